@@ -1,0 +1,74 @@
+"""Every counter, declared once: its name, unit and a sentence that says what it counts and what it suggests.
+
+Ids are positions and append-only. The names also stand in the arena (region COUNTER_LABELS), so that an older timerctl
+prints a newer daemon's counters. "Since" a counter is always: since the arena was made.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Counter(NamedTuple):
+    """One 64-bit counter; `gauge` ones go down as well and are rebuilt at a start."""
+
+    name: str
+    unit: str
+    about: str
+    gauge: bool = False
+
+
+PURGATORY_COUNTERS: tuple[Counter, ...] = (
+    Counter("registered", "ops", "operations taken in; settled ones plus `pending` make this number"),
+    Counter("completed", "ops", "operations whose condition held before their deadline"),
+    Counter("expired", "ops", "operations that reached their deadline first"),
+    Counter("cancelled", "ops", "operations withdrawn by their owner, by key, by id or as orphans"),
+    Counter("failed", "ops", "operations whose condition could no longer hold"),
+    Counter("rejected", "commands", "commands refused with an error that their client was told"),
+    Counter("events", "events", "fire, advance, fail, cancel_for_key and forget, as applied"),
+    Counter("pending", "ops", "operations that have not settled", gauge=True),
+    Counter("watched", "watchers", "entries of watcher lists; exact, because settled ones leave at once", gauge=True),
+    Counter("rescheduled", "ops", "deadlines moved"),
+    Counter("replayed", "ops", "operations settled by an event that had overtaken their registration"),
+    Counter("handed_over", "ops", "operations completed by a limited event"),
+    Counter("values_dropped", "ops", "outcomes told without their value, because the receiver's byte quota was used up"),
+)
+
+DAEMON_COUNTERS: tuple[Counter, ...] = (
+    Counter("clients", "clients", "connected clients", gauge=True),
+    Counter("turns", "turns", "turns of the conductor"),
+    Counter("bucket_visits", "buckets", "wheel buckets emptied or swept"),
+    Counter("empty_wakeups", "wakeups", "turns that the timer started and that found nothing to do"),
+    Counter("cascaded", "ops", "operations moved to a finer wheel"),
+    Counter("commands", "commands", "commands applied"),
+    Counter("commands_skipped", "commands", "commands received again and skipped, because they had been applied"),
+    Counter("commands_out_of_order", "frames", "frames answered with `expected n`: something before them was lost"),
+    Counter("frames_in", "frames", "frames received"),
+    Counter("frames_out", "frames", "frames published or answered"),
+    Counter("frames_malformed", "frames", "frames refused because they are not what their header says"),
+    Counter("frames_unknown_session", "frames", "frames of a session that this daemon does not know"),
+    Counter("records_touched", "records", "operations, watchers and buckets visited: what a turn's work is bounded in"),
+    Counter("records_touched_max", "records", "the most records touched in one turn", gauge=True),
+    Counter("turn_ns_max", "ns", "the longest turn", gauge=True),
+    Counter("turns_cut", "turns", "turns that left work for the next one because their bound was reached"),
+    Counter("gaps", "gaps", "turns that started more than a second late: the daemon was stopped or starved"),
+    Counter("redo_replayed", "transactions", "transactions that a start finished for its killed predecessor"),
+    Counter("events_evicted", "events", "events that left the ring; a mark before them may be too old"),
+    Counter("replays_too_old", "ops", "registrations refused because events after their mark were overwritten"),
+    Counter("outcomes_acknowledged", "outcomes", "outcomes whose record was freed by an acknowledgement"),
+    Counter("announcements", "frames", "reminders of outcomes that were not acknowledged in time"),
+    Counter("asked_again", "frames", "requests by clients for outcomes or answers that they missed"),
+    Counter("orphans_cancelled", "ops", "operations cancelled because their owner died"),
+    Counter("ids_forgotten", "ids", "settled ids dropped from the window of remembered ids"),
+    Counter("starts", "starts", "daemons that attached to this arena"),
+    Counter("busy_ns", "ns", "time spent in turns"),
+    # insert new counters above this line; ids are positions
+)
+
+
+def index_of(counters: tuple[Counter, ...], name: str) -> int:
+    """Position of the named counter; raises KeyError."""
+    for index, counter in enumerate(counters):
+        if counter.name == name:
+            return index
+    raise KeyError(f"no counter {name!r}")

@@ -1,0 +1,236 @@
+"""Every error of timerd, declared once: its code on the wire, its exception, a sentence, and what the caller does.
+
+The codes are stable and append-only: a code that has been released is never given another meaning. A message carries
+the value and the limit. This module imports nothing of ours, because everything raises these.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ErrorCode(IntEnum):
+    """Codes as they travel on the wire and stand in the arena's error log. 0 is "no error"."""
+
+    NONE = 0
+    MALFORMED = 1
+    UNSUPPORTED_VERSION = 2
+    NOT_SUPPORTED = 3
+    ARENA_FULL = 4
+    QUOTA_EXCEEDED = 5
+    INVALID_KEY = 6
+    KEY_TOO_LONG = 7
+    TOO_MANY_KEYS = 8
+    PAYLOAD_TOO_LARGE = 9
+    TIMEOUT_OUT_OF_RANGE = 10
+    OPERATION_EXISTS = 11
+    UNKNOWN_OPERATION = 12
+    MARK_TOO_OLD = 13
+    TOO_OLD_TO_TELL = 14
+    UNAVAILABLE = 15
+    BACKPRESSURE = 16
+    CLOSED = 17
+    LAYOUT_MISMATCH = 18
+    ARENA_NOT_READY = 19
+    ARENA_TRUNCATED = 20
+    SESSION_GONE = 21
+    INVALID_NAME = 22
+    INVALID_CONDITION = 23
+    INSTANCE_RUNNING = 24
+    INVALID_CONFIG = 25
+    RESOURCE_LIMIT = 26
+    INVALID_VALUE = 27
+    KEY_FAILED = 28
+    # insert new codes above this line; a code is never reused
+
+
+class TimerdError(Exception):
+    """Base of every error of timerd. `code` is what travels on the wire."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.NONE
+    by_code: ClassVar[dict[ErrorCode, type[TimerdError]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.code is ErrorCode.NONE or "code" not in cls.__dict__:
+            return
+        if cls.code in TimerdError.by_code:
+            raise TypeError(f"{cls.__name__} and {TimerdError.by_code[cls.code].__name__} share {cls.code!r}")
+        TimerdError.by_code[cls.code] = cls
+
+
+class MalformedError(TimerdError, ValueError):
+    """A frame or record is not what its header says. A mistake of the sender: report it; do not resend."""
+
+    code = ErrorCode.MALFORMED
+
+
+class UnsupportedVersionError(TimerdError):
+    """Client and daemon speak different versions of the protocol. Upgrade the older of the two."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class NotSupportedError(TimerdError, NotImplementedError):
+    """The command is known but this daemon cannot do it (yet). Do without it."""
+
+    code = ErrorCode.NOT_SUPPORTED
+
+
+class ArenaFullError(TimerdError):
+    """Every record of one kind is in use. Back off and retry, or start the daemon with a larger --capacity."""
+
+    code = ErrorCode.ARENA_FULL
+
+
+class QuotaExceededError(TimerdError):
+    """This client holds as much as one client may. Let operations settle, or raise the quota."""
+
+    code = ErrorCode.QUOTA_EXCEEDED
+
+
+class InvalidKeyError(TimerdError, ValueError):
+    """A watch key is empty, given twice, or neither str nor bytes. Give 1 to 255 bytes."""
+
+    code = ErrorCode.INVALID_KEY
+
+
+class KeyTooLongError(TimerdError, ValueError):
+    """A watch key or an id has more than 255 bytes. Hash it, or shorten it."""
+
+    code = ErrorCode.KEY_TOO_LONG
+
+
+class TooManyKeysError(TimerdError, ValueError):
+    """An operation watches more than 64 keys. Split it, or let one key stand for many."""
+
+    code = ErrorCode.TOO_MANY_KEYS
+
+
+class PayloadTooLargeError(TimerdError, ValueError):
+    """A payload or value has more than 65,536 bytes. Pass a reference instead."""
+
+    code = ErrorCode.PAYLOAD_TOO_LARGE
+
+
+class TimeoutOutOfRangeError(TimerdError, ValueError):
+    """A timeout is negative, not a number, or above ten years. None means no deadline."""
+
+    code = ErrorCode.TIMEOUT_OUT_OF_RANGE
+
+
+class OperationExistsError(TimerdError):
+    """An operation of that id exists or has settled lately. Use if_exists="keep" or "replace"."""
+
+    code = ErrorCode.OPERATION_EXISTS
+
+
+class UnknownOperationError(TimerdError, LookupError):
+    """No pending operation of that id. It settled, or was never registered."""
+
+    code = ErrorCode.UNKNOWN_OPERATION
+
+
+class MarkTooOldError(TimerdError):
+    """Events after the mark are no longer known, so one may have been missed. Mark, check and register again."""
+
+    code = ErrorCode.MARK_TOO_OLD
+
+
+class TooOldToTellError(TimerdError):
+    """The id may have settled before the window of remembered ids. Look in the journal, or use a new id."""
+
+    code = ErrorCode.TOO_OLD_TO_TELL
+
+
+class TimerdUnavailableError(TimerdError, ConnectionError):
+    """No daemon answered in time. Start it (`timerd`), or connect(autostart=True)."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+class BackpressureError(TimerdError):
+    """The daemon does not keep up, and the call has waited its second. Slow down and retry."""
+
+    code = ErrorCode.BACKPRESSURE
+
+
+class ClosedError(TimerdError):
+    """The client was closed, or was made before a fork. Use td.client(), or connect again."""
+
+    code = ErrorCode.CLOSED
+
+
+class LayoutMismatchError(TimerdError):
+    """The arena was written by another version. Run the same version on both sides, or `timerctl destroy` it."""
+
+    code = ErrorCode.LAYOUT_MISMATCH
+
+
+class ArenaNotReadyError(TimerdError):
+    """The arena is still being made, or is not there yet. Retry shortly."""
+
+    code = ErrorCode.ARENA_NOT_READY
+
+
+class ArenaTruncatedError(TimerdError):
+    """The arena is shorter than its header says. Its storage was damaged: `timerctl destroy` it."""
+
+    code = ErrorCode.ARENA_TRUNCATED
+
+
+class SessionGoneError(TimerdError):
+    """The daemon no longer knows this client; what it had not acknowledged is unknown. Connect anew."""
+
+    code = ErrorCode.SESSION_GONE
+
+
+class InvalidNameError(TimerdError, ValueError):
+    """A name is not of the form [a-z0-9_-]{1,32}."""
+
+    code = ErrorCode.INVALID_NAME
+
+
+class InvalidConditionError(TimerdError, ValueError):
+    """The condition can never hold as asked: at_least(3) of 2 keys, total(0), a watermark under total."""
+
+    code = ErrorCode.INVALID_CONDITION
+
+
+class InstanceRunningError(TimerdError):
+    """A daemon of that instance is running. Stop it first, or give this one another --instance."""
+
+    code = ErrorCode.INSTANCE_RUNNING
+
+
+class InvalidConfigError(TimerdError, ValueError):
+    """A knob is unknown, or its value is out of range."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class ResourceLimitError(TimerdError, OSError):
+    """The machine does not give what was asked: shared memory, descriptors, permissions."""
+
+    code = ErrorCode.RESOURCE_LIMIT
+
+
+class InvalidValueError(TimerdError, ValueError):
+    """An amount, limit, watermark, code or option is of the wrong type or out of range."""
+
+    code = ErrorCode.INVALID_VALUE
+
+
+class OperationFailed(TimerdError):
+    """The operation failed: `fail()` on its keys, so its condition can no longer hold. `value` is the event's."""
+
+    code = ErrorCode.KEY_FAILED
+
+
+def error_for(code: int, message: str) -> TimerdError:
+    """The exception of a wire code; an unknown code (a newer daemon's) becomes a plain TimerdError that names it."""
+    try:
+        return TimerdError.by_code[ErrorCode(code)](message)
+    except (ValueError, KeyError):
+        return TimerdError(f"error code {code}: {message}")

@@ -1,0 +1,121 @@
+"""How a fixed-size record is declared: a NamedTuple whose fields carry a storage type and a sentence.
+
+One class is at once the C struct (`generate` writes it), the reader's snapshot (`unpack` returns the class itself) and
+the documentation. Rules, checked when a record is first used:
+
+* every field lies on a multiple of its own size, so that no compiler ever pads; a hole is declared as `reserved`;
+* a record's size is a multiple of 8, and is what its class says.
+
+Each field also says what a crash means to it (DESIGN.md, rule 2): truth changes only through the redo slot, derived
+fields are rebuilt at every start, and settlement fields are filled before the state word that makes them true.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+
+
+class Storage(NamedTuple):
+    """A storage type: its C name, its struct code and its size and alignment in bytes."""
+
+    c_type: str
+    code: str
+    size: int
+    align: int
+    count: int = 1
+
+
+U8 = Storage("uint8_t", "B", 1, 1)
+U16 = Storage("uint16_t", "H", 2, 2)
+U32 = Storage("uint32_t", "I", 4, 4)
+U64 = Storage("uint64_t", "Q", 8, 8)
+
+
+def raw(size: int) -> Storage:
+    """`size` bytes, as they are."""
+    return Storage("uint8_t", f"{size}s", size, 1, size)
+
+
+class Role(Enum):
+    """What a crash means to a field."""
+
+    TRUTH = "truth"  # changed only through the redo slot once the record is reached
+    SETTLEMENT = "settlement"  # means nothing until the state word says SETTLED; filled before it
+    DERIVED = "derived"  # rebuilt from the truth at every start
+    STATISTIC = "statistic"  # a crash may cost it one turn
+
+
+TRUTH, SETTLEMENT, DERIVED, STATISTIC = Role.TRUTH, Role.SETTLEMENT, Role.DERIVED, Role.STATISTIC
+
+u8 = Annotated[int, U8]
+u16 = Annotated[int, U16]
+u32 = Annotated[int, U32]
+u64 = Annotated[int, U64]
+
+
+class Field(NamedTuple):
+    """One field of a record, placed."""
+
+    name: str
+    storage: Storage
+    offset: int
+    role: Role
+    about: str
+
+
+Record = TypeVar("Record", bound=NamedTuple)
+Made = TypeVar("Made")
+
+
+def once(make: Callable[[type[Any]], Made]) -> Callable[[type[Any]], Made]:
+    """functools.cache for a function of a record class, typed."""
+    return cache(make)  # type: ignore[return-value]  # mypy holds classes for unhashable
+
+
+@once
+def fields(record: type[Any]) -> tuple[Field, ...]:
+    """The fields of a record class with their offsets in bytes; raises TypeError where a compiler would pad."""
+    placed: list[Field] = []
+    offset = 0
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        marks = getattr(hint, "__metadata__", ())
+        storage = next((mark for mark in marks if isinstance(mark, Storage)), None)
+        about = next((mark for mark in marks if isinstance(mark, str)), None)
+        if storage is None or about is None:
+            raise TypeError(f"{record.__name__}.{name} needs a storage type and a sentence")
+        if offset % storage.align:
+            raise TypeError(f"{record.__name__}.{name} lies at {offset}, not on a multiple of {storage.align}")
+        role = next((mark for mark in marks if isinstance(mark, Role)), TRUTH)
+        placed.append(Field(name, storage, offset, role, about))
+        offset += storage.size
+    if offset % 8:
+        raise TypeError(f"{record.__name__} has {offset} bytes, not a multiple of 8")
+    return tuple(placed)
+
+
+@once
+def struct_of(record: type[Any]) -> struct.Struct:
+    """The `struct.Struct` that packs and unpacks a record class (little endian, no padding)."""
+    return struct.Struct("<" + "".join(field.storage.code for field in fields(record)))
+
+
+def size_of(record: type[Any]) -> int:
+    """Size of a record class in bytes."""
+    return struct_of(record).size
+
+
+def offset_of(record: type[Any], name: str) -> int:
+    """Offset in bytes of the named field; raises KeyError."""
+    for field in fields(record):
+        if field.name == name:
+            return field.offset
+    raise KeyError(f"{record.__name__} has no field {name!r}")
+
+
+def unpack(record: type[Record], view: bytes | memoryview, offset: int = 0) -> Record:
+    """A typed, immutable snapshot of the record that starts at `offset` bytes in `view`."""
+    return record(*struct_of(record).unpack_from(view, offset))

@@ -1,0 +1,560 @@
+"""The arena, declared once: every record, what it means, and what a crash means to it.
+
+    0                header (ArenaHeader)
+    REDO_OFFSET      redo slot: REDO_MAX entries (RedoEntry); their count is in the header
+    REGIONS_OFFSET   region table (RegionRecord), one row a Region
+    HEADER_SIZE      the regions themselves, each on a multiple of 4096
+
+Everything is little endian. An *index* counts records of a region from 0; a field that names a record holds index + 1,
+so that 0 is "none". A *link* is an offset from the start of the arena in units of 8 bytes (LINK_UNIT) and names a pair
+(next, prev): list heads are such pairs too, so unlinking needs no head. That reaches 32 GiB with 32 bits.
+
+To change the format: change the class here, raise LAYOUT_VERSION, run `make generate`, rebuild, and add a golden arena of
+the old version to the tests if it was released. The fingerprint (CRC-32 of the field table) refuses what was forgotten.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum, IntFlag
+from typing import Annotated, NamedTuple
+
+from .fields import DERIVED, SETTLEMENT, STATISTIC, U8, U16, U32, U64, fields, raw, size_of
+
+MAGIC = b"timerd\x00\x01"
+LAYOUT_VERSION = 1
+HEADER_SIZE = 4096
+REDO_OFFSET = 1024
+REDO_MAX = 64
+REGIONS_OFFSET = 2048
+REGION_ALIGN = 4096
+LINK_UNIT = 8
+
+LEVELS = 7  # 64 to the 7th ticks of 100 us are 13.9 years: more than the longest timeout
+SPAN = 64  # buckets in one turn of a level
+BUCKETS = 2 * SPAN  # two spans: what is swept early lies beside the current span, never on it
+LEVEL_BITS = 6
+
+KEY_INLINE = 16
+EVENT_KEY_INLINE = 48
+BLOCK_DATA = 112
+HISTOGRAM_SUB_BITS = 4  # 16 steps in each power of two: at most 6.25 % wide
+HISTOGRAM_BUCKETS = 976
+PURGATORY_COUNTERS_MAX = 32
+DAEMON_COUNTERS_MAX = 64
+
+
+class OpState(IntEnum):
+    """Life of an op record: FREE -> PENDING -> SETTLED -> FREE, or FREE -> SETTLED where registering settles it."""
+
+    FREE = 0
+    PENDING = 1
+    SETTLED = 2
+
+
+class Outcome(IntEnum):
+    """How an operation settled; also on the wire. UNAVAILABLE is the client's own word and never stands in the arena."""
+
+    NONE = 0
+    COMPLETED = 1
+    EXPIRED = 2
+    CANCELLED = 3
+    FAILED = 4
+    UNAVAILABLE = 5
+
+
+class Condition(IntEnum):
+    """What completes an operation over its keys. `needed` is k, or unused."""
+
+    AT_LEAST = 0  # at least `needed` keys are satisfied: ANY is 1, ALL is the number of keys
+    ALL_SETTLED = 1  # each key is satisfied or failed
+    TOTAL = 2  # amounts fired on any of the keys add up
+
+
+class KeyKind(IntEnum):
+    """What satisfies one key of an operation."""
+
+    EVENT = 0  # a fire on it
+    WATERMARK = 1  # its watermark reaching the target
+
+
+class EventKind(IntEnum):
+    """What acts by key. All of them enter the ring."""
+
+    FIRE = 1
+    ADVANCE = 2
+    FAIL = 3
+    CANCEL_FOR_KEY = 4
+    FORGET = 5
+
+
+class Orphans(IntEnum):
+    """What becomes of an operation when its owner dies."""
+
+    CANCEL = 0
+    KEEP = 1
+    GROUP = 2
+
+
+class OpFlag(IntFlag):
+    """Flags of an op record."""
+
+    HANDED_OVER = 1  # completed by a limited event: it goes on to the next watcher if the owner dies
+    KEYS_KEPT = 2  # its watch nodes outlive the settling, because another process may be told
+    REDELIVERED = 4
+    VALUE_DROPPED = 8
+    JOURNALED = 16  # its terminal row is in the journal
+
+
+class EventFlag(IntFlag):
+    """Flags of a ring record."""
+
+    LIMITED = 1
+    WANTS_ANSWER = 2  # fire_wait(): an answer row is due when it has been delivered
+    DELIVERED = 4
+    REDELIVERED = 8
+
+
+class KeyFlag(IntFlag):
+    """Flags of a key record."""
+
+    HAS_WATERMARK = 1
+
+
+class ClientState(IntEnum):
+    """Life of a client slot. A tombstone keeps the numbering only."""
+
+    FREE = 0
+    LIVE = 1
+    SILENT = 2
+    DEAD = 3
+    TOMBSTONE = 4
+
+
+class IdState(IntEnum):
+    """Life of an id record."""
+
+    FREE = 0
+    LIVE = 1
+    SETTLED = 2
+
+
+class Region(IntEnum):
+    """The regions, in the order in which they lie in the arena."""
+
+    OPS = 0
+    NODES = 1
+    KEYS = 2
+    BLOCKS = 3
+    CLIENTS = 4
+    LEVELS = 5
+    BUCKETS = 6
+    EVENTS = 7
+    SLOTS = 8
+    KEY_TABLE = 9
+    HANDLES = 10
+    IDS = 11
+    ID_TABLE = 12
+    ANSWERS = 13
+    GROUPS = 14
+    PURGATORIES = 15
+    PURGATORY_COUNTERS = 16
+    DAEMON_COUNTERS = 17
+    HISTOGRAMS = 18
+    COUNTER_LABELS = 19
+    ERRORS = 20
+
+
+class Histogram(IntEnum):
+    """Histograms of each purgatory: record `purgatory * len(Histogram) + member`."""
+
+    EXPIRY_LATENESS = 0
+    WAIT = 1
+
+
+class ArenaHeader(NamedTuple):
+    """The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0."""
+
+    magic: Annotated[bytes, raw(8), "b'timerd', 0, 1"]
+    layout_version: Annotated[int, U64, "0 while the arena is being made"]
+    fingerprint: Annotated[int, U32, "CRC-32 of the field table that the daemon was built with"]
+    header_size: Annotated[int, U32, "where the regions begin, in bytes"]
+    incarnation: Annotated[int, U64, "random; numbers compare only within one incarnation"]
+    size: Annotated[int, U64, "bytes of the whole arena"]
+    hash_seed: Annotated[int, U64, "random; key hashes are keyed with it"]
+    boot_id: Annotated[bytes, raw(16), "the boot whose CLOCK_MONOTONIC the times are of"]
+    tick_ns: Annotated[int, U64, "width of a bucket of level 0"]
+    instance: Annotated[bytes, raw(32), "name of the instance, zero padded"]
+    created_wall_ns: Annotated[int, U64, "CLOCK_REALTIME when the arena was made"]
+    pid: Annotated[int, U32, "the daemon that has attached; 0 after a clean end", DERIVED]
+    region_count: Annotated[int, U32, "rows of the region table"]
+    start_ticks: Annotated[int, U64, "field 22 of the daemon's /proc/PID/stat: tells a recycled pid", DERIVED]
+    attached_ns: Annotated[int, U64, "CLOCK_MONOTONIC when this daemon attached", DERIVED]
+    newest: Annotated[int, U64, "sequence of the newest event; workers read it for their marks"]
+    tail: Annotated[int, U64, "sequence of the oldest event in the ring"]
+    ids_floor_ns: Annotated[int, U64, "ids that settled before it may have been forgotten"]
+    registrations: Annotated[int, U64, "newest registration number", DERIVED]
+    turn: Annotated[int, U64, "odd while a turn runs: a seqlock for readers of several words", STATISTIC]
+    turn_at_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the newest turn", STATISTIC]
+    wheel_tick: Annotated[int, U64, "the wheel's own time: every tick up to it has been dealt with", DERIVED]
+    unfinished: Annotated[int, U64, "sequence of the event that is still being delivered; 0 = none", DERIVED]
+    ring_bytes: Annotated[int, U64, "value bytes that the ring holds", DERIVED]
+    ring_bytes_max: Annotated[int, U64, "limit of ring_bytes"]
+    quota_operations: Annotated[int, U32, "operations a client may hold, pending or unacknowledged"]
+    quota_watermarks: Annotated[int, U32, "watermarks a client may set"]
+    quota_bytes: Annotated[int, U64, "payload and value bytes a client may hold"]
+    quota_outcomes: Annotated[int, U32, "unacknowledged outcomes a client may have"]
+    quota_answers: Annotated[int, U32, "unacknowledged refusals and answers a client may have"]
+    ids_kept_ns: Annotated[int, U64, "how long a settled id is remembered"]
+    ids_next: Annotated[int, U32, "link: head of the settled ids, oldest first", DERIVED]
+    ids_prev: Annotated[int, U32, "link: tail", DERIVED]
+    redo_count: Annotated[int, U64, "entries of a committed transaction that are being stored; 0 = none"]
+
+
+class RedoEntry(NamedTuple):
+    """One word of the transaction in the redo slot: absolute, so storing it again changes nothing."""
+
+    offset: Annotated[int, U64, "where the word lies, in bytes from the start of the arena"]
+    value: Annotated[int, U64, "what the word becomes"]
+
+
+class RegionRecord(NamedTuple):
+    """Where the records of one kind lie."""
+
+    offset: Annotated[int, U64, "bytes from the start of the arena"]
+    record_size: Annotated[int, U32, "bytes of a record"]
+    count: Annotated[int, U32, "records there are"]
+    high_water: Annotated[int, U32, "records that were ever used: the rest is zero"]
+    in_use: Annotated[int, U32, "records in use now", DERIVED]
+    free_head: Annotated[int, U32, "first free record (index + 1)", DERIVED]
+    free_link: Annotated[int, U32, "offset in a record of the field that chains free ones"]
+
+
+class OpRecord(NamedTuple):
+    """A delayed operation, on two cache lines. Its op id is generation << 32 | index."""
+
+    state: Annotated[int, U8, "OpState"]
+    outcome: Annotated[int, U8, "Outcome"]
+    settled_key: Annotated[int, U8, "ordinal + 1 of the key whose event settled it; 0 = no key did"]
+    deliveries: Annotated[int, U8, "how often it was handed to a member of its group"]
+    generation: Annotated[int, U32, "raised on each use of the record"]
+    deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
+    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called"]
+    seen: Annotated[int, U64, "sequence of the newest event it was given; when settled, of its outcome's mark"]
+    progress: Annotated[int, U64, "satisfied keys, one bit each; under TOTAL the amount that is missing"]
+    keys: Annotated[int, U8, "number of watch keys"]
+    needed: Annotated[int, U8, "k of AT_LEAST"]
+    purgatory: Annotated[int, U8, "index of its purgatory"]
+    condition: Annotated[int, U8, "Condition"]
+    orphans: Annotated[int, U8, "Orphans; its owner can change it"]
+    flags: Annotated[int, U8, "OpFlag"]
+    group: Annotated[int, U16, "its group (index + 1) when adopted; 0 = its client's"]
+    command: Annotated[int, U64, "command number of its registration: its name between client and daemon"]
+    registration: Annotated[int, U64, "registration number: watchers settle in this order"]
+    client: Annotated[int, U16, "slot of its owner"]
+    reserved: Annotated[int, U16, "zero"]
+    client_generation: Annotated[int, U32, "generation of that slot; another one = the owner is gone"]
+    first_node: Annotated[int, U32, "first of its watch nodes (index + 1)"]
+    id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
+    payload: Annotated[int, U32, "first block of its payload (index + 1)"]
+    value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
+    settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC", SETTLEMENT]
+    failed: Annotated[int, U64, "failed keys, one bit each"]
+    outcome_number: Annotated[int, U64, "numbered per client, from 1", SETTLEMENT]
+    error: Annotated[int, U32, "code given to fail()", SETTLEMENT]
+    bucket: Annotated[int, U32, "wheel bucket it is in (index + 1)", DERIVED]
+    next: Annotated[int, U32, "link: bucket list while pending, its client's outcomes when settled", DERIVED]
+    prev: Annotated[int, U32, "link", DERIVED]
+
+
+class WatchNode(NamedTuple):
+    """One key of one operation. It is in the key's list or heap until that key is satisfied or failed for the op.
+
+    Event watchers stand in the list, in order of registration. Watermark watchers stand in a leftist heap by (target,
+    registration): `prev` is the first child and `next` the sibling, or the parent from the last child.
+    """
+
+    op: Annotated[int, U32, "its operation (index)"]
+    key: Annotated[int, U32, "its key record (index)"]
+    target: Annotated[int, U64, "watermark to reach; 0 for an event key"]
+    next_of_op: Annotated[int, U32, "next node of the same operation (index + 1)"]
+    ordinal: Annotated[int, U8, "position of the key among the operation's keys, from 0"]
+    kind: Annotated[int, U8, "KeyKind"]
+    rank: Annotated[int, U8, "heap: length of the shortest way down", DERIVED]
+    linked: Annotated[int, U8, "1 while in its key's list or heap", DERIVED]
+    next: Annotated[int, U32, "list: link; heap: sibling or parent (index + 1)", DERIVED]
+    prev: Annotated[int, U32, "list: link; heap: first child (index + 1)", DERIVED]
+
+
+class KeyRecord(NamedTuple):
+    """A key that somebody watches, or that has a watermark. Events alone make none."""
+
+    hash: Annotated[int, U64, "keyed hash of purgatory and name"]
+    watermark: Annotated[int, U64, "highest offset advanced to; valid with HAS_WATERMARK"]
+    purgatory: Annotated[int, U8, "index of its purgatory"]
+    name_length: Annotated[int, U8, "bytes of the name"]
+    setter: Annotated[int, U16, "client slot that the watermark is charged to"]
+    setter_generation: Annotated[int, U16, "low half of that slot's generation"]
+    flags: Annotated[int, U8, "KeyFlag"]
+    reserved: Annotated[int, U8, "zero"]
+    name_blob: Annotated[int, U32, "first block of a name that is longer than KEY_INLINE (index + 1)"]
+    refs: Annotated[int, U32, "watch nodes that name it", DERIVED]
+    name: Annotated[bytes, raw(KEY_INLINE), "the name, if it fits"]
+    next: Annotated[int, U32, "link: head of its event watchers", DERIVED]
+    prev: Annotated[int, U32, "link: tail of its event watchers", DERIVED]
+    heap: Annotated[int, U32, "root of its watermark watchers (node index + 1)", DERIVED]
+    chain: Annotated[int, U32, "next key of the same slot of the key table (index + 1)", DERIVED]
+
+
+class Block(NamedTuple):
+    """A piece of a payload, value or long key. Only the first block of a chain has refs and length."""
+
+    next: Annotated[int, U32, "next block of the chain (index + 1)"]
+    length: Annotated[int, U32, "bytes in the whole chain"]
+    refs: Annotated[int, U32, "operations and ring records that name the chain", DERIVED]
+    reserved: Annotated[int, U32, "zero"]
+    data: Annotated[bytes, raw(BLOCK_DATA), "the bytes"]
+
+
+class ClientRecord(NamedTuple):
+    """A client: a process and connection with its own numbering."""
+
+    state: Annotated[int, U8, "ClientState"]
+    orphans: Annotated[int, U8, "Orphans of its operations unless a registration says otherwise"]
+    name_length: Annotated[int, U8, "bytes of its name"]
+    flags: Annotated[int, U8, "zero"]
+    generation: Annotated[int, U32, "raised on each use of the slot"]
+    incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half"]
+    incarnation_high: Annotated[int, U64, "high half"]
+    session_low: Annotated[int, U64, "SHA-256 of its session, first 8 bytes: the secret itself is nowhere in the arena"]
+    session_high: Annotated[int, U64, "the next 8"]
+    last_command: Annotated[int, U64, "number of its last command that was applied"]
+    next_outcome: Annotated[int, U64, "number that its next outcome gets"]
+    acknowledged: Annotated[int, U64, "outcomes up to this number are acknowledged"]
+    answers_acknowledged: Annotated[int, U64, "answers up to this command number are acknowledged"]
+    pid: Annotated[int, U32, "in the daemon's pid namespace; 0 = not known"]
+    group: Annotated[int, U16, "the group it is a member of (index + 1)"]
+    reserved: Annotated[int, U16, "zero"]
+    start_ticks: Annotated[int, U64, "field 22 of /proc/PID/stat: tells a recycled pid"]
+    pid_namespace: Annotated[int, U64, "inode of its pid namespace"]
+    connected_wall_ns: Annotated[int, U64, "CLOCK_REALTIME of its hello"]
+    name: Annotated[bytes, raw(32), "what people call it"]
+    heard_ns: Annotated[int, U64, "CLOCK_MONOTONIC of its last frame", STATISTIC]
+    silent_ns: Annotated[int, U64, "time it has been silent while the daemon was reading", STATISTIC]
+    lease_ns: Annotated[int, U64, "how long it may be silent"]
+    next: Annotated[int, U32, "link: head of its settled operations, in order of outcome number", DERIVED]
+    prev: Annotated[int, U32, "link: tail", DERIVED]
+    answers_next: Annotated[int, U32, "link: head of its answers, in order of command number", DERIVED]
+    answers_prev: Annotated[int, U32, "link: tail", DERIVED]
+    pending: Annotated[int, U32, "its pending operations", DERIVED]
+    unacknowledged: Annotated[int, U32, "its settled operations", DERIVED]
+    answers: Annotated[int, U32, "its unacknowledged answers", DERIVED]
+    watermarks: Annotated[int, U32, "watermarks charged to it", DERIVED]
+    bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
+    reserved_tail: Annotated[bytes, raw(56), "zero"]
+
+
+class LevelRecord(NamedTuple):
+    """Which buckets of a level hold something: bit b is bucket b."""
+
+    occupied_low: Annotated[int, U64, "buckets 0..63", DERIVED]
+    occupied_high: Annotated[int, U64, "buckets 64..127", DERIVED]
+
+
+class BucketRecord(NamedTuple):
+    """A bucket of the wheel: the head of a list of operations. Bucket b of level l is record l * BUCKETS + b."""
+
+    next: Annotated[int, U32, "link: first operation", DERIVED]
+    prev: Annotated[int, U32, "link: last operation", DERIVED]
+    count: Annotated[int, U32, "operations in it", DERIVED]
+    reserved: Annotated[int, U32, "zero"]
+
+
+class EventRecord(NamedTuple):
+    """An event in the ring, at sequence modulo the ring's size; true while tail <= sequence <= newest."""
+
+    sequence: Annotated[int, U64, "from 1"]
+    applied_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the turn that applied it"]
+    key_hash: Annotated[int, U64, "keyed hash of purgatory and key"]
+    previous: Annotated[int, U64, "sequence of the event before it in the same hash slot"]
+    amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail"]
+    command: Annotated[int, U64, "its client's command number"]
+    client: Annotated[int, U16, "its client's slot"]
+    kind: Annotated[int, U8, "EventKind"]
+    purgatory: Annotated[int, U8, "index of its purgatory"]
+    client_generation: Annotated[int, U32, "generation of that slot"]
+    left: Annotated[int, U32, "operations that a limited event may still complete"]
+    completed: Annotated[int, U32, "operations it has completed, cancelled or failed"]
+    flags: Annotated[int, U8, "EventFlag"]
+    key_length: Annotated[int, U8, "bytes of the key"]
+    reserved: Annotated[int, U16, "zero"]
+    value: Annotated[int, U32, "first block of its value (index + 1)"]
+    key_blob: Annotated[int, U32, "first block of a key longer than EVENT_KEY_INLINE (index + 1)"]
+    reserved_word: Annotated[int, U32, "zero"]
+    key: Annotated[bytes, raw(EVENT_KEY_INLINE), "the key, if it fits"]
+
+
+class SlotRecord(NamedTuple):
+    """A hash slot of the ring: it never forgets its newest sequence, so a quiet key is never "too old"."""
+
+    newest: Annotated[int, U64, "sequence of the newest event of the slot; 0 = none yet"]
+
+
+class KeyTableRecord(NamedTuple):
+    """Two heads of key chains (two, because records are multiples of 8 bytes)."""
+
+    even: Annotated[int, U32, "first key (index + 1)", DERIVED]
+    odd: Annotated[int, U32, "first key (index + 1)", DERIVED]
+
+
+class HandleRecord(NamedTuple):
+    """Open addressing from (client, command number) to op: how an owner's cancel finds its operation."""
+
+    tag: Annotated[int, U32, "high half of the hash", DERIVED]
+    op: Annotated[int, U32, "operation (index + 1); 0 = free, 0xFFFFFFFF = removed", DERIVED]
+
+
+class IdRecord(NamedTuple):
+    """An id given by a user, while its operation is pending and for a time after it settled."""
+
+    hash_low: Annotated[int, U64, "128-bit hash of purgatory and id, low half"]
+    hash_high: Annotated[int, U64, "high half"]
+    state: Annotated[int, U8, "IdState"]
+    outcome: Annotated[int, U8, "Outcome of the settled operation"]
+    purgatory: Annotated[int, U8, "index of its purgatory"]
+    reserved: Annotated[int, U8, "zero"]
+    op: Annotated[int, U32, "its operation (index + 1) while LIVE"]
+    settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
+    next: Annotated[int, U32, "link: list of settled ids, oldest first", DERIVED]
+    prev: Annotated[int, U32, "link", DERIVED]
+    chain: Annotated[int, U32, "next id of the same slot of the id table (index + 1)", DERIVED]
+    reserved_tail: Annotated[int, U32, "zero"]
+
+
+class IdTableRecord(NamedTuple):
+    """Two heads of id chains."""
+
+    even: Annotated[int, U32, "first id (index + 1)", DERIVED]
+    odd: Annotated[int, U32, "first id (index + 1)", DERIVED]
+
+
+class AnswerRecord(NamedTuple):
+    """A refusal, or the answer to a command that wants one, until it is acknowledged."""
+
+    command: Annotated[int, U64, "the command it answers"]
+    client: Annotated[int, U16, "slot of the client"]
+    used: Annotated[int, U8, "1 while kept"]
+    reserved: Annotated[int, U8, "zero"]
+    code: Annotated[int, U32, "ErrorCode; 0 = done"]
+    value: Annotated[int, U64, "the count of a fire_wait, or the limit that was met"]
+    next: Annotated[int, U32, "link", DERIVED]
+    prev: Annotated[int, U32, "link", DERIVED]
+
+
+class GroupRecord(NamedTuple):
+    """A named set of clients of which one live member is told."""
+
+    state: Annotated[int, U8, "1 while in use"]
+    name_length: Annotated[int, U8, "bytes of the name"]
+    reserved: Annotated[int, U16, "zero"]
+    members: Annotated[int, U32, "live members", DERIVED]
+    name: Annotated[bytes, raw(32), "its name"]
+    next: Annotated[int, U32, "link: settled operations nobody has acknowledged", DERIVED]
+    prev: Annotated[int, U32, "link", DERIVED]
+    empty_since_ns: Annotated[int, U64, "CLOCK_MONOTONIC when its last member left"]
+    reserved_tail: Annotated[int, U64, "zero"]
+
+
+class PurgatoryRecord(NamedTuple):
+    """A named set of watchers. Index 0 is "default"."""
+
+    state: Annotated[int, U8, "1 while in use"]
+    name_length: Annotated[int, U8, "bytes of the name"]
+    reserved: Annotated[int, U16, "zero"]
+    reserved_word: Annotated[int, U32, "zero"]
+    name: Annotated[bytes, raw(32), "its name"]
+
+
+class CounterRecord(NamedTuple):
+    """One counter."""
+
+    value: Annotated[int, U64, "see counters.py", STATISTIC]
+
+
+class HistogramRecord(NamedTuple):
+    """A log-linear histogram of nanoseconds (see histogram.py)."""
+
+    count: Annotated[int, U64, "values recorded", STATISTIC]
+    sum: Annotated[int, U64, "their sum", STATISTIC]
+    max: Annotated[int, U64, "the largest", STATISTIC]
+    reserved: Annotated[int, U64, "zero"]
+    buckets: Annotated[bytes, raw(8 * HISTOGRAM_BUCKETS), "64-bit counts", STATISTIC]
+
+
+class CounterLabel(NamedTuple):
+    """Name and unit of a counter, so that a tool needs no table of its own."""
+
+    scope: Annotated[int, U32, "1 = of each purgatory, 2 = of the daemon"]
+    index: Annotated[int, U32, "position in its scope"]
+    name: Annotated[bytes, raw(32), "name, zero padded"]
+    unit: Annotated[bytes, raw(16), "unit, zero padded"]
+
+
+class ErrorRecord(NamedTuple):
+    """A distinct error, with how often and when."""
+
+    code: Annotated[int, U32, "ErrorCode", STATISTIC]
+    reserved: Annotated[int, U32, "zero"]
+    count: Annotated[int, U64, "times it was seen", STATISTIC]
+    first_wall_ns: Annotated[int, U64, "CLOCK_REALTIME", STATISTIC]
+    last_wall_ns: Annotated[int, U64, "CLOCK_REALTIME", STATISTIC]
+    message: Annotated[bytes, raw(224), "UTF-8, zero padded; never a payload, a value or a session", STATISTIC]
+
+
+REGION_RECORDS: dict[Region, type] = {
+    Region.OPS: OpRecord,
+    Region.NODES: WatchNode,
+    Region.KEYS: KeyRecord,
+    Region.BLOCKS: Block,
+    Region.CLIENTS: ClientRecord,
+    Region.LEVELS: LevelRecord,
+    Region.BUCKETS: BucketRecord,
+    Region.EVENTS: EventRecord,
+    Region.SLOTS: SlotRecord,
+    Region.KEY_TABLE: KeyTableRecord,
+    Region.HANDLES: HandleRecord,
+    Region.IDS: IdRecord,
+    Region.ID_TABLE: IdTableRecord,
+    Region.ANSWERS: AnswerRecord,
+    Region.GROUPS: GroupRecord,
+    Region.PURGATORIES: PurgatoryRecord,
+    Region.PURGATORY_COUNTERS: CounterRecord,
+    Region.DAEMON_COUNTERS: CounterRecord,
+    Region.HISTOGRAMS: HistogramRecord,
+    Region.COUNTER_LABELS: CounterLabel,
+    Region.ERRORS: ErrorRecord,
+}
+FREE_LINKS: dict[Region, str] = {
+    Region.OPS: "next",
+    Region.NODES: "next",
+    Region.KEYS: "chain",
+    Region.BLOCKS: "next",
+    Region.IDS: "chain",
+    Region.ANSWERS: "next",
+}
+RECORDS: tuple[type, ...] = (ArenaHeader, RedoEntry, RegionRecord, *dict.fromkeys(REGION_RECORDS.values()))
+
+assert size_of(ArenaHeader) <= REDO_OFFSET, f"the header has {size_of(ArenaHeader)} bytes"
+assert REDO_OFFSET + REDO_MAX * size_of(RedoEntry) <= REGIONS_OFFSET
+assert REGIONS_OFFSET + len(Region) * size_of(RegionRecord) <= HEADER_SIZE
+assert (size_of(OpRecord), size_of(WatchNode), size_of(KeyRecord)) == (128, 32, 64)
+assert (size_of(Block), size_of(EventRecord), size_of(ClientRecord)) == (128, 128, 256)
+
+
+def fingerprint() -> int:
+    """CRC-32 of the field table: names, types, offsets and record sizes, in order."""
+    table = ";".join(
+        f"{record.__name__}:" + ",".join(f"{f.name}@{f.offset}{f.storage.code}" for f in fields(record))
+        for record in RECORDS
+    )
+    return zlib.crc32(table.encode())

@@ -1,0 +1,49 @@
+"""The fixed numbers of DESIGN.md section 6, declared once. Units are in the names; sizes are bytes."""
+
+from __future__ import annotations
+
+import re
+
+KEY_SIZE_MAX = 255
+ID_SIZE_MAX = 255
+KEYS_MAX = 64
+PAYLOAD_SIZE_MAX = 65_536
+NAME_SIZE_MAX = 32
+NAME_PATTERN = re.compile(r"[a-z0-9_-]{1,32}")
+
+TICK_NS_DEFAULT = 1_000_000
+TICK_NS_MIN = 100_000
+TICK_NS_MAX = 1_000_000_000
+TIMEOUT_NS_MAX = 10 * 366 * 86_400 * 1_000_000_000  # ten years, leap days and all
+NO_DEADLINE = 0xFFFF_FFFF_FFFF_FFFF
+
+CLIENTS_MAX = 512
+PURGATORIES_MAX = 64
+GROUPS_MAX = 64
+CAPACITY_DEFAULT = 131_072
+CAPACITY_MIN = 16
+CAPACITY_MAX = 16_777_216
+RING_EVENTS_DEFAULT = 65_536
+RING_EVENTS_MIN = 16
+RING_EVENTS_MAX = 1 << 24
+RING_VALUE_BYTES = 16 << 20
+REPLAY_WALK_MAX = 4_096  # events walked for one registration; beyond that its mark is too old
+ANSWERS_PER_CLIENT_MAX = 1_024
+OUTCOMES_PER_CLIENT_MAX = 65_536
+SETTLED_IDS_KEPT_NS = 3_600 * 1_000_000_000
+
+FRAME_SIZE_MAX = 4 << 20  # a frame holds at least one command of any legal size, and many of the usual
+COMMANDS_PER_FRAME_MAX = 16_384
+WINDOW_COMMANDS_MAX = 65_536  # commands a client may have in flight, unacknowledged
+
+CONNECT_TIMEOUT_S = 2.0
+BACKPRESSURE_TIMEOUT_S = 1.0
+CLOSE_TIMEOUT_S = 5.0
+HEARTBEAT_NS = 1_000_000_000
+DAEMON_LOST_NS = 3_000_000_000
+GRACE_NS = 1_000_000_000
+LEASE_NS = 15_000_000_000
+GAP_NS = 1_000_000_000
+ANNOUNCE_FIRST_NS = 50_000_000
+ANNOUNCE_LAST_NS = 1_000_000_000
+IPC_PATH_MAX = 107

@@ -1,0 +1,228 @@
+"""The frames between client and daemon, declared once. PROTOCOL.md (client/) tells how they are used.
+
+Everything is little endian and unaligned; a receiver copies fields out. Up (DEALER to ROUTER), a frame is
+
+    CommandHeader, then `count` commands, each: its fixed record, then its variable part
+
+and down (PUB or ROUTER to the client)
+
+    ReportHeader, then `outcomes` OutcomeRecords, then `answers` AnswerRecords, then a heap with values and payloads
+
+Frames that are not hot carry one msgpack map instead (HELLO, QUERY; WELCOME, RESULT, ERROR).
+
+Commands are numbered one by one from `first_command`; acknowledgements are unnumbered and ride in every frame. An
+operation is named by its owner's command number, so a client cannot even say the name of another's.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from typing import Annotated, NamedTuple
+
+from .fields import U8, U16, U32, U64, fields, raw, size_of
+
+PROTOCOL_VERSION = 1
+
+
+class UpKind(IntEnum):
+    """Frames from a client. ACK and ASK are a header alone."""
+
+    COMMANDS = 1
+    ACK = 2  # acknowledgements, and a sign of life
+    ASK = 3  # send again, by ROUTER, what comes after these acknowledgements
+    HELLO = 4  # msgpack: who I am, what I wait for
+    QUERY = 5  # msgpack: {"query": name, "id": n, ...}
+    BYE = 6  # this client ends; its operations go the way of their orphans policy
+
+
+class DownKind(IntEnum):
+    """Frames from the daemon."""
+
+    REPORT = 1  # applied commands, outcomes, answers
+    EXPECTED = 2  # a ReportHeader: command `applied` + 1 is expected; send again from there
+    HELLO_FIRST = 3  # a ReportHeader: this session is not known; say hello
+    WELCOME = 4  # msgpack: the session, the slot, limits
+    RESULT = 5  # msgpack: answer to a query
+    ERROR = 6  # msgpack: {"code", "message"}: the frame was refused
+    SESSION_GONE = 7  # a ReportHeader: this client is not known any more; what was unacknowledged is unknown
+
+
+class CommandKind(IntEnum):
+    """Commands. Each has a fixed record; those without a class of their own use OperationCommand or KeyCommand."""
+
+    REGISTER = 1
+    FIRE = 2  # KeyCommand; amount
+    ADVANCE = 3  # KeyCommand; amount is the watermark
+    FAIL = 4  # KeyCommand; amount is the code
+    CANCEL_FOR_KEY = 5  # KeyCommand
+    FORGET = 6  # KeyCommand
+    CANCEL = 7  # OperationCommand
+    RESCHEDULE = 8  # OperationCommand; timeout
+    RESCHEDULE_ID = 9  # OperationCommand with an id
+    CANCEL_ID = 10  # OperationCommand with an id
+    SET_ORPHANS = 11  # OperationCommand; orphans
+    GROUP_ACK = 12  # OperationCommand; operation is the op id of what the group's member has done
+    GROUP_REGISTER = 13  # named work that is the group's from the start
+
+
+class RegisterFlag(IntFlag):
+    """Flags of a RegisterCommand."""
+
+    HAS_ID = 1
+    KEEP = 2  # if the id exists: keep it (neither KEEP nor REPLACE: error)
+    REPLACE = 4
+    WANTS_ANSWER = 8  # register(wait=True)
+    MARK_BY_SEQUENCE = 16  # the mark is another's or the daemon's: own events count by sequence as well
+    MARK_OF_OTHER_ARENA = 32  # the mark is of another incarnation: too old
+    NO_MARK = 64  # behaves as if registered when applied
+    ORPHANS_GIVEN = 128  # `orphans` is this operation's own; else its client's
+
+
+class CommandFlag(IntFlag):
+    """Flags of the other commands."""
+
+    LIMITED = 1
+    WANTS_ANSWER = 8
+    HAS_ID = 16
+
+
+class OutcomeFlag(IntFlag):
+    """Flags of an OutcomeRecord."""
+
+    REDELIVERED = 1
+    VALUE_DROPPED = 2
+    HANDED_OVER = 4
+    HAS_PAYLOAD = 8  # the receiver did not register it: payload, and names of the keys, are in the heap
+    HAS_VALUE = 16
+
+
+class CommandHeader(NamedTuple):
+    """Start of every frame up."""
+
+    version: Annotated[int, U8, "PROTOCOL_VERSION"]
+    kind: Annotated[int, U8, "UpKind"]
+    flags: Annotated[int, U16, "zero"]
+    count: Annotated[int, U32, "commands in the frame"]
+    incarnation: Annotated[int, U64, "arena incarnation that the client knows; 0 in the first HELLO"]
+    session: Annotated[bytes, raw(16), "secret got at WELCOME; zero in the first HELLO"]
+    first_command: Annotated[int, U64, "number of the first command; of the next one where there is none"]
+    acknowledged_outcome: Annotated[int, U64, "outcomes up to this number have been received"]
+    acknowledged_answer: Annotated[int, U64, "answers up to this command number have been received"]
+
+
+class RegisterCommand(NamedTuple):
+    """REGISTER. Then: the id's 16-byte hash if HAS_ID; the keys; the payload.
+
+    A key is: u8 length, u8 KeyKind, for WATERMARK the u64 target, the bytes.
+    """
+
+    kind: Annotated[int, U8, "CommandKind.REGISTER"]
+    purgatory: Annotated[int, U8, "index"]
+    flags: Annotated[int, U16, "RegisterFlag"]
+    length: Annotated[int, U32, "bytes of the whole command with its variable part"]
+    condition: Annotated[int, U8, "Condition"]
+    needed: Annotated[int, U8, "k of AT_LEAST"]
+    keys: Annotated[int, U8, "number of keys, 1..64"]
+    orphans: Annotated[int, U8, "Orphans, with ORPHANS_GIVEN"]
+    payload_length: Annotated[int, U32, "bytes"]
+    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called; 0 = when applied"]
+    timeout_ns: Annotated[int, U64, "from registered_ns; NO_DEADLINE = none"]
+    mark_sequence: Annotated[int, U64, "newest event when the mark was read"]
+    mark_command: Annotated[int, U64, "last command that the client had issued then"]
+    total: Annotated[int, U64, "amount to reach, under TOTAL"]
+
+
+class KeyCommand(NamedTuple):
+    """FIRE, ADVANCE, FAIL, CANCEL_FOR_KEY, FORGET. Then: the key, the value."""
+
+    kind: Annotated[int, U8, "CommandKind"]
+    purgatory: Annotated[int, U8, "index"]
+    flags: Annotated[int, U8, "CommandFlag"]
+    key_length: Annotated[int, U8, "bytes, 1..255"]
+    length: Annotated[int, U32, "bytes of the whole command with its variable part"]
+    amount: Annotated[int, U64, "amount, watermark or code"]
+    value_length: Annotated[int, U32, "bytes"]
+    limit: Annotated[int, U32, "operations to complete at most, with LIMITED"]
+
+
+class OperationCommand(NamedTuple):
+    """CANCEL, RESCHEDULE, SET_ORPHANS and their kin. Then: the id's 16-byte hash if HAS_ID."""
+
+    kind: Annotated[int, U8, "CommandKind"]
+    purgatory: Annotated[int, U8, "index, for an id"]
+    flags: Annotated[int, U8, "CommandFlag"]
+    orphans: Annotated[int, U8, "Orphans"]
+    length: Annotated[int, U32, "bytes of the whole command with its variable part"]
+    operation: Annotated[int, U64, "command number of the registration; op id for GROUP_ACK"]
+    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when reschedule() was called; 0 = when applied"]
+    timeout_ns: Annotated[int, U64, "from registered_ns; NO_DEADLINE = none"]
+
+
+class ReportHeader(NamedTuple):
+    """Start of every frame down. The first 8 bytes are the client's topic."""
+
+    topic: Annotated[int, U64, "the client's topic: slot and generation"]
+    version: Annotated[int, U8, "PROTOCOL_VERSION"]
+    kind: Annotated[int, U8, "DownKind"]
+    flags: Annotated[int, U16, "zero"]
+    outcomes: Annotated[int, U32, "OutcomeRecords that follow"]
+    answers: Annotated[int, U32, "AnswerRecords that follow them"]
+    reserved: Annotated[int, U32, "zero"]
+    incarnation: Annotated[int, U64, "arena incarnation"]
+    applied: Annotated[int, U64, "last command applied: those up to it need not be sent again"]
+    outcome_first: Annotated[int, U64, "this frame covers outcomes outcome_first..outcome_last; absent ones are void"]
+    outcome_last: Annotated[int, U64, "less than outcome_first when it covers none"]
+    outcome_newest: Annotated[int, U64, "newest outcome number given: a later one than received was missed"]
+    answer_previous: Annotated[int, U64, "command number of the answer before the first of this frame; 0 = none"]
+    answer_newest: Annotated[int, U64, "command number of the newest answer kept; 0 = none"]
+    newest: Annotated[int, U64, "sequence of the newest event"]
+    now_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the turn"]
+
+
+class OutcomeRecord(NamedTuple):
+    """An operation has settled."""
+
+    command: Annotated[int, U64, "command number of its registration"]
+    number: Annotated[int, U64, "outcome number"]
+    operation: Annotated[int, U64, "op id: generation << 32 | index"]
+    settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
+    deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
+    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
+    sequence: Annotated[int, U64, "mark: what has been seen when it settled"]
+    satisfied: Annotated[int, U64, "satisfied keys, one bit each"]
+    failed: Annotated[int, U64, "failed keys, one bit each"]
+    heap_offset: Annotated[int, U32, "of its value from the start of the heap"]
+    value_length: Annotated[int, U32, "bytes"]
+    payload_length: Annotated[int, U32, "bytes; after the value, with HAS_PAYLOAD"]
+    keys_length: Annotated[int, U32, "bytes of its keys (u8 length, bytes), after the payload, with HAS_PAYLOAD"]
+    error: Annotated[int, U32, "code given to fail(), or an ErrorCode"]
+    state: Annotated[int, U8, "Outcome"]
+    settled_key: Annotated[int, U8, "ordinal + 1; 0 = none"]
+    flags: Annotated[int, U8, "OutcomeFlag"]
+    deliveries: Annotated[int, U8, "delivery count, for a group's"]
+
+
+class WireAnswer(NamedTuple):
+    """A refusal, or the answer to a command that wanted one."""
+
+    command: Annotated[int, U64, "the command it answers"]
+    value: Annotated[int, U64, "count, or the limit that was met"]
+    code: Annotated[int, U32, "ErrorCode; 0 = done"]
+    reserved: Annotated[int, U32, "zero"]
+
+
+WIRE_RECORDS: tuple[type, ...] = (
+    CommandHeader,
+    RegisterCommand,
+    KeyCommand,
+    OperationCommand,
+    ReportHeader,
+    OutcomeRecord,
+    WireAnswer,
+)
+
+TOPIC_OFFSET = 0
+assert fields(ReportHeader)[0].name == "topic"
+assert size_of(CommandHeader) == 56
+assert (size_of(RegisterCommand), size_of(KeyCommand), size_of(OperationCommand)) == (56, 24, 32)
+assert (size_of(ReportHeader), size_of(OutcomeRecord), size_of(WireAnswer)) == (96, 96, 24)
