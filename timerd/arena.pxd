@@ -1,0 +1,159 @@
+"""The arena as the core sees it: where each region lies, free records, transactions, and what a turn remembers.
+
+Only the conductor's thread comes here, so nothing is locked. A record that nothing reaches yet is filled freely, in
+functions named fill_...; from the moment its state word makes it true, its truth changes only by td_put and td_commit.
+Truth first, then what is derived from it: a crash between the two is mended by the next start's rebuild.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from timerd_shm.records cimport *
+
+
+ctypedef struct News:
+    # What a client was last told: not in the arena, because a start tells everything again.
+    uint64_t command
+    uint64_t outcome
+    uint64_t answer
+    uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
+    uint8_t queued
+
+
+ctypedef struct Found:
+    # An event of the ring that concerns a registration.
+    uint64_t sequence
+    uint64_t ordinal
+
+
+ctypedef struct Arena:
+    char *base
+    ArenaHeader *header
+    RegionRecord *regions
+    OpRecord *ops
+    WatchNode *nodes
+    KeyRecord *keys
+    Block *blocks
+    ClientRecord *clients
+    LevelRecord *levels
+    BucketRecord *buckets
+    EventRecord *events
+    SlotRecord *slots
+    uint32_t *key_heads
+    HandleRecord *handles
+    IdRecord *ids
+    uint32_t *id_heads
+    AnswerRecord *answers
+    PurgatoryRecord *purgatories
+    uint64_t *counters
+    uint64_t *daemon
+    HistogramRecord *histograms
+    uint64_t key_mask
+    uint64_t id_mask
+    uint64_t slot_mask
+    uint64_t event_mask
+    uint64_t handle_mask
+    uint64_t tick_ns
+    TdTransaction tx
+    # Of the transaction being staged: outcomes that it numbers for one client.
+    uint32_t staged_client
+    uint32_t staged_outcomes
+    # Of this turn.
+    uint64_t now_ns
+    uint64_t touched
+    uint64_t limit
+    uint64_t turn_began
+    # Of the wheel: records that each level's sweep still owes to the present tick, and the last tick that was swept.
+    uint64_t owed[LEVELS]
+    uint64_t visited_tick
+    # Of the event that is being delivered (header.unfinished).
+    uint32_t delivery_key  # index + 1; 0 = its key is gone, so it is done
+    uint32_t cursor  # link of the watcher to visit next
+    # Of the orphan sweep and the acknowledgements that were cut.
+    uint32_t dead
+    uint32_t sweep_at
+    uint8_t acknowledging
+    # Clients that have news.
+    News *news
+    uint16_t *queue
+    uint32_t queued
+    Found *found
+    uint8_t *scratch
+
+
+cdef inline uint32_t in_use(Arena *a, int region) noexcept nogil:
+    return a.regions[region].in_use
+
+
+cdef inline uint32_t capacity(Arena *a, int region) noexcept nogil:
+    return a.regions[region].count
+
+
+cdef inline uint32_t unused(Arena *a, int region) noexcept nogil:
+    return a.regions[region].count - a.regions[region].in_use
+
+
+cdef inline uint32_t *free_link(Arena *a, int region, uint32_t index) noexcept nogil:
+    cdef RegionRecord *r = a.regions + region
+    return <uint32_t *>(a.base + r.offset + <uint64_t>index * r.record_size + r.free_link)
+
+
+cdef inline uint32_t take(Arena *a, int region) noexcept nogil:
+    """A free record (index + 1), or 0 when all are in use."""
+    cdef RegionRecord *r = a.regions + region
+    cdef uint32_t got = r.free_head
+    if got:
+        r.free_head = free_link(a, region, got - 1)[0]
+    elif r.high_water < r.count:
+        # Stored before the record is reached: a start looks no further than the high water.
+        got = r.high_water + 1
+        TD_ORDERED_STORE(
+            a.base, RegionRecord_word_high_water(r), RegionRecord_with_high_water(RegionRecord_word_high_water(r)[0], got)
+        )
+    else:
+        return 0
+    r.in_use += 1
+    return got
+
+
+cdef inline void give(Arena *a, int region, uint32_t index) noexcept nogil:
+    """The record is free again. Its truth says so already."""
+    cdef RegionRecord *r = a.regions + region
+    free_link(a, region, index)[0] = r.free_head
+    r.free_head = index + 1
+    r.in_use -= 1
+
+
+cdef inline void commit(Arena *a) noexcept nogil:
+    """Make what was staged true, all or nothing."""
+    td_commit(&a.tx)
+    a.staged_outcomes = 0
+
+
+cdef inline bint spent(Arena *a) noexcept nogil:
+    """Whether this call has touched as many records as it may."""
+    return a.touched >= a.limit and not TD_DEFECT(DEFECT_UNBOUNDED_TURN)
+
+
+cdef inline uint64_t *counter(Arena *a, uint32_t purgatory, int which) noexcept nogil:
+    return a.counters + purgatory * PURGATORY_COUNTERS_MAX + which
+
+
+cdef inline void histogram_add(Arena *a, uint32_t purgatory, int which, uint64_t value) noexcept nogil:
+    cdef HistogramRecord *h = a.histograms + purgatory * HISTOGRAM_COUNT + which
+    cdef uint64_t *buckets = <uint64_t *>h.buckets
+    cdef uint32_t e
+    h.count += 1
+    h.sum += value
+    if value > h.max:
+        h.max = value
+    if value < 16:
+        buckets[value] += 1
+    else:
+        e = 63 - __builtin_clzll(value)
+        buckets[(e - 3) * 16 + ((value >> (e - 4)) & 15)] += 1
+
+
+cdef extern from *:
+    int __builtin_clzll(uint64_t) noexcept nogil
+    int __builtin_ctzll(uint64_t) noexcept nogil
+    int __builtin_popcountll(uint64_t) noexcept nogil
+    void __builtin_prefetch(const void *) noexcept nogil

@@ -1,0 +1,94 @@
+"""Client slots as the core sees them: whose an operation is, what a client is still to be told, its kept answers."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from timerd.arena cimport Arena, commit, counter, give, take, unused
+from timerd.dlist cimport answer_at, append, is_empty, unlink
+from timerd_shm.records cimport *
+
+
+cdef inline bint is_live(Arena *a, uint32_t slot) noexcept nogil:
+    return a.clients[slot].state == CLIENT_STATE_LIVE or a.clients[slot].state == CLIENT_STATE_SILENT
+
+
+cdef inline ClientRecord *owner_of(Arena *a, OpRecord *op) noexcept nogil:
+    """The live client that the operation belongs to, or NULL: then nobody is told."""
+    cdef ClientRecord *c = a.clients + op.client
+    if c.generation != op.client_generation or not is_live(a, op.client):
+        return NULL
+    return c
+
+
+cdef inline ClientRecord *charged(Arena *a, OpRecord *op) noexcept nogil:
+    """The client whose gauges count the operation, dead or alive; NULL once its slot is another's."""
+    cdef ClientRecord *c = a.clients + op.client
+    if c.generation != op.client_generation or c.state == CLIENT_STATE_FREE:
+        return NULL
+    return c
+
+
+cdef inline void tell(Arena *a, uint32_t slot) noexcept nogil:
+    """The client has news: its next report is due."""
+    if not a.news[slot].queued:
+        a.news[slot].queued = 1
+        a.queue[a.queued] = slot
+        a.queued += 1
+
+
+cdef inline bint can_answer(Arena *a, uint32_t slot) noexcept nogil:
+    """Whether a command that leaves an answer can be applied: its client acknowledges, and a record is free."""
+    return a.clients[slot].answers < a.header.quota_answers and unused(a, REGION_ANSWERS) != 0
+
+
+cdef inline AnswerRecord *fill_answer(
+    Arena *a, uint32_t slot, uint64_t command, uint32_t code, uint64_t value
+) noexcept nogil:
+    """An answer that nothing reaches yet. The caller has seen can_answer."""
+    cdef AnswerRecord *answer = a.answers + (take(a, REGION_ANSWERS) - 1)
+    answer.command = command
+    answer.client = slot
+    answer.used = 0
+    answer.reserved = 0
+    answer.code = code
+    answer.value = value
+    return answer
+
+
+cdef inline void stage_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
+    td_put(&a.tx, AnswerRecord_word_used(answer), AnswerRecord_with_used(AnswerRecord_word_used(answer)[0], 1))
+
+
+cdef inline void keep_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
+    """The answer is true: keep it in its client's list until it is acknowledged."""
+    append(a, &a.clients[answer.client].answers_next, &answer.next)
+    a.clients[answer.client].answers += 1
+    tell(a, answer.client)
+
+
+cdef inline void free_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
+    td_put(&a.tx, AnswerRecord_word_used(answer), AnswerRecord_with_used(AnswerRecord_word_used(answer)[0], 0))
+    commit(a)
+    unlink(a, &answer.next)
+    a.clients[answer.client].answers -= 1
+    give(a, REGION_ANSWERS, <uint32_t>(answer - a.answers))
+
+
+cdef inline void apply_plain(
+    Arena *a, uint32_t slot, uint64_t command, bint wants_answer, uint32_t code, uint64_t value
+) noexcept nogil:
+    """Pass the command's number, with nothing else changed but perhaps an answer left."""
+    cdef AnswerRecord *answer = NULL
+    if wants_answer:
+        answer = fill_answer(a, slot, command, code, value)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, command)
+    commit(a)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline void refuse(
+    Arena *a, uint32_t slot, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
+) noexcept nogil:
+    """Refuse a command: its number passes, the refusal is kept until it is acknowledged. `value` is the limit met."""
+    apply_plain(a, slot, command, True, code, value)
+    counter(a, purgatory, COUNT_REJECTED)[0] += 1

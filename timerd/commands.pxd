@@ -1,0 +1,315 @@
+"""Commands as they come in frames: numbered one by one, each applied exactly once (DESIGN.md, rule 7).
+
+Input from a socket is hostile until checked: nothing beyond the frame is read, every length is compared with what is
+there, every index with what exists. A command that is structurally wrong ends the frame (MALFORMED); one that asks for
+what cannot be is refused by its code, and its number passes.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from timerd.arena cimport Arena, capacity, commit, counter, spent
+from timerd.blobs cimport blob_length, blocks_for, fill_blob
+from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, refuse, stage_answer, tell
+from timerd.handles cimport find_operation
+from timerd.hash cimport key_hash
+from timerd.ids cimport find_id
+from timerd.keys cimport fill_key, find_key, release_key
+from timerd.purgatory cimport Verdict, begin_delivery, deliver, finish_settle, stage_settle, unmoved
+from timerd.register cimport Registration, apply_register, deadline_of
+from timerd.ring cimport fill_event, make_room, stage_event
+from timerd.wheel cimport wheel_insert, wheel_remove
+from timerd_shm.records cimport *
+
+cdef extern from *:
+    """
+    enum { FRAME_APPLIED = 0, FRAME_EXPECTED = 1, FRAME_UNFINISHED = 2, FRAME_MALFORMED = 3 };
+    """
+    enum:
+        FRAME_APPLIED
+        FRAME_EXPECTED
+        FRAME_UNFINISHED
+        FRAME_MALFORMED
+
+
+cdef inline uint32_t refusal_of_key(Arena *a, KeyCommand *command, uint64_t *limit) noexcept nogil:
+    limit[0] = 0
+    if command.key_length == 0:
+        return ERROR_CODE_INVALID_KEY
+    if command.value_length > PAYLOAD_SIZE_MAX:
+        limit[0] = PAYLOAD_SIZE_MAX
+        return ERROR_CODE_PAYLOAD_TOO_LARGE
+    if command.flags & COMMAND_FLAG_LIMITED and (command.limit == 0 or command.kind != COMMAND_KIND_FIRE):
+        return ERROR_CODE_INVALID_VALUE
+    if command.kind == COMMAND_KIND_FAIL and command.amount > <uint64_t>0xFFFFFFFF:
+        limit[0] = 0xFFFFFFFF
+        return ERROR_CODE_INVALID_VALUE
+    return ERROR_CODE_NONE
+
+
+cdef inline uint32_t event_kind(uint32_t command_kind) noexcept nogil:
+    if command_kind == COMMAND_KIND_FIRE:
+        return EVENT_KIND_FIRE
+    if command_kind == COMMAND_KIND_ADVANCE:
+        return EVENT_KIND_ADVANCE
+    if command_kind == COMMAND_KIND_FAIL:
+        return EVENT_KIND_FAIL
+    if command_kind == COMMAND_KIND_CANCEL_FOR_KEY:
+        return EVENT_KIND_CANCEL_FOR_KEY
+    return EVENT_KIND_FORGET
+
+
+cdef inline void stage_watermark(Arena *a, uint32_t slot, KeyRecord *key, uint64_t offset) noexcept nogil:
+    """The words by which a key gets a (higher) watermark; a new one is charged to the client that sets it."""
+    cdef uint64_t word = KeyRecord_word_flags(key)[0]
+    td_put(&a.tx, &key.watermark, offset)
+    if not key.flags & KEY_FLAG_HAS_WATERMARK:
+        word = KeyRecord_with_flags(word, KEY_FLAG_HAS_WATERMARK)
+        word = KeyRecord_with_setter(word, slot)
+        word = KeyRecord_with_setter_generation(word, a.clients[slot].generation & 0xFFFF)
+        td_put(&a.tx, KeyRecord_word_flags(key), word)
+
+
+cdef inline void discharge_watermark(Arena *a, KeyRecord *key) noexcept nogil:
+    cdef ClientRecord *c = a.clients + key.setter
+    if (c.generation & 0xFFFF) == key.setter_generation and c.state != CLIENT_STATE_FREE and c.watermarks:
+        c.watermarks -= 1
+
+
+cdef inline void apply_event(
+    Arena *a, uint32_t slot, uint64_t number, KeyCommand *command, const uint8_t *name, const uint8_t *data
+) noexcept nogil:
+    """Enter an event into the ring and begin to deliver it."""
+    cdef uint64_t hash = key_hash(a.header.hash_seed, command.purgatory, name, command.key_length)
+    cdef uint64_t limit = 0
+    cdef uint32_t key = 0, value = 0, key_blob = 0, flags = 0, blocks, code = refusal_of_key(a, command, &limit)
+    cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, had
+    cdef ClientRecord *c = a.clients + slot
+    cdef EventRecord *e
+    if code != ERROR_CODE_NONE:
+        refuse(a, slot, number, command.purgatory, code, limit)
+        return
+    if command.kind == COMMAND_KIND_ADVANCE or command.kind == COMMAND_KIND_FORGET:
+        key = find_key(a, hash, command.purgatory, name, command.key_length)
+        had = key != 0 and a.keys[key - 1].flags & KEY_FLAG_HAS_WATERMARK
+        if had == (command.kind == COMMAND_KIND_ADVANCE) and (not had or a.keys[key - 1].watermark >= command.amount):
+            # It says nothing new: whoever registers late misses nothing.
+            apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+            return
+        if command.kind == COMMAND_KIND_ADVANCE and not had and c.watermarks >= a.header.quota_watermarks:
+            refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, a.header.quota_watermarks)
+            return
+    blocks = blocks_for(command.value_length)
+    if command.key_length > EVENT_KEY_INLINE:
+        blocks += blocks_for(command.key_length)
+    if key == 0 and command.key_length > KEY_INLINE:
+        blocks += blocks_for(command.key_length)
+    if not make_room(a, blocks):
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, capacity(a, REGION_BLOCKS))
+        return
+    if command.kind == COMMAND_KIND_ADVANCE and key == 0:
+        key = fill_key(a, hash, command.purgatory, name, command.key_length)
+        if key == 0:
+            refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, capacity(a, REGION_KEYS))
+            return
+    value = fill_blob(a, data, command.value_length)
+    if command.key_length > EVENT_KEY_INLINE:
+        key_blob = fill_blob(a, name, command.key_length)
+    if command.flags & COMMAND_FLAG_LIMITED:
+        flags |= EVENT_FLAG_LIMITED
+    if wants:
+        flags |= EVENT_FLAG_WANTS_ANSWER
+    e = fill_event(
+        a, event_kind(command.kind), command.purgatory, hash, name, command.key_length, command.amount,
+        command.limit, flags, slot, number, value, key_blob,
+    )
+    stage_event(a, e)
+    if command.kind == COMMAND_KIND_ADVANCE:
+        stage_watermark(a, slot, a.keys + (key - 1), command.amount)
+        if not a.keys[key - 1].flags & KEY_FLAG_HAS_WATERMARK:
+            c.watermarks += 1
+    elif command.kind == COMMAND_KIND_FORGET:
+        discharge_watermark(a, a.keys + (key - 1))
+        td_put(
+            &a.tx, KeyRecord_word_flags(a.keys + (key - 1)),
+            KeyRecord_with_flags(KeyRecord_word_flags(a.keys + (key - 1))[0], 0),
+        )
+    td_put(&a.tx, &c.last_command, number)
+    commit(a)
+    a.header.ring_bytes += command.value_length
+    counter(a, command.purgatory, COUNT_EVENTS)[0] += 1
+    a.touched += 1
+    if command.kind == COMMAND_KIND_FORGET:
+        release_key(a, key)
+    begin_delivery(a, e)
+    deliver(a)
+
+
+cdef inline void apply_cancel(Arena *a, uint32_t slot, uint64_t number, OpRecord *op, bint wants) noexcept nogil:
+    """Cancel a pending operation, in one transaction with the command's number."""
+    cdef AnswerRecord *answer = NULL
+    cdef Verdict v
+    if op == NULL or op.state != OP_STATE_PENDING:
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    v = unmoved(op)
+    stage_settle(a, op, OUTCOME_CANCELLED, 0, NULL, &v)
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    finish_settle(a, op, True)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline void apply_reschedule(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
+) noexcept nogil:
+    """Give a pending operation a new deadline. One that is past expires at the next tick."""
+    cdef AnswerRecord *answer = NULL
+    if op == NULL or op.state != OP_STATE_PENDING:
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    td_put(&a.tx, &op.deadline_ns, deadline_of(a, command.registered_ns, command.timeout_ns))
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    wheel_remove(a, op)
+    wheel_insert(a, op)
+    counter(a, op.purgatory, COUNT_RESCHEDULED)[0] += 1
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline void apply_orphans(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t orphans, bint wants
+) noexcept nogil:
+    cdef AnswerRecord *answer = NULL
+    if op == NULL or op.state != OP_STATE_PENDING:
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    td_put(&a.tx, OpRecord_word_orphans(op), OpRecord_with_orphans(OpRecord_word_orphans(op)[0], orphans))
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline void apply_operation(
+    Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id
+) noexcept nogil:
+    """CANCEL, RESCHEDULE and SET_ORPHANS of the client's own operation; CANCEL_ID and RESCHEDULE_ID of anybody's."""
+    cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
+    cdef OpRecord *op
+    cdef uint64_t low, high
+    cdef uint32_t known
+    a.touched += 1
+    if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_TIMEOUT_OUT_OF_RANGE, TIMEOUT_NS_MAX)
+        return
+    if command.flags & COMMAND_FLAG_HAS_ID:
+        memcpy(&low, id, 8)
+        memcpy(&high, id + 8, 8)
+        known = find_id(a, command.purgatory, low, high)
+        if known == 0 or a.ids[known - 1].state != ID_STATE_LIVE:
+            refuse(a, slot, number, command.purgatory, ERROR_CODE_UNKNOWN_OPERATION, 0)
+            return
+        op = a.ops + (a.ids[known - 1].op - 1)
+    else:
+        op = find_operation(a, slot, command.operation)
+    if command.kind == COMMAND_KIND_CANCEL or command.kind == COMMAND_KIND_CANCEL_ID:
+        apply_cancel(a, slot, number, op, wants)
+    elif command.kind == COMMAND_KIND_RESCHEDULE or command.kind == COMMAND_KIND_RESCHEDULE_ID:
+        apply_reschedule(a, slot, number, op, command, wants)
+    elif command.kind == COMMAND_KIND_SET_ORPHANS and command.orphans < ORPHANS_GROUP:
+        apply_orphans(a, slot, number, op, command.orphans, wants)
+    else:
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_NOT_SUPPORTED, command.kind)
+
+
+cdef inline bint needs_id(uint32_t kind) noexcept nogil:
+    return kind == COMMAND_KIND_CANCEL_ID or kind == COMMAND_KIND_RESCHEDULE_ID
+
+
+cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, uint32_t length) noexcept nogil:
+    """Apply the command of `length` bytes at `p`; False if it is malformed."""
+    cdef uint32_t kind = p[0], purgatory = p[1], variable
+    cdef KeyCommand *key
+    cdef OperationCommand *operation
+    cdef Registration r
+    if purgatory >= PURGATORIES_MAX or purgatory >= capacity(a, REGION_PURGATORIES):
+        return False
+    if a.purgatories[purgatory].state == 0:
+        return False
+    if kind == COMMAND_KIND_REGISTER:
+        if length < sizeof(RegisterCommand):
+            return False
+        r.command = <RegisterCommand *>p
+        r.number = number
+        r.slot = slot
+        return apply_register(a, &r, p + length)
+    if COMMAND_KIND_FIRE <= kind <= COMMAND_KIND_FORGET:
+        key = <KeyCommand *>p
+        if length < sizeof(KeyCommand):
+            return False
+        if <uint64_t>length != <uint64_t>sizeof(KeyCommand) + key.key_length + key.value_length:
+            return False
+        apply_event(a, slot, number, key, p + sizeof(KeyCommand), p + sizeof(KeyCommand) + key.key_length)
+        return True
+    if COMMAND_KIND_CANCEL <= kind < COMMAND_KIND_GROUP_REGISTER:
+        operation = <OperationCommand *>p
+        variable = 16 if needs_id(kind) else 0
+        if length != sizeof(OperationCommand) + variable:
+            return False
+        if needs_id(kind) != ((operation.flags & COMMAND_FLAG_HAS_ID) != 0):
+            return False
+        apply_operation(a, slot, number, operation, p + sizeof(OperationCommand))
+        return True
+    if kind == COMMAND_KIND_GROUP_REGISTER:
+        refuse(a, slot, number, purgatory, ERROR_CODE_NOT_SUPPORTED, kind)
+        return True
+    return False
+
+
+cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
+    """Apply a COMMANDS frame, whose header's kind and session the caller has checked."""
+    cdef CommandHeader *header = <CommandHeader *>data
+    cdef ClientRecord *c = a.clients + slot
+    cdef const uint8_t *p = data + sizeof(CommandHeader)
+    cdef const uint8_t *end = data + size
+    cdef uint64_t number
+    cdef uint32_t i, length
+    if header.count > COMMANDS_PER_FRAME_MAX:
+        return FRAME_MALFORMED
+    tell(a, slot)
+    for i in range(header.count):
+        number = header.first_command + i
+        if end - p < <int>sizeof(uint64_t):
+            return FRAME_MALFORMED
+        memcpy(&length, p + 4, 4)
+        if length < sizeof(uint64_t) or <uint64_t>(end - p) < length:
+            return FRAME_MALFORMED
+        if number <= c.last_command:
+            a.daemon[DAEMON_COMMANDS_SKIPPED] += 1
+            p += length
+            continue
+        if number != c.last_command + 1 and not TD_DEFECT(DEFECT_APPLY_IF_NEWER):
+            a.daemon[DAEMON_COMMANDS_OUT_OF_ORDER] += 1
+            return FRAME_EXPECTED
+        if not can_answer(a, slot):
+            return FRAME_EXPECTED
+        if a.header.unfinished or spent(a):
+            return FRAME_UNFINISHED
+        if not apply_command(a, slot, number, p, length):
+            return FRAME_MALFORMED
+        a.daemon[DAEMON_COMMANDS] += 1
+        p += length
+    if p != end:
+        return FRAME_MALFORMED
+    return FRAME_UNFINISHED if a.header.unfinished else FRAME_APPLIED

@@ -1,0 +1,125 @@
+"""The compiled purgatory: arena, wheels, watcher lists, event ring. Bytes and `now_ns` in, bytes out.
+
+It knows neither a clock nor a socket. One thread calls it (the conductor); everything that loops runs without the GIL.
+Every method that takes `budget` touches about that many records (operations, watch nodes, buckets) at most and says
+whether work is left; what is left goes on at the next call.
+"""
+
+from typing import Final
+
+from _typeshed import ReadableBuffer, WriteableBuffer
+
+APPLIED: Final = 0  # the whole frame was applied (or had been before)
+EXPECTED: Final = 1  # its first command is not the next one, or the client has too many unacknowledged answers
+UNFINISHED: Final = 2  # a long event is being delivered: call resume() until it is done, then apply() the frame again
+MALFORMED: Final = 3  # the frame ends where it should not, or names what does not exist; what came before it is applied
+
+NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+LAYOUT_FINGERPRINT: Final[int]  # of the declarations that the core was compiled from
+
+class Core:
+    """The one writer of an arena.
+
+    `memory` is a formatted arena (timerd.arena.format_arena) or one that an earlier daemon left. Attaching stores an
+    unfinished transaction again, rebuilds everything that is derived from the op records, and delivers the newest event
+    to whom it had not reached. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
+    """
+
+    def __init__(self, memory: WriteableBuffer, now_ns: int) -> None: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def newest(self) -> int:
+        """Sequence of the newest event."""
+    @property
+    def tick_ns(self) -> int: ...
+    @property
+    def redo_replayed(self) -> int:
+        """Entries of the transaction that attaching finished; 0 = there was none."""
+    def release(self) -> None:
+        """Let go of the memory, so that it can be unmapped. Nothing may be called after it."""
+
+    # clients ---------------------------------------------------------------------------------------------------------
+    def open_client(
+        self,
+        incarnation: bytes,
+        session_hash: bytes,
+        *,
+        name: bytes = b"",
+        pid: int = 0,
+        start_ticks: int = 0,
+        pid_namespace: int = 0,
+        orphans: int = 0,
+        lease_ns: int = ...,
+        now_ns: int,
+        wall_ns: int = 0,
+    ) -> int:
+        """The slot of a client: its old one if the arena knows this (16-byte) incarnation, else a free one.
+
+        Its session hash (16 bytes) is replaced. Raises ArenaFullError when all slots are in use.
+        """
+    def find_session(self, session_hash: bytes) -> int:
+        """Slot of the live client with that session hash, or -1."""
+    def find_incarnation(self, incarnation: bytes) -> int:
+        """Slot of the live client with that incarnation, or -1."""
+    def close_client(self, slot: int, now_ns: int) -> None:
+        """The client is dead. Its operations go the way of their orphans policy in the calls of resume() that follow.
+
+        CANCEL: cancelled. KEEP and GROUP: they run on, and settle with nobody to tell. The slot is free when none is left.
+        """
+    def topic(self, slot: int) -> int:
+        """The client's topic: generation << 16 | slot. Frames to it begin with it as 8 little-endian bytes."""
+    def heard(self, slot: int, now_ns: int) -> None:
+        """Something came from the client."""
+    def live_slots(self) -> list[int]:
+        """Slots of the live clients."""
+    def last_command(self, slot: int) -> int:
+        """Number of the last command applied for that client."""
+    def unknown_waits(self, slot: int, commands: list[int]) -> list[int]:
+        """Those of the registrations' command numbers for which the arena holds no operation of that client."""
+    def purgatory(self, name: bytes) -> int:
+        """Index of the purgatory of that name, made if it is new. Raises ArenaFullError, InvalidNameError."""
+
+    # a turn ----------------------------------------------------------------------------------------------------------
+    def begin_turn(self, now_ns: int) -> None:
+        """Start a turn: the turn counter becomes odd, the wheel's time jumps over empty ticks."""
+    def apply(self, slot: int, frame: ReadableBuffer, now_ns: int, budget: int = 65_536) -> int:
+        """Apply a COMMANDS frame (its acknowledgements first); APPLIED, EXPECTED, UNFINISHED or MALFORMED."""
+    def acknowledge(self, slot: int, outcome: int, answer: int, budget: int = 65_536) -> bool:
+        """Free what the client has received, up to these numbers; True if some is left for resume()."""
+    def resume(self, now_ns: int, budget: int = 65_536) -> bool:
+        """Go on with a long event, acknowledgements, and the operations of dead clients; True if work is left."""
+    def advance(self, now_ns: int, budget: int = 65_536) -> bool:
+        """Move the wheel to `now_ns`: expire what is due, sweep what comes; True if work is left."""
+    def reports(self, now_ns: int, outcomes_max: int = 16_384) -> list[tuple[int, bytes]]:
+        """(slot, REPORT frame) of each client that has news since its last report: applied commands, outcomes, answers."""
+    def has_reports(self) -> bool:
+        """Whether reports() would return something."""
+    def report(self, slot: int, outcome_after: int, answer_after: int, now_ns: int, kind: int = 1) -> bytes:
+        """A report with the outcomes and answers that follow these numbers (a frame's worth); `kind` is a DownKind."""
+    def unacknowledged(self, slot: int) -> bool:
+        """Whether the client has outcomes or answers that it has not acknowledged."""
+    def end_turn(self, now_ns: int) -> int:
+        """End a turn: the turn counter becomes even, gauges are published; the records touched in it."""
+    def next_wake_ns(self) -> int:
+        """When the wheel has something to do next (CLOCK_MONOTONIC); NEVER if it is empty."""
+
+    # counters --------------------------------------------------------------------------------------------------------
+    def count(self, counter: int, amount: int = 1) -> None:
+        """Add to a counter of the daemon (position in DAEMON_COUNTERS)."""
+    def count_max(self, counter: int, value: int) -> None:
+        """Raise a counter of the daemon to `value` if it is less."""
+    def log_error(self, code: int, message: bytes, wall_ns: int) -> None:
+        """Note a distinct error (same code and message: counted)."""
+
+class Timer:
+    """A timerfd on CLOCK_MONOTONIC (Python 3.11 has none)."""
+
+    def __init__(self) -> None: ...
+    def fileno(self) -> int: ...
+    def arm(self, at_ns: int) -> None:
+        """Fire at `at_ns`; NEVER disarms."""
+    def read(self) -> int:
+        """Number of times it fired since the last read; 0 if it did not."""
+    def close(self) -> None: ...

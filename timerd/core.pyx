@@ -1,0 +1,611 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: binding=False, embedsignature=False
+"""The compiled purgatory's Python face (see core.pyi for the interface, purgatory.pxd and wheel.pxd for how it works)."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy, memset
+from timerd.arena cimport Arena, Found, News, commit
+from timerd.clients cimport is_live, tell
+from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
+from timerd.handles cimport find_operation
+from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
+from timerd.reports cimport Extent, measure, note_reported, report_size, write_report
+from timerd.turn cimport acknowledge_client, advance_wheel, resume_work
+from timerd.wheel cimport next_tick, wheel_jump
+from timerd_shm.records cimport *
+
+from timerd_shm import errors as _errors, layout as _layout
+
+cdef extern from "faults.h":
+    enum:
+        FAULTS_BUILT
+    char *faults_copies
+    uint64_t faults_size
+    uint64_t faults_count
+    void faults_record(uint64_t limit)
+    void faults_set_defect(int number)
+
+cdef extern from "<time.h>" nogil:
+    ctypedef long time_t
+    ctypedef int clockid_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    struct itimerspec:
+        timespec it_interval
+        timespec it_value
+    int CLOCK_MONOTONIC
+    int clock_gettime(clockid_t clock, timespec *at)
+
+cdef extern from "<sys/timerfd.h>" nogil:
+    int TFD_NONBLOCK
+    int TFD_CLOEXEC
+    int TFD_TIMER_ABSTIME
+    int timerfd_create(clockid_t clock, int flags)
+    int timerfd_settime(int fd, int flags, const itimerspec *new, itimerspec *old)
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t read(int fd, void *out, size_t size)
+    int c_close "close"(int fd)
+
+APPLIED = FRAME_APPLIED
+EXPECTED = FRAME_EXPECTED
+UNFINISHED = FRAME_UNFINISHED
+MALFORMED = FRAME_MALFORMED
+NEVER = NO_DEADLINE
+_FINGERPRINT = LAYOUT_FINGERPRINT
+globals()["LAYOUT_FINGERPRINT"] = _FINGERPRINT
+
+cdef uint64_t OUTCOMES_IN_ANSWER = 4096  # a frame's worth of outcomes, when a client asks again
+
+if _FINGERPRINT != _layout.fingerprint():
+    raise ImportError(
+        f"timerd.core was compiled from other declarations (fingerprint 0x{_FINGERPRINT:08x}) than timerd_shm has "
+        f"(0x{_layout.fingerprint():08x}): run `make generate build`"
+    )
+
+
+cdef class Core:
+    cdef Arena arena
+    cdef Py_buffer buffer
+    cdef bint held
+    cdef readonly uint64_t redo_replayed
+
+    def __cinit__(self):
+        memset(&self.arena, 0, sizeof(Arena))
+        self.held = False
+
+    def __init__(self, memory, uint64_t now_ns):
+        cdef Arena *a = &self.arena
+        if self.held:
+            raise _errors.ClosedError("this Core is attached already; make another one")
+        PyObject_GetBuffer(memory, &self.buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        self.held = True
+        try:
+            self._attach(now_ns)
+        except BaseException:
+            self.release()
+            raise
+
+    cdef _attach(self, uint64_t now_ns):
+        cdef Arena *a = &self.arena
+        cdef uint64_t size = self.buffer.len
+        cdef ArenaHeader *header
+        cdef uint64_t expected = LAYOUT_FINGERPRINT ^ (1 if TD_DEFECT(DEFECT_STALE_CONSTANT) else 0)
+        cdef int region
+        cdef bint made
+        if size < HEADER_SIZE:
+            raise _errors.ArenaTruncatedError(f"the arena has {size} bytes, its header alone {HEADER_SIZE}")
+        a.base = <char *>self.buffer.buf
+        header = a.header = <ArenaHeader *>a.base
+        if header.layout_version == 0:
+            raise _errors.ArenaNotReadyError("the arena was never finished (layout version 0): make it anew")
+        if memcmp(header.magic, PyBytes_AS_STRING(_layout.MAGIC), 8) != 0:
+            raise _errors.LayoutMismatchError(f"magic is {bytes(header.magic[:8])!r}, not {_layout.MAGIC!r}")
+        if header.layout_version != LAYOUT_VERSION or header.fingerprint != expected:
+            raise _errors.LayoutMismatchError(
+                f"the arena has layout {header.layout_version} (fingerprint 0x{header.fingerprint:08x}), "
+                f"this timerd {LAYOUT_VERSION} (0x{expected:08x}): `timerctl destroy` it, or run the version that made it"
+            )
+        if header.size > size:
+            raise _errors.ArenaTruncatedError(f"the arena says {header.size} bytes, there are {size}")
+        a.regions = <RegionRecord *>(a.base + REGIONS_OFFSET)
+        for region in range(REGION_COUNT):
+            self._check_region(region)
+        a.ops = <OpRecord *>self._region(REGION_OPS)
+        a.nodes = <WatchNode *>self._region(REGION_NODES)
+        a.keys = <KeyRecord *>self._region(REGION_KEYS)
+        a.blocks = <Block *>self._region(REGION_BLOCKS)
+        a.clients = <ClientRecord *>self._region(REGION_CLIENTS)
+        a.levels = <LevelRecord *>self._region(REGION_LEVELS)
+        a.buckets = <BucketRecord *>self._region(REGION_BUCKETS)
+        a.events = <EventRecord *>self._region(REGION_EVENTS)
+        a.slots = <SlotRecord *>self._region(REGION_SLOTS)
+        a.key_heads = <uint32_t *>self._region(REGION_KEY_TABLE)
+        a.handles = <HandleRecord *>self._region(REGION_HANDLES)
+        a.ids = <IdRecord *>self._region(REGION_IDS)
+        a.id_heads = <uint32_t *>self._region(REGION_ID_TABLE)
+        a.answers = <AnswerRecord *>self._region(REGION_ANSWERS)
+        a.purgatories = <PurgatoryRecord *>self._region(REGION_PURGATORIES)
+        a.counters = <uint64_t *>self._region(REGION_PURGATORY_COUNTERS)
+        a.daemon = <uint64_t *>self._region(REGION_DAEMON_COUNTERS)
+        a.histograms = <HistogramRecord *>self._region(REGION_HISTOGRAMS)
+        a.key_mask = 2 * <uint64_t>a.regions[REGION_KEY_TABLE].count - 1
+        a.id_mask = 2 * <uint64_t>a.regions[REGION_ID_TABLE].count - 1
+        a.slot_mask = a.regions[REGION_SLOTS].count - 1
+        a.event_mask = a.regions[REGION_EVENTS].count - 1
+        a.handle_mask = a.regions[REGION_HANDLES].count - 1
+        a.tick_ns = header.tick_ns
+        a.tx.base = a.base
+        a.now_ns = now_ns
+        a.limit = NO_DEADLINE
+        a.news = <News *>calloc(a.regions[REGION_CLIENTS].count, sizeof(News))
+        a.queue = <uint16_t *>calloc(a.regions[REGION_CLIENTS].count, sizeof(uint16_t))
+        a.found = <Found *>calloc(REPLAY_WALK_MAX, sizeof(Found))
+        if a.news == NULL or a.queue == NULL or a.found == NULL:
+            raise MemoryError("no memory for the clients' news")
+        if not redo_is_sound(a):
+            raise _errors.LayoutMismatchError(f"the redo slot is damaged (count {header.redo_count}): `timerctl destroy` it")
+        with nogil:
+            self.redo_replayed = finish_transaction(a)
+            made = rebuild(a)
+        if not made:
+            raise MemoryError("no memory for rebuilding the arena's lists")
+        if self.redo_replayed:
+            a.daemon[DAEMON_REDO_REPLAYED] += 1
+        a.daemon[DAEMON_STARTS] += 1
+
+    cdef _check_region(self, int region):
+        """The region lies within the arena and has records of the size that this core knows."""
+        cdef RegionRecord *r = self.arena.regions + region
+        cdef uint64_t known = _layout.size_of(_layout.REGION_RECORDS[_layout.Region(region)])
+        cdef bint power = r.count != 0 and (r.count & (r.count - 1)) == 0
+        if r.record_size != known or r.count == 0 or r.high_water > r.count:
+            raise _errors.LayoutMismatchError(
+                f"region {region}: {r.count} records of {r.record_size} bytes ({r.high_water} used), expected size {known}"
+            )
+        if r.offset % 8 or r.offset < HEADER_SIZE or r.offset + <uint64_t>r.count * r.record_size > self.arena.header.size:
+            raise _errors.ArenaTruncatedError(f"region {region} at {r.offset} does not lie within {self.arena.header.size} bytes")
+        if region in (REGION_EVENTS, REGION_SLOTS, REGION_KEY_TABLE, REGION_HANDLES, REGION_ID_TABLE) and not power:
+            raise _errors.LayoutMismatchError(f"region {region} has {r.count} records, not a power of two")
+
+    cdef void *_region(self, int region) noexcept:
+        return self.arena.base + self.arena.regions[region].offset
+
+    def __dealloc__(self):
+        self._let_go()
+
+    cdef void _let_go(self):
+        if self.held:
+            free(self.arena.news)
+            free(self.arena.queue)
+            free(self.arena.found)
+            memset(&self.arena, 0, sizeof(Arena))
+            PyBuffer_Release(&self.buffer)
+            self.held = False
+
+    def release(self):
+        self._let_go()
+
+    cdef Arena *_here(self) except NULL:
+        if not self.held:
+            raise _errors.ClosedError("the arena was released")
+        return &self.arena
+
+    cdef uint32_t _live(self, int slot) except? 0xFFFFFFFF:
+        cdef Arena *a = self._here()
+        if slot < 0 or slot >= <int>a.regions[REGION_CLIENTS].count or not is_live(a, slot):
+            raise _errors.SessionGoneError(f"slot {slot} is no live client's")
+        return slot
+
+    @property
+    def incarnation(self):
+        return self._here().header.incarnation
+
+    @property
+    def newest(self):
+        return self._here().header.newest
+
+    @property
+    def tick_ns(self):
+        return self._here().tick_ns
+
+    # Clients.
+
+    def open_client(
+        self, bytes incarnation not None, bytes session_hash not None, *, bytes name=b"", uint32_t pid=0,
+        uint64_t start_ticks=0, uint64_t pid_namespace=0, uint32_t orphans=0, uint64_t lease_ns=LEASE_NS,
+        uint64_t now_ns, uint64_t wall_ns=0,
+    ):
+        cdef Arena *a = self._here()
+        cdef ClientRecord *c
+        cdef int slot
+        if len(incarnation) != 16 or len(session_hash) != 16 or len(name) > NAME_SIZE_MAX or orphans >= ORPHANS_COUNT:
+            raise _errors.InvalidValueError("a client needs 16 bytes of incarnation and session, and a name of 32 at most")
+        self._turn_at(now_ns)
+        slot = self._find(incarnation, False)
+        if slot >= 0:
+            c = a.clients + slot
+            memcpy(&c.session_low, PyBytes_AS_STRING(session_hash), 8)
+            memcpy(&c.session_high, PyBytes_AS_STRING(session_hash) + 8, 8)
+            c.heard_ns = now_ns
+            tell(a, slot)
+            return slot
+        for slot in range(a.regions[REGION_CLIENTS].count):
+            if a.clients[slot].state == CLIENT_STATE_FREE:
+                break
+        else:
+            raise _errors.ArenaFullError(
+                f"{a.regions[REGION_CLIENTS].count} of {a.regions[REGION_CLIENTS].count} clients are connected: "
+                "close some, or start the daemon with more --clients"
+            )
+        c = a.clients + slot
+        fill_client(c, incarnation, session_hash, name, pid, start_ticks, pid_namespace, orphans, lease_ns, now_ns, wall_ns)
+        memset(a.news + slot, 0, sizeof(News))
+        td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE))
+        commit(a)
+        a.regions[REGION_CLIENTS].in_use += 1
+        tell(a, slot)
+        return slot
+
+    cdef int _find(self, bytes wanted, bint by_session) except -2:
+        cdef Arena *a = self._here()
+        cdef uint64_t low, high
+        cdef ClientRecord *c
+        cdef int slot
+        if len(wanted) != 16:
+            raise _errors.InvalidValueError(f"{len(wanted)} bytes, not 16")
+        memcpy(&low, PyBytes_AS_STRING(wanted), 8)
+        memcpy(&high, PyBytes_AS_STRING(wanted) + 8, 8)
+        for slot in range(a.regions[REGION_CLIENTS].count):
+            c = a.clients + slot
+            if not is_live(a, slot):
+                continue
+            if by_session and c.session_low == low and c.session_high == high:
+                return slot
+            if not by_session and c.incarnation_low == low and c.incarnation_high == high:
+                return slot
+        return -1
+
+    def find_session(self, bytes session_hash not None):
+        return self._find(session_hash, True)
+
+    def find_incarnation(self, bytes incarnation not None):
+        return self._find(incarnation, False)
+
+    def close_client(self, int slot, uint64_t now_ns):
+        cdef Arena *a = self._here()
+        cdef ClientRecord *c = a.clients + self._live(slot)
+        self._turn_at(now_ns)
+        td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_DEAD))
+        commit(a)
+        a.dead += 1
+
+    def topic(self, int slot):
+        cdef Arena *a = self._here()
+        return (<uint64_t>a.clients[self._live(slot)].generation << 16) | <uint64_t>slot
+
+    def heard(self, int slot, uint64_t now_ns):
+        self._here().clients[self._live(slot)].heard_ns = now_ns
+
+    def live_slots(self):
+        cdef Arena *a = self._here()
+        return [slot for slot in range(a.regions[REGION_CLIENTS].count) if is_live(a, slot)]
+
+    def last_command(self, int slot):
+        return self._here().clients[self._live(slot)].last_command
+
+    def unknown_waits(self, int slot, list commands not None):
+        cdef Arena *a = self._here()
+        cdef uint32_t live = self._live(slot)
+        return [command for command in commands if find_operation(a, live, command) == NULL]
+
+    def purgatory(self, bytes name not None):
+        cdef Arena *a = self._here()
+        cdef PurgatoryRecord *p
+        cdef uint32_t index, unused = 0xFFFFFFFF
+        if not 1 <= len(name) <= NAME_SIZE_MAX:
+            raise _errors.InvalidNameError(f"a purgatory's name has {len(name)} bytes, not 1 to {NAME_SIZE_MAX}")
+        for index in range(a.regions[REGION_PURGATORIES].count):
+            p = a.purgatories + index
+            if p.state == 0:
+                unused = index if unused == 0xFFFFFFFF else unused
+            elif p.name_length == len(name) and memcmp(p.name, PyBytes_AS_STRING(name), len(name)) == 0:
+                return index
+        if unused == 0xFFFFFFFF:
+            count = a.regions[REGION_PURGATORIES].count
+            raise _errors.ArenaFullError(f"{count} of {count} purgatories are in use")
+        p = a.purgatories + unused
+        fill_purgatory(p, name)
+        td_put(&a.tx, PurgatoryRecord_word_state(p), PurgatoryRecord_with_state(PurgatoryRecord_word_state(p)[0], 1))
+        commit(a)
+        a.regions[REGION_PURGATORIES].in_use += 1
+        return unused
+
+    # A turn.
+
+    cdef int _turn_at(self, uint64_t now_ns) except -1:
+        """Take the time that was passed in; it never goes back."""
+        cdef Arena *a = self._here()
+        cdef timespec at
+        if TD_DEFECT(DEFECT_TAKES_ITS_OWN_TIME):
+            clock_gettime(CLOCK_MONOTONIC, &at)
+            now_ns = <uint64_t>at.tv_sec * 1000000000 + at.tv_nsec
+        if now_ns > a.now_ns:
+            a.now_ns = now_ns
+        return 0
+
+    cdef int _allow(self, uint64_t budget) except -1:
+        self.arena.limit = self.arena.touched + budget
+        return 0
+
+    def begin_turn(self, uint64_t now_ns):
+        cdef Arena *a = self._here()
+        self._turn_at(now_ns)
+        TD_ORDERED_STORE(a.base, &a.header.turn, a.header.turn | 1)
+        a.turn_began = a.touched
+        with nogil:
+            wheel_jump(a, a.now_ns // a.tick_ns)
+
+    def apply(self, int slot, frame, uint64_t now_ns, uint64_t budget=65536):
+        cdef Arena *a = self._here()
+        cdef Py_buffer view
+        cdef CommandHeader *header
+        cdef uint32_t live = self._live(slot)
+        cdef int status
+        self._turn_at(now_ns)
+        self._allow(budget)
+        PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+        try:
+            if <uint64_t>view.len < sizeof(CommandHeader) or <uint64_t>view.len > FRAME_SIZE_MAX:
+                return MALFORMED
+            header = <CommandHeader *>view.buf
+            with nogil:
+                acknowledge_client(a, live, header.acknowledged_outcome, header.acknowledged_answer)
+                status = apply_frame(a, live, <const uint8_t *>view.buf, view.len)
+            return status
+        finally:
+            PyBuffer_Release(&view)
+
+    def acknowledge(self, int slot, uint64_t outcome, uint64_t answer, uint64_t budget=65536):
+        cdef Arena *a = self._here()
+        cdef uint32_t live = self._live(slot)
+        cdef bint done
+        self._allow(budget)
+        with nogil:
+            done = acknowledge_client(a, live, outcome, answer)
+        return not done
+
+    def resume(self, uint64_t now_ns, uint64_t budget=65536):
+        cdef Arena *a = self._here()
+        cdef bint left
+        self._turn_at(now_ns)
+        self._allow(budget)
+        with nogil:
+            left = resume_work(a)
+        return left
+
+    def advance(self, uint64_t now_ns, uint64_t budget=65536):
+        cdef Arena *a = self._here()
+        cdef bint done
+        self._turn_at(now_ns)
+        self._allow(budget)
+        with nogil:
+            done = advance_wheel(a)
+        return not done
+
+    def has_reports(self):
+        return self._here().queued != 0
+
+    def reports(self, uint64_t now_ns, uint32_t outcomes_max=16384):
+        cdef Arena *a = self._here()
+        cdef Extent x
+        cdef uint32_t i, slot, count = a.queued
+        cdef bytes frame
+        cdef uint8_t *out
+        cdef list frames = []
+        self._turn_at(now_ns)
+        a.queued = 0
+        for i in range(count):
+            slot = a.queue[i]
+            a.news[slot].queued = 0
+            if not is_live(a, slot):
+                continue
+            with nogil:
+                measure(a, slot, a.news[slot].unreported, a.news[slot].outcome, a.news[slot].answer, outcomes_max, &x)
+            frame = PyBytes_FromStringAndSize(NULL, report_size(&x))
+            out = <uint8_t *>PyBytes_AS_STRING(frame)
+            with nogil:
+                write_report(a, slot, DOWN_KIND_REPORT, &x, out)
+                note_reported(a, slot, &x)
+            if x.more:
+                # a.queued is at most i here, so what is read next is not overwritten.
+                tell(a, slot)
+            frames.append((slot, frame))
+        return frames
+
+    def report(self, int slot, uint64_t outcome_after, uint64_t answer_after, uint64_t now_ns, uint32_t kind=1):
+        cdef Arena *a = self._here()
+        cdef Extent x
+        cdef uint32_t live = self._live(slot)
+        cdef bytes frame
+        cdef uint8_t *out
+        self._turn_at(now_ns)
+        with nogil:
+            measure(a, live, a.clients[live].next, outcome_after, answer_after, OUTCOMES_IN_ANSWER, &x)
+        frame = PyBytes_FromStringAndSize(NULL, report_size(&x))
+        out = <uint8_t *>PyBytes_AS_STRING(frame)
+        with nogil:
+            write_report(a, live, kind, &x, out)
+        return frame
+
+    def unacknowledged(self, int slot):
+        cdef Arena *a = self._here()
+        cdef ClientRecord *c = a.clients + self._live(slot)
+        return c.unacknowledged != 0 or c.answers != 0
+
+    def end_turn(self, uint64_t now_ns):
+        cdef Arena *a = self._here()
+        cdef uint64_t touched = a.touched - a.turn_began
+        self._turn_at(now_ns)
+        a.daemon[DAEMON_TURNS] += 1
+        a.daemon[DAEMON_RECORDS_TOUCHED] += touched
+        if touched > a.daemon[DAEMON_RECORDS_TOUCHED_MAX]:
+            a.daemon[DAEMON_RECORDS_TOUCHED_MAX] = touched
+        a.daemon[DAEMON_CLIENTS] = a.regions[REGION_CLIENTS].in_use
+        a.header.turn_at_ns = a.now_ns
+        TD_ORDERED_STORE(a.base, &a.header.turn, (a.header.turn | 1) + 1)
+        return touched
+
+    def next_wake_ns(self):
+        cdef Arena *a = self._here()
+        cdef uint64_t tick = next_tick(a)
+        cdef int level
+        for level in range(1, LEVELS):
+            if a.owed[level]:
+                return a.now_ns
+        return NEVER if tick == NO_DEADLINE else tick * a.tick_ns
+
+    # Counters.
+
+    def count(self, uint32_t counter, uint64_t amount=1):
+        if counter >= DAEMON_COUNTERS_MAX:
+            raise _errors.InvalidValueError(f"counter {counter} is not below {DAEMON_COUNTERS_MAX}")
+        self._here().daemon[counter] += amount
+
+    def count_max(self, uint32_t counter, uint64_t value):
+        if counter >= DAEMON_COUNTERS_MAX:
+            raise _errors.InvalidValueError(f"counter {counter} is not below {DAEMON_COUNTERS_MAX}")
+        if value > self._here().daemon[counter]:
+            self._here().daemon[counter] = value
+
+    def log_error(self, uint32_t code, bytes message not None, uint64_t wall_ns):
+        cdef Arena *a = self._here()
+        cdef ErrorRecord *errors = <ErrorRecord *>self._region(REGION_ERRORS)
+        cdef ErrorRecord *error
+        cdef ErrorRecord *oldest = errors
+        cdef uint32_t index, length = min(len(message), sizeof(errors.message) - 1)
+        for index in range(a.regions[REGION_ERRORS].count):
+            error = errors + index
+            if error.count == 0 or (
+                error.code == code
+                and memcmp(error.message, PyBytes_AS_STRING(message), length) == 0
+                and error.message[length] == 0
+            ):
+                break
+            if error.last_wall_ns < oldest.last_wall_ns:
+                oldest = error
+        else:
+            # The log is full of other errors: the one that was seen longest ago makes room.
+            error = oldest
+            error.count = 0
+        if error.count == 0:
+            memset(error, 0, sizeof(ErrorRecord))
+            error.code = code
+            error.first_wall_ns = wall_ns
+            memcpy(error.message, PyBytes_AS_STRING(message), length)
+            a.regions[REGION_ERRORS].in_use = max(a.regions[REGION_ERRORS].in_use, <uint32_t>(error - errors) + 1)
+        error.count += 1
+        error.last_wall_ns = wall_ns
+
+
+cdef void fill_client(
+    ClientRecord *c, bytes incarnation, bytes session_hash, bytes name, uint32_t pid, uint64_t start_ticks,
+    uint64_t pid_namespace, uint32_t orphans, uint64_t lease_ns, uint64_t now_ns, uint64_t wall_ns,
+):
+    """A free slot becomes this client's; its state word makes it true. Its lists are empty: a slot is freed when they are."""
+    c.generation = c.generation + 1 if c.generation + 1 else 1
+    c.orphans = orphans
+    c.name_length = len(name)
+    c.flags = 0
+    memcpy(&c.incarnation_low, PyBytes_AS_STRING(incarnation), 8)
+    memcpy(&c.incarnation_high, PyBytes_AS_STRING(incarnation) + 8, 8)
+    memcpy(&c.session_low, PyBytes_AS_STRING(session_hash), 8)
+    memcpy(&c.session_high, PyBytes_AS_STRING(session_hash) + 8, 8)
+    c.last_command = 0
+    c.next_outcome = 1
+    c.acknowledged = 0
+    c.answers_acknowledged = 0
+    c.pid = pid
+    c.group = 0
+    c.start_ticks = start_ticks
+    c.pid_namespace = pid_namespace
+    c.connected_wall_ns = wall_ns
+    memset(c.name, 0, NAME_SIZE_MAX)
+    memcpy(c.name, PyBytes_AS_STRING(name), len(name))
+    c.heard_ns = now_ns
+    c.silent_ns = 0
+    c.lease_ns = lease_ns
+    c.watermarks = 0
+    c.bytes_held = 0
+
+
+cdef void fill_purgatory(PurgatoryRecord *p, bytes name):
+    p.name_length = len(name)
+    memset(p.name, 0, NAME_SIZE_MAX)
+    memcpy(p.name, PyBytes_AS_STRING(name), len(name))
+
+
+cdef class Timer:
+    cdef int fd
+
+    def __cinit__(self):
+        self.fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
+        if self.fd < 0:
+            raise OSError(errno, "timerfd_create failed")
+
+    def __init__(self):
+        pass
+
+    def __dealloc__(self):
+        self.close()
+
+    def fileno(self):
+        if self.fd < 0:
+            raise _errors.ClosedError("the timer was closed")
+        return self.fd
+
+    def arm(self, uint64_t at_ns):
+        cdef itimerspec spec
+        memset(&spec, 0, sizeof(spec))
+        if at_ns != NO_DEADLINE:
+            # 0 would disarm: a time that has passed fires at once.
+            at_ns = at_ns if at_ns else 1
+            spec.it_value.tv_sec = <time_t>(at_ns // 1000000000)
+            spec.it_value.tv_nsec = <long>(at_ns % 1000000000)
+        if timerfd_settime(self.fileno(), TFD_TIMER_ABSTIME, &spec, NULL) != 0:
+            raise OSError(errno, "timerfd_settime failed")
+
+    def read(self):
+        cdef uint64_t count = 0
+        if read(self.fileno(), &count, sizeof(count)) != sizeof(count):
+            return 0
+        return count
+
+    def close(self):
+        if self.fd >= 0:
+            c_close(self.fd)
+            self.fd = -1
+
+
+def record(uint64_t limit):
+    if not FAULTS_BUILT:
+        raise _errors.NotSupportedError("this build has no crash points: build with -DTIMERD_FAULTS=ON")
+    faults_record(limit)
+
+
+def snapshots():
+    cdef uint64_t i
+    copies = [PyBytes_FromStringAndSize(faults_copies + i * faults_size, faults_size) for i in range(faults_count)]
+    faults_record(0)
+    return copies
+
+
+def set_defect(int number):
+    if not FAULTS_BUILT and number:
+        raise _errors.NotSupportedError("this build has no defects to seed: build with -DTIMERD_FAULTS=ON")
+    faults_set_defect(number)

@@ -1,0 +1,50 @@
+/* What tests break on purpose: crash points and seeded defects. Without TIMERD_FAULTS nothing of it is compiled in.
+ *
+ * A crash point is an ordering point of the core (TD_ORDERED_STORE). While recording, the arena is copied after each: each
+ * copy is what a SIGKILL at that instruction would leave behind, because SIGKILL keeps program order.
+ */
+#ifndef TIMERD_FAULTS_H
+#define TIMERD_FAULTS_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include "timerd_layout.h"
+
+#ifdef TIMERD_FAULTS
+#define FAULTS_BUILT 1
+static char *faults_copies;
+static uint64_t faults_size, faults_count, faults_limit;
+static int faults_defect;
+
+void td_point(const char *base) {
+    const ArenaHeader *header = (const ArenaHeader *)(const void *)base;
+    if (faults_count >= faults_limit || (faults_size && header->size != faults_size))
+        return;
+    if (!faults_copies) {
+        faults_size = header->size;
+        faults_copies = malloc(faults_size * faults_limit);
+        if (!faults_copies)
+            return;
+    }
+    memcpy(faults_copies + faults_size * faults_count, base, faults_size);
+    faults_count += 1;
+}
+
+int td_defect(int number) { return number == faults_defect; }
+
+static void faults_record(uint64_t limit) {
+    free(faults_copies);
+    faults_copies = NULL;
+    faults_size = faults_count = 0;
+    faults_limit = limit;
+}
+static void faults_set_defect(int number) { faults_defect = number; }
+#else
+#define FAULTS_BUILT 0
+static char *faults_copies;
+static uint64_t faults_size, faults_count;
+static void faults_record(uint64_t limit) { (void)limit; }
+static void faults_set_defect(int number) { (void)number; }
+#endif
+#endif

@@ -1,0 +1,33 @@
+"""The hashes of the arena; timerd_shm.hashing is the same arithmetic in Python."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+
+cdef inline uint64_t mix(uint64_t h) noexcept nogil:
+    h ^= h >> 33
+    h *= <uint64_t>0xFF51AFD7ED558CCD
+    h ^= h >> 33
+    h *= <uint64_t>0xC4CEB9FE1A85EC53
+    return h ^ (h >> 33)
+
+
+cdef inline uint64_t key_hash(uint64_t seed, uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:
+    """Keyed hash of a watch key within its purgatory; the last chunk is padded with zeros."""
+    cdef uint64_t h = seed ^ (purgatory * <uint64_t>0x9E3779B97F4A7C15) ^ length
+    cdef uint64_t chunk
+    while length >= 8:
+        memcpy(&chunk, name, 8)
+        h = mix(h ^ chunk)
+        name += 8
+        length -= 8
+    if length:
+        chunk = 0
+        memcpy(&chunk, name, length)
+        h = mix(h ^ chunk)
+    return h
+
+
+cdef inline uint64_t handle_hash(uint32_t client, uint64_t command) noexcept nogil:
+    """Sixteen neighbouring commands of a client share it, and so a cache line of the handle table."""
+    return mix(((command >> 4) * <uint64_t>0x9E3779B97F4A7C15) ^ client)

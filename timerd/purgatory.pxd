@@ -1,0 +1,370 @@
+"""Operations: what completes them, how they settle, and how an event reaches its watchers.
+
+Settling is one transaction: state, outcome number, the client's next number, what a limited event has left, the id.
+Behind it come the derived things: the bucket, ALL watcher lists, gauges, the owner's outcome list. So a settled operation
+is nowhere but with its owner, at once; there is nothing to purge.
+
+An event enters the ring in one transaction, and is then delivered operation by operation; each keeps the sequence it has
+`seen`, so that a start can deliver the newest event again and nothing counts twice. A delivery that is too long for a
+turn goes on from `cursor`; until it is done no other command is applied (rule 8).
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from timerd.arena cimport (
+    Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram_add, spent, unused,
+)
+from timerd.blobs cimport blob_length, drop_blob, share_blob
+from timerd.clients cimport charged, fill_answer, is_live, keep_answer, owner_of, stage_answer, tell
+from timerd.dlist cimport append, answer_at, is_empty, link_of, node_at, unlink
+from timerd.handles cimport handle_remove
+from timerd.ids cimport settled_word
+from timerd.keys cimport detach, find_key, free_nodes
+from timerd.blobs cimport copy_blob
+from timerd.ring cimport event_at
+from timerd.wheel cimport wheel_remove
+from timerd_shm.records cimport *
+
+
+ctypedef struct Verdict:
+    # What an event means to an operation: OUTCOME_NONE = it goes on, with these masks if `changed`.
+    uint32_t outcome
+    bint changed
+    uint64_t progress
+    uint64_t failed
+
+
+cdef inline Verdict unmoved(OpRecord *op) noexcept nogil:
+    cdef Verdict v
+    v.outcome = OUTCOME_NONE
+    v.changed = False
+    v.progress = op.progress
+    v.failed = op.failed
+    return v
+
+
+cdef inline uint64_t settled_keys(OpRecord *op) noexcept nogil:
+    """The keys that are satisfied or failed: what happens on them means nothing to the operation any more."""
+    if op.condition == CONDITION_TOTAL:
+        return op.failed
+    return op.progress | op.failed
+
+
+cdef inline Verdict satisfy(OpRecord *op, uint32_t ordinal) noexcept nogil:
+    """The key's own part of the condition holds."""
+    cdef Verdict v = unmoved(op)
+    cdef uint64_t bit = <uint64_t>1 << ordinal
+    if settled_keys(op) & bit:
+        return v
+    v.changed = True
+    v.progress |= bit
+    if op.condition == CONDITION_ALL_SETTLED:
+        if <uint32_t>__builtin_popcountll(v.progress | v.failed) == op.keys:
+            v.outcome = OUTCOME_COMPLETED
+    elif <uint32_t>__builtin_popcountll(v.progress) >= op.needed:
+        v.outcome = OUTCOME_COMPLETED
+    return v
+
+
+cdef inline Verdict judge_fire(OpRecord *op, uint32_t ordinal, EventRecord *e) noexcept nogil:
+    cdef Verdict v
+    if op.condition == CONDITION_TOTAL:
+        v = unmoved(op)
+        if settled_keys(op) & (<uint64_t>1 << ordinal):
+            return v
+        v.changed = e.amount != 0
+        if e.amount >= op.progress:
+            v.progress = 0
+            v.outcome = OUTCOME_COMPLETED
+        else:
+            v.progress -= e.amount
+    else:
+        v = satisfy(op, ordinal)
+    # A limited event completes an operation or does not touch it.
+    if e.flags & EVENT_FLAG_LIMITED and v.outcome == OUTCOME_NONE:
+        return unmoved(op)
+    return v
+
+
+cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
+    cdef Verdict v = unmoved(op)
+    cdef uint64_t bit = <uint64_t>1 << ordinal
+    cdef uint32_t failures
+    if settled_keys(op) & bit:
+        return v
+    v.changed = True
+    v.failed |= bit
+    failures = __builtin_popcountll(v.failed)
+    if op.condition == CONDITION_ALL_SETTLED:
+        if <uint32_t>__builtin_popcountll(v.progress | v.failed) == op.keys:
+            v.outcome = OUTCOME_COMPLETED
+    elif op.condition == CONDITION_TOTAL:
+        if failures == op.keys:
+            v.outcome = OUTCOME_FAILED
+    elif op.keys - failures < op.needed:
+        v.outcome = OUTCOME_FAILED
+    return v
+
+
+cdef inline Verdict judge(OpRecord *op, uint32_t kind, uint32_t ordinal, uint64_t target, EventRecord *e) noexcept nogil:
+    """What the event means to the operation through its key `ordinal`. Changes nothing."""
+    cdef Verdict v = unmoved(op)
+    if e.kind == EVENT_KIND_FIRE:
+        if kind == KEY_KIND_EVENT:
+            return judge_fire(op, ordinal, e)
+    elif e.kind == EVENT_KIND_ADVANCE:
+        if kind == KEY_KIND_WATERMARK and e.amount >= target:
+            return satisfy(op, ordinal)
+    elif e.kind == EVENT_KIND_FAIL:
+        return judge_fail(op, ordinal)
+    elif e.kind == EVENT_KIND_CANCEL_FOR_KEY:
+        if not settled_keys(op) & (<uint64_t>1 << ordinal):
+            v.outcome = OUTCOME_CANCELLED
+    return v
+
+
+cdef inline uint64_t handed_word(EventRecord *e) noexcept nogil:
+    """The event's word after one more operation: one less left, if it is limited."""
+    cdef uint64_t word = EventRecord_with_completed(EventRecord_word_completed(e)[0], e.completed + 1)
+    if e.flags & EVENT_FLAG_LIMITED and not TD_DEFECT(DEFECT_LIMIT_NOT_LOWERED):
+        word = EventRecord_with_left(word, e.left - 1)
+    return word
+
+
+cdef inline void fill_settlement(
+    Arena *a, OpRecord *op, uint32_t value, uint64_t outcome_number, uint32_t error
+) noexcept nogil:
+    op.settled_ns = a.now_ns
+    op.value = value
+    op.outcome_number = outcome_number
+    op.error = error
+    if op.id_record:
+        a.ids[op.id_record - 1].settled_ns = a.now_ns
+
+
+cdef inline void stage_settle(
+    Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, Verdict *v
+) noexcept nogil:
+    """Stage the words by which an operation settles. `e` is the event that did it, or NULL; `v` has its masks."""
+    cdef ClientRecord *owner = owner_of(a, op)
+    cdef uint32_t flags = op.flags, value = 0, length, error = 0
+    cdef uint64_t number = 0, word
+    if owner != NULL:
+        number = owner.next_outcome
+        if a.staged_outcomes and a.staged_client == op.client:
+            number += a.staged_outcomes
+    if e != NULL:
+        length = blob_length(a, e.value)
+        if e.kind == EVENT_KIND_FAIL:
+            error = <uint32_t>e.amount
+        if e.flags & EVENT_FLAG_LIMITED:
+            flags |= OP_FLAG_HANDED_OVER | OP_FLAG_KEYS_KEPT
+        if owner != NULL and length:
+            if owner.bytes_held + length <= a.header.quota_bytes:
+                value = share_blob(a, e.value)
+                owner.bytes_held += length
+            else:
+                flags |= OP_FLAG_VALUE_DROPPED
+    fill_settlement(a, op, value, number, error)
+    word = OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_SETTLED if owner != NULL else OP_STATE_FREE)
+    word = OpRecord_with_outcome(word, outcome)
+    td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_settled_key(word, settled_key))
+    if flags != op.flags:
+        td_put(&a.tx, OpRecord_word_flags(op), OpRecord_with_flags(OpRecord_word_flags(op)[0], flags))
+    if v.progress != op.progress:
+        td_put(&a.tx, &op.progress, v.progress)
+    if v.failed != op.failed:
+        td_put(&a.tx, &op.failed, v.failed)
+    td_put(&a.tx, &op.seen, e.sequence if e != NULL else a.header.newest)
+    if owner != NULL:
+        td_put(&a.tx, &owner.next_outcome, number + 1)
+        a.staged_client = op.client
+        a.staged_outcomes += 1
+    if e != NULL and e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
+        td_put(&a.tx, EventRecord_word_completed(e), handed_word(e))
+    if op.id_record:
+        td_put(&a.tx, IdRecord_word_state(&a.ids[op.id_record - 1]), settled_word(&a.ids[op.id_record - 1], outcome))
+
+
+cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
+    """Give back a record whose state says FREE, with all that only it names. It is in no list."""
+    cdef ClientRecord *c = charged(a, op)
+    if c != NULL:
+        c.bytes_held -= blob_length(a, op.payload) + blob_length(a, op.value)
+    handle_remove(a, <uint32_t>(op - a.ops))
+    drop_blob(a, op.payload)
+    drop_blob(a, op.value)
+    if op.flags & OP_FLAG_KEYS_KEPT:
+        free_nodes(a, op.first_node)
+    give(a, REGION_OPS, <uint32_t>(op - a.ops))
+
+
+cdef inline void count_settled(Arena *a, OpRecord *op) noexcept nogil:
+    cdef uint32_t p = op.purgatory
+    if op.outcome == OUTCOME_COMPLETED:
+        counter(a, p, COUNT_COMPLETED)[0] += 1
+        if op.flags & OP_FLAG_HANDED_OVER:
+            counter(a, p, COUNT_HANDED_OVER)[0] += 1
+    elif op.outcome == OUTCOME_EXPIRED:
+        counter(a, p, COUNT_EXPIRED)[0] += 1
+        histogram_add(a, p, HISTOGRAM_EXPIRY_LATENESS, op.settled_ns - op.deadline_ns)
+    elif op.outcome == OUTCOME_CANCELLED:
+        counter(a, p, COUNT_CANCELLED)[0] += 1
+    else:
+        counter(a, p, COUNT_FAILED)[0] += 1
+    if op.flags & OP_FLAG_VALUE_DROPPED:
+        counter(a, p, COUNT_VALUES_DROPPED)[0] += 1
+    histogram_add(a, p, HISTOGRAM_WAIT, op.settled_ns - op.registered_ns)
+
+
+cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcept nogil:
+    """An operation has settled, in truth: take it out of its bucket and all its lists, and give it to its owner."""
+    cdef ClientRecord *c = charged(a, op)
+    cdef uint32_t node
+    count_settled(a, op)
+    if was_pending:
+        counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
+        if c != NULL:
+            c.pending -= 1
+        wheel_remove(a, op)
+        node = op.first_node
+        while node:
+            detach(a, node)
+            a.touched += 1
+            node = 0 if TD_DEFECT(DEFECT_UNLINK_FROM_ONE_LIST) else a.nodes[node - 1].next_of_op
+    if not op.flags & OP_FLAG_KEYS_KEPT:
+        free_nodes(a, op.first_node)
+    if op.id_record:
+        append(a, &a.header.ids_next, &a.ids[op.id_record - 1].next)
+    if op.state == OP_STATE_FREE:
+        free_op(a, op)
+        return
+    append(a, &c.next, &op.next)
+    c.unacknowledged += 1
+    if a.news[op.client].unreported == 0:
+        a.news[op.client].unreported = link_of(a, &op.next)
+    tell(a, op.client)
+
+
+cdef inline void settle(Arena *a, OpRecord *op, uint32_t outcome) noexcept nogil:
+    """Settle a pending operation without an event: expired or cancelled."""
+    cdef Verdict v = unmoved(op)
+    stage_settle(a, op, outcome, 0, NULL, &v)
+    commit(a)
+    finish_settle(a, op, True)
+
+
+cdef inline void free_settled(Arena *a, OpRecord *op) noexcept nogil:
+    """Its outcome is acknowledged, or nobody is left to tell."""
+    cdef ClientRecord *c = charged(a, op)
+    td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
+    commit(a)
+    if a.news[op.client].unreported == link_of(a, &op.next):
+        a.news[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
+    unlink(a, &op.next)
+    if c != NULL:
+        c.unacknowledged -= 1
+    a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
+    free_op(a, op)
+
+
+cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept nogil:
+    """Give an event to the operation of one watch node."""
+    cdef WatchNode *node = a.nodes + (node_number - 1)
+    cdef OpRecord *op = a.ops + node.op
+    cdef Verdict v
+    a.touched += 1
+    if op.seen >= e.sequence:
+        return
+    v = judge(op, node.kind, node.ordinal, node.target, e)
+    if v.outcome != OUTCOME_NONE:
+        stage_settle(a, op, v.outcome, node.ordinal + 1, e, &v)
+        commit(a)
+        finish_settle(a, op, True)
+    elif v.changed:
+        td_put(&a.tx, &op.progress, v.progress)
+        td_put(&a.tx, &op.failed, v.failed)
+        td_put(&a.tx, &op.seen, e.sequence)
+        commit(a)
+        if settled_keys(op) & (<uint64_t>1 << node.ordinal):
+            detach(a, node_number)
+
+
+cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
+    """The event is in the ring: find its key's watchers."""
+    cdef uint8_t name[256]
+    if e.key_blob:
+        copy_blob(a, e.key_blob, name)
+        a.delivery_key = find_key(a, e.key_hash, e.purgatory, name, e.key_length)
+    else:
+        a.delivery_key = find_key(a, e.key_hash, e.purgatory, e.key, e.key_length)
+    a.cursor = a.keys[a.delivery_key - 1].next if a.delivery_key else 0
+    a.header.unfinished = e.sequence
+
+
+cdef inline void finish_delivery(Arena *a, EventRecord *e) noexcept nogil:
+    """Every watcher has been given the event: leave the answer of a fire_wait, unless an earlier life has left it."""
+    cdef ClientRecord *c = a.clients + e.client
+    cdef AnswerRecord *answer
+    a.header.unfinished = 0
+    a.delivery_key = 0
+    a.cursor = 0
+    if not e.flags & EVENT_FLAG_WANTS_ANSWER or c.generation != e.client_generation or not is_live(a, e.client):
+        return
+    if e.command <= c.answers_acknowledged or unused(a, REGION_ANSWERS) == 0:
+        return
+    if not is_empty(a, &c.answers_next) and answer_at(a, c.answers_prev).command >= e.command:
+        return
+    answer = fill_answer(a, e.client, e.command, ERROR_CODE_NONE, e.completed)
+    stage_answer(a, answer)
+    commit(a)
+    keep_answer(a, answer)
+
+
+cdef inline bint deliver(Arena *a) noexcept nogil:
+    """Go on with the event in delivery; False if the turn's bound came first."""
+    cdef EventRecord *e = event_at(a, a.header.unfinished)
+    cdef KeyRecord *key
+    cdef WatchNode *node
+    cdef uint32_t head, root
+    if a.delivery_key:
+        key = a.keys + (a.delivery_key - 1)
+        head = link_of(a, &key.next)
+        while e.kind != EVENT_KIND_ADVANCE and e.kind != EVENT_KIND_FORGET and a.delivery_key and a.cursor != head:
+            if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
+                break
+            if spent(a):
+                return False
+            node = node_at(a, a.cursor)
+            a.cursor = node.next
+            __builtin_prefetch(&a.ops[node_at(a, a.cursor).op])
+            visit(a, e, <uint32_t>(node - a.nodes) + 1)
+        while e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET and a.delivery_key and key.heap:
+            root = key.heap
+            if e.kind == EVENT_KIND_ADVANCE and a.nodes[root - 1].target > e.amount:
+                break
+            if spent(a):
+                return False
+            visit(a, e, root)
+            # It has left the heap: it is satisfied, failed or settled. (A guard: a loop must end whatever is wrong.)
+            if a.delivery_key and key.heap == root:
+                break
+    finish_delivery(a, e)
+    return True
+
+
+cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
+    """An operation is due. If an event is in delivery and it watches the key, it is given the event first."""
+    cdef EventRecord *e
+    cdef uint32_t node = op.first_node, generation = op.generation
+    a.touched += 1
+    if a.header.unfinished and a.delivery_key:
+        e = event_at(a, a.header.unfinished)
+        while node:
+            if a.nodes[node - 1].linked and a.nodes[node - 1].key == a.delivery_key - 1:
+                if not (e.flags & EVENT_FLAG_LIMITED and e.left == 0):
+                    visit(a, e, node)
+                break
+            node = a.nodes[node - 1].next_of_op
+        if op.generation != generation or op.state != OP_STATE_PENDING:
+            return
+    settle(a, op, OUTCOME_EXPIRED)

@@ -1,0 +1,385 @@
+"""A start: finish the transaction that was being stored, then make everything derived anew from the truth.
+
+Nothing derived is believed, so it does not matter where the last life ended; and as this only stores derived fields (and
+frees what was acknowledged already), it may end anywhere itself. Order matters where lists have one: operations come back
+in order of registration, settled ones and answers in order of their numbers, ids in order of settling.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from timerd.arena cimport Arena, capacity, commit, counter, give
+from timerd.blobs cimport blob_length, drop_blob, share_blob
+from timerd.clients cimport is_live, owner_of, tell
+from timerd.dlist cimport append, make_empty
+from timerd.handles cimport handle_insert
+from timerd.ids cimport chain_id
+from timerd.keys cimport attach, chain_key
+from timerd.purgatory cimport begin_delivery, settled_keys
+from timerd.ring cimport event_at, ring_is_empty
+from timerd.wheel cimport wheel_insert
+from timerd_shm.records cimport *
+
+
+ctypedef struct Ordered:
+    # A record and the number by which its list is ordered.
+    uint64_t number
+    uint64_t index
+
+
+ctypedef struct Marks:
+    # Which records are in use, a byte each.
+    uint8_t *ops
+    uint8_t *nodes
+    uint8_t *keys
+    uint8_t *blocks
+    uint8_t *ids
+    uint8_t *answers
+
+
+cdef inline bint redo_is_sound(Arena *a) noexcept nogil:
+    cdef RedoEntry *entry = <RedoEntry *>(a.base + REDO_OFFSET)
+    cdef uint64_t i
+    if a.header.redo_count > REDO_MAX:
+        return False
+    for i in range(a.header.redo_count):
+        if entry[i].offset % 8 or entry[i].offset > a.header.size - 8:
+            return False
+    return True
+
+
+cdef inline uint64_t finish_transaction(Arena *a) noexcept nogil:
+    """Store the words of a committed transaction again; how many there were."""
+    cdef uint64_t count = a.header.redo_count
+    if count:
+        td_store_entries(a.base, count)
+        TD_ORDERED_STORE(a.base, &a.header.redo_count, 0)
+    return count
+
+
+cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) noexcept nogil:
+    """Radix sort, a byte at a time, over the bytes in which the numbers differ."""
+    cdef uint64_t seen[256]
+    cdef uint64_t i, total, here, every = 0, any_one
+    cdef uint32_t shift, digit
+    cdef Ordered *swap
+    cdef Ordered *source = items
+    if count < 2:
+        return
+    any_one = items[0].number
+    for i in range(count):
+        every |= items[i].number ^ any_one
+    for shift in range(0, 64, 8):
+        if (every >> shift) & 0xFF == 0:
+            continue
+        memset(seen, 0, sizeof(seen))
+        for i in range(count):
+            seen[(source[i].number >> shift) & 0xFF] += 1
+        total = 0
+        for digit in range(256):
+            here = seen[digit]
+            seen[digit] = total
+            total += here
+        for i in range(count):
+            digit = (source[i].number >> shift) & 0xFF
+            spare[seen[digit]] = source[i]
+            seen[digit] += 1
+        swap = source
+        source = spare
+        spare = swap
+    if source != items:
+        memcpy(items, source, count * sizeof(Ordered))
+
+
+cdef inline void clear_derived(Arena *a) noexcept nogil:
+    """Empty every list and table, zero every count."""
+    cdef uint32_t i, n
+    memset(a.levels, 0, LEVELS * sizeof(LevelRecord))
+    for i in range(capacity(a, REGION_BUCKETS)):
+        make_empty(a, &a.buckets[i].next)
+        a.buckets[i].count = 0
+    memset(a.key_heads, 0, capacity(a, REGION_KEY_TABLE) * sizeof(KeyTableRecord))
+    memset(a.id_heads, 0, capacity(a, REGION_ID_TABLE) * sizeof(IdTableRecord))
+    memset(a.handles, 0, capacity(a, REGION_HANDLES) * sizeof(HandleRecord))
+    for i in range(a.regions[REGION_KEYS].high_water):
+        make_empty(a, &a.keys[i].next)
+        a.keys[i].heap = 0
+        a.keys[i].refs = 0
+    for i in range(a.regions[REGION_BLOCKS].high_water):
+        a.blocks[i].refs = 0
+    for i in range(a.regions[REGION_NODES].high_water):
+        a.nodes[i].linked = 0
+    for i in range(capacity(a, REGION_CLIENTS)):
+        make_empty(a, &a.clients[i].next)
+        make_empty(a, &a.clients[i].answers_next)
+        a.clients[i].pending = 0
+        a.clients[i].unacknowledged = 0
+        a.clients[i].answers = 0
+        a.clients[i].watermarks = 0
+        a.clients[i].bytes_held = 0
+    make_empty(a, &a.header.ids_next)
+    a.header.ring_bytes = 0
+    a.header.unfinished = 0
+    a.header.registrations = 0
+    for i in range(capacity(a, REGION_PURGATORIES)):
+        counter(a, i, COUNT_PENDING)[0] = 0
+        counter(a, i, COUNT_WATCHED)[0] = 0
+    for n in range(REGION_COUNT):
+        a.regions[n].free_head = 0
+        a.regions[n].in_use = 0
+
+
+cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
+    """One more reference to a blob that the truth names."""
+    if blob and a.blocks[blob - 1].refs == 0:
+        a.blocks[blob - 1].refs = 1
+        while blob and not m.blocks[blob - 1]:
+            m.blocks[blob - 1] = 1
+            blob = a.blocks[blob - 1].next
+    else:
+        share_blob(a, blob)
+
+
+cdef inline void use_op(Arena *a, Marks *m, OpRecord *op) noexcept nogil:
+    """Count what the operation names: nodes and keys while it needs them, payload, value, id; and charge its client."""
+    cdef ClientRecord *c = a.clients + op.client
+    cdef uint32_t index = <uint32_t>(op - a.ops), node = op.first_node
+    m.ops[index] = 1
+    use_blob(a, m, op.payload)
+    if op.state == OP_STATE_SETTLED:
+        use_blob(a, m, op.value)
+    if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT:
+        while node and not m.nodes[node - 1]:
+            m.nodes[node - 1] = 1
+            a.keys[a.nodes[node - 1].key].refs += 1
+            m.keys[a.nodes[node - 1].key] = 1
+            node = a.nodes[node - 1].next_of_op
+    if c.generation != op.client_generation or c.state == CLIENT_STATE_FREE:
+        return
+    handle_insert(a, index)
+    c.bytes_held += blob_length(a, op.payload)
+    if op.state == OP_STATE_SETTLED:
+        c.bytes_held += blob_length(a, op.value)
+
+
+cdef inline void restore_pending(Arena *a, OpRecord *op) noexcept nogil:
+    """Back into its bucket and its watcher lists."""
+    cdef ClientRecord *c = a.clients + op.client
+    cdef uint32_t node = op.first_node
+    wheel_insert(a, op)
+    while node:
+        if not settled_keys(op) & (<uint64_t>1 << a.nodes[node - 1].ordinal):
+            attach(a, node)
+        node = a.nodes[node - 1].next_of_op
+    counter(a, op.purgatory, COUNT_PENDING)[0] += 1
+    if c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
+        c.pending += 1
+
+
+cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
+    """Back into its owner's outcomes, to be told again."""
+    append(a, &a.clients[op.client].next, &op.next)
+    a.clients[op.client].unacknowledged += 1
+
+
+cdef inline bint is_outcome_due(Arena *a, OpRecord *op) noexcept nogil:
+    """Whether a settled operation still has somebody to tell."""
+    cdef ClientRecord *c = a.clients + op.client
+    return (
+        c.generation == op.client_generation and c.state != CLIENT_STATE_FREE and op.outcome_number > c.acknowledged
+    )
+
+
+cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept nogil:
+    """Chain every record below the high water that nothing names; the lowest is taken first."""
+    cdef uint32_t i = a.regions[region].high_water
+    a.regions[region].in_use = i
+    while i:
+        i -= 1
+        if not used[i]:
+            give(a, region, i)
+
+
+cdef inline void restore_operations(Arena *a, Marks *m, Ordered *items, Ordered *spare) noexcept nogil:
+    cdef uint32_t i
+    cdef uint64_t count = 0, k
+    cdef OpRecord *op
+    for i in range(a.regions[REGION_OPS].high_water):
+        op = a.ops + i
+        op.bucket = 0
+        if op.state == OP_STATE_SETTLED and not is_outcome_due(a, op):
+            # Acknowledged, or of a client that is gone: only its record had not been given back.
+            td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
+            commit(a)
+        if op.state == OP_STATE_FREE:
+            continue
+        use_op(a, m, op)
+        if op.registration > a.header.registrations:
+            a.header.registrations = op.registration
+        if op.state == OP_STATE_PENDING:
+            items[count].number = op.registration
+            items[count].index = i
+            count += 1
+    sort_by_number(items, spare, count)
+    for k in range(count):
+        restore_pending(a, a.ops + items[k].index)
+    count = 0
+    for i in range(a.regions[REGION_OPS].high_water):
+        if a.ops[i].state == OP_STATE_SETTLED:
+            items[count].number = a.ops[i].outcome_number
+            items[count].index = i
+            count += 1
+    sort_by_number(items, spare, count)
+    for k in range(count):
+        restore_settled(a, a.ops + items[k].index)
+
+
+cdef inline void restore_ids(Arena *a, Marks *m, Ordered *items, Ordered *spare) noexcept nogil:
+    cdef uint32_t i
+    cdef uint64_t count = 0, k
+    for i in range(a.regions[REGION_IDS].high_water):
+        if a.ids[i].state == ID_STATE_FREE:
+            continue
+        m.ids[i] = 1
+        chain_id(a, i + 1)
+        if a.ids[i].state == ID_STATE_SETTLED:
+            items[count].number = a.ids[i].settled_ns
+            items[count].index = i
+            count += 1
+    sort_by_number(items, spare, count)
+    for k in range(count):
+        append(a, &a.header.ids_next, &a.ids[items[k].index].next)
+
+
+cdef inline void restore_answers(Arena *a, Marks *m, Ordered *items, Ordered *spare) noexcept nogil:
+    cdef uint32_t i
+    cdef uint64_t count = 0, k
+    cdef AnswerRecord *answer
+    cdef ClientRecord *c
+    for i in range(a.regions[REGION_ANSWERS].high_water):
+        answer = a.answers + i
+        if not answer.used:
+            continue
+        c = a.clients + answer.client
+        if c.state == CLIENT_STATE_FREE or answer.command <= c.answers_acknowledged:
+            td_put(&a.tx, AnswerRecord_word_used(answer), AnswerRecord_with_used(AnswerRecord_word_used(answer)[0], 0))
+            commit(a)
+            continue
+        m.answers[i] = 1
+        items[count].number = answer.command
+        items[count].index = i
+        count += 1
+    sort_by_number(items, spare, count)
+    for k in range(count):
+        answer = a.answers + items[k].index
+        append(a, &a.clients[answer.client].answers_next, &answer.next)
+        a.clients[answer.client].answers += 1
+
+
+cdef inline void restore_ring(Arena *a, Marks *m) noexcept nogil:
+    cdef uint64_t sequence = a.header.tail
+    while sequence <= a.header.newest:
+        use_blob(a, m, event_at(a, sequence).value)
+        use_blob(a, m, event_at(a, sequence).key_blob)
+        a.header.ring_bytes += blob_length(a, event_at(a, sequence).value)
+        sequence += 1
+
+
+cdef inline void restore_keys(Arena *a, Marks *m) noexcept nogil:
+    cdef uint32_t i
+    cdef ClientRecord *c
+    for i in range(a.regions[REGION_KEYS].high_water):
+        if a.keys[i].flags & KEY_FLAG_HAS_WATERMARK:
+            m.keys[i] = 1
+            c = a.clients + a.keys[i].setter
+            if c.state != CLIENT_STATE_FREE and (c.generation & 0xFFFF) == a.keys[i].setter_generation:
+                c.watermarks += 1
+        if m.keys[i]:
+            use_blob(a, m, a.keys[i].name_blob)
+            chain_key(a, i + 1)
+
+
+cdef inline void restore_clients(Arena *a) noexcept nogil:
+    cdef uint32_t slot
+    a.dead = 0
+    a.queued = 0
+    for slot in range(capacity(a, REGION_CLIENTS)):
+        memset(a.news + slot, 0, sizeof(a.news[0]))
+        if a.clients[slot].state == CLIENT_STATE_FREE:
+            continue
+        a.regions[REGION_CLIENTS].in_use += 1
+        if a.clients[slot].state == CLIENT_STATE_DEAD:
+            a.dead += 1
+            continue
+        # Told again: what this life has not reported begins behind what was acknowledged.
+        a.news[slot].outcome = a.clients[slot].acknowledged
+        a.news[slot].answer = a.clients[slot].answers_acknowledged
+        if a.clients[slot].unacknowledged:
+            a.news[slot].unreported = a.clients[slot].next
+        tell(a, slot)
+
+
+cdef inline void restore_counters(Arena *a) noexcept nogil:
+    """Counters are not truth, but they add up: registered = pending + settled."""
+    cdef uint32_t p
+    for p in range(capacity(a, REGION_PURGATORIES)):
+        if a.purgatories[p].state:
+            a.regions[REGION_PURGATORIES].in_use += 1
+        counter(a, p, COUNT_REGISTERED)[0] = (
+            counter(a, p, COUNT_PENDING)[0] + counter(a, p, COUNT_COMPLETED)[0] + counter(a, p, COUNT_EXPIRED)[0]
+            + counter(a, p, COUNT_CANCELLED)[0] + counter(a, p, COUNT_FAILED)[0]
+        )
+
+
+cdef inline bint rebuild(Arena *a) noexcept nogil:
+    """Make everything derived anew; False when there is no memory for it."""
+    cdef Marks m
+    cdef uint64_t most = a.regions[REGION_OPS].high_water
+    cdef Ordered *items
+    cdef Ordered *spare
+    cdef bint made
+    if a.regions[REGION_IDS].high_water > most:
+        most = a.regions[REGION_IDS].high_water
+    if a.regions[REGION_ANSWERS].high_water > most:
+        most = a.regions[REGION_ANSWERS].high_water
+    items = <Ordered *>malloc((most + 1) * sizeof(Ordered))
+    spare = <Ordered *>malloc((most + 1) * sizeof(Ordered))
+    m.ops = <uint8_t *>calloc(a.regions[REGION_OPS].high_water + 1, 1)
+    m.nodes = <uint8_t *>calloc(a.regions[REGION_NODES].high_water + 1, 1)
+    m.keys = <uint8_t *>calloc(a.regions[REGION_KEYS].high_water + 1, 1)
+    m.blocks = <uint8_t *>calloc(a.regions[REGION_BLOCKS].high_water + 1, 1)
+    m.ids = <uint8_t *>calloc(a.regions[REGION_IDS].high_water + 1, 1)
+    m.answers = <uint8_t *>calloc(a.regions[REGION_ANSWERS].high_water + 1, 1)
+    made = (
+        items != NULL and spare != NULL and m.ops != NULL and m.nodes != NULL and m.keys != NULL
+        and m.blocks != NULL and m.ids != NULL and m.answers != NULL
+    )
+    if made:
+        clear_derived(a)
+        a.header.wheel_tick = a.now_ns // a.tick_ns
+        a.visited_tick = a.header.wheel_tick
+        restore_operations(a, &m, items, spare)
+        restore_ring(a, &m)
+        restore_keys(a, &m)
+        restore_ids(a, &m, items, spare)
+        restore_answers(a, &m, items, spare)
+        free_unreached(a, m.ops, REGION_OPS)
+        free_unreached(a, m.nodes, REGION_NODES)
+        free_unreached(a, m.keys, REGION_KEYS)
+        free_unreached(a, m.blocks, REGION_BLOCKS)
+        free_unreached(a, m.ids, REGION_IDS)
+        free_unreached(a, m.answers, REGION_ANSWERS)
+        restore_clients(a)
+        restore_counters(a)
+        if not ring_is_empty(a):
+            # It may not have reached everybody; who has seen it, sees it no second time.
+            begin_delivery(a, event_at(a, a.header.newest))
+    free(items)
+    free(spare)
+    free(m.ops)
+    free(m.nodes)
+    free(m.keys)
+    free(m.blocks)
+    free(m.ids)
+    free(m.answers)
+    return made

@@ -1,0 +1,406 @@
+"""Registration: an operation behaves as if registered at its mark (DESIGN.md, rule 4).
+
+The record is filled while nothing reaches it: keys, payload, and the replay of what the ring holds after the mark. One
+transaction then makes it true, pending or settled already, together with the client's command number, the id and the
+outcome number. So a crash leaves either nothing of it or all of it.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
+from timerd.blobs cimport blocks_for, drop_blob, fill_blob
+from timerd.clients cimport fill_answer, keep_answer, refuse, stage_answer
+from timerd.dlist cimport unlink
+from timerd.handles cimport handle_insert
+from timerd.hash cimport key_hash
+from timerd.ids cimport fill_id, find_id, give_id
+from timerd.keys cimport attach, fill_key, find_key, free_nodes, release_key
+from timerd.purgatory cimport Verdict, finish_settle, judge, satisfy, settled_keys, stage_settle, unmoved
+from timerd.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
+from timerd.wheel cimport wheel_insert
+from timerd_shm.records cimport *
+
+
+ctypedef struct Key:
+    # A key of the command, as read from the frame.
+    const uint8_t *name
+    uint64_t target
+    uint64_t hash
+    uint32_t length
+    uint32_t kind
+
+
+ctypedef struct Registration:
+    # A REGISTER command, as read from the frame.
+    RegisterCommand *command
+    Key keys[KEYS_MAX]
+    uint64_t id_low
+    uint64_t id_high
+    const uint8_t *payload
+    uint64_t number
+    uint32_t slot
+    uint32_t blocks  # of the payload and of long names, at most
+
+
+cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
+    """Read the variable part; False if it is not what the fixed part says. Nothing beyond `end` is touched."""
+    cdef RegisterCommand *command = r.command
+    cdef const uint8_t *p = <const uint8_t *>command + sizeof(RegisterCommand)
+    cdef Key *key
+    cdef uint32_t i
+    r.id_low = r.id_high = 0
+    r.blocks = 0
+    if command.flags & REGISTER_FLAG_HAS_ID:
+        if end - p < 16:
+            return False
+        memcpy(&r.id_low, p, 8)
+        memcpy(&r.id_high, p + 8, 8)
+        p += 16
+    for i in range(command.keys):
+        if i >= KEYS_MAX:
+            # Refused by name below; where the payload begins does not matter any more.
+            return True
+        key = &r.keys[i]
+        if end - p < 2:
+            return False
+        key.length = p[0]
+        key.kind = p[1]
+        key.target = 0
+        p += 2
+        if key.kind == KEY_KIND_WATERMARK:
+            if end - p < 8:
+                return False
+            memcpy(&key.target, p, 8)
+            p += 8
+        elif key.kind != KEY_KIND_EVENT:
+            return False
+        if <uint64_t>(end - p) < key.length:
+            return False
+        key.name = p
+        key.hash = key_hash(a.header.hash_seed, command.purgatory, p, key.length)
+        p += key.length
+        if key.length > KEY_INLINE:
+            r.blocks += blocks_for(key.length)
+    if <uint64_t>(end - p) != command.payload_length:
+        return False
+    r.payload = p
+    if command.payload_length <= PAYLOAD_SIZE_MAX:
+        r.blocks += blocks_for(command.payload_length)
+    return True
+
+
+cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
+    """The code of what is wrong with the command itself, or ERROR_CODE_NONE; `limit` becomes what it met."""
+    cdef RegisterCommand *command = r.command
+    cdef ClientRecord *c = a.clients + r.slot
+    cdef uint32_t i, k
+    limit[0] = 0
+    if command.keys == 0:
+        return ERROR_CODE_INVALID_KEY
+    if command.keys > KEYS_MAX:
+        limit[0] = KEYS_MAX
+        return ERROR_CODE_TOO_MANY_KEYS
+    if command.payload_length > PAYLOAD_SIZE_MAX:
+        limit[0] = PAYLOAD_SIZE_MAX
+        return ERROR_CODE_PAYLOAD_TOO_LARGE
+    if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
+        limit[0] = TIMEOUT_NS_MAX
+        return ERROR_CODE_TIMEOUT_OUT_OF_RANGE
+    if command.condition >= CONDITION_COUNT or command.orphans >= ORPHANS_COUNT:
+        return ERROR_CODE_INVALID_CONDITION
+    if command.flags & REGISTER_FLAG_ORPHANS_GIVEN and command.orphans == ORPHANS_GROUP:
+        return ERROR_CODE_NOT_SUPPORTED
+    if command.condition == CONDITION_AT_LEAST and (command.needed == 0 or command.needed > command.keys):
+        limit[0] = command.keys
+        return ERROR_CODE_INVALID_CONDITION
+    if command.condition == CONDITION_TOTAL and command.total == 0:
+        return ERROR_CODE_INVALID_CONDITION
+    for i in range(command.keys):
+        if r.keys[i].length == 0:
+            return ERROR_CODE_INVALID_KEY
+        if r.keys[i].kind == KEY_KIND_WATERMARK and command.condition == CONDITION_TOTAL:
+            return ERROR_CODE_INVALID_CONDITION
+        for k in range(i):
+            if (
+                r.keys[k].hash == r.keys[i].hash
+                and r.keys[k].length == r.keys[i].length
+                and memcmp(r.keys[k].name, r.keys[i].name, r.keys[i].length) == 0
+            ):
+                return ERROR_CODE_INVALID_KEY
+    if command.flags & REGISTER_FLAG_MARK_OF_OTHER_ARENA:
+        limit[0] = a.header.tail
+        return ERROR_CODE_MARK_TOO_OLD
+    if c.pending + c.unacknowledged >= a.header.quota_operations:
+        limit[0] = a.header.quota_operations
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if c.unacknowledged >= a.header.quota_outcomes:
+        limit[0] = a.header.quota_outcomes
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if c.bytes_held + command.payload_length > a.header.quota_bytes:
+        limit[0] = a.header.quota_bytes
+        return ERROR_CODE_QUOTA_EXCEEDED
+    return ERROR_CODE_NONE
+
+
+cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t timeout_ns) noexcept nogil:
+    """Absolute deadline of a checked timeout, counted from the call (and not from a time in the future)."""
+    if timeout_ns == NO_DEADLINE:
+        return NO_DEADLINE
+    if registered_ns == 0 or registered_ns > a.now_ns:
+        registered_ns = a.now_ns
+    return registered_ns + timeout_ns
+
+
+cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
+    """Everything but the state. The generation may change here: nothing reaches the record."""
+    cdef RegisterCommand *command = r.command
+    op.generation += 1
+    op.outcome = 0
+    op.settled_key = 0
+    op.deliveries = 0
+    op.registered_ns = command.registered_ns
+    if op.registered_ns == 0 or op.registered_ns > a.now_ns:
+        op.registered_ns = a.now_ns
+    op.deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
+    op.seen = a.header.newest
+    op.progress = command.total if command.condition == CONDITION_TOTAL else 0
+    op.keys = command.keys
+    op.needed = command.needed
+    op.purgatory = command.purgatory
+    op.condition = command.condition
+    op.orphans = a.clients[r.slot].orphans
+    if command.flags & REGISTER_FLAG_ORPHANS_GIVEN:
+        op.orphans = command.orphans
+    op.flags = 0
+    op.group = 0
+    op.command = r.number
+    op.registration = a.header.registrations + 1
+    op.client = r.slot
+    op.reserved = 0
+    op.client_generation = a.clients[r.slot].generation
+    op.first_node = 0
+    op.id_record = 0
+    op.payload = 0
+    op.value = 0
+    op.settled_ns = 0
+    op.failed = 0
+    op.outcome_number = 0
+    op.error = 0
+    op.bucket = 0
+
+
+cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registration *r) noexcept nogil:
+    """A watch node and a key record for each key; False when nodes or keys are used up (what was made stays chained)."""
+    cdef uint32_t i, key, number
+    cdef uint32_t *link = &op.first_node
+    cdef WatchNode *node
+    for i in range(r.command.keys):
+        key = find_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length)
+        if key == 0:
+            key = fill_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length)
+            if key == 0:
+                return False
+        number = take(a, REGION_NODES)
+        if number == 0:
+            release_key(a, key)  # if it was made just now, nobody watches it
+            return False
+        node = a.nodes + (number - 1)
+        node.op = op_index
+        node.key = key - 1
+        node.target = r.keys[i].target
+        node.next_of_op = 0
+        node.ordinal = i
+        node.kind = r.keys[i].kind
+        node.rank = 0
+        node.linked = 0
+        a.keys[key - 1].refs += 1
+        link[0] = number
+        link = &node.next_of_op
+    return True
+
+
+cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v, EventRecord **by, uint32_t *ordinal,
+                             uint32_t *code) noexcept nogil:
+    """What the events after the mark, and present watermarks, mean to the operation.
+
+    `v.outcome` says whether it has settled, `by` which event did it (NULL: a watermark), `ordinal` through which key.
+    `code` becomes MARK_TOO_OLD if an event may have been missed.
+    """
+    cdef RegisterCommand *command = r.command
+    cdef EventRecord *e
+    cdef KeyRecord *key
+    cdef uint32_t i, count = 0, walked = 0, node = op.first_node
+    cdef uint64_t mark = command.mark_sequence
+    by[0] = NULL
+    code[0] = ERROR_CODE_NONE
+    v[0] = unmoved(op)
+    if not command.flags & REGISTER_FLAG_NO_MARK and not TD_DEFECT(DEFECT_NO_REPLAY):
+        for i in range(command.keys):
+            count = find_events(
+                a, mark, r.keys[i].hash, command.purgatory, r.keys[i].name, r.keys[i].length, i, count, &walked
+            )
+            if count == REPLAY_TOO_OLD:
+                code[0] = ERROR_CODE_MARK_TOO_OLD
+                return
+        a.touched += walked
+        if count > 1:
+            sort_found(a, count)
+        for i in range(count):
+            e = event_at(a, a.found[i].sequence)
+            if (
+                e.client == r.slot
+                and e.client_generation == op.client_generation
+                and not command.flags & REGISTER_FLAG_MARK_BY_SEQUENCE
+                and e.command <= command.mark_command
+                and not TD_DEFECT(DEFECT_MARK_IGNORES_OWN_COMMANDS)
+            ):
+                # Issued by this very client before the mark was read, and overtaken by nobody: it is in the past.
+                continue
+            if e.applied_ns >= op.deadline_ns or (e.flags & EVENT_FLAG_LIMITED and e.left == 0):
+                continue
+            ordinal[0] = <uint32_t>a.found[i].ordinal
+            v[0] = judge(op, r.keys[ordinal[0]].kind, ordinal[0], r.keys[ordinal[0]].target, e)
+            if v.outcome != OUTCOME_NONE:
+                by[0] = e
+                return
+            op.progress = v.progress
+            op.failed = v.failed
+    # Watermarks are state: the present one counts, even if it was reached after the deadline.
+    while node:
+        i = a.nodes[node - 1].ordinal
+        key = a.keys + a.nodes[node - 1].key
+        if (
+            r.keys[i].kind == KEY_KIND_WATERMARK
+            and key.flags & KEY_FLAG_HAS_WATERMARK
+            and key.watermark >= r.keys[i].target
+        ):
+            ordinal[0] = i
+            v[0] = satisfy(op, i)
+            if v.outcome != OUTCOME_NONE:
+                return
+            op.progress = v.progress
+        node = a.nodes[node - 1].next_of_op
+    v[0] = unmoved(op)
+
+
+cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nogil:
+    """Take back a registration that nothing reaches: nothing of it is left."""
+    if fresh_id:
+        give_id(a, fresh_id)
+    drop_blob(a, op.payload)
+    free_nodes(a, op.first_node)
+    give(a, REGION_OPS, <uint32_t>(op - a.ops))
+
+
+cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
+    """Apply a REGISTER command; False if it is malformed. What else is wrong with it is refused by its code."""
+    cdef RegisterCommand *command = r.command
+    cdef ClientRecord *c = a.clients + r.slot
+    cdef OpRecord *op
+    cdef OpRecord *replaced = NULL
+    cdef AnswerRecord *answer = NULL
+    cdef EventRecord *by = NULL
+    cdef IdRecord *id_record
+    cdef Verdict v, old
+    cdef uint64_t limit = 0, word
+    cdef uint32_t code, index, known = 0, fresh_id = 0, ordinal = 0, settled_key = 0, node
+    cdef bint remembered = False
+    if not read_registration(a, r, end):
+        return False
+    code = refusal_of(a, r, &limit)
+    if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_HAS_ID:
+        known = find_id(a, command.purgatory, r.id_low, r.id_high)
+        if known and not command.flags & REGISTER_FLAG_REPLACE:
+            code = ERROR_CODE_OPERATION_EXISTS
+            limit = a.ids[known - 1].outcome
+        elif not known and command.registered_ns and command.registered_ns < a.header.ids_floor_ns:
+            code = ERROR_CODE_TOO_OLD_TO_TELL
+            limit = a.header.ids_floor_ns
+        elif known and a.ids[known - 1].state == ID_STATE_LIVE:
+            replaced = a.ops + (a.ids[known - 1].op - 1)
+        else:
+            remembered = known != 0
+    if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
+        code = ERROR_CODE_ARENA_FULL
+        limit = capacity(a, REGION_BLOCKS)
+    if code != ERROR_CODE_NONE:
+        refuse(a, r.slot, r.number, command.purgatory, code, limit)
+        return True
+    index = take(a, REGION_OPS)
+    if index == 0:
+        refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, capacity(a, REGION_OPS))
+        return True
+    index -= 1
+    op = a.ops + index
+    fill_operation(a, op, r)
+    if not fill_nodes(a, op, index, r):
+        abandon(a, op, 0)
+        limit = capacity(a, REGION_NODES) if unused(a, REGION_NODES) == 0 else capacity(a, REGION_KEYS)
+        refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
+        return True
+    op.payload = fill_blob(a, r.payload, command.payload_length)
+    if command.flags & REGISTER_FLAG_HAS_ID:
+        if not known:
+            known = fresh_id = fill_id(a, command.purgatory, r.id_low, r.id_high)
+            if known == 0:
+                abandon(a, op, 0)
+                refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, capacity(a, REGION_IDS))
+                return True
+        op.id_record = known
+    fill_replay(a, op, r, &v, &by, &ordinal, &code)
+    if code != ERROR_CODE_NONE:
+        a.daemon[DAEMON_REPLAYS_TOO_OLD] += 1
+        abandon(a, op, fresh_id)
+        refuse(a, r.slot, r.number, command.purgatory, code, a.header.tail)
+        return True
+    if v.outcome != OUTCOME_NONE:
+        settled_key = ordinal + 1
+    elif op.deadline_ns <= a.now_ns:
+        v.outcome = OUTCOME_EXPIRED
+    # One transaction: the operation, its id, the operation it replaces, an answer, the command's number.
+    if replaced != NULL:
+        old = unmoved(replaced)
+        stage_settle(a, replaced, OUTCOME_CANCELLED, 0, NULL, &old)
+        # The id goes over to the new operation.
+        td_put(
+            &a.tx, OpRecord_word_id_record(replaced), OpRecord_with_id_record(OpRecord_word_id_record(replaced)[0], 0)
+        )
+    if v.outcome != OUTCOME_NONE:
+        stage_settle(a, op, v.outcome, settled_key, by, &v)
+    else:
+        td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_PENDING))
+        if known:
+            id_record = a.ids + (known - 1)
+            word = IdRecord_with_state(IdRecord_word_state(id_record)[0], ID_STATE_LIVE)
+            td_put(&a.tx, IdRecord_word_state(id_record), IdRecord_with_op(IdRecord_with_outcome(word, 0), index + 1))
+    if command.flags & REGISTER_FLAG_WANTS_ANSWER:
+        answer = fill_answer(a, r.slot, r.number, ERROR_CODE_NONE, 0)
+        stage_answer(a, answer)
+    td_put(&a.tx, &c.last_command, r.number)
+    commit(a)
+    # What is derived from it.
+    a.header.registrations = op.registration
+    c.bytes_held += command.payload_length
+    counter(a, op.purgatory, COUNT_REGISTERED)[0] += 1
+    handle_insert(a, index)
+    a.touched += 1
+    if remembered:
+        unlink(a, &a.ids[known - 1].next)
+    if replaced != NULL:
+        finish_settle(a, replaced, True)
+    if op.state == OP_STATE_PENDING:
+        counter(a, op.purgatory, COUNT_PENDING)[0] += 1
+        c.pending += 1
+        wheel_insert(a, op)
+        node = op.first_node
+        while node:
+            if not settled_keys(op) & (<uint64_t>1 << a.nodes[node - 1].ordinal):
+                attach(a, node)
+            node = a.nodes[node - 1].next_of_op
+    else:
+        if by != NULL:
+            counter(a, op.purgatory, COUNT_REPLAYED)[0] += 1
+        finish_settle(a, op, False)
+    if answer != NULL:
+        keep_answer(a, answer)
+    return True

@@ -1,0 +1,131 @@
+"""The event ring: what lets an operation behave as if registered at its mark (DESIGN.md, rule 4).
+
+An event stands at its sequence modulo the ring's size while tail <= sequence <= newest. Events are chained by hash slot,
+newest first; a slot keeps its newest sequence for ever, so only an event of an operation's own slots can make its mark
+too old. The ring is bounded in events and in value bytes: either moves the tail.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport qsort
+from libc.string cimport memcmp, memcpy
+from timerd.arena cimport Arena, Found, unused
+from timerd.blobs cimport blob_equals, blob_length, blocks_for, drop_blob, fill_blob
+from timerd_shm.records cimport *
+
+cdef extern from *:
+    """
+    #define REPLAY_TOO_OLD 0xFFFFFFFFu
+    """
+    const uint32_t REPLAY_TOO_OLD
+
+
+cdef inline EventRecord *event_at(Arena *a, uint64_t sequence) noexcept nogil:
+    return a.events + (sequence & a.event_mask)
+
+
+cdef inline bint ring_is_empty(Arena *a) noexcept nogil:
+    return a.header.tail > a.header.newest
+
+
+cdef inline void evict_event(Arena *a) noexcept nogil:
+    """Move the tail over the oldest event."""
+    cdef EventRecord *e = event_at(a, a.header.tail)
+    td_put(&a.tx, &a.header.tail, a.header.tail + 1)
+    td_commit(&a.tx)
+    a.header.ring_bytes -= blob_length(a, e.value)
+    drop_blob(a, e.value)
+    drop_blob(a, e.key_blob)
+    a.daemon[DAEMON_EVENTS_EVICTED] += 1
+
+
+cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
+    """See that so many blocks are free: the ring's oldest values go before anybody is refused.
+
+    Never the newest event, which may be in delivery.
+    """
+    while unused(a, REGION_BLOCKS) < blocks:
+        if a.header.tail >= a.header.newest or a.header.ring_bytes == 0:
+            return False
+        evict_event(a)
+        a.touched += 1
+    return True
+
+
+cdef inline EventRecord *fill_event(
+    Arena *a, uint32_t kind, uint32_t purgatory, uint64_t hash, const uint8_t *key, uint32_t key_length,
+    uint64_t amount, uint32_t limit, uint32_t flags, uint32_t client, uint64_t command, uint32_t value, uint32_t key_blob,
+) noexcept nogil:
+    """Write the next event where it will stand. It is not in the ring before enter_event's words are committed."""
+    cdef EventRecord *e
+    # The record of the sequence one ring ago is about to be overwritten.
+    while a.header.newest + 1 - a.header.tail >= a.event_mask + 1:
+        evict_event(a)
+    while not ring_is_empty(a) and a.header.ring_bytes + blob_length(a, value) > a.header.ring_bytes_max:
+        evict_event(a)
+    e = event_at(a, a.header.newest + 1)
+    e.sequence = a.header.newest + 1
+    e.applied_ns = a.now_ns
+    e.key_hash = hash
+    e.previous = a.slots[hash & a.slot_mask].newest
+    e.amount = amount
+    e.command = command
+    e.client = client
+    e.kind = kind
+    e.purgatory = purgatory
+    e.client_generation = a.clients[client].generation
+    e.left = limit
+    e.completed = 0
+    e.flags = flags
+    e.key_length = key_length
+    e.reserved = 0
+    e.reserved_word = 0
+    e.value = value
+    e.key_blob = key_blob
+    if key_blob == 0:
+        memcpy(e.key, key, key_length)
+    return e
+
+
+cdef inline void stage_event(Arena *a, EventRecord *e) noexcept nogil:
+    """The words by which a filled event enters the ring."""
+    td_put(&a.tx, &a.slots[e.key_hash & a.slot_mask].newest, e.sequence)
+    td_put(&a.tx, &a.header.newest, e.sequence)
+
+
+cdef inline bint event_is_on(
+    Arena *a, EventRecord *e, uint64_t hash, uint32_t purgatory, const uint8_t *key, uint32_t length
+) noexcept nogil:
+    if e.key_hash != hash or e.purgatory != purgatory or e.key_length != length:
+        return False
+    if e.key_blob:
+        return blob_equals(a, e.key_blob, key, length)
+    return memcmp(e.key, key, length) == 0
+
+
+cdef inline uint32_t find_events(
+    Arena *a, uint64_t mark, uint64_t hash, uint32_t purgatory, const uint8_t *key, uint32_t length,
+    uint32_t ordinal, uint32_t count, uint32_t *walked,
+) noexcept nogil:
+    """Add the key's events after the mark to a.found behind `count`; the new count, or REPLAY_TOO_OLD."""
+    cdef uint64_t sequence = a.slots[hash & a.slot_mask].newest
+    cdef EventRecord *e
+    while sequence > mark:
+        if sequence < a.header.tail or walked[0] >= REPLAY_WALK_MAX:
+            return REPLAY_TOO_OLD
+        walked[0] += 1
+        e = event_at(a, sequence)
+        if event_is_on(a, e, hash, purgatory, key, length):
+            a.found[count].sequence = sequence
+            a.found[count].ordinal = ordinal
+            count += 1
+        sequence = e.previous
+    return count
+
+
+cdef inline int by_sequence(const void *x, const void *y) noexcept nogil:
+    cdef uint64_t left = (<const Found *>x).sequence, right = (<const Found *>y).sequence
+    return -1 if left < right else 1
+
+
+cdef inline void sort_found(Arena *a, uint32_t count) noexcept nogil:
+    qsort(a.found, count, sizeof(Found), by_sequence)

@@ -1,0 +1,193 @@
+"""The hierarchical timing wheel: which operation is due when, with bounded work in every tick.
+
+Level l has BUCKETS buckets of SPAN ** l ticks each. With T the wheel's own time (header.wheel_tick), an operation due at
+tick D stands in the lowest level l where (D >> 6l) - (T >> 6l) < BUCKETS, in bucket (D >> 6l) mod BUCKETS. With 1 ms:
+
+    level 0    1 ms buckets, reaches    128 ms        level 3    262 s, reaches  9.3 h
+    level 1   64 ms,         reaches      8 s         level 4    4.7 h, reaches 24.9 d
+    level 2    4 s,          reaches      9 min       levels 5 and 6           4.4 y, 279 y
+
+Level 0's bucket of tick n is emptied when the wheel comes to n: its operations expire. On the levels above, the *coming*
+bucket (one after the present one) is swept before its start: a share of it in each tick, so that no tick moves a whole
+bucket (a plain wheel of 64 moves up to 44 % of all operations in one). What is swept goes to lower levels, beside what is
+due in the present span: that is why a level has two spans. By the rule above nothing is ever inserted into a bucket under
+sweep (its ticks are within two spans of the level below), so a sweep always takes from the head and ends.
+
+The clock advances on demand: the next tick at which anything is to be done is found with the occupancy bitmaps, and the
+wheel jumps there. Insert O(LEVELS), remove O(1), next_tick O(LEVELS). Never early: deadlines round up to a tick.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.arena cimport Arena, __builtin_ctzll, spent
+from timerd.dlist cimport append, op_at, unlink
+from timerd_shm.records cimport *
+
+cdef extern from *:
+    """
+    #define SWEEP_CHUNK 512  /* records a sweep moves in one visit when nothing else calls: about 50 us */
+    """
+    enum:
+        SWEEP_CHUNK
+
+
+cdef inline uint64_t due_tick(Arena *a, uint64_t deadline_ns) noexcept nogil:
+    """The first tick that does not begin before the deadline."""
+    if TD_DEFECT(DEFECT_EARLY_BY_A_TICK):
+        return deadline_ns // a.tick_ns
+    return deadline_ns // a.tick_ns + (deadline_ns % a.tick_ns != 0)
+
+
+cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
+    """Put an operation where its deadline belongs, seen from the wheel's time. Without a deadline it is in no bucket."""
+    cdef uint64_t tick = a.header.wheel_tick, due, number
+    cdef uint32_t level = 0, bucket
+    if op.deadline_ns == NO_DEADLINE:
+        op.bucket = 0
+        return
+    due = due_tick(a, op.deadline_ns)
+    if due <= tick:
+        due = tick + 1
+    while (due >> (LEVEL_BITS * level)) - (tick >> (LEVEL_BITS * level)) >= BUCKETS:
+        if level == LEVELS - 1:
+            # Beyond the wheel: the farthest bucket, from which it is swept into a new place.
+            due = ((tick >> (LEVEL_BITS * level)) + BUCKETS - 1) << (LEVEL_BITS * level)
+            break
+        level += 1
+    number = (due >> (LEVEL_BITS * level)) & (BUCKETS - 1)
+    bucket = level * BUCKETS + <uint32_t>number
+    append(a, &a.buckets[bucket].next, &op.next)
+    a.buckets[bucket].count += 1
+    op.bucket = bucket + 1
+    if number < 64:
+        a.levels[level].occupied_low |= <uint64_t>1 << number
+    else:
+        a.levels[level].occupied_high |= <uint64_t>1 << (number - 64)
+
+
+cdef inline void wheel_remove(Arena *a, OpRecord *op) noexcept nogil:
+    cdef uint32_t bucket = op.bucket, number
+    if bucket == 0:
+        return
+    bucket -= 1
+    unlink(a, &op.next)
+    op.bucket = 0
+    a.buckets[bucket].count -= 1
+    if a.buckets[bucket].count == 0:
+        number = bucket & (BUCKETS - 1)
+        if number < 64:
+            a.levels[bucket // BUCKETS].occupied_low &= ~(<uint64_t>1 << number)
+        else:
+            a.levels[bucket // BUCKETS].occupied_high &= ~(<uint64_t>1 << (number - 64))
+
+
+cdef inline uint32_t next_occupied(LevelRecord *level, uint64_t position) noexcept nogil:
+    """How many buckets after `position` the next one that holds something is, 1..BUCKETS; 0 = none."""
+    cdef uint32_t shift = <uint32_t>((position + 1) & (BUCKETS - 1))
+    cdef uint64_t low = level.occupied_low, high = level.occupied_high, swap
+    if shift >= 64:
+        swap = low
+        low = high
+        high = swap
+        shift -= 64
+    if shift:
+        swap = low
+        low = (low >> shift) | (high << (64 - shift))
+        high = (high >> shift) | (swap << (64 - shift))
+    if low:
+        return __builtin_ctzll(low) + 1
+    if high:
+        return __builtin_ctzll(high) + 65
+    return 0
+
+
+cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
+    """The next tick after the wheel's time at which a bucket is to be emptied or swept; NEVER = all ones."""
+    cdef uint64_t tick = a.header.wheel_tick, best = NO_DEADLINE, candidate, left, position
+    cdef uint32_t level, ahead, count
+    if TD_DEFECT(DEFECT_WAKES_EVERY_TICK):
+        return tick + 1
+    ahead = next_occupied(a.levels, tick)
+    if ahead:
+        best = tick + ahead
+    for level in range(1, LEVELS):
+        position = tick >> (LEVEL_BITS * level)
+        ahead = next_occupied(a.levels + level, position)
+        if ahead == 0:
+            continue
+        if ahead > 1:
+            # Its sweep begins with the span before it.
+            candidate = (position + ahead - 1) << (LEVEL_BITS * level)
+        else:
+            # Under sweep: as late as lets a chunk of it be moved at a time, and before its start in any case.
+            count = a.buckets[level * BUCKETS + ((position + 1) & (BUCKETS - 1))].count
+            left = ((position + 1) << (LEVEL_BITS * level)) - tick
+            candidate = left * SWEEP_CHUNK // count
+            if candidate < 1:
+                candidate = 1
+            if candidate > left - 1 and left > 1:
+                candidate = left - 1
+            candidate += tick
+        if candidate < best:
+            best = candidate
+    return best
+
+
+cdef inline void owe_sweeps(Arena *a) noexcept nogil:
+    """The wheel has come to a tick: each level's coming bucket owes it a share of what it still holds."""
+    cdef uint64_t tick = a.header.wheel_tick, position, begin, elapsed, left
+    cdef uint32_t level, count
+    for level in range(1, LEVELS):
+        position = tick >> (LEVEL_BITS * level)
+        count = a.buckets[level * BUCKETS + ((position + 1) & (BUCKETS - 1))].count
+        if count == 0:
+            a.owed[level] = 0
+            continue
+        begin = position << (LEVEL_BITS * level)
+        elapsed = tick - a.visited_tick
+        if elapsed > tick - begin + 1:
+            elapsed = tick - begin + 1
+        if elapsed == 0:
+            elapsed = 1
+        left = ((position + 1) << (LEVEL_BITS * level)) - tick
+        a.owed[level] = (count * elapsed + left + elapsed - 2) // (left + elapsed - 1)
+        a.daemon[DAEMON_BUCKET_VISITS] += 1
+    a.visited_tick = tick
+
+
+cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
+    """Move what the sweeps owe to the present tick; False if the turn's bound came first."""
+    cdef uint64_t position
+    cdef uint32_t level
+    cdef BucketRecord *bucket
+    cdef OpRecord *op
+    for level in range(1, LEVELS):
+        if a.owed[level] == 0:
+            continue
+        position = a.header.wheel_tick >> (LEVEL_BITS * level)
+        bucket = a.buckets + level * BUCKETS + ((position + 1) & (BUCKETS - 1))
+        while a.owed[level]:
+            if bucket.count == 0:
+                a.owed[level] = 0
+                break
+            if spent(a):
+                return False
+            op = op_at(a, bucket.next)
+            wheel_remove(a, op)
+            wheel_insert(a, op)
+            a.owed[level] -= 1
+            a.touched += 1
+            a.daemon[DAEMON_CASCADED] += 1
+    return True
+
+
+cdef inline void wheel_jump(Arena *a, uint64_t target) noexcept nogil:
+    """Let the wheel's time pass over ticks at which nothing is to be done, up to `target`."""
+    cdef uint64_t next
+    cdef uint32_t level
+    if target <= a.header.wheel_tick:
+        return
+    for level in range(1, LEVELS):
+        if a.owed[level]:
+            return
+    next = next_tick(a)
+    a.header.wheel_tick = target if next > target else next - 1
