@@ -12,6 +12,7 @@ from timerd.blobs cimport blob_length, blocks_for, fill_blob
 from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, refuse, stage_answer, tell
 from timerd.handles cimport find_operation
 from timerd.hash cimport key_hash
+from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, Ahead, follow, look
 from timerd.ids cimport find_id
 from timerd.keys cimport fill_key, find_key, release_key
 from timerd.purgatory cimport Verdict, begin_delivery, deliver, finish_settle, stage_settle, unmoved
@@ -277,6 +278,24 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, const u
     return False
 
 
+cdef inline void look_at_group(
+    Arena *a, uint32_t slot, const uint8_t *p, const uint8_t *end, uint32_t count
+) noexcept nogil:
+    """Look at up to AHEAD_GROUP commands before their turn, as far as they are well-formed."""
+    cdef Ahead ahead[AHEAD_GROUP]
+    cdef uint32_t length, stage, i, seen = 0
+    while seen < count and seen < AHEAD_GROUP and end - p >= <int>sizeof(uint64_t):
+        memcpy(&length, p + 4, 4)
+        if length < sizeof(uint64_t) or <uint64_t>(end - p) < length:
+            break
+        look(a, &ahead[seen], slot, p, p + length)
+        p += length
+        seen += 1
+    for stage in range(2, AHEAD_STAGES + 1):
+        for i in range(seen):
+            follow(a, &ahead[i], stage)
+
+
 cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
     """Apply a COMMANDS frame, whose header's kind and session the caller has checked."""
     cdef CommandHeader *header = <CommandHeader *>data
@@ -290,6 +309,8 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
     tell(a, slot)
     for i in range(header.count):
         number = header.first_command + i
+        if i % AHEAD_GROUP == 0 and header.count > 1:
+            look_at_group(a, slot, p, end, header.count - i)
         if end - p < <int>sizeof(uint64_t):
             return FRAME_MALFORMED
         memcpy(&length, p + 4, 4)

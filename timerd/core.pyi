@@ -116,10 +116,20 @@ class Core:
 class Timer:
     """A timerfd on CLOCK_MONOTONIC (Python 3.11 has none)."""
 
-    def __init__(self) -> None: ...
     def fileno(self) -> int: ...
     def arm(self, at_ns: int) -> None:
         """Fire at `at_ns`; NEVER disarms."""
     def read(self) -> int:
         """Number of times it fired since the last read; 0 if it did not."""
     def close(self) -> None: ...
+
+# For tests, in the build with -DTIMERD_FAULTS=ON (timerd.core_faults); elsewhere they raise NotSupportedError. -----------
+
+def record(limit: int) -> None:
+    """Keep a copy of the arena at each ordering point from now on, the first `limit` of them; 0 ends it."""
+
+def snapshots() -> list[bytes]:
+    """The copies kept since record(), which are dropped, and no more are made."""
+
+def set_defect(number: int) -> None:
+    """Seed a defect, by its position from 1 in timerd_shm.generate.DEFECTS; 0 = none."""

@@ -558,9 +558,6 @@ cdef class Timer:
         if self.fd < 0:
             raise OSError(errno, "timerfd_create failed")
 
-    def __init__(self):
-        pass
-
     def __dealloc__(self):
         self.close()
 

@@ -174,7 +174,10 @@ cdef inline void stage_settle(
         td_put(&a.tx, &op.progress, v.progress)
     if v.failed != op.failed:
         td_put(&a.tx, &op.failed, v.failed)
-    td_put(&a.tx, &op.seen, e.sequence if e != NULL else a.header.newest)
+    if e != NULL:
+        td_put(&a.tx, &op.seen, e.sequence)
+    elif op.state == OP_STATE_PENDING:
+        td_put(&a.tx, &op.seen, a.header.newest)  # else it settles while it is registered: `seen` is filled
     if owner != NULL:
         td_put(&a.tx, &owner.next_outcome, number + 1)
         a.staged_client = op.client
@@ -274,6 +277,9 @@ cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept 
     cdef Verdict v
     a.touched += 1
     if op.seen >= e.sequence:
+        return
+    if e.flags & EVENT_FLAG_LIMITED and owner_of(a, op) == NULL:
+        # Nobody would be told: what is handed over must reach somebody (rule 5).
         return
     v = judge(op, node.kind, node.ordinal, node.target, e)
     if v.outcome != OUTCOME_NONE:

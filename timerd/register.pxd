@@ -50,6 +50,7 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
     cdef uint32_t i
     r.id_low = r.id_high = 0
     r.blocks = 0
+    r.payload = NULL
     if command.flags & REGISTER_FLAG_HAS_ID:
         if end - p < 16:
             return False
@@ -148,6 +149,8 @@ cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t time
         return NO_DEADLINE
     if registered_ns == 0 or registered_ns > a.now_ns:
         registered_ns = a.now_ns
+    if timeout_ns >= NO_DEADLINE - registered_ns:
+        return NO_DEADLINE - 1  # saturated, not wrapped round to "at once"
     return registered_ns + timeout_ns
 
 
@@ -256,7 +259,12 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             ):
                 # Issued by this very client before the mark was read, and overtaken by nobody: it is in the past.
                 continue
-            if e.applied_ns >= op.deadline_ns or (e.flags & EVENT_FLAG_LIMITED and e.left == 0):
+            if e.applied_ns >= op.deadline_ns:
+                # It does not count, and neither do those after it: the outcome's mark stands before it, so that
+                # registering again since that mark does count it.
+                op.seen = e.sequence - 1
+                break
+            if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
                 continue
             ordinal[0] = <uint32_t>a.found[i].ordinal
             v[0] = judge(op, r.keys[ordinal[0]].kind, ordinal[0], r.keys[ordinal[0]].target, e)

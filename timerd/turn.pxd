@@ -6,9 +6,10 @@ Every loop here ends when the call has touched as many records as it may (spent)
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport Arena, commit, spent
 from timerd.clients cimport free_answer
-from timerd.dlist cimport answer_at, is_empty, op_at
+from timerd.dlist cimport answer_at, is_empty, link_of, op_at
 from timerd.handles cimport handle_remove
 from timerd.ids cimport forget_old_ids
+from timerd.lookahead cimport Trail, trail_begin, trail_step
 from timerd.purgatory cimport deliver, expire, free_settled, settle
 from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_jump
 from timerd_shm.records cimport *
@@ -18,6 +19,7 @@ cdef inline bint advance_wheel(Arena *a) noexcept nogil:
     """Move the wheel to a.now_ns, from one tick that wants something to the next; False if work is left."""
     cdef uint64_t target = a.now_ns // a.tick_ns, tick
     cdef BucketRecord *bucket
+    cdef Trail trail
     while True:
         if not pay_sweeps(a):
             return False
@@ -29,9 +31,11 @@ cdef inline bint advance_wheel(Arena *a) noexcept nogil:
         bucket = a.buckets + (tick & (BUCKETS - 1))
         if bucket.count:
             a.daemon[DAEMON_BUCKET_VISITS] += 1
+            trail_begin(a, &trail, link_of(a, &bucket.next))
         while bucket.count:
             if spent(a):
                 return False
+            trail_step(a, &trail)
             expire(a, op_at(a, bucket.next))
         a.header.wheel_tick = tick
         owe_sweeps(a)

@@ -37,14 +37,10 @@ cdef inline uint64_t due_tick(Arena *a, uint64_t deadline_ns) noexcept nogil:
     return deadline_ns // a.tick_ns + (deadline_ns % a.tick_ns != 0)
 
 
-cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
-    """Put an operation where its deadline belongs, seen from the wheel's time. Without a deadline it is in no bucket."""
-    cdef uint64_t tick = a.header.wheel_tick, due, number
-    cdef uint32_t level = 0, bucket
-    if op.deadline_ns == NO_DEADLINE:
-        op.bucket = 0
-        return
-    due = due_tick(a, op.deadline_ns)
+cdef inline uint32_t bucket_for(Arena *a, uint64_t deadline_ns) noexcept nogil:
+    """The bucket (index) of a deadline, seen from the wheel's time."""
+    cdef uint64_t tick = a.header.wheel_tick, due = due_tick(a, deadline_ns)
+    cdef uint32_t level = 0
     if due <= tick:
         due = tick + 1
     while (due >> (LEVEL_BITS * level)) - (tick >> (LEVEL_BITS * level)) >= BUCKETS:
@@ -53,15 +49,24 @@ cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
             due = ((tick >> (LEVEL_BITS * level)) + BUCKETS - 1) << (LEVEL_BITS * level)
             break
         level += 1
-    number = (due >> (LEVEL_BITS * level)) & (BUCKETS - 1)
-    bucket = level * BUCKETS + <uint32_t>number
+    return level * BUCKETS + <uint32_t>((due >> (LEVEL_BITS * level)) & (BUCKETS - 1))
+
+
+cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
+    """Put an operation where its deadline belongs. Without a deadline it is in no bucket."""
+    cdef uint32_t bucket, number
+    if op.deadline_ns == NO_DEADLINE:
+        op.bucket = 0
+        return
+    bucket = bucket_for(a, op.deadline_ns)
     append(a, &a.buckets[bucket].next, &op.next)
     a.buckets[bucket].count += 1
     op.bucket = bucket + 1
+    number = bucket & (BUCKETS - 1)
     if number < 64:
-        a.levels[level].occupied_low |= <uint64_t>1 << number
+        a.levels[bucket // BUCKETS].occupied_low |= <uint64_t>1 << number
     else:
-        a.levels[level].occupied_high |= <uint64_t>1 << (number - 64)
+        a.levels[bucket // BUCKETS].occupied_high |= <uint64_t>1 << (number - 64)
 
 
 cdef inline void wheel_remove(Arena *a, OpRecord *op) noexcept nogil:
@@ -102,7 +107,7 @@ cdef inline uint32_t next_occupied(LevelRecord *level, uint64_t position) noexce
 
 cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
     """The next tick after the wheel's time at which a bucket is to be emptied or swept; NEVER = all ones."""
-    cdef uint64_t tick = a.header.wheel_tick, best = NO_DEADLINE, candidate, left, position
+    cdef uint64_t tick = a.header.wheel_tick, best = NO_DEADLINE, candidate, start, since, position
     cdef uint32_t level, ahead, count
     if TD_DEFECT(DEFECT_WAKES_EVERY_TICK):
         return tick + 1
@@ -120,13 +125,16 @@ cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
         else:
             # Under sweep: as late as lets a chunk of it be moved at a time, and before its start in any case.
             count = a.buckets[level * BUCKETS + ((position + 1) & (BUCKETS - 1))].count
-            left = ((position + 1) << (LEVEL_BITS * level)) - tick
-            candidate = left * SWEEP_CHUNK // count
-            if candidate < 1:
-                candidate = 1
-            if candidate > left - 1 and left > 1:
-                candidate = left - 1
-            candidate += tick
+            # Counted from the last share, not from now: else each turn in between would put the next one off again.
+            start = (position + 1) << (LEVEL_BITS * level)
+            since = position << (LEVEL_BITS * level)
+            if since < a.visited_tick:
+                since = a.visited_tick
+            candidate = since + (start - since) * SWEEP_CHUNK // count
+            if candidate >= start:
+                candidate = start - 1
+            if candidate <= tick:
+                candidate = tick + 1
         if candidate < best:
             best = candidate
     return best

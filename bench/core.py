@@ -1,0 +1,290 @@
+"""The core alone: insert, cancel, complete by key, reschedule, expiry, worst tick and bytes per operation.
+
+    python bench/core.py [--pending 10k,100k,1M] [--repeat 3] [--json FILE]
+
+Commands are encoded beforehand and applied in frames of 4,096, as the daemon does: a figure holds the core's own work and
+its share of the frame, and no Python per operation. The work is done beside `pending` operations that stay, with
+deadlines spread over a minute; each has one key of its own of 12 bytes. `cancel`, `complete` and `reschedule` choose at
+random among 20,000 operations registered just before, as requests do; the `_any` rows choose among all that are pending,
+where every step is a miss of the cache and of the TLB. Outcomes are counted and must be what was asked.
+A figure is the median over the repeats, with the worst beside it; the worst tick is the worst of the best-behaved repeat,
+because on a shared machine any tick can be interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import platform
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from timerd.arena import format_arena, plan_arena
+from timerd.core import APPLIED, Core
+from timerd_shm.counters import PURGATORY_COUNTERS, index_of
+from timerd_shm.fields import size_of, struct_of, unpack
+from timerd_shm.layout import PURGATORY_COUNTERS_MAX, REGIONS_OFFSET, Condition, KeyKind, Region, RegionRecord
+from timerd_shm.wire import (
+    PROTOCOL_VERSION,
+    CommandHeader,
+    CommandKind,
+    KeyCommand,
+    OperationCommand,
+    RegisterCommand,
+    RegisterFlag,
+    ReportHeader,
+    UpKind,
+)
+
+MS = 1_000_000
+S = 1_000_000_000
+BATCH = 4_096
+BUDGET = 1 << 40
+SPREAD_NS = 60 * S
+HOT_REGIONS = (Region.OPS, Region.NODES, Region.KEYS)
+TABLES = (Region.KEY_TABLE, Region.HANDLES)
+# DESIGN.md section 13: ns per operation, ms for the tick, bytes for memory.
+TARGETS = {
+    (1_000_000, "insert_ns"): 50.0,
+    (1_000_000, "cancel_ns"): 65.0,
+    (1_000_000, "complete_ns"): 65.0,
+    (1_000_000, "expire_ns"): 250.0,
+    (4_000_000, "expire_ns"): 340.0,
+    (1_000_000, "worst_tick_ms"): 0.1,
+    (4_000_000, "worst_tick_ms"): 0.6,
+    (1_000_000, "bytes_per_op"): 256.0,
+}
+
+
+class Rig:
+    """A core on anonymous memory, one client, and a clock that is moved by hand."""
+
+    def __init__(self, capacity: int) -> None:
+        self.plan = plan_arena(
+            capacity,
+            nodes=capacity,
+            blocks=1_024,
+            ids=1_024,
+            purgatories=1,
+            clients=4,
+            quota_operations=capacity,
+            quota_outcomes=capacity,
+        )
+        self.memory = mmap.mmap(-1, self.plan.size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        with memoryview(self.memory) as view:
+            format_arena(view, self.plan, instance="bench", incarnation=1, hash_seed=2)
+        self.now_ns = 1_000 * S
+        self.core = Core(self.memory, self.now_ns)
+        self.slot = self.core.open_client(b"i" * 16, b"s" * 16, now_ns=self.now_ns)
+        self.number = 1
+
+    def frames(self, commands: Iterable[bytes]) -> list[bytes]:
+        """Commands in frames of BATCH, numbered on from the last one."""
+        header, out, batch = struct_of(CommandHeader), [], list(commands)
+        for start in range(0, len(batch), BATCH):
+            piece = batch[start : start + BATCH]
+            head = header.pack(PROTOCOL_VERSION, UpKind.COMMANDS, 0, len(piece), 1, bytes(16), self.number, 0, 0)
+            out.append(head + b"".join(piece))
+            self.number += len(piece)
+        return out
+
+    def apply(self, frames: Sequence[bytes]) -> float:
+        """Seconds that the core takes to apply the frames."""
+        began = time.perf_counter()
+        for frame in frames:
+            assert self.core.apply(self.slot, frame, self.now_ns, BUDGET) == APPLIED
+        return time.perf_counter() - began
+
+    def acknowledge(self) -> int:
+        """Take every report and acknowledge it; how many outcomes were told."""
+        told, header = 0, struct_of(ReportHeader)
+        while self.core.has_reports():
+            for _, frame in self.core.reports(self.now_ns):
+                report = ReportHeader(*header.unpack_from(frame))
+                told += report.outcomes
+                self.core.acknowledge(self.slot, report.outcome_last, self.number, BUDGET)
+        return told
+
+    def count(self, name: str) -> int:
+        offset = self.region(Region.PURGATORY_COUNTERS).offset + 8 * index_of(PURGATORY_COUNTERS, name)
+        assert index_of(PURGATORY_COUNTERS, name) < PURGATORY_COUNTERS_MAX
+        return int.from_bytes(self.memory[offset : offset + 8], "little")
+
+    def region(self, region: Region) -> RegionRecord:
+        with memoryview(self.memory) as view:
+            return unpack(RegionRecord, view, REGIONS_OFFSET + region * size_of(RegionRecord))
+
+    def bytes_per_op(self, pending: int) -> float:
+        """Arena bytes in use for each pending operation: its records, and its share of the tables for that capacity."""
+        records = sum(self.region(region).in_use * self.region(region).record_size for region in HOT_REGIONS)
+        tables = sum(self.region(region).count * self.region(region).record_size for region in TABLES)
+        return (records + tables * pending / self.plan.capacity) / pending
+
+    def close(self) -> None:
+        self.core.release()
+        self.memory.close()
+
+
+def key(number: int) -> bytes:
+    return b"key/%08x" % number
+
+
+def register(number: int, now_ns: int, timeout_ns: int) -> bytes:
+    name = key(number)
+    size = size_of(RegisterCommand) + 2 + len(name)
+    fixed = struct_of(RegisterCommand).pack(
+        CommandKind.REGISTER, 0, RegisterFlag.NO_MARK, size, Condition.AT_LEAST, 1, 1, 0, 0, now_ns, timeout_ns, 0, 0, 0
+    )
+    return fixed + bytes((len(name), KeyKind.EVENT)) + name
+
+
+def fire(number: int) -> bytes:
+    name = key(number)
+    return struct_of(KeyCommand).pack(
+        CommandKind.FIRE, 0, 0, len(name), size_of(KeyCommand) + len(name), 1, 0, 0
+    ) + name
+
+
+def operation(kind: CommandKind, command: int, now_ns: int, timeout_ns: int) -> bytes:
+    return struct_of(OperationCommand).pack(kind, 0, 0, 0, size_of(OperationCommand), command, now_ns, timeout_ns)
+
+
+def measure(pending: int, seed: int) -> dict[str, float]:
+    """One run: fill, then measure each kind of work beside `pending` operations, then let everything expire."""
+    rng = random.Random(seed)
+    work = 20_000
+    rounds = 5
+    rig = Rig(pending + 2 * work)
+    live: list[int] = []
+
+    def timeout() -> int:
+        return rng.randrange(S, SPREAD_NS)
+
+    def fresh(count: int) -> list[bytes]:
+        """Frames that register so many; an operation's key is its own command number."""
+        first = rig.number
+        live.extend(range(first, first + count))
+        return rig.frames(register(number, rig.now_ns, timeout()) for number in range(first, first + count))
+
+    def taken(choice: list[int]) -> list[int]:
+        gone = set(choice)
+        live[:] = [number for number in live if number not in gone]
+        return choice
+
+    def each(name: str, numbers: list[int]) -> None:
+        """Do it to these operations, and see that it was done."""
+        counter = {"cancel": "cancelled", "complete": "completed", "reschedule": "rescheduled"}[name.split("_")[0]]
+        before, now_ns = rig.count(counter), rig.now_ns
+        if counter == "completed":
+            frames = rig.frames(fire(number) for number in numbers)
+        elif counter == "cancelled":
+            frames = rig.frames(operation(CommandKind.CANCEL, number, now_ns, 0) for number in numbers)
+        else:
+            frames = rig.frames(operation(CommandKind.RESCHEDULE, number, now_ns, timeout()) for number in numbers)
+        spent.setdefault(name, []).append(rig.apply(frames) / len(numbers) * 1e9)
+        assert rig.count(counter) - before == len(numbers), (name, rig.count(counter) - before, len(numbers))
+        told = rig.acknowledge()
+        assert told == (0 if counter == "rescheduled" else len(numbers)), (name, told)
+
+    spent: dict[str, list[float]] = {}
+    rig.apply(fresh(pending))
+    found = {"bytes_per_op": rig.bytes_per_op(pending)}
+    for _ in range(rounds):
+        frames = fresh(work)
+        spent.setdefault("insert_ns", []).append(rig.apply(frames) / work * 1e9)
+        recent = rng.sample(live[-work:], work)
+        each("reschedule_ns", recent)
+        each("cancel_ns", taken(recent[: work // 2]))
+        each("complete_ns", taken(recent[work // 2 :]))
+    for _ in range(rounds):
+        each("reschedule_any_ns", rng.sample(live, work // 2))
+        each("cancel_any_ns", taken(rng.sample(live, work // 4)))
+        each("complete_any_ns", taken(rng.sample(live, work // 4)))
+        rig.apply(fresh(work // 2))
+    found.update({name: statistics.median(values) for name, values in spent.items()})
+    left, total, worst = len(live), 0.0, 0.0
+    assert rig.count("pending") == left, (rig.count("pending"), left)
+    while rig.count("pending"):
+        rig.now_ns += MS
+        began = time.perf_counter()
+        rig.core.begin_turn(rig.now_ns)
+        rig.core.advance(rig.now_ns, BUDGET)
+        took = time.perf_counter() - began
+        total, worst = total + took, max(worst, took)
+        rig.core.end_turn(rig.now_ns)
+        rig.acknowledge()
+    found["expire_ns"] = total / left * 1e9
+    found["worst_tick_ms"] = worst * 1e3
+    assert rig.count("expired") == left, rig.count("expired")
+    assert all(rig.region(region).in_use == 0 for region in HOT_REGIONS)
+    rig.close()
+    return found
+
+
+def machine() -> dict[str, str]:
+    model = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    return {"cpu": model, "python": platform.python_version(), "kernel": platform.release()}
+
+
+def number(text: str) -> int:
+    """10k, 1M or a plain number; refuses what is not between 1,000 and 8,000,000."""
+    scale = {"k": 1_000, "M": 1_000_000}.get(text[-1:], 1)
+    try:
+        value = int(text[:-1] if scale > 1 else text) * scale
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 10k or 1M") from None
+    if not 1_000 <= value <= 8_000_000:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1k and 8M operations")
+    return value
+
+
+def table(results: dict[int, list[dict[str, float]]], pick: Callable[[Sequence[float]], float]) -> None:
+    names = list(next(iter(results.values()))[0])
+    print(f"{'':16}" + "".join(f"{pending:>26,}" for pending in results))
+    for name in names:
+        cells = []
+        for pending, runs in results.items():
+            values = [run[name] for run in runs]
+            target = TARGETS.get((pending, name))
+            worst = min(values) if name == "worst_tick_ms" else max(values)
+            shown = worst if name == "worst_tick_ms" else pick(values)
+            cells.append(f"{shown:9.3g} (<= {worst:.3g}" + (f"; goal {target:g})" if target else ")"))
+        print(f"{name:16}" + "".join(f"{cell:>26}" for cell in cells))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pending", default="10k,100k,1M", help="operations that stay, comma separated (10k,100k,1M)")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each (3)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="also write the results there")
+    args = parser.parse_args()
+    try:
+        sizes = [number(text) for text in args.pending.split(",")]
+    except argparse.ArgumentTypeError as wrong:
+        parser.error(str(wrong))
+    if args.repeat < 1:
+        parser.error(f"--repeat {args.repeat} is less than 1")
+    results: dict[int, list[dict[str, float]]] = {}
+    for pending in sizes:
+        results[pending] = []
+        for repeat in range(args.repeat):
+            print(f"{pending:,} pending, run {repeat + 1} of {args.repeat} ...", file=sys.stderr, flush=True)
+            results[pending].append(measure(pending, args.seed + repeat))
+    print("  ".join(machine().values()))
+    table(results, statistics.median)
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine(), "seed": args.seed, "results": results}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Looking ahead: touch what the next commands of a frame, or the next operations of a list, will need.
+
+With a million operations every step of every command is a cache miss (table, record, neighbours in the bucket, watch
+node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages, each
+stage one step further on the way of all of them: in such a short loop the processor has the misses of many commands under
+way at once. Only hints: what is followed may change before its turn, but every index stood in a record, so nothing beyond
+the arena is read.
+
+Touching is a load, not a prefetch: most of these misses miss the TLB too (shared memory comes in 4 KiB pages), and then
+the processor drops a prefetch. Cancelling at random among 300,000: 850 ns without, 620 ns with prefetches, 425 ns so.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.arena cimport Arena
+from timerd.dlist cimport at, node_at, op_at
+from timerd.handles cimport HANDLE_REMOVED, handle_hash, home_of
+from timerd.hash cimport key_hash
+from timerd.wheel cimport bucket_for
+from timerd_shm.records cimport *
+
+cdef extern from *:
+    """
+    #define TOUCH(address) ((void)*(volatile const char *)(address))
+    #define AHEAD_STAGES 5
+    #define AHEAD_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
+    """
+    void TOUCH(const void *address) noexcept nogil
+    enum:
+        AHEAD_STAGES
+        AHEAD_GROUP
+
+
+ctypedef struct Ahead:
+    # A command that is looked at before its turn.
+    uint32_t kind  # CommandKind; 0 = nothing to do
+    uint32_t key  # its key (index + 1), once known
+    uint32_t op  # its operation (index + 1), once known
+    uint64_t place  # head in the key table, or position in the handle table
+    uint64_t deadline_ns
+
+
+cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
+    """Touch both lines of an operation (index + 1)."""
+    TOUCH(a.ops + (op - 1))
+    TOUCH(&a.ops[op - 1].next)
+
+
+cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
+    """Touch what settling an operation touches: its neighbours in the bucket, its first watch node."""
+    cdef OpRecord *record = a.ops + (op - 1)
+    TOUCH(at(a, record.next))
+    TOUCH(at(a, record.prev))
+    if record.first_node:
+        TOUCH(a.nodes + (record.first_node - 1))
+
+
+cdef inline void look(Arena *a, Ahead *x, uint32_t slot, const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """Stage 1: touch the table entry that the command at `p` begins with. It may be malformed: bounds are checked."""
+    cdef KeyCommand *event = <KeyCommand *>p
+    cdef RegisterCommand *register = <RegisterCommand *>p
+    cdef OperationCommand *operation = <OperationCommand *>p
+    cdef const uint8_t *name
+    cdef uint64_t hash
+    cdef uint32_t length
+    x.kind = 0
+    x.key = x.op = 0
+    if p[0] == COMMAND_KIND_REGISTER:
+        name = p + sizeof(RegisterCommand) + (16 if p + 4 <= end and register.flags & REGISTER_FLAG_HAS_ID else 0)
+        if end - name < 2 or name[1] != KEY_KIND_EVENT or end - name - 2 < name[0]:
+            return
+        length = name[0]
+        name += 2
+        x.deadline_ns = register.timeout_ns
+        if x.deadline_ns != NO_DEADLINE:
+            x.deadline_ns += register.registered_ns
+    elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
+        name = p + sizeof(KeyCommand)
+        if end - p < <int>sizeof(KeyCommand) or end - name < event.key_length:
+            return
+        length = event.key_length
+    elif p[0] == COMMAND_KIND_CANCEL or p[0] == COMMAND_KIND_RESCHEDULE:
+        if end - p < <int>sizeof(OperationCommand):
+            return
+        x.kind = p[0]
+        x.place = home_of(a, handle_hash(slot, operation.operation), operation.operation)
+        TOUCH(a.handles + x.place)
+        return
+    else:
+        return
+    x.kind = p[0]
+    hash = key_hash(a.header.hash_seed, p[1], name, length)
+    x.place = hash & a.key_mask
+    TOUCH(a.key_heads + x.place)
+    TOUCH(a.slots + (hash & a.slot_mask))
+
+
+cdef inline void follow(Arena *a, Ahead *x, uint32_t stage) noexcept nogil:
+    """Stages 2 to 5: go one step further than the stage before."""
+    cdef uint32_t node
+    if x.kind == 0:
+        return
+    if x.kind == COMMAND_KIND_CANCEL or x.kind == COMMAND_KIND_RESCHEDULE:
+        if stage == 2:
+            x.op = a.handles[x.place].op
+            if x.op == HANDLE_REMOVED:
+                x.op = 0
+            if x.op:
+                touch_op(a, x.op)
+        elif x.op and stage == 3:
+            touch_surroundings(a, x.op)
+        elif x.op:
+            follow_key(a, x.op, stage)
+        return
+    if stage == 2:
+        x.key = a.key_heads[x.place]
+        if x.key:
+            TOUCH(a.keys + (x.key - 1))
+    elif stage == 3:
+        if x.kind == COMMAND_KIND_REGISTER:
+            if x.deadline_ns != NO_DEADLINE:
+                TOUCH(at(a, a.buckets[bucket_for(a, x.deadline_ns)].prev))
+        elif x.key:
+            TOUCH(at(a, a.keys[x.key - 1].next))
+    elif x.kind == COMMAND_KIND_FIRE and x.key:
+        if stage == 4:
+            node = a.keys[x.key - 1].next
+            if at(a, node) != <void *>&a.keys[x.key - 1].next:
+                x.op = node_at(a, node).op + 1
+                touch_op(a, x.op)
+        elif x.op:
+            touch_surroundings(a, x.op)
+
+
+cdef inline void follow_key(Arena *a, uint32_t op, uint32_t stage) noexcept nogil:
+    """The key of an operation's first watch node, then the head of its chain: what freeing the key touches."""
+    cdef uint32_t node = a.ops[op - 1].first_node
+    if node == 0:
+        return
+    if stage == 4:
+        TOUCH(a.keys + a.nodes[node - 1].key)
+    else:
+        TOUCH(a.key_heads + (a.keys[a.nodes[node - 1].key].hash & a.key_mask))
+
+
+ctypedef struct Trail:
+    # Links of the next operations of a list: trail.link[0] is the next one. 0 = the list ends before.
+    uint32_t link[AHEAD_STAGES]
+    uint32_t head
+
+
+cdef inline void trail_begin(Arena *a, Trail *t, uint32_t head) noexcept nogil:
+    """Begin at the head of a list of operations."""
+    cdef uint32_t i, link = head
+    t.head = head
+    for i in range(AHEAD_STAGES):
+        t.link[i] = 0
+    for i in range(AHEAD_STAGES):
+        link = at(a, link).next
+        if link == head:
+            return
+        t.link[i] = link
+
+
+cdef inline void trail_step(Arena *a, Trail *t) noexcept nogil:
+    """The first operation of the list is about to be taken: touch what those behind it will need."""
+    cdef uint32_t i, last = t.link[AHEAD_STAGES - 1]
+    for i in range(AHEAD_STAGES - 1):
+        t.link[i] = t.link[i + 1]
+    if last:
+        last = at(a, last).next
+        t.link[AHEAD_STAGES - 1] = 0 if last == t.head else last
+        if t.link[AHEAD_STAGES - 1]:
+            touch_op(a, <uint32_t>(op_at(a, last) - a.ops) + 1)
+    if t.link[2]:
+        touch_surroundings(a, <uint32_t>(op_at(a, t.link[2]) - a.ops) + 1)
+    if t.link[1]:
+        follow_key(a, <uint32_t>(op_at(a, t.link[1]) - a.ops) + 1, 4)
+    if t.link[0]:
+        follow_key(a, <uint32_t>(op_at(a, t.link[0]) - a.ops) + 1, 5)
