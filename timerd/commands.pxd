@@ -136,7 +136,7 @@ cdef inline void apply_event(
         )
     td_put(&a.tx, &c.last_command, number)
     commit(a)
-    a.header.ring_bytes += command.value_length
+    a.header.ring_bytes += command.value_length + blob_length(a, key_blob)
     counter(a, command.purgatory, COUNT_EVENTS)[0] += 1
     a.touched += 1
     if command.kind == COMMAND_KIND_FORGET:

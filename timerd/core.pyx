@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-# cython: binding=False, embedsignature=False
 """The compiled purgatory's Python face (see core.pyi for the interface, purgatory.pxd and wheel.pxd for how it works)."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer

@@ -19,7 +19,7 @@ cdef inline Links *at(Arena *a, uint32_t link) noexcept nogil:
 
 
 cdef inline uint32_t link_of(Arena *a, const void *pair) noexcept nogil:
-    return <uint32_t>(<uint64_t>(<const char *>pair - a.base) / LINK_UNIT)
+    return <uint32_t>(<uint64_t>(<const char *>pair - a.base) // <uint64_t>LINK_UNIT)
 
 
 cdef inline void make_empty(Arena *a, void *head) noexcept nogil:

@@ -15,16 +15,19 @@ cdef inline uint64_t mix(uint64_t h) noexcept nogil:
 cdef inline uint64_t key_hash(uint64_t seed, uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:
     """Keyed hash of a watch key within its purgatory; the last chunk is padded with zeros."""
     cdef uint64_t h = seed ^ (purgatory * <uint64_t>0x9E3779B97F4A7C15) ^ length
-    cdef uint64_t chunk
+    cdef uint64_t chunk = 0
+    if length < 8:
+        memcpy(&chunk, name, length)
+        return mix(h ^ chunk)
     while length >= 8:
         memcpy(&chunk, name, 8)
         h = mix(h ^ chunk)
         name += 8
         length -= 8
     if length:
-        chunk = 0
-        memcpy(&chunk, name, length)
-        h = mix(h ^ chunk)
+        # The last 8 bytes of the name, without those that were taken: a copy of known size is one load.
+        memcpy(&chunk, name + length - 8, 8)
+        h = mix(h ^ (chunk >> (8 * (8 - length))))
     return h
 
 

@@ -281,7 +281,9 @@ cdef inline void restore_ring(Arena *a, Marks *m) noexcept nogil:
     while sequence <= a.header.newest:
         use_blob(a, m, event_at(a, sequence).value)
         use_blob(a, m, event_at(a, sequence).key_blob)
-        a.header.ring_bytes += blob_length(a, event_at(a, sequence).value)
+        a.header.ring_bytes += (
+            blob_length(a, event_at(a, sequence).value) + blob_length(a, event_at(a, sequence).key_blob)
+        )
         sequence += 1
 
 

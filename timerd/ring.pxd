@@ -32,7 +32,7 @@ cdef inline void evict_event(Arena *a) noexcept nogil:
     cdef EventRecord *e = event_at(a, a.header.tail)
     td_put(&a.tx, &a.header.tail, a.header.tail + 1)
     td_commit(&a.tx)
-    a.header.ring_bytes -= blob_length(a, e.value)
+    a.header.ring_bytes -= blob_length(a, e.value) + blob_length(a, e.key_blob)
     drop_blob(a, e.value)
     drop_blob(a, e.key_blob)
     a.daemon[DAEMON_EVENTS_EVICTED] += 1
@@ -57,10 +57,11 @@ cdef inline EventRecord *fill_event(
 ) noexcept nogil:
     """Write the next event where it will stand. It is not in the ring before enter_event's words are committed."""
     cdef EventRecord *e
+    cdef uint64_t held = blob_length(a, value) + blob_length(a, key_blob)
     # The record of the sequence one ring ago is about to be overwritten.
     while a.header.newest + 1 - a.header.tail >= a.event_mask + 1:
         evict_event(a)
-    while not ring_is_empty(a) and a.header.ring_bytes + blob_length(a, value) > a.header.ring_bytes_max:
+    while not ring_is_empty(a) and a.header.ring_bytes + held > a.header.ring_bytes_max:
         evict_event(a)
     e = event_at(a, a.header.newest + 1)
     e.sequence = a.header.newest + 1

@@ -1,0 +1,272 @@
+"""Where an instance lives on disk, for daemon and client alike, and a few facts of /proc that both sides compare.
+
+One search order: $TIMERD_RUNTIME_DIR (when set, the only one), /run/timerd, $XDG_RUNTIME_DIR/timerd, and a directory of
+the user's own under the temporary directory. The daemon takes the first that it may write, a client the first that
+holds the instance. In it, for an instance NAME:
+
+    NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaPlace)
+    NAME.pub    outcomes (XPUB)              NAME.lock   flocked by the daemon all its life, never unlinked
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from .errors import (
+    ArenaNotReadyError,
+    InvalidNameError,
+    LayoutMismatchError,
+    ResourceLimitError,
+    TimerdUnavailableError,
+)
+from .limits import IPC_PATH_MAX, NAME_PATTERN
+
+RUNTIME_DIR_VARIABLE = "TIMERD_RUNTIME_DIR"
+INSTANCE_VARIABLE = "TIMERD_INSTANCE"
+INSTANCE_DEFAULT = "default"
+SYSTEM_DIRECTORY = Path("/run/timerd")
+SHM_DIRECTORY = Path("/dev/shm")
+
+
+class InstancePaths(NamedTuple):
+    """The files of one instance."""
+
+    directory: Path
+    instance: str
+
+    @property
+    def commands(self) -> Path:
+        """Socket that takes commands."""
+        return self.directory / f"{self.instance}.sock"
+
+    @property
+    def outcomes(self) -> Path:
+        """Socket that publishes outcomes."""
+        return self.directory / f"{self.instance}.pub"
+
+    @property
+    def arena(self) -> Path:
+        """The file that says where the arena is."""
+        return self.directory / f"{self.instance}.arena"
+
+    @property
+    def lock(self) -> Path:
+        """The daemon's lock file; its content is the daemon's pid."""
+        return self.directory / f"{self.instance}.lock"
+
+    @property
+    def snapshot(self) -> Path:
+        """Copy of the arena between two turns, made on request for `timerctl check`."""
+        return self.directory / f"{self.instance}.snapshot"
+
+    @property
+    def commands_endpoint(self) -> str:
+        """Address of `commands` for ZeroMQ; raises ResourceLimitError when the path is too long for a socket."""
+        return _endpoint(self.commands)
+
+    @property
+    def outcomes_endpoint(self) -> str:
+        """Address of `outcomes` for ZeroMQ; raises ResourceLimitError when the path is too long for a socket."""
+        return _endpoint(self.outcomes)
+
+    @property
+    def shm_name(self) -> str:
+        """Name of the arena in POSIX shared memory: it holds the uid, and tells runtime directories apart."""
+        digest = hashlib.blake2b(os.fsencode(self.directory), digest_size=4).hexdigest()
+        return f"/timerd-{os.geteuid()}-{self.instance}-{digest}"
+
+
+class ArenaPlace(NamedTuple):
+    """Content of NAME.arena: what holds the arena, and which incarnation of it."""
+
+    kind: Literal["shm", "file"]
+    name: str
+    incarnation: int
+
+    @property
+    def path(self) -> Path:
+        """The file that a reader maps: shared memory is a file under /dev/shm on Linux."""
+        return SHM_DIRECTORY / self.name.lstrip("/") if self.kind == "shm" else Path(self.name)
+
+
+def instance_name(name: str | None = None) -> str:
+    """The instance meant: `name`, else $TIMERD_INSTANCE, else "default". Raises InvalidNameError."""
+    name = name if name is not None else os.environ.get(INSTANCE_VARIABLE) or INSTANCE_DEFAULT
+    if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
+        raise InvalidNameError(f"instance {name!r} is not of the form {NAME_PATTERN.pattern}")
+    return name
+
+
+def runtime_directories() -> tuple[Path, ...]:
+    """The directories to look in, in order, absolute."""
+    if only := os.environ.get(RUNTIME_DIR_VARIABLE):
+        return (Path(os.path.abspath(only)),)
+    session = os.environ.get("XDG_RUNTIME_DIR")
+    return (
+        SYSTEM_DIRECTORY,
+        *([Path(os.path.abspath(session)) / "timerd"] if session else []),
+        private_directory(),
+    )
+
+
+def private_directory() -> Path:
+    """The last resort: a directory of this user's own under the temporary directory."""
+    return Path(os.path.abspath(tempfile.gettempdir())) / f"timerd-{os.geteuid()}"
+
+
+def find_instance(instance: str | None = None) -> InstancePaths:
+    """The instance's files, in the first directory that holds NAME.arena.
+
+    Raises TimerdUnavailableError, which says where it looked, and InvalidNameError.
+    """
+    name = instance_name(instance)
+    looked = runtime_directories()
+    for directory in looked:
+        paths = InstancePaths(directory, name)
+        if _is_ours(directory) and os.access(paths.arena, os.F_OK):
+            return paths
+    raise TimerdUnavailableError(
+        f"no timerd instance {name!r} in {', '.join(map(str, looked))}: "
+        f"start it (`timerd --instance {name}`), or connect(autostart=True)"
+    )
+
+
+def make_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
+    """The instance's files in the first directory that this process may write; it is made 0700 where it does not exist.
+
+    `directory`, when given, is the only one, as $TIMERD_RUNTIME_DIR is. Raises ResourceLimitError, which says what was
+    tried, and InvalidNameError.
+    """
+    name = instance_name(instance)
+    refusals: list[str] = []
+    for candidate in (Path(os.path.abspath(directory)),) if directory else runtime_directories():
+        try:
+            candidate.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            refusals.append(f"{candidate}: {error.strerror}")
+            continue
+        if not _is_ours(candidate):
+            refusals.append(f"{candidate}: belongs to another user, or others may write it")
+        elif not os.access(candidate, os.W_OK | os.X_OK):
+            refusals.append(f"{candidate}: not writable")
+        else:
+            return InstancePaths(candidate, name)
+    raise ResourceLimitError(
+        f"no runtime directory ({'; '.join(refusals)}): set {RUNTIME_DIR_VARIABLE} to a writable one"
+    )
+
+
+def read_place(paths: InstancePaths) -> ArenaPlace:
+    """What NAME.arena says. Raises ArenaNotReadyError when it is absent, LayoutMismatchError when it is not ours."""
+    try:
+        text = paths.arena.read_text()
+    except FileNotFoundError:
+        raise ArenaNotReadyError(
+            f"{paths.arena} does not exist: the daemon has not made its arena yet, or never ran"
+        ) from None
+    try:
+        found = json.loads(text)
+        place = ArenaPlace(found["kind"], found["name"], found["incarnation"])
+        if place.kind not in ("shm", "file") or not isinstance(place.incarnation, int):
+            raise ValueError(text)
+        if place.kind == "shm" and "/" in place.name[1:]:
+            raise ValueError(text)
+    except (ValueError, TypeError, KeyError):
+        raise LayoutMismatchError(f"{paths.arena} does not name an arena: it holds {text[:80]!r}") from None
+    return place
+
+
+def write_place(paths: InstancePaths, place: ArenaPlace, group_id: int | None = None) -> None:
+    """Write NAME.arena as a whole: a reader sees the old one or the new one. 0600, or 0640 for that group."""
+    fresh = paths.arena.with_name(f".{paths.arena.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w") as file:
+        if group_id is not None:
+            os.fchown(descriptor, -1, group_id)
+            os.fchmod(descriptor, 0o640)
+        json.dump(place._asdict(), file)
+        file.write("\n")
+    os.rename(fresh, paths.arena)
+
+
+def open_arena_file(paths: InstancePaths) -> int:
+    """A read-only descriptor of the arena that NAME.arena names; the caller closes it.
+
+    Raises ArenaNotReadyError when there is none, LayoutMismatchError when NAME.arena is not ours.
+    """
+    place = read_place(paths)
+    try:
+        return os.open(place.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise ArenaNotReadyError(
+            f"{paths.arena} names {place.path}, which does not exist: start the daemon, which makes it anew"
+        ) from None
+
+
+def daemon_running(paths: InstancePaths) -> bool:
+    """Whether a daemon holds the instance's lock. PermissionError when this user may not look."""
+    try:
+        descriptor = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Held for a moment only; a daemon that starts in it tries again (timerd.lock).
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def process_start_ticks(pid: int) -> int | None:
+    """Field 22 of /proc/PID/stat, which tells a recycled pid from the old one; None when there is no such process."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field, the name, may hold anything, so count from its last parenthesis; a zombie has ended.
+    fields = line[line.rindex(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def boot_id() -> bytes:
+    """16 bytes that name this boot of the machine, and so the zero of CLOCK_MONOTONIC (with the time namespace)."""
+    return uuid.UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).bytes
+
+
+def namespace_inode(kind: Literal["pid", "time"]) -> int:
+    """Inode of this process's namespace of that kind; equal means the same namespace. 0 where the kernel has none."""
+    try:
+        return os.stat(f"/proc/self/ns/{kind}").st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def _endpoint(path: Path) -> str:
+    size = len(os.fsencode(path))
+    if size > IPC_PATH_MAX:
+        raise ResourceLimitError(
+            f"{path} has {size} bytes, and a socket's path at most {IPC_PATH_MAX}: "
+            f"set {RUNTIME_DIR_VARIABLE} to a shorter one"
+        )
+    return f"ipc://{path}"
+
+
+def _is_ours(directory: Path) -> bool:
+    """Anybody can make a directory under /tmp with our name, so that one must be ours and ours alone."""
+    if directory != private_directory():
+        return True
+    try:
+        status = directory.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022

@@ -1,0 +1,168 @@
+"""The command `timerd`: reads the configuration, opens the arena and the sockets, and runs until it is told to end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from timerd_shm.errors import (
+    ArenaNotReadyError,
+    ArenaTruncatedError,
+    InstanceRunningError,
+    InvalidConfigError,
+    InvalidNameError,
+    LayoutMismatchError,
+    NotSupportedError,
+    ResourceLimitError,
+    TimerdError,
+)
+from timerd_shm.rundir import InstancePaths, make_instance, write_place
+
+from .arena import ATTACHED, group_id_of, open_or_create
+from .clock import SystemClock
+from .config import Config, read_command_line
+from .lock import InstanceLock
+from .sd_notify import READY, STOPPING, notify, watchdog_ns
+
+EXIT_CONFIG, EXIT_RUNNING, EXIT_RESOURCES, EXIT_ARENA = 2, 3, 4, 5  # described in config.EXIT_STATUSES
+EXITS: dict[type[TimerdError], int] = {
+    InvalidConfigError: EXIT_CONFIG,
+    InvalidNameError: EXIT_CONFIG,
+    NotSupportedError: EXIT_CONFIG,
+    InstanceRunningError: EXIT_RUNNING,
+    ResourceLimitError: EXIT_RESOURCES,
+    LayoutMismatchError: EXIT_ARENA,
+    ArenaTruncatedError: EXIT_ARENA,
+    ArenaNotReadyError: EXIT_ARENA,
+}
+
+log = logging.getLogger("timerd")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the daemon; the exit status (see `timerd --help`)."""
+    if not __debug__:
+        print("timerd: python -O switches off the checks that guard the arena: start without it", file=sys.stderr)
+        return EXIT_CONFIG
+    try:
+        settings, show_config, as_json = read_command_line(sys.argv[1:] if arguments is None else arguments)
+        if show_config:
+            print(settings.as_json() if as_json else settings.table())
+            return 0
+        _set_up_logging(settings.config.log_level)
+        if settings.config.journal is not None:
+            raise NotSupportedError("the journal is not built yet: start without --journal")
+        serve(settings.config)
+    except TimerdError as error:
+        print(f"timerd: {error}", file=sys.stderr)
+        return EXITS.get(type(error), 1)
+    return 0
+
+
+def serve(config: Config) -> None:
+    """Serve an instance until a signal ends it. Raises the errors of EXITS before it is ready, and leaves nothing."""
+    # Here, not above: --help, --show-config and a wrong flag need no compiled core.
+    from .conductor import Conductor
+    from .core import NEVER, Core
+    from .loop import Loop
+    from .sessions import Host, Sessions
+    from .transport import ZmqTransport
+
+    clock = SystemClock()
+    paths = make_instance(config.instance, config.runtime_dir)
+    group_id = group_id_of(config.unix_group) if config.unix_group else None
+    _ = paths.commands_endpoint, paths.outcomes_endpoint  # too long a path is said before anything is made
+    with ExitStack() as undo:
+        # Undone in the opposite order: sockets before the arena, the lock last.
+        lock = InstanceLock(paths, group_id)
+        undo.callback(lock.release)
+        if group_id is not None:
+            _open_directory(paths, group_id)
+        arena = open_or_create(config, paths, wall_ns=clock.wall_ns(), group_id=group_id)
+        undo.callback(arena.close)
+        kept = arena.news == ATTACHED
+
+        def remove() -> None:
+            """An arena that nobody ever used goes when the start fails, an ephemeral one always."""
+            if config.ephemeral or not kept:
+                paths.arena.unlink(missing_ok=True)
+                arena.remove()
+
+        undo.callback(remove)
+        log.info(
+            "arena %s: %s (%d operations, %d bytes)",
+            arena.news,
+            arena.place.path,
+            arena.plan.capacity,
+            arena.plan.size,
+        )
+        now_ns = clock.now_ns()
+        core = Core(arena.memory, now_ns)
+        undo.callback(core.release)
+        log.info("attached in %.1f ms, at event %d", (clock.now_ns() - now_ns) / 1e6, core.newest)
+        if core.redo_replayed:
+            log.warning("an earlier daemon was killed in a transaction of %d words: finished", core.redo_replayed)
+        arena.sign(os.getpid(), now_ns)
+        undo.callback(arena.sign, 0, 0)
+        transport = ZmqTransport(paths, group_id)
+        undo.callback(transport.close)
+
+        def take_snapshot() -> str:
+            arena.write_snapshot(paths.snapshot, group_id)
+            return str(paths.snapshot)
+
+        now_ns = clock.now_ns()
+        sessions = Sessions(core, arena.client, Host.here(), lease_ns=config.lease, now_ns=now_ns)
+        conductor = Conductor(
+            core,
+            transport,
+            clock,
+            sessions,
+            take_snapshot=take_snapshot,
+            lease_ns=config.lease,
+            pid=os.getpid(),
+            now_ns=now_ns,
+        )
+        loop = Loop(conductor, transport, clock, watchdog_ns=watchdog_ns())
+        undo.callback(loop.close)
+
+        def is_over(now_ns: int) -> int:
+            """0 when an ephemeral daemon has been idle for long enough, else when to ask again."""
+            if not config.ephemeral or sessions.idle_since_ns == NEVER:
+                return NEVER
+            over_ns = sessions.idle_since_ns + config.idle_exit
+            return 0 if now_ns >= over_ns else over_ns
+
+        # Last, because a client that finds this file expects to be answered.
+        write_place(paths, arena.place, group_id)
+        log.info("ready: instance %s in %s, pid %d", paths.instance, paths.directory, os.getpid())
+        notify(READY)
+        kept = True
+        reason = loop.run(is_over)
+        notify(STOPPING)
+        log.info("ending: %s; the arena is %s", reason, "removed" if config.ephemeral else "kept")
+
+
+def _open_directory(paths: InstancePaths, group_id: int) -> None:
+    """Let the group into a runtime directory that is ours (0750); another's is as its owner wants it."""
+    status = paths.directory.stat()
+    if status.st_uid == os.geteuid():
+        os.chown(paths.directory, -1, group_id)
+        paths.directory.chmod(stat.S_IMODE(status.st_mode) | 0o050)
+
+
+def _set_up_logging(level: str) -> None:
+    """One line a fact on stderr; systemd's journal adds the time itself."""
+    in_journal = "JOURNAL_STREAM" in os.environ
+    logging.basicConfig(
+        level=level.upper(),
+        format="%(levelname)s %(message)s" if in_journal else "%(asctime)s timerd %(levelname)s %(message)s",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,468 @@
+"""Makes an arena, or opens the one that is there. From then on only the core writes it.
+
+    plan_arena      sizes of the regions, from the capacity
+    format_arena    the bytes of an empty arena: header, region table, labels; the layout version last
+    open_or_create  POSIX shared memory or a file, whichever the configuration says; attached if it fits, else refused
+
+An arena that is made anew is always a new object under the old name: a worker that still maps the old one keeps it, and
+finds by the incarnation that it is another (an arena that shrinks under a reader would be a SIGBUS).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import grp
+import mmap
+import os
+import secrets
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import posix_ipc
+
+from timerd_shm import layout
+from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
+from timerd_shm.errors import (
+    ArenaNotReadyError,
+    ArenaTruncatedError,
+    InstanceRunningError,
+    InvalidConfigError,
+    LayoutMismatchError,
+    ResourceLimitError,
+)
+from timerd_shm.fields import fields, offset_of, size_of, struct_of, unpack
+from timerd_shm.layout import ArenaHeader, ClientRecord, CounterLabel, PurgatoryRecord, Region, RegionRecord
+from timerd_shm.limits import (
+    ANSWERS_PER_CLIENT_MAX,
+    CLIENTS_MAX,
+    GROUPS_MAX,
+    OUTCOMES_PER_CLIENT_MAX,
+    PURGATORIES_MAX,
+    RING_EVENTS_DEFAULT,
+    RING_VALUE_BYTES,
+    SETTLED_IDS_KEPT_NS,
+    TICK_NS_DEFAULT,
+)
+from timerd_shm.rundir import SHM_DIRECTORY, ArenaPlace, InstancePaths, boot_id, process_start_ticks
+
+from .config import Config
+
+ANSWERS_DEFAULT = 16_384
+ERRORS_DEFAULT = 64
+LABELS = layout.PURGATORY_COUNTERS_MAX + layout.DAEMON_COUNTERS_MAX
+PURGATORY_DEFAULT = b"default"
+ATTACHED = "attached"
+# Words of the header that a configuration may change in an arena that is there.
+CONFIGURED = (
+    "ring_bytes_max",
+    "ids_kept_ns",
+    "quota_operations",
+    "quota_watermarks",
+    "quota_bytes",
+    "quota_outcomes",
+    "quota_answers",
+)
+VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
+
+
+class ArenaPlan(NamedTuple):
+    """What an arena is to be: its regions in order, its size in bytes, and the words of its header that are chosen."""
+
+    capacity: int
+    regions: tuple[RegionRecord, ...]
+    size: int
+    tick_ns: int
+    ring_bytes_max: int
+    ids_kept_ns: int
+    quota_operations: int
+    quota_watermarks: int
+    quota_bytes: int
+    quota_outcomes: int
+    quota_answers: int
+
+
+def plan_arena(
+    capacity: int,
+    *,
+    nodes: int | None = None,
+    keys: int | None = None,
+    blocks: int | None = None,
+    ids: int | None = None,
+    ring_events: int = RING_EVENTS_DEFAULT,
+    ring_bytes: int = RING_VALUE_BYTES,
+    answers: int | None = None,
+    clients: int = CLIENTS_MAX,
+    groups: int = GROUPS_MAX,
+    purgatories: int = PURGATORIES_MAX,
+    errors: int = ERRORS_DEFAULT,
+    tick_ns: int = TICK_NS_DEFAULT,
+    ids_kept_ns: int = SETTLED_IDS_KEPT_NS,
+    quota_operations: int | None = None,
+    quota_watermarks: int | None = None,
+    quota_bytes: int | None = None,
+    quota_outcomes: int = OUTCOMES_PER_CLIENT_MAX,
+    quota_answers: int = ANSWERS_PER_CLIENT_MAX,
+) -> ArenaPlan:
+    """Sizes for `capacity` operations; what is None is made from it. All are numbers of records unless they say bytes.
+
+    The default capacity stays under 62 MiB, so that it fits a container's 64 MiB of /dev/shm.
+    """
+    assert ring_events & (ring_events - 1) == 0, f"ring_events={ring_events} is not a power of two"
+    nodes = 3 * capacity // 2 if nodes is None else nodes
+    keys = capacity if keys is None else keys
+    blocks = max(3 * capacity // 4, 1) if blocks is None else blocks
+    ids = max(capacity // 2, 1) if ids is None else ids
+    answers = min(ANSWERS_DEFAULT, 4 * capacity) if answers is None else answers
+    counts: dict[Region, int] = {
+        Region.OPS: capacity,
+        Region.NODES: nodes,
+        Region.KEYS: keys,
+        Region.BLOCKS: blocks,
+        Region.CLIENTS: clients,
+        Region.LEVELS: layout.LEVELS,
+        Region.BUCKETS: layout.LEVELS * layout.BUCKETS,
+        Region.EVENTS: ring_events,
+        Region.SLOTS: ring_events,
+        Region.KEY_TABLE: power_of_two(keys),  # two heads a record
+        Region.HANDLES: power_of_two(2 * max(capacity, 8)),  # at most half full; 16 make one probing group
+        Region.IDS: ids,
+        Region.ID_TABLE: power_of_two(max(ids // 2, 1)),
+        Region.ANSWERS: answers,
+        Region.GROUPS: groups,
+        Region.PURGATORIES: purgatories,
+        Region.PURGATORY_COUNTERS: purgatories * layout.PURGATORY_COUNTERS_MAX,
+        Region.DAEMON_COUNTERS: layout.DAEMON_COUNTERS_MAX,
+        Region.HISTOGRAMS: purgatories * len(layout.Histogram),
+        Region.COUNTER_LABELS: LABELS,
+        Region.ERRORS: errors,
+    }
+    regions: list[RegionRecord] = []
+    offset = layout.HEADER_SIZE
+    for region, record in layout.REGION_RECORDS.items():
+        link = layout.FREE_LINKS.get(region)
+        free_link = offset_of(record, link) if link else 0
+        regions.append(RegionRecord(offset, size_of(record), counts[region], 0, 0, 0, free_link))
+        offset += aligned(counts[region] * size_of(record))
+    return ArenaPlan(
+        capacity,
+        tuple(regions),
+        offset,
+        tick_ns,
+        ring_bytes,
+        ids_kept_ns,
+        quota_operations or max(capacity // 2, 1),
+        quota_watermarks or max(keys // 2, 1),
+        quota_bytes or max(blocks * layout.BLOCK_DATA // 2, 1),
+        quota_outcomes,
+        min(quota_answers, answers),
+    )
+
+
+def plan_of(config: Config) -> ArenaPlan:
+    """The plan that a configuration asks for. Raises InvalidConfigError when its parts do not fit each other."""
+    if config.nodes is not None and config.nodes < config.capacity:
+        raise InvalidConfigError(
+            f"nodes = {config.nodes} is below capacity = {config.capacity}: an operation has at least one watch node"
+        )
+    return plan_arena(
+        config.capacity,
+        nodes=config.nodes,
+        keys=config.keys,
+        blocks=config.blocks,
+        ids=config.ids,
+        ring_events=config.ring_events,
+        ring_bytes=config.ring_bytes,
+        clients=config.clients,
+        tick_ns=config.tick,
+        ids_kept_ns=config.settled_ids_kept,
+        quota_operations=config.quota_operations,
+        quota_watermarks=config.quota_watermarks,
+        quota_bytes=config.quota_bytes,
+        quota_outcomes=config.quota_outcomes,
+        quota_answers=config.quota_answers,
+    )
+
+
+def format_arena(
+    view: memoryview,
+    plan: ArenaPlan,
+    *,
+    instance: str = "default",
+    boot: bytes = bytes(16),
+    incarnation: int | None = None,
+    hash_seed: int | None = None,
+    wall_ns: int = 0,
+) -> None:
+    """Write an empty arena into `view`, which is all zero and has `plan.size` bytes. What is derived, the core makes.
+
+    `incarnation` and `hash_seed` are random unless a test gives them.
+    """
+    assert len(view) == plan.size, f"len(view)={len(view)}; plan.size={plan.size}"
+    nothing = unpack(ArenaHeader, bytes(size_of(ArenaHeader)))
+    header = nothing._replace(
+        magic=layout.MAGIC,
+        fingerprint=layout.fingerprint(),
+        header_size=layout.HEADER_SIZE,
+        incarnation=secrets.randbits(64) or 1 if incarnation is None else incarnation,
+        size=plan.size,
+        hash_seed=secrets.randbits(64) if hash_seed is None else hash_seed,
+        boot_id=boot,
+        tick_ns=plan.tick_ns,
+        instance=instance.encode(),
+        created_wall_ns=wall_ns,
+        region_count=len(plan.regions),
+        tail=1,  # empty: after the newest
+        **{name: getattr(plan, name) for name in CONFIGURED},
+    )
+    struct_of(ArenaHeader).pack_into(view, 0, *header)
+    row = struct_of(RegionRecord)
+    for region in Region:
+        record = plan.regions[region]
+        if region is Region.PURGATORIES:
+            record = record._replace(high_water=1, in_use=1)
+        row.pack_into(view, layout.REGIONS_OFFSET + region * row.size, *record)
+    first = PurgatoryRecord(1, len(PURGATORY_DEFAULT), 0, 0, PURGATORY_DEFAULT)
+    struct_of(PurgatoryRecord).pack_into(view, plan.regions[Region.PURGATORIES].offset, *first)
+    write_labels(view, plan.regions[Region.COUNTER_LABELS])
+    with view.cast("Q") as words:
+        words[VERSION_WORD] = layout.LAYOUT_VERSION
+
+
+def write_labels(view: memoryview, region: RegionRecord) -> None:
+    """Names and units of this daemon's counters: an arena may be older than the daemon that attaches to it."""
+    label = struct_of(CounterLabel)
+    row = 0
+    for scope, table in ((1, PURGATORY_COUNTERS), (2, DAEMON_COUNTERS)):
+        for index, counter in enumerate(table):
+            offset = region.offset + row * label.size
+            label.pack_into(view, offset, scope, index, counter.name.encode(), counter.unit.encode())
+            row += 1
+
+
+def check_arena(view: memoryview, plan: ArenaPlan, boot: bytes) -> None:
+    """Whether this daemon may attach to the arena in `view`.
+
+    Raises ArenaNotReadyError (its maker has not finished, or it is of another boot, so nothing in it has a meaning any
+    more), ArenaTruncatedError, and LayoutMismatchError with both values where it can never be attached.
+    """
+    if not any(view[: layout.HEADER_SIZE]):
+        raise ArenaNotReadyError("whoever made the arena did not begin to write it")
+    if len(view) < layout.HEADER_SIZE:
+        raise LayoutMismatchError(
+            f"there are {len(view)} bytes, which are no arena: its header has {layout.HEADER_SIZE}"
+        )
+    header = unpack(ArenaHeader, view)
+    if header.layout_version == 0 and header.magic == layout.MAGIC:
+        raise ArenaNotReadyError("whoever made the arena did not finish")
+    for what, found, wanted in (
+        ("magic", header.magic, layout.MAGIC),
+        ("layout version", header.layout_version, layout.LAYOUT_VERSION),
+        ("fingerprint", f"0x{header.fingerprint:08x}", f"0x{layout.fingerprint():08x}"),
+    ):
+        if found != wanted:
+            raise LayoutMismatchError(f"the arena's {what} is {found!r}, and this daemon's {wanted!r}")
+    if len(view) < header.size:
+        raise ArenaTruncatedError(f"the arena has {len(view)} bytes, and its header says {header.size}")
+    if header.boot_id != boot:
+        raise ArenaNotReadyError("the arena is of another boot of this machine, so its times mean nothing any more")
+    row = struct_of(RegionRecord).size
+    for region in Region:
+        record = unpack(RegionRecord, view, layout.REGIONS_OFFSET + region * row)
+        if record.count != plan.regions[region].count:
+            raise LayoutMismatchError(
+                f"the arena has {record.count} records in {region.name}, and the configuration asks for "
+                f"{plan.regions[region].count}"
+            )
+    for what, found, wanted in (("size", header.size, plan.size), ("tick_ns", header.tick_ns, plan.tick_ns)):
+        if found != wanted:
+            raise LayoutMismatchError(f"the arena's {what} is {found}, and the configuration asks for {wanted}")
+
+
+class Arena:
+    """An arena that is mapped for writing, and locked against every other daemon, whatever its runtime directory."""
+
+    def __init__(self, descriptor: int, place: ArenaPlace, plan: ArenaPlan, news: str) -> None:
+        self.place = place
+        self.plan = plan
+        self.news = news  # a phrase for the log: made, made anew and why, or ATTACHED
+        self.memory = mmap.mmap(descriptor, plan.size)
+        self._descriptor = descriptor
+
+    def header(self) -> ArenaHeader:
+        """A snapshot of the header."""
+        with memoryview(self.memory) as view:
+            return unpack(ArenaHeader, view)
+
+    def client(self, slot: int) -> ClientRecord:
+        """A snapshot of a client's record."""
+        region = self.plan.regions[Region.CLIENTS]
+        assert 0 <= slot < region.count, f"slot={slot}; clients={region.count}"
+        with memoryview(self.memory) as view:
+            return unpack(ClientRecord, view, region.offset + slot * region.record_size)
+
+    def sign(self, pid: int, now_ns: int) -> None:
+        """Enter the daemon that serves this arena; pid 0 at a clean end."""
+        _store(self.memory, "start_ticks", (process_start_ticks(pid) or 0) if pid else 0)
+        if pid:
+            _store(self.memory, "attached_ns", now_ns)
+        _store(self.memory, "pid", pid)
+
+    def write_snapshot(self, path: Path, group_id: int | None = None) -> None:
+        """Copy the arena to `path` (0600, or 0640 for the group), replacing what is there. Raises OSError."""
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb", buffering=0) as file, memoryview(self.memory) as view:
+            _give_to_group(descriptor, group_id)
+            written = 0
+            while written < len(view):
+                written += file.write(view[written:])
+
+    def close(self) -> None:
+        """Unmap and unlock; the core has let go of the memory."""
+        self.memory.close()
+        os.close(self._descriptor)
+
+    def remove(self) -> None:
+        """Take the arena's name away; who maps it keeps it."""
+        self.place.path.unlink(missing_ok=True)
+
+
+def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_id: int | None = None) -> Arena:
+    """The instance's arena: the one that is there if it fits, else a new one. NAME.arena is the caller's to write.
+
+    Raises LayoutMismatchError and ArenaTruncatedError (never attached, never overwritten), InstanceRunningError when
+    another daemon has it, ResourceLimitError when the machine does not give it.
+    """
+    plan, boot = plan_of(config), boot_id()
+    if config.arena_file:
+        place = ArenaPlace("file", os.path.abspath(config.arena_file), 0)
+    else:
+        place = ArenaPlace("shm", paths.shm_name, 0)
+    descriptor = _open_locked(place)
+    try:
+        news = "made"
+        if os.fstat(descriptor).st_size:
+            try:
+                _check_descriptor(descriptor, plan, boot)
+            except ArenaNotReadyError as error:
+                news = f"made anew: {error}"
+            except (LayoutMismatchError, ArenaTruncatedError) as error:
+                raise type(error)(
+                    f"{place.path}: {error}: start with what it was made with, or remove it "
+                    f"(`timerctl destroy --instance {paths.instance}`)"
+                ) from None
+            else:
+                news = ATTACHED
+        if news != ATTACHED:
+            if os.fstat(descriptor).st_size:
+                place.path.unlink(missing_ok=True)
+                old, descriptor = descriptor, _open_locked(place)
+                os.close(old)
+            _reserve(descriptor, place, plan)
+            with mmap.mmap(descriptor, plan.size) as memory, memoryview(memory) as view:
+                format_arena(view, plan, instance=paths.instance, boot=boot, wall_ns=wall_ns)
+        _give_to_group(descriptor, group_id)
+        arena = Arena(descriptor, place, plan, news)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    arena.place = place._replace(incarnation=arena.header().incarnation)
+    if news == ATTACHED:
+        _refresh(arena)
+    return arena
+
+
+def group_id_of(name: str) -> int:
+    """The id of a unix group. Raises InvalidConfigError."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise InvalidConfigError(f"unix-group = {name!r}: no such group (`groupadd {name}` makes it)") from None
+
+
+def power_of_two(least: int) -> int:
+    """The smallest power of two that is not less than `least`, which is at least 1."""
+    return 1 << (least - 1).bit_length()
+
+
+def aligned(size: int) -> int:
+    """`size` rounded up to where the next region may begin."""
+    return -(-size // layout.REGION_ALIGN) * layout.REGION_ALIGN
+
+
+def _open_locked(place: ArenaPlace) -> int:
+    """A descriptor of the arena's object, made (0600, empty) if it is not there, and locked."""
+    while True:
+        try:
+            if place.kind == "shm":
+                descriptor: int = posix_ipc.SharedMemory(place.name, posix_ipc.O_CREAT, mode=0o600).fd
+            else:
+                descriptor = os.open(place.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except (OSError, posix_ipc.Error) as error:
+            raise ResourceLimitError(f"the arena {place.path} cannot be opened: {error}") from None
+        try:
+            if os.fstat(descriptor).st_uid != os.geteuid():
+                raise ResourceLimitError(
+                    f"the arena {place.path} belongs to uid {os.fstat(descriptor).st_uid}, and this is "
+                    f"{os.geteuid()}: remove it, or give this daemon another --instance"
+                )
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InstanceRunningError(
+                    f"another daemon uses the arena {place.path}: stop it first, or give this one another --instance"
+                ) from None
+            if _names(place.path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its last daemon removed it between open and lock: again
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _check_descriptor(descriptor: int, plan: ArenaPlan, boot: bytes) -> None:
+    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
+        check_arena(view, plan, boot)
+
+
+def _reserve(descriptor: int, place: ArenaPlace, plan: ArenaPlan) -> None:
+    """Give the object its size and its pages: ftruncate beyond what is there succeeds, and SIGBUS comes later."""
+    try:
+        os.posix_fallocate(descriptor, 0, plan.size)
+    except OSError as error:
+        file_system = os.fstatvfs(descriptor)
+        free = file_system.f_bavail * file_system.f_frsize
+        place.path.unlink(missing_ok=True)
+        where = SHM_DIRECTORY if place.kind == "shm" else place.path.parent
+        raise ResourceLimitError(
+            f"the arena of {plan.capacity} operations needs {plan.size} bytes, and {where} has {free} free "
+            f"({error.strerror}): lower --capacity or --ring-events, enlarge {where}, or use --arena-file elsewhere"
+        ) from None
+
+
+def _give_to_group(descriptor: int, group_id: int | None) -> None:
+    if group_id is not None:
+        os.fchown(descriptor, -1, group_id)
+    os.fchmod(descriptor, 0o600 if group_id is None else 0o640)
+
+
+def _refresh(arena: Arena) -> None:
+    """What may change in an arena that is there: what is configured, and the labels of the counters."""
+    for name in CONFIGURED:
+        _store(arena.memory, name, getattr(arena.plan, name))
+    with memoryview(arena.memory) as view:
+        write_labels(view, arena.plan.regions[Region.COUNTER_LABELS])
+
+
+def _store(memory: mmap.mmap, name: str, value: int) -> None:
+    """Store one number of the header."""
+    field = next(field for field in fields(ArenaHeader) if field.name == name)
+    struct.pack_into("<" + field.storage.code, memory, field.offset, value)

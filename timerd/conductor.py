@@ -1,0 +1,455 @@
+"""The conductor: everything the daemon does, as a function of (state, now, messages).
+
+A turn takes the time once and does, in this order, a bounded amount of each:
+
+    subscriptions, commands     an event read in a turn wins over a deadline in it
+    resume                      long deliveries, acknowledgements and orphans that a bound has cut
+    wheel                       expiries, sweeps; not during a gap (below)
+    reports, duties             outcomes out; heartbeats, reminders, the dead
+
+A *long event* is delivered over several turns. Until it is done the core answers UNFINISHED to commands, which then
+wait here in order; acknowledgements, questions and hellos go on. The same goes for a frame that needs more than its
+share of a turn. When enough of them wait, the command socket is not read any more, until they drain.
+
+A *gap* is a turn that starts a second late, or the first one: the process was stopped, or starved, and what happened
+meanwhile stands in the sockets. They are read until dry, 100 ms at most, before the wheel moves.
+
+One thread calls this. Time, network, core and snapshots are passed in; nothing here blocks, and nothing that comes from
+a client makes do_work() raise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from timerd_shm.counters import DAEMON_COUNTERS, index_of
+from timerd_shm.errors import (
+    MalformedError,
+    NotSupportedError,
+    ResourceLimitError,
+    SessionGoneError,
+    TimerdError,
+    UnsupportedVersionError,
+)
+from timerd_shm.fields import struct_of
+from timerd_shm.limits import ANNOUNCE_FIRST_NS, COMMANDS_PER_FRAME_MAX, GAP_NS, HEARTBEAT_NS
+from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
+
+from .clock import Clock
+from .core import APPLIED, EXPECTED, MALFORMED, NEVER, UNFINISHED, Core
+from .messages import HEADER_SIZE, Query, bare_header, message_frame, purgatory_name, read_hello, read_query
+from .sessions import Session, Sessions
+from .transport import Transport
+
+# A turn is bounded in records touched (operations, watchers, buckets). Reading, resuming and the wheel may each touch
+# RECORDS_PER_STEP of them. A frame is granted its share by what it says it holds; one that needs more waits its turn.
+RECORDS_PER_STEP = 65_536
+RECORDS_PER_FRAME = 512
+RECORDS_PER_COMMAND = 8
+SUBSCRIPTIONS_PER_TURN = 64
+WAITING_FRAMES_MAX = 256  # commands behind a long event; beyond it the socket is not read
+WAITING_BYTES_MAX = 16 << 20
+GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
+DRY_NS = 5_000_000  # the sockets are dry when nothing came for so long: libzmq's thread was stopped as well
+LOGGED_ERRORS_MAX = 64
+
+GAPS = index_of(DAEMON_COUNTERS, "gaps")
+FRAMES_IN = index_of(DAEMON_COUNTERS, "frames_in")
+FRAMES_OUT = index_of(DAEMON_COUNTERS, "frames_out")
+FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
+FRAMES_UNKNOWN_SESSION = index_of(DAEMON_COUNTERS, "frames_unknown_session")
+EMPTY_WAKEUPS = index_of(DAEMON_COUNTERS, "empty_wakeups")
+TURNS_CUT = index_of(DAEMON_COUNTERS, "turns_cut")
+TURN_NS_MAX = index_of(DAEMON_COUNTERS, "turn_ns_max")
+BUSY_NS = index_of(DAEMON_COUNTERS, "busy_ns")
+ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")
+ASKED_AGAIN = index_of(DAEMON_COUNTERS, "asked_again")
+
+HEADER = struct_of(CommandHeader)
+REPORT = struct_of(ReportHeader)
+
+log = logging.getLogger("timerd")
+
+
+class Waiting(NamedTuple):
+    """A frame behind a long event, or one that was applied in part."""
+
+    session: Session
+    frame: bytes
+
+
+class Conductor:
+    """See the module. `take_snapshot` writes a copy of the arena and returns its path; it may raise OSError."""
+
+    def __init__(
+        self,
+        core: Core,
+        transport: Transport,
+        clock: Clock,
+        sessions: Sessions,
+        *,
+        take_snapshot: Callable[[], str],
+        lease_ns: int,
+        pid: int,
+        now_ns: int,
+        records_per_step: int = RECORDS_PER_STEP,
+    ) -> None:
+        self._core = core
+        self._transport = transport
+        self._clock = clock
+        self._sessions = sessions
+        self._take_snapshot = take_snapshot
+        self._records = records_per_step
+        self._welcome = {"heartbeat_ns": HEARTBEAT_NS, "lease_ns": lease_ns, "daemon_pid": pid}
+        self._incarnation = core.incarnation
+        self._waiting: deque[Waiting] = deque()
+        self._waiting_bytes = 0
+        self._questions: deque[tuple[Session, int]] = deque()  # snapshots to take after the turn
+        self._frames_out = 0
+        self._errors: set[tuple[int, str]] = set()
+        self._cut = False  # a bound was reached, or something is left: the next turn follows at once
+        # The first turn is a gap: clients may have sent while no daemon was there.
+        self._gap_until_ns = now_ns + GAP_READ_NS
+        self._heard_ns = now_ns
+        self.due_ns = now_ns
+
+    @property
+    def in_gap(self) -> bool:
+        """Whether the wheel still waits for the sockets to be dry."""
+        return self._gap_until_ns != NEVER
+
+    def do_work(self, now_ns: int) -> int:
+        """One turn. Returns the amount of work (frames and records); `due_ns` says when the next one is due."""
+        core = self._core
+        due_ns, self.due_ns = self.due_ns, NEVER
+        if due_ns != NEVER and now_ns - due_ns >= GAP_NS:
+            core.count(GAPS)
+            log.warning("gap: a turn began %d ms late; reading the sockets first", (now_ns - due_ns) // 1_000_000)
+            self._gap_until_ns = now_ns + GAP_READ_NS
+            self._heard_ns = now_ns
+        self._frames_out = 0
+        self._cut = False
+        core.begin_turn(now_ns)
+        work = self._accept_subscriptions(now_ns)
+        frames = self._read_commands(now_ns)
+        if core.resume(now_ns, self._records):
+            self._cut = True
+        if frames:
+            self._heard_ns = now_ns
+        self._end_gap(now_ns)
+        if not self.in_gap and core.advance(now_ns, self._records):
+            self._cut = True
+        self._publish_reports(now_ns)
+        self._do_duties(now_ns)
+        work += frames + self._frames_out + core.end_turn(now_ns)
+        self._answer_snapshots(now_ns)
+        self._close_turn(now_ns, due_ns, work)
+        return work
+
+    # Commands ---------------------------------------------------------------------------------------------------------
+
+    def _read_commands(self, now_ns: int) -> int:
+        """Apply what waits, then what the socket has, up to a turn's bounds; the frames dealt with."""
+        budget = self._records
+        frames = 0
+        while self._waiting and budget > 0:
+            session, frame = self._waiting[0]
+            if not self._apply_waiting(session, frame, now_ns):
+                self._cut = True
+                break
+            self._waiting.popleft()
+            self._waiting_bytes -= len(frame)
+            budget -= self._share(HEADER.unpack_from(frame)[3])
+            frames += 1
+        if budget <= 0 or self._is_full():
+            self._cut = True
+            return frames
+        received = 0
+        for routing, frame in self._transport.receive(self._records):
+            received += 1
+            budget -= self._take_frame(routing, frame, now_ns)
+            if budget <= 0 or self._is_full():
+                self._cut = True
+                break
+        if received:
+            self._core.count(FRAMES_IN, received)
+        return frames + received
+
+    def _share(self, commands: int) -> int:
+        """Records that a frame with so many commands may touch in this turn."""
+        return min(RECORDS_PER_FRAME + RECORDS_PER_COMMAND * commands, self._records)
+
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= WAITING_FRAMES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX
+
+    def _take_frame(self, routing: bytes, frame: bytes, now_ns: int) -> int:
+        """Deal with one frame; what it takes off the turn's budget of records."""
+        count: int
+        if len(frame) < HEADER_SIZE:
+            short = MalformedError(f"a frame has {len(frame)} bytes, and its header {HEADER_SIZE}")
+            self._refuse(routing, short, now_ns)
+            return RECORDS_PER_FRAME
+        version, kind, _, count, incarnation, secret, _, outcome, answer = HEADER.unpack_from(frame)
+        if version != PROTOCOL_VERSION:
+            other = UnsupportedVersionError(f"a frame of protocol {version}; this daemon has {PROTOCOL_VERSION}")
+            self._refuse(routing, other, now_ns)
+            return RECORDS_PER_FRAME
+        if kind == UpKind.HELLO:
+            self._greet(routing, secret, frame, now_ns)
+            return RECORDS_PER_FRAME
+        session = self._sessions.by_secret.get(secret)
+        if session is None or incarnation != self._incarnation:
+            session = self._sessions.find(secret) if incarnation == self._incarnation else None
+            if session is None:
+                self._core.count(FRAMES_UNKNOWN_SESSION)
+                self._send(routing, self._header(DownKind.HELLO_FIRST, now_ns))
+                return RECORDS_PER_FRAME
+        session.routing = routing
+        self._core.heard(session.slot, now_ns)
+        if (outcome, answer) != session.received:
+            self._sessions.heard(session, (outcome, answer), now_ns)
+        if kind == UpKind.COMMANDS:
+            if count > COMMANDS_PER_FRAME_MAX:
+                error = MalformedError(f"a frame says {count} commands; at most {COMMANDS_PER_FRAME_MAX} fit")
+                self._refuse(routing, error, now_ns, session)
+                return RECORDS_PER_FRAME
+            if self._waiting:
+                self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
+                self._let_wait(session, frame)
+            elif not self._apply(session, frame, count, now_ns):
+                self._let_wait(session, frame)
+            return self._share(count)
+        self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
+        if kind == UpKind.BYE and self._waiting:
+            self._let_wait(session, frame)
+        elif kind == UpKind.ASK:
+            self._core.count(ASKED_AGAIN)
+            self._send(routing, self._core.report(session.slot, outcome, answer, now_ns))
+        elif kind == UpKind.QUERY:
+            self._answer(session, frame, now_ns)
+        elif kind == UpKind.BYE:
+            self._end(session, now_ns)
+        elif kind != UpKind.ACK:
+            self._refuse(routing, MalformedError(f"a frame is of kind {kind}, which there is not"), now_ns, session)
+        return RECORDS_PER_FRAME
+
+    def _apply_waiting(self, session: Session, frame: bytes, now_ns: int) -> bool:
+        """A frame that has waited; False if it has to wait on."""
+        if self._sessions.at(session.slot) is not session:
+            return True  # its client has ended meanwhile
+        _, kind, _, count, *_ = HEADER.unpack_from(frame)
+        if kind == UpKind.BYE:
+            self._end(session, now_ns)
+            return True
+        return self._apply(session, frame, count, now_ns)
+
+    def _apply(self, session: Session, frame: bytes, count: int, now_ns: int) -> bool:
+        """Apply a frame of commands; False if it has to wait: a long event is delivered, or its share is used up."""
+        status = self._core.apply(session.slot, frame, now_ns, self._share(count))
+        if status == APPLIED:
+            return True
+        if status == UNFINISHED:
+            self._cut = True
+            return False
+        if status == EXPECTED:
+            self._tell_expected(session, now_ns)
+        else:
+            assert status == MALFORMED, f"status={status}"
+            error = MalformedError("a command ends where it should not, or names what there is not")
+            self._refuse(session.routing, error, now_ns, session)
+        return True
+
+    def _end(self, session: Session, now_ns: int) -> None:
+        log.debug("client %d says goodbye", session.slot)
+        self._sessions.close(session, now_ns)
+
+    def _let_wait(self, session: Session, frame: bytes) -> None:
+        self._waiting.append(Waiting(session, frame))
+        self._waiting_bytes += len(frame)
+        self._cut = True
+
+    def _tell_expected(self, session: Session, now_ns: int) -> None:
+        """Say which command is the next one: once for the many that were in flight behind a lost one."""
+        applied = self._core.last_command(session.slot)
+        if applied != session.told_applied or now_ns - session.told_ns >= ANNOUNCE_FIRST_NS:
+            session.told_applied, session.told_ns = applied, now_ns
+            self._send(session.routing, self._empty_report(session, now_ns, DownKind.EXPECTED))
+
+    # Hellos and questions ---------------------------------------------------------------------------------------------
+
+    def _greet(self, routing: bytes, shown: bytes, frame: bytes, now_ns: int) -> None:
+        """A hello: WELCOME, SESSION_GONE or ERROR. Nothing is half done: what can be refused is refused first."""
+        core, sessions = self._core, self._sessions
+        try:
+            hello = read_hello(frame)
+            purgatories = {name: core.purgatory(name.encode()) for name in hello.purgatories}
+            session = sessions.hello(hello, shown, now_ns=now_ns, wall_ns=self._clock.wall_ns())
+        except SessionGoneError:
+            self._send(routing, self._header(DownKind.SESSION_GONE, now_ns))
+            return
+        except TimerdError as error:
+            self._refuse(routing, error, now_ns)
+            return
+        session.routing = routing
+        log.debug("client %d: %s (pid %d) says hello", session.slot, hello.name.decode(), session.process.pid)
+        header = self._header(DownKind.WELCOME, now_ns, session)
+        message = {
+            "session": session.secret,
+            "slot": session.slot,
+            "topic": session.topic,
+            "applied": core.last_command(session.slot),
+            "shared_clock": sessions.shares_clock(hello),
+            "purgatories": purgatories,
+            "unknown": core.unknown_waits(session.slot, hello.waits),
+            "newest": core.newest,
+            "now_ns": now_ns,
+            **self._welcome,
+        }
+        self._send(routing, message_frame(header, message))
+
+    def _answer(self, session: Session, frame: bytes, now_ns: int) -> None:
+        number: int | None = None
+        try:
+            query = read_query(frame)
+            number = query.number
+            if query.query == "snapshot":
+                self._questions.append((session, number))
+                return
+            result = {"id": number, **self._result(query, now_ns)}
+        except TimerdError as error:
+            self._refuse(session.routing, error, now_ns, session, number)
+            return
+        self._send(session.routing, message_frame(self._header(DownKind.RESULT, now_ns, session), result))
+
+    def _result(self, query: Query, now_ns: int) -> dict[str, Any]:
+        match query.query:
+            case "purgatory":
+                return {"index": self._core.purgatory(purgatory_name(query.name).encode())}
+            case "mark":
+                return {"newest": self._core.newest}
+            case "ping":
+                return {"now_ns": now_ns}
+        raise NotSupportedError("a query that this daemon does not know; it knows purgatory, mark, ping and snapshot")
+
+    def _answer_snapshots(self, now_ns: int) -> None:
+        """After the turn, when the arena is at rest: one copy answers all who asked."""
+        if not self._questions:
+            return
+        path: str | None = None
+        try:
+            path = self._take_snapshot()
+        except OSError as failure:
+            error = ResourceLimitError(f"the snapshot cannot be written: {failure.strerror}")
+        while self._questions:
+            session, number = self._questions.popleft()
+            if self._sessions.at(session.slot) is not session:
+                continue  # it has asked, and ended
+            if path is None:
+                self._refuse(session.routing, error, now_ns, session, number)
+            else:
+                header = self._header(DownKind.RESULT, now_ns, session)
+                self._send(session.routing, message_frame(header, {"id": number, "path": path}))
+
+    # What goes out ----------------------------------------------------------------------------------------------------
+
+    def _accept_subscriptions(self, now_ns: int) -> int:
+        """Give each subscriber that shows a session the topic of its client. Anything else is ignored, and counted."""
+        taken = 0
+        for message in self._transport.subscriptions(SUBSCRIPTIONS_PER_TURN):
+            taken += 1
+            if message[:1] != b"\x01":
+                continue  # an unsubscription, or the end of a subscriber
+            session = self._sessions.find(message[1:])
+            if session is None:
+                self._core.count(FRAMES_UNKNOWN_SESSION)
+                continue
+            self._transport.subscribe(session.topic.to_bytes(8, "little"))
+            session.subscribed = True
+            self._publish(session, self._empty_report(session, now_ns), now_ns)
+        if taken == SUBSCRIPTIONS_PER_TURN:
+            self._cut = True
+        return taken
+
+    def _publish_reports(self, now_ns: int) -> None:
+        for slot, frame in self._core.reports(now_ns):
+            session = self._sessions.at(slot)
+            # Who has not subscribed yet hears the newest number when it does, and asks.
+            if session is not None and session.subscribed:
+                self._publish(session, frame, now_ns)
+        if self._core.has_reports():
+            self._cut = True
+
+    def _do_duties(self, now_ns: int) -> None:
+        sessions = self._sessions
+        if now_ns < sessions.due_ns:
+            return
+        for session in sessions.unacknowledged(now_ns):
+            self._core.count(ANNOUNCEMENTS)
+            self._publish(session, self._empty_report(session, now_ns), now_ns)
+        for session in sessions.silent(now_ns):
+            self._publish(session, self._empty_report(session, now_ns), now_ns)
+        for session in sessions.take_dead():
+            log.info("client %d (pid %d) has ended", session.slot, session.process.pid)
+            sessions.close(session, now_ns)
+            self._cut = True
+
+    def _publish(self, session: Session, frame: bytes, now_ns: int) -> None:
+        self._transport.publish(frame)
+        self._sessions.published(session, now_ns)
+        self._frames_out += 1
+
+    def _send(self, routing: bytes, frame: bytes) -> None:
+        self._transport.send(routing, frame)
+        self._frames_out += 1
+
+    def _refuse(
+        self, routing: bytes, error: TimerdError, now_ns: int, session: Session | None = None, number: int | None = None
+    ) -> None:
+        """Answer with the error's code, count it and note it. Its message holds no payload and no session."""
+        message = str(error)
+        if isinstance(error, MalformedError | UnsupportedVersionError):
+            self._core.count(FRAMES_MALFORMED)
+        self._core.log_error(error.code, message.encode(), self._clock.wall_ns())
+        if (error.code, message) not in self._errors and len(self._errors) < LOGGED_ERRORS_MAX:
+            self._errors.add((error.code, message))
+            log.warning("refused: %s: %s", type(error).__name__, message)
+        answer = {"code": int(error.code), "message": message, "id": number}
+        self._send(routing, message_frame(self._header(DownKind.ERROR, now_ns, session), answer))
+
+    def _header(self, kind: DownKind, now_ns: int, session: Session | None = None) -> bytes:
+        applied = self._core.last_command(session.slot) if session else 0
+        topic = session.topic if session else 0
+        return bare_header(kind, self._incarnation, self._core.newest, now_ns, topic, applied)
+
+    def _empty_report(self, session: Session, now_ns: int, kind: DownKind = DownKind.REPORT) -> bytes:
+        """A report that covers nothing, but says what is newest."""
+        report = ReportHeader._make(REPORT.unpack_from(self._core.report(session.slot, NEVER, NEVER, now_ns, kind)))
+        newest = report.outcome_newest
+        return REPORT.pack(*report._replace(outcome_first=newest + 1, outcome_last=newest, answer_previous=0))
+
+    # The turn itself --------------------------------------------------------------------------------------------------
+
+    def _end_gap(self, now_ns: int) -> None:
+        if self.in_gap and (now_ns >= self._gap_until_ns or now_ns - self._heard_ns >= DRY_NS):
+            self._gap_until_ns = NEVER
+
+    def _close_turn(self, now_ns: int, due_ns: int, work: int) -> None:
+        """Count the turn, and say when the next one is due."""
+        core = self._core
+        if self._frames_out:
+            core.count(FRAMES_OUT, self._frames_out)
+        if self._cut:
+            core.count(TURNS_CUT)
+            self.due_ns = now_ns
+        elif self.in_gap:
+            self.due_ns = min(self._gap_until_ns, self._heard_ns + DRY_NS)
+        else:
+            self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns)
+        if not work and now_ns >= due_ns:
+            core.count(EMPTY_WAKEUPS)
+        took_ns = self._clock.now_ns() - now_ns
+        core.count(BUSY_NS, took_ns)
+        core.count_max(TURN_NS_MAX, took_ns)

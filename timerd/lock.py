@@ -1,0 +1,58 @@
+"""One daemon for an instance: the lock on NAME.lock, held from before the first file is made until after the last."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from timerd_shm.errors import InstanceRunningError, ResourceLimitError
+from timerd_shm.rundir import InstancePaths
+
+ATTEMPTS = 20
+PAUSE_S = 0.01  # who only looks whether a daemon runs (rundir.daemon_running) holds the lock for a moment
+
+
+class InstanceLock:
+    """flock on NAME.lock. The kernel releases it with the process, however that ends; the file is never unlinked.
+
+    Raises InstanceRunningError with the pid of the daemon that holds it, ResourceLimitError when it cannot be made.
+    """
+
+    def __init__(self, paths: InstancePaths, group_id: int | None = None) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._descriptor = os.open(paths.lock, flags, 0o600)
+        except OSError as error:
+            raise ResourceLimitError(f"the lock {paths.lock} cannot be opened: {error.strerror}") from None
+        try:
+            if not _locked(self._descriptor):
+                holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "not known"
+                raise InstanceRunningError(
+                    f"a daemon of instance {paths.instance!r} is running in {paths.directory} (pid {holder}): "
+                    "stop it first, or give this one another --instance"
+                )
+            if group_id is not None:
+                os.fchown(self._descriptor, -1, group_id)
+                os.fchmod(self._descriptor, 0o640)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def release(self) -> None:
+        """Let the next daemon in. Only after the sockets are closed: libzmq would unlink the successor's."""
+        os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    for attempt in range(ATTEMPTS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if attempt + 1 < ATTEMPTS:
+                time.sleep(PAUSE_S)
+    return False

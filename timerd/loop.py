@@ -1,0 +1,87 @@
+"""Runs the conductor on the machine: sleeps until a socket, the timer or a signal wants a turn.
+
+With nothing due and nothing coming the process sleeps without limit: the timerfd is armed for what is due next, and the
+timeouts of epoll and zmq, whole milliseconds, are not used. libzmq's descriptors are edge-triggered: what waits is
+asked for (EVENTS) after each turn, before sleeping, or the loop would spin or stall.
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+from .clock import Clock
+from .conductor import Conductor
+from .core import NEVER, Timer
+from .sd_notify import WATCHDOG, notify
+from .transport import ZmqTransport
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Loop:
+    """The daemon's one thread. `watchdog_ns` is the service manager's patience (0: it has none to keep)."""
+
+    def __init__(self, conductor: Conductor, transport: ZmqTransport, clock: Clock, *, watchdog_ns: int = 0) -> None:
+        self._conductor = conductor
+        self._transport = transport
+        self._clock = clock
+        self._timer = Timer()
+        self._ping_ns = watchdog_ns // 2
+        self._stopped_by = 0
+        self._bell, self._button = socket.socketpair()
+        self._poller = select.epoll()
+        for readable in (self._timer.fileno(), self._bell.fileno(), *transport.filenos()):
+            self._poller.register(readable, select.EPOLLIN)
+        # Now, not in run(): a signal that comes as soon as the daemon has said that it is ready must end it cleanly.
+        for each in (self._bell, self._button):
+            each.setblocking(False)
+        self._wakeup_before = signal.set_wakeup_fd(self._button.fileno(), warn_on_full_buffer=False)
+        self._handlers_before = {number: signal.signal(number, self._stop) for number in STOP_SIGNALS}
+
+    def run(self, is_over: Callable[[int], int]) -> str:
+        """Turn after turn until a stop signal comes, or until `is_over(now_ns)` gives 0; the reason, for the log.
+
+        Otherwise `is_over` says when it wants to be asked again (NEVER: only when something happens).
+        """
+        conductor, transport, now = self._conductor, self._transport, self._clock.now_ns
+        ping_at_ns = now() if self._ping_ns else NEVER
+        armed_ns = NEVER
+        while not self._stopped_by:
+            now_ns = now()
+            conductor.do_work(now_ns)
+            if now_ns >= ping_at_ns:
+                notify(WATCHDOG)
+                ping_at_ns = now_ns + self._ping_ns
+            over_ns = is_over(now_ns)
+            if not over_ns:
+                return "idle"
+            due_ns = min(conductor.due_ns, ping_at_ns, over_ns)
+            if due_ns <= now_ns or transport.has_input():
+                continue
+            if due_ns != armed_ns:
+                self._timer.arm(due_ns)
+                armed_ns = due_ns
+            for readable, _ in self._poller.poll():
+                if readable == self._timer.fileno():
+                    self._timer.read()
+                    armed_ns = NEVER
+                elif readable == self._bell.fileno():
+                    self._bell.recv(64)
+        return signal.Signals(self._stopped_by).name
+
+    def close(self) -> None:
+        """Close what this loop opened; signals mean what they meant before."""
+        for number, handler in self._handlers_before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._poller.close()
+        self._timer.close()
+        self._bell.close()
+        self._button.close()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopped_by = number

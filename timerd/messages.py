@@ -1,0 +1,166 @@
+"""The msgpack messages of clients, checked field by field: what comes from a socket is hostile until then.
+
+Raises MalformedError for what is not of the agreed form, and the error of the condition for what is but cannot be done.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import msgpack
+
+from timerd_shm.errors import InvalidNameError, MalformedError, NotSupportedError, UnsupportedVersionError
+from timerd_shm.fields import offset_of, size_of, struct_of
+from timerd_shm.layout import Orphans
+from timerd_shm.limits import FRAME_SIZE_MAX, NAME_PATTERN, NAME_SIZE_MAX, PURGATORIES_MAX
+from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader
+
+HEADER_SIZE = size_of(CommandHeader)
+U32_MAX = 0xFFFF_FFFF
+U64_MAX = 0xFFFF_FFFF_FFFF_FFFF
+MAP_FIELDS_MAX = 32
+TEXT_SIZE_MAX = 1_024
+WAITS_MAX = FRAME_SIZE_MAX // 8  # registrations that a hello can say it waits for
+
+Value = TypeVar("Value")
+
+
+class Hello(NamedTuple):
+    """Who a client is, and what it waits for."""
+
+    incarnation: bytes
+    name: bytes
+    pid: int
+    start_ticks: int
+    pid_namespace: int
+    time_namespace: int
+    boot_id: bytes
+    orphans: Orphans
+    waits: list[int]
+    purgatories: list[str]
+
+
+class Query(NamedTuple):
+    """A question, with the number that its answer carries."""
+
+    number: int
+    query: str
+    name: str
+
+
+def read_hello(frame: bytes) -> Hello:
+    """The hello in a frame."""
+    found = _read_map(frame)
+    protocol = _field(found, "protocol", int)
+    if protocol != PROTOCOL_VERSION:
+        raise UnsupportedVersionError(
+            f"the client speaks protocol version {protocol}, and this daemon {PROTOCOL_VERSION}: upgrade the older"
+        )
+    if found.get("group") is not None:
+        raise NotSupportedError("groups are not built yet: connect without group=")
+    orphans = _number(found, "orphans", U32_MAX)
+    if orphans not in (Orphans.CANCEL, Orphans.KEEP):
+        raise NotSupportedError(f"orphans policy {orphans} needs a group; those of this daemon are cancel and keep")
+    label = _field(found, "name", str)
+    name = label.encode()
+    if len(name) > NAME_SIZE_MAX or not label.isprintable():
+        raise InvalidNameError(f"the client's name has {len(name)} of {NAME_SIZE_MAX} bytes, or is not printable")
+    waits = _field(found, "waits", list)
+    if not all(type(number) is int and 0 <= number <= U64_MAX for number in waits):
+        raise MalformedError("hello: a member of 'waits' is not a command number")
+    purgatories = _field(found, "purgatories", list)
+    if len(purgatories) > PURGATORIES_MAX:
+        raise MalformedError(f"hello: {len(purgatories)} of {PURGATORIES_MAX} purgatories")
+    return Hello(
+        incarnation=_bytes(found, "incarnation", 16),
+        name=name,
+        pid=_number(found, "pid", U32_MAX),
+        start_ticks=_number(found, "start_ticks", U64_MAX),
+        pid_namespace=_number(found, "pid_namespace", U64_MAX),
+        time_namespace=_number(found, "time_namespace", U64_MAX),
+        boot_id=_bytes(found, "boot_id", 16),
+        orphans=Orphans(orphans),
+        waits=waits,
+        purgatories=[purgatory_name(name) for name in purgatories],
+    )
+
+
+def read_query(frame: bytes) -> Query:
+    """The query in a frame; `name` is empty where it has none."""
+    found = _read_map(frame)
+    name = found.get("name", "")
+    if not isinstance(name, str):
+        raise MalformedError("query: 'name' is not a str")
+    return Query(_number(found, "id", U64_MAX), _field(found, "query", str), name)
+
+
+def purgatory_name(name: object) -> str:
+    """A purgatory's name, checked. Raises InvalidNameError."""
+    if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
+        raise InvalidNameError(f"purgatory {str(name)[:NAME_SIZE_MAX]!r} is not of the form {NAME_PATTERN.pattern}")
+    return name
+
+
+def message_frame(header: bytes, message: dict[str, Any]) -> bytes:
+    """A frame down that carries a map."""
+    return header + bytes(msgpack.packb(message, use_bin_type=True))
+
+
+def bare_header(kind: DownKind, incarnation: int, newest: int, now_ns: int, topic: int = 0, applied: int = 0) -> bytes:
+    """A ReportHeader that covers nothing, for the frames that are none of the core's."""
+    return _REPORT.pack(
+        *_NO_REPORT._replace(
+            topic=topic,
+            version=PROTOCOL_VERSION,
+            kind=kind,
+            incarnation=incarnation,
+            applied=applied,
+            outcome_first=1,
+            newest=newest,
+            now_ns=now_ns,
+        )
+    )
+
+
+def _read_map(frame: bytes) -> dict[str, Any]:
+    try:
+        found = msgpack.unpackb(
+            memoryview(frame)[HEADER_SIZE:],
+            strict_map_key=True,
+            max_str_len=TEXT_SIZE_MAX,
+            max_bin_len=TEXT_SIZE_MAX,
+            max_array_len=WAITS_MAX,
+            max_map_len=MAP_FIELDS_MAX,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise MalformedError(f"the frame holds no msgpack map of ours ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise MalformedError(f"the frame holds a msgpack {type(found).__name__}, not a map")
+    return found
+
+
+def _field(found: dict[str, Any], name: str, kind: type[Value]) -> Value:
+    value = found.get(name)
+    if type(value) is not kind:
+        raise MalformedError(f"field {name!r} is a {type(value).__name__}, not a {kind.__name__}")
+    return value
+
+
+def _number(found: dict[str, Any], name: str, most: int) -> int:
+    value = _field(found, name, int)
+    if not 0 <= value <= most:
+        raise MalformedError(f"field {name!r} is not in 0..{most}")
+    return value
+
+
+def _bytes(found: dict[str, Any], name: str, size: int) -> bytes:
+    value = _field(found, name, bytes)
+    if len(value) != size:
+        raise MalformedError(f"field {name!r} has {len(value)} bytes, not {size}")
+    return value
+
+
+_REPORT = struct_of(ReportHeader)
+_NO_REPORT = ReportHeader._make(_REPORT.unpack(bytes(_REPORT.size)))
+assert offset_of(ReportHeader, "topic") == 0

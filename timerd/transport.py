@@ -1,0 +1,150 @@
+"""The daemon's two sockets. What the conductor needs of them is `Transport`; `ZmqTransport` is the real one.
+
+Commands come in by ROUTER and are answered by it; outcomes go out by XPUB, which drops rather than blocks. XPUB's
+subscriptions are manual: a client subscribes with its session, and what it is subscribed to is the topic that the
+daemon finds by that session, so nobody can listen to another's outcomes (a plain SUB of b"" hears nothing).
+
+Seen with libzmq 4.3.5: under ZMQ_XPUB_MANUAL a ZMQ_SUBSCRIBE concerns the peer whose message was received last, also
+when messages of several are waiting; every message is handed up, repeated ones too; a peer's unsubscription and end
+come as messages with a leading 0, and its end drops its topics; a peer's own subscription takes no effect by itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+
+from timerd_shm.errors import ResourceLimitError
+from timerd_shm.limits import FRAME_SIZE_MAX
+from timerd_shm.rundir import InstancePaths
+
+BACKLOG = 1_024  # connections that wait to be accepted: all workers of a host start at once
+QUEUED_FRAMES_MAX = 1_000  # of one client, each way; beyond it its sends wait, and what is published to it is dropped
+SUBSCRIPTION_SIZE_MAX = 64  # one byte and a session are 17
+LINGER_MS = 100  # what was published last may still leave; it is kept in the arena anyway
+
+
+class Transport(Protocol):
+    """What the conductor needs of a network. Nothing here blocks."""
+
+    def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
+        """Up to `limit` frames as (routing id, frame), taken from the network one by one as they are asked for."""
+
+    def subscriptions(self, limit: int) -> Iterator[bytes]:
+        """Up to `limit` messages of subscribers. Until the next one is asked for, `subscribe` concerns its sender."""
+
+    def subscribe(self, topic: bytes) -> None:
+        """Let the sender of the newest subscription message have what begins with `topic`."""
+
+    def publish(self, frame: bytes) -> None:
+        """Send a frame to those whose topic it begins with; dropped where they do not keep up."""
+
+    def send(self, routing: bytes, frame: bytes) -> None:
+        """Send a frame to the client of that routing id; dropped when it is gone or does not keep up."""
+
+
+class ZmqTransport:
+    """ROUTER and XPUB over ipc, with safe permissions from the moment of bind.
+
+    The sockets are made 0600; with a group they are given to it and opened to it afterwards (0660). Stale socket files
+    of a killed daemon are replaced by libzmq; so the caller holds the instance's lock. Raises ResourceLimitError.
+    """
+
+    def __init__(self, paths: InstancePaths, group_id: int | None = None) -> None:
+        self._files = (paths.commands, paths.outcomes)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, 64)
+        self._commands = self._context.socket(zmq.ROUTER)
+        self._outcomes = self._context.socket(zmq.XPUB)
+        for socket in (self._commands, self._outcomes):
+            socket.setsockopt(zmq.LINGER, LINGER_MS)
+            socket.setsockopt(zmq.BACKLOG, BACKLOG)
+            socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
+            socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES_MAX)
+        self._commands.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._commands.setsockopt(zmq.MAXMSGSIZE, FRAME_SIZE_MAX)
+        self._outcomes.setsockopt(zmq.XPUB_MANUAL, 1)
+        self._outcomes.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_SIZE_MAX)
+        try:
+            _bind(self._commands, paths.commands_endpoint, paths.commands, group_id)
+            _bind(self._outcomes, paths.outcomes_endpoint, paths.outcomes, group_id)
+        except BaseException:
+            self.close()
+            raise
+
+    def filenos(self) -> tuple[int, int]:
+        """Descriptors that become readable when something may have happened. Edge-triggered: ask has_input() first."""
+        return _number(self._commands, zmq.FD), _number(self._outcomes, zmq.FD)
+
+    def has_input(self) -> bool:
+        """Whether something waits to be received. To be asked after the last send and before waiting on filenos()."""
+        # Both are asked, always: reading EVENTS is what re-arms a descriptor.
+        commands, outcomes = _number(self._commands, zmq.EVENTS), _number(self._outcomes, zmq.EVENTS)
+        return bool((commands | outcomes) & zmq.POLLIN)
+
+    def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
+        receive = self._commands.recv_multipart
+        for _ in range(limit):
+            try:
+                parts = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            # A message of another number of parts is not one of ours; an empty frame is refused as malformed.
+            yield parts[0], parts[1] if len(parts) == 2 else b""
+
+    def subscriptions(self, limit: int) -> Iterator[bytes]:
+        for _ in range(limit):
+            try:
+                yield self._outcomes.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+
+    def subscribe(self, topic: bytes) -> None:
+        self._outcomes.setsockopt(zmq.SUBSCRIBE, topic)
+
+    def publish(self, frame: bytes) -> None:
+        self._outcomes.send(frame, zmq.NOBLOCK)
+
+    def send(self, routing: bytes, frame: bytes) -> None:
+        try:
+            self._commands.send_multipart((routing, frame), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            # Its queue is full (Again) or its host is gone: the client asks again.
+            if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
+                raise
+
+    def close(self) -> None:
+        """Close both sockets and remove their files (libzmq 4.3.5 leaves them, older ones do not).
+
+        Before the lock is given up: later they could be the successor's.
+        """
+        self._commands.close()
+        self._outcomes.close()
+        self._context.term()
+        for file in self._files:
+            file.unlink(missing_ok=True)
+
+
+def _number(socket: zmq.Socket[bytes], option: int) -> int:
+    value = socket.getsockopt(option)
+    assert isinstance(value, int), f"option {option} is a {type(value).__name__}"
+    return value
+
+
+def _bind(socket: zmq.Socket[bytes], endpoint: str, path: Path, group_id: int | None) -> None:
+    # libzmq calls bind(2) in this thread, and the umask is the only say over the file's mode at that moment.
+    before = os.umask(0o177)
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        raise ResourceLimitError(f"the socket {path} cannot be bound: {error.strerror}") from None
+    finally:
+        os.umask(before)
+    if group_id is not None:
+        os.chown(path, -1, group_id)
+        os.chmod(path, 0o660)
