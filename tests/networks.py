@@ -1,0 +1,279 @@
+"""A network in memory for the conductor, and clients that speak the real frames over it.
+
+world = World()
+alice = world.client("alice")                    # has said hello, been welcomed, subscribed, and heard a report
+alice.send(Register((Key(b"k"),), timeout_ns=5 * MS))
+world.run(6 * MS)                                # turns as they fall due, on a clock moved by hand
+assert alice.told[0].state is Outcome.EXPIRED
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+
+from harness import START_NS, Rig, encode
+from harness import Client as Talker
+from model import Command
+from timerd.clock import ManualClock
+from timerd.conductor import RECORDS_PER_STEP, Conductor
+from timerd.sessions import Host, Sessions
+from timerd_shm.fields import offset_of, size_of, struct_of, unpack
+from timerd_shm.layout import ClientRecord, Region
+from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
+
+PROCESSES: dict[int, int] = {}  # start ticks of the pids that there are
+HERE = Host(b"b" * 16, 11, 22, PROCESSES.get)
+NOTHING = bytes(16)
+
+
+class Network:
+    """A Transport whose sockets are lists. What is published reaches who is subscribed, unless `drops` is set."""
+
+    def __init__(self) -> None:
+        self.up: deque[tuple[bytes, bytes]] = deque()
+        self.up_subscriptions: deque[tuple[bytes, bytes]] = deque()  # (subscriber, message)
+        self.topics: dict[bytes, set[bytes]] = {}  # subscriber -> what it is subscribed to
+        self.published: dict[bytes, list[bytes]] = {}  # subscriber -> what it has heard
+        self.answers: dict[bytes, list[bytes]] = {}  # routing id -> what it was sent
+        self.drops = False
+        self._newest_subscriber = b""
+
+    def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
+        for _ in range(limit):
+            if not self.up:
+                return
+            yield self.up.popleft()
+
+    def subscriptions(self, limit: int) -> Iterator[bytes]:
+        for _ in range(limit):
+            if not self.up_subscriptions:
+                return
+            self._newest_subscriber, message = self.up_subscriptions.popleft()
+            yield message
+
+    def subscribe(self, topic: bytes) -> None:
+        self.topics.setdefault(self._newest_subscriber, set()).add(topic)
+
+    def publish(self, frame: bytes) -> None:
+        for subscriber, topics in self.topics.items():
+            if not self.drops and any(frame.startswith(topic) for topic in topics):
+                self.published.setdefault(subscriber, []).append(frame)
+
+    def send(self, routing: bytes, frame: bytes) -> None:
+        self.answers.setdefault(routing, []).append(frame)
+
+
+class World:
+    """A conductor on a manual clock, with the real core and a network in memory."""
+
+    def __init__(self, records_per_step: int = RECORDS_PER_STEP, **knobs: Any) -> None:
+        self.rig = Rig(**knobs)
+        self.records_per_step = records_per_step
+        self.clock = ManualClock(START_NS)
+        self.network = Network()
+        self.snapshots = 0
+        self.attach()
+
+    def attach(self) -> None:
+        """A conductor for the core as it is now: at first, and after `restart`."""
+        now_ns = self.clock.now_ns()
+        self.core = self.rig.core
+        self.sessions = Sessions(self.core, self.client_record, HERE, lease_ns=15 * 10**9, now_ns=now_ns)
+        self.conductor = Conductor(
+            self.core,
+            self.network,
+            self.clock,
+            self.sessions,
+            take_snapshot=self.take_snapshot,
+            lease_ns=15 * 10**9,
+            pid=4711,
+            now_ns=now_ns,
+            records_per_step=self.records_per_step,
+        )
+
+    def restart(self) -> None:
+        """Another daemon on a copy of the arena, as after SIGKILL: connections and subscriptions are gone."""
+        self.rig.restart()
+        self.network.topics.clear()
+        self.attach()
+
+    def client_record(self, slot: int) -> ClientRecord:
+        record: ClientRecord = self.rig.arena.record(Region.CLIENTS, slot)
+        return record
+
+    def take_snapshot(self) -> str:
+        self.snapshots += 1
+        return "/snapshot"
+
+    def turn(self, by_ns: int = 0) -> int:
+        """One turn, after moving the clock."""
+        return self.conductor.do_work(self.clock.move(by_ns))
+
+    def settle(self) -> None:
+        """Turns at this very time until none is due; a bounded number."""
+        for _ in range(10_000):
+            self.turn()
+            if self.conductor.due_ns > self.clock.now_ns() and not (self.network.up or self.network.up_subscriptions):
+                return
+        raise AssertionError("the conductor never comes to rest")
+
+    def run(self, for_ns: int) -> int:
+        """Turns as they fall due during so much time; their number."""
+        end_ns = self.clock.now_ns() + for_ns
+        turns = 0
+        while True:
+            self.settle()
+            turns += 1
+            due_ns = self.conductor.due_ns
+            if due_ns > end_ns:
+                self.clock.move(end_ns - self.clock.now_ns())
+                return turns
+            self.clock.move(max(0, due_ns - self.clock.now_ns()))
+
+    def until_quiet(self) -> None:
+        """Past the gap of a start."""
+        self.run(20_000_000)
+
+    def client(self, name: str = "client", **said: Any) -> Peer:
+        """A client that has said hello and is subscribed."""
+        return Peer(self, name).connect(**said)
+
+    def counter(self, name: str) -> int:
+        return self.rig.arena.count(name)
+
+
+class Peer(Talker):
+    """A client on the network. What it hears it takes in as harness.Client does; what it is answered it keeps."""
+
+    made = 0
+
+    def __init__(self, world: World, name: str) -> None:
+        Peer.made += 1
+        self.world = world
+        self.rig = world.rig
+        self.name = name
+        self.routing = b"r%d" % Peer.made
+        self.subscriber = b"s%d" % Peer.made
+        self.incarnation = (b"incarnation %d" % Peer.made).ljust(16, b".")
+        self.session = NOTHING
+        self.arena_incarnation = 0
+        self.slot = -1
+        self.issued = 0
+        self.in_flight = []
+        self.told = []
+        self.marks = {}
+        self.flags = {}
+        self.answers = []
+        self.acknowledged_outcome = 0
+        self.acknowledged_answer = 0
+        self.welcomes: list[dict[str, Any]] = []
+
+    def hello(self, **said: object) -> dict[str, object]:
+        """The map of a HELLO, with some fields as given."""
+        return {
+            "protocol": PROTOCOL_VERSION,
+            "incarnation": self.incarnation,
+            "name": self.name,
+            "pid": 0,
+            "start_ticks": 0,
+            "pid_namespace": HERE.pid_namespace,
+            "time_namespace": HERE.time_namespace,
+            "boot_id": HERE.boot_id,
+            "now_ns": 0,
+            "orphans": 0,
+            "group": None,
+            "waits": [],
+            "purgatories": [],
+        } | said
+
+    def header(self, kind: int, count: int = 0, first: int | None = None, **changed: Any) -> bytes:
+        header = CommandHeader(
+            version=PROTOCOL_VERSION,
+            kind=kind,
+            flags=0,
+            count=count,
+            incarnation=self.arena_incarnation,
+            session=self.session,
+            first_command=self.issued + 1 if first is None else first,
+            acknowledged_outcome=self.acknowledged_outcome,
+            acknowledged_answer=self.acknowledged_answer,
+        )
+        return struct_of(CommandHeader).pack(*header._replace(**changed))
+
+    def put(self, frame: bytes) -> None:
+        """A frame, on its way."""
+        self.world.network.up.append((self.routing, frame))
+
+    def say(self, kind: int, message: object = None, **changed: Any) -> None:
+        """A frame of any kind, with a map."""
+        self.put(self.header(kind, **changed) + (b"" if message is None else bytes(msgpack.packb(message))))
+
+    def send(self, *commands: Command) -> int:
+        """Number commands and send them in one frame; the number of the first."""
+        first = self.issued + 1
+        for command in commands:
+            self.issue(command)
+        self.put(self.header(UpKind.COMMANDS, len(commands), first) + b"".join(map(encode, commands)))
+        return first
+
+    def connect(self, **said: object) -> Peer:
+        """Hello, welcome, subscription, first report."""
+        self.say(UpKind.HELLO, self.hello(**said))
+        self.world.settle()
+        kind, welcome = self.take_answers()[-1]
+        assert kind is DownKind.WELCOME, f"{kind}: {welcome}"
+        self.welcomed(welcome)
+        self.subscribe()
+        self.world.settle()
+        assert self.take_published(), "nothing was heard on the subscription"
+        return self
+
+    def welcomed(self, welcome: dict[str, Any]) -> None:
+        self.welcomes.append(welcome)
+        self.session, self.slot = welcome["session"], welcome["slot"]
+        self.arena_incarnation = self.world.core.incarnation
+
+    def subscribe(self, secret: bytes | None = None) -> None:
+        message = b"\x01" + (self.session if secret is None else secret)
+        self.world.network.up_subscriptions.append((self.subscriber, message))
+
+    def acknowledge(self) -> None:
+        """Take in what was published and acknowledge it, by a frame of its own."""
+        self.take_published()
+        super().acknowledge()
+        self.say(UpKind.ACK)
+
+    def take_published(self) -> list[ReportHeader]:
+        """Take in the reports that it has heard; their headers."""
+        frames = self.world.network.published.pop(self.subscriber, [])
+        for frame in frames:
+            self.hear(frame)
+        return [unpack(ReportHeader, frame) for frame in frames]
+
+    def take_answers(self) -> list[tuple[DownKind, Any]]:
+        """What ROUTER has answered: (kind, map) or (kind, header); reports among them are taken in."""
+        found: list[tuple[DownKind, Any]] = []
+        for frame in self.world.network.answers.pop(self.routing, []):
+            header = unpack(ReportHeader, frame)
+            kind = DownKind(header.kind)
+            if kind is DownKind.REPORT:
+                self.hear(frame)
+            mapped = kind in (DownKind.WELCOME, DownKind.RESULT, DownKind.ERROR)
+            found.append((kind, msgpack.unpackb(frame[size_of(ReportHeader) :]) if mapped else header))
+        return found
+
+    def ask(self, message: dict[str, object]) -> tuple[DownKind, Any]:
+        """Send a query, and the answer to it."""
+        self.say(UpKind.QUERY, message)
+        self.world.settle()
+        return self.take_answers()[-1]
+
+
+def patched(frame: bytes, field: str, value: bytes) -> bytes:
+    """A frame up with some bytes of its header changed."""
+    at = offset_of(CommandHeader, field)
+    return frame[:at] + value + frame[at + len(value) :]

@@ -1,0 +1,742 @@
+"""The conductor with the real core, on a clock moved by hand and a network in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness import MS, S, violations
+from model import Key, KeyAct, Mark, Register
+from networks import HERE, NOTHING, PROCESSES, Peer, World, patched
+from timerd.conductor import (
+    DRY_NS,
+    GAP_READ_NS,
+    RECORDS_PER_FRAME,
+    RECORDS_PER_STEP,
+    SUBSCRIPTIONS_PER_TURN,
+)
+from timerd.sessions import BEAT_NS, session_hash
+from timerd_shm.errors import ErrorCode
+from timerd_shm.fields import struct_of
+from timerd_shm.layout import ClientState, Orphans, Outcome, Region
+from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX, HEARTBEAT_NS
+from timerd_shm.wire import CommandHeader, CommandKind, DownKind, UpKind
+
+KEY = (Key(b"k"),)
+
+
+def fire(key: bytes = b"k", **more: Any) -> KeyAct:
+    return KeyAct(CommandKind.FIRE, key, **more)
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.until_quiet()
+    return made
+
+
+# the life of a client ---------------------------------------------------------------------------------------------
+
+
+def test_a_client_says_hello_subscribes_registers_and_is_told(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    command = alice.send(Register(KEY, timeout_ns=5 * S))
+    world.settle()
+    assert alice.take_published()[-1].applied == command
+    bob.send(fire(value=b"hello"))
+    world.settle()
+    alice.take_published()
+    assert [(told.command, told.state, told.value) for told in alice.told] == [(1, Outcome.COMPLETED, b"hello")]
+    assert violations(world.rig.memory) == []
+
+
+def test_welcome_says_what_a_client_needs(world: World) -> None:
+    peer = world.client("web-1", purgatories=["fetch", "default"])
+    welcome = peer.welcomes[0]
+    assert len(welcome["session"]) == 16 and welcome["session"] != NOTHING
+    assert welcome["topic"] == world.core.topic(welcome["slot"])
+    assert (welcome["applied"], welcome["unknown"], welcome["shared_clock"]) == (0, [], True)
+    assert welcome["purgatories"] == {"fetch": 1, "default": 0}
+    assert (welcome["heartbeat_ns"], welcome["lease_ns"], welcome["daemon_pid"]) == (HEARTBEAT_NS, 15 * S, 4711)
+
+
+@pytest.mark.parametrize("differs", [{"boot_id": b"x" * 16}, {"time_namespace": HERE.time_namespace + 1}])
+def test_a_client_of_another_clock_is_told_so(world: World, differs: dict[str, Any]) -> None:
+    assert world.client(**differs).welcomes[0]["shared_clock"] is False
+
+
+def test_the_session_is_nowhere_in_the_arena(world: World) -> None:
+    peer = world.client()
+    assert peer.session not in bytes(world.rig.memory)
+    assert session_hash(peer.session) in bytes(world.rig.memory)
+
+
+def test_a_repeated_hello_with_its_session_changes_nothing(world: World) -> None:
+    peer = world.client()
+    peer.send(Register(KEY, timeout_ns=S))
+    before = peer.session, peer.slot
+    peer.connect()
+    assert (peer.session, peer.slot) == before
+    assert peer.welcomes[-1]["applied"] == 1
+
+
+def test_a_hello_lists_what_it_waits_for_and_is_told_what_is_unknown(world: World) -> None:
+    peer = world.client()
+    peer.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
+    world.settle()
+    peer.connect(waits=[1, 2, 77])
+    assert peer.welcomes[-1]["unknown"] == [77]
+
+
+def test_a_lost_welcome_is_given_again_while_nothing_was_applied(world: World) -> None:
+    peer = Peer(world, "x")
+    peer.say(UpKind.HELLO, peer.hello())
+    world.settle()
+    peer.take_answers()  # lost
+    peer.connect()
+    assert len(world.sessions) == 1
+
+
+def test_an_incarnation_read_in_the_arena_is_not_enough_to_become_its_client(world: World) -> None:
+    alice, mallory = world.client("alice"), Peer(world, "mallory")
+    alice.send(Register(KEY, timeout_ns=S))
+    world.settle()
+    mallory.say(UpKind.HELLO, alice.hello())
+    world.settle()
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
+    mallory.session = b"guess".ljust(16, b".")
+    mallory.say(UpKind.HELLO, alice.hello())
+    world.settle()
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
+    alice.send(fire())
+    world.settle()
+    alice.take_published()
+    assert alice.state(1) is Outcome.COMPLETED
+
+
+def test_who_comes_back_with_a_session_that_is_not_known_is_told_so(world: World) -> None:
+    peer = Peer(world, "late")
+    peer.session = b"of long ago".ljust(16, b".")
+    peer.say(UpKind.HELLO, peer.hello())
+    world.settle()
+    assert [kind for kind, _ in peer.take_answers()] == [DownKind.SESSION_GONE]
+
+
+def test_bye_cancels_what_the_client_left_and_frees_its_slot(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
+    world.settle()
+    alice.say(UpKind.BYE)
+    world.settle()
+    assert world.counter("clients") == 1
+    assert world.rig.arena.count("cancelled", 0) == 2
+    assert world.rig.arena.in_use()["OPS"] == 0
+    alice.send(fire())
+    world.settle()
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.HELLO_FIRST]
+    assert bob.ask({"id": 1, "query": "ping"})[0] is DownKind.RESULT
+
+
+def test_a_full_house_is_said_by_name(world: World) -> None:
+    for _ in range(4):
+        world.client()
+    peer = Peer(world, "fifth")
+    peer.say(UpKind.HELLO, peer.hello())
+    world.settle()
+    kind, error = peer.take_answers()[0]
+    assert (kind, error["code"]) == (DownKind.ERROR, ErrorCode.ARENA_FULL)
+    assert "4 of 4" in error["message"]
+
+
+# a restart of the daemon ------------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_the_session_still_holds_and_the_numbering_goes_on(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
+    world.settle()
+    world.restart()
+    assert len(world.sessions) == 2
+    alice.subscribe()
+    bob.send(fire())  # without a hello: the arena knows its session's hash
+    world.until_quiet()
+    assert alice.take_published()[0].outcome_newest in (0, 2)
+    alice.say(UpKind.ASK)
+    world.settle()
+    alice.take_answers()
+    assert [told.state for told in alice.told] == [Outcome.COMPLETED, Outcome.COMPLETED]
+    assert alice.send(fire(b"other")) == 3
+    world.settle()
+    assert alice.take_published()[-1].applied == 3
+
+
+def test_outcomes_of_before_a_restart_are_told_after_it(world: World) -> None:
+    alice = world.client("alice")
+    world.network.drops = True
+    alice.send(Register(KEY, timeout_ns=5 * MS))
+    world.run(10 * MS)
+    world.restart()
+    world.network.drops = False
+    alice.connect()
+    alice.say(UpKind.ASK)
+    world.settle()
+    alice.take_answers()
+    assert alice.state(1) is Outcome.EXPIRED
+
+
+def test_another_arena_knows_nobody(world: World) -> None:
+    alice = world.client("alice")
+    alice.say(UpKind.ACK, incarnation=alice.arena_incarnation + 1)
+    world.settle()
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.HELLO_FIRST]
+
+
+# subscriptions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_subscriber_hears_its_own_outcomes_only(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    for mischief in (b"", b"\x01" + bytes(16), world.core.topic(alice.slot).to_bytes(8, "little")):
+        bob.subscribe(mischief)
+    world.settle()
+    assert world.counter("frames_unknown_session") == 3
+    bob.take_published()
+    alice.send(Register(KEY, timeout_ns=S), fire())
+    world.settle()
+    assert bob.take_published() == []
+    assert len(alice.take_published()) == 1
+
+
+def test_what_was_published_before_the_subscription_is_announced_with_it(world: World) -> None:
+    alice = world.client("alice")
+    world.network.topics.clear()
+    alice.send(Register(KEY, timeout_ns=S), fire())
+    world.settle()
+    assert alice.take_published() == []
+    alice.subscribe()
+    world.settle()
+    report = alice.take_published()[-1]
+    assert (report.outcomes, report.outcome_newest) == (0, 1)
+    assert report.outcome_first > report.outcome_last, "an empty report covers no outcome"
+
+
+# acknowledgements, heartbeats -------------------------------------------------------------------------------------
+
+
+def test_unacknowledged_outcomes_are_announced_at_50_ms_doubling_to_a_second(world: World) -> None:
+    alice = world.client("alice")
+    alice.send(Register(KEY, timeout_ns=S), fire())
+    world.settle()
+    alice.take_published()
+    start = world.clock.now_ns()
+    heard = []
+    for _ in range(400):
+        world.run(10 * MS)
+        heard += [(world.clock.now_ns() - start) // MS for report in alice.take_published() if not report.outcomes]
+    reminders = [at for at, before in zip(heard[1:], heard, strict=False) if at - before >= 0]
+    assert heard[0] <= 60
+    assert world.counter("announcements") in range(6, 9)  # at 50, 150, 350, 750, 1550, 2550, 3550 ms
+    assert reminders
+
+
+def test_an_acknowledgement_ends_the_reminders_and_frees_the_records(world: World) -> None:
+    alice = world.client("alice")
+    alice.send(Register(KEY, timeout_ns=S), fire())
+    world.settle()
+    alice.acknowledge()
+    world.settle()
+    assert world.rig.arena.in_use()["OPS"] == 0
+    world.run(S)
+    assert world.counter("announcements") == 0
+
+
+def test_a_quiet_client_hears_a_heartbeat_every_second(world: World) -> None:
+    alice = world.client("alice")
+    gaps = []
+    at = world.clock.now_ns()
+    for _ in range(500):
+        world.run(10 * MS)
+        if alice.take_published():
+            gaps.append(world.clock.now_ns() - at)
+            at = world.clock.now_ns()
+    assert gaps and max(gaps) <= HEARTBEAT_NS + 20 * MS
+
+
+def test_what_was_dropped_is_asked_for_and_answered_by_router(world: World) -> None:
+    alice = world.client("alice")
+    world.network.drops = True
+    alice.send(Register(KEY, timeout_ns=S), fire(value=b"v"))
+    world.settle()
+    world.network.drops = False
+    world.run(60 * MS)
+    assert alice.take_published()[0].outcome_newest == 1
+    alice.say(UpKind.ASK)
+    world.settle()
+    alice.take_answers()
+    assert (alice.told[0].state, alice.told[0].value) == (Outcome.COMPLETED, b"v")
+    assert world.counter("asked_again") == 1
+
+
+# numbering --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_frame_is_asked_for_once_and_nothing_behind_it_is_applied(world: World) -> None:
+    alice = world.client("alice")
+    alice.send(Register(KEY, timeout_ns=S))
+    lost = world.network.up.pop()
+    for _ in range(50):
+        alice.send(fire())
+    world.settle()
+    expected = [header for kind, header in alice.take_answers() if kind is DownKind.EXPECTED]
+    assert [header.applied for header in expected] == [0]
+    assert world.rig.arena.count("events", 0) == 0
+    world.network.up.append(lost)
+    world.settle()
+    assert alice.take_published()[-1].applied == 1
+
+
+def test_a_frame_that_comes_twice_is_applied_once(world: World) -> None:
+    alice = world.client("alice")
+    alice.send(fire())
+    world.network.up.append(world.network.up[-1])
+    world.settle()
+    assert world.rig.arena.count("events", 0) == 1
+    assert world.counter("commands_skipped") == 1
+
+
+# bounded turns ----------------------------------------------------------------------------------------------------
+
+
+STEP = 1_024  # records that a step of a turn may touch in these tests
+
+
+def crowded_world(watchers: int) -> tuple[World, Peer, Peer]:
+    """Alice has so many operations on one key that a fire on it takes several turns."""
+    world = World(STEP, capacity=watchers + 16, quota_operations=watchers + 16)
+    world.until_quiet()
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.send(*(Register(KEY, timeout_ns=3600 * S) for _ in range(watchers)))
+    world.settle()
+    return world, alice, bob
+
+
+def test_while_a_long_event_is_delivered_commands_wait_and_questions_are_answered() -> None:
+    world, alice, bob = crowded_world(8 * STEP)
+    bob.send(fire())
+    late = alice.send(Register((Key(b"late"),), timeout_ns=S))
+    alice.say(UpKind.QUERY, {"id": 5, "query": "ping"})
+    bob.say(UpKind.BYE)
+    world.turn()
+    world.turn()
+    assert world.rig.arena.header.unfinished == 1, "the event was to be longer than a turn"
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.RESULT]
+    assert alice.take_published()[-1].applied < late, "its command waits behind the event"
+    assert world.conductor.due_ns == world.clock.now_ns()
+    world.settle()
+    assert world.rig.arena.header.unfinished == 0
+    assert alice.take_published()[-1].applied == late
+    assert world.rig.arena.count("completed", 0) == 8 * STEP
+    assert world.counter("clients") == 1, "the goodbye waited for its turn"
+
+
+def test_expiries_and_acknowledgements_go_on_between_the_parts_of_a_long_event() -> None:
+    world, alice, bob = crowded_world(16 * STEP)
+    carol = world.client("carol")
+    carol.send(Register((Key(b"other"),), timeout_ns=2 * MS))
+    world.settle()
+    bob.send(fire())
+    world.turn()
+    world.turn(3 * MS)
+    carol.take_published()
+    assert carol.state(1) is Outcome.EXPIRED
+    before = world.rig.arena.in_use()["OPS"]
+    carol.acknowledge()
+    world.turn()
+    assert world.rig.arena.header.unfinished == 1
+    assert world.rig.arena.in_use()["OPS"] == before - 1
+    world.settle()
+    assert alice.take_published()
+
+
+def test_frames_wait_up_to_a_bound_and_then_stay_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timerd.conductor.WAITING_FRAMES_MAX", 4)
+    world, alice, bob = crowded_world(16 * STEP)
+    bob.send(fire())
+    for _ in range(20):
+        alice.send(fire(b"other"))
+    for _ in range(8):
+        world.turn()
+    assert world.rig.arena.header.unfinished == 1
+    assert len(world.network.up) == 20 - 3, "the event's own frame waits as well"
+    world.settle()
+    assert not world.network.up
+    assert world.rig.arena.count("events", 0) == 21
+
+
+def test_no_turn_touches_more_than_its_steps_may(rng: random.Random) -> None:
+    world = World(STEP, capacity=40_960, quota_operations=40_960, clients=8, ring_events=1024)
+    world.until_quiet()
+    peers = [world.client() for _ in range(4)]
+    for peer in peers:
+        for _ in range(4):
+            keys = [(Key(b"hot" if rng.random() < 0.8 else b"k%d" % rng.randrange(9)),) for _ in range(2_000)]
+            peer.send(*(Register(key, timeout_ns=rng.randrange(1, 30) * MS) for key in keys))
+    for peer in peers:
+        peer.send(*(fire(rng.choice([b"hot", b"k1"])) for _ in range(500)))
+    peers[0].say(UpKind.BYE)
+    world.run(40 * MS)
+    for peer in peers[1:]:
+        peer.acknowledge()
+    world.settle()
+    slack = 2 * 64 + 4_096  # one command of any size goes over each bound
+    assert world.counter("records_touched_max") <= 3 * STEP + slack
+    assert world.counter("turns_cut") > 10
+    assert violations(world.rig.memory) == []
+
+
+def test_a_turn_reads_a_bounded_number_of_frames_and_of_subscriptions(world: World) -> None:
+    alice = world.client("alice")
+    frames = RECORDS_PER_STEP // RECORDS_PER_FRAME
+    for _ in range(frames + 10):
+        alice.say(UpKind.ACK)
+    for _ in range(SUBSCRIPTIONS_PER_TURN + 10):
+        alice.subscribe(b"nonsense")
+    world.turn()
+    assert (len(world.network.up), len(world.network.up_subscriptions)) == (10, 10)
+    assert world.conductor.due_ns == world.clock.now_ns()
+
+
+def test_a_turn_reads_a_bounded_number_of_commands(world: World) -> None:
+    alice = world.client("alice")
+    for _ in range(4):
+        alice.send(*(fire() for _ in range(COMMANDS_PER_FRAME_MAX // 4)))
+    world.turn()
+    assert len(world.network.up) == 2
+
+
+def test_an_event_read_in_a_turn_wins_over_a_deadline_in_it(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.send(Register(KEY, timeout_ns=5 * MS))
+    world.settle()
+    bob.send(fire())
+    world.turn(20 * MS)
+    world.settle()
+    alice.take_published()
+    assert alice.state(1) is Outcome.COMPLETED
+
+
+def test_without_an_event_the_deadline_is_kept_to_the_tick(world: World) -> None:
+    alice = world.client("alice")
+    alice.send(Register(KEY, timeout_ns=5 * MS))
+    world.run(10 * MS)
+    alice.take_published()
+    told = alice.told[0]
+    assert told.state is Outcome.EXPIRED
+    assert 0 <= told.settled_ns - told.deadline_ns <= MS
+
+
+# gaps -------------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_gap_the_sockets_are_read_until_dry_before_the_wheel_moves(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.send(Register(KEY, timeout_ns=100 * MS))
+    world.settle()
+    world.turn(5 * S)  # the process was stopped
+    assert world.counter("gaps") == 1
+    world.clock.move(DRY_NS - MS)
+    bob.send(fire())  # stood in the kernel's buffers, and arrives only now
+    world.settle()
+    world.run(50 * MS)
+    alice.take_published()
+    assert alice.state(1) is Outcome.COMPLETED
+    assert not world.conductor.in_gap
+
+
+def test_a_gap_is_over_after_100_ms_however_much_comes(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.send(Register(KEY, timeout_ns=100 * MS))
+    world.settle()
+    world.turn(5 * S)
+    for _ in range(GAP_READ_NS // (2 * MS)):
+        bob.send(fire(b"other"))
+        world.turn(2 * MS)
+    assert not world.conductor.in_gap
+    world.settle()
+    alice.take_published()
+    assert alice.state(1) is Outcome.EXPIRED
+
+
+def test_a_start_reads_first_as_well(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.send(Register(KEY, timeout_ns=100 * MS))
+    world.settle()
+    world.clock.move(S)
+    world.restart()
+    assert world.conductor.in_gap
+    world.turn()
+    bob.send(fire())
+    world.until_quiet()
+    assert world.rig.arena.count("completed", 0) == 1
+    assert world.counter("gaps") == 0, "a start is no gap, it is only treated like one"
+
+
+def test_time_that_nobody_waited_for_is_no_gap(world: World) -> None:
+    world.turn(3600 * S)
+    assert world.counter("gaps") == 0
+
+
+# idleness ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_clients_nothing_is_due_until_the_wheel_wants_it(world: World) -> None:
+    assert world.conductor.due_ns == 0xFFFF_FFFF_FFFF_FFFF
+    keeper = world.client(orphans=int(Orphans.KEEP))
+    keeper.send(Register(KEY, timeout_ns=7200 * S))
+    world.settle()
+    keeper.say(UpKind.BYE)
+    world.settle()
+    assert len(world.sessions) == 0
+    turns = world.run(600 * S)
+    assert turns <= 600 / 10, f"{turns} turns in ten minutes with one far operation"
+    world.run(7200 * S)
+    assert world.rig.arena.count("expired", 0) == 1
+
+
+def test_a_quiet_client_costs_about_two_turns_a_second(world: World) -> None:
+    world.client()
+    before = world.counter("turns")
+    world.run(10 * S)
+    assert world.counter("turns") - before <= 10 * S // BEAT_NS + 2
+
+
+@pytest.fixture
+def processes() -> Iterator[dict[int, int]]:
+    """The processes of the host: pid and start ticks."""
+    PROCESSES.update({100: 7, 200: 8, 300: 9})
+    yield PROCESSES
+    PROCESSES.clear()
+
+
+def test_a_dead_process_is_noticed_within_two_seconds(world: World, processes: dict[int, int]) -> None:
+    peers = [world.client(pid=pid, start_ticks=start) for pid, start in processes.items()]
+    peers[0].send(Register(KEY, timeout_ns=S * 3600))
+    world.run(3 * S)
+    assert world.counter("clients") == 3
+    del processes[100]  # ended
+    processes[200] = 99  # ended, and its pid is another's
+    world.run(2 * S)
+    assert world.counter("clients") == 1
+    assert world.rig.arena.count("cancelled", 0) == 1
+    assert world.sessions.at(peers[2].slot) is not None
+
+
+@pytest.mark.parametrize("said", [{"pid_namespace": 1}, {"start_ticks": 1}, {"pid": 0}])
+def test_a_pid_that_means_nothing_here_never_kills_a_client(
+    world: World, processes: dict[int, int], said: dict[str, Any]
+) -> None:
+    known: dict[str, Any] = {"pid": 100, "start_ticks": processes[100]}
+    world.client(**(known | said))
+    processes.clear()
+    world.run(10 * S)
+    assert world.counter("clients") == 1
+
+
+def test_a_client_that_died_while_the_daemon_was_down_is_noticed_after_the_restart(
+    world: World, processes: dict[int, int]
+) -> None:
+    world.client(pid=100, start_ticks=7).send(Register(KEY, timeout_ns=3600 * S))
+    world.settle()
+    processes.clear()
+    world.restart()
+    world.run(2 * S)
+    assert world.counter("clients") == 0
+    assert world.rig.arena.record(Region.CLIENTS, 0).state == ClientState.FREE
+
+
+# questions --------------------------------------------------------------------------------------------------------
+
+
+def test_questions_are_answered(world: World) -> None:
+    alice = world.client("alice")
+    alice.send(fire())
+    assert alice.ask({"id": 1, "query": "mark"})[1] == {"id": 1, "newest": 1}
+    assert alice.ask({"id": 2, "query": "purgatory", "name": "fetch"})[1] == {"id": 2, "index": 1}
+    assert alice.ask({"id": 3, "query": "ping"})[1] == {"id": 3, "now_ns": world.clock.now_ns()}
+    alice.say(UpKind.QUERY, {"id": 4, "query": "snapshot"})
+    alice.say(UpKind.QUERY, {"id": 5, "query": "snapshot"})
+    world.settle()
+    assert [answer for _, answer in alice.take_answers()] == [{"id": n, "path": "/snapshot"} for n in (4, 5)]
+    assert world.snapshots == 1, "one copy answers all who asked in a turn"
+
+
+def test_a_snapshot_that_cannot_be_written_is_an_error_of_its_question(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(world.conductor, "_take_snapshot", full)
+    kind, error = world.client().ask({"id": 9, "query": "snapshot"})
+    assert (kind, error["id"], error["code"]) == (DownKind.ERROR, 9, ErrorCode.RESOURCE_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("question", "code"),
+    [
+        ({"id": 1, "query": "secrets"}, ErrorCode.NOT_SUPPORTED),
+        ({"id": 1, "query": "purgatory", "name": "No!"}, ErrorCode.INVALID_NAME),
+        ({"id": 1, "query": "purgatory", "name": 5}, ErrorCode.MALFORMED),
+        ({"id": 1, "query": 5}, ErrorCode.MALFORMED),
+        ({"id": -1, "query": "ping"}, ErrorCode.MALFORMED),
+        ({"query": "ping"}, ErrorCode.MALFORMED),
+        ([1, 2], ErrorCode.MALFORMED),
+        ({5: 6}, ErrorCode.MALFORMED),
+    ],
+)
+def test_a_wrong_question_is_answered_with_its_code(world: World, question: Any, code: ErrorCode) -> None:
+    kind, error = world.client().ask(question)
+    assert (kind, error["code"]) == (DownKind.ERROR, code)
+
+
+# hostile frames ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({"protocol": 99}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"incarnation": b"short"}, ErrorCode.MALFORMED),
+        ({"incarnation": "sixteen bytes ok"}, ErrorCode.MALFORMED),
+        ({"name": "x" * 33}, ErrorCode.INVALID_NAME),
+        ({"name": "a\x1b[31m"}, ErrorCode.INVALID_NAME),
+        ({"name": 5}, ErrorCode.MALFORMED),
+        ({"pid": -1}, ErrorCode.MALFORMED),
+        ({"pid": 1 << 40}, ErrorCode.MALFORMED),
+        ({"pid": True}, ErrorCode.MALFORMED),
+        ({"group": "workers"}, ErrorCode.NOT_SUPPORTED),
+        ({"orphans": 2}, ErrorCode.NOT_SUPPORTED),
+        ({"waits": [-1]}, ErrorCode.MALFORMED),
+        ({"waits": "123"}, ErrorCode.MALFORMED),
+        ({"waits": [[]]}, ErrorCode.MALFORMED),
+        ({"purgatories": ["fine", "Not fine"]}, ErrorCode.INVALID_NAME),
+        ({"purgatories": ["p"] * 65}, ErrorCode.MALFORMED),
+        ({"purgatories": ["a", "b", "c"]}, ErrorCode.ARENA_FULL),
+    ],
+)
+def test_a_wrong_hello_is_refused_with_its_code_and_opens_nothing(
+    world: World, said: dict[str, object], code: ErrorCode
+) -> None:
+    peer = Peer(world, "x")
+    peer.say(UpKind.HELLO, peer.hello(**said))
+    world.settle()
+    kind, error = peer.take_answers()[0]
+    assert (kind, error["code"]) == (DownKind.ERROR, code)
+    assert len(world.sessions) == 0
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (b"", ErrorCode.MALFORMED),
+        (b"\x01" * 55, ErrorCode.MALFORMED),
+        (b"\x02" + bytes(55), ErrorCode.UNSUPPORTED_VERSION),
+    ],
+)
+def test_a_frame_that_is_none_is_refused_with_its_code(world: World, frame: bytes, code: ErrorCode) -> None:
+    peer = world.client()
+    peer.put(frame)
+    world.settle()
+    kind, error = peer.take_answers()[0]
+    assert (kind, error["code"]) == (DownKind.ERROR, code)
+    assert world.counter("frames_malformed") == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x80 and more",
+        b"\x91" * 100_000,
+        b"\x81\xa1a" * 10_000,
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\x81\xa2\xff\xfe\x01",
+        b"\xc7\x0c\xff" + bytes(12),
+        b"\xd6\xff\x00\x00\x00\x00",
+        b"\xc1",
+    ],
+)
+@pytest.mark.parametrize("kind", [UpKind.HELLO, UpKind.QUERY])
+def test_a_body_that_is_no_map_of_ours_is_malformed(world: World, kind: UpKind, body: bytes) -> None:
+    peer = world.client()
+    peer.put(peer.header(kind) + body)
+    world.settle()
+    answer, error = peer.take_answers()[0]
+    assert (answer, error["code"]) == (DownKind.ERROR, ErrorCode.MALFORMED)
+
+
+def test_a_malformed_frame_harms_nobody_else_and_is_logged_without_its_content(world: World) -> None:
+    alice, mallory = world.client("alice"), world.client("mallory")
+    mallory.put(mallory.header(UpKind.COMMANDS, count=3, first=1) + b"\xffsecret-payload" * 10)
+    mallory.put(mallory.header(99))
+    mallory.put(mallory.header(UpKind.COMMANDS, count=COMMANDS_PER_FRAME_MAX + 1, first=1))
+    alice.send(Register(KEY, timeout_ns=S), fire())
+    world.settle()
+    errors = [error["code"] for kind, error in mallory.take_answers() if kind is DownKind.ERROR]
+    assert errors == [ErrorCode.MALFORMED] * 3
+    alice.take_published()
+    assert alice.state(1) is Outcome.COMPLETED
+    logged = [record for record in world.rig.arena.all_records(Region.ERRORS) if record.count]
+    assert logged and all(b"secret-payload" not in record.message for record in logged)
+    assert all(mallory.session not in record.message for record in logged)
+
+
+def test_nothing_that_comes_from_a_socket_makes_a_turn_raise(world: World, rng: random.Random) -> None:
+    alice, mallory = world.client("alice"), world.client("mallory")
+    good = [
+        mallory.header(UpKind.COMMANDS, 1, 1) + mallory.frame([(1, Register(KEY, timeout_ns=S))])[56:],
+        mallory.header(UpKind.COMMANDS, 1, 1) + mallory.frame([(1, fire(value=b"v" * 50))])[56:],
+        mallory.header(UpKind.ASK),
+        mallory.header(UpKind.ACK),
+    ]
+    for kind, message in ((UpKind.HELLO, mallory.hello()), (UpKind.QUERY, {"id": 1, "query": "mark"})):
+        mallory.say(kind, message)
+        good.append(world.network.up.pop()[1])
+    header_size = struct_of(CommandHeader).size
+    for step in range(10_000):
+        frame = bytearray(rng.choice(good))
+        for _ in range(rng.randrange(1, 6)):
+            start = 0 if rng.random() < 0.3 else header_size
+            if start < len(frame):
+                frame[rng.randrange(start, len(frame))] = rng.randrange(256)
+        cut = rng.randrange(len(frame) + 1) if rng.random() < 0.2 else len(frame)
+        known = rng.random() < 0.7
+        mallory.put((patched(bytes(frame), "session", mallory.session) if known else bytes(frame))[:cut])
+        if rng.random() < 0.1:
+            mallory.subscribe(rng.randbytes(rng.randrange(40)))
+        world.turn(rng.randrange(3) * MS)
+        if step % 100 == 0:
+            world.settle()
+            assert violations(world.rig.memory) == []
+    world.settle()
+    assert violations(world.rig.memory) == []
+    command = alice.send(Register((Key(b"alice"),), timeout_ns=S, mark=Mark(0, 0)), fire(b"alice"))
+    world.settle()
+    alice.take_published()
+    alice.say(UpKind.ASK)
+    world.settle()
+    alice.take_answers()
+    assert alice.outcome(command) is not None
+
+
+def test_the_largest_frame_is_taken(world: World) -> None:
+    alice = world.client("alice")
+    alice.put(alice.header(UpKind.ACK).ljust(FRAME_SIZE_MAX, b"\0"))
+    world.settle()
+    assert alice.take_answers() == []
