@@ -31,7 +31,9 @@ PURGATORY_COUNTERS: tuple[Counter, ...] = (
     Counter("rescheduled", "ops", "deadlines moved"),
     Counter("replayed", "ops", "operations settled by an event that had overtaken their registration"),
     Counter("handed_over", "ops", "operations completed by a limited event"),
-    Counter("values_dropped", "ops", "outcomes told without their value, because the receiver's byte quota was used up"),
+    Counter(
+        "values_dropped", "ops", "outcomes told without their value, because the receiver's byte quota was used up"
+    ),
 )
 
 DAEMON_COUNTERS: tuple[Counter, ...] = (

@@ -40,10 +40,10 @@ FLAGS = (layout.OpFlag, layout.EventFlag, layout.KeyFlag, wire.RegisterFlag, wir
 ORDERING = r"""
 /* The ordering macros: the only way in which truth changes once a record is reached (DESIGN.md, rule 2).
  *
- * SIGKILL keeps program order, compilers do not (gcc -O2 removes a plain `count = 2; a; b; count = 0`): so every ordering
- * point is an atomic store between two signal fences. Release, because workers read some of these words live.
- * A transaction of one word needs no redo slot: an aligned 8-byte store is whole or absent. TD_POINT is the crash point:
- * in the build for tests it keeps a copy of the arena, elsewhere it is nothing.
+ * SIGKILL keeps program order, compilers do not (gcc -O2 removes a plain `count = 2; a; b; count = 0`): so every
+ * ordering point is an atomic store between two signal fences. Release, because workers read some of these words live.
+ * A transaction of one word needs no redo slot: an aligned 8-byte store is whole or absent. TD_POINT is the crash
+ * point: in the build for tests it keeps a copy of the arena, elsewhere it is nothing.
  */
 #ifdef TIMERD_FAULTS
 void td_point(const char *base);
@@ -161,21 +161,27 @@ def word_helpers(record: type) -> list[tuple[str, str]]:
     for field in packed_fields(record):
         shift = 8 * (field.offset % 8)
         mask = (1 << (8 * field.storage.size)) - 1
-        out.append((
-            f"uint64_t {name}_with_{field.name}(uint64_t word, uint64_t value)",
-            f"return (word & ~((uint64_t)0x{mask:x} << {shift})) | ((value & 0x{mask:x}) << {shift});",
-        ))
-        out.append((
-            f"uint64_t *{name}_word_{field.name}({name} *record)",
-            f"return (uint64_t *)(void *)((char *)record + {field.offset // 8 * 8});",
-        ))
+        out.append(
+            (
+                f"uint64_t {name}_with_{field.name}(uint64_t word, uint64_t value)",
+                f"return (word & ~((uint64_t)0x{mask:x} << {shift})) | ((value & 0x{mask:x}) << {shift});",
+            )
+        )
+        out.append(
+            (
+                f"uint64_t *{name}_word_{field.name}({name} *record)",
+                f"return (uint64_t *)(void *)((char *)record + {field.offset // 8 * 8});",
+            )
+        )
     return out
 
 
 def header_text() -> str:
     lines = [f"/* {NOTICE} */", "#ifndef TIMERD_LAYOUT_H", "#define TIMERD_LAYOUT_H", "", "#include <stddef.h>"]
     lines += ["#include <stdint.h>", ""]
-    lines += [f"#define {name} {value}{'ULL' if value > 0x7FFFFFFF else ''}" for name, value in integer_constants().items()]
+    lines += [
+        f"#define {name} {value}{'ULL' if value > 0x7FFFFFFF else ''}" for name, value in integer_constants().items()
+    ]
     for record in layout.RECORDS + wire.WIRE_RECORDS:
         packed = record in wire.WIRE_RECORDS
         lines += ["", f"/* {(record.__doc__ or '').splitlines()[0]} */", f"typedef struct {c_name(record)} {{"]
@@ -222,7 +228,12 @@ def cython_text() -> str:
 
 
 def record_section(record: type) -> list[str]:
-    lines = [f"### {record.__name__} ({size_of(record)} bytes)", "", (record.__doc__ or "").strip().replace("\n    ", "\n"), ""]
+    lines = [
+        f"### {record.__name__} ({size_of(record)} bytes)",
+        "",
+        (record.__doc__ or "").strip().replace("\n    ", "\n"),
+        "",
+    ]
     lines += ["| offset | field | type | role | meaning |", "|---|---|---|---|---|"]
     for field in fields(record):
         kind = field.storage.c_type + (f"[{field.storage.count}]" if field.storage.count > 1 else "")
@@ -232,13 +243,21 @@ def record_section(record: type) -> list[str]:
 
 def markdown_text() -> str:
     lines = [f"<!-- {NOTICE} -->", "# The arena and the frames, field by field", ""]
-    lines += [f"Layout version {layout.LAYOUT_VERSION}, fingerprint 0x{layout.fingerprint():08x}; "
-              f"protocol version {wire.PROTOCOL_VERSION}.", ""]
-    lines += ["Roles: *truth* changes only through the redo slot; *settlement* is filled before the state word makes it",
-              "true; *derived* is rebuilt at every start; *statistic* may lose a turn in a crash.", ""]
+    lines += [
+        f"Layout version {layout.LAYOUT_VERSION}, fingerprint 0x{layout.fingerprint():08x}; "
+        f"protocol version {wire.PROTOCOL_VERSION}.",
+        "",
+    ]
+    lines += [
+        "Roles: *truth* changes only through the redo slot; *settlement* is filled before the state word makes",
+        "it true; *derived* is rebuilt at every start; *statistic* may lose a turn in a crash.",
+        "",
+    ]
     lines += ["## Regions", "", "| id | region | record | bytes |", "|---|---|---|---|"]
-    lines += [f"| {int(r)} | {r.name} | {layout.REGION_RECORDS[r].__name__} | {size_of(layout.REGION_RECORDS[r])} |"
-              for r in layout.Region]
+    lines += [
+        f"| {int(r)} | {r.name} | {layout.REGION_RECORDS[r].__name__} | {size_of(layout.REGION_RECORDS[r])} |"
+        for r in layout.Region
+    ]
     lines += ["", "## Arena records", ""]
     for record in layout.RECORDS:
         lines += record_section(record)
@@ -251,13 +270,18 @@ def markdown_text() -> str:
         members = ", ".join(f"{name} = {int(member)}" for name, member in enum.__members__.items())
         lines += [f"* **{enum.__name__}**: {members}"]
     lines += ["", "## Counters", ""]
-    for title, table in (("Of each purgatory", counters.PURGATORY_COUNTERS), ("Of the daemon", counters.DAEMON_COUNTERS)):
+    for title, table in (
+        ("Of each purgatory", counters.PURGATORY_COUNTERS),
+        ("Of the daemon", counters.DAEMON_COUNTERS),
+    ):
         lines += [f"### {title}", "", "| id | counter | unit | meaning |", "|---|---|---|---|"]
         lines += [f"| {i} | {c.name} | {c.unit} | {c.about} |" for i, c in enumerate(table)]
         lines.append("")
     lines += ["## Error codes", "", "| code | exception | meaning and remedy |", "|---|---|---|"]
-    lines += [f"| {int(code)} | {cls.__name__} | {(cls.__doc__ or '').strip()} |"
-              for code, cls in sorted(errors.TimerdError.by_code.items())]
+    lines += [
+        f"| {int(code)} | {cls.__name__} | {(cls.__doc__ or '').strip()} |"
+        for code, cls in sorted(errors.TimerdError.by_code.items())
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -9,8 +9,9 @@ Everything is little endian. An *index* counts records of a region from 0; a fie
 so that 0 is "none". A *link* is an offset from the start of the arena in units of 8 bytes (LINK_UNIT) and names a pair
 (next, prev): list heads are such pairs too, so unlinking needs no head. That reaches 32 GiB with 32 bits.
 
-To change the format: change the class here, raise LAYOUT_VERSION, run `make generate`, rebuild, and add a golden arena of
-the old version to the tests if it was released. The fingerprint (CRC-32 of the field table) refuses what was forgotten.
+To change the format: change the class here, raise LAYOUT_VERSION, run `make generate`, rebuild, and add a golden arena
+of the old version to the tests if it was released. The fingerprint (CRC-32 of the field table) refuses what was
+forgotten.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class OpState(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How an operation settled; also on the wire. UNAVAILABLE is the client's own word and never stands in the arena."""
+    """How an operation settled; also on the wire. UNAVAILABLE is the client's own word, never in the arena."""
 
     NONE = 0
     COMPLETED = 1
@@ -198,7 +199,7 @@ class ArenaHeader(NamedTuple):
     turn_at_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the newest turn", STATISTIC]
     wheel_tick: Annotated[int, U64, "the wheel's own time: every tick up to it has been dealt with", DERIVED]
     unfinished: Annotated[int, U64, "sequence of the event that is still being delivered; 0 = none", DERIVED]
-    ring_bytes: Annotated[int, U64, "value bytes that the ring holds", DERIVED]
+    ring_bytes: Annotated[int, U64, "bytes of values and long keys that the ring holds", DERIVED]
     ring_bytes_max: Annotated[int, U64, "limit of ring_bytes"]
     quota_operations: Annotated[int, U32, "operations a client may hold, pending or unacknowledged"]
     quota_watermarks: Annotated[int, U32, "watermarks a client may set"]

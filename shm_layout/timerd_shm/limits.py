@@ -35,6 +35,7 @@ SETTLED_IDS_KEPT_NS = 3_600 * 1_000_000_000
 FRAME_SIZE_MAX = 4 << 20  # a frame holds at least one command of any legal size, and many of the usual
 COMMANDS_PER_FRAME_MAX = 16_384
 WINDOW_COMMANDS_MAX = 65_536  # commands a client may have in flight, unacknowledged
+WAITS_MAX = 262_144  # operations that a client can say it waits for in one HELLO, which is a frame
 
 CONNECT_TIMEOUT_S = 2.0
 BACKPRESSURE_TIMEOUT_S = 1.0

@@ -46,6 +46,7 @@ cdef extern from "timerd_layout.h" nogil:
         FRAME_SIZE_MAX
         COMMANDS_PER_FRAME_MAX
         WINDOW_COMMANDS_MAX
+        WAITS_MAX
         HEARTBEAT_NS
         GRACE_NS
         GAP_NS

@@ -50,6 +50,7 @@
 #define FRAME_SIZE_MAX 4194304
 #define COMMANDS_PER_FRAME_MAX 16384
 #define WINDOW_COMMANDS_MAX 65536
+#define WAITS_MAX 262144
 #define HEARTBEAT_NS 1000000000
 #define DAEMON_LOST_NS 3000000000ULL
 #define GRACE_NS 1000000000
@@ -287,7 +288,7 @@ typedef struct ArenaHeader {
     uint64_t turn_at_ns; /* CLOCK_MONOTONIC of the newest turn */
     uint64_t wheel_tick; /* the wheel's own time: every tick up to it has been dealt with */
     uint64_t unfinished; /* sequence of the event that is still being delivered; 0 = none */
-    uint64_t ring_bytes; /* value bytes that the ring holds */
+    uint64_t ring_bytes; /* bytes of values and long keys that the ring holds */
     uint64_t ring_bytes_max; /* limit of ring_bytes */
     uint32_t quota_operations; /* operations a client may hold, pending or unacknowledged */
     uint32_t quota_watermarks; /* watermarks a client may set */
@@ -1270,10 +1271,10 @@ static inline uint64_t *ErrorRecord_word_reserved(ErrorRecord *record) { return 
 
 /* The ordering macros: the only way in which truth changes once a record is reached (DESIGN.md, rule 2).
  *
- * SIGKILL keeps program order, compilers do not (gcc -O2 removes a plain `count = 2; a; b; count = 0`): so every ordering
- * point is an atomic store between two signal fences. Release, because workers read some of these words live.
- * A transaction of one word needs no redo slot: an aligned 8-byte store is whole or absent. TD_POINT is the crash point:
- * in the build for tests it keeps a copy of the arena, elsewhere it is nothing.
+ * SIGKILL keeps program order, compilers do not (gcc -O2 removes a plain `count = 2; a; b; count = 0`): so every
+ * ordering point is an atomic store between two signal fences. Release, because workers read some of these words live.
+ * A transaction of one word needs no redo slot: an aligned 8-byte store is whole or absent. TD_POINT is the crash
+ * point: in the build for tests it keeps a copy of the arena, elsewhere it is nothing.
  */
 #ifdef TIMERD_FAULTS
 void td_point(const char *base);

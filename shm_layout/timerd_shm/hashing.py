@@ -1,0 +1,67 @@
+"""The hashes of the arena, as the core computes them (timerd/hash.pxd): the same arithmetic, modulo 2 ** 64.
+
+None of them is secret or cryptographic; the key hash is keyed with a random seed of the arena, so that nobody can aim
+keys at one chain. Only the hash of a user's id is wide enough (128 bits) to stand for what was hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+from .limits import ID_SIZE_MAX
+
+MASK = 0xFFFF_FFFF_FFFF_FFFF
+GOLDEN = 0x9E37_79B9_7F4A_7C15
+HANDLE_LANES = 16  # neighbouring commands of a client share a home line of that many entries
+HANDLE_REMOVED = 0xFFFF_FFFF
+ID_HASH_SIZE = 16
+
+
+def mix(h: int) -> int:
+    """Spread every bit of a 64-bit number over all 64 (the finalizer of MurmurHash3)."""
+    h ^= h >> 33
+    h = h * 0xFF51_AFD7_ED55_8CCD & MASK
+    h ^= h >> 33
+    h = h * 0xC4CE_B9FE_1A85_EC53 & MASK
+    return h ^ h >> 33
+
+
+def key_hash(seed: int, purgatory: int, name: bytes) -> int:
+    """Keyed 64-bit hash of a watch key (1..255 bytes) within the purgatory of that index."""
+    h = (seed ^ purgatory * GOLDEN ^ len(name)) & MASK
+    padded = name + bytes(-len(name) % 8)
+    for chunk in struct.unpack(f"<{len(padded) // 8}Q", padded):
+        h = mix(h ^ chunk)
+    return h
+
+
+def key_head(key_hash: int, pairs: int) -> int:
+    """Which chain of the key table a key is in; `pairs` is the number of its records, each of which has two heads."""
+    return key_hash & (2 * pairs - 1)
+
+
+def ring_slot(key_hash: int, slots: int) -> int:
+    """Which hash slot of the event ring a key is in."""
+    return key_hash & (slots - 1)
+
+
+def handle_hash(client_slot: int, command: int) -> int:
+    """Hash of sixteen neighbouring commands of a client; its high half is an entry's tag."""
+    return mix((command >> 4) * GOLDEN & MASK ^ client_slot)
+
+
+def handle_home(handle_hash: int, command: int, entries: int) -> int:
+    """Where probing for a command begins in a handle table of so many entries; it goes on by HANDLE_LANES."""
+    return ((handle_hash & 0xFFFF_FFFF) << 4 | command & (HANDLE_LANES - 1)) & (entries - 1)
+
+
+def id_hash(identifier: bytes) -> bytes:
+    """The 16 bytes that stand for a user's id (1..255 bytes), on the wire and in the arena."""
+    assert 1 <= len(identifier) <= ID_SIZE_MAX, f"len(identifier)={len(identifier)}"
+    return hashlib.blake2b(identifier, digest_size=ID_HASH_SIZE).digest()
+
+
+def id_head(hash_low: int, pairs: int) -> int:
+    """Which chain of the id table an id is in; `pairs` is the number of its records, each of which has two heads."""
+    return hash_low & (2 * pairs - 1)

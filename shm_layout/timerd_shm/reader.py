@@ -1,0 +1,297 @@
+"""Reads an arena: typed, read-only, on the standard library alone; whether its daemon lives or not.
+
+    with ArenaReader.open() as reader:                # by instance; also from_path and from_bytes
+        reader.words[NEWEST_WORD]                     # one aligned 8-byte load: what a worker's mark needs
+        reader.header().instance
+        reader.ops[7].deadline_ns                     # a snapshot of one record, as its NamedTuple
+        reader.between_turns(lambda: ...)             # several words that belong together
+
+The arena is mapped PROT_READ from a read-only descriptor: no reader can harm it. A live daemon writes while we read.
+One word is always whole; several words belong together only when no turn came in between (header.turn, a seqlock). What
+is damaged is reported as DamageError, with the values; no loop here depends on what the arena says.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from . import layout
+from .errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError, TimerdError
+from .fields import fields, offset_of, size_of, struct_of, unpack
+from .layout import ArenaHeader, RedoEntry, Region, RegionRecord
+from .rundir import find_instance, open_arena_file
+
+LAYOUT_VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
+INCARNATION_WORD = offset_of(ArenaHeader, "incarnation") // 8
+NEWEST_WORD = offset_of(ArenaHeader, "newest") // 8
+TURN_WORD = offset_of(ArenaHeader, "turn") // 8
+BETWEEN_TURNS_S = 0.05  # how long a reader waits for a moment between two turns
+
+Record = TypeVar("Record", bound=NamedTuple)
+Result = TypeVar("Result")
+
+
+class DamageError(TimerdError):
+    """Records of the arena do not hold together. If it was not read in the middle of a turn: `timerctl check` it."""
+
+
+class Table(Generic[Record]):
+    """The records of one region: `table[index]` is a snapshot, `table.used()` all that were ever used."""
+
+    def __init__(self, memory: memoryview, region: Region, record: type[Record]) -> None:
+        self.region = region
+        self.record = record
+        self._memory = memory
+        self._row_offset = layout.REGIONS_OFFSET + region * size_of(RegionRecord)
+        row = self.row()
+        self.offset, self.size, self.count = row.offset, row.record_size, row.count
+        self._struct = struct_of(record)
+        # Where the (next, prev) pair of record 0 lies, and that of each next one, in units of a link.
+        names = [field.name for field in fields(record)]
+        pair = offset_of(record, "next") if "prev" in names else 0
+        self._pair, self._step = (self.offset + pair) // layout.LINK_UNIT, self.size // layout.LINK_UNIT
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Record:
+        if not 0 <= index < self.count:
+            raise DamageError(f"{self.region.name}: record {index} does not exist, there are {self.count}")
+        return self.record._make(self._struct.unpack_from(self._memory, self.offset + index * self.size))
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(self.record._make, self._first(self.count))
+
+    def used(self) -> Iterator[Record]:
+        """The records that were ever used, in order; for regions that hand out records one by one."""
+        return map(self.record._make, self._first(min(self.row().high_water, self.count)))
+
+    def raw(self) -> Iterator[tuple[Any, ...]]:
+        """Every record as a bare tuple, for walks over very many."""
+        return self._first(self.count)
+
+    def row(self) -> RegionRecord:
+        """The region's row, read now: `in_use`, `high_water` and `free_head` change."""
+        return unpack(RegionRecord, self._memory, self._row_offset)
+
+    def link(self, index: int) -> int:
+        """The link that names the (next, prev) pair of a record."""
+        return self._pair + index * self._step
+
+    def index_of_link(self, link: int) -> int | None:
+        """The record whose (next, prev) pair a link names; None when it names something else."""
+        index, rest = divmod(link - self._pair, self._step)
+        return index if rest == 0 and 0 <= index < self.count else None
+
+    def _first(self, count: int) -> Iterator[tuple[Any, ...]]:
+        # A copy, so that nobody holds a view of the mapping when the reader is closed.
+        copy = bytes(self._memory[self.offset : self.offset + count * self.size])
+        return self._struct.iter_unpack(copy)
+
+
+class ArenaReader:
+    """An arena, read-only. A context manager; close() lets go of the mapping.
+
+    Raises ArenaNotReadyError (retry shortly), LayoutMismatchError (both values) or ArenaTruncatedError when made.
+    """
+
+    def __init__(self, memory: memoryview, mapping: mmap.mmap | None = None) -> None:
+        self._mapping = mapping
+        self.memory = memory
+        self.words = memory[: len(memory) // 8 * 8].cast("B").cast("Q")
+        try:
+            check_header(memory)
+            self.ops = Table(memory, Region.OPS, layout.OpRecord)
+            self.nodes = Table(memory, Region.NODES, layout.WatchNode)
+            self.keys = Table(memory, Region.KEYS, layout.KeyRecord)
+            self.blocks = Table(memory, Region.BLOCKS, layout.Block)
+            self.clients = Table(memory, Region.CLIENTS, layout.ClientRecord)
+            self.levels = Table(memory, Region.LEVELS, layout.LevelRecord)
+            self.buckets = Table(memory, Region.BUCKETS, layout.BucketRecord)
+            self.events = Table(memory, Region.EVENTS, layout.EventRecord)
+            self.slots = Table(memory, Region.SLOTS, layout.SlotRecord)
+            self.key_table = Table(memory, Region.KEY_TABLE, layout.KeyTableRecord)
+            self.handles = Table(memory, Region.HANDLES, layout.HandleRecord)
+            self.ids = Table(memory, Region.IDS, layout.IdRecord)
+            self.id_table = Table(memory, Region.ID_TABLE, layout.IdTableRecord)
+            self.answers = Table(memory, Region.ANSWERS, layout.AnswerRecord)
+            self.groups = Table(memory, Region.GROUPS, layout.GroupRecord)
+            self.purgatories = Table(memory, Region.PURGATORIES, layout.PurgatoryRecord)
+            self.purgatory_counters = Table(memory, Region.PURGATORY_COUNTERS, layout.CounterRecord)
+            self.daemon_counters = Table(memory, Region.DAEMON_COUNTERS, layout.CounterRecord)
+            self.histograms = Table(memory, Region.HISTOGRAMS, layout.HistogramRecord)
+            self.labels = Table(memory, Region.COUNTER_LABELS, layout.CounterLabel)
+            self.errors = Table(memory, Region.ERRORS, layout.ErrorRecord)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(cls, instance: str | None = None) -> Self:
+        """The arena of an instance (the default one without a name).
+
+        Raises TimerdUnavailableError when no such instance is found, and what the class says.
+        """
+        return cls.from_descriptor(open_arena_file(find_instance(instance)))
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str]) -> Self:
+        """The arena in a file: shared memory under /dev/shm, an --arena-file, or a copy of one."""
+        return cls.from_descriptor(os.open(Path(path), os.O_RDONLY | os.O_CLOEXEC))
+
+    @classmethod
+    def from_descriptor(cls, descriptor: int) -> Self:
+        """The arena behind a descriptor, which is closed: the mapping does not need it."""
+        try:
+            size = os.fstat(descriptor).st_size
+            if size < layout.HEADER_SIZE:
+                raise ArenaNotReadyError(
+                    f"the arena has {size} bytes, and its header {layout.HEADER_SIZE}: retry shortly"
+                )
+            mapping = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        return cls(memoryview(mapping), mapping)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
+        """An arena in memory. A bytearray is looked at where it is, not copied, and cannot be resized until close()."""
+        return cls(memoryview(data).toreadonly().cast("B"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the views and the mapping. May be called again; nothing else may."""
+        self.words.release()
+        self.memory.release()
+        if self._mapping is not None:
+            self._mapping.close()
+
+    def header(self) -> ArenaHeader:
+        """A snapshot of the header."""
+        return unpack(ArenaHeader, self.memory)
+
+    def region(self, region: Region) -> RegionRecord:
+        """A snapshot of a region's row."""
+        return unpack(RegionRecord, self.memory, layout.REGIONS_OFFSET + region * size_of(RegionRecord))
+
+    def record(self, region: Region, index: int) -> Any:
+        """A snapshot of any record, as the NamedTuple of its region. Typed access: reader.ops[index] and its kin."""
+        return Table[Any](self.memory, region, layout.REGION_RECORDS[region])[index]
+
+    def redo(self) -> list[RedoEntry]:
+        """The words of the transaction that is being stored; none between two turns."""
+        count = min(self.header().redo_count, layout.REDO_MAX)
+        size = size_of(RedoEntry)
+        return [unpack(RedoEntry, self.memory, layout.REDO_OFFSET + at * size) for at in range(count)]
+
+    def blob(self, first: int) -> bytes:
+        """The bytes of a payload, value or long name; `first` is its first block (index + 1), 0 the empty one.
+
+        Raises DamageError when the chain is shorter than its length, or leaves the region.
+        """
+        if first == 0:
+            return b""
+        length = self.blocks[first - 1].length
+        most = -(-length // layout.BLOCK_DATA)
+        if most > self.blocks.count:
+            raise DamageError(
+                f"BLOCKS: chain {first - 1} says {length} bytes, more than {self.blocks.count} blocks hold"
+            )
+        pieces: list[bytes] = []
+        at = first
+        while at and len(pieces) < most:
+            block = self.blocks[at - 1]
+            pieces.append(block.data)
+            at = block.next
+        if len(pieces) < most:
+            raise DamageError(
+                f"BLOCKS: chain {first - 1} ends after {len(pieces)} blocks, and {length} bytes need {most}"
+            )
+        return b"".join(pieces)[:length]
+
+    def key_name(self, index: int) -> bytes:
+        """The name of a key record. Raises DamageError."""
+        key = self.keys[index]
+        return self.blob(key.name_blob) if key.name_blob else key.name[: key.name_length]
+
+    def event_key(self, event: layout.EventRecord) -> bytes:
+        """The key of an event in the ring. Raises DamageError."""
+        return self.blob(event.key_blob) if event.key_blob else event.key[: event.key_length]
+
+    def event(self, sequence: int) -> layout.EventRecord:
+        """The ring record at a sequence's place; its own `sequence` differs when it was overwritten."""
+        return self.events[sequence & (self.events.count - 1)]
+
+    def purgatory_name(self, index: int) -> str:
+        """The name of a purgatory. Raises DamageError when there is no such record."""
+        purgatory = self.purgatories[index]
+        return purgatory.name[: purgatory.name_length].decode("ascii", "backslashreplace")
+
+    def between_turns(self, read: Callable[[], Result]) -> Result:
+        """What `read` returns when no turn ran while it read, so that its words belong together.
+
+        Waits 50 ms at most for such a moment, then takes what there is: a daemon that was killed in a turn leaves the
+        turn counter odd for ever, and a busy one leaves hardly a gap. May call `read` several times. A DamageError
+        counts as a turn in between, until the time is over.
+        """
+        end = time.monotonic() + BETWEEN_TURNS_S
+        while True:
+            turn, late = self.words[TURN_WORD], time.monotonic() >= end
+            if turn & 1 and not late:
+                time.sleep(0.0001)
+                continue
+            try:
+                result = read()
+            except DamageError:
+                if late:
+                    raise
+                continue
+            if late or self.words[TURN_WORD] == turn:
+                return result
+
+
+def check_header(memory: memoryview) -> None:
+    """Whether this program can read the arena in `memory`. Raises what ArenaReader says."""
+    if len(memory) < layout.HEADER_SIZE:
+        raise ArenaNotReadyError(
+            f"the arena has {len(memory)} bytes, and its header {layout.HEADER_SIZE}: retry shortly"
+        )
+    header = unpack(ArenaHeader, memory)
+    if header.layout_version == 0 and header.magic in (layout.MAGIC, bytes(len(layout.MAGIC))):
+        raise ArenaNotReadyError("the arena is still being made (its layout version is 0): retry shortly")
+    for what, arena, ours in (
+        ("magic", header.magic, layout.MAGIC),
+        ("layout version", header.layout_version, layout.LAYOUT_VERSION),
+        ("fingerprint", f"0x{header.fingerprint:08x}", f"0x{layout.fingerprint():08x}"),
+        ("number of regions", header.region_count, len(Region)),
+    ):
+        if arena != ours:
+            raise LayoutMismatchError(
+                f"{what}: the arena's is {arena!r}, this program's {ours!r}; run the same timerd on both sides"
+            )
+    if len(memory) < header.size:
+        raise ArenaTruncatedError(f"the arena has {len(memory)} bytes, and its header says {header.size}")
+    for region, record in layout.REGION_RECORDS.items():
+        row = unpack(RegionRecord, memory, layout.REGIONS_OFFSET + region * size_of(RegionRecord))
+        if row.record_size != size_of(record):
+            raise LayoutMismatchError(
+                f"{region.name}: the arena's records have {row.record_size} bytes, this program's {size_of(record)}"
+            )
+        if row.offset % 8 or row.offset < layout.HEADER_SIZE or row.offset + row.count * row.record_size > header.size:
+            raise ArenaTruncatedError(
+                f"{region.name}: {row.count} records of {row.record_size} bytes at {row.offset} do not lie within the "
+                f"arena's {header.size} bytes"
+            )

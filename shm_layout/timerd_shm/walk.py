@@ -1,0 +1,190 @@
+"""Walks over what is linked in an arena: buckets, watcher lists, heaps, outcomes, answers, ids, chains, free records.
+
+All of them are iterators over indexes of records, and all end: after as many steps as the region has records, or as
+soon as something does not fit, with a DamageError that says where. So they are safe on any bytes, and on an arena that
+is being written (there a DamageError may only mean that a turn came in between; see ArenaReader.between_turns).
+
+Each takes its records from the arena, or from `records`, a copy by index, for callers that walk everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from . import layout
+from .fields import offset_of
+from .layout import Region
+from .reader import ArenaReader, DamageError, Table
+
+Item = TypeVar("Item", covariant=True)
+IDS_LINK = offset_of(layout.ArenaHeader, "ids_next") // layout.LINK_UNIT
+
+
+class Indexed(Protocol[Item]):
+    """Records by index: a Table, or a copy of its records."""
+
+    def __getitem__(self, index: int, /) -> Item: ...
+
+
+class Place(NamedTuple):
+    """A bucket: where it is in the wheel, and how many operations it says it holds."""
+
+    level: int
+    index: int
+    count: int
+
+
+def linked(
+    table: Table[Any], head: int, first: int, last: int, what: str, records: Indexed[Any] | None = None
+) -> Iterator[int]:
+    """Indexes of the records in the circular list whose head has link `head` and holds (first, last)."""
+    source: Indexed[Any] = table if records is None else records
+    at, before = first, head
+    for _ in range(table.count + 1):
+        if at == head:
+            if before != last:
+                raise DamageError(f"{what}: its head says that link {last} is the last one, and it is {before}")
+            return
+        index = table.index_of_link(at)
+        if index is None:
+            raise DamageError(f"{what}: link {at} does not name a record of {table.region.name}")
+        record = record_of(source, index, what)
+        if record.prev != before:
+            raise DamageError(
+                f"{what}: record {index} says that link {record.prev} comes before it, and it was reached from {before}"
+            )
+        yield index
+        before, at = at, record.next
+    raise DamageError(f"{what}: it does not end within the {table.count} records of {table.region.name}")
+
+
+def chain(first: int, next_of: Callable[[int], int], most: int, what: str) -> Iterator[int]:
+    """Indexes of the records in a chain of index + 1 that ends with 0; `next_of` gives the field that goes on."""
+    at = first
+    for _ in range(most + 1):
+        if at == 0:
+            return
+        if at > most:
+            raise DamageError(f"{what}: record {at - 1} does not exist, there are {most}")
+        yield at - 1
+        at = next_of(at - 1)
+    raise DamageError(f"{what}: it does not end within {most} records")
+
+
+def occupied_buckets(reader: ArenaReader) -> Iterator[Place]:
+    """The buckets that say they hold something, level by level."""
+    for number, bucket in enumerate(reader.buckets):
+        if bucket.count:
+            yield Place(*divmod(number, layout.BUCKETS), bucket.count)
+
+
+def bucket(
+    reader: ArenaReader, level: int, index: int, records: Indexed[layout.OpRecord] | None = None
+) -> Iterator[int]:
+    """The operations in bucket `index` of `level`, in the order of their list."""
+    number = level * layout.BUCKETS + index
+    head = reader.buckets[number]
+    what = f"bucket {level}:{index}"
+    return linked(reader.ops, reader.buckets.link(number), head.next, head.prev, what, records)
+
+
+def nodes_of(
+    reader: ArenaReader, op: layout.OpRecord, records: Indexed[layout.WatchNode] | None = None
+) -> Iterator[int]:
+    """The watch nodes of an operation, in the order of its keys; only while it is pending, or keeps its keys."""
+    what = f"watch nodes from {op.first_node - 1}"
+    following = field(reader.nodes if records is None else records, "next_of_op", what)
+    return chain(op.first_node, following, reader.nodes.count, what)
+
+
+def event_watchers(
+    reader: ArenaReader,
+    key: int,
+    head: layout.KeyRecord | None = None,
+    records: Indexed[layout.WatchNode] | None = None,
+) -> Iterator[int]:
+    """The watch nodes in a key's list: those that wait for an event, in order of registration."""
+    head = reader.keys[key] if head is None else head
+    what = f"watcher list of key {key}"
+    return linked(reader.nodes, reader.keys.link(key), head.next, head.prev, what, records)
+
+
+def watermark_watchers(
+    reader: ArenaReader, key: int, root: int | None = None, records: Indexed[layout.WatchNode] | None = None
+) -> Iterator[tuple[int, int]]:
+    """(watch node, its parent or -1) of those that wait for the key's watermark: each before its children, left first.
+
+    The heap has two links a node (see WatchNode): `prev` is the left child, and `next` of that the right one, or the
+    parent when there is none.
+    """
+    source: Indexed[layout.WatchNode] = reader.nodes if records is None else records
+    what = f"heap of key {key}"
+    root = reader.keys[key].heap if root is None else root
+    if root and (up := record_of(source, root - 1, what).next):
+        raise DamageError(f"{what}: its root, node {root - 1}, has {up} where 0 says that nothing is above it")
+    waiting = [(root, 0)] if root else []
+    for _ in range(reader.nodes.count + 1):
+        if not waiting:
+            return
+        at, parent = waiting.pop()
+        yield at - 1, parent - 1
+        left = record_of(source, at - 1, what).prev
+        if not left:
+            continue
+        right = record_of(source, left - 1, what).next
+        if right != at:
+            if right == 0 or record_of(source, right - 1, what).next != at:
+                raise DamageError(f"{what}: the last child of node {at - 1} does not lead back to it")
+            waiting.append((right, at))
+        waiting.append((left, at))
+    raise DamageError(f"{what}: it does not end within the {reader.nodes.count} records of NODES")
+
+
+def outcomes(reader: ArenaReader, slot: int, records: Indexed[layout.OpRecord] | None = None) -> Iterator[int]:
+    """The settled operations that a client has not acknowledged, in order of outcome number."""
+    head = reader.clients[slot]
+    what = f"outcomes of client {slot}"
+    return linked(reader.ops, reader.clients.link(slot), head.next, head.prev, what, records)
+
+
+def answers(reader: ArenaReader, slot: int, records: Indexed[layout.AnswerRecord] | None = None) -> Iterator[int]:
+    """The answers that a client has not acknowledged, in order of command number."""
+    head = reader.clients[slot]
+    # Its second pair lies right behind the first one: one link further.
+    link = reader.clients.link(slot) + 1
+    return linked(reader.answers, link, head.answers_next, head.answers_prev, f"answers of client {slot}", records)
+
+
+def settled_ids(reader: ArenaReader, records: Indexed[layout.IdRecord] | None = None) -> Iterator[int]:
+    """The remembered ids of settled operations, oldest first."""
+    header = reader.header()
+    return linked(reader.ids, IDS_LINK, header.ids_next, header.ids_prev, "settled ids", records)
+
+
+def free_records(reader: ArenaReader, region: Region, records: Indexed[Any]) -> Iterator[int]:
+    """The free records of a region that hands them out, in the order in which they will be taken."""
+    row, what = reader.region(region), f"free list of {region.name}"
+    return chain(row.free_head, field(records, layout.FREE_LINKS[region], what), row.count, what)
+
+
+def events(reader: ArenaReader) -> Iterator[layout.EventRecord]:
+    """The events in the ring, oldest first."""
+    header = reader.header()
+    for sequence in range(max(header.tail, header.newest + 1 - reader.events.count), header.newest + 1):
+        yield reader.event(sequence)
+
+
+def field(records: Indexed[Any], name: str, what: str) -> Callable[[int], int]:
+    """The function that gives a field of the record with some index, for chain()."""
+    value = attrgetter(name)
+    return lambda index: int(value(record_of(records, index, what)))
+
+
+def record_of(records: Indexed[Item], index: int, what: str) -> Item:
+    """records[index]; DamageError instead of IndexError."""
+    try:
+        return records[index]
+    except IndexError:
+        raise DamageError(f"{what}: record {index} was never used") from None

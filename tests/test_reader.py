@@ -1,0 +1,305 @@
+"""The read-only reader: records by type, refusals by name, walks that end whatever the bytes say."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from damage import LONG_KEY, Pen, busy_rig
+from harness import MS, Rig
+from model import Key, Register
+from timerd_shm import hashing, walk
+from timerd_shm.errors import (
+    ArenaNotReadyError,
+    ArenaTruncatedError,
+    LayoutMismatchError,
+    TimerdUnavailableError,
+)
+from timerd_shm.fields import offset_of
+from timerd_shm.layout import (
+    BUCKETS,
+    HEADER_SIZE,
+    LAYOUT_VERSION,
+    REGIONS_OFFSET,
+    IdState,
+    KeyKind,
+    OpState,
+    Region,
+    RegionRecord,
+)
+from timerd_shm.reader import INCARNATION_WORD, NEWEST_WORD, TURN_WORD, ArenaReader, DamageError
+from timerd_shm.rundir import ArenaPlace, InstancePaths, write_place
+
+
+@pytest.fixture(scope="module")
+def memory() -> bytes:
+    """An arena in which everything is in use."""
+    return bytes(busy_rig().memory)
+
+
+def test_records_come_as_their_types(memory: bytes) -> None:
+    with ArenaReader.from_bytes(memory) as reader:
+        pending = [op for op in reader.ops.used() if op.state == OpState.PENDING]
+        assert len(pending) == 7
+        assert reader.record(Region.OPS, 0) == reader.ops[0]
+        assert {reader.blob(op.payload) for op in pending} >= {b"", b"p" * 60, b"p" * 300}
+        keys = {reader.key_name(index) for index, key in enumerate(reader.keys.used()) if key.refs}
+        assert keys == {b"k0", b"k1", b"k2", b"offset", LONG_KEY}
+        assert [reader.event_key(event) for event in walk.events(reader)] == [
+            b"k3",
+            b"k2",
+            LONG_KEY,
+            b"offset",
+            b"jobs",
+        ]
+        assert reader.purgatory_name(0) == "default"
+        assert len(list(reader.ops)) == len(reader.ops) == reader.region(Region.OPS).count
+        with pytest.raises(DamageError, match="record 64 does not exist"):
+            reader.ops[64]
+
+
+def test_the_words_that_a_mark_needs_are_single_loads(memory: bytes) -> None:
+    with ArenaReader.from_bytes(memory) as reader:
+        header = reader.header()
+        assert reader.words[NEWEST_WORD] == header.newest == 5
+        assert reader.words[INCARNATION_WORD] == header.incarnation
+        assert reader.words[TURN_WORD] == header.turn
+
+
+def test_walks_find_what_is_linked(memory: bytes) -> None:
+    with ArenaReader.from_bytes(memory) as reader:
+        in_buckets = [
+            index for place in walk.occupied_buckets(reader) for index in walk.bucket(reader, place.level, place.index)
+        ]
+        assert sorted(in_buckets) == [i for i, op in enumerate(reader.ops.used()) if op.state == OpState.PENDING]
+        assert sum(place.count for place in walk.occupied_buckets(reader)) == len(in_buckets) == 7
+        names = {reader.key_name(index): index for index, key in enumerate(reader.keys.used()) if key.refs}
+        waiting = [reader.nodes[node] for node in walk.event_watchers(reader, names[b"k0"])]
+        registrations = [reader.ops[node.op].registration for node in waiting]
+        assert registrations == sorted(registrations) and waiting
+        heap = list(walk.watermark_watchers(reader, names[b"offset"]))
+        assert len(heap) == 6
+        assert {reader.nodes[node].kind for node, _ in heap} == {KeyKind.WATERMARK}
+        assert heap[0][1] == -1
+        for node, parent in heap[1:]:
+            assert reader.nodes[parent].target <= reader.nodes[node].target
+        assert [reader.ops[index].outcome_number for index in walk.outcomes(reader, 1)] == [1, 2]
+        assert [reader.answers[index].command for index in walk.answers(reader, 1)] == [3, 4, 9]
+        assert [reader.ids[index].state for index in walk.settled_ids(reader)] == [IdState.SETTLED] * 2
+
+
+def test_a_file_is_mapped_read_only(memory: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "arena"
+    path.write_bytes(memory)
+    with ArenaReader.from_path(path) as reader:
+        assert reader.memory.readonly
+        assert reader.header().instance.rstrip(b"\0") == b"default"
+        with pytest.raises(TypeError):
+            reader.memory[0] = 1
+    reader.close()  # again: no harm
+    with pytest.raises(ValueError, match="released"):
+        reader.header()
+
+
+def test_closing_lets_go_of_the_memory() -> None:
+    arena = bytearray(Rig().memory)
+    with ArenaReader.from_bytes(arena) as reader:
+        list(reader.ops), list(reader.ops.used())
+        with pytest.raises(BufferError):
+            arena.append(0)
+    arena.append(0)
+
+
+def test_an_instance_is_opened_by_name(memory: bytes, runtime_dir: Path) -> None:
+    with pytest.raises(TimerdUnavailableError, match="no timerd instance 'other'"):
+        ArenaReader.open("other")
+    file = runtime_dir / "arena"
+    write_place(InstancePaths(runtime_dir, "other"), ArenaPlace("file", str(file), 1))
+    with pytest.raises(ArenaNotReadyError, match="does not exist"):
+        ArenaReader.open("other")
+    file.write_bytes(b"")
+    with pytest.raises(ArenaNotReadyError, match="has 0 bytes"):
+        ArenaReader.open("other")
+    file.write_bytes(memory)
+    before = len(os.listdir("/proc/self/fd"))
+    with ArenaReader.open("other") as reader:
+        assert reader.header().newest == 5
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# refusals ------------------------------------------------------------------------------------------------------------
+
+
+def test_not_ready_and_wrong_are_different(memory: bytes) -> None:
+    unfinished = bytearray(memory)
+    Pen(unfinished).header("layout_version", 0)
+    for early in (b"", memory[: HEADER_SIZE - 1], bytes(unfinished), bytes(len(memory))):
+        with pytest.raises(ArenaNotReadyError):
+            ArenaReader.from_bytes(early)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "both"),
+    [
+        ("magic", b"notours!", (r"notours!", r"timerd")),
+        ("layout_version", LAYOUT_VERSION + 6, (f"{LAYOUT_VERSION + 6}", f"{LAYOUT_VERSION}")),
+        ("fingerprint", 0xDEADBEEF, ("0xdeadbeef", "0x")),
+        ("region_count", 3, ("3", f"{len(Region)}")),
+    ],
+)
+def test_another_layout_is_refused_with_both_values(
+    memory: bytes, field: str, value: bytes | int, both: tuple[str, str]
+) -> None:
+    other = bytearray(memory)
+    Pen(other).header(field, value)
+    with pytest.raises(LayoutMismatchError) as refused:
+        ArenaReader.from_bytes(other)
+    assert all(each in str(refused.value) for each in both), str(refused.value)
+    assert "same" in str(refused.value)
+
+
+def test_a_truncated_arena_is_refused_with_both_sizes(memory: bytes) -> None:
+    with pytest.raises(ArenaTruncatedError, match=f"{len(memory) - 1} bytes, and its header says {len(memory)}"):
+        ArenaReader.from_bytes(memory[:-1])
+
+
+@pytest.mark.parametrize(("field", "value"), [("offset", 1 << 40), ("offset", 8), ("count", 0xFFFF_FFFF)])
+def test_a_region_outside_of_the_arena_is_refused(memory: bytes, field: str, value: int) -> None:
+    other = bytearray(memory)
+    code = "<Q" if field == "offset" else "<I"
+    struct.pack_into(code, other, REGIONS_OFFSET + offset_of(RegionRecord, field), value)
+    with pytest.raises(ArenaTruncatedError, match="OPS: "):
+        ArenaReader.from_bytes(other)
+
+
+# damage --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_blob_whose_chain_loops_or_ends_early_is_reported(memory: bytes) -> None:
+    damaged = bytearray(memory)
+    pen = Pen(damaged)
+    with ArenaReader.from_bytes(memory) as reader:
+        first = max(reader.ops.used(), key=lambda op: len(reader.blob(op.payload))).payload
+        second = reader.blocks[first - 1].next
+    pen.set(Region.BLOCKS, second - 1, "next", first)
+    with ArenaReader.from_bytes(damaged) as reader:
+        assert len(reader.blob(first)) == 300  # as many blocks as the length says, and no more
+    pen.set(Region.BLOCKS, first - 1, "next", 0)
+    with (
+        ArenaReader.from_bytes(damaged) as reader,
+        pytest.raises(DamageError, match="ends after 1 blocks, and 300 bytes"),
+    ):
+        reader.blob(first)
+    pen.set(Region.BLOCKS, first - 1, "length", 0xFFFF_FFFF)
+    with ArenaReader.from_bytes(damaged) as reader, pytest.raises(DamageError, match="more than 256 blocks hold"):
+        reader.blob(first)
+
+
+def test_a_list_that_loops_ends_with_an_error(memory: bytes) -> None:
+    damaged = bytearray(memory)
+    with ArenaReader.from_bytes(memory) as reader:
+        key = next(i for i, key in enumerate(reader.keys.used()) if key.refs and reader.key_name(i) == LONG_KEY)
+        number = next(i for i, key in enumerate(reader.keys.used()) if reader.key_name(i) == b"k0" and key.refs)
+        first, second, *_ = walk.event_watchers(reader, number)
+        link = reader.nodes.link(first)
+        assert not list(walk.event_watchers(reader, key)), "all were satisfied"
+    Pen(damaged).set(Region.NODES, second, "next", link)
+    with ArenaReader.from_bytes(damaged) as reader, pytest.raises(DamageError, match="comes before it"):
+        list(walk.event_watchers(reader, number))
+
+
+@pytest.mark.parametrize("round_", range(20))
+def test_reading_random_bytes_ends(memory: bytes, rng: random.Random, round_: int) -> None:
+    """Whatever stands in the regions: no walk hangs, and nothing but DamageError comes out."""
+    damaged = bytearray(memory)
+    for _ in range(400):
+        at = rng.randrange(HEADER_SIZE, len(damaged) - 8)
+        damaged[at : at + 4] = rng.choice((rng.randbytes(4), b"\xff\xff\xff\xff", struct.pack("<I", rng.randrange(64))))
+    with ArenaReader.from_bytes(damaged) as reader:
+        walks = [walk.settled_ids(reader), walk.events(reader)]
+        walks += [walk.bucket(reader, place.level, place.index) for place in walk.occupied_buckets(reader)]
+        walks += [walk.outcomes(reader, slot) for slot in range(len(reader.clients))]
+        walks += [walk.answers(reader, slot) for slot in range(len(reader.clients))]
+        walks += [walk.event_watchers(reader, key) for key in range(reader.keys.row().high_water)]
+        walks += [walk.watermark_watchers(reader, key) for key in range(reader.keys.row().high_water)]
+        walks += [walk.nodes_of(reader, op) for op in reader.ops.used()]
+        walks += [walk.free_records(reader, region, reader.ops) for region in (Region.OPS,)]
+        for each in walks:
+            try:
+                assert len(list(each)) <= max(len(reader.blocks), BUCKETS * 7)
+            except DamageError:
+                continue
+
+
+# consistency ---------------------------------------------------------------------------------------------------------
+
+
+def test_several_words_are_read_between_two_turns() -> None:
+    rig = Rig()
+    alice = rig.client()
+    seen: list[int] = []
+
+    with ArenaReader.from_bytes(rig.memory) as reader:
+
+        def read() -> tuple[int, int]:
+            first = reader.ops.row().in_use
+            if len(seen) < 2:  # a turn comes in between, twice
+                rig.do(alice, Register((Key(b"k"),), timeout_ns=MS))
+            seen.append(first)
+            return first, reader.ops.row().in_use
+
+        assert reader.between_turns(read) == (2, 2)
+    assert seen == [0, 1, 2]
+
+
+def test_a_turn_that_never_ends_does_not_stop_a_reader() -> None:
+    rig = Rig()
+    rig.core.begin_turn(rig.now_ns)
+    with ArenaReader.from_bytes(rig.memory) as reader:
+        assert reader.header().turn & 1
+        assert reader.between_turns(lambda: "read") == "read"
+
+
+# hashes --------------------------------------------------------------------------------------------------------------
+
+
+def test_hashes_are_those_of_the_core(rng: random.Random) -> None:
+    rig = Rig(capacity=256, keys=256, nodes=256, blocks=1024, quota_operations=256)
+    alice = rig.client()
+    for size in range(1, 250):
+        alice.issue(Register((Key(rng.randbytes(size)),)))
+    rig.turn()
+    with ArenaReader.from_bytes(rig.memory) as reader:
+        seed = reader.header().hash_seed
+        keys = list(reader.keys.used())
+        assert len(keys) == 249
+        for index, key in enumerate(keys):
+            assert hashing.key_hash(seed, key.purgatory, reader.key_name(index)) == key.hash
+            chained = _chain_of(reader, key.hash)
+            assert index in chained
+        handles = list(reader.handles)
+        for op in reader.ops.used():
+            hash_ = hashing.handle_hash(op.client, op.command)
+            home = hashing.handle_home(hash_, op.command, len(handles))
+            lane = handles[home % hashing.HANDLE_LANES :: hashing.HANDLE_LANES]
+            assert hash_ >> 32 in [handle.tag for handle in lane if handle.op]
+
+
+def _chain_of(reader: ArenaReader, hash_: int) -> list[int]:
+    head = hashing.key_head(hash_, len(reader.key_table))
+    pair = reader.key_table[head // 2]
+    first = pair.odd if head % 2 else pair.even
+    return list(walk.chain(first, lambda index: reader.keys[index].chain, len(reader.keys), "chain"))
+
+
+def test_hashes_are_pinned() -> None:
+    """An arena outlives its daemon, so these never change within a layout version."""
+    assert hashing.mix(0) == 0
+    assert hashing.mix(1) == 0xB456BCFC34C2CB2C
+    assert hashing.key_hash(0, 0, b"inbox/7") == hashing.mix(7 ^ int.from_bytes(b"inbox/7\0", "little"))
+    assert hashing.handle_hash(3, 17) == hashing.handle_hash(3, 31) != hashing.handle_hash(3, 32)
+    assert len(hashing.id_hash(b"session/9")) == hashing.ID_HASH_SIZE
