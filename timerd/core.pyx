@@ -221,6 +221,7 @@ cdef class Core:
     ):
         cdef Arena *a = self._here()
         cdef ClientRecord *c
+        cdef uint64_t low, high
         cdef int slot
         if len(incarnation) != 16 or len(session_hash) != 16 or len(name) > NAME_SIZE_MAX or orphans >= ORPHANS_COUNT:
             raise _errors.InvalidValueError("a client needs 16 bytes of incarnation and session, and a name of 32 at most")
@@ -228,8 +229,11 @@ cdef class Core:
         slot = self._find(incarnation, False)
         if slot >= 0:
             c = a.clients + slot
-            memcpy(&c.session_low, PyBytes_AS_STRING(session_hash), 8)
-            memcpy(&c.session_high, PyBytes_AS_STRING(session_hash) + 8, 8)
+            memcpy(&low, PyBytes_AS_STRING(session_hash), 8)
+            memcpy(&high, PyBytes_AS_STRING(session_hash) + 8, 8)
+            td_put(&a.tx, &c.session_low, low)
+            td_put(&a.tx, &c.session_high, high)
+            commit(a)
             c.heard_ns = now_ns
             tell(a, slot)
             return slot
@@ -432,9 +436,14 @@ cdef class Core:
         cdef uint32_t live = self._live(slot)
         cdef bytes frame
         cdef uint8_t *out
+        cdef uint32_t first = a.clients[live].next
         self._turn_at(now_ns)
+        if outcome_after >= a.clients[live].next_outcome - 1:
+            # Nothing follows: the unacknowledged ones need not be walked.
+            outcome_after = a.clients[live].next_outcome - 1
+            first = 0
         with nogil:
-            measure(a, live, a.clients[live].next, outcome_after, answer_after, OUTCOMES_IN_ANSWER, &x)
+            measure(a, live, first, outcome_after, answer_after, OUTCOMES_IN_ANSWER, &x)
         frame = PyBytes_FromStringAndSize(NULL, report_size(&x))
         out = <uint8_t *>PyBytes_AS_STRING(frame)
         with nogil:

@@ -12,7 +12,7 @@ import msgpack
 from timerd_shm.errors import InvalidNameError, MalformedError, NotSupportedError, UnsupportedVersionError
 from timerd_shm.fields import offset_of, size_of, struct_of
 from timerd_shm.layout import Orphans
-from timerd_shm.limits import FRAME_SIZE_MAX, NAME_PATTERN, NAME_SIZE_MAX, PURGATORIES_MAX
+from timerd_shm.limits import NAME_PATTERN, NAME_SIZE_MAX, PURGATORIES_MAX, WAITS_MAX
 from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader
 
 HEADER_SIZE = size_of(CommandHeader)
@@ -20,7 +20,6 @@ U32_MAX = 0xFFFF_FFFF
 U64_MAX = 0xFFFF_FFFF_FFFF_FFFF
 MAP_FIELDS_MAX = 32
 TEXT_SIZE_MAX = 1_024
-WAITS_MAX = FRAME_SIZE_MAX // 8  # registrations that a hello can say it waits for
 
 Value = TypeVar("Value")
 

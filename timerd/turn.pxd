@@ -5,6 +5,7 @@ Every loop here ends when the call has touched as many records as it may (spent)
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport Arena, commit, spent
+from timerd.blobs cimport blob_length
 from timerd.clients cimport free_answer
 from timerd.dlist cimport answer_at, is_empty, link_of, op_at
 from timerd.handles cimport handle_remove
@@ -97,6 +98,7 @@ cdef inline void sweep_orphan(Arena *a, OpRecord *op) noexcept nogil:
         # It runs on as nobody's: no slot has generation 0.
         handle_remove(a, <uint32_t>(op - a.ops))
         c.pending -= 1
+        c.bytes_held -= blob_length(a, op.payload)
         td_put(
             &a.tx, OpRecord_word_client_generation(op),
             OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),

@@ -1,0 +1,70 @@
+"""timerctl: look at an instance of timerd, and lend it a hand.
+
+What only looks (stats, ops, keys, clients, errors) maps the arena read-only and asks nobody, so it works when the
+daemon is dead, and says so. What acts (register, fire, ...) is a client like any other. One command a module; each has
+`add`, which declares it, and a function of its parsed arguments that returns an exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from timerd_shm.errors import TimerdError
+
+from . import check, clients, destroy, errors, events, keys, later, ops, register, stats
+from .exits import STATUSES, Exit, exit_of
+
+EPILOG = f"""\
+exit status:
+{STATUSES}
+examples:
+  timerctl stats --watch                        counters, capacity and latencies, every second
+  timerctl ops --due-within 5s                  what expires next
+  timerctl register job/7 --timeout 1m          wait at the shell for an event
+  timerctl fire job/7 --value done --wait       ... and complete it
+  timerctl --instance test check                hold the arena's links against its records
+
+The instance is --instance, else $TIMERD_INSTANCE, else "default". It is looked for in $TIMERD_RUNTIME_DIR (if
+set, nowhere else), /run/timerd, $XDG_RUNTIME_DIR/timerd and the user's own directory under the temporary one.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--instance", metavar="NAME", default=argparse.SUPPRESS, help="the instance to look at")
+    top = argparse.ArgumentParser(
+        prog="timerctl",
+        description="Look at a timerd instance in shared memory, and act on it as a client.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--instance", metavar="NAME", default=None, help="the instance to look at")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (stats, check, ops, keys, clients, errors, register, events, destroy, later):
+        module.add(commands, common)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status (see `timerctl --help`)."""
+    arguments = parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return status
+    except TimerdError as error:
+        print(f"timerctl: {error}", file=sys.stderr)
+        return exit_of(error)
+    except PermissionError as error:
+        print(f"timerctl: {error.filename}: {error.strerror}: run it as the daemon's user or group", file=sys.stderr)
+        return Exit.PROBLEM
+    except BrokenPipeError:
+        # Whoever read our output has had enough (`timerctl ops | head`); nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED

@@ -1,0 +1,118 @@
+"""timerctl check: holds an arena's links, counts and tables against its records, in pure Python.
+
+A live daemon is asked for a copy of its arena between two turns, because one that is read while it is written always
+looks broken. A dead daemon's arena is read as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from timerd_shm.check import Findings, examine, finished
+from timerd_shm.reader import ArenaReader
+from timerd_shm.rundir import InstancePaths
+
+from .exits import Exit
+from .instance import connected, is_alive, open_arena, paths_of
+from .text import print_json
+
+EPILOG = """\
+Exit status 1 when something is wrong. What of a dead daemon's arena is merely derived (lists, counts) and was being
+changed when it was killed is made anew by the next start; it is said, and is not an error.
+
+examples:
+  timerctl check
+  timerctl check --file /tmp/copy.arena     a copy of an arena
+  timerctl check --json | jq .truth
+"""
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "check",
+        parents=[common],
+        help="hold an arena's links against its records",
+        description="Recompute everything in an arena that is derived from its records, and say what differs.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--file", metavar="PATH", type=Path, help="a copy of an arena, instead of an instance")
+    command.add_argument("--json", action="store_true", help="print one JSON document")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, and print what was found."""
+    began = time.monotonic()
+    with arena_of(arguments) as (reader, live):
+        header = reader.header()
+        # Read while it is still, so a turn that has begun was never ended.
+        killed_in_turn = not live and bool(header.turn & 1 or header.redo_count)
+        with ArenaReader.from_bytes(finished(reader)) as whole:
+            found = examine(whole, cut=True, progress=tell if sys.stderr.isatty() else None)
+            operations = whole.ops.row().in_use
+    if sys.stderr.isatty():
+        tell("")
+    if killed_in_turn:
+        problems, mended = found.truth, found.derived
+    else:
+        problems, mended = [*found.truth, *found.derived], []
+    if arguments.json:
+        print_json({"sound": not problems, "live": live, "killed_in_turn": killed_in_turn, **found._asdict()})
+    else:
+        report(found, problems, mended, operations, time.monotonic() - began)
+    return Exit.PROBLEM if problems else Exit.OK
+
+
+def report(found: Findings, problems: list[str], mended: list[str], operations: int, seconds: float) -> None:
+    for sentence in problems:
+        print(sentence)
+    if mended:
+        print(
+            f"Its daemon was killed in the middle of a turn. {len(mended)} derived things lag behind the records; "
+            "the next start makes them anew:"
+        )
+        for sentence in mended:
+            print(f"  {sentence}")
+    verdict = f"{len(problems)} problems" if problems else "Sound"
+    print(f"{verdict}: {operations} operations checked in {seconds:.2f} s.")
+
+
+def tell(part: str) -> None:
+    """Say at a terminal what is being looked at."""
+    print(f"\r{part:20}", end="" if part else "\r", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def arena_of(arguments: argparse.Namespace) -> Iterator[tuple[ArenaReader, bool]]:
+    """An arena that nobody writes, and whether it is a copy of a live one."""
+    if arguments.file is not None:
+        with ArenaReader.from_path(arguments.file) as reader:
+            yield reader, False
+        return
+    paths = paths_of(arguments)
+    with open_arena(paths) as reader:
+        alive = is_alive(paths, reader.header())
+        if not alive:
+            yield reader, False
+    if alive:
+        with snapshot(arguments, paths) as reader:
+            yield reader, True
+
+
+@contextmanager
+def snapshot(arguments: argparse.Namespace, paths: InstancePaths) -> Iterator[ArenaReader]:
+    """The copy that the daemon makes of its arena, removed when it has been read."""
+    with connected(arguments) as client:
+        path = Path(client.snapshot())
+    reader = ArenaReader.from_path(path)
+    path.unlink(missing_ok=True)
+    with reader:
+        yield reader

@@ -1,0 +1,52 @@
+"""Exit statuses, declared once: what they are called here, and what --help says of them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from timerd_shm.errors import InvalidConditionError, InvalidNameError, TimerdError
+
+
+class Exit(IntEnum):
+    """How a command of timerctl ends."""
+
+    OK = 0
+    PROBLEM = 1
+    USAGE = 2
+    NO_INSTANCE = 3
+    NO_DAEMON = 4
+    INTERRUPTED = 130
+
+
+MEANINGS: dict[Exit, str] = {
+    Exit.OK: "done; for register: the operation was completed",
+    Exit.PROBLEM: "a problem was found, the outcome is negative, or the command was refused",
+    Exit.USAGE: "the command line is wrong",
+    Exit.NO_INSTANCE: "there is no such instance",
+    Exit.NO_DAEMON: "the daemon is not running, and the command needs it",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C",
+}
+STATUSES = "".join(f"  {status.value:3}  {meaning}\n" for status, meaning in MEANINGS.items())
+
+
+class NoInstanceError(TimerdError):
+    """No runtime directory holds the instance."""
+
+
+class NoDaemonError(TimerdError):
+    """The instance is there, its daemon is not."""
+
+
+class UsageError(TimerdError, ValueError):
+    """The command line is wrong in a way that argparse cannot see."""
+
+
+def exit_of(error: TimerdError) -> Exit:
+    """The exit status of a command that ended with this error."""
+    if isinstance(error, NoInstanceError):
+        return Exit.NO_INSTANCE
+    if isinstance(error, NoDaemonError):
+        return Exit.NO_DAEMON
+    if isinstance(error, UsageError | InvalidNameError | InvalidConditionError):
+        return Exit.USAGE
+    return Exit.PROBLEM

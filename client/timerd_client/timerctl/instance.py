@@ -1,0 +1,73 @@
+"""Finding the instance that is meant: its files, its arena, its daemon."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from timerd_shm.errors import TimerdUnavailableError
+from timerd_shm.layout import ArenaHeader
+from timerd_shm.reader import ArenaReader
+from timerd_shm.rundir import (
+    InstancePaths,
+    boot_id,
+    daemon_running,
+    find_instance,
+    open_arena_file,
+    process_start_ticks,
+)
+
+from .exits import NoDaemonError, NoInstanceError
+
+if TYPE_CHECKING:
+    from timerd_client import Client
+
+NS = 1_000_000_000
+
+
+def paths_of(arguments: argparse.Namespace) -> InstancePaths:
+    """The files of the instance that the command line means. Raises NoInstanceError, InvalidNameError."""
+    try:
+        return find_instance(arguments.instance)
+    except TimerdUnavailableError as error:
+        raise NoInstanceError(str(error)) from None
+
+
+def open_arena(paths: InstancePaths) -> ArenaReader:
+    """The instance's arena, read-only. Raises what ArenaReader raises."""
+    return ArenaReader.from_descriptor(open_arena_file(paths))
+
+
+def is_alive(paths: InstancePaths, header: ArenaHeader) -> bool:
+    """Whether the instance's daemon runs: by its lock, or by its pid where this user may not look at the lock."""
+    try:
+        return daemon_running(paths)
+    except PermissionError:
+        return header.pid != 0 and process_start_ticks(header.pid) == header.start_ticks
+
+
+def now_ns(header: ArenaHeader) -> int:
+    """The time by which the arena's times are measured; its newest turn when it is of an earlier boot."""
+    return time.monotonic_ns() if header.boot_id == boot_id() else header.turn_at_ns
+
+
+def note_if_dead(paths: InstancePaths, alive: bool) -> str:
+    """A line that says that what is shown is what a daemon has left behind; empty when it runs."""
+    return "" if alive else f"The daemon of {paths.instance!r} is not running: this is what its arena holds."
+
+
+@contextmanager
+def connected(arguments: argparse.Namespace) -> Iterator[Client]:
+    """A client of the instance. Raises NoInstanceError, and NoDaemonError when its daemon does not run."""
+    from timerd_client import connect
+
+    paths = paths_of(arguments)
+    if not daemon_running(paths):
+        raise NoDaemonError(
+            f"the daemon of instance {paths.instance!r} is not running: start it (`timerd --instance {paths.instance}`)"
+        )
+    with connect(paths.instance, name="timerctl") as client:
+        yield client

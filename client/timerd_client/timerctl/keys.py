@@ -1,0 +1,121 @@
+"""timerctl keys: the watch keys of an instance, with their watchers and watermarks."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from timerd_shm.layout import KeyFlag, KeyKind
+from timerd_shm.reader import ArenaReader, DamageError
+
+from .exits import Exit
+from .instance import is_alive, note_if_dead, open_arena, paths_of
+from .table import Column, Table
+from .text import plain, positive, print_json
+
+LIMIT_DEFAULT = 50
+ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "watchers": lambda row: (-row["watchers"], row["purgatory"], row["key"]),
+    "key": lambda row: (row["purgatory"], row["key"]),
+    "watermark": lambda row: (-(row["watermark"] if row["watermark"] is not None else -1), row["key"]),
+}
+EPILOG = """\
+A key stands here while somebody watches it, or while it has a watermark. `events` waits for a fire, `advance` for the
+watermark; an operation leaves a key once that key is satisfied or failed.
+
+examples:
+  timerctl keys                             the keys with the most watchers
+  timerctl keys --match 'orders/*' --sort key
+  timerctl keys --sort watermark --limit 5 --json
+"""
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "keys",
+        parents=[common],
+        help="watch keys, their watchers and watermarks",
+        description="The watch keys of an instance.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--purgatory", metavar="NAME", help="only of this purgatory")
+    command.add_argument("--match", metavar="PATTERN", help="only keys that match (*, ?, [...])")
+    command.add_argument("--sort", choices=ORDERS, default="watchers", help="default: watchers, the most first")
+    command.add_argument(
+        "--limit", metavar="N", type=positive, default=LIMIT_DEFAULT, help=f"at most so many (default {LIMIT_DEFAULT})"
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON document")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print them."""
+    paths = paths_of(arguments)
+    with open_arena(paths) as reader:
+        alive = is_alive(paths, reader.header())
+        found = [
+            row
+            for row in rows_of(reader)
+            if (arguments.purgatory is None or row["purgatory"] == arguments.purgatory)
+            and (arguments.match is None or fnmatchcase(row["key"], arguments.match))
+        ]
+    rows = sorted(found, key=ORDERS[arguments.sort])[: arguments.limit]
+    if arguments.json:
+        print_json(rows)
+        return Exit.OK
+    if note := note_if_dead(paths, alive):
+        print(note)
+    if not rows:
+        print("No keys.")
+        return Exit.OK
+    Table(
+        Column("watchers", right=True),
+        Column("events", right=True, optional=True),
+        Column("advance", right=True, optional=True),
+        Column("watermark", right=True),
+        Column("key", flexible=True),
+        Column("purgatory", flexible=True),
+    ).print(
+        [
+            (
+                row["watchers"],
+                row["event_watchers"],
+                row["watermark_watchers"],
+                "-" if row["watermark"] is None else row["watermark"],
+                row["key"],
+                row["purgatory"],
+            )
+            for row in rows
+        ]
+    )
+    if len(found) > len(rows):
+        print(f"{len(found) - len(rows)} more: raise --limit ({arguments.limit}).")
+    return Exit.OK
+
+
+def rows_of(reader: ArenaReader) -> Iterator[dict[str, Any]]:
+    """Every key that is in use."""
+    waiting = Counter((node.key, node.kind) for node in reader.nodes.used() if node.linked)
+    for index, key in enumerate(reader.keys.used()):
+        has_watermark = bool(key.flags & KeyFlag.HAS_WATERMARK)
+        if not key.refs and not has_watermark:
+            continue
+        try:
+            name, purgatory = plain(reader.key_name(index)), reader.purgatory_name(key.purgatory)
+        except DamageError:
+            continue  # it was freed while we looked
+        events, advances = waiting[index, KeyKind.EVENT], waiting[index, KeyKind.WATERMARK]
+        yield {
+            "key": name,
+            "purgatory": purgatory,
+            "watchers": events + advances,
+            "event_watchers": events,
+            "watermark_watchers": advances,
+            "watermark": key.watermark if has_watermark else None,
+            "watermark_of_client": key.setter if has_watermark else None,
+        }

@@ -1,0 +1,251 @@
+"""timerctl ops: the operations of an instance, filtered and bounded; and the buckets of its wheel."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from timerd_shm import walk
+from timerd_shm.layout import (
+    BUCKETS,
+    LEVEL_BITS,
+    LEVELS,
+    Condition,
+    KeyKind,
+    OpFlag,
+    OpRecord,
+    OpState,
+    Outcome,
+)
+from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.reader import ArenaReader, DamageError
+
+from .exits import Exit, UsageError
+from .instance import is_alive, note_if_dead, now_ns, open_arena, paths_of
+from .table import Column, Table
+from .text import due_in, duration_ns, key_of, plain, positive, print_json
+
+LIMIT_DEFAULT = 50
+LIMIT_MAX = 100_000
+STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
+EPILOG = f"""\
+An operation that has settled is kept until its owner has acknowledged its outcome. The keys of most settled operations
+are gone. Listings of a live instance are not one moment: an operation may settle while it is being printed.
+
+examples:
+  timerctl ops --due-within 5s              what expires in the next five seconds, or is overdue
+  timerctl ops --key orders/42              who waits for that key
+  timerctl ops --client 3 --state all       everything of the client in slot 3 (see `timerctl clients`)
+  timerctl ops --bucket                     the wheel's buckets that hold something, with counts
+  timerctl ops --bucket 1:17 --json         bucket 17 of level 1 (levels 0..{LEVELS - 1}, buckets 0..{BUCKETS - 1})
+"""
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "ops",
+        parents=[common],
+        help="operations, and the wheel's buckets",
+        description="The operations of an instance, in order of their records.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--state", choices=STATES, default="pending", help="default: pending")
+    command.add_argument("--purgatory", metavar="NAME", help="only of this purgatory")
+    command.add_argument("--key", metavar="KEY", type=key_of, help="only those that watch this key")
+    command.add_argument("--client", metavar="SLOT", type=int, help="only of this client")
+    command.add_argument(
+        "--due-within", metavar="TIME", type=duration_ns, help="only those due by then (5s, 200ms, 1h)"
+    )
+    command.add_argument(
+        "--bucket", metavar="LEVEL:INDEX", nargs="?", const="", help="a bucket of the wheel; or list them"
+    )
+    command.add_argument(
+        "--limit", metavar="N", type=positive, default=LIMIT_DEFAULT, help=f"at most so many (default {LIMIT_DEFAULT})"
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON document")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print operations or buckets."""
+    paths = paths_of(arguments)
+    with open_arena(paths) as reader:
+        alive = is_alive(paths, reader.header())
+        if arguments.bucket == "":
+            rows, table = buckets(reader, arguments.limit), print_buckets
+        else:
+            rows, table = operations(reader, arguments), print_operations
+    if arguments.json:
+        print_json(rows[: arguments.limit])
+        return Exit.OK
+    if note := note_if_dead(paths, alive):
+        print(note)
+    table(rows[: arguments.limit])
+    if len(rows) > arguments.limit:
+        print(f"There are more: raise --limit ({arguments.limit}).")
+    return Exit.OK
+
+
+# operations ----------------------------------------------------------------------------------------------------------
+
+
+def operations(reader: ArenaReader, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """One more row than the limit, if there are more."""
+    now = now_ns(reader.header())
+    return list(islice(chosen(reader, arguments, now), min(arguments.limit, LIMIT_MAX) + 1))
+
+
+def chosen(reader: ArenaReader, arguments: argparse.Namespace, now: int) -> Iterator[dict[str, Any]]:
+    names = [reader.purgatory_name(index) for index in range(len(reader.purgatories))]
+    states = STATES[arguments.state]
+    due_by = None if arguments.due_within is None else now + arguments.due_within
+    for index, op in candidates(reader, arguments.bucket):
+        if op.state not in states or op.purgatory >= len(names):
+            continue
+        if arguments.purgatory is not None and names[op.purgatory] != arguments.purgatory:
+            continue
+        if arguments.client is not None and op.client != arguments.client:
+            continue
+        if due_by is not None and not op.deadline_ns <= due_by:
+            continue
+        keys = keys_of(reader, op)
+        if arguments.key is not None and arguments.key not in [name for name, _ in keys]:
+            continue
+        yield row_of(index, op, names[op.purgatory], keys, now)
+
+
+def candidates(reader: ArenaReader, bucket: str | None) -> Iterable[tuple[int, OpRecord]]:
+    """All operations, or those in a bucket."""
+    if bucket is None:
+        return enumerate(reader.ops.used())
+    level, _, position = bucket.partition(":")
+    if not (level.isdecimal() and position.isdecimal() and int(level) < LEVELS and int(position) < BUCKETS):
+        raise UsageError(
+            f"bucket {bucket!r} is not LEVEL:INDEX: levels are 0 to {LEVELS - 1}, indexes 0 to {BUCKETS - 1}"
+        )
+    found = reader.between_turns(lambda: list(walk.bucket(reader, int(level), int(position))))
+    return [(index, reader.ops[index]) for index in found]
+
+
+def keys_of(reader: ArenaReader, op: OpRecord) -> list[tuple[bytes, int | None]]:
+    """(name, watermark to reach or None) of an operation's keys; empty when it has settled and they are gone."""
+    if op.state != OpState.PENDING and not op.flags & OpFlag.KEYS_KEPT:
+        return []
+    keys: list[tuple[bytes, int | None]] = []
+    try:
+        for number in walk.nodes_of(reader, op):
+            node = reader.nodes[number]
+            keys.append((reader.key_name(node.key), node.target if node.kind == KeyKind.WATERMARK else None))
+    except DamageError:
+        pass  # it settled while we looked; what was read so far is shown
+    return keys
+
+
+def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int | None]], now: int) -> dict[str, Any]:
+    settled = op.state == OpState.SETTLED
+    return {
+        "op": op.generation << 32 | index,
+        "state": Outcome(op.outcome).name.lower() if settled and op.outcome in list(Outcome) else "pending",
+        "purgatory": purgatory,
+        "client": op.client,
+        "command": op.command,
+        "condition": condition_of(op),
+        "keys": [{"key": plain(name), "watermark": target} for name, target in keys],
+        "satisfied": None if op.condition == Condition.TOTAL else op.progress.bit_count(),
+        "failed": op.failed.bit_count(),
+        "deadline_ns": None if op.deadline_ns == NO_DEADLINE else op.deadline_ns,
+        "due": due_in(op.deadline_ns, now),
+        "waiting_ns": (op.settled_ns if settled else now) - op.registered_ns,
+        "bucket": f"{(op.bucket - 1) // BUCKETS}:{(op.bucket - 1) % BUCKETS}" if op.bucket and not settled else None,
+        "outcome_number": op.outcome_number if settled else None,
+    }
+
+
+def condition_of(op: OpRecord) -> str:
+    """The condition as `timerctl register --when` takes it."""
+    if op.condition == Condition.TOTAL:
+        return f"total, {op.progress} to go"
+    if op.condition == Condition.ALL_SETTLED:
+        return "all_settled"
+    if op.needed == op.keys:
+        return "any" if op.keys == 1 else "all"
+    return "any" if op.needed == 1 else f"at-least:{op.needed}"
+
+
+def print_operations(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        print("No operations.")
+        return
+    Table(
+        Column("op", right=True),
+        Column("state"),
+        Column("client", right=True),
+        Column("due in", right=True),
+        Column("condition", flexible=True),
+        Column("keys", flexible=True),
+        Column("purgatory", flexible=True, optional=True),
+        Column("bucket", right=True, optional=True),
+        Column("command", right=True, optional=True),
+    ).print(
+        [
+            (
+                f"{row['op'] & 0xFFFF_FFFF}.{row['op'] >> 32}",
+                row["state"],
+                row["client"],
+                row["due"] if row["state"] == "pending" else "-",
+                row["condition"],
+                " ".join(written(each) for each in row["keys"]) or "-",
+                row["purgatory"],
+                row["bucket"] or "-",
+                row["command"],
+            )
+            for row in rows
+        ]
+    )
+
+
+def written(key: dict[str, Any]) -> str:
+    """A key in one word: name, or name>=watermark."""
+    return str(key["key"]) if key["watermark"] is None else f"{key['key']}>={key['watermark']}"
+
+
+# buckets -------------------------------------------------------------------------------------------------------------
+
+
+def buckets(reader: ArenaReader, limit: int) -> list[dict[str, Any]]:
+    """The buckets that hold something, the finest level first; one more than the limit, if there are more."""
+    header = reader.header()
+    now, tick_ns = now_ns(header), header.tick_ns
+    rows = []
+    for place in islice(walk.occupied_buckets(reader), min(limit, LIMIT_MAX) + 1):
+        shift = LEVEL_BITS * place.level
+        # The first time after the wheel's own at which this bucket's turn comes.
+        present = header.wheel_tick >> shift
+        start = (present + 1 + (place.index - present - 1) % BUCKETS) << shift
+        rows.append(
+            {
+                "bucket": f"{place.level}:{place.index}",
+                "count": place.count,
+                "first_tick": start,
+                "ticks": 1 << shift,
+                "due": due_in(start * tick_ns, now),
+            }
+        )
+    return rows
+
+
+def print_buckets(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        print("The wheel is empty.")
+        return
+    Table(
+        Column("bucket"),
+        Column("operations", right=True),
+        Column("from tick", right=True),
+        Column("ticks", right=True),
+        Column("begins in", right=True),
+    ).print([(row["bucket"], row["count"], row["first_tick"], row["ticks"], row["due"]) for row in rows])

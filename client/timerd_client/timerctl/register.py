@@ -1,0 +1,145 @@
+"""timerctl register: one operation, for a person at a shell; waits for its outcome and prints it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from .exits import Exit, UsageError
+from .instance import connected
+from .text import duration_ns, key_of, plain, print_json, span
+
+if TYPE_CHECKING:
+    from timerd_client import Outcome
+    from timerd_client.conditions import When
+
+EPILOG = """\
+WHEN is any (default), all, all-settled, at-least:K or total:AMOUNT. A key with --reach is satisfied by its watermark
+(`timerctl advance`), the others by an event (`timerctl fire`).
+
+Exit status 0 when the operation was completed, 1 when it expired, was cancelled or failed.
+
+examples:
+  timerctl register inbox/7 --timeout 30s
+  timerctl register r1 r2 r3 --timeout 5s --when at-least:2
+  timerctl register --reach p0=812 --reach p1=455 --timeout 5s --when all
+  timerctl register topic/p0 --timeout 500ms --when total:65536
+  timerctl register session/9 --timeout 15m --id session/9 --if-exists replace
+"""
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "register",
+        parents=[common],
+        help="register an operation and wait for its outcome",
+        description="Register an operation, wait until it settles, and print its outcome. Ctrl-C cancels it.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("keys", metavar="KEY", nargs="*", type=key_of, help="watch keys")
+    command.add_argument(
+        "--reach",
+        metavar="KEY=OFFSET",
+        action="append",
+        default=[],
+        type=reach,
+        help="a key and the watermark to reach",
+    )
+    command.add_argument("--timeout", metavar="TIME", type=timeout, required=True, help="30s, 200ms, 2h, or none")
+    command.add_argument("--when", metavar="WHEN", type=condition, default="any", help="what completes it (see below)")
+    command.add_argument("--payload", metavar="TEXT", default="", help="comes back with the outcome")
+    command.add_argument("--id", metavar="ID", help="makes the registration idempotent")
+    command.add_argument("--if-exists", choices=("error", "keep", "replace"), default="error", help="with --id")
+    command.add_argument("--purgatory", metavar="NAME", help="default: the default one")
+    command.add_argument("--json", action="store_true", help="print one JSON document")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Register, wait, print."""
+    keys: dict[str | bytes, int | None] = dict.fromkeys(arguments.keys)
+    for key, offset in arguments.reach:
+        if key in keys:
+            raise UsageError(f"key {plain(key)!r} is given twice")
+        keys[key] = offset
+    with connected(arguments) as client:
+        place = client if arguments.purgatory is None else client.purgatory(arguments.purgatory)
+        operation = place.register(
+            keys,
+            timeout=None if arguments.timeout is None else arguments.timeout / 1e9,
+            when=arguments.when,
+            payload=key_of(arguments.payload),
+            id=arguments.id,
+            if_exists=arguments.if_exists,
+        )
+        try:
+            outcome = operation.result()
+        except KeyboardInterrupt:
+            operation.cancel()
+            raise
+    if arguments.json:
+        print_json(row_of(outcome))
+    else:
+        print(line_of(outcome))
+    return Exit.OK if outcome else Exit.PROBLEM
+
+
+def row_of(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "state": outcome.state.name.lower(),
+        "key": None if outcome.key is None else written(outcome.key),
+        "value": plain(outcome.value),
+        "satisfied": [written(key) for key in outcome.satisfied],
+        "missing": [written(key) for key in outcome.missing],
+        "payload": plain(outcome.payload),
+        "error": None if outcome.error is None else str(outcome.error),
+        "wait_ns": outcome.wait_ns,
+        "lateness_ns": outcome.lateness_ns,
+    }
+
+
+def line_of(outcome: Outcome) -> str:
+    """The outcome in a line."""
+    row = row_of(outcome)
+    parts = [f"{row['state']} after {span(row['wait_ns'])}"]
+    if row["key"] is not None:
+        parts.append(f"by {row['key']}")
+    if row["value"]:
+        parts.append(f"value {row['value']}")
+    if row["error"]:
+        parts.append(row["error"])
+    if row["missing"] and not outcome:
+        parts.append(f"missing {' '.join(row['missing'])}")
+    return ", ".join(parts)
+
+
+def written(key: str | bytes) -> str:
+    return plain(key if isinstance(key, bytes) else key.encode())
+
+
+def timeout(text: str) -> int | None:
+    """Type of --timeout: ns, or None."""
+    return None if text == "none" else duration_ns(text)
+
+
+def reach(text: str) -> tuple[bytes, int]:
+    """Type of --reach: a key and its watermark; the last = divides."""
+    key, _, offset = text.rpartition("=")
+    if not key or not offset.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=OFFSET with a whole number")
+    return key_of(key), int(offset)
+
+
+def condition(text: str) -> When:
+    """Type of --when."""
+    from timerd_client import conditions
+
+    plain_ones = {"any": conditions.ANY, "all": conditions.ALL, "all-settled": conditions.ALL_SETTLED}
+    name, _, number = text.partition(":")
+    if text in plain_ones:
+        return plain_ones[text]
+    if name in ("at-least", "total") and number.isdecimal():
+        return conditions.at_least(int(number)) if name == "at-least" else conditions.total(int(number))
+    raise argparse.ArgumentTypeError(f"{text!r} is none of any, all, all-settled, at-least:K, total:AMOUNT")

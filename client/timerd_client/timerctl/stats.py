@@ -1,0 +1,251 @@
+"""timerctl stats: capacity, counters and latencies, straight from shared memory; nobody is asked.
+
+The names of counters come from the arena itself, so an older timerctl shows a newer daemon's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from timerd_shm import histogram
+from timerd_shm.layout import (
+    BLOCK_DATA,
+    PURGATORY_COUNTERS_MAX,
+    ArenaHeader,
+    CounterLabel,
+    Histogram,
+    HistogramRecord,
+    Region,
+    RegionRecord,
+)
+from timerd_shm.reader import ArenaReader
+from timerd_shm.rundir import InstancePaths
+
+from .exits import Exit, NoInstanceError
+from .instance import NS, is_alive, note_if_dead, now_ns, open_arena, paths_of
+from .table import Column, Table, grid
+from .text import label, print_json, size, span
+
+OF_PURGATORY, OF_DAEMON = 1, 2  # CounterLabel.scope
+CAPACITY = {
+    "ops": Region.OPS,
+    "keys": Region.KEYS,
+    "watchers": Region.NODES,
+    "clients": Region.CLIENTS,
+    "ids": Region.IDS,
+    "answers": Region.ANSWERS,
+}
+IN_NS = ("_ns", "_ns_max")
+CLEAR_SCREEN = "\x1b[H\x1b[2J"
+EPILOG = """\
+examples:
+  timerctl stats                      a table; also when the daemon is dead
+  timerctl stats --watch 0.5          again every half a second, until Ctrl-C
+  timerctl stats --json | jq .counters.pending
+"""
+
+
+class Look(NamedTuple):
+    """What is read in one moment between two turns."""
+
+    header: ArenaHeader
+    regions: dict[Region, RegionRecord]
+    oldest_event_ns: int
+    daemon: list[int]
+    purgatories: dict[str, tuple[list[int], list[HistogramRecord]]]
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "stats",
+        parents=[common],
+        help="capacity, counters and latencies",
+        description="Capacity, counters and latencies of an instance, from shared memory.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON document (with --watch: one a line)")
+    command.add_argument(
+        "--watch", nargs="?", type=float, const=1.0, metavar="SECONDS", help="again and again (default: every second)"
+    )
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print once, or until Ctrl-C."""
+    if arguments.watch is None:
+        return show(arguments)
+    try:
+        while True:
+            if sys.stdout.isatty() and not arguments.json:
+                print(CLEAR_SCREEN, end="")
+            # A daemon that is started anew may have another arena: it is opened each time.
+            show(arguments)
+            sys.stdout.flush()
+            time.sleep(max(arguments.watch, 0.05))
+    except NoInstanceError:
+        print("The instance is gone.", file=sys.stderr)
+        return Exit.NO_INSTANCE
+    except KeyboardInterrupt:
+        return Exit.OK
+
+
+def show(arguments: argparse.Namespace) -> int:
+    paths = paths_of(arguments)
+    with open_arena(paths) as reader:
+        stats = collect(reader, paths)
+    if arguments.json and arguments.watch is not None:
+        import json
+
+        print(json.dumps(stats))
+    elif arguments.json:
+        print_json(stats)
+    else:
+        print("\n".join(lines_of(stats, paths)))
+    return Exit.OK
+
+
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+def look(reader: ArenaReader) -> Look:
+    """One look at everything that stats shows."""
+    header = reader.header()
+    oldest = reader.event(header.tail).applied_ns if header.tail <= header.newest else 0
+    words = [record.value for record in reader.purgatory_counters]
+    purgatories = {}
+    for index, purgatory in enumerate(reader.purgatories):
+        if purgatory.state:
+            counters = words[index * PURGATORY_COUNTERS_MAX : (index + 1) * PURGATORY_COUNTERS_MAX]
+            histograms = [reader.histograms[index * len(Histogram) + kind] for kind in Histogram]
+            purgatories[reader.purgatory_name(index)] = counters, histograms
+    return Look(
+        header,
+        {region: reader.region(region) for region in Region},
+        oldest,
+        [record.value for record in reader.daemon_counters],
+        purgatories,
+    )
+
+
+def collect(reader: ArenaReader, paths: InstancePaths) -> dict[str, Any]:
+    """Everything, as `stats --json` prints it. Counts are since the arena was made."""
+    seen = reader.between_turns(lambda: look(reader))
+    labels = [label for label in reader.labels if label.name.rstrip(b"\0")]
+    header = seen.header
+    alive = is_alive(paths, header)
+    purgatories: dict[str, dict[str, Any]] = {
+        name: {"counters": named(labels, OF_PURGATORY, counters), "histograms": summaries([histograms])}
+        for name, (counters, histograms) in seen.purgatories.items()
+    }
+    whole: dict[str, int] = {}
+    for purgatory in purgatories.values():
+        for name, value in purgatory["counters"].items():
+            whole[name] = whole.get(name, 0) + value
+    return {
+        "instance": paths.instance,
+        "pid": header.pid,
+        "alive": alive,
+        "uptime_s": round(max(now_ns(header) - header.attached_ns, 0) / NS, 3) if alive else None,
+        "incarnation": header.incarnation,
+        "arena_bytes": header.size,
+        "tick_ns": header.tick_ns,
+        "newest_event": header.newest,
+        "killed_in_turn": not alive and bool(header.turn & 1),
+        "capacity": capacity_of(seen),
+        "counters": whole | named(labels, OF_DAEMON, seen.daemon),
+        "purgatories": purgatories,
+        "histograms": summaries([histograms for _, histograms in seen.purgatories.values()]),
+    }
+
+
+def capacity_of(seen: Look) -> dict[str, Any]:
+    """Used and limit of everything that can be used up, and the time that the event ring reaches back."""
+    header = seen.header
+    capacity: dict[str, Any] = {
+        name: {"used": seen.regions[region].in_use, "limit": seen.regions[region].count}
+        for name, region in CAPACITY.items()
+    }
+    blocks = seen.regions[Region.BLOCKS]
+    capacity["payload_bytes"] = {"used": blocks.in_use * BLOCK_DATA, "limit": blocks.count * BLOCK_DATA}
+    held = header.newest + 1 - header.tail
+    capacity["ring_events"] = {"used": held, "limit": seen.regions[Region.EVENTS].count}
+    capacity["ring_bytes"] = {"used": header.ring_bytes, "limit": header.ring_bytes_max}
+    capacity["ring_span_s"] = round(max(now_ns(header) - seen.oldest_event_ns, 0) / NS, 3) if held > 0 else 0.0
+    return capacity
+
+
+def named(labels: Sequence[CounterLabel], scope: int, values: Sequence[int]) -> dict[str, int]:
+    """Counters by their names."""
+    return {label(each.name): values[each.index] for each in labels if each.scope == scope and each.index < len(values)}
+
+
+def summaries(purgatories: Sequence[Sequence[HistogramRecord]]) -> dict[str, dict[str, float]]:
+    """Each histogram over these purgatories: count, mean, p50, p99, p999, max; in ns."""
+    return {
+        f"{kind.name.lower()}_ns": histogram.summary([histograms[kind] for histograms in purgatories])._asdict()
+        for kind in Histogram
+    }
+
+
+# printing ------------------------------------------------------------------------------------------------------------
+
+
+def lines_of(stats: dict[str, Any], paths: InstancePaths) -> list[str]:
+    """What people read."""
+    first = f"timerd {stats['instance']}, arena {size(stats['arena_bytes'])}, tick {span(stats['tick_ns'])}"
+    if stats["alive"]:
+        first += f": pid {stats['pid']}, up {span(round(stats['uptime_s'] * NS))}"
+    lines = [first]
+    if note := note_if_dead(paths, stats["alive"]):
+        lines.append(note)
+    if stats["killed_in_turn"]:
+        lines.append("It was killed in the middle of a turn: counts may lag by that turn until the next start.")
+    lines += ["", *capacity_lines(stats["capacity"]), "", *counter_lines(stats["counters"])]
+    if len(stats["purgatories"]) > 1:
+        lines += ["", *purgatory_lines(stats["purgatories"])]
+    return [*lines, "", *histogram_lines(stats)]
+
+
+def capacity_lines(capacity: dict[str, Any]) -> list[str]:
+    table = Table(Column("capacity"), Column("used", right=True), Column("limit", right=True), Column("", right=True))
+    rows = [
+        (name, each["used"], each["limit"], f"{100 * each['used'] / each['limit']:.1f} %" if each["limit"] else "-")
+        for name, each in capacity.items()
+        if isinstance(each, dict)
+    ]
+    reach = span(round(capacity["ring_span_s"] * NS))
+    return [*table.lines(rows), f"The event ring reaches back {reach}: older marks may be too old."]
+
+
+def counter_lines(counters: dict[str, int]) -> list[str]:
+    return grid([(name, span(value) if name.endswith(IN_NS) else str(value)) for name, value in counters.items()])
+
+
+def purgatory_lines(purgatories: dict[str, Any]) -> list[str]:
+    """One row a purgatory, as many counters as fit."""
+    names = list(dict.fromkeys(name for each in purgatories.values() for name in each["counters"]))
+    columns = [Column(name, right=True, optional=True) for name in names]
+    rows = [(name, *(each["counters"].get(counter, "-") for counter in names)) for name, each in purgatories.items()]
+    return Table(Column("purgatory"), *columns).lines(rows)
+
+
+def histogram_lines(stats: dict[str, Any]) -> list[str]:
+    table = Table(
+        Column("latency"),
+        Column("purgatory", flexible=True),
+        *(Column(name, right=True) for name in ("count", "p50", "p99", "p99.9", "max")),
+    )
+    parts = [("(all)", stats)] if len(stats["purgatories"]) > 1 else []
+    rows = []
+    for kind in stats["histograms"]:
+        for name, part in [*parts, *stats["purgatories"].items()]:
+            each = part["histograms"][kind]
+            times = (span(each[figure]) if each["count"] else "-" for figure in ("p50", "p99", "p999", "max"))
+            rows.append((kind.removesuffix("_ns").replace("_", " "), name, each["count"], *times))
+    return table.lines(rows)

@@ -1,0 +1,97 @@
+"""The one printer of tables: columns as wide as they need, cut or left out where the terminal is narrower.
+
+    table = Table(Column("op"), Column("keys", flexible=True), Column("due in", right=True))
+    table.print(rows)
+
+At any width: a flexible column gives way first (down to FLEXIBLE_MIN), then optional columns are left out, the last one
+first. Plain text: no colours, no cursor movements, no trailing blanks.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+WIDTH_DEFAULT = 80  # where neither $COLUMNS nor a terminal says
+FLEXIBLE_MIN = 12
+GAP = "  "
+CUT = "..."
+
+
+class Column(NamedTuple):
+    """One column. `flexible` ones may be cut, `optional` ones left out."""
+
+    title: str
+    right: bool = False
+    flexible: bool = False
+    optional: bool = False
+
+
+class Table:
+    """Columns; rows are sequences of as many texts."""
+
+    def __init__(self, *columns: Column) -> None:
+        self.columns = columns
+
+    def print(self, rows: Iterable[Sequence[object]], width: int | None = None) -> None:
+        """Print the rows under their titles."""
+        for line in self.lines(rows, width):
+            print(line)
+
+    def lines(self, rows: Iterable[Sequence[object]], width: int | None = None) -> list[str]:
+        """The lines that print() prints, none longer than `width` (the terminal's) unless nothing more can give way."""
+        width = terminal_width() if width is None else width
+        texts = [[str(cell) for cell in row] for row in rows]
+        widths = [max([len(column.title), *(len(row[at]) for row in texts)]) for at, column in enumerate(self.columns)]
+        shown = list(range(len(self.columns)))
+        while (over := self._over(widths, shown, width)) > 0:
+            least = sum(max(widths[at] - FLEXIBLE_MIN, 0) for at in shown if self.columns[at].flexible)
+            optional = [at for at in shown if self.columns[at].optional]
+            if over > least and optional:
+                shown.remove(optional[-1])
+                continue
+            self._cut(widths, shown, over)
+            break
+        return [
+            self._line([row[at] for at in shown], [widths[at] for at in shown], [self.columns[at] for at in shown])
+            for row in ([column.title for column in self.columns], *texts)
+        ]
+
+    def _over(self, widths: list[int], shown: list[int], width: int) -> int:
+        return sum(widths[at] for at in shown) + len(GAP) * (len(shown) - 1) - width
+
+    def _cut(self, widths: list[int], shown: list[int], over: int) -> None:
+        """Take what is too much from the flexible columns, always from the widest."""
+        flexible = [at for at in shown if self.columns[at].flexible]
+        while over > 0 and flexible:
+            widest = max(flexible, key=lambda at: widths[at])
+            if widths[widest] <= FLEXIBLE_MIN:
+                return
+            widths[widest] -= 1
+            over -= 1
+
+    def _line(self, cells: list[str], widths: list[int], columns: list[Column]) -> str:
+        parts = []
+        for cell, room, column in zip(cells, widths, columns, strict=True):
+            text = cell if len(cell) <= room else cell[: room - len(CUT)] + CUT
+            parts.append(text.rjust(room) if column.right else text.ljust(room))
+        return GAP.join(parts).rstrip()
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; $COLUMNS wins, and 80 where there is none."""
+    return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
+
+
+def grid(pairs: Sequence[tuple[str, str]], width: int | None = None) -> list[str]:
+    """(name, value) pairs in as many columns as fit, filled column by column."""
+    width = terminal_width() if width is None else width
+    if not pairs:
+        return []
+    names = max(len(name) for name, _ in pairs)
+    values = max(len(value) for _, value in pairs)
+    columns = max(1, (width + 3) // (names + values + 5))
+    height = -(-len(pairs) // columns)
+    cells = [f"{name:{names}}  {value:>{values}}" for name, value in pairs]
+    return ["   ".join(cells[row::height]) for row in range(height)]

@@ -1,0 +1,84 @@
+"""Numbers, times and keys as people write and read them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from typing import Any
+
+from timerd_shm.limits import NO_DEADLINE, TIMEOUT_NS_MAX
+
+UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9}
+DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m|h|d)?")
+
+
+def duration_ns(text: str) -> int:
+    """Type of an argument: 30, 1.5s, 200ms, 2h (a bare number is seconds), in ns."""
+    found = DURATION.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: give a number and one of {', '.join(UNITS_NS)}")
+    result = round(float(found[1]) * UNITS_NS[found[2] or "s"])
+    if result > TIMEOUT_NS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than ten years")
+    return result
+
+
+def positive(text: str) -> int:
+    """Type of an argument: a whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def span(ns: int) -> str:
+    """A duration in three digits and a unit: 1.52 ms, 3.0 s, 2 h 5 min."""
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    for limit, unit, name in ((1_000, 1, "ns"), (10**6, 1_000, "us"), (10**9, 10**6, "ms"), (60 * 10**9, 10**9, "s")):
+        if ns < limit:
+            value = ns / unit
+            digits = 0 if unit == 1 or value >= 100 else 1 if value >= 10 else 2
+            return f"{sign}{value:.{digits}f} {name}"
+    minutes = ns // (60 * 10**9)
+    if minutes < 60:
+        return f"{sign}{minutes} min {ns // 10**9 % 60} s"
+    if minutes < 48 * 60:
+        return f"{sign}{minutes // 60} h {minutes % 60} min"
+    return f"{sign}{minutes // 1440} d {minutes // 60 % 24} h"
+
+
+def due_in(deadline_ns: int, now_ns: int) -> str:
+    """When a deadline is, from now: 3.0 s, -1.2 ms (it has passed), never."""
+    return "never" if deadline_ns == NO_DEADLINE else span(deadline_ns - now_ns)
+
+
+def size(count: float) -> str:
+    """Bytes: 512 B, 1.5 KiB, 62.0 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def plain(data: bytes) -> str:
+    """Bytes of a key, name or message for one line of a terminal: what cannot be printed is escaped."""
+    text = data.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def label(raw: bytes) -> str:
+    """A zero-padded name."""
+    return plain(raw.rstrip(b"\0"))
+
+
+def key_of(text: str) -> bytes:
+    """The bytes of a key given on the command line; what is not UTF-8 arrives as it was typed."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    json.dump(value, sys.stdout, indent=2)
+    print()
