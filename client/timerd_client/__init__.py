@@ -1,0 +1,104 @@
+"""The client of timerd: delayed operations, watch keys and timers for every process of a host.
+
+    import timerd as td                     # or timerd_client: the same
+
+    client = td.client()
+    op = client.register("inbox/7", timeout=30)
+    client.fire("inbox/7", value=b"hello")  # from any process
+    op.result().value
+
+`timerd_client.aio` has the same surface for asyncio. PROTOCOL.md tells what goes over the wire.
+"""
+
+from .batch import ThreadedBatch as Batch
+from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from .connection import connect
+from .delayed import Delayed
+from .errors import (
+    ArenaFullError,
+    ArenaNotReadyError,
+    ArenaTruncatedError,
+    BackpressureError,
+    ClosedError,
+    ErrorCode,
+    InvalidConditionError,
+    InvalidKeyError,
+    InvalidNameError,
+    InvalidValueError,
+    KeyTooLongError,
+    LayoutMismatchError,
+    MarkTooOldError,
+    NotSupportedError,
+    OperationCancelled,
+    OperationExistsError,
+    OperationExpired,
+    OperationFailed,
+    PayloadTooLargeError,
+    QuotaExceededError,
+    ResourceLimitError,
+    SessionGoneError,
+    TimeoutOutOfRangeError,
+    TimerdError,
+    TimerdUnavailableError,
+    TooManyKeysError,
+    TooOldToTellError,
+    UnknownOperationError,
+    UnsupportedVersionError,
+)
+from .mark import Mark
+from .operation import ThreadedOperation as Operation
+from .outcome import Outcome, State
+from .process import client
+from .purgatory import Purgatory
+from .threaded import Client
+from .waiting import as_completed, wait
+
+__all__ = [
+    "ALL",
+    "ALL_SETTLED",
+    "ANY",
+    "ArenaFullError",
+    "ArenaNotReadyError",
+    "ArenaTruncatedError",
+    "BackpressureError",
+    "Batch",
+    "Client",
+    "ClosedError",
+    "Delayed",
+    "ErrorCode",
+    "InvalidConditionError",
+    "InvalidKeyError",
+    "InvalidNameError",
+    "InvalidValueError",
+    "KeyTooLongError",
+    "LayoutMismatchError",
+    "Mark",
+    "MarkTooOldError",
+    "NotSupportedError",
+    "Operation",
+    "OperationCancelled",
+    "OperationExistsError",
+    "OperationExpired",
+    "OperationFailed",
+    "Outcome",
+    "PayloadTooLargeError",
+    "Purgatory",
+    "QuotaExceededError",
+    "ResourceLimitError",
+    "SessionGoneError",
+    "State",
+    "TimeoutOutOfRangeError",
+    "TimerdError",
+    "TimerdUnavailableError",
+    "TooManyKeysError",
+    "TooOldToTellError",
+    "UnknownOperationError",
+    "UnsupportedVersionError",
+    "When",
+    "as_completed",
+    "at_least",
+    "client",
+    "connect",
+    "total",
+    "wait",
+]

@@ -1,0 +1,472 @@
+"""timerd for asyncio: the same surface, without a thread.
+
+    from timerd_client import aio
+
+    async with await aio.connect() as client:
+        outcome = await client.register("inbox/7", timeout=30)
+        client.fire("inbox/8", value=b"hello")
+
+`register`, `fire` and their kin return at once; what is awaited is an operation, a batch, and what asks the daemon.
+Awaiting an operation gives its outcome; a cancelled await cancels the operation. What piles up while the loop is busy
+with one iteration goes out as one batch. In a full window a call raises BackpressureError at once: `await
+client.room()` first. A client belongs to the loop it was made in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from timerd_shm.errors import BackpressureError
+from timerd_shm.layout import Orphans
+from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
+from timerd_shm.rundir import InstancePaths
+from timerd_shm.wire import CommandFlag, CommandKind
+
+from .arguments import Key, Keys, Payload, Timeout, name_of, no_group, orphans_of, timeout_ns
+from .batch import Batch, fire_many, register_many
+from .conditions import ANY, When
+from .connection import locate
+from .link import Link, descriptor, monotonic_deadline, seconds_left
+from .operation import Operation
+from .outcome import Outcome, State
+from .promise import Promise, Reply
+from .protocol import DEFAULT_PURGATORY, NEVER, LinkState
+from .purgatory import GRACE_S, raise_unless_again
+from .surface import Surface
+
+Value = TypeVar("Value")
+TIMER_SLACK_S = 0.0005  # loops sleep whole milliseconds: one wake-up instead of two
+
+
+class LoopLink(Link):
+    """A link whose sockets are watched by a loop."""
+
+    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        super().__init__(paths, name, orphans)
+        self._descriptors = [descriptor(self.outcomes), descriptor(self.commands)]
+        for number in self._descriptors:
+            self.loop.add_reader(number, self._pump)
+        self.wake()
+
+    def wake(self) -> None:
+        self.idle = False
+        self.loop.call_soon(self._pump)
+
+    def make_room(self) -> None:
+        protocol = self.protocol
+        raise BackpressureError(
+            f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged; "
+            "`await client.room()` before the next"
+        )
+
+    def may_block(self) -> None:
+        raise RuntimeError("an asyncio client does not block: await it")
+
+    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        call()
+
+    async def until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait until the condition holds, `timeout` seconds at most; whether it does."""
+        if condition():
+            return True
+        future: asyncio.Future[None] = self.loop.create_future()
+        entry = (condition, future)
+        self._waiters.append(entry)
+        try:
+            await asyncio.wait_for(future, timeout)
+        except TimeoutError:
+            return condition()
+        finally:
+            if entry in self._waiters:
+                self._waiters.remove(entry)
+        return True
+
+    def _pump(self) -> None:
+        # The descriptors are edge-triggered: go on until nothing came in after the last send.
+        while not self.closed and self._exchange():
+            pass
+        self._rest()
+
+    def _exchange(self) -> bool:
+        """Take what came in, send what is due; whether there may be more."""
+        busy = self.receive_some()
+        if self.closed:  # by a callback
+            return False
+        protocol, now_ns = self.protocol, time.monotonic_ns()
+        if now_ns >= protocol.poll_deadline():
+            protocol.tick(now_ns)
+        return self.send_some(now_ns) or busy
+
+    def _rest(self) -> None:
+        """Until a socket, a call or the timer wakes it."""
+        if self.closed:
+            return
+        self._wake_waiters()
+        self.idle = True
+        self._arm(self.protocol.poll_deadline())
+
+    def _wake_waiters(self) -> None:
+        for condition, future in list(self._waiters):
+            if not future.done() and condition():
+                future.set_result(None)
+
+    def _arm(self, at_ns: int) -> None:
+        if at_ns >= self._timer_at:
+            return  # the timer that is set wakes up before, and sets the next
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at_ns
+        wait_s = max(0, at_ns - time.monotonic_ns()) / 1e9 + TIMER_SLACK_S
+        self._timer = self.loop.call_later(wait_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, NEVER
+        self._pump()
+
+    def stop(self) -> None:
+        """Say goodbye and let go of the sockets."""
+        if self.closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        for number in self._descriptors:
+            self.loop.remove_reader(number)
+        self.protocol.close(time.monotonic_ns())
+        while self.send_some(time.monotonic_ns()):
+            pass
+        self.close_sockets()
+        self._wake_waiters()
+
+
+class AioOperation(Operation):
+    """The operation of an asyncio client: `await` it for its outcome."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        try:
+            yield from self._wait_in_loop()
+        except asyncio.CancelledError:
+            if not self._link.closed:
+                self._send_cancel()
+            raise
+        return self._outcome()
+
+    async def result(self, timeout: float | None = None) -> Outcome:
+        """The outcome; raises TimeoutError after `timeout` seconds, and the operation goes on."""
+        await _settled(self, timeout)
+        return self._outcome()
+
+    async def cancel(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+        """Withdraw it and wait for its outcome; True if that is CANCELLED. Raises TimerdUnavailableError."""
+        self._send_cancel()
+        await _told(self, timeout)
+        return self._outcome().state is State.CANCELLED
+
+    async def reschedule(self, timeout: Timeout, *, wait: bool = False) -> bool:
+        """Give it a new deadline, `timeout` seconds from now; False if it had settled."""
+        reply = Reply(self._link) if wait else None
+        sent = self._send_reschedule(timeout, reply)
+        return sent if reply is None or not sent else bool(await _answer(reply, CLOSE_TIMEOUT_S))
+
+    async def accepted(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until the daemon has taken it in (after `register(wait=True)`); raises its refusal."""
+        self._accepted_error()
+        assert self._reply is not None
+        await _answer(self._reply, timeout)
+
+
+class AioBatch(Batch):
+    """The batch of an asyncio client."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, list[Outcome]]:
+        yield from self._wait_in_loop()
+        return self._outcomes()
+
+    async def outcomes(self, timeout: float | None = None) -> list[Outcome]:
+        """The outcomes, in input order; raises TimeoutError."""
+        await _settled(self, timeout)
+        return self._outcomes()
+
+    async def states(self, timeout: float | None = None) -> list[State]:
+        """The states alone, in input order; raises TimeoutError."""
+        await _settled(self, timeout)
+        return self._states()
+
+    async def values(self, timeout: float | None = None) -> list[bytes]:
+        """The values of the events that settled them, in input order; raises TimeoutError."""
+        await _settled(self, timeout)
+        return [settlement[1] for settlement in self._column()]
+
+    async def completed(self, timeout: float | None = None) -> int:
+        """How many completed; raises TimeoutError."""
+        await _settled(self, timeout)
+        return self._completed()
+
+
+async def _settled(promise: Promise, timeout: float | None) -> None:
+    """Until it has settled, without cancelling it; raises TimeoutError."""
+    if promise.done():
+        return
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not future.done():
+            future.set_result(None)
+
+    promise.add_done_callback(wake)
+    try:
+        await asyncio.wait_for(future, timeout)
+    except TimeoutError:
+        raise TimeoutError(f"not settled within {timeout:g} s: {promise!r}") from None
+    finally:
+        promise._remove(wake)
+
+
+async def _told(promise: Promise, timeout: float) -> None:
+    """The same; a daemon that says nothing in that time is unavailable."""
+    try:
+        await _settled(promise, timeout)
+    except TimeoutError:
+        raise promise._link.protocol.unavailable(timeout) from None
+
+
+async def _answer(reply: Reply, timeout: float) -> Any:
+    await _told(reply, timeout)
+    return reply.get()
+
+
+class Purgatory(Surface[AioOperation]):
+    """`await client.purgatory(name)`; the client itself is its purgatory "default"."""
+
+    def __init__(self, link: Link, name: str) -> None:
+        super().__init__(link, name, AioOperation)
+
+    async def fire_wait(
+        self,
+        key: Key,
+        *,
+        value: Payload = b"",
+        amount: int = 1,
+        limit: int | None = None,
+        wait: float = CLOSE_TIMEOUT_S,
+    ) -> int:
+        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s."""
+        reply = self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
+        return int(await _answer(reply, wait))
+
+    async def cancel_for_key_wait(self, key: Key, *, wait: float = CLOSE_TIMEOUT_S) -> int:
+        """`cancel_for_key`, and the number of operations that it cancelled."""
+        reply = self._ask(self._key_command(CommandKind.CANCEL_FOR_KEY, key, flags=CommandFlag.WANTS_ANSWER))
+        return int(await _answer(reply, wait))
+
+    async def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
+        """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
+        return bool(await _answer(self._ask(self._reschedule_id_command(id, timeout)), wait))
+
+    async def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
+        """Cancel the operation of that id, from any process; raises UnknownOperationError."""
+        return bool(await _answer(self._ask(self._cancel_id_command(id)), wait))
+
+    def register_many(
+        self,
+        keys: Sequence[Keys],
+        *,
+        timeout: Timeout | Sequence[Timeout],
+        payloads: Sequence[Payload] | Payload = b"",
+        when: When = ANY,
+    ) -> AioBatch:
+        """Register an operation for each member of `keys`; `await` the batch for the outcomes in their order."""
+        batch = register_many(self, AioBatch, keys, timeout, payloads, when)
+        assert isinstance(batch, AioBatch)
+        return batch
+
+    def fire_many(
+        self, keys: Sequence[Key], *, values: Sequence[Payload] | Payload = b"", amounts: Sequence[int] | int = 1
+    ) -> None:
+        """Fire each of `keys`, in order; values and amounts are one for each, or one for all."""
+        fire_many(self, keys, values, amounts)
+
+    async def wait_for(
+        self, predicate: Callable[[], Value | Awaitable[Value]], keys: Keys, timeout: Timeout, *, when: When = ANY
+    ) -> Value:
+        """A condition variable across processes: until the predicate (which may be a coroutine function) is true."""
+        duration_ns = timeout_ns(timeout)
+        deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
+
+        async def look() -> Value:
+            value = predicate()
+            return await value if isinstance(value, Awaitable) else value
+
+        while True:
+            mark = self.mark()
+            value = await look()
+            left = seconds_left(deadline)
+            if value or left == 0.0:
+                return value
+            operation = self.register(keys, timeout=left, when=when, since=mark)
+            try:
+                outcome = await asyncio.wait_for(operation, None if left is None else left + GRACE_S)
+            except TimeoutError:
+                return await look()
+            raise_unless_again(outcome)
+
+    async def try_complete_else_watch(
+        self, try_complete: Callable[[], bool | Awaitable[bool]], keys: Keys, *, timeout: Timeout
+    ) -> bool:
+        """Kafka's tryCompleteElseWatch: True when `try_complete()` is, tried now and after each event; else False."""
+        return bool(await self.wait_for(try_complete, keys, timeout))
+
+    async def check_and_complete(self, key: Key) -> int:
+        """Kafka's checkAndComplete: those who watch `key` look again; how many, in all processes."""
+        return await self.fire_wait(key)
+
+
+class Client(Purgatory):
+    """A connection to a daemon, from `await connect()`; also its purgatory "default"."""
+
+    def __init__(self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL) -> None:
+        link = LoopLink(paths, name, orphans)
+        self._looped = link
+        super().__init__(link, DEFAULT_PURGATORY)
+        self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
+
+    async def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
+        """Wait until the daemon has taken this client; raises its refusal, or TimerdUnavailableError."""
+        protocol = self._protocol
+        await self._looped.until(lambda: protocol.state is LinkState.LIVE or protocol.refused is not None, timeout)
+        if protocol.state is LinkState.LIVE:
+            return
+        raise protocol.refused if protocol.refused is not None else protocol.unavailable(timeout)
+
+    @property
+    def state(self) -> LinkState:
+        """CONNECTING, HELLO, LIVE, LOST or CLOSED."""
+        return self._protocol.state
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, or the process has forked since."""
+        return self._link.closed
+
+    async def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
+        """The purgatory of that name ([a-z0-9_-]{1,32}), made if it is new; raises InvalidNameError, ArenaFullError."""
+        known = self._purgatories.get(name_of("purgatory", name))
+        if known is not None:
+            return known
+        link = self._looped
+        if link.closed:
+            link.refuse_closed()
+        reply = Reply(link)
+        link.protocol.query({"query": "purgatory", "name": name}, reply, time.monotonic_ns())
+        link.wake()
+        result = await _answer(reply, timeout)
+        link.protocol.purgatories[name] = int(result["index"])
+        return self._purgatories.setdefault(name, Purgatory(link, name))
+
+    async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
+        """Wait until the window has room; how many commands it takes. Raises BackpressureError after `timeout` s."""
+        protocol = self._protocol
+        if not await self._looped.until(lambda: protocol.room > 0 or self.closed, timeout):
+            raise BackpressureError(
+                f"no room in a window of {protocol.window} commands within {timeout:g} s; slow down"
+            )
+        if self.closed:
+            self._link.refuse_closed()
+        return protocol.room
+
+    async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s."""
+        protocol = self._protocol
+        if self.closed:
+            self._link.refuse_closed()
+        target, maker = protocol.issued, protocol.incarnation
+        if not await self._looped.until(
+            lambda: protocol.applied >= target or protocol.incarnation != maker or self.closed, timeout
+        ):
+            raise protocol.unavailable(timeout)
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until everything is acknowledged, `timeout` seconds at most, and end; as the threaded client does."""
+        if self.closed:
+            return
+        try:
+            await self.flush(timeout)
+        finally:
+            self._looped.stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def connect(
+    instance: str | None = None,
+    *,
+    autostart: bool = False,
+    timeout: float = CONNECT_TIMEOUT_S,
+    group: str | None = None,
+    orphans: str = "cancel",
+    name: str = "",
+) -> Client:
+    """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
+    no_group(group)
+    policy = orphans_of(orphans)
+    if name:
+        name_of("client", name)
+    paths = await asyncio.to_thread(locate, instance, True) if autostart else locate(instance, False)
+    client = Client(paths, name=name, orphans=policy)
+    try:
+        await client.wait_ready(timeout)
+    except BaseException:
+        client._looped.stop()
+        raise
+    return client
+
+
+class Waited(NamedTuple):
+    """Those that had settled when `wait` returned, and those that had not; each in the order given."""
+
+    done: list[AioOperation]
+    pending: list[AioOperation]
+
+
+async def wait(operations: Iterable[AioOperation], timeout: float | None = None) -> Waited:
+    """Wait until all operations have settled, `timeout` seconds at most; none is cancelled."""
+    given = list(operations)
+    deadline = monotonic_deadline(timeout)
+    for operation in given:
+        try:
+            await _settled(operation, seconds_left(deadline))
+        except TimeoutError:
+            break
+    return Waited([one for one in given if one.done()], [one for one in given if not one.done()])
+
+
+async def as_completed(operations: Iterable[AioOperation], timeout: float | None = None) -> AsyncIterator[AioOperation]:
+    """The operations as they settle; raises TimeoutError if some have not after `timeout` seconds from now."""
+    given = list(operations)
+    settled: asyncio.Queue[AioOperation] = asyncio.Queue()
+    for operation in given:
+        operation.add_done_callback(settled.put_nowait)
+    deadline = monotonic_deadline(timeout)
+    try:
+        for _ in given:
+            yield await asyncio.wait_for(settled.get(), seconds_left(deadline))
+    finally:
+        for operation in given:
+            operation._remove(settled.put_nowait)

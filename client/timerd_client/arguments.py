@@ -1,0 +1,196 @@
+"""What callers may pass, checked before anything is done: every mistake is a named error with value and limit."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from hashlib import blake2b
+from typing import NamedTuple, TypeAlias
+
+from timerd_shm.errors import (
+    InvalidConditionError,
+    InvalidKeyError,
+    InvalidNameError,
+    InvalidValueError,
+    KeyTooLongError,
+    NotSupportedError,
+    PayloadTooLargeError,
+    TimeoutOutOfRangeError,
+    TooManyKeysError,
+)
+from timerd_shm.layout import Condition, KeyKind, Orphans
+from timerd_shm.limits import (
+    ID_SIZE_MAX,
+    KEY_SIZE_MAX,
+    KEYS_MAX,
+    NAME_PATTERN,
+    NO_DEADLINE,
+    PAYLOAD_SIZE_MAX,
+    TIMEOUT_NS_MAX,
+)
+
+from .conditions import When
+
+Key: TypeAlias = str | bytes
+Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]
+Timeout: TypeAlias = float | timedelta | None
+Payload: TypeAlias = bytes | bytearray | memoryview
+
+U64_MAX = (1 << 64) - 1
+U32_MAX = (1 << 32) - 1
+TIMEOUT_S_MAX = TIMEOUT_NS_MAX // 1_000_000_000
+_TARGET = struct.Struct("<Q")
+
+# what stands before the bytes of a key in a REGISTER: its length and its KeyKind
+EVENT_PREFIX = tuple(bytes((size, KeyKind.EVENT)) for size in range(KEY_SIZE_MAX + 1))
+WATERMARK_PREFIX = tuple(bytes((size, KeyKind.WATERMARK)) for size in range(KEY_SIZE_MAX + 1))
+
+
+class Watch(NamedTuple):
+    """The keys and condition of a registration, checked and encoded."""
+
+    names: tuple[Key, ...]  # as the caller gave them
+    encoded: bytes
+    condition: int
+    needed: int
+    total: int
+
+
+def key_bytes(key: object) -> bytes:
+    """A key as it travels; raises InvalidKeyError, KeyTooLongError."""
+    if isinstance(key, str):
+        try:
+            encoded = key.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidKeyError(f"key {key!r} cannot be encoded as UTF-8: {error.reason}") from None
+    elif isinstance(key, bytes):
+        encoded = bytes(key)
+    else:
+        raise InvalidKeyError(f"a key is str or bytes, not {type(key).__name__}: {key!r:.80}")
+    if not encoded:
+        raise InvalidKeyError(f"a key is empty; give 1 to {KEY_SIZE_MAX} bytes")
+    if len(encoded) > KEY_SIZE_MAX:
+        raise KeyTooLongError(f"key {key!r:.40} has {len(encoded)} bytes of at most {KEY_SIZE_MAX}; hash or shorten it")
+    return encoded
+
+
+def watch(keys: Keys, when: When) -> Watch:
+    """Keys and condition of a registration; raises InvalidKeyError, TooManyKeysError, InvalidConditionError, ..."""
+    if not isinstance(when, When):
+        raise InvalidConditionError(f"when={when!r}: give ANY, ALL, ALL_SETTLED, at_least(k) or total(n)")
+    targets: Iterable[tuple[Key, int | None]]
+    if isinstance(keys, (str, bytes)):
+        targets = ((keys, None),)
+    elif isinstance(keys, Mapping):
+        targets = keys.items()
+    elif isinstance(keys, Iterable):
+        targets = ((key, None) for key in keys)
+    else:
+        raise InvalidKeyError(f"keys are str, bytes, an iterable of them or a dict, not {type(keys).__name__}")
+    names: list[Key] = []
+    seen: set[bytes] = set()
+    parts: list[bytes] = []
+    for name, target in targets:
+        key = key_bytes(name)
+        if key in seen:
+            raise InvalidKeyError(f"key {name!r:.80} is given twice")
+        if len(names) == KEYS_MAX:
+            raise TooManyKeysError(f"more than {KEYS_MAX} keys; split the operation, or let one key stand for many")
+        seen.add(key)
+        names.append(name)
+        if target is None:
+            parts += (EVENT_PREFIX[len(key)], key)
+        elif when.kind is Condition.TOTAL:
+            raise InvalidConditionError(f"key {name!r:.80} has the watermark {target!r}, but total() counts events")
+        else:
+            parts += (WATERMARK_PREFIX[len(key)], _TARGET.pack(unsigned("watermark", target, U64_MAX)), key)
+    if not names:
+        raise InvalidKeyError(f"no keys; give 1 to {KEYS_MAX}")
+    if when.needed > len(names):
+        raise InvalidConditionError(f"at_least({when.needed}) of {len(names)} keys can never hold")
+    needed = when.needed or (len(names) if when.kind is Condition.AT_LEAST else 0)
+    return Watch(tuple(names), b"".join(parts), when.kind, needed, when.total)
+
+
+def timeout_ns(timeout: Timeout) -> int:
+    """A timeout in ns, NO_DEADLINE for None; raises TimeoutOutOfRangeError."""
+    if timeout is None:
+        return NO_DEADLINE
+    if isinstance(timeout, timedelta):
+        ns = (timeout.days * 86_400 + timeout.seconds) * 1_000_000_000 + timeout.microseconds * 1_000
+    elif isinstance(timeout, (int, float)) and not isinstance(timeout, bool):
+        if not 0 <= timeout <= TIMEOUT_S_MAX:  # also refuses NaN
+            raise TimeoutOutOfRangeError(
+                f"timeout={timeout!r} s is not within 0 to {TIMEOUT_S_MAX} s; None means no deadline"
+            )
+        ns = timeout * 1_000_000_000 if isinstance(timeout, int) else round(timeout * 1e9)
+    else:
+        raise TimeoutOutOfRangeError(
+            f"timeout={timeout!r} is {type(timeout).__name__}; give seconds as int or float, a timedelta or None"
+        )
+    if not 0 <= ns <= TIMEOUT_NS_MAX:
+        raise TimeoutOutOfRangeError(
+            f"timeout={timeout!r} is not within 0 to {TIMEOUT_S_MAX} s; None means no deadline"
+        )
+    return ns
+
+
+def payload_bytes(payload: object, what: str = "payload") -> bytes:
+    """A payload or value as bytes; raises InvalidValueError, PayloadTooLargeError."""
+    if not isinstance(payload, (bytes, bytearray, memoryview)):
+        raise InvalidValueError(f"a {what} is bytes, not {type(payload).__name__}; encode it first")
+    encoded = bytes(payload)
+    if len(encoded) > PAYLOAD_SIZE_MAX:
+        raise PayloadTooLargeError(
+            f"a {what} of {len(encoded)} bytes; at most {PAYLOAD_SIZE_MAX}, pass a reference instead"
+        )
+    return encoded
+
+
+def unsigned(what: str, value: object, largest: int, smallest: int = 0) -> int:
+    """An unsigned integer within its limits; raises InvalidValueError."""
+    if type(value) is not int or not smallest <= value <= largest:
+        raise InvalidValueError(f"{what}={value!r}: an int from {smallest} to {largest}")
+    return value
+
+
+def id_hash(identifier: object) -> bytes:
+    """The 16 bytes by which an id is known to the daemon; raises InvalidKeyError, KeyTooLongError."""
+    if isinstance(identifier, str):
+        encoded = identifier.encode()
+    elif isinstance(identifier, bytes):
+        encoded = identifier
+    else:
+        raise InvalidKeyError(f"an id is str or bytes, not {type(identifier).__name__}")
+    if not encoded:
+        raise InvalidKeyError(f"an id is empty; give 1 to {ID_SIZE_MAX} bytes")
+    if len(encoded) > ID_SIZE_MAX:
+        raise KeyTooLongError(
+            f"id {identifier!r:.40} has {len(encoded)} bytes of at most {ID_SIZE_MAX}; hash or shorten it"
+        )
+    return blake2b(encoded, digest_size=16).digest()
+
+
+def name_of(what: str, name: object) -> str:
+    """The name of a purgatory or client; raises InvalidNameError."""
+    if not isinstance(name, str) or NAME_PATTERN.fullmatch(name) is None:
+        raise InvalidNameError(f"{what} {name!r} is not of the form {NAME_PATTERN.pattern}")
+    return name
+
+
+def orphans_of(policy: object) -> Orphans:
+    """The orphans policy of that name; raises NotSupportedError for "group", InvalidValueError."""
+    if policy == "cancel":
+        return Orphans.CANCEL
+    if policy == "keep":
+        return Orphans.KEEP
+    if policy == "group":
+        raise NotSupportedError('orphans="group" needs groups, which this version does not have; use "keep"')
+    raise InvalidValueError(f'orphans={policy!r}: "cancel" or "keep"')
+
+
+def no_group(group: object) -> None:
+    """Raises NotSupportedError if a group is asked for."""
+    if group is not None:
+        raise NotSupportedError(f"group={group!r}: this version has no groups; leave it out")

@@ -1,0 +1,264 @@
+"""Columns in, columns out: `register_many` and `fire_many` without an object or a lock per operation.
+
+Commands are encoded in one loop over columns; heads that are equal but for their lengths are packed once. A column
+that does not fit into the window goes out in parts of CHUNK, each of which waits for room as a single call does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from time import monotonic_ns
+from typing import Any
+
+from timerd_shm.errors import InvalidValueError
+from timerd_shm.fields import offset_of
+from timerd_shm.limits import PAYLOAD_SIZE_MAX
+from timerd_shm.wire import CommandKind, OutcomeRecord
+
+from .arguments import EVENT_PREFIX, U64_MAX, Key, Keys, Payload, Timeout, payload_bytes, timeout_ns, unsigned, watch
+from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
+from .conditions import ANY, When
+from .link import Link
+from .outcome import Outcome, State
+from .promise import Promise, RawSettlement
+from .surface import OperationT, Surface, plain_keys
+
+CHUNK = 4_096
+_REGISTER = int(CommandKind.REGISTER)
+_FIRE = int(CommandKind.FIRE)
+_STATE_AT = offset_of(OutcomeRecord, "state")
+_COMPLETED = int(State.COMPLETED.value)
+
+
+class Batch(Promise):
+    """Many operations that were registered at once; everything it gives is in their order."""
+
+    __slots__ = ("_first", "_keys", "_left", "_payloads", "_settlements")
+
+    def __init__(self, link: Link, keys: Sequence[Keys], payloads: Sequence[bytes] | bytes) -> None:
+        super().__init__(link)
+        self._keys = keys
+        self._payloads = payloads
+        self._left = len(keys)
+        self._settlements: list[RawSettlement | None] = [None] * len(keys)
+        self._first: list[tuple[int, int, int]] = []  # (first command, first row, rows) of each part
+        if not keys:
+            self._settlement: Any = ()
+
+    def settle(self, command: int, settlement: RawSettlement) -> bool:
+        for first, row, rows in reversed(self._first):  # numbers begin anew with a new session
+            if first <= command < first + rows:
+                self._settlements[row + command - first] = settlement
+                break
+        self._left -= 1
+        if self._left:
+            return False
+        self._settlement = ()
+        return self._callbacks is not None
+
+    def add_part(self, first: int, row: int, rows: int) -> None:
+        """Rows `row`.. have the command numbers `first`..; called with the lock held."""
+        if self._first and self._first[-1][0] + self._first[-1][2] == first:
+            before = self._first.pop()
+            first, row, rows = before[0], before[1], before[2] + rows
+        self._first.append((first, row, rows))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _column(self) -> list[RawSettlement]:
+        return self._settlements  # type: ignore[return-value]  # all are set when it is done
+
+    def _outcomes(self) -> list[Outcome]:
+        shared = self._payloads if isinstance(self._payloads, bytes) else None
+        return [
+            Outcome(_names(keys), shared if shared is not None else self._payloads[row], settlement)  # type: ignore[arg-type]
+            for row, (keys, settlement) in enumerate(zip(self._keys, self._column(), strict=True))
+        ]
+
+    def _states(self) -> list[State]:
+        by_number = {int(state.value): state for state in State}
+        return [
+            by_number[settlement[0][_STATE_AT]] if settlement[0] is not None else State.FAILED
+            for settlement in self._column()
+        ]
+
+    def _completed(self) -> int:
+        return sum(1 for row in self._column() if row[0] is not None and row[0][_STATE_AT] == _COMPLETED)
+
+    def settled(self) -> int:
+        """How many have settled so far."""
+        return len(self._keys) - self._left
+
+
+class ThreadedBatch(Batch):
+    """The batch of a threaded client: its methods wait until all have settled, `timeout` seconds at most."""
+
+    __slots__ = ()
+
+    def _all(self, timeout: float | None) -> None:
+        if not self.wait(timeout):
+            raise TimeoutError(f"{self._left} of {len(self)} operations have not settled within {timeout:g} s")
+
+    def outcomes(self, timeout: float | None = None) -> list[Outcome]:
+        """The outcomes, in input order; raises TimeoutError."""
+        self._all(timeout)
+        return self._outcomes()
+
+    def states(self, timeout: float | None = None) -> list[State]:
+        """The states alone, in input order; raises TimeoutError."""
+        self._all(timeout)
+        return self._states()
+
+    def values(self, timeout: float | None = None) -> list[bytes]:
+        """The values of the events that settled them, in input order; raises TimeoutError."""
+        self._all(timeout)
+        return [settlement[1] for settlement in self._column()]
+
+    def completed(self, timeout: float | None = None) -> int:
+        """How many completed; raises TimeoutError."""
+        self._all(timeout)
+        return self._completed()
+
+    def __await__(self) -> Generator[Any, None, list[Outcome]]:
+        yield from self._wait_in_loop()
+        return self._outcomes()
+
+
+def _names(keys: Keys) -> tuple[Key, ...]:
+    return (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
+
+
+def _payload_column(payloads: Sequence[Payload] | Payload, rows: int, what: str) -> Sequence[bytes] | bytes:
+    if isinstance(payloads, (bytes, bytearray, memoryview)):
+        return payload_bytes(payloads, what)
+    if len(payloads) != rows:
+        raise InvalidValueError(f"{len(payloads)} {what}s for {rows} keys: give one for each, or one for all")
+    if all(value.__class__ is bytes for value in payloads) and max(map(len, payloads), default=0) <= PAYLOAD_SIZE_MAX:
+        return payloads  # type: ignore[return-value]
+    return [payload_bytes(payload, what) for payload in payloads]
+
+
+def register_many(
+    surface: Surface[OperationT],
+    batch: type[Batch],
+    keys: Sequence[Keys],
+    timeout: Timeout | Sequence[Timeout],
+    payloads: Sequence[Payload] | Payload,
+    when: When,
+) -> Batch:
+    """See `Purgatory.register_many`."""
+    rows = len(keys)
+    payload_column = _payload_column(payloads, rows, "payload")
+    shared = payload_column if isinstance(payload_column, bytes) else None
+    if isinstance(timeout, Sequence):
+        if len(timeout) != rows:
+            raise InvalidValueError(f"{len(timeout)} timeouts for {rows} keys: give one for each, or one for all")
+        durations = [timeout_ns(one) for one in timeout]
+    else:
+        durations = [timeout_ns(timeout)] * rows
+    condition = int(when.kind)
+    if when is ANY and all(key.__class__ is str or key.__class__ is bytes for key in keys):
+        needed_and_count = [(1, 1)] * rows
+        tails = [EVENT_PREFIX[len(key)] + key for key in plain_keys(keys)]  # type: ignore[arg-type]
+        total = 0
+    else:
+        watches = [watch(one, when) for one in keys]
+        needed_and_count = [(one.needed, len(one.names)) for one in watches]
+        tails = [one.encoded for one in watches]
+        total = when.total
+
+    link = surface._link
+    protocol = link.protocol
+    made = batch(link, keys, payload_column)
+    registered_ns = monotonic_ns()
+    with link.lock:
+        link.ready_locked()
+        sequence, issued = protocol.newest(), protocol.issued
+    for start in range(0, rows, CHUNK):
+        end = min(rows, start + CHUNK)
+        # Command numbers of the mark are those of this call, for every part: a fire in between is not this thread's.
+        with link.lock:
+            while True:
+                link.ready_locked()
+                room = min(end - start, protocol.room)
+                part = range(start, start + room)
+                heads: dict[tuple[int, int, int, tuple[int, int]], bytes] = {}
+                commands: list[bytes] = []
+                index = surface._indices[surface.name]
+                for row in part:
+                    tail = tails[row]
+                    payload = shared if shared is not None else payload_column[row]
+                    kind = (len(tail), len(payload), durations[row], needed_and_count[row])  # type: ignore[arg-type]
+                    head = heads.get(kind)
+                    if head is None:
+                        needed, count = needed_and_count[row]
+                        size = len(payload)  # type: ignore[arg-type]
+                        length = REGISTER_SIZE + len(tail) + size
+                        head = heads[kind] = pack_register(
+                            _REGISTER,
+                            index,
+                            0,
+                            length,
+                            condition,
+                            needed,
+                            count,
+                            0,
+                            size,
+                            registered_ns,
+                            durations[row],
+                            sequence,
+                            min(issued, protocol.issued),
+                            total,
+                        )
+                    commands.append(head + tail + payload)  # type: ignore[operator]
+                first = protocol.issue_all(commands)
+                made.add_part(first, start, room)
+                protocol.waiting.update(dict.fromkeys(range(first, first + room), made))
+                if link.idle:
+                    link.wake()
+                start += room
+                if start >= end:
+                    break
+    return made
+
+
+def fire_many(
+    surface: Surface[OperationT],
+    keys: Sequence[Key],
+    values: Sequence[Payload] | Payload,
+    amounts: Sequence[int] | int,
+) -> None:
+    """See `Purgatory.fire_many`."""
+    rows = len(keys)
+    encoded = plain_keys(keys)
+    value_column = _payload_column(values, rows, "value")
+    shared = value_column if isinstance(value_column, bytes) else None
+    if isinstance(amounts, Sequence):
+        if len(amounts) != rows:
+            raise InvalidValueError(f"{len(amounts)} amounts for {rows} keys: give one for each, or one for all")
+        amount_column = [unsigned("amount", amount, U64_MAX, 1) for amount in amounts]
+    else:
+        amount_column = [unsigned("amount", amounts, U64_MAX, 1)] * rows
+    heads: dict[tuple[int, int, int], bytes] = {}
+    index = surface._indices[surface.name]
+    commands: list[bytes] = []
+    for row, key in enumerate(encoded):
+        value = shared if shared is not None else value_column[row]
+        kind = (len(key), len(value), amount_column[row])  # type: ignore[arg-type]
+        head = heads.get(kind)
+        if head is None:
+            length = KEY_COMMAND_SIZE + kind[0] + kind[1]
+            head = heads[kind] = pack_key(_FIRE, index, 0, kind[0], length, kind[2], kind[1], 0)
+        commands.append(head + key + value)  # type: ignore[operator]
+    link = surface._link
+    protocol = link.protocol
+    start = 0
+    while start < rows:
+        with link.lock:
+            link.ready_locked()
+            room = min(rows - start, CHUNK, protocol.room)
+            protocol.issue_all(commands[start : start + room])
+            if link.idle:
+                link.wake()
+        start += room

@@ -1,0 +1,63 @@
+"""Commands as they travel: one preformatted `struct` each, then the variable part. `timerd_shm.wire` declares them.
+
+The functions that stand in the path of every call are a bound `Struct.pack`; their arguments are the record's fields in
+order. Those that a caller waits for anyway are spelled out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timerd_shm.fields import offset_of, size_of, struct_of
+from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.wire import CommandFlag, CommandKind, KeyCommand, OperationCommand, RegisterCommand
+
+REGISTER_SIZE: Final = size_of(RegisterCommand)
+KEY_COMMAND_SIZE: Final = size_of(KeyCommand)
+OPERATION_SIZE: Final = size_of(OperationCommand)
+
+pack_register = struct_of(RegisterCommand).pack
+pack_key = struct_of(KeyCommand).pack
+pack_operation = struct_of(OperationCommand).pack
+
+_REGISTER = int(CommandKind.REGISTER)
+_TIMED: Final = {  # where (registered_ns, timeout_ns) lie in the commands that carry them
+    CommandKind.REGISTER: offset_of(RegisterCommand, "registered_ns"),
+    CommandKind.RESCHEDULE: offset_of(OperationCommand, "registered_ns"),
+    CommandKind.RESCHEDULE_ID: offset_of(OperationCommand, "registered_ns"),
+}
+
+
+def operation_command(
+    kind: CommandKind,
+    operation: int,
+    *,
+    flags: int = 0,
+    purgatory: int = 0,
+    orphans: int = 0,
+    registered_ns: int = 0,
+    timeout_ns: int = 0,
+    id_hash: bytes = b"",
+) -> bytes:
+    """CANCEL, RESCHEDULE, their kin by id, SET_ORPHANS."""
+    if id_hash:
+        flags |= CommandFlag.HAS_ID
+    length = OPERATION_SIZE + len(id_hash)
+    fixed: bytes = pack_operation(kind, purgatory, flags, orphans, length, operation, registered_ns, timeout_ns)
+    return fixed + id_hash
+
+
+NOTHING: Final = operation_command(CommandKind.CANCEL, 0)
+"""A command that does nothing: it takes the number of one that the daemon cannot read."""
+
+
+def with_time_left(command: bytes, now_ns: int) -> bytes:
+    """The command for a daemon whose clock is another: the time that is left instead of when it was registered."""
+    offset = _TIMED.get(command[0])  # type: ignore[call-overload]
+    if offset is None:
+        return command
+    registered_ns = int.from_bytes(command[offset : offset + 8], "little")
+    timeout_ns = int.from_bytes(command[offset + 8 : offset + 16], "little")
+    if timeout_ns != NO_DEADLINE:
+        timeout_ns = max(0, registered_ns + timeout_ns - now_ns)
+    return command[:offset] + bytes(8) + timeout_ns.to_bytes(8, "little") + command[offset + 16 :]

@@ -1,0 +1,45 @@
+"""Conditions over the keys of an operation: what `when=` takes.
+
+ANY            one key is satisfied (the default)
+ALL            every key is satisfied
+ALL_SETTLED    every key is satisfied or failed
+at_least(k)    k keys are satisfied
+total(n)       the amounts fired on any of the keys since the registration add up to n
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from timerd_shm.errors import InvalidConditionError
+from timerd_shm.layout import Condition
+from timerd_shm.limits import KEYS_MAX
+
+TOTAL_MAX = (1 << 64) - 1
+
+
+class When(NamedTuple):
+    """A condition. `needed` is k of at_least, 0 = all keys; `total` is the amount to reach."""
+
+    kind: Condition
+    needed: int = 0
+    total: int = 0
+
+
+ANY: Final = When(Condition.AT_LEAST, 1)
+ALL: Final = When(Condition.AT_LEAST)
+ALL_SETTLED: Final = When(Condition.ALL_SETTLED)
+
+
+def at_least(keys: int) -> When:
+    """At least that many keys are satisfied; raises InvalidConditionError outside 1..64."""
+    if type(keys) is not int or not 1 <= keys <= KEYS_MAX:
+        raise InvalidConditionError(f"at_least({keys!r}): a number of keys is an int from 1 to {KEYS_MAX}")
+    return When(Condition.AT_LEAST, keys)
+
+
+def total(amount: int) -> When:
+    """Amounts fired on any of the keys add up to `amount`; raises InvalidConditionError outside 1..2^64-1."""
+    if type(amount) is not int or not 1 <= amount <= TOTAL_MAX:
+        raise InvalidConditionError(f"total({amount!r}): an amount is an int from 1 to {TOTAL_MAX}")
+    return When(Condition.TOTAL, 0, amount)

@@ -1,0 +1,254 @@
+"""What both faces have in common: a protocol with its lock, two sockets, and the daemon's arena, mapped read-only.
+
+A face says how sending is started (`wake`), how a caller makes room in a full window (`make_room`), whether the calling
+thread may block (`may_block`), and how a promise reaches a coroutine (`call_in_loop`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import zmq
+
+from timerd_shm.errors import ClosedError, TimerdError
+from timerd_shm.rundir import InstancePaths, boot_id, namespace_inode, open_arena_file, process_start_ticks
+
+from .protocol import Identity, LinkState, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from timerd_shm.layout import Orphans
+    from timerd_shm.reader import ArenaReader
+
+    from .operation import Operation
+
+SOCKETS_MAX = 8_192  # two for each client; libzmq's own default of 1,023 ends at 511 clients
+RECONNECT_MS = 20
+RECONNECT_MS_MAX = 500
+SEND_FRAMES_MAX = 8  # few, so that what piles up becomes one frame instead of many queued ones
+GOODBYE_LINGER_MS = 200  # for the goodbye alone: everything else has been acknowledged by then
+
+logger = logging.getLogger("timerd_client")
+_context: zmq.Context[zmq.Socket[bytes]] | None = None
+_context_lock = threading.Lock()
+links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
+
+
+def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """The one ZeroMQ context of this process, with room for many clients."""
+    global _context
+    with _context_lock:
+        if _context is None:
+            _context = zmq.Context()
+            _context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
+        return _context
+
+
+def forget_context() -> zmq.Context[zmq.Socket[bytes]] | None:
+    """In a forked child: the parent's context is not ours; the caller keeps it from being terminated."""
+    global _context, _context_lock
+    old, _context = _context, None
+    _context_lock = threading.Lock()
+    return old
+
+
+def identity(name: str, orphans: Orphans) -> Identity:
+    """What this process says of itself."""
+    pid = os.getpid()
+    return Identity(
+        name, pid, process_start_ticks(pid) or 0, namespace_inode("pid"), namespace_inode("time"), boot_id(), orphans
+    )
+
+
+class Link:
+    """A connection to one daemon. Only its own thread or loop touches the sockets."""
+
+    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans) -> None:
+        self.paths = paths
+        self.lock = threading.Lock()
+        self.closed = False
+        self.idle = False  # whether the sender sleeps and has to be woken
+        self.protocol = Protocol(identity(name, orphans), time.monotonic_ns())
+        self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Operation] = weakref.WeakValueDictionary()
+        self._reader: ArenaReader | None = None
+        self._mapped = 0  # incarnation that was tried last
+        self._unsent: bytes | None = None
+        self._resets = 0
+        context = shared_context()
+        self.commands = self._socket(context, zmq.DEALER)
+        self.outcomes = self._socket(context, zmq.XSUB)
+        self.commands.set(zmq.SNDHWM, SEND_FRAMES_MAX)
+        self.commands.set(zmq.IMMEDIATE, 1)  # or frames would queue up for a daemon that is not there
+        self.outcomes.connect(paths.outcomes_endpoint)
+        self.commands.connect(paths.commands_endpoint)
+        links.add(self)
+
+    @staticmethod
+    def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+        made = context.socket(kind)
+        made.set(zmq.LINGER, 0)
+        made.set(zmq.RECONNECT_IVL, RECONNECT_MS)
+        made.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+        return made
+
+    # what a face completes ----------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Start sending; called with the lock held, when `idle` was true."""
+        raise NotImplementedError
+
+    def make_room(self) -> None:
+        """Called with the lock held when the window is full; returns when it is not, or raises BackpressureError."""
+        raise NotImplementedError
+
+    def may_block(self) -> None:
+        """Raises RuntimeError where blocking would wait for itself."""
+
+    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        """Run `call` in a loop; a promise has settled."""
+        raise NotImplementedError
+
+    # for promises and surfaces ------------------------------------------------------------------------------------
+
+    def refuse_closed(self) -> None:
+        """Raises ClosedError."""
+        raise ClosedError("this client is closed, or was made before a fork; use td.client(), or connect again")
+
+    def complain(self, what: str, error: BaseException | None = None) -> None:
+        """Log what no caller can be told."""
+        logger.warning("timerd client: %s", what, exc_info=error)
+
+    def issue(self, command: bytes) -> int:
+        """Send a command; its number. Raises ClosedError, BackpressureError."""
+        with self.lock:
+            return self.issue_locked(command)
+
+    def issue_locked(self, command: bytes) -> int:
+        """The same with the lock held."""
+        self.ready_locked()
+        number = self.protocol.issue(command)
+        if self.idle:
+            self.wake()
+        return number
+
+    def ready_locked(self) -> None:
+        """Closed? Is there room? With the lock held; raises ClosedError, BackpressureError."""
+        if self.closed:
+            self.refuse_closed()
+        if self.protocol.room <= 0:
+            self.make_room()
+
+    # for the sender -----------------------------------------------------------------------------------------------
+
+    def send_some(self, now_ns: int) -> bool:
+        """Send the next frame, with the lock free; whether there may be more. False as well if the socket is full."""
+        with self.lock:
+            protocol = self.protocol
+            if protocol.resets != self._resets:
+                self._resets, self._unsent = protocol.resets, None
+            while protocol.subscriptions:
+                self.outcomes.send(protocol.subscriptions.popleft(), zmq.DONTWAIT)
+            frame = self._unsent or protocol.next_frame(now_ns)
+        if frame is None:
+            return False
+        try:
+            self.commands.send(frame, zmq.DONTWAIT)
+        except zmq.Again:
+            self._unsent = frame
+            return False
+        self._unsent = None
+        return True
+
+    def receive_some(self) -> bool:
+        """Take what the sockets have; whether they had something. The promises to tell are in `protocol.ready`."""
+        heard = False
+        for socket, published in ((self.outcomes, True), (self.commands, False)):
+            while events(socket) & zmq.POLLIN:
+                try:
+                    frame = socket.recv(zmq.DONTWAIT)
+                except zmq.Again:
+                    break
+                heard = True
+                with self.lock:
+                    self.protocol.receive(frame, time.monotonic_ns(), published=published)
+                self.received()
+        return heard
+
+    def received(self) -> None:
+        """After each frame: tell promises, map the arena that the daemon named."""
+        protocol = self.protocol
+        for waiter in protocol.take_ready() if protocol.ready else ():
+            waiter.tell()
+        if protocol.arena != self._mapped and protocol.state is LinkState.LIVE:
+            self._map_arena()
+        if protocol.complaints:
+            complaints, protocol.complaints = protocol.complaints, []
+            more = f" (and {len(complaints) - 1} more of this kind)" if len(complaints) > 1 else ""
+            self.complain(complaints[0] + more)
+
+    def _map_arena(self) -> None:
+        """Map the daemon's arena, so that marks are exact; where it cannot be, they are what the daemon said last."""
+        from timerd_shm.reader import NEWEST_WORD, ArenaReader
+
+        protocol = self.protocol
+        self._mapped = protocol.arena
+        old, self._reader = self._reader, None
+        if protocol.shared_clock:
+            try:
+                reader = ArenaReader.from_descriptor(open_arena_file(self.paths))
+            except (TimerdError, OSError) as error:
+                logger.info("timerd client: arena not mapped: %s", error)
+            else:
+                if reader.header().incarnation == protocol.arena:
+                    with self.lock:
+                        self._reader = reader
+                        protocol.use_arena(reader.words, NEWEST_WORD)
+                else:
+                    reader.close()
+        if old is not None:
+            old.close()
+
+    def close_sockets(self) -> None:
+        """Let go of sockets and arena; what still waits settles as failed with ClosedError."""
+        with self.lock:
+            protocol = self.protocol
+            self.closed = True
+            protocol.fail_all(ClosedError("the client was closed before this was settled"))
+            last = [protocol.newest()]
+            protocol.use_arena(last, 0)
+            waiters = protocol.take_ready()
+            reader, self._reader = self._reader, None
+        for waiter in waiters:
+            waiter.tell()
+        self.commands.close(linger=GOODBYE_LINGER_MS if protocol.state is LinkState.CLOSED else 0)
+        self.outcomes.close(linger=0)
+        if reader is not None:
+            reader.close()
+        links.discard(self)
+
+
+def events(socket: zmq.Socket[bytes]) -> int:
+    """ZMQ_EVENTS: what can be done with a socket now."""
+    return cast(int, socket.get(zmq.EVENTS))
+
+
+def descriptor(socket: zmq.Socket[bytes]) -> int:
+    """ZMQ_FD: readable (once) when the socket's events have changed."""
+    return cast(int, socket.get(zmq.FD))
+
+
+def monotonic_deadline(timeout: float | None) -> float | None:
+    """When that many seconds are over."""
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def seconds_left(deadline: float | None) -> float | None:
+    """What is left until then, at least 0."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

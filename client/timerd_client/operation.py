@@ -1,0 +1,139 @@
+"""An operation that this client has registered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+from timerd_shm.errors import InvalidValueError, TimerdError
+from timerd_shm.limits import CLOSE_TIMEOUT_S
+from timerd_shm.wire import CommandFlag, CommandKind
+
+from .arguments import Key, Timeout, orphans_of, timeout_ns
+from .commands import operation_command
+from .link import Link
+from .outcome import Outcome, State
+from .promise import Promise, Reply
+
+
+class Operation(Promise):
+    """Future-like: `done()`, `result()`, `add_done_callback()`, `await`. Made by `register()`."""
+
+    __slots__ = ("_names", "_reply", "command", "payload")
+
+    def __init__(self, link: Link, command: int, names: Key | tuple[Key, ...], payload: bytes) -> None:
+        self._link = link
+        self._settlement: Any = None
+        self._callbacks = None
+        self._names = names
+        self._reply: Reply | None = None
+        self.command = command  # its number between client and daemon; 0 = it was never sent
+        self.payload = payload
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The watch keys, as they were given."""
+        return self._names if isinstance(self._names, tuple) else (self._names,)
+
+    def outcome(self) -> Outcome | None:
+        """The outcome if it has settled, else None."""
+        settlement = self._settlement
+        return None if settlement is None else Outcome(self.keys, self.payload, settlement)
+
+    def _outcome(self) -> Outcome:
+        return Outcome(self.keys, self.payload, self._settlement)
+
+    def __repr__(self) -> str:
+        outcome = self.outcome()
+        return f"<{type(self).__name__} {self._names!r:.80} {'PENDING' if outcome is None else outcome.state.name}>"
+
+    # commands about it, shared by both faces
+
+    def _send_cancel(self) -> None:
+        """Ask for its cancellation; nothing if it has settled."""
+        if not self.done():
+            self._link.issue(operation_command(CommandKind.CANCEL, self.command))
+
+    def _send_reschedule(self, timeout: Timeout, reply: Reply | None) -> bool:
+        """Send a new deadline; False if it has settled here already."""
+        duration_ns = timeout_ns(timeout)
+        link = self._link
+        with link.lock:
+            if self.done():
+                return False
+            number = link.issue_locked(
+                operation_command(
+                    CommandKind.RESCHEDULE,
+                    self.command,
+                    flags=CommandFlag.WANTS_ANSWER if reply is not None else 0,
+                    registered_ns=time.monotonic_ns(),
+                    timeout_ns=duration_ns,
+                )
+            )
+            if reply is not None:
+                link.protocol.replies[number] = reply
+        return True
+
+    def set_orphans(self, policy: str) -> None:
+        """What becomes of it when this client dies: "cancel" or "keep". Applies while it is pending."""
+        orphans = orphans_of(policy)
+        if not self.done():
+            self._link.issue(operation_command(CommandKind.SET_ORPHANS, self.command, orphans=orphans))
+
+    def _accepted_error(self) -> TimerdError | None:
+        """Why the daemon refused the registration, as far as `wait=True` asked."""
+        if self._reply is None:
+            raise InvalidValueError("accepted() needs register(..., wait=True)")
+        return self._reply._error
+
+
+class ThreadedOperation(Operation):
+    """The operation of a threaded client: its methods block."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> Outcome:
+        """Wait for the outcome; raises TimeoutError if it has not settled after `timeout` seconds."""
+        if self._settlement is None and not self.wait(timeout):
+            raise TimeoutError(f"not settled within {timeout:g} s: {self!r}")
+        return Outcome(self.keys, self.payload, self._settlement)
+
+    def cancel(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+        """Withdraw it and wait for its outcome; True if that is CANCELLED, False if it settled otherwise before.
+
+        False means that the caller has what it was completed with. Raises TimerdUnavailableError after `timeout` s.
+        """
+        self._send_cancel()
+        if not self.wait(timeout):
+            raise self._link.protocol.unavailable(timeout)
+        return self._outcome().state is State.CANCELLED
+
+    def reschedule(self, timeout: Timeout, *, wait: bool = False) -> bool:
+        """Give it a new deadline, `timeout` seconds from now. Returns at once; with `wait`, when the daemon has.
+
+        False if it had settled (without `wait`: as far as this client knows).
+        """
+        if not wait:
+            return self._send_reschedule(timeout, None)
+        reply = Reply(self._link)
+        if not self._send_reschedule(timeout, reply):
+            return False
+        if not reply.wait(CLOSE_TIMEOUT_S):
+            raise self._link.protocol.unavailable(CLOSE_TIMEOUT_S)
+        return bool(reply.get())
+
+    def accepted(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until the daemon has taken it in (after `register(wait=True)`); raises its refusal."""
+        reply = self._reply
+        error = self._accepted_error()
+        assert reply is not None
+        if not reply.wait(timeout):
+            raise self._link.protocol.unavailable(timeout)
+        error = self._accepted_error()
+        if error is not None:
+            raise error
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        yield from self._wait_in_loop()
+        return self._outcome()

@@ -1,0 +1,161 @@
+"""How an operation settled. An Outcome keeps its 96 bytes of the frame and reads them when somebody looks."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import cached_property
+from typing import Final
+
+from timerd_shm.fields import offset_of, struct_of
+from timerd_shm.layout import Outcome as Settled
+from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.wire import OutcomeFlag, OutcomeRecord
+
+from .arguments import Key
+from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError, error_for, refusal
+from .mark import Mark
+from .promise import RawSettlement
+
+
+class State(Enum):
+    """How an operation settled. UNAVAILABLE is the client's own word for "not known"."""
+
+    COMPLETED = Settled.COMPLETED
+    EXPIRED = Settled.EXPIRED
+    CANCELLED = Settled.CANCELLED
+    FAILED = Settled.FAILED
+    UNAVAILABLE = Settled.UNAVAILABLE
+
+
+_STATE_AT = offset_of(OutcomeRecord, "state")
+_UNPACK = struct_of(OutcomeRecord).unpack
+# positions in a RawSettlement: its names would cost a third object for each outcome
+_RECORD: Final = 0
+_VALUE: Final = 1
+_ARENA: Final = 2
+_ERROR: Final = 3
+_STATES = {int(state.value): state for state in State}
+
+
+class Outcome:
+    """The end of an operation; true only if it was completed.
+
+    `satisfied` and `missing` are the keys that did and did not do their part (for quorums), in the order of the
+    registration. `payload` is the registration's.
+    """
+
+    def __init__(self, names: tuple[Key, ...], payload: bytes, settlement: RawSettlement) -> None:
+        self._names = names
+        self._settlement = settlement
+        self.payload = payload
+
+    @cached_property
+    def _record(self) -> OutcomeRecord | None:
+        record = self._settlement[_RECORD]
+        return None if record is None else OutcomeRecord._make(_UNPACK(record))
+
+    @property
+    def state(self) -> State:
+        """COMPLETED, EXPIRED, CANCELLED, FAILED or UNAVAILABLE."""
+        record = self._settlement[_RECORD]
+        if record is not None:
+            return _STATES[record[_STATE_AT]]
+        return State.UNAVAILABLE if isinstance(self._settlement[_ERROR], TimerdUnavailableError) else State.FAILED
+
+    def __bool__(self) -> bool:
+        return self.state is State.COMPLETED
+
+    @property
+    def value(self) -> bytes:
+        """Value of the event that settled it; empty if none did."""
+        return self._settlement[_VALUE]
+
+    @property
+    def value_dropped(self) -> bool:
+        """Whether the event's value was left out because this client holds as many bytes as it may."""
+        record = self._record
+        return record is not None and bool(record.flags & OutcomeFlag.VALUE_DROPPED)
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether what it was given had been given to an owner that died."""
+        record = self._record
+        return record is not None and bool(record.flags & OutcomeFlag.REDELIVERED)
+
+    @property
+    def key(self) -> Key | None:
+        """The key whose event settled it; None if none did."""
+        record = self._record
+        if record is None or not 1 <= record.settled_key <= len(self._names):
+            return None
+        return self._names[record.settled_key - 1]
+
+    @property
+    def satisfied(self) -> tuple[Key, ...]:
+        """The keys that were satisfied."""
+        bits = self._record.satisfied if self._record is not None else 0
+        return tuple(name for ordinal, name in enumerate(self._names) if bits >> ordinal & 1)
+
+    @property
+    def missing(self) -> tuple[Key, ...]:
+        """The keys that were not satisfied (the failed ones among them)."""
+        bits = self._record.satisfied if self._record is not None else 0
+        return tuple(name for ordinal, name in enumerate(self._names) if not bits >> ordinal & 1)
+
+    @property
+    def failed(self) -> tuple[Key, ...]:
+        """The keys that were settled as failed."""
+        bits = self._record.failed if self._record is not None else 0
+        return tuple(name for ordinal, name in enumerate(self._names) if bits >> ordinal & 1)
+
+    @cached_property
+    def error(self) -> Exception | None:
+        """Why it failed: OperationFailed (somebody called `fail`), or the daemon's refusal; None unless FAILED."""
+        record = self._record
+        if record is None:
+            return self._settlement[_ERROR]
+        if _STATES[record.state] is not State.FAILED:
+            return None
+        if record.settled_key:
+            return OperationFailed(f"key {self.key!r} failed with code {record.error}", record.error, self.value)
+        return refusal(record.error, 0) if record.error else error_for(record.error, "failed")
+
+    @property
+    def lateness_ns(self) -> int:
+        """How long after its deadline it expired, in ns; 0 unless it expired."""
+        record = self._record
+        if record is None or _STATES[record.state] is not State.EXPIRED or record.deadline_ns == NO_DEADLINE:
+            return 0
+        return max(0, record.settled_ns - record.deadline_ns)
+
+    @property
+    def wait_ns(self) -> int:
+        """From the registration to the settling, in ns; 0 if the daemon never settled it."""
+        record = self._record
+        return 0 if record is None else max(0, record.settled_ns - record.registered_ns)
+
+    @property
+    def mark(self) -> Mark:
+        """What had been seen when it settled: register with `since=outcome.mark` to miss nothing after it."""
+        record = self._record
+        return Mark(self._settlement[_ARENA], 0 if record is None else record.sequence)
+
+    def unwrap(self) -> bytes:
+        """The value if it was completed; raises OperationExpired, OperationCancelled, OperationFailed, or its error."""
+        state = self.state
+        if state is State.COMPLETED:
+            return self.value
+        if state is State.EXPIRED:
+            raise OperationExpired(f"expired after {self.wait_ns / 1e9:.3f} s; missing: {self._some(self.missing)}")
+        if state is State.CANCELLED:
+            raise OperationCancelled(f"cancelled after {self.wait_ns / 1e9:.3f} s; keys: {self._some(self._names)}")
+        error = self.error
+        assert error is not None, f"state={state} without an error"
+        raise error
+
+    @staticmethod
+    def _some(names: tuple[Key, ...]) -> str:
+        return ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+    def __repr__(self) -> str:
+        return f"<Outcome {self.state.name} key={self.key!r} value={self.value!r:.60}>"

@@ -1,0 +1,149 @@
+"""Something that the daemon settles later: an operation, a batch of them, an answer.
+
+A promise has one slot for its settlement and one for whom to tell. Both change under its link's lock (threaded face) or
+in its loop (asyncio face); callbacks run without the lock, in the link's thread or loop, and must not block.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from timerd_shm.errors import TimerdError
+
+if TYPE_CHECKING:
+    from .link import Link
+
+
+class Settlement(NamedTuple):
+    """What settled an operation: the daemon's record (bytes of an OutcomeRecord), or a local error without one."""
+
+    record: bytes | None
+    value: bytes
+    arena: int  # its incarnation, for marks
+    error: TimerdError | None
+
+
+RawSettlement: TypeAlias = tuple[bytes | None, bytes, int, TimerdError | None]
+"""A Settlement as the hot path makes it: a plain tuple costs a quarter."""
+
+
+def local(error: TimerdError) -> Settlement:
+    """The settlement of what the daemon refused or does not know."""
+    return Settlement(None, b"", 0, error)
+
+
+class Promise:
+    """Done or not; who waits is told once."""
+
+    __slots__ = ("__weakref__", "_callbacks", "_link", "_settlement")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._settlement: Any = None
+        self._callbacks: list[Callable[[Any], object]] | None = None
+
+    def settle(self, command: int, settlement: RawSettlement) -> bool:
+        """Called by the protocol, under the lock; whether somebody is to be told (`tell`)."""
+        self._settlement = settlement
+        return self._callbacks is not None
+
+    def tell(self) -> None:
+        """Run the callbacks; an exception of one goes to `threading.excepthook`'s printer, not to the others."""
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            try:
+                callback(self)
+            except Exception as error:
+                self._link.complain(f"callback {callback!r} failed", error)
+
+    def done(self) -> bool:
+        """Whether it has settled."""
+        return self._settlement is not None
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Call `callback(self)` when it has settled, at once if it has. It must not block."""
+        if not self._add(callback):
+            callback(self)
+
+    def _add(self, callback: Callable[[Any], object]) -> bool:
+        with self._link.lock:
+            if self.done():
+                return False
+            if self._callbacks is None:
+                self._callbacks = []
+            self._callbacks.append(callback)
+            return True
+
+    def _remove(self, callback: Callable[[Any], object]) -> None:
+        with self._link.lock:
+            if self._callbacks is not None and callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it has settled, `timeout` seconds at most; whether it has."""
+        if self.done():
+            return True
+        self._link.may_block()
+        gate = threading.Lock()
+        gate.acquire()
+
+        def release(_: object) -> None:
+            gate.release()
+
+        if not self._add(release):
+            return True
+        if gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
+            return True
+        self._remove(release)
+        return self.done()
+
+    def _wait_in_loop(self) -> Generator[Any, None, None]:
+        """`yield from` it in a coroutine: until it has settled."""
+        if self.done():
+            return
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        def tell(_: object) -> None:
+            self._link.call_in_loop(loop, wake)
+
+        if self._add(tell):
+            try:
+                yield from future
+            finally:
+                if not self.done():
+                    self._remove(tell)
+
+
+class Reply(Promise):
+    """What the daemon says to a command that wants an answer, or to a query."""
+
+    __slots__ = ("_error", "_value")
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self._value: Any = None
+        self._error: TimerdError | None = None
+
+    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
+        """Called by the protocol, under the lock; whether somebody is to be told."""
+        self._value, self._error = value, error
+        return self.settle(0, local(error) if error is not None else Settlement(None, b"", 0, None))
+
+    def get(self) -> Any:
+        """The answer; raises the refusal."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        yield from self._wait_in_loop()
+        return self.get()

@@ -1,0 +1,133 @@
+"""A purgatory of a threaded client: a named set of watchers whose events, watermarks and ids are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from timerd_shm.errors import ErrorCode, TimerdError
+from timerd_shm.limits import CLOSE_TIMEOUT_S, GRACE_NS
+from timerd_shm.wire import CommandFlag, CommandKind
+
+from .arguments import Key, Keys, Payload, Timeout, timeout_ns
+from .batch import ThreadedBatch, fire_many, register_many
+from .conditions import ANY, When
+from .delayed import Delayed
+from .link import Link, monotonic_deadline, seconds_left
+from .operation import ThreadedOperation
+from .outcome import Outcome, State
+from .promise import Reply
+from .surface import Surface
+
+Value = TypeVar("Value")
+GRACE_S = GRACE_NS / 1e9
+AGAIN = (ErrorCode.MARK_TOO_OLD, ErrorCode.SESSION_GONE, ErrorCode.KEY_FAILED)  # reasons to look again, not to give up
+
+
+class Purgatory(Surface[ThreadedOperation]):
+    """`client.purgatory(name)`; the client itself is its purgatory "default"."""
+
+    def __init__(self, link: Link, name: str) -> None:
+        super().__init__(link, name, ThreadedOperation)
+
+    def _registered(self, operation: ThreadedOperation) -> None:
+        operation.accepted()
+
+    def _answer(self, reply: Reply, timeout: float) -> int:
+        if not reply.wait(timeout):
+            raise self._protocol.unavailable(timeout)
+        return int(reply.get())
+
+    def fire_wait(
+        self,
+        key: Key,
+        *,
+        value: Payload = b"",
+        amount: int = 1,
+        limit: int | None = None,
+        wait: float = CLOSE_TIMEOUT_S,
+    ) -> int:
+        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s."""
+        return self._answer(self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER)), wait)
+
+    def cancel_for_key_wait(self, key: Key, *, wait: float = CLOSE_TIMEOUT_S) -> int:
+        """`cancel_for_key`, and the number of operations that it cancelled."""
+        command = self._key_command(CommandKind.CANCEL_FOR_KEY, key, flags=CommandFlag.WANTS_ANSWER)
+        return self._answer(self._ask(command), wait)
+
+    def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
+        """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
+        return bool(self._answer(self._ask(self._reschedule_id_command(id, timeout)), wait))
+
+    def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
+        """Cancel the operation of that id, from any process; raises UnknownOperationError."""
+        return bool(self._answer(self._ask(self._cancel_id_command(id)), wait))
+
+    def register_many(
+        self,
+        keys: Sequence[Keys],
+        *,
+        timeout: Timeout | Sequence[Timeout],
+        payloads: Sequence[Payload] | Payload = b"",
+        when: When = ANY,
+    ) -> ThreadedBatch:
+        """Register an operation for each member of `keys`; timeouts and payloads are one for each, or one for all.
+
+        The batch gives outcomes, states and values in the order of `keys`.
+        """
+        batch = register_many(self, ThreadedBatch, keys, timeout, payloads, when)
+        assert isinstance(batch, ThreadedBatch)
+        return batch
+
+    def fire_many(
+        self, keys: Sequence[Key], *, values: Sequence[Payload] | Payload = b"", amounts: Sequence[int] | int = 1
+    ) -> None:
+        """Fire each of `keys`, in order; values and amounts are one for each, or one for all. Returns at once."""
+        fire_many(self, keys, values, amounts)
+
+    def wait_for(self, predicate: Callable[[], Value], keys: Keys, timeout: Timeout, *, when: When = ANY) -> Value:
+        """A condition variable across processes: until `predicate()` is true, or `timeout` s are over; its last value.
+
+        It is evaluated here, first at once and then after each event on `keys`; no event is missed in between. At the
+        end of the time it is evaluated once more.
+        """
+        duration_ns = timeout_ns(timeout)
+        deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
+        while True:
+            mark = self.mark()
+            value = predicate()
+            left = seconds_left(deadline)
+            if value or left == 0.0:
+                return value
+            operation = self.register(keys, timeout=left, when=when, since=mark)
+            if not operation.wait(None if left is None else left + GRACE_S):
+                operation._send_cancel()
+                return predicate()
+            raise_unless_again(operation.result())
+
+    def try_complete_else_watch(
+        self,
+        try_complete: Callable[[], bool],
+        keys: Keys,
+        *,
+        timeout: Timeout,
+        on_done: Callable[[Delayed], object] | None = None,
+    ) -> Delayed:
+        """Kafka's tryCompleteElseWatch: what the owner evaluates itself.
+
+        `try_complete()` is called now, and after each event on `keys` in the client's thread, until it returns true
+        (completed) or the time is over (expired); it must not block. `on_done` is told, exactly once.
+        """
+        delayed = Delayed(self, try_complete, keys, timeout, on_done)
+        delayed.start()
+        return delayed
+
+    def check_and_complete(self, key: Key) -> int:
+        """Kafka's checkAndComplete: those who watch `key` look again; how many, in all processes."""
+        return self.fire_wait(key)
+
+
+def raise_unless_again(outcome: Outcome) -> None:
+    """After an event, an expiry or a lost mark a waiter looks again; anything else it is told."""
+    if outcome.state is State.FAILED and isinstance(outcome.error, TimerdError) and outcome.error.code not in AGAIN:
+        raise outcome.error

@@ -1,0 +1,305 @@
+"""What a purgatory can do without waiting: the part of the surface that the threaded and the asyncio face share.
+
+`register` and `fire` are the hot path: the usual arguments (a str key, ANY, no id) are checked and encoded right there,
+everything else goes through `arguments`. Nothing is sent before everything has been checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic_ns
+from typing import Generic, TypeVar
+
+from timerd_shm.errors import InvalidKeyError, InvalidValueError
+from timerd_shm.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
+from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
+
+from .arguments import (
+    EVENT_PREFIX,
+    TIMEOUT_S_MAX,
+    U32_MAX,
+    U64_MAX,
+    Key,
+    Keys,
+    Payload,
+    Timeout,
+    id_hash,
+    key_bytes,
+    no_group,
+    orphans_of,
+    payload_bytes,
+    timeout_ns,
+    unsigned,
+    watch,
+)
+from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, operation_command, pack_key, pack_register
+from .conditions import ANY, When
+from .link import Link
+from .mark import Mark
+from .operation import Operation
+from .promise import Reply
+
+OperationT = TypeVar("OperationT", bound=Operation)
+
+_REGISTER = int(CommandKind.REGISTER)
+_FIRE = int(CommandKind.FIRE)
+_ANY_KIND = int(ANY.kind)
+_WANTS_ANSWER = int(RegisterFlag.WANTS_ANSWER)
+_IF_EXISTS = {"error": 0, "keep": int(RegisterFlag.KEEP), "replace": int(RegisterFlag.REPLACE)}
+
+
+class Surface(Generic[OperationT]):
+    """A purgatory as a client sees it."""
+
+    def __init__(self, link: Link, name: str, operation: type[OperationT]) -> None:
+        self.name = name
+        self._link = link
+        self._lock = link.lock
+        self._protocol = link.protocol
+        self._indices = link.protocol.purgatories
+        self._operation = operation
+
+    def register(
+        self,
+        keys: Keys,
+        *,
+        timeout: Timeout,
+        when: When = ANY,
+        payload: Payload = b"",
+        id: Key | None = None,
+        if_exists: str = "error",
+        since: Mark | None = None,
+        orphans: str | None = None,
+        group: str | None = None,
+        wait: bool = False,
+    ) -> OperationT:
+        """Register an operation: it completes when its condition holds over `keys`, or expires after `timeout` s.
+
+        `keys` are a key, several, or {key: watermark}; None as a timeout means no deadline. The deadline counts from
+        this call; it may be late, never early. `payload` stays with the operation. `id` (1..255 bytes) makes it
+        idempotent in its purgatory: `if_exists` is "error", "keep" or "replace". `since` is the mark from which events
+        count (default: now). `wait=True` also waits for the daemon's word (in asyncio: `await op.accepted()`).
+
+        Raises the named error for what the caller can know to be wrong; what only the daemon knows (arena full, quota,
+        id exists) settles the operation as failed with it. Raises BackpressureError, ClosedError.
+        """
+        names: Key | tuple[Key, ...]
+        if keys.__class__ is str and when is ANY:
+            key = keys.encode() if keys.isascii() else key_bytes(keys)
+            size = len(key)
+            if not 0 < size <= KEY_SIZE_MAX:
+                key_bytes(keys)
+            condition, needed, count, total = _ANY_KIND, 1, 1, 0
+            tail = EVENT_PREFIX[size] + key
+            names = keys
+        else:
+            names, tail, condition, needed, total = watch(keys, when)
+            count = len(names)
+        duration_ns: int
+        if timeout.__class__ is float and 0.0 <= timeout <= TIMEOUT_S_MAX:
+            duration_ns = round(timeout * 1e9)
+        else:
+            duration_ns = timeout_ns(timeout)
+        if payload:
+            if payload.__class__ is not bytes or len(payload) > PAYLOAD_SIZE_MAX:
+                payload = payload_bytes(payload)
+            tail += payload
+        elif payload.__class__ is not bytes:
+            payload = payload_bytes(payload)
+
+        flags = policy = 0
+        reply: Reply | None = None
+        hashed: bytes | None = None
+        if id is not None or since is not None or orphans is not None or group is not None or if_exists != "error":
+            no_group(group)
+            if if_exists not in _IF_EXISTS:
+                raise InvalidValueError(f'if_exists={if_exists!r}: "error", "keep" or "replace"')
+            if id is not None:
+                hashed = id_hash(id)
+                flags |= RegisterFlag.HAS_ID | _IF_EXISTS[if_exists]
+                tail = hashed + tail
+            elif if_exists != "error":
+                raise InvalidValueError(f"if_exists={if_exists!r} needs an id")
+            if orphans is not None:
+                flags |= RegisterFlag.ORPHANS_GIVEN
+                policy = orphans_of(orphans)
+            if since is not None and not isinstance(since, Mark):
+                raise InvalidValueError(f"since={since!r} is not a Mark")
+        if wait:
+            reply = Reply(self._link)
+            flags |= _WANTS_ANSWER
+
+        link, protocol = self._link, self._protocol
+        with self._lock:
+            if link.closed or protocol.issued - protocol.applied >= protocol.window:
+                link.ready_locked()
+            command = protocol.issued
+            if since is None:
+                sequence = protocol.newest_words[protocol.newest_index]
+            else:
+                sequence = since.sequence
+                if since.incarnation != protocol.arena:
+                    flags |= RegisterFlag.MARK_OF_OTHER_ARENA
+                if since.maker == protocol.incarnation:
+                    command = since.command
+                else:
+                    flags |= RegisterFlag.MARK_BY_SEQUENCE
+            if hashed is not None and if_exists == "keep":
+                pending = link.ids.get((self.name, hashed))
+                if pending is not None and not pending.done():
+                    return pending  # type: ignore[return-value]
+            number = protocol.issue(
+                pack_register(
+                    _REGISTER,
+                    self._indices[self.name],
+                    flags,
+                    REGISTER_SIZE + len(tail),
+                    condition,
+                    needed,
+                    count,
+                    policy,
+                    len(payload),
+                    monotonic_ns(),
+                    duration_ns,
+                    sequence,
+                    command,
+                    total,
+                )
+                + tail
+            )
+            operation = self._operation(link, number, names, payload)
+            protocol.waiting[number] = operation
+            if reply is not None:
+                operation._reply = protocol.replies[number] = reply
+            if hashed is not None:
+                link.ids[self.name, hashed] = operation
+            if link.idle:
+                link.wake()
+        if reply is not None:
+            self._registered(operation)
+        return operation
+
+    def _registered(self, operation: OperationT) -> None:
+        """After `register(wait=True)`: the threaded face waits here."""
+
+    def fire(self, key: Key, *, value: Payload = b"", amount: int = 1, limit: int | None = None) -> None:
+        """An event on a key. Returns at once; `fire_wait` gives the number of operations it completed.
+
+        `value` goes to those it completes; `amount` adds to those that wait for a total; with `limit` it completes that
+        many at most, in order of registration, and one that comes later may have what is left.
+        Raises the named error for a wrong argument, BackpressureError, ClosedError.
+        """
+        if limit is None and key.__class__ is str and value.__class__ is bytes and amount.__class__ is int:
+            encoded = key.encode() if key.isascii() else key_bytes(key)
+            size, value_size = len(encoded), len(value)
+            if 0 < size <= KEY_SIZE_MAX and value_size <= PAYLOAD_SIZE_MAX and 0 < amount <= U64_MAX:
+                command = (
+                    pack_key(
+                        _FIRE,
+                        self._indices[self.name],
+                        0,
+                        size,
+                        KEY_COMMAND_SIZE + size + value_size,
+                        amount,
+                        value_size,
+                        0,
+                    )
+                    + encoded
+                    + value
+                )
+                link, protocol = self._link, self._protocol
+                with self._lock:
+                    if link.closed or protocol.issued - protocol.applied >= protocol.window:
+                        link.ready_locked()
+                    protocol.issue(command)
+                    if link.idle:
+                        link.wake()
+                return
+        self._link.issue(self._fire_command(key, value, amount, limit, 0))
+
+    def advance(self, key: Key, watermark: int) -> None:
+        """Raise the watermark of a key: operations that wait for it or less complete. It is remembered until `forget`.
+
+        A lower one than the present changes nothing. Watermarks count against this client's quota.
+        """
+        self._link.issue(self._key_command(CommandKind.ADVANCE, key, unsigned("watermark", watermark, U64_MAX)))
+
+    def fail(self, key: Key, *, code: int = 0, value: Payload = b"") -> None:
+        """Settle a key as failed; operations whose condition can no longer hold fail with `code` and `value`."""
+        self._link.issue(self._key_command(CommandKind.FAIL, key, unsigned("code", code, U32_MAX), value))
+
+    def cancel_for_key(self, key: Key) -> None:
+        """Cancel every operation that watches the key, anybody's."""
+        self._link.issue(self._key_command(CommandKind.CANCEL_FOR_KEY, key))
+
+    def forget(self, key: Key) -> None:
+        """Remove the watermark of a key; settles nothing."""
+        self._link.issue(self._key_command(CommandKind.FORGET, key))
+
+    def mark(self) -> Mark:
+        """This moment in the history of events, for `register(since=)`. Mark first, then check, then register."""
+        protocol = self._protocol
+        with self._lock:
+            if self._link.closed:
+                self._link.refuse_closed()
+            return Mark(protocol.arena, protocol.newest(), protocol.issued, protocol.incarnation)
+
+    # encoded, for both faces
+
+    def _fire_command(self, key: Key, value: Payload, amount: int, limit: int | None, flags: int) -> bytes:
+        unsigned("amount", amount, U64_MAX, 1)
+        if limit is not None:
+            flags |= CommandFlag.LIMITED
+            unsigned("limit", limit, U32_MAX, 1)
+        return self._key_command(CommandKind.FIRE, key, amount, value, limit or 0, flags)
+
+    def _key_command(
+        self, kind: CommandKind, key: Key, amount: int = 0, value: Payload = b"", limit: int = 0, flags: int = 0
+    ) -> bytes:
+        encoded, body = key_bytes(key), payload_bytes(value, "value")
+        length = KEY_COMMAND_SIZE + len(encoded) + len(body)
+        index = self._indices[self.name]
+        fixed: bytes = pack_key(kind, index, flags, len(encoded), length, amount, len(body), limit)
+        return fixed + encoded + body
+
+    def _ask(self, command: bytes) -> Reply:
+        """Issue a command that wants an answer."""
+        link = self._link
+        reply = Reply(link)
+        with link.lock:
+            link.protocol.replies[link.issue_locked(command)] = reply
+        return reply
+
+    def _reschedule_id_command(self, id: Key, timeout: Timeout) -> bytes:
+        return operation_command(
+            CommandKind.RESCHEDULE_ID,
+            0,
+            flags=CommandFlag.WANTS_ANSWER,
+            purgatory=self._indices[self.name],
+            registered_ns=monotonic_ns(),
+            timeout_ns=timeout_ns(timeout),
+            id_hash=id_hash(id),
+        )
+
+    def _cancel_id_command(self, id: Key) -> bytes:
+        return operation_command(
+            CommandKind.CANCEL_ID,
+            0,
+            flags=CommandFlag.WANTS_ANSWER,
+            purgatory=self._indices[self.name],
+            id_hash=id_hash(id),
+        )
+
+
+def plain_keys(keys: Sequence[Key]) -> list[bytes]:
+    """A column of keys, encoded and checked; raises InvalidKeyError, KeyTooLongError."""
+    if isinstance(keys, (str, bytes)):
+        raise InvalidKeyError(f"a column of keys is a list of them, not one: {keys!r:.80}")
+    try:
+        encoded = [key.encode() if key.__class__ is str else key for key in keys]
+        sizes = set(map(len, encoded))
+    except (AttributeError, TypeError, UnicodeEncodeError):
+        return [key_bytes(key) for key in keys]
+    if (sizes and (min(sizes) == 0 or max(sizes) > KEY_SIZE_MAX)) or not all(key.__class__ is bytes for key in encoded):
+        return [key_bytes(key) for key in keys]
+    return encoded  # type: ignore[return-value]

@@ -1,0 +1,254 @@
+"""The threaded client: one I/O thread, which sends what piled up during its last send.
+
+A caller only appends its command under the lock; it writes to an eventfd if the thread sleeps, so that a lone call goes
+out at once and a busy one costs no system call. Callbacks run in the thread and must not block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import zmq
+
+from timerd_shm.errors import BackpressureError, ClosedError
+from timerd_shm.layout import Orphans
+from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
+from timerd_shm.rundir import InstancePaths
+
+from .arguments import name_of
+from .link import Link, descriptor, events
+from .promise import Reply
+from .protocol import DEFAULT_PURGATORY, NEVER, LinkState
+from .purgatory import Purgatory
+
+if TYPE_CHECKING:
+    import asyncio
+
+POLL_MS_MAX = 60_000
+
+
+class ThreadedLink(Link):
+    """A link whose sockets belong to a thread."""
+
+    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans) -> None:
+        self._bell = -1
+        super().__init__(paths, name, orphans)
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._moved = threading.Condition(self.lock)  # told when commands were applied or the state changed
+        self._movers = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="timerd-client", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        self.idle = False
+        os.eventfd_write(self._bell, 1)
+
+    def may_block(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "a callback of the client's own thread must not wait for the client: it would wait for itself"
+            )
+
+    def make_room(self) -> None:
+        protocol = self.protocol
+        in_callback = threading.current_thread() is self._thread
+        if in_callback or not self.wait_locked(lambda: protocol.room > 0 or self.closed, BACKPRESSURE_TIMEOUT_S):
+            raise BackpressureError(
+                f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged"
+                + ("" if in_callback else f", and none was within {BACKPRESSURE_TIMEOUT_S:g} s")
+                + "; slow down and retry"
+            )
+        if self.closed:
+            self.refuse_closed()
+
+    def wait_locked(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """With the lock held: wait until the condition holds, `timeout` seconds at most; whether it does."""
+        self._movers += 1
+        try:
+            return self._moved.wait_for(condition, timeout)
+        finally:
+            self._movers -= 1
+
+    def received(self) -> None:
+        super().received()
+        if self._movers:
+            with self.lock:
+                self._moved.notify_all()
+
+    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(call)
+
+    def stop(self) -> None:
+        """End the thread and let go of the sockets."""
+        with self.lock:
+            if self._stopping:
+                return
+            self._stopping = True
+            self.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        poller = select.poll()
+        for socket in (self.outcomes, self.commands):
+            poller.register(descriptor(socket), select.POLLIN)
+        poller.register(self._bell, select.POLLIN)
+        protocol = self.protocol
+        try:
+            while True:
+                busy = self.receive_some()
+                now_ns = time.monotonic_ns()
+                with self.lock:
+                    if now_ns >= protocol.poll_deadline():
+                        protocol.tick(now_ns)
+                    stopping = self._stopping
+                if stopping:
+                    break
+                # A full socket (send_some is False with a frame left) tells by its descriptor when there is room.
+                if self.send_some(now_ns) or busy:
+                    continue
+                with self.lock:
+                    if (protocol.wants_to_send() and self._unsent is None) or self._stopping or protocol.subscriptions:
+                        continue
+                    self.idle = True
+                    wait_ns = protocol.poll_deadline() - time.monotonic_ns()
+                # The descriptors are edge-triggered: sending may have eaten the edge of something that came in.
+                if not self._pending():
+                    poller.poll(min(max(0, -(-wait_ns // 1_000_000)), POLL_MS_MAX) if wait_ns < NEVER else POLL_MS_MAX)
+                self.idle = False
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._bell)
+        finally:
+            protocol.close(time.monotonic_ns())
+            while self.send_some(time.monotonic_ns()):
+                pass
+            self.close_sockets()
+            with self.lock:
+                bell, self._bell = self._bell, -1
+                self.idle = False
+                self._moved.notify_all()
+            os.close(bell)
+
+    def _pending(self) -> bool:
+        of_commands = events(self.commands)
+        writable = self._unsent is not None and of_commands & zmq.POLLOUT
+        return bool((events(self.outcomes) | of_commands) & zmq.POLLIN or writable)
+
+
+class Client(Purgatory):
+    """A connection to a daemon, from `connect()`; also its purgatory "default". A context manager."""
+
+    def __init__(self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL) -> None:
+        link = ThreadedLink(paths, name, orphans)
+        self._threaded = link
+        super().__init__(link, DEFAULT_PURGATORY)
+        self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
+
+    def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
+        """Wait until the daemon has taken this client; raises its refusal, or TimerdUnavailableError."""
+        link, protocol = self._threaded, self._protocol
+        with link.lock:
+            link.wait_locked(
+                lambda: protocol.state is LinkState.LIVE or protocol.refused is not None or link.closed, timeout
+            )
+            if protocol.state is LinkState.LIVE:
+                return
+            if protocol.refused is not None:
+                raise protocol.refused
+            raise protocol.unavailable(timeout)
+
+    @property
+    def state(self) -> LinkState:
+        """CONNECTING, HELLO, LIVE, LOST or CLOSED."""
+        return self._protocol.state
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, or the process has forked since."""
+        return self._link.closed
+
+    def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
+        """The purgatory of that name ([a-z0-9_-]{1,32}), made if it is new; raises InvalidNameError, ArenaFullError."""
+        known = self._purgatories.get(name_of("purgatory", name))
+        if known is not None:
+            return known
+        link = self._threaded
+        result = self._query({"query": "purgatory", "name": name}, timeout)
+        with link.lock:
+            self._protocol.purgatories[name] = int(result["index"])
+        return self._purgatories.setdefault(name, Purgatory(link, name))
+
+    def snapshot(self, timeout: float = CLOSE_TIMEOUT_S) -> str:
+        """Path of a copy of the arena between two turns, which the caller removes (for `timerctl check`)."""
+        return str(self._query({"query": "snapshot"}, timeout)["path"])
+
+    def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
+        """Seconds that a question and its answer took."""
+        start = time.monotonic()
+        self._query({"query": "ping"}, timeout)
+        return time.monotonic() - start
+
+    def _query(self, question: dict[str, Any], timeout: float) -> dict[str, Any]:
+        link = self._threaded
+        reply = Reply(link)
+        with link.lock:
+            if link.closed:
+                link.refuse_closed()
+            link.protocol.query(question, reply, time.monotonic_ns())
+            if link.idle:
+                link.wake()
+        if not reply.wait(timeout):
+            raise self._protocol.unavailable(timeout)
+        answer: dict[str, Any] = reply.get()
+        return answer
+
+    def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s."""
+        link, protocol = self._threaded, self._protocol
+        link.may_block()
+        with link.lock:
+            if link.closed:
+                link.refuse_closed()
+            target, maker = protocol.issued, protocol.incarnation
+            if not link.wait_locked(
+                lambda: protocol.applied >= target or protocol.incarnation != maker or link.closed, timeout
+            ):
+                missing = target - protocol.applied
+                error = protocol.unavailable(timeout)
+                raise type(error)(f"{missing} commands are unacknowledged: {error}")
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until everything is acknowledged, `timeout` seconds at most, and end.
+
+        What this client still waits for goes the way of its orphans policy; its operations here fail with ClosedError.
+        Raises TimerdUnavailableError if commands were left unacknowledged; the client is closed all the same.
+        """
+        if self._link.closed:
+            return
+        try:
+            if self._protocol.state is not LinkState.CONNECTING or self._protocol.issued:
+                self.flush(timeout)
+        except ClosedError:
+            pass
+        finally:
+            self._threaded.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._link.paths.instance!r} {self.state.value}>"

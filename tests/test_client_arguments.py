@@ -1,0 +1,151 @@
+"""What a caller can know to be wrong is raised at once, by name, with the value and the limit."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from timerd_client.arguments import id_hash, key_bytes, name_of, orphans_of, payload_bytes, timeout_ns, watch
+from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from timerd_client.errors import (
+    InvalidConditionError,
+    InvalidKeyError,
+    InvalidNameError,
+    InvalidValueError,
+    KeyTooLongError,
+    NotSupportedError,
+    OperationFailed,
+    PayloadTooLargeError,
+    TimeoutOutOfRangeError,
+    TooManyKeysError,
+)
+from timerd_client.mark import Mark
+from timerd_shm.layout import Condition
+from timerd_shm.limits import KEY_SIZE_MAX, KEYS_MAX, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+
+
+@pytest.mark.parametrize(
+    ("timeout", "ns"),
+    [
+        (0, 0),
+        (0.0, 0),
+        (1, 10**9),
+        (0.25, 250_000_000),
+        (1e-9, 1),
+        (timedelta(seconds=2, microseconds=5), 2_000_005_000),
+        (timedelta(days=3650), 3650 * 86_400 * 10**9),
+        (TIMEOUT_NS_MAX // 10**9, TIMEOUT_NS_MAX),
+        (None, NO_DEADLINE),
+    ],
+)
+def test_timeouts_are_seconds(timeout: Any, ns: int) -> None:
+    assert timeout_ns(timeout) == ns
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    [-1, -0.001, math.nan, math.inf, -math.inf, 1e300, TIMEOUT_NS_MAX, "5", True, b"1", timedelta(days=-1), 1j],
+)
+def test_other_timeouts_are_refused_with_their_value(timeout: Any) -> None:
+    with pytest.raises(TimeoutOutOfRangeError, match="timeout="):
+        timeout_ns(timeout)
+
+
+@pytest.mark.parametrize("key", ["", b"", 5, None, "\ud800", bytearray(b"k")])
+def test_a_key_is_1_to_255_bytes_of_str_or_bytes(key: Any) -> None:
+    with pytest.raises(InvalidKeyError):
+        key_bytes(key)
+    with pytest.raises(InvalidKeyError):
+        watch([key], ANY)
+
+
+def test_the_length_of_a_key_counts_in_bytes() -> None:
+    assert len(key_bytes("é" * 127)) == 254
+    with pytest.raises(KeyTooLongError, match=f"256 bytes of at most {KEY_SIZE_MAX}"):
+        key_bytes("é" * 128)
+
+
+def test_keys_are_one_or_several_or_a_dict_of_watermarks() -> None:
+    assert watch("a", ANY).names == ("a",)
+    assert watch(["a", b"b"], ALL)[2:] == (Condition.AT_LEAST, 2, 0)
+    assert watch({"a": 5, "b": None}, ANY).encoded == b"\x01\x01" + (5).to_bytes(8, "little") + b"a" + b"\x01\x00b"
+    assert watch((key for key in "abc"), at_least(2)).needed == 2
+    assert watch(["a", "b"], ALL_SETTLED).condition == Condition.ALL_SETTLED
+    assert watch("a", total(7)).total == 7
+
+
+@pytest.mark.parametrize(
+    ("keys", "when", "error"),
+    [
+        ([], ANY, InvalidKeyError),
+        ({}, ALL, InvalidKeyError),
+        (["a", "a"], ANY, InvalidKeyError),
+        (["a", b"a"], ANY, InvalidKeyError),
+        (5, ANY, InvalidKeyError),
+        ([["a"]], ANY, InvalidKeyError),
+        ([str(index) for index in range(KEYS_MAX + 1)], ANY, TooManyKeysError),
+        (["a", "b"], at_least(3), InvalidConditionError),
+        ({"a": 1}, total(5), InvalidConditionError),
+        ("a", "ALL", InvalidConditionError),
+        ({"a": -1}, ANY, InvalidValueError),
+        ({"a": 1 << 64}, ANY, InvalidValueError),
+        ({"a": 1.5}, ANY, InvalidValueError),
+    ],
+)
+def test_keys_that_cannot_be_watched_are_refused(keys: Any, when: When, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        watch(keys, when)
+
+
+def test_64_keys_are_allowed() -> None:
+    assert len(watch([str(index) for index in range(KEYS_MAX)], ALL).names) == KEYS_MAX
+
+
+@pytest.mark.parametrize("k", [0, -1, 65, 1.0, True, "2"])
+def test_at_least_takes_1_to_64(k: Any) -> None:
+    with pytest.raises(InvalidConditionError):
+        at_least(k)
+
+
+@pytest.mark.parametrize("amount", [0, -1, 1 << 64, 1.5])
+def test_total_takes_a_positive_amount(amount: Any) -> None:
+    with pytest.raises(InvalidConditionError):
+        total(amount)
+
+
+def test_payloads_are_bytes_of_at_most_64_kib() -> None:
+    assert payload_bytes(memoryview(b"abc")) == b"abc"
+    assert len(payload_bytes(bytes(PAYLOAD_SIZE_MAX))) == PAYLOAD_SIZE_MAX
+    with pytest.raises(PayloadTooLargeError, match=f"65537 bytes; at most {PAYLOAD_SIZE_MAX}"):
+        payload_bytes(bytes(PAYLOAD_SIZE_MAX + 1))
+    with pytest.raises(InvalidValueError, match="str"):
+        payload_bytes("text")
+
+
+def test_names_ids_and_policies_are_checked() -> None:
+    assert name_of("purgatory", "a-b_9") == "a-b_9"
+    for name in ("", "A", "a" * 33, "a/b", 5):
+        with pytest.raises(InvalidNameError):
+            name_of("purgatory", name)
+    assert len(id_hash("session/9")) == 16
+    assert id_hash("x") == id_hash(b"x")
+    for identifier in ("", b"", 5):
+        with pytest.raises(InvalidKeyError):
+            id_hash(identifier)
+    with pytest.raises(KeyTooLongError):
+        id_hash("x" * 256)
+    with pytest.raises(NotSupportedError):
+        orphans_of("group")
+    with pytest.raises(InvalidValueError):
+        orphans_of("drop")
+
+
+def test_marks_conditions_and_failures_can_be_pickled() -> None:
+    for value in (Mark(1, 2, 3, b"m"), ANY, total(5)):
+        assert pickle.loads(pickle.dumps(value)) == value
+    failure = pickle.loads(pickle.dumps(OperationFailed("no", 6, b"v")))
+    assert (str(failure), failure.fail_code, failure.value) == ("no", 6, b"v")

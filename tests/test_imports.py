@@ -1,0 +1,48 @@
+"""`import timerd` is light: what it loads is pinned here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = ("asyncio", "psutil", "numpy", "posix_ipc", "timerd.core", "multiprocessing", "timerd.arena")
+
+
+def loaded_by(code: str) -> set[str]:
+    program = f"import sys; before = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(result.stdout.split())
+
+
+def third_party(modules: set[str]) -> set[str]:
+    top = {name.partition(".")[0] for name in modules}
+    ours = {name for name in top if name not in sys.stdlib_module_names and not name.startswith("_")}
+    return ours - {"cython_runtime"}  # made by pyzmq's own compiled parts
+
+
+def test_import_timerd_loads_the_client_only_when_it_is_used() -> None:
+    assert third_party(loaded_by("import timerd")) == {"timerd"}
+
+
+def test_the_client_loads_pyzmq_and_msgpack_and_nothing_heavy() -> None:
+    modules = loaded_by("import timerd as td; from timerd import ALL, ANY, at_least, total; td.connect; td.client")
+    assert third_party(modules) == {"timerd", "timerd_client", "timerd_shm", "zmq", "msgpack"}
+    assert not modules.intersection(HEAVY)
+
+
+def test_asyncio_is_loaded_only_with_the_asyncio_face() -> None:
+    modules = loaded_by("import timerd_client.aio")
+    assert "asyncio" in modules
+    assert not modules.intersection(set(HEAVY) - {"asyncio"})
+
+
+def test_timerd_forwards_every_name_of_the_client_and_no_other() -> None:
+    code = """
+import timerd, timerd_client
+assert all(getattr(timerd, name) is getattr(timerd_client, name) for name in timerd_client.__all__)
+assert set(timerd_client.__all__) <= set(dir(timerd))
+assert not hasattr(timerd, "no_such_name")
+from timerd import *
+assert ANY is timerd_client.ANY
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

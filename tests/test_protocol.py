@@ -1,0 +1,556 @@
+"""The client's protocol against a daemon in memory, on a manual clock: what it does when frames are lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fakedaemon import FakeDaemon
+from timerd_client.arguments import EVENT_PREFIX
+from timerd_client.commands import operation_command, pack_key, pack_register
+from timerd_client.errors import (
+    ArenaFullError,
+    MalformedError,
+    SessionGoneError,
+    TimerdError,
+    UnsupportedVersionError,
+)
+from timerd_client.link import Link
+from timerd_client.operation import ThreadedOperation
+from timerd_client.outcome import State
+from timerd_client.promise import Reply
+from timerd_client.protocol import NEVER, Identity, LinkState, Protocol
+from timerd_shm.errors import ErrorCode
+from timerd_shm.fields import offset_of, size_of, struct_of, unpack
+from timerd_shm.layout import Condition
+from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, DAEMON_LOST_NS, FRAME_SIZE_MAX, HEARTBEAT_NS, PAYLOAD_SIZE_MAX
+from timerd_shm.wire import (
+    CommandFlag,
+    CommandHeader,
+    CommandKind,
+    DownKind,
+    KeyCommand,
+    RegisterCommand,
+    ReportHeader,
+    UpKind,
+)
+
+MS = 1_000_000
+
+
+class World:
+    """A protocol, a daemon and what lies between them; time passes when told."""
+
+    def __init__(self, *, window: int = 65_536, shared_clock: bool = True) -> None:
+        self.now = 1_000 * MS
+        self.daemon = FakeDaemon(shared_clock=shared_clock)
+        self.protocol = Protocol(Identity("test"), self.now, window=window)
+        self.link = cast(
+            Link,
+            SimpleNamespace(lock=threading.Lock(), protocol=self.protocol, may_block=lambda: None, complain=print),
+        )
+        self.sent: list[bytes] = []
+        self.lose_up: Callable[[bytes], bool] = lambda frame: False
+        self.lose_down: Callable[[bytes], bool] = lambda frame: False
+
+    def up(self) -> list[bytes]:
+        """Frames that the protocol wants to send now; nobody has got them."""
+        if self.now >= self.protocol.poll_deadline():
+            self.protocol.tick(self.now)
+        frames = []
+        while (frame := self.protocol.next_frame(self.now)) is not None:
+            frames.append(frame)
+        self.sent += frames
+        return frames
+
+    def exchange(self) -> None:
+        """Until nothing moves."""
+        for _ in range(50):
+            frames = self.up()
+            for frame in frames:
+                if not self.lose_up(frame):
+                    self.daemon.receive(frame)
+            while self.protocol.subscriptions:
+                self.daemon.subscribe(self.protocol.subscriptions.popleft())
+            self.daemon.turn()
+            moved = bool(frames or self.daemon.routed or self.daemon.published)
+            self.down()
+            if not moved:
+                return
+        raise AssertionError("the two never stop talking")
+
+    def down(self) -> None:
+        for frames, published in ((self.daemon.published, True), (self.daemon.routed, False)):
+            taken, frames[:] = list(frames), []
+            for frame in taken:
+                if not self.lose_down(frame):
+                    self.protocol.receive(frame, self.now, published=published)
+        for waiter in self.protocol.take_ready():
+            waiter.tell()
+
+    def pass_time(self, ms: float, step_ms: float = 10) -> None:
+        end = self.now + int(ms * MS)
+        while self.now < end:
+            self.now += int(step_ms * MS)
+            self.exchange()
+
+    def register(self, key: bytes = b"k", payload: bytes = b"", wait: bool = False) -> ThreadedOperation:
+        tail = EVENT_PREFIX[len(key)] + key + payload
+        length = size_of(RegisterCommand) + len(tail)
+        issued, size = self.protocol.issued, len(payload)
+        flags = CommandFlag.WANTS_ANSWER if wait else 0
+        fixed = pack_register(
+            CommandKind.REGISTER,
+            0,
+            flags,
+            length,
+            Condition.AT_LEAST,
+            1,
+            1,
+            0,
+            size,
+            self.now,
+            30_000 * MS,
+            0,
+            issued,
+            0,
+        )
+        number = self.protocol.issue(fixed + tail)
+        operation = ThreadedOperation(self.link, number, key, payload)
+        self.protocol.waiting[number] = operation
+        if wait:
+            operation._reply = self.protocol.replies[number] = Reply(self.link)
+        return operation
+
+    def fire(self, key: bytes = b"k", value: bytes = b"", reply: Reply | None = None) -> int:
+        flags = CommandFlag.WANTS_ANSWER if reply else 0
+        length = size_of(KeyCommand) + len(key) + len(value)
+        number = self.protocol.issue(
+            pack_key(CommandKind.FIRE, 0, flags, len(key), length, 1, len(value), 0) + key + value
+        )
+        if reply is not None:
+            self.protocol.replies[number] = reply
+        return number
+
+
+@pytest.fixture
+def world() -> World:
+    """A world whose client is live."""
+    world = World()
+    world.exchange()
+    assert stands(world) is LinkState.LIVE
+    world.sent.clear()
+    return world
+
+
+def stands(world: World) -> LinkState:
+    return world.protocol.state
+
+
+def kinds(frames: list[bytes]) -> list[UpKind]:
+    return [UpKind(unpack(CommandHeader, frame).kind) for frame in frames]
+
+
+def state_of(operation: ThreadedOperation) -> State | None:
+    outcome = operation.outcome()
+    return None if outcome is None else outcome.state
+
+
+def test_a_client_is_live_only_when_it_has_heard_its_subscription() -> None:
+    world = World()
+    assert stands(world) is LinkState.CONNECTING
+    for frame in world.up():
+        world.daemon.receive(frame)
+    world.down()
+    assert stands(world) is LinkState.HELLO
+    assert world.protocol.session == world.daemon.session
+    world.exchange()
+    assert stands(world) is LinkState.LIVE
+
+
+def test_hello_is_sent_again_until_a_daemon_answers() -> None:
+    world = World()
+    world.lose_up = lambda frame: True
+    world.pass_time(2_000)
+    assert stands(world) is LinkState.CONNECTING
+    assert 3 <= kinds(world.sent).count(UpKind.HELLO) <= 6
+    world.lose_up = lambda frame: False
+    world.pass_time(1_100)
+    assert stands(world) is LinkState.LIVE
+
+
+def test_what_piled_up_is_one_frame_and_settles(world: World) -> None:
+    operations = [world.register(b"k%d" % index) for index in range(100)]
+    for index in range(100):
+        world.fire(b"k%d" % index, b"v%d" % index)
+    assert kinds(world.up()) == [UpKind.COMMANDS]
+    world.daemon.receive(world.sent[-1])
+    world.daemon.turn()
+    world.down()
+    assert all(operation.done() for operation in operations)
+    outcome = operations[7].result(0)
+    assert (outcome.state, outcome.key, outcome.value) == (State.COMPLETED, b"k7", b"v7")
+    assert outcome.wait_ns == 1_000
+    assert outcome.mark.incarnation == world.daemon.arena
+    assert not world.protocol.waiting
+
+
+def test_a_kept_outcome_does_not_keep_its_frame(world: World) -> None:
+    operation = world.register()
+    world.fire(value=b"x" * 10)
+    world.exchange()
+    record, value, _, _ = operation._settlement
+    assert (type(record), len(record), type(value), len(value)) == (bytes, 96, bytes, 10)
+
+
+def test_a_frame_has_no_more_commands_and_bytes_than_allowed(world: World) -> None:
+    for _ in range(COMMANDS_PER_FRAME_MAX + 1):
+        world.fire()
+    headers = [unpack(CommandHeader, frame) for frame in world.up()]
+    assert [header.count for header in headers] == [COMMANDS_PER_FRAME_MAX, 1]
+    assert headers[1].first_command == COMMANDS_PER_FRAME_MAX + 1
+    for _ in range(100):
+        world.fire(value=b"x" * PAYLOAD_SIZE_MAX)
+    frames = world.up()
+    assert len(frames) > 1
+    assert max(map(len, frames)) <= FRAME_SIZE_MAX
+    assert sum(unpack(CommandHeader, frame).count for frame in frames) == 100
+
+
+def test_a_lost_batch_is_sent_again_and_applied_once(world: World) -> None:
+    operation = world.register()
+    world.up()  # lost
+    world.fire()
+    world.exchange()  # the daemon gets command 2, and expects 1
+    assert state_of(operation) is State.COMPLETED
+    assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
+
+
+def test_a_lost_last_batch_is_sent_again_after_250_ms(world: World) -> None:
+    operation = world.register()
+    world.fire()
+    world.up()
+    world.pass_time(240)
+    assert not operation.done()
+    world.pass_time(30)
+    assert state_of(operation) is State.COMPLETED
+
+
+def test_a_doubled_frame_is_applied_and_settled_once(world: World) -> None:
+    operation = world.register()
+    calls: list[object] = []
+    operation.add_done_callback(calls.append)
+    world.fire()
+    for frame in world.up():
+        world.daemon.receive(frame)
+        world.daemon.receive(frame)
+    world.daemon.turn()
+    world.daemon.published *= 2
+    world.down()
+    assert len(calls) == 1
+    assert len(world.daemon.applied_commands) == 2
+
+
+def test_frames_behind_a_lost_one_do_not_multiply_what_is_sent_again(world: World) -> None:
+    world.fire()
+    world.up()
+    for _ in range(20):
+        world.fire()
+        for frame in world.up():
+            world.daemon.receive(frame)
+    assert len(world.daemon.routed) == 20  # "expected 1", each
+    world.sent.clear()
+    world.down()
+    world.exchange()
+    assert sum(unpack(CommandHeader, frame).count for frame in world.sent) == 21
+    assert world.protocol.applied == 21
+
+
+def test_a_report_that_the_pub_dropped_is_asked_for(world: World) -> None:
+    operation = world.register()
+    world.fire(value=b"v")
+    world.lose_down = lambda frame: unpack(ReportHeader, frame).outcomes > 0
+    world.exchange()
+    assert not operation.done()
+    world.lose_down = lambda frame: False
+    world.daemon.announce()
+    world.exchange()
+    assert world.daemon.asked == 1
+    assert state_of(operation) is State.COMPLETED
+
+
+def test_an_outcome_after_a_gap_waits_for_what_is_missing(world: World) -> None:
+    first, second = world.register(b"a"), world.register(b"b")
+    world.exchange()
+    world.fire(b"a")
+    for frame in world.up():
+        world.daemon.receive(frame)
+    world.daemon.outcomes_saved = dict(world.daemon.outcomes)  # type: ignore[attr-defined]
+    world.daemon.outcomes.clear()  # outcome 1 is on its way and lost; only 2 is heard
+    world.fire(b"b")
+    for frame in world.up():
+        world.daemon.receive(frame)
+    world.daemon.turn()
+    taken, world.daemon.published[:] = list(world.daemon.published), []
+    for frame in taken:
+        world.protocol.receive(frame, world.now, published=True)
+    assert not first.done()
+    assert not second.done()
+    world.daemon.outcomes.update(world.daemon.outcomes_saved)  # type: ignore[attr-defined]
+    world.exchange()
+    assert (state_of(first), state_of(second)) == (State.COMPLETED, State.COMPLETED)
+
+
+def test_outcomes_are_acknowledged_without_traffic_of_its_own(world: World) -> None:
+    world.register()
+    world.fire()
+    world.exchange()
+    assert world.daemon.outcomes
+    world.pass_time(10)
+    assert not world.daemon.outcomes
+    assert kinds(world.sent)[-1] is UpKind.ACK
+
+
+def test_a_refusal_settles_the_operation_with_its_error(world: World) -> None:
+    world.daemon.refuse[1] = ErrorCode.ARENA_FULL
+    operation = world.register()
+    world.exchange()
+    outcome = operation.result(0)
+    assert outcome.state is State.FAILED
+    assert isinstance(outcome.error, ArenaFullError)
+    with pytest.raises(ArenaFullError, match="the limit is 9"):
+        outcome.unwrap()
+
+
+def test_a_lost_refusal_is_asked_for(world: World) -> None:
+    world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
+    operation = world.register()
+    world.lose_down = lambda frame: unpack(ReportHeader, frame).answers > 0
+    world.exchange()
+    world.lose_down = lambda frame: False
+    world.daemon.announce()
+    world.exchange()
+    assert state_of(operation) is State.FAILED
+
+
+def test_fire_wait_is_answered_with_the_number_it_completed(world: World) -> None:
+    world.register()
+    world.register()
+    reply = Reply(world.link)
+    world.fire(reply=reply)
+    world.exchange()
+    assert reply.get() == 2
+
+
+def test_a_live_client_gives_a_sign_of_life_each_heartbeat(world: World) -> None:
+    for _ in range(5):
+        world.daemon.announce()
+        world.pass_time(HEARTBEAT_NS / MS, 100)
+    assert 4 <= kinds(world.sent).count(UpKind.ACK) <= 6
+
+
+def test_a_silent_daemon_is_lost_and_found_again(world: World) -> None:
+    operation = world.register()
+    world.exchange()
+    world.lose_up = world.lose_down = lambda frame: True
+    world.pass_time(DAEMON_LOST_NS / MS + 100, 100)
+    assert stands(world) is LinkState.LOST
+    world.fire()  # is kept
+    world.lose_up = world.lose_down = lambda frame: False
+    world.pass_time(1_200, 50)
+    assert stands(world) is LinkState.LIVE
+    assert state_of(operation) is State.COMPLETED
+    assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
+
+
+def test_after_a_restart_the_numbering_goes_on(world: World) -> None:
+    operation = world.register()
+    world.exchange()
+    world.daemon.session = bytes(16 * [9])  # a daemon that does not know the session, but the client
+    world.daemon.subscribed = False
+    world.fire()
+    world.pass_time(400)
+    assert [hello["waits"] for hello in world.daemon.hellos] == [[], [1]]
+    assert stands(world) is LinkState.LIVE
+    assert world.protocol.session == world.daemon.session
+    assert state_of(operation) is State.COMPLETED
+    assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
+
+
+def test_operations_that_the_daemon_does_not_hold_after_a_restart_are_said(world: World) -> None:
+    operation = world.register()
+    world.exchange()
+    world.daemon.unknown = [1]
+    world.daemon.session = bytes(16 * [9])
+    world.fire(b"other")
+    world.pass_time(400)
+    assert isinstance(operation.result(0).error, SessionGoneError)
+
+
+def test_another_arena_fails_what_was_waiting_and_begins_anew(world: World) -> None:
+    applied, unacknowledged = world.register(), world.register()
+    world.exchange()
+    before = world.protocol.incarnation
+    world.daemon = FakeDaemon(arena=88)
+    kept = world.fire(b"x")
+    assert kept == 3
+    world.pass_time(400)
+    assert stands(world) is LinkState.LIVE
+    assert world.protocol.incarnation != before
+    assert world.protocol.arena == 88
+    for operation in (applied, unacknowledged):
+        assert isinstance(operation.result(0).error, SessionGoneError)
+    again = world.register()
+    world.fire()
+    world.exchange()
+    assert again.command == 1
+    assert state_of(again) is State.COMPLETED
+
+
+def test_a_client_that_is_not_known_any_more_begins_anew(world: World) -> None:
+    operation = world.register()
+    world.exchange()
+    world.daemon.known = None
+    world.fire()
+    world.pass_time(400)
+    assert isinstance(operation.result(0).error, SessionGoneError)
+    assert stands(world) is LinkState.LIVE
+
+
+def test_without_a_shared_clock_the_time_that_is_left_travels() -> None:
+    world = World(shared_clock=False)
+    world.exchange()
+    world.register()
+    start = world.now
+    world.up()  # lost
+    world.pass_time(300)
+    _, command = world.daemon.applied_commands[0]
+    record = unpack(RegisterCommand, command)
+    assert record.registered_ns == 0
+    assert record.timeout_ns <= 30_000 * MS - 250 * MS
+    assert record.timeout_ns >= 30_000 * MS - (world.now - start)
+
+
+def test_a_command_that_the_daemon_cannot_read_fails_and_is_passed(world: World) -> None:
+    operation = world.register()
+    after = world.register(b"after")
+    world.up()
+    refusal = world.daemon.message(
+        DownKind.ERROR, {"code": int(ErrorCode.MALFORMED), "message": "command 1", "id": None}
+    )
+    world.protocol.receive(refusal, world.now, published=False)
+    world.fire(b"after")
+    world.exchange()
+    assert isinstance(operation.result(0).error, MalformedError)
+    assert state_of(after) is State.COMPLETED
+    assert world.daemon.applied_commands[0] == (1, operation_command(CommandKind.CANCEL, 0))
+
+
+def test_a_query_is_sent_again_until_it_is_answered(world: World) -> None:
+    reply = Reply(world.link)
+    world.protocol.query({"query": "purgatory", "name": "x"}, reply, world.now)
+    world.up()  # lost
+    world.pass_time(300)
+    assert reply.get()["index"] == 3
+    assert world.protocol.poll_deadline() < NEVER
+
+
+def test_frames_of_another_version_are_refused_with_both_values() -> None:
+    world = World()
+    for frame in world.up():
+        world.daemon.receive(frame)
+    welcome = bytearray(world.daemon.routed[-1])
+    welcome[offset_of(ReportHeader, "version")] = 9
+    world.protocol.receive(bytes(welcome), world.now, published=False)
+    assert isinstance(world.protocol.refused, UnsupportedVersionError)
+    assert "version 9" in str(world.protocol.refused)
+
+
+def test_garbage_from_a_socket_harms_nothing(world: World, rng: random.Random) -> None:
+    operation = world.register()
+    for _ in range(300):
+        frame = bytearray(rng.randbytes(rng.randrange(0, 300)))
+        if len(frame) >= 32 and rng.random() < 0.7:
+            frame[8], frame[9] = 1, rng.choice([2, 4, 5, 6])
+        world.protocol.receive(bytes(frame), world.now, published=rng.random() < 0.5)
+    header = struct_of(ReportHeader).pack(5, 1, DownKind.REPORT, 0, 1 << 31, 1 << 31, 0, 77, 0, 1, 9, 9, 0, 0, 0, 0)
+    world.protocol.receive(header, world.now, published=True)
+    assert world.protocol.frames_ignored > 0
+    world.fire()
+    world.pass_time(300)
+    assert state_of(operation) is State.COMPLETED
+
+
+def test_a_closed_protocol_says_goodbye_and_wants_nothing(world: World) -> None:
+    world.protocol.close(world.now)
+    for frame in world.up():
+        world.daemon.receive(frame)
+    assert world.daemon.byes == 1
+    assert world.protocol.poll_deadline() == NEVER
+
+
+def test_whatever_is_lost_doubled_or_reordered_each_operation_settles_once(rng: random.Random) -> None:
+    world = World()
+    world.exchange()
+    settled: dict[int, int] = {}
+    operations: list[ThreadedOperation] = []
+    in_flight: list[tuple[bool, bytes]] = []
+
+    def count(operation: Any) -> None:
+        settled[operation.command] = settled.get(operation.command, 0) + 1
+
+    fired = 0
+    for _ in range(1_500):
+        world.now += 7 * MS
+        if len(operations) < 200 and rng.random() < 0.5:
+            operation = world.register(b"%d" % len(operations))
+            operation.add_done_callback(count)
+            operations.append(operation)
+        if fired < len(operations) and rng.random() < 0.4:
+            world.fire(b"%d" % fired)
+            fired += 1
+        for frame in world.up():
+            for _ in range(rng.choice([0, 1, 1, 1, 2])):
+                world.daemon.receive(frame)
+        while world.protocol.subscriptions:
+            world.daemon.subscribe(world.protocol.subscriptions.popleft())
+        if rng.random() < 0.3:
+            world.daemon.announce()
+        world.daemon.turn()
+        for frames, published in ((world.daemon.published, True), (world.daemon.routed, False)):
+            for frame in frames:
+                in_flight += [(published, frame)] * rng.choice([0, 1, 1, 2])
+            frames.clear()
+        if rng.random() < 0.2:
+            rng.shuffle(in_flight)
+        arriving, in_flight = in_flight[: rng.randrange(0, 6)], in_flight[rng.randrange(0, 6) :]
+        for published, frame in arriving:
+            world.protocol.receive(frame, world.now, published=published)
+        for waiter in world.protocol.take_ready():
+            waiter.tell()
+    while fired < len(operations):
+        world.fire(b"%d" % fired)
+        fired += 1
+    world.daemon.announce()
+    for _ in range(8):
+        world.pass_time(500, 25)
+        world.daemon.announce()
+    assert stands(world) is LinkState.LIVE
+    assert settled == {operation.command: 1 for operation in operations}
+    assert [number for number, _ in world.daemon.applied_commands] == list(range(1, world.protocol.issued + 1))
+
+
+def test_every_error_code_becomes_its_exception() -> None:
+    from timerd_client.errors import refusal
+
+    for code in ErrorCode:
+        if code is not ErrorCode.NONE:
+            error = refusal(code, 5)
+            assert isinstance(error, TimerdError)
+            assert type(error).code is code
+            assert "the limit is 5" in str(error)

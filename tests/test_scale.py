@@ -1,0 +1,102 @@
+"""Many clients and many waits: 500 clients and 50,000 asyncio waits in two processes, with what they cost.
+
+Each process holds 250 clients on one event loop and waits for 25,000 operations at once; every key is fired by a client
+of the *other* process. Every wait must end completed, with the value that was fired for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+
+import psutil
+
+from daemons import Daemon
+
+CLIENTS = 250
+WAITS = 100  # of each client
+DESCRIPTORS_PER_CLIENT_MAX = 8
+BYTES_PER_WAIT_MAX = 8_192
+TIMEOUT_S = 60.0
+
+
+async def wait_and_fire(own: str, other: str) -> dict[str, int]:
+    """One of the two processes: registers and awaits its own keys, and fires the other's."""
+    from timerd_client import aio
+
+    process = psutil.Process()
+    before, opened = process.memory_info().rss, process.num_fds()
+    clients = [await aio.connect(timeout=20) for _ in range(CLIENTS)]
+    connected = process.memory_info().rss
+    waits = []
+    for number, client in enumerate(clients):
+        for wait in range(WAITS):
+            waits.append(asyncio.ensure_future(client.register(f"{own}/{number}/{wait}", timeout=TIMEOUT_S)))
+    await asyncio.gather(*(client.flush() for client in clients))
+    found = {"descriptors": process.num_fds() - opened, "rss": process.memory_info().rss}
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    for number, client in enumerate(clients):
+        for wait in range(WAITS):
+            client.fire(f"{other}/{number}/{wait}", value=f"{other}/{number}/{wait}".encode())
+        await asyncio.sleep(0)
+    outcomes = await asyncio.gather(*waits)
+    right = sum(
+        bool(outcome) and outcome.value == f"{own}/{index // WAITS}/{index % WAITS}".encode()
+        for index, outcome in enumerate(outcomes)
+    )
+    await asyncio.gather(*(client.close() for client in clients))
+    return {
+        "right": right,
+        "descriptors_per_client": found["descriptors"] // CLIENTS,
+        "bytes_per_client": (connected - before) // CLIENTS,
+        "bytes_per_wait": (found["rss"] - connected) // (CLIENTS * WAITS),
+    }
+
+
+def test_500_clients_and_50_000_waits_in_two_processes(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon("--capacity=65536", "--blocks=65536", "--clients=512")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, own, other], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for own, other in (("a", "b"), ("b", "a"))
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        stats = daemon.stats()
+        assert stats["counters"]["pending"] == 2 * CLIENTS * WAITS
+        assert stats["counters"]["clients"] == 2 * CLIENTS
+        print(f"daemon: {psutil.Process(daemon.pid).num_fds()} descriptors")
+        results = []
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in processes:
+            out, _ = process.communicate(timeout=TIMEOUT_S)
+            results.append(json.loads(out))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for result in results:
+        print(result)
+        assert result["right"] == CLIENTS * WAITS, result
+        assert result["descriptors_per_client"] <= DESCRIPTORS_PER_CLIENT_MAX, result
+        assert result["bytes_per_wait"] <= BYTES_PER_WAIT_MAX, result
+    counters = daemon.stats()["counters"]
+    assert counters["completed"] == 2 * CLIENTS * WAITS
+    assert counters["pending"] == counters["watched"] == 0
+
+
+if __name__ == "__main__":
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
+    print(json.dumps(asyncio.run(wait_and_fire(sys.argv[1], sys.argv[2]))))

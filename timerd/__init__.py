@@ -1,0 +1,25 @@
+"""timerd: `import timerd as td` is the client, loaded at first use; only the daemon loads the compiled core."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from timerd_client import *  # noqa: F403  # what it exports, this exports  # noqa: F403
+    from timerd_client import __all__ as __all__
+
+
+def __getattr__(name: str) -> Any:
+    client = importlib.import_module("timerd_client")
+    if name == "__all__":
+        return client.__all__
+    if name not in client.__all__:
+        raise AttributeError(f"module 'timerd' has no attribute {name!r}")
+    found = getattr(client, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *importlib.import_module("timerd_client").__all__})
