@@ -66,7 +66,7 @@ class Core:
     def close_client(self, slot: int, now_ns: int) -> None:
         """The client is dead. Its operations go the way of their orphans policy in the calls of resume() that follow.
 
-        CANCEL: cancelled. KEEP and GROUP: they run on, and settle with nobody to tell. The slot is free when none is left.
+        CANCEL: cancelled. KEEP, GROUP: they run on, and settle with nobody to tell. The slot is free when none is left.
         """
     def topic(self, slot: int) -> int:
         """The client's topic: generation << 16 | slot. Frames to it begin with it as 8 little-endian bytes."""
@@ -93,7 +93,7 @@ class Core:
     def advance(self, now_ns: int, budget: int = 65_536) -> bool:
         """Move the wheel to `now_ns`: expire what is due, sweep what comes; True if work is left."""
     def reports(self, now_ns: int, outcomes_max: int = 16_384) -> list[tuple[int, bytes]]:
-        """(slot, REPORT frame) of each client that has news since its last report: applied commands, outcomes, answers."""
+        """(slot, REPORT frame) of each client that has news since its last one: applied commands, outcomes, answers."""
     def has_reports(self) -> bool:
         """Whether reports() would return something."""
     def report(self, slot: int, outcome_after: int, answer_after: int, now_ns: int, kind: int = 1) -> bytes:
@@ -123,7 +123,7 @@ class Timer:
         """Number of times it fired since the last read; 0 if it did not."""
     def close(self) -> None: ...
 
-# For tests, in the build with -DTIMERD_FAULTS=ON (timerd.core_faults); elsewhere they raise NotSupportedError. -----------
+# For tests, in the build with -DTIMERD_FAULTS=ON (timerd.core_faults); elsewhere they raise NotSupportedError. ---
 
 def record(limit: int) -> None:
     """Keep a copy of the arena at each ordering point from now on, the first `limit` of them; 0 ends it."""

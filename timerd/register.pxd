@@ -192,6 +192,15 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
     op.bucket = 0
 
 
+cdef inline void fill_payload(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
+    """Its payload; the caller knows that there are blocks enough."""
+    op.payload = fill_blob(a, r.payload, r.command.payload_length)
+
+
+cdef inline void fill_id_record(OpRecord *op, uint32_t id_record) noexcept nogil:
+    op.id_record = id_record
+
+
 cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registration *r) noexcept nogil:
     """A watch node and a key record for each key; False when nodes or keys are used up (what was made stays chained)."""
     cdef uint32_t i, key, number
@@ -346,7 +355,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         limit = capacity(a, REGION_NODES) if unused(a, REGION_NODES) == 0 else capacity(a, REGION_KEYS)
         refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
         return True
-    op.payload = fill_blob(a, r.payload, command.payload_length)
+    fill_payload(a, op, r)
     if command.flags & REGISTER_FLAG_HAS_ID:
         if not known:
             known = fresh_id = fill_id(a, command.purgatory, r.id_low, r.id_high)
@@ -354,7 +363,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
                 abandon(a, op, 0)
                 refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, capacity(a, REGION_IDS))
                 return True
-        op.id_record = known
+        fill_id_record(op, known)
     fill_replay(a, op, r, &v, &by, &ordinal, &code)
     if code != ERROR_CODE_NONE:
         a.daemon[DAEMON_REPLAYS_TOO_OLD] += 1
