@@ -1,0 +1,59 @@
+# Everything happens in this tree: a virtual environment in .venv, compiled files in build. Pip takes the index it is
+# configured with; PYTHON=... chooses an interpreter.
+#
+#   make demo       a gunicorn application on timerd, from nothing, in a few minutes
+#   make test       every test, lint and types among them
+#   make bench      the core's numbers on this machine
+#   make build      the editable install, after an edit of compiled sources
+#   make generate   the header, the Cython declarations and LAYOUT.md, after an edit of the declarations
+#   make fmt        format the Python sources
+#   make clean      remove what the targets above have made
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd) \
+	$(wildcard shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
+
+.PHONY: help machine demo test bench build generate fmt clean
+
+help:
+	@sed -n 's/^#   make/make/p' Makefile
+
+machine:
+	@sh .ci/machine >/dev/null
+
+# Without build isolation, so that a rebuild takes seconds: what the build needs is read from pyproject.toml.
+$(VENV)/installed-%: $(COMPILED) | machine
+	@echo "setting up $(VENV) ($*): this takes a minute the first time"
+	@[ -x $(VENV)/bin/pip ] || "$$(sh .ci/machine)" -m venv $(VENV)
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
+	@$(PY) -c 'from scikit_build_core.build import get_requires_for_build_editable as r; print(*r({}), sep="\n")' \
+		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
+	@$(PIP) install --no-build-isolation --editable '.[$*]' --config-settings=cmake.define.TIMERD_FAULTS=ON
+	@touch $@
+
+demo: $(VENV)/installed-demo
+	@$(PY) bench/demo/run.py
+
+test: $(VENV)/installed-test
+	@$(PY) -m pytest
+
+bench: $(VENV)/installed-demo
+	@$(PY) bench/core.py
+
+build: | machine
+	@rm -f $(VENV)/installed-*
+	@$(MAKE) --no-print-directory $(VENV)/installed-test
+
+generate: | machine
+	@PYTHONPATH=shm_layout "$$(sh .ci/machine)" -m timerd_shm.generate
+
+fmt: $(VENV)/installed-test
+	@$(PY) -m ruff check --quiet --fix-only .
+	@$(PY) -m ruff format --quiet .
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find shm_layout client timerd tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,109 @@
+"""What every test gets: a seed that is printed, a runtime directory of its own, and a look at what it leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from daemons import Daemon, arenas_of, processes_of
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
+
+SEED = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="seed of the random tests (default: a new one each run, printed)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Workers of pytest-xdist take the seed that the controller has chosen and printed.
+    chosen = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
+    config.stash[SEED] = random.SystemRandom().getrandbits(32) if chosen is None else chosen
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: object) -> None:
+    node.workerinput["seed"] = node.config.stash[SEED]  # type: ignore[attr-defined]
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"timerd: --seed={config.stash[SEED]}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections.append(("seed", f"--seed={item.config.stash[SEED]}"))
+    return report
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A number for this test alone: the run's --seed and the test's name make it."""
+    text = f"{request.config.stash[SEED]} {request.node.nodeid}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())
+
+
+@pytest.fixture
+def rng(seed: int) -> random.Random:
+    """Random numbers that --seed reproduces."""
+    return random.Random(seed)
+
+
+@pytest.fixture(autouse=True)
+def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The test's own TIMERD_RUNTIME_DIR. A test that leaves a process or shared memory of it behind fails.
+
+    Not below tmp_path, which is too long for the path of a socket.
+    """
+    for name in [name for name in os.environ if name.startswith("TIMERD_")]:
+        monkeypatch.delenv(name)
+    directory = Path(tempfile.mkdtemp(prefix="td-"))
+    monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(directory))
+    yield directory
+    left = clean_up(directory) if any(directory.iterdir()) else []
+    shutil.rmtree(directory, ignore_errors=True)
+    assert not left, f"left behind: {', '.join(left)}"
+
+
+@pytest.fixture
+def make_daemon(runtime_dir: Path) -> Iterator[Callable[..., Daemon]]:
+    """Starts daemons (arguments as `Daemon`'s, without the directory) and removes them at the end."""
+    made: list[Daemon] = []
+
+    def make(*flags: str, **knobs: object) -> Daemon:
+        made.append(Daemon(runtime_dir, *flags, **knobs))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for daemon in made:
+        daemon.destroy()
+
+
+@pytest.fixture
+def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
+    """A running daemon of the default instance, with a small arena."""
+    return make_daemon()
+
+
+def clean_up(directory: Path) -> list[str]:
+    """End what still runs for this runtime directory, remove its shared memory, and say what that was."""
+    left = []
+    for process in processes_of(directory):
+        left.append(f"process {process.pid} ({process.name()})")
+        process.kill()
+        process.wait(5)
+    for path in arenas_of(directory):
+        left.append(str(path))
+        path.unlink(missing_ok=True)
+    return left

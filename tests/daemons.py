@@ -1,0 +1,159 @@
+"""Real daemons for tests: started as a user would, ended by pid, nothing left behind.
+
+with Daemon(directory, "--capacity=1024") as daemon:       # ready: it has said READY=1
+    daemon.stop()                                          # SIGTERM: the arena stays
+    daemon.start()                                         # and the next one attaches to it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from timerd_shm.rundir import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths, read_place
+
+READY_TIMEOUT_S = 20.0
+END_TIMEOUT_S = 20.0
+LEAVE_TIMEOUT_S = 5.0  # for processes that a test has left, but that are about to end
+SMALL = ("--capacity=2048", "--ring-events=1024", "--clients=64")
+
+
+class Daemon:
+    """One instance's daemon process, which may be ended and started again on the same arena."""
+
+    def __init__(self, directory: Path, *flags: str, instance: str = INSTANCE_DEFAULT, start: bool = True) -> None:
+        """`directory` is the runtime directory; `flags` those of the command line (a small capacity by default)."""
+        self.paths = InstancePaths(directory, instance)
+        self.flags = flags if any(flag.startswith("--capacity") for flag in flags) else (*SMALL, *flags)
+        self.log_path = directory / f"{instance}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        if start:
+            self.start()
+
+    @property
+    def pid(self) -> int:
+        """Pid of the running daemon."""
+        assert self.process is not None, "the daemon was not started, or has ended"
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        """What it has written to stderr, over all its starts."""
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    def start(self, *flags: str) -> None:
+        """Start it and wait until it says that it is ready."""
+        assert self.process is None, f"daemon {self.pid} is running"
+        address = self.paths.directory / f"{self.paths.instance}.notify"
+        address.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+            notifications.bind(str(address))
+            self.process = self.spawn(*flags, NOTIFY_SOCKET=str(address))
+            self._wait_ready(notifications)
+        address.unlink()
+
+    def spawn(self, *flags: str, **environment: str) -> subprocess.Popen[bytes]:
+        """A daemon process of this instance, not waited for: for those that are to be refused."""
+        with self.log_path.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "timerd", "--instance", self.paths.instance, *self.flags, *flags],
+                env={**os.environ, RUNTIME_DIR_VARIABLE: str(self.paths.directory), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def stop(self) -> int:
+        """SIGTERM it and wait; its exit status. The arena stays."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL it and wait. The arena stays as it was at that moment."""
+        return self._end(signal.SIGKILL)
+
+    def destroy(self) -> None:
+        """End it and remove its arena."""
+        if self.process is not None:
+            self.stop()
+        if self.paths.arena.exists():
+            read_place(self.paths).path.unlink(missing_ok=True)
+            self.paths.arena.unlink()
+
+    def stats(self) -> dict[str, Any]:
+        """What `timerctl stats --json` prints for it."""
+        command = [sys.executable, "-m", "timerd_client.timerctl", "stats", "--json"]
+        environment = {
+            **os.environ,
+            RUNTIME_DIR_VARIABLE: str(self.paths.directory),
+            "TIMERD_INSTANCE": self.paths.instance,
+        }
+        result: dict[str, Any] = json.loads(
+            subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+        )
+        return result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.destroy()
+
+    def _wait_ready(self, notifications: socket.socket) -> None:
+        process = self.process
+        assert process is not None
+        notifications.settimeout(0.1)
+        end = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < end:
+            try:
+                if b"READY=1" in notifications.recv(4096):
+                    return
+            except TimeoutError:
+                if process.poll() is not None:
+                    self.process = None
+                    raise AssertionError(f"the daemon ended with {process.returncode}:\n{self.log}") from None
+        self.kill()
+        raise AssertionError(f"the daemon was not ready within {READY_TIMEOUT_S} s:\n{self.log}")
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self.process = self.process, None
+        assert process is not None, "the daemon was not started, or has ended"
+        process.send_signal(number)
+        try:
+            return process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(
+                f"the daemon did not end within {END_TIMEOUT_S} s of {number.name}:\n{self.log}"
+            ) from None
+
+
+def arenas_of(directory: Path) -> list[Path]:
+    """Shared memory that daemons of this runtime directory have made and not removed."""
+    suffix = InstancePaths(directory, "x").shm_name.rpartition("-")[2]
+    return sorted(SHM_DIRECTORY.glob(f"timerd-*-{suffix}"))
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    """Processes that were started for this runtime directory, by their environment, and do not end in a while."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            ours = process.environ().get(RUNTIME_DIR_VARIABLE) == str(directory)
+        except psutil.Error:
+            continue
+        if ours and process.pid != os.getpid():
+            found.append(process)
+    return psutil.wait_procs(found, timeout=LEAVE_TIMEOUT_S)[1] if found else []

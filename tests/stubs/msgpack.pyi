@@ -1,0 +1,26 @@
+"""The part of msgpack that timerd uses: it ships no types."""
+
+from typing import Any
+
+from _typeshed import ReadableBuffer
+
+class UnpackException(Exception): ...
+class UnpackValueError(UnpackException, ValueError): ...
+class ExtraData(UnpackValueError): ...
+class FormatError(ValueError, UnpackException): ...
+class StackError(ValueError, UnpackException): ...
+class OutOfData(UnpackException): ...
+
+def packb(o: object, *, use_bin_type: bool = True, strict_types: bool = False) -> bytes: ...
+def unpackb(
+    packed: ReadableBuffer,
+    *,
+    raw: bool = False,
+    use_list: bool = True,
+    strict_map_key: bool = True,
+    max_str_len: int = -1,
+    max_bin_len: int = -1,
+    max_array_len: int = -1,
+    max_map_len: int = -1,
+    max_ext_len: int = -1,
+) -> Any: ...
