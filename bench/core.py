@@ -2,13 +2,13 @@
 
     python bench/core.py [--pending 10k,100k,1M] [--repeat 3] [--json FILE]
 
-Commands are encoded beforehand and applied in frames of 4,096, as the daemon does: a figure holds the core's own work and
-its share of the frame, and no Python per operation. The work is done beside `pending` operations that stay, with
-deadlines spread over a minute; each has one key of its own of 12 bytes. `cancel`, `complete` and `reschedule` choose at
-random among 20,000 operations registered just before, as requests do; the `_any` rows choose among all that are pending,
-where every step is a miss of the cache and of the TLB. Outcomes are counted and must be what was asked.
-A figure is the median over the repeats, with the worst beside it; the worst tick is the worst of the best-behaved repeat,
-because on a shared machine any tick can be interrupted.
+Commands are encoded beforehand and applied in frames of 4,096, as the daemon does: a figure holds the core's own work
+and its share of the frame, and no Python per operation. The work is done beside `pending` operations that stay, with
+deadlines spread over a minute; each has one key of its own of 12 bytes. `cancel`, `complete` and `reschedule` choose
+at random among 20,000 operations registered just before, as requests do; the `_any` rows choose among all that are
+pending, where every step is a miss of the cache and of the TLB. Outcomes are counted and must be what was asked.
+A figure is the median over the repeats, with the worst beside it; the worst tick is the worst of the best-behaved
+repeat, because on a shared machine any tick can be interrupted.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ def register(number: int, now_ns: int, timeout_ns: int) -> bytes:
 
 def fire(number: int) -> bytes:
     name = key(number)
-    return struct_of(KeyCommand).pack(
-        CommandKind.FIRE, 0, 0, len(name), size_of(KeyCommand) + len(name), 1, 0, 0
-    ) + name
+    return (
+        struct_of(KeyCommand).pack(CommandKind.FIRE, 0, 0, len(name), size_of(KeyCommand) + len(name), 1, 0, 0) + name
+    )
 
 
 def operation(kind: CommandKind, command: int, now_ns: int, timeout_ns: int) -> bytes:
@@ -228,7 +228,11 @@ def measure(pending: int, seed: int) -> dict[str, float]:
 
 def machine() -> dict[str, str]:
     model = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.processor(),
     )
     return {"cpu": model, "python": platform.python_version(), "kernel": platform.release()}

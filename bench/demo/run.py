@@ -1,0 +1,312 @@
+"""The demo: real HTTP long polls over four gunicorn workers, through a restart of the daemon, counted on both sides.
+
+    python bench/demo/run.py [--quick]
+
+It starts a daemon in a runtime directory of its own and a gunicorn application (app.py), opens hundreds of polls at
+once, posts to some, ends the daemon with SIGTERM while polls wait, starts it again, posts to others, lets the rest time
+out; then a short burst of load between two processes. Exit status 0 only if what the HTTP clients counted is exactly
+what `timerctl stats --json` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import burst
+
+HERE = Path(__file__).resolve().parent
+WORKERS, THREADS = 4, 150
+PATIENT_S = 60.0  # time-out of the polls that are to be answered
+NO_INSTANCE = 3  # exit status of timerctl when the daemon never was
+WAIT_S = 30.0  # for anything that is to happen soon
+
+
+class Plan(NamedTuple):
+    """How many polls are answered before, during and after the daemon's absence, and how many are never answered."""
+
+    before: int = 100
+    during: int = 50
+    after: int = 100
+    early: int = 100
+    late: int = 50
+    early_s: float = 4.0  # when the early ones time out
+    late_s: float = 14.0
+
+    @property
+    def posts(self) -> int:
+        return self.before + self.during + self.after
+
+    @property
+    def timeouts(self) -> list[float]:
+        """The time-out of each poll, by its number."""
+        return [PATIENT_S] * self.posts + [self.early_s] * self.early + [self.late_s] * self.late
+
+
+QUICK = Plan(before=20, during=10, after=20, early=20, late=10, early_s=2.0, late_s=7.0)
+
+
+class Answer(NamedTuple):
+    """An HTTP response."""
+
+    status: int
+    worker: int
+    body: bytes
+
+
+class Demo:
+    """The processes of the demo and the directory in which everything happens."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="timerd-demo-"))
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMERD_")}
+        # Some versions of gunicorn keep a control socket under HOME.
+        self.environment |= {"TIMERD_RUNTIME_DIR": str(self.directory), "HOME": str(self.directory)}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.host, self.port = self.listener.getsockname()
+        self.began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        print(f"{time.monotonic() - self.began:5.1f} s  {text}", flush=True)
+
+    # processes -------------------------------------------------------------------------------------------------------
+
+    def start(self, name: str, *command: str, **options: Any) -> None:
+        """Start a process in a session of its own, so that Ctrl-C reaches this one alone."""
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **options,
+            )
+
+    def stop(self, name: str) -> None:
+        """SIGTERM a process and wait for its end."""
+        process = self.processes.pop(name)
+        process.terminate()
+        try:
+            process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def start_daemon(self) -> None:
+        self.start("timerd", "timerd", "--clients=64")
+        self.wait_for("the daemon", lambda: (self.stats() or {}).get("alive"))
+
+    def start_application(self) -> None:
+        self.start(
+            "gunicorn",
+            "gunicorn",
+            f"--bind=fd://{self.listener.fileno()}",
+            f"--chdir={HERE}",
+            f"--workers={WORKERS}",
+            "--worker-class=gthread",
+            f"--threads={THREADS}",
+            f"--worker-connections={THREADS}",  # a full worker leaves a connection to the others
+            "--preload",
+            "--keep-alive=0",
+            "--graceful-timeout=1",
+            "app:application",
+            pass_fds=[self.listener.fileno()],
+        )
+        self.wait_for("gunicorn", self.answers)
+        self.listener.close()  # gunicorn's copies are the only ones: if it dies, polls fail instead of waiting for ever
+
+    def close(self) -> bool:
+        """End everything; whether nothing is left behind. A second Ctrl-C does not stop it."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for name in reversed(list(self.processes)):
+            self.stop(name)
+        self.listener.close()
+        destroyed = self.timerctl("destroy", "--yes")
+        if destroyed.returncode not in (0, NO_INSTANCE):
+            print(f"the arena is left behind: {destroyed.stderr}", file=sys.stderr)
+            return False
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return True
+
+    def logs(self) -> str:
+        """The last lines of each process's log."""
+        return "\n".join(
+            f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-15:])
+            for path in sorted(self.directory.glob("*.log"))
+        )
+
+    # looking ---------------------------------------------------------------------------------------------------------
+
+    def timerctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "timerd_client.timerctl", *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True)
+
+    def stats(self) -> dict[str, Any] | None:
+        """What `timerctl stats --json` says; None while there is no instance."""
+        shown = self.timerctl("stats", "--json")
+        found: dict[str, Any] | None = json.loads(shown.stdout) if shown.stdout else None
+        return found
+
+    def counters(self, purgatory: str = "default") -> dict[str, int]:
+        """A purgatory's counters."""
+        stats = self.stats()
+        found: dict[str, int] = stats["purgatories"][purgatory]["counters"] if stats else {}
+        return found
+
+    def wait_for(self, what: str, happened: Callable[[], object]) -> None:
+        """Wait until it has happened; raises SystemExit when it does not, or when a process has ended."""
+        end = time.monotonic() + WAIT_S
+        while not happened():
+            ended = [name for name, process in self.processes.items() if process.poll() is not None]
+            if ended or time.monotonic() > end:
+                raise SystemExit(f"{what}: not within {WAIT_S:.0f} s; ended: {ended}\n{self.logs()}")
+            time.sleep(0.2)
+
+    # HTTP ------------------------------------------------------------------------------------------------------------
+
+    def answers(self) -> bool:
+        """Whether the application answers."""
+        try:
+            return self.request("GET", "/", timeout=1.0).status == 404
+        except OSError:
+            return False
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, *, timeout: float = PATIENT_S + WAIT_S
+    ) -> Answer:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return Answer(response.status, int(response.getheader("X-Worker", "0")), response.read())
+        finally:
+            connection.close()
+
+    def poll(self, number: int, seconds: float) -> Answer:
+        return self.request("GET", f"/poll/{number}?timeout={seconds}")
+
+    def post(self, number: int) -> int:
+        """Post to a poll's key; the polls that it has answered."""
+        answer = self.request("POST", f"/post/{number}", f"hello, {number}".encode())
+        answered: int = json.loads(answer.body)["answered"] if answer.status == 200 else 0
+        return answered
+
+
+class Row(NamedTuple):
+    """A line of the summary: what was counted outside, and what timerd says."""
+
+    what: str
+    counted: int
+    stats: int
+
+
+def play(demo: Demo, plan: Plan, pool: ThreadPoolExecutor) -> list[Row]:
+    """The whole demo; the summary."""
+    demo.start_daemon()
+    demo.say(f"daemon {demo.processes['timerd'].pid} is ready in {demo.directory}")
+    demo.start_application()
+    demo.say(f"gunicorn: {WORKERS} workers, preloaded, at http://{demo.host}:{demo.port}")
+
+    polls = [pool.submit(demo.poll, number, seconds) for number, seconds in enumerate(plan.timeouts)]
+    demo.wait_for("registrations", lambda: demo.counters()["registered"] == len(polls))
+    demo.say(f"{len(polls)} polls wait; {plan.early} for {plan.early_s:.0f} s, {plan.late} for {plan.late_s:.0f} s")
+
+    numbers = iter(range(plan.posts))
+    posts = post(demo, pool, islice(numbers, plan.before))
+    finish(posts)
+    demo.say(f"{plan.before} posts have answered theirs")
+    demo.wait_for("time-outs", lambda: demo.counters()["expired"] == plan.early)
+    demo.say(f"{plan.early} polls have timed out, as they should")
+
+    demo.stop("timerd")
+    demo.say("SIGTERM: the daemon has ended; its arena stays, the other polls wait on")
+    posts += post(demo, pool, islice(numbers, plan.during))
+    demo.start_daemon()
+    demo.say(f"daemon {demo.processes['timerd'].pid} has attached to the arena; {plan.during} posts came in between")
+    posts += post(demo, pool, numbers)
+    finish(posts)
+    demo.say(f"{plan.during + plan.after} posts have answered theirs")
+    answers = [each.result() for each in polls]
+    demo.say(f"the last {plan.late} polls have timed out")
+
+    load = burst.run()
+    demo.say(
+        f"burst: {load.registered} operations and {load.completed} events from two processes"
+        f" in {load.seconds:.1f} s, {load.expired} left to expire"
+    )
+    return summary(demo, plan, answers, sum(each.result() for each in posts), load)
+
+
+def post(demo: Demo, pool: ThreadPoolExecutor, numbers: Iterable[int]) -> list[Future[int]]:
+    return [pool.submit(demo.post, number) for number in numbers]
+
+
+def finish(futures: Iterable[Future[int]]) -> None:
+    for future in futures:
+        future.result()
+
+
+def summary(demo: Demo, plan: Plan, answers: list[Answer], answered: int, load: burst.Burst) -> list[Row]:
+    """What both sides have counted."""
+    completed = [answer for answer in answers if answer.status == 200]
+    elsewhere = sum(json.loads(answer.body)["worker"] != answer.worker for answer in completed)
+    demo.say(f"{elsewhere} of {len(completed)} answered polls were answered by a post at another worker")
+    http, loaded = demo.counters(), demo.counters(burst.PURGATORY)
+    return [
+        Row("polls -> registered", len(answers), http["registered"]),
+        Row("200 answered -> completed", len(completed), http["completed"]),
+        Row("answered, as the posts say", answered, http["completed"]),
+        Row("204 timed out -> expired", sum(answer.status == 204 for answer in answers), http["expired"]),
+        Row("answered by design", plan.posts, http["completed"]),
+        Row("timed out by design", plan.early + plan.late, http["expired"]),
+        Row("burst: registered", load.registered, loaded["registered"]),
+        Row("burst: completed", load.completed, loaded["completed"]),
+        Row("burst: expired", load.expired, loaded["expired"]),
+        Row("still pending", 0, http["pending"] + loaded["pending"]),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The demo: long polls over gunicorn workers, counted on both sides.")
+    parser.add_argument("--quick", action="store_true", help="fewer polls and shorter time-outs, for the tests")
+    plan = QUICK if parser.parse_args().quick else Plan()
+    demo = Demo()
+    os.environ.update(demo.environment)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    pool = ThreadPoolExecutor(WORKERS * THREADS)
+    try:
+        rows = play(demo, plan, pool)
+        print(f"\n{demo.timerctl('stats').stdout}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    finally:
+        clean = demo.close()
+        pool.shutdown(cancel_futures=True)
+    print(f"{'':30}{'counted':>10}{'timerctl':>10}")
+    for row in rows:
+        print(f"{row.what:30}{row.counted:10}{row.stats:10}{'' if row.counted == row.stats else '   DIFFER'}")
+    agree = all(row.counted == row.stats for row in rows)
+    print("both sides agree" if agree else "the two sides differ")
+    return 0 if agree and clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
