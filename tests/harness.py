@@ -1,0 +1,498 @@
+"""The compiled core on a bench: a small arena in memory, clients that speak the real frames, and a clock moved by hand.
+
+    rig = Rig()
+    alice = rig.client()
+    alice.issue(Register((Key(b"k"),), timeout_ns=5 * MS))      # numbered, and in flight
+    rig.turn()                                                  # everything in flight is applied, the wheel moves
+    rig.turn(rig.now_ns + 6 * MS)
+    assert alice.told[0].state is Outcome.EXPIRED
+
+A turn does what the conductor's does, in its order: what is left of the last one, commands, wheel, reports.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+import timerd.core
+from model import Answer, Command, KeyAct, Mark, OperationAct, Register, Told
+from timerd.arena import format_arena, plan_arena
+from timerd_shm.check import check
+from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
+from timerd_shm.fields import size_of, struct_of, unpack
+from timerd_shm.hashing import key_hash
+from timerd_shm.layout import (
+    BLOCK_DATA,
+    PURGATORY_COUNTERS_MAX,
+    REGION_RECORDS,
+    REGIONS_OFFSET,
+    ArenaHeader,
+    Orphans,
+    Outcome,
+    Region,
+    RegionRecord,
+)
+from timerd_shm.wire import (
+    PROTOCOL_VERSION,
+    CommandFlag,
+    CommandHeader,
+    CommandKind,
+    DownKind,
+    KeyCommand,
+    OperationCommand,
+    OutcomeFlag,
+    OutcomeRecord,
+    RegisterCommand,
+    RegisterFlag,
+    ReportHeader,
+    UpKind,
+    WireAnswer,
+)
+
+US = 1_000
+MS = 1_000_000
+S = 1_000_000_000
+START_NS = 1_000 * S  # far from 0, and on a tick of every width in use
+BUDGET = 1 << 30  # where a test is not about bounded turns
+FRAME_COMMANDS = 8_192
+INCARNATION, HASH_SEED = 0x1234_5678_9ABC_DEF0, 0x0FED_CBA9_8765_4321  # not random: what fails, fails again
+
+
+def violations(memory: bytes | bytearray) -> list[str]:
+    """What `timerctl check` would complain about."""
+    return check(memoryview(memory))
+
+
+class Memory:
+    """Typed records of an arena, straight from the declarations."""
+
+    def __init__(self, memory: bytes | bytearray) -> None:
+        self.memory = memory
+
+    @property
+    def header(self) -> ArenaHeader:
+        return unpack(ArenaHeader, memoryview(self.memory))
+
+    def region(self, region: Region) -> RegionRecord:
+        return unpack(RegionRecord, memoryview(self.memory), REGIONS_OFFSET + region * size_of(RegionRecord))
+
+    def record(self, region: Region, index: int) -> Any:
+        row = self.region(region)
+        assert 0 <= index < row.count, f"{region.name}: index={index}; count={row.count}"
+        return unpack(REGION_RECORDS[region], memoryview(self.memory), row.offset + index * row.record_size)
+
+    def records(self, region: Region) -> list[Any]:
+        """Every record that was ever used."""
+        row, record = self.region(region), REGION_RECORDS[region]
+        used = memoryview(self.memory)[row.offset : row.offset + row.high_water * row.record_size]
+        return [record(*values) for values in struct_of(record).iter_unpack(used)]
+
+    def all_records(self, region: Region) -> list[Any]:
+        """Every record, also of regions that do not count what was used."""
+        row, record = self.region(region), REGION_RECORDS[region]
+        used = memoryview(self.memory)[row.offset : row.offset + row.count * row.record_size]
+        return [record(*values) for values in struct_of(record).iter_unpack(used)]
+
+    def in_use(self) -> dict[str, int]:
+        """Records in use, of the regions that hand out records."""
+        regions = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
+        return {region.name: self.region(region).in_use for region in regions}
+
+    def count(self, name: str, purgatory: int | None = None) -> int:
+        """A counter of the daemon, or of a purgatory."""
+        if purgatory is None:
+            counter: int = self.record(Region.DAEMON_COUNTERS, index_of(DAEMON_COUNTERS, name)).value
+        else:
+            index = purgatory * PURGATORY_COUNTERS_MAX + index_of(PURGATORY_COUNTERS, name)
+            counter = self.record(Region.PURGATORY_COUNTERS, index).value
+        return counter
+
+
+# frames up ------------------------------------------------------------------------------------------------------------
+
+
+def encode(command: Command) -> bytes:
+    """A command's fixed record and variable part."""
+    if isinstance(command, Register):
+        return encode_register(command)
+    if isinstance(command, KeyAct):
+        flags = CommandFlag.LIMITED * (command.limit is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
+        tail = command.key + command.value
+        return (
+            struct_of(KeyCommand).pack(
+                *KeyCommand(
+                    kind=command.kind,
+                    purgatory=command.purgatory,
+                    flags=flags,
+                    key_length=len(command.key),
+                    length=size_of(KeyCommand) + len(tail),
+                    amount=command.amount,
+                    value_length=len(command.value),
+                    limit=command.limit or 0,
+                )
+            )
+            + tail
+        )
+    return encode_operation_act(command)
+
+
+def encode_operation_act(command: OperationAct) -> bytes:
+    flags = CommandFlag.HAS_ID * (command.id is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
+    tail = command.id or b""
+    return (
+        struct_of(OperationCommand).pack(
+            *OperationCommand(
+                kind=command.kind,
+                purgatory=command.purgatory,
+                flags=flags,
+                orphans=command.orphans,
+                length=size_of(OperationCommand) + len(tail),
+                operation=command.operation,
+                registered_ns=command.registered_ns,
+                timeout_ns=command.timeout_ns,
+            )
+        )
+        + tail
+    )
+
+
+def encode_register(command: Register) -> bytes:
+    flags = RegisterFlag(0)
+    flags |= RegisterFlag.HAS_ID * (command.id is not None)
+    flags |= RegisterFlag.KEEP * (command.if_exists == "keep")
+    flags |= RegisterFlag.REPLACE * (command.if_exists == "replace")
+    flags |= RegisterFlag.WANTS_ANSWER * command.wants_answer
+    flags |= RegisterFlag.MARK_BY_SEQUENCE * command.mark_by_sequence
+    flags |= RegisterFlag.MARK_OF_OTHER_ARENA * command.mark_of_other_arena
+    flags |= RegisterFlag.NO_MARK * (command.mark is None and not command.mark_of_other_arena)
+    flags |= RegisterFlag.ORPHANS_GIVEN * (command.orphans is not None)
+    tail = command.id or b""
+    for key in command.keys:
+        tail += bytes((len(key.name), key.target is not None))
+        tail += (b"" if key.target is None else struct.pack("<Q", key.target)) + key.name
+    tail += command.payload
+    mark = command.mark or Mark(0, 0)
+    return (
+        struct_of(RegisterCommand).pack(
+            *RegisterCommand(
+                kind=CommandKind.REGISTER,
+                purgatory=command.purgatory,
+                flags=flags,
+                length=size_of(RegisterCommand) + len(tail),
+                condition=command.condition,
+                needed=command.needed,
+                keys=len(command.keys),
+                orphans=command.orphans or Orphans.CANCEL,
+                payload_length=len(command.payload),
+                registered_ns=command.registered_ns,
+                timeout_ns=command.timeout_ns,
+                mark_sequence=mark.sequence,
+                mark_command=mark.command,
+                total=command.total,
+            )
+        )
+        + tail
+    )
+
+
+# a client -------------------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """A client as its daemon sees it: numbers its commands, resends what was not applied, counts what it is told."""
+
+    def __init__(self, rig: Rig, number: int, orphans: Orphans) -> None:
+        self.rig = rig
+        self.incarnation = hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest()
+        self.session = hashlib.blake2b(b"session %d" % number, digest_size=16).digest()
+        self.orphans = orphans
+        self.slot = rig.core.open_client(
+            self.incarnation, self.session, name=b"client-%d" % number, orphans=orphans, now_ns=rig.now_ns
+        )
+        self.issued = 0
+        self.in_flight: list[tuple[int, Command]] = []
+        self.told: list[Told] = []
+        self.marks: dict[int, int] = {}  # outcome number -> the outcome's mark
+        self.flags: dict[int, OutcomeFlag] = {}
+        self.answers: list[Answer] = []
+        self.acknowledged_outcome = 0
+        self.acknowledged_answer = 0
+
+    def mark(self) -> Mark:
+        """What register() reads: the arena's newest event and the last command issued, together."""
+        return Mark(self.rig.core.newest, self.issued)
+
+    def issue(self, command: Command) -> int:
+        """Number a command; it is in flight until a turn applies it."""
+        self.issued += 1
+        self.in_flight.append((self.issued, command))
+        return self.issued
+
+    def frame(self, commands: Sequence[tuple[int, Command]] | None = None) -> bytes:
+        """A COMMANDS frame of what is in flight, or of other numbered commands."""
+        commands = self.in_flight if commands is None else commands
+        header = CommandHeader(
+            version=PROTOCOL_VERSION,
+            kind=UpKind.COMMANDS,
+            flags=0,
+            count=len(commands),
+            incarnation=self.rig.core.incarnation,
+            session=self.session,
+            first_command=commands[0][0] if commands else self.issued + 1,
+            acknowledged_outcome=self.acknowledged_outcome,
+            acknowledged_answer=self.acknowledged_answer,
+        )
+        return struct_of(CommandHeader).pack(*header) + b"".join(encode(command) for _, command in commands)
+
+    def acknowledge(self) -> None:
+        """Acknowledge everything received with the next frame."""
+        self.acknowledged_outcome = self.told[-1].number if self.told else 0
+        self.acknowledged_answer = self.answers[-1].command if self.answers else 0
+
+    def hear(self, frame: bytes) -> None:
+        """Take in a REPORT frame."""
+        view = memoryview(frame)
+        header = unpack(ReportHeader, view)
+        assert header.kind == DownKind.REPORT, f"kind={header.kind}"
+        assert header.topic == self.rig.core.topic(self.slot), f"topic={header.topic:#x}"
+        self.in_flight = [(number, command) for number, command in self.in_flight if number > header.applied]
+        at = size_of(ReportHeader)
+        heap = at + header.outcomes * size_of(OutcomeRecord) + header.answers * size_of(WireAnswer)
+        for _ in range(header.outcomes):
+            record = unpack(OutcomeRecord, view, at)
+            at += size_of(OutcomeRecord)
+            assert header.outcome_first <= record.number <= header.outcome_last, f"{record.number} outside of {header}"
+            if self.told and record.number <= self.told[-1].number:
+                continue
+            start = heap + record.heap_offset
+            value = frame[start : start + record.value_length]
+            assert len(value) == record.value_length, f"the heap ends in the value of outcome {record.number}"
+            self.marks[record.number] = record.sequence
+            self.flags[record.number] = OutcomeFlag(record.flags)
+            self.told.append(
+                Told(
+                    record.number,
+                    record.command,
+                    Outcome(record.state),
+                    record.settled_key,
+                    value,
+                    record.satisfied,
+                    record.failed,
+                    record.error,
+                    record.registered_ns,
+                    record.deadline_ns,
+                    record.settled_ns,
+                )
+            )
+        for index in range(header.answers):
+            answer = unpack(WireAnswer, view, at)
+            at += size_of(WireAnswer)
+            newest = self.answers[-1].command if self.answers else 0
+            if answer.command <= newest:
+                continue
+            if index == 0:
+                assert header.answer_previous <= newest, f"an answer before {answer.command} was missed"
+            self.answers.append(Answer(answer.command, answer.code, answer.value))
+
+    def outcome(self, command: int) -> Told | None:
+        """What it was told about the registration with that number; at most one outcome."""
+        found = [told for told in self.told if told.command == command]
+        assert len(found) <= 1, f"command {command} was told {len(found)} outcomes: {found}"
+        return found[0] if found else None
+
+    def state(self, command: int) -> Outcome:
+        """The outcome's state, NONE while it is pending."""
+        told = self.outcome(command)
+        return told.state if told else Outcome.NONE
+
+    def answer(self, command: int) -> Answer | None:
+        return next((answer for answer in self.answers if answer.command == command), None)
+
+
+# the bench ------------------------------------------------------------------------------------------------------------
+
+
+class Rig:
+    """A core on an arena of its own, and its clients."""
+
+    def __init__(
+        self,
+        *,
+        capacity: int = 64,
+        ring_events: int = 16,
+        clients: int = 4,
+        purgatories: int = 2,
+        tick_ns: int = MS,
+        now_ns: int = START_NS,
+        core: ModuleType = timerd.core,
+        **knobs: int,
+    ) -> None:
+        self.module = core
+        self.now_ns = now_ns
+        enough = {
+            "nodes": 4 * capacity,
+            "blocks": 4 * capacity,
+            "ids": capacity,
+            "answers": 1024,
+            "groups": 1,
+            "errors": 2,
+        }
+        plan = plan_arena(
+            capacity,
+            ring_events=ring_events,
+            clients=clients,
+            purgatories=purgatories,
+            tick_ns=tick_ns,
+            **(enough | {"quota_bytes": enough["blocks"] * BLOCK_DATA} | knobs),
+        )
+        self.memory = bytearray(plan.size)
+        format_arena(memoryview(self.memory), plan, incarnation=INCARNATION, hash_seed=HASH_SEED)
+        self.core: Any = core.Core(self.memory, now_ns)
+        self.clients: list[Client] = []
+        self.opened = 0
+        self.budget = BUDGET
+        self.advanced_ns = now_ns
+
+    def cut(self) -> None:
+        """Comes between the parts of what the budget has cut; a test may put something else here."""
+
+    @property
+    def arena(self) -> Memory:
+        return Memory(self.memory)
+
+    def client(self, orphans: Orphans = Orphans.CANCEL) -> Client:
+        """A new client that has said hello."""
+        self.opened += 1
+        client = Client(self, self.opened, orphans)
+        self.clients.append(client)
+        return client
+
+    def slot_of(self, purgatory: int, key: bytes) -> int:
+        """The ring's hash slot of a key."""
+        return key_hash(self.arena.header.hash_seed, purgatory, key) & (self.arena.region(Region.SLOTS).count - 1)
+
+    def restart(self, memory: bytes | None = None) -> None:
+        """A new daemon on a copy of the arena, as after SIGKILL; or on that copy of it."""
+        self.memory, old = bytearray(self.memory if memory is None else memory), self.core
+        if memory is None:
+            old.release()
+        self.core = self.module.Core(self.memory, self.advanced_ns)
+
+    def clone(self, memory: bytes) -> Rig:
+        """A new daemon on a copy of the arena, beside this one; it has no clients of its own."""
+        rig = object.__new__(Rig)
+        rig.module, rig.now_ns, rig.memory = self.module, self.now_ns, bytearray(memory)
+        rig.core, rig.clients, rig.opened = self.module.Core(rig.memory, self.advanced_ns), [], self.opened
+        rig.budget, rig.advanced_ns = self.budget, self.advanced_ns
+        return rig
+
+    def apply(self, client: Client, frame: bytes) -> int:
+        """Apply a frame to its end, resuming as often as it takes; the result."""
+        result: int = self.core.apply(client.slot, frame, self.now_ns, self.budget)
+        while result == self.module.UNFINISHED:
+            self.cut()
+            self.resume()
+            result = self.core.apply(client.slot, frame, self.now_ns, self.budget)
+        return result
+
+    def resume(self) -> None:
+        """Go on with what a budget has cut until nothing is left."""
+        while self.core.resume(self.now_ns, self.budget):
+            self.cut()
+
+    def turn(self, now_ns: int | None = None, only: Iterable[Client] | None = None) -> int:
+        """One turn without a bound: what is in flight (`only` of some clients), the wheel, reports; records touched."""
+        self.now_ns = self.now_ns if now_ns is None else now_ns
+        self.core.begin_turn(self.now_ns)
+        self.resume()
+        for client in self.clients if only is None else only:
+            for first in range(0, len(client.in_flight), FRAME_COMMANDS):
+                frame = client.frame(client.in_flight[first : first + FRAME_COMMANDS])
+                result = self.apply(client, frame)
+                assert result == self.module.APPLIED, f"a frame of client {client.slot} was answered {result}"
+        while self.core.advance(self.now_ns, self.budget):
+            pass
+        self.advanced_ns = self.now_ns
+        self.report()
+        touched: int = self.core.end_turn(self.now_ns)
+        return touched
+
+    def report(self) -> None:
+        """Publish what there is to tell, all of it."""
+        while reports := self.core.reports(self.now_ns):
+            for slot, frame in reports:
+                for client in self.clients:
+                    if client.slot == slot:
+                        client.hear(bytes(frame))
+
+    def do(self, client: Client, *commands: Command, now_ns: int | None = None) -> int:
+        """Issue and apply commands in a turn of their own; the number of the first."""
+        first = client.issued + 1
+        for command in commands:
+            client.issue(command)
+        self.turn(now_ns, only=[client])
+        return first
+
+    def acknowledge(self, *clients: Client) -> None:
+        """Have the clients (all of them) acknowledge what they have received, in a turn."""
+        self.core.begin_turn(self.now_ns)
+        for client in clients or self.clients:
+            client.acknowledge()
+            left = self.core.acknowledge(
+                client.slot, client.acknowledged_outcome, client.acknowledged_answer, self.budget
+            )
+            while left:
+                left = self.core.resume(self.now_ns, self.budget)
+        self.report()
+        self.core.end_turn(self.now_ns)
+
+    def close(self, client: Client) -> None:
+        """The client is dead."""
+        self.clients.remove(client)
+        self.core.begin_turn(self.now_ns)
+        self.core.close_client(client.slot, self.now_ns)
+        self.resume()
+        self.report()
+        self.core.end_turn(self.now_ns)
+
+    def check(self) -> None:
+        """Nothing derived differs from what the op records say."""
+        found = violations(self.memory)
+        assert not found, "\n".join(found)
+
+
+# short forms ----------------------------------------------------------------------------------------------------------
+
+
+def fire(key: bytes, amount: int = 1, *, value: bytes = b"", limit: int | None = None, wait: bool = False) -> KeyAct:
+    return KeyAct(CommandKind.FIRE, key, amount, value, limit, wants_answer=wait)
+
+
+def advance(key: bytes, watermark: int, *, value: bytes = b"", wait: bool = False) -> KeyAct:
+    return KeyAct(CommandKind.ADVANCE, key, watermark, value, wants_answer=wait)
+
+
+def fail(key: bytes, code: int, *, value: bytes = b"", wait: bool = False) -> KeyAct:
+    return KeyAct(CommandKind.FAIL, key, code, value, wants_answer=wait)
+
+
+def cancel_for_key(key: bytes, *, wait: bool = False) -> KeyAct:
+    return KeyAct(CommandKind.CANCEL_FOR_KEY, key, 0, wants_answer=wait)
+
+
+def forget(key: bytes, *, wait: bool = False) -> KeyAct:
+    return KeyAct(CommandKind.FORGET, key, 0, wants_answer=wait)
+
+
+def cancel(operation: int, *, wait: bool = False) -> OperationAct:
+    return OperationAct(CommandKind.CANCEL, operation, wants_answer=wait)
+
+
+def reschedule(operation: int, timeout_ns: int, *, registered_ns: int = 0, wait: bool = False) -> OperationAct:
+    return OperationAct(
+        CommandKind.RESCHEDULE, operation, timeout_ns=timeout_ns, registered_ns=registered_ns, wants_answer=wait
+    )

@@ -1,0 +1,533 @@
+"""What the purgatory promises, said as plainly as possible: the oracle that the compiled core is held against.
+
+Operations are objects in a list, events an unbounded list, and the wheel is one comparison. Nothing is fast, nothing is
+bounded, and nothing was taken from the core. `commands` below are what a client can ask for; `harness` encodes the very
+same objects for the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from timerd_shm.errors import ErrorCode
+from timerd_shm.layout import Condition, EventKind, Orphans, Outcome
+from timerd_shm.limits import NO_DEADLINE, TIMEOUT_NS_MAX
+from timerd_shm.wire import CommandKind
+
+EVENT_OF = {
+    CommandKind.FIRE: EventKind.FIRE,
+    CommandKind.ADVANCE: EventKind.ADVANCE,
+    CommandKind.FAIL: EventKind.FAIL,
+    CommandKind.CANCEL_FOR_KEY: EventKind.CANCEL_FOR_KEY,
+    CommandKind.FORGET: EventKind.FORGET,
+}
+
+# commands -------------------------------------------------------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    """What a client has read before it looks: the newest event, and the last command that it has issued itself."""
+
+    sequence: int
+    command: int
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of an operation; with a target it waits for the watermark, without for an event."""
+
+    name: bytes
+    target: int | None = None
+
+
+@dataclass(frozen=True)
+class Register:
+    """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when applied."""
+
+    keys: tuple[Key, ...]
+    timeout_ns: int = NO_DEADLINE
+    condition: Condition = Condition.AT_LEAST
+    needed: int = 1
+    total: int = 0
+    mark: Mark | None = None
+    mark_by_sequence: bool = False
+    mark_of_other_arena: bool = False
+    purgatory: int = 0
+    registered_ns: int = 0
+    payload: bytes = b""
+    id: bytes | None = None
+    if_exists: str = "error"
+    orphans: Orphans | None = None
+    wants_answer: bool = False
+
+
+@dataclass(frozen=True)
+class KeyAct:
+    """FIRE, ADVANCE, FAIL, CANCEL_FOR_KEY or FORGET. `amount` is the amount, the watermark or the code."""
+
+    kind: CommandKind
+    key: bytes
+    amount: int = 1
+    value: bytes = b""
+    limit: int | None = None
+    purgatory: int = 0
+    wants_answer: bool = False
+
+
+@dataclass(frozen=True)
+class OperationAct:
+    """CANCEL, RESCHEDULE, their *_ID kin, SET_ORPHANS. `operation` is the registration's command number."""
+
+    kind: CommandKind
+    operation: int = 0
+    id: bytes | None = None
+    timeout_ns: int = NO_DEADLINE
+    registered_ns: int = 0
+    orphans: Orphans = Orphans.CANCEL
+    purgatory: int = 0
+    wants_answer: bool = False
+
+
+Command = Register | KeyAct | OperationAct
+
+
+# what a client is told ------------------------------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """An outcome, as its owner is told."""
+
+    number: int
+    command: int
+    state: Outcome
+    settled_key: int
+    value: bytes
+    satisfied: int
+    failed: int
+    error: int
+    registered_ns: int
+    deadline_ns: int
+    settled_ns: int
+
+
+class Answer(NamedTuple):
+    """A refusal, or the answer to a command that wanted one."""
+
+    command: int
+    code: int
+    value: int
+
+
+# the state ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Event:
+    sequence: int
+    kind: EventKind
+    purgatory: int
+    key: bytes
+    amount: int
+    value: bytes
+    limited: bool
+    left: int
+    client: Client
+    command: int
+    applied_ns: int
+    settled: int = 0
+
+
+@dataclass(eq=False)
+class Operation:
+    client: Client
+    command: int
+    registration: int
+    keys: tuple[Key, ...]
+    condition: Condition
+    needed: int
+    missing: int
+    purgatory: int
+    registered_ns: int
+    deadline_ns: int
+    orphans: Orphans
+    id: bytes | None
+    satisfied: int = 0
+    failed: int = 0
+    counted: int = 0  # sequence of the newest event that changed it
+    uncounted: int = 0  # sequence of the first event on its keys that came after its deadline; 0 = none
+
+    def ordinal(self, key: bytes) -> int | None:
+        """Position of the key that it still waits for; None where it watches it no more, or never did."""
+        for ordinal, watched in enumerate(self.keys):
+            if watched.name == key and not (self.satisfied | self.failed) >> ordinal & 1:
+                return ordinal
+        return None
+
+
+@dataclass(eq=False)
+class Client:
+    name: int
+    orphans: Orphans = Orphans.CANCEL
+    alive: bool = True
+    last_command: int = 0
+    next_outcome: int = 1
+    told: list[Told] = field(default_factory=list)
+    marks: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # of each outcome: least and greatest mark that loses nothing
+    answers: list[Answer] = field(default_factory=list)
+    unacknowledged: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Remembered:
+    """An id: of a pending operation, or (operation None) of one that has settled."""
+
+    operation: Operation | None
+
+
+class Model:
+    """The purgatory. `slot_of(purgatory, key)` is the key's hash slot: only "too old" depends on it."""
+
+    def __init__(
+        self,
+        *,
+        tick_ns: int,
+        ring_events: int,
+        slot_of: Callable[[int, bytes], int],
+        capacity: int,
+        quota_operations: int,
+    ) -> None:
+        self.tick_ns = tick_ns
+        self.ring_events = ring_events
+        self.slot_of = slot_of
+        self.capacity = capacity
+        self.quota_operations = quota_operations
+        self.events: list[Event] = []
+        self.pending: list[Operation] = []
+        self.watermarks: dict[tuple[int, bytes], int] = {}
+        self.ids: dict[tuple[int, bytes], Remembered] = {}
+        self.clients: list[Client] = []
+        self.registrations = 0
+
+    # what can be seen -------------------------------------------------------------------------------------------------
+
+    @property
+    def newest(self) -> int:
+        return len(self.events)
+
+    @property
+    def tail(self) -> int:
+        """Sequence of the oldest event in the ring."""
+        return max(1, self.newest - self.ring_events + 1)
+
+    @property
+    def watched(self) -> int:
+        """Entries of all watcher lists."""
+        return sum(len(op.keys) - (op.satisfied | op.failed).bit_count() for op in self.pending)
+
+    # clients ----------------------------------------------------------------------------------------------------------
+
+    def open_client(self, orphans: Orphans = Orphans.CANCEL) -> Client:
+        client = Client(len(self.clients), orphans)
+        self.clients.append(client)
+        return client
+
+    def close_client(self, client: Client, now_ns: int) -> None:
+        client.alive = False
+        client.unacknowledged.clear()
+        for op in [op for op in self.pending if op.client is client and op.orphans is Orphans.CANCEL]:
+            self._settle(op, Outcome.CANCELLED, now_ns)
+
+    def acknowledge(self, client: Client, outcome: int) -> None:
+        client.unacknowledged = [number for number in client.unacknowledged if number > outcome]
+
+    # commands ---------------------------------------------------------------------------------------------------------
+
+    def apply(self, client: Client, command: Command, now_ns: int) -> None:
+        """Apply the client's next command."""
+        client.last_command += 1
+        if isinstance(command, Register):
+            self._register(client, command, now_ns)
+        elif isinstance(command, KeyAct):
+            self._act(client, command, now_ns)
+        else:
+            self._act_on_operation(client, command, now_ns)
+
+    def advance(self, now_ns: int) -> None:
+        """Expire what is due: an operation is due in the first tick that begins at its deadline or later."""
+        due = [
+            op for op in self.pending if op.deadline_ns != NO_DEADLINE and self.due_tick(op) <= now_ns // self.tick_ns
+        ]
+        for op in sorted(due, key=lambda op: (self.due_tick(op), op.registration)):
+            self._settle(op, Outcome.EXPIRED, now_ns)
+
+    def due_tick(self, op: Operation) -> int:
+        return -(-op.deadline_ns // self.tick_ns)
+
+    def _answer(self, client: Client, code: ErrorCode, value: int = 0) -> None:
+        client.answers.append(Answer(client.last_command, code, value))
+
+    def _register(self, client: Client, command: Register, now_ns: int) -> None:
+        refusal = self.refusal(command)
+        if refusal is not ErrorCode.NONE:
+            return self._answer(client, refusal)
+        if command.mark_of_other_arena:
+            return self._answer(client, ErrorCode.MARK_TOO_OLD)
+        held = sum(op.client is client for op in self.pending) + len(client.unacknowledged)
+        if held >= self.quota_operations:
+            return self._answer(client, ErrorCode.QUOTA_EXCEEDED)
+        replaced = None
+        if command.id is not None:
+            remembered = self.ids.get((command.purgatory, command.id))
+            if remembered is not None:
+                if command.if_exists != "replace":
+                    return self._answer(client, ErrorCode.OPERATION_EXISTS)
+                replaced = remembered.operation
+        if len(self.pending) + sum(len(each.unacknowledged) for each in self.clients) >= self.capacity:
+            return self._answer(client, ErrorCode.ARENA_FULL)
+        if self.too_old(command):
+            return self._answer(client, ErrorCode.MARK_TOO_OLD)
+        if replaced is not None:
+            self._settle(replaced, Outcome.CANCELLED, now_ns)
+        self.registrations += 1
+        registered_ns = command.registered_ns or now_ns
+        no_deadline = command.timeout_ns == NO_DEADLINE
+        op = Operation(
+            client=client,
+            command=client.last_command,
+            registration=self.registrations,
+            keys=command.keys,
+            condition=command.condition,
+            needed=command.needed,
+            missing=command.total,
+            purgatory=command.purgatory,
+            registered_ns=registered_ns,
+            deadline_ns=NO_DEADLINE if no_deadline else registered_ns + command.timeout_ns,
+            orphans=client.orphans if command.orphans is None else command.orphans,
+            id=command.id,
+        )
+        self.pending.append(op)
+        if op.id is not None:
+            self.ids[op.purgatory, op.id] = Remembered(op)
+        if command.wants_answer:
+            self._answer(client, ErrorCode.NONE)
+        self._behave_as_if_registered_at_its_mark(op, command, now_ns)
+
+    def _behave_as_if_registered_at_its_mark(self, op: Operation, command: Register, now_ns: int) -> None:
+        """Rule 4: events after the mark in sequence order, then present watermarks, and only then the deadline."""
+        for event in self.events:
+            if event.sequence < self.tail or not self.is_after_mark(op, command, event):
+                continue
+            if event.applied_ns < op.deadline_ns:
+                self._give(op, event, now_ns)
+            elif event.purgatory == op.purgatory and op.ordinal(event.key) is not None:
+                op.uncounted = op.uncounted or event.sequence
+            if op not in self.pending:
+                return
+        for ordinal, key in enumerate(op.keys):
+            watermark = self.watermarks.get((op.purgatory, key.name))
+            if (
+                key.target is not None
+                and watermark is not None
+                and watermark >= key.target
+                and op.ordinal(key.name) is not None
+            ):
+                op.satisfied |= 1 << ordinal
+                if self._decide(op, ordinal, None, now_ns):
+                    return
+        if op.deadline_ns <= now_ns:
+            self._settle(op, Outcome.EXPIRED, now_ns)
+
+    @staticmethod
+    def is_after_mark(op: Operation, command: Register, event: Event) -> bool:
+        if command.mark is None:
+            return False
+        if event.client is op.client and not command.mark_by_sequence:
+            return event.command > command.mark.command
+        return event.sequence > command.mark.sequence
+
+    def too_old(self, command: Register) -> bool:
+        """Whether an event of its own hash slots after its mark has left the ring."""
+        if command.mark is None:
+            return False
+        slots = {self.slot_of(command.purgatory, key.name) for key in command.keys}
+        lost = self.events[command.mark.sequence : self.tail - 1]
+        return any(self.slot_of(event.purgatory, event.key) in slots for event in lost)
+
+    @staticmethod
+    def refusal(command: Register) -> ErrorCode:
+        """What the caller could have known to be wrong."""
+        names = [key.name for key in command.keys]
+        watermarks = any(key.target is not None for key in command.keys)
+        if not names or not all(names) or len(set(names)) < len(names):
+            return ErrorCode.INVALID_KEY
+        if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
+            return ErrorCode.TIMEOUT_OUT_OF_RANGE
+        if command.condition is Condition.AT_LEAST and not 1 <= command.needed <= len(names):
+            return ErrorCode.INVALID_CONDITION
+        if command.condition is Condition.TOTAL and (command.total == 0 or watermarks):
+            return ErrorCode.INVALID_CONDITION
+        return ErrorCode.NONE
+
+    def _act(self, client: Client, command: KeyAct, now_ns: int) -> None:
+        if command.limit == 0:
+            return self._answer(client, ErrorCode.INVALID_VALUE)
+        event = Event(
+            sequence=self.newest + 1,
+            kind=EVENT_OF[command.kind],
+            purgatory=command.purgatory,
+            key=command.key,
+            amount=command.amount,
+            value=command.value,
+            limited=command.limit is not None,
+            left=command.limit or 0,
+            client=client,
+            command=client.last_command,
+            applied_ns=now_ns,
+        )
+        place = (command.purgatory, command.key)
+        known = self.watermarks.get(place)
+        if event.kind is EventKind.ADVANCE and known is not None and known >= event.amount:
+            return self._nothing_new(client, command)
+        if event.kind is EventKind.FORGET and known is None:
+            return self._nothing_new(client, command)
+        self.events.append(event)
+        if event.kind is EventKind.ADVANCE:
+            self.watermarks[place] = max(command.amount, self.watermarks.get(place, 0))
+        elif event.kind is EventKind.FORGET:
+            self.watermarks.pop(place, None)
+        for op in self.watchers(event):
+            self._give(op, event, now_ns)
+        if command.wants_answer:
+            self._answer(client, ErrorCode.NONE, event.settled)
+
+    def _nothing_new(self, client: Client, command: KeyAct) -> None:
+        """A watermark that is no higher, or none to forget: it changes nothing, and so it is no event."""
+        if command.wants_answer:
+            self._answer(client, ErrorCode.NONE)
+
+    def watchers(self, event: Event) -> list[Operation]:
+        """Who watches the event's key: events by registration, then watermarks by (target, registration)."""
+        found = []
+        for op in self.pending:
+            ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None
+            if ordinal is not None:
+                target = op.keys[ordinal].target
+                found.append((target is not None, target or 0, op.registration, op))
+        return [op for *_, op in sorted(found, key=lambda row: row[:3])]
+
+    def _give(self, op: Operation, event: Event, now_ns: int) -> None:
+        """What one event does to one operation."""
+        ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None
+        if ordinal is None:
+            return
+        key, bit = op.keys[ordinal], 1 << ordinal
+        op.counted = event.sequence
+        if event.kind is EventKind.CANCEL_FOR_KEY:
+            event.settled += 1
+            return self._settle(op, Outcome.CANCELLED, now_ns, ordinal, event)
+        if event.kind is EventKind.FAIL:
+            op.failed |= bit
+        elif event.kind is EventKind.ADVANCE and key.target is not None and event.amount >= key.target:
+            op.satisfied |= bit
+        elif event.kind is EventKind.FIRE and key.target is None:
+            if event.limited and (
+                event.left == 0 or not op.client.alive or not self.would_complete(op, bit, event.amount)
+            ):
+                return
+            if op.condition is Condition.TOTAL:
+                op.missing -= min(op.missing, event.amount)
+            else:
+                op.satisfied |= bit
+        else:
+            return
+        if self._decide(op, ordinal, event, now_ns):
+            event.settled += 1
+            if event.limited:
+                event.left -= 1
+
+    def would_complete(self, op: Operation, bit: int, amount: int) -> bool:
+        if op.condition is Condition.TOTAL:
+            return op.missing <= amount
+        return self.verdict(op, op.satisfied | bit) is Outcome.COMPLETED
+
+    @staticmethod
+    def verdict(op: Operation, satisfied: int) -> Outcome:
+        done, failed, keys = satisfied.bit_count(), op.failed.bit_count(), len(op.keys)
+        if op.condition is Condition.AT_LEAST:
+            if done >= op.needed:
+                return Outcome.COMPLETED
+            return Outcome.FAILED if keys - failed < op.needed else Outcome.NONE
+        if op.condition is Condition.ALL_SETTLED:
+            return Outcome.COMPLETED if done + failed == keys else Outcome.NONE
+        if op.missing == 0:
+            return Outcome.COMPLETED
+        return Outcome.FAILED if failed == keys else Outcome.NONE
+
+    def _decide(self, op: Operation, ordinal: int, event: Event | None, now_ns: int) -> bool:
+        """Settle it if its condition holds, or can hold no more; whether it did."""
+        verdict = self.verdict(op, op.satisfied)
+        if verdict is not Outcome.NONE:
+            self._settle(op, verdict, now_ns, ordinal, event)
+        return verdict is not Outcome.NONE
+
+    def _settle(
+        self, op: Operation, state: Outcome, now_ns: int, ordinal: int | None = None, event: Event | None = None
+    ) -> None:
+        self.pending.remove(op)
+        if op.id is not None and self.ids[op.purgatory, op.id].operation is op:
+            self.ids[op.purgatory, op.id].operation = None
+        client = op.client
+        if not client.alive:
+            return
+        told = Told(
+            number=client.next_outcome,
+            command=op.command,
+            state=state,
+            settled_key=0 if ordinal is None else ordinal + 1,
+            value=event.value if event else b"",
+            satisfied=self.satisfied(op, state, ordinal),
+            failed=op.failed,
+            error=event.amount if event and event.kind is EventKind.FAIL else 0,
+            registered_ns=op.registered_ns,
+            deadline_ns=op.deadline_ns,
+            settled_ns=now_ns,
+        )
+        client.next_outcome += 1
+        client.told.append(told)
+        client.marks.append(
+            (event.sequence, event.sequence)
+            if event
+            else (op.counted, self.newest if not op.uncounted else op.uncounted - 1)
+        )
+        client.unacknowledged.append(told.number)
+
+    @staticmethod
+    def satisfied(op: Operation, state: Outcome, ordinal: int | None) -> int:
+        """Under TOTAL no key is satisfied for itself: the one that brought the last of it stands for all."""
+        if op.condition is Condition.TOTAL:
+            return 1 << ordinal if state is Outcome.COMPLETED and ordinal is not None else 0
+        return op.satisfied
+
+    def _act_on_operation(self, client: Client, command: OperationAct, now_ns: int) -> None:
+        if command.id is not None:
+            remembered = self.ids.get((command.purgatory, command.id))
+            op = remembered.operation if remembered else None
+            if op is None:
+                return self._answer(client, ErrorCode.UNKNOWN_OPERATION)
+        else:
+            op = next((o for o in self.pending if o.client is client and o.command == command.operation), None)
+        if op is not None:
+            if command.kind in (CommandKind.CANCEL, CommandKind.CANCEL_ID):
+                self._settle(op, Outcome.CANCELLED, now_ns)
+            elif command.kind is CommandKind.SET_ORPHANS:
+                op.orphans = command.orphans
+            elif command.timeout_ns == NO_DEADLINE:
+                op.deadline_ns = NO_DEADLINE
+            else:
+                op.deadline_ns = (command.registered_ns or now_ns) + command.timeout_ns
+        if command.wants_answer:
+            self._answer(client, ErrorCode.NONE, int(op is not None))

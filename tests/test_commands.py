@@ -1,0 +1,357 @@
+"""Rules 6 and 7: a command is applied once, refusals and outcomes are kept, and a bad frame harms nobody."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from harness import BUDGET, MS, Client, Memory, Rig, advance, cancel, fire, reschedule
+from model import Command, Key, OperationAct, Register
+from timerd_shm.errors import ErrorCode
+from timerd_shm.fields import size_of, struct_of, unpack
+from timerd_shm.layout import Condition, Orphans, Outcome, Region
+from timerd_shm.limits import KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.wire import CommandHeader, CommandKind, ReportHeader
+
+ON_K = Register((Key(b"k"),), timeout_ns=50 * MS)
+
+
+def send(rig: Rig, client: Client, frame: bytes) -> int:
+    """Apply a frame in a turn of its own; the result."""
+    rig.core.begin_turn(rig.now_ns)
+    result = rig.apply(client, frame)
+    rig.report()
+    rig.core.end_turn(rig.now_ns)
+    return result
+
+
+# numbers --------------------------------------------------------------------------------------------------------------
+
+
+def a_lost_frame_is_expected_again(rig: Rig) -> None:
+    """C2: 1 arrives, 2 is lost, 3 must not be applied before it."""
+    client = rig.client()
+    watcher = rig.client()
+    rig.do(watcher, *(Register((Key(b"%d" % n),), timeout_ns=50 * MS) for n in (1, 2, 3)))
+    frames = [client.frame([(client.issue(fire(b"%d" % n)), fire(b"%d" % n))]) for n in (1, 2, 3)]
+    assert send(rig, client, frames[0]) == rig.module.APPLIED
+    assert send(rig, client, frames[2]) == rig.module.EXPECTED, "a gap was not noticed"
+    assert rig.core.last_command(client.slot) == 1
+    assert send(rig, client, frames[1]) == rig.module.APPLIED
+    assert send(rig, client, frames[2]) == rig.module.APPLIED
+    assert send(rig, client, frames[1]) == rig.module.APPLIED
+    assert [told.state for told in watcher.told] == [Outcome.COMPLETED] * 3
+
+
+def test_C2_a_lost_frame_is_expected_again() -> None:
+    a_lost_frame_is_expected_again(Rig())
+
+
+def test_a_frame_sent_again_is_skipped_and_a_batch_goes_on_in_its_middle() -> None:
+    rig = Rig()
+    client = rig.client()
+    number = rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, condition=Condition.TOTAL, total=10))
+    batch = [(client.issue(fire(b"k", 2)), fire(b"k", 2)) for _ in range(3)]
+    assert send(rig, client, client.frame(batch[:2])) == rig.module.APPLIED
+    assert send(rig, client, client.frame(batch)) == rig.module.APPLIED  # its first two had been applied
+    assert send(rig, client, client.frame(batch)) == rig.module.APPLIED
+    assert client.state(number) is Outcome.NONE, "amounts were counted twice"
+    rig.do(client, fire(b"k", 4))
+    assert client.state(number) is Outcome.COMPLETED
+    assert rig.arena.count("commands_skipped") == 5
+
+
+def test_numbers_go_on_after_a_restart() -> None:
+    rig = Rig()
+    client = rig.client()
+    rig.do(client, ON_K, fire(b"other"))
+    rig.restart()
+    assert rig.core.last_command(client.slot) == 2
+    slot = rig.core.open_client(client.incarnation, b"n" * 16, now_ns=rig.now_ns)
+    assert slot == client.slot, "the same incarnation has its old slot"
+    assert rig.core.find_session(b"n" * 16) == slot
+    assert rig.core.find_session(client.session) == -1, "its session was replaced"
+    rig.do(client, fire(b"k"))
+    assert client.state(1) is Outcome.COMPLETED
+
+
+def test_each_client_has_its_own_numbers() -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    rig.do(a, ON_K)
+    assert rig.do(b, ON_K) == 1
+    rig.do(b, cancel(1))
+    assert (a.state(1), b.state(1)) == (Outcome.NONE, Outcome.CANCELLED)
+
+
+# answers and outcomes are kept ----------------------------------------------------------------------------------------
+
+
+def outcomes_are_kept_until_acknowledged(rig: Rig) -> None:
+    client = rig.client()
+    rig.do(client, ON_K, fire(b"k"))
+    rig.core.acknowledge(client.slot, 0, 0, BUDGET)
+    number = rig.do(client, ON_K, fire(b"k", value=b"kept"))
+    assert client.state(number) is Outcome.COMPLETED
+    rig.core.acknowledge(client.slot, 1, 0, BUDGET)  # the first, and not this one
+    client.told.clear()
+    assert rig.core.unacknowledged(client.slot), "its record was freed when it was told"
+    client.hear(bytes(rig.core.report(client.slot, 0, 0, rig.now_ns)))
+    assert [told.value for told in client.told] == [b"kept"]
+    rig.restart()
+    client.told.clear()
+    rig.turn()
+    assert [told.value for told in client.told] == [b"kept"], "a restart forgot an outcome"
+    rig.acknowledge()
+    assert not rig.core.unacknowledged(client.slot)
+    assert rig.arena.in_use()["OPS"] == rig.arena.in_use()["BLOCKS"] - 1 == 0, "the ring alone holds the value"
+
+
+def test_outcomes_are_kept_until_acknowledged() -> None:
+    outcomes_are_kept_until_acknowledged(Rig())
+
+
+def test_C7_a_refusal_is_kept_until_acknowledged() -> None:
+    rig = Rig()
+    client = rig.client()
+    number = rig.do(client, Register((Key(b"k"), Key(b"k")), timeout_ns=MS))
+    client.answers.clear()
+    rig.restart()
+    rig.turn()
+    assert [(answer.command, answer.code) for answer in client.answers] == [(number, ErrorCode.INVALID_KEY)]
+    rig.acknowledge()
+    header = unpack(ReportHeader, memoryview(bytes(rig.core.report(client.slot, 0, 0, rig.now_ns))))
+    assert header.answers == 0
+
+
+def test_with_too_many_answers_unacknowledged_the_next_is_not_applied() -> None:
+    rig = Rig(quota_answers=4)
+    client = rig.client()
+    rig.do(client, *(fire(b"k", wait=True) for _ in range(4)))
+    client.issue(fire(b"k", wait=True))
+    frame = client.frame()
+    assert send(rig, client, frame) == rig.module.EXPECTED
+    assert rig.core.last_command(client.slot) == 4
+    rig.acknowledge(client)
+    assert send(rig, client, frame) == rig.module.APPLIED
+    assert [answer.command for answer in client.answers] == [1, 2, 3, 4, 5]
+
+
+def test_H8_acknowledgements_ride_in_every_frame_and_free_a_full_client() -> None:
+    rig = Rig(quota_answers=4)
+    client = rig.client()
+    rig.do(client, *(fire(b"k", wait=True) for _ in range(4)))
+    client.acknowledge()
+    client.issue(fire(b"k", wait=True))
+    assert send(rig, client, client.frame()) == rig.module.APPLIED
+
+
+def test_C7_at_hello_a_client_hears_which_of_its_waits_are_unknown() -> None:
+    rig = Rig()
+    client = rig.client()
+    pending = rig.do(client, ON_K)
+    settled = rig.do(client, Register((Key(b"j"),), timeout_ns=MS))
+    refused = rig.do(client, Register((), timeout_ns=MS))
+    rig.turn(rig.now_ns + 2 * MS)
+    assert rig.core.unknown_waits(client.slot, [pending, settled, refused, 99]) == [refused, 99]
+
+
+# bad commands ---------------------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[Command, ErrorCode]] = {
+    "no keys": (Register((), timeout_ns=MS), ErrorCode.INVALID_KEY),
+    "an empty key": (Register((Key(b""),), timeout_ns=MS), ErrorCode.INVALID_KEY),
+    "the same key twice": (Register((Key(b"k"), Key(b"j"), Key(b"k", 5)), timeout_ns=MS), ErrorCode.INVALID_KEY),
+    "too many keys": (
+        Register(tuple(Key(b"%d" % n) for n in range(KEYS_MAX + 1)), timeout_ns=MS),
+        ErrorCode.TOO_MANY_KEYS,
+    ),
+    "at least none": (Register((Key(b"k"),), timeout_ns=MS, needed=0), ErrorCode.INVALID_CONDITION),
+    "at least two of one": (Register((Key(b"k"),), timeout_ns=MS, needed=2), ErrorCode.INVALID_CONDITION),
+    "a total of nothing": (
+        Register((Key(b"k"),), timeout_ns=MS, condition=Condition.TOTAL, total=0),
+        ErrorCode.INVALID_CONDITION,
+    ),
+    "a watermark under total": (
+        Register((Key(b"k", 3),), timeout_ns=MS, condition=Condition.TOTAL, total=4),
+        ErrorCode.INVALID_CONDITION,
+    ),
+    "eleven years": (Register((Key(b"k"),), timeout_ns=TIMEOUT_NS_MAX + 1), ErrorCode.TIMEOUT_OUT_OF_RANGE),
+    "a payload too large": (
+        Register((Key(b"k"),), timeout_ns=MS, payload=bytes(PAYLOAD_SIZE_MAX + 1)),
+        ErrorCode.PAYLOAD_TOO_LARGE,
+    ),
+    "a value too large": (fire(b"k", value=bytes(PAYLOAD_SIZE_MAX + 1)), ErrorCode.PAYLOAD_TOO_LARGE),
+    "an empty key fired": (fire(b""), ErrorCode.INVALID_KEY),
+    "a limit of nothing": (fire(b"k", limit=0), ErrorCode.INVALID_VALUE),
+    "eleven years later": (reschedule(1, TIMEOUT_NS_MAX + 1), ErrorCode.TIMEOUT_OUT_OF_RANGE),
+    "an unknown id": (OperationAct(CommandKind.CANCEL_ID, id=b"?" * 16), ErrorCode.UNKNOWN_OPERATION),
+    "a group's work": (OperationAct(CommandKind.GROUP_ACK, 1), ErrorCode.NOT_SUPPORTED),
+    "a group's orphan": (OperationAct(CommandKind.SET_ORPHANS, 1, orphans=Orphans.GROUP), ErrorCode.NOT_SUPPORTED),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_bad_command_is_refused_takes_its_number_and_does_nothing(name: str) -> None:
+    command, code = REFUSED[name]
+    rig = Rig(blocks=2048, quota_bytes=1 << 20)
+    client = rig.client()
+    rig.do(client, ON_K)
+    in_use = rig.arena.in_use() | {"ANSWERS": 1}
+    newest = rig.core.newest
+    number = rig.do(client, command)
+    assert [(answer.command, answer.code) for answer in client.answers] == [(number, code)]
+    assert rig.core.last_command(client.slot) == number
+    assert (rig.arena.in_use(), rig.core.newest) == (in_use, newest), "something was half done"
+    assert rig.arena.count("rejected", 0) == 1
+    rig.do(client, fire(b"k"))
+    assert client.state(1) is Outcome.COMPLETED
+    rig.check()
+
+
+def test_what_is_legal_at_its_limits_is_taken() -> None:
+    rig = Rig(nodes=256, blocks=4096, quota_bytes=1 << 20)
+    client = rig.client()
+    keys = tuple(Key(bytes([n]) * 255) for n in range(KEYS_MAX))
+    most = rig.do(client, Register(keys, timeout_ns=TIMEOUT_NS_MAX, needed=KEYS_MAX, payload=bytes(PAYLOAD_SIZE_MAX)))
+    rig.do(
+        client, *(fire(key.name, value=bytes(PAYLOAD_SIZE_MAX)) for key in keys[:2]), *(fire(k.name) for k in keys[2:])
+    )
+    told = client.outcome(most)
+    assert told is not None
+    assert (told.state, told.satisfied, told.settled_key) == (Outcome.COMPLETED, (1 << KEYS_MAX) - 1, KEYS_MAX)
+    rig.check()
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    ({"capacity": 16, "quota_operations": 16}, {"nodes": 8}, {"keys": 4}, {"blocks": 6}),
+    ids=("operations", "watchers", "keys", "blocks"),
+)
+def test_a_full_arena_is_said_and_nothing_is_half_done(knobs: dict[str, Any]) -> None:
+    rig = Rig(**{"capacity": 32, "quota_operations": 32, **knobs})
+    client = rig.client()
+    wanted = [Register((Key(b"%d" % n), Key(b"%d" % -n)), timeout_ns=50 * MS, payload=bytes(200)) for n in range(1, 18)]
+    rig.do(client, *wanted)
+    codes = {answer.code for answer in client.answers}
+    assert codes == {ErrorCode.ARENA_FULL}, f"codes={codes}"
+    assert rig.arena.count("pending", 0) == len(wanted) - len(client.answers) > 0
+    rig.check()
+    rig.turn(rig.now_ns + 50 * MS)
+    rig.acknowledge()
+    assert not any(rig.arena.in_use().values()), rig.arena.in_use()
+    again = rig.do(client, wanted[0])
+    assert client.answer(again) is None, "the room was not given back"
+
+
+def test_a_full_pool_takes_from_the_rings_tail_before_it_refuses() -> None:
+    """H5: what the ring remembers is worth less than what somebody wants to say now."""
+    rig = Rig(blocks=16)
+    client = rig.client()
+    rig.do(client, *(fire(b"k", value=bytes(400)) for _ in range(12)))
+    assert not client.answers
+    assert rig.arena.header.tail > 1
+    number = rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, payload=bytes(1200)))
+    assert client.answer(number) is None
+    rig.check()
+
+
+def test_a_client_has_a_quota_of_operations_and_acknowledging_gives_it_back() -> None:
+    rig = Rig(quota_operations=3)
+    a, b = rig.client(), rig.client()
+    rig.do(a, *(ON_K for _ in range(4)))
+    assert [(answer.command, answer.code) for answer in a.answers] == [(4, ErrorCode.QUOTA_EXCEEDED)]
+    assert b.answer(rig.do(b, ON_K)) is None, "another's quota is its own"
+    rig.turn(rig.now_ns + 50 * MS)
+    number = rig.do(a, ON_K)
+    assert a.answer(number) is not None, "settled but unacknowledged ones count"
+    rig.acknowledge()
+    assert a.answer(rig.do(a, ON_K)) is None
+
+
+def test_a_client_has_a_quota_of_watermarks_for_new_keys_alone() -> None:
+    rig = Rig(quota_watermarks=2)
+    client = rig.client()
+    rig.do(client, advance(b"p0", 1), advance(b"p1", 1), advance(b"p2", 1), advance(b"p0", 2))
+    assert [(answer.command, answer.code) for answer in client.answers] == [(3, ErrorCode.QUOTA_EXCEEDED)]
+    rig.check()
+
+
+def test_a_value_beyond_its_receivers_quota_is_dropped_and_said() -> None:
+    rig = Rig(blocks=256, quota_bytes=1000)
+    a, b = rig.client(), rig.client()
+    first, second = rig.do(a, ON_K), rig.do(a, ON_K) + 0
+    rig.do(b, fire(b"k", value=bytes(800)))
+    assert [a.state(first), a.state(second)] == [Outcome.COMPLETED, Outcome.COMPLETED]
+    assert sorted(len(told.value) for told in a.told) == [0, 800]
+    assert rig.arena.count("values_dropped", 0) == 1
+    rig.check()
+
+
+# bad frames -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_cut_anywhere_is_malformed_and_the_daemon_goes_on() -> None:
+    rig = Rig()
+    client, other = rig.client(), rig.client()
+    rig.do(other, ON_K)
+    commands: list[tuple[int, Command]] = [
+        (1, Register((Key(b"k"), Key(b"j", 5)), timeout_ns=MS, payload=b"p" * 9, id=b"i" * 16)),
+        (2, fire(b"k", value=b"v")),
+    ]
+    whole = client.frame(commands)
+    client.issued = 2
+    for size in range(size_of(CommandHeader), len(whole)):
+        assert send(rig, client, whole[:size]) == rig.module.MALFORMED, f"cut at {size} of {len(whole)}"
+        assert rig.core.last_command(client.slot) <= 1
+        rig.check()
+    assert send(rig, client, whole) == rig.module.APPLIED
+    assert other.state(1) is Outcome.COMPLETED
+
+
+def test_random_bytes_harm_nobody() -> None:
+    choose = random.Random(4)
+    rig = Rig()
+    client, other = rig.client(), rig.client()
+    rig.do(other, ON_K)
+    head = client.frame([])
+    for _ in range(3000):
+        count = struct_of(CommandHeader).pack(*unpack(CommandHeader, head)._replace(count=choose.randrange(1, 4)))
+        size = choose.randrange(120)
+        body = bytearray(choose.randbytes(size))
+        if body and choose.random() < 0.8:
+            body[0] = choose.randrange(15)  # a kind of command
+        if len(body) > 8 and choose.random() < 0.8:
+            body[4:8] = len(body).to_bytes(4, "little")
+            body[1] = 0
+        first = (rig.core.last_command(client.slot) + 1).to_bytes(8, "little")
+        frame = count[:32] + first + count[40:] + bytes(body)
+        rig.core.begin_turn(rig.now_ns)
+        assert rig.apply(client, frame) in (rig.module.APPLIED, rig.module.MALFORMED, rig.module.EXPECTED)
+        answers = rig.core.last_command(client.slot)
+        rig.core.acknowledge(client.slot, 1 << 40, answers, BUDGET)
+        rig.core.end_turn(rig.now_ns)
+    rig.check()
+    assert rig.arena.record(Region.CLIENTS, other.slot).last_command == 1
+
+
+def test_what_a_command_names_must_exist() -> None:
+    rig = Rig()
+    client = rig.client()
+    client.issue(Register((Key(b"k"),), timeout_ns=MS, purgatory=9))
+    assert send(rig, client, client.frame()) == rig.module.MALFORMED
+    assert Memory(rig.memory).in_use()["OPS"] == 0
+
+
+def test_long_keys_of_the_ring_are_given_back_as_well() -> None:
+    rig = Rig(blocks=16)
+    client = rig.client()
+    rig.do(
+        client,
+        *(fire(b"a key of more than 48 bytes, so that the ring has a block of its own for %d" % n) for n in range(40)),
+    )
+    assert not client.answers, "the ring's own keys filled the pool, and nobody could fire any more"
+    assert client.answer(rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, payload=bytes(1200)))) is None
+    rig.check()

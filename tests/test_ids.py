@@ -1,0 +1,148 @@
+"""Ids make registrations idempotent within their purgatory, also for a time after the operation has settled."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import MS, Client, Rig, S, fire
+from model import Key, OperationAct, Register
+from timerd_shm.errors import ErrorCode
+from timerd_shm.layout import Outcome
+from timerd_shm.limits import SETTLED_IDS_KEPT_NS
+from timerd_shm.wire import CommandKind
+
+ID, OTHER_ID = bytes(range(16)), bytes(range(1, 17))
+KEYS = (Key(b"session/9"),)
+
+
+def arm(id: bytes = ID, if_exists: str = "error", *, timeout_ns: int = 900 * S, purgatory: int = 0) -> Register:
+    return Register(KEYS, timeout_ns=timeout_ns, id=id, if_exists=if_exists, purgatory=purgatory)
+
+
+def by_id(kind: CommandKind, id: bytes = ID, *, timeout_ns: int = 900 * S, purgatory: int = 0) -> OperationAct:
+    return OperationAct(kind, id=id, timeout_ns=timeout_ns, purgatory=purgatory, wants_answer=True)
+
+
+def code(client: Client, command: int) -> int | None:
+    answer = client.answer(command)
+    return answer.code if answer else None
+
+
+@pytest.mark.parametrize("if_exists", ("error", "keep"))
+def test_an_id_that_exists_is_refused_and_the_op_and_its_deadline_stay(if_exists: str) -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    first = rig.do(a, arm(timeout_ns=10 * MS))
+    assert code(b, rig.do(b, arm(if_exists=if_exists))) == ErrorCode.OPERATION_EXISTS
+    assert code(a, rig.do(a, arm(if_exists=if_exists))) == ErrorCode.OPERATION_EXISTS
+    assert rig.arena.count("pending", 0) == 1
+    rig.turn(rig.now_ns + 10 * MS)
+    assert a.state(first) is Outcome.EXPIRED
+    rig.check()
+
+
+def test_replacing_cancels_the_old_op_and_tells_its_owner() -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    old = rig.do(a, arm(timeout_ns=10 * MS))
+    new = rig.do(b, arm(if_exists="replace"))
+    assert (a.state(old), b.state(new)) == (Outcome.CANCELLED, Outcome.NONE)
+    newer = rig.do(b, arm(if_exists="replace", timeout_ns=20 * MS))
+    assert (b.state(new), b.state(newer)) == (Outcome.CANCELLED, Outcome.NONE)
+    rig.turn(rig.now_ns + 20 * MS)
+    assert b.state(newer) is Outcome.EXPIRED
+    rig.check()
+
+
+@pytest.mark.parametrize("settled_by", ("fire", "deadline", "cancel"))
+def test_a_settled_id_is_remembered_and_may_be_replaced(settled_by: str) -> None:
+    rig = Rig()
+    client = rig.client()
+    rig.do(client, arm(timeout_ns=10 * MS))
+    if settled_by == "fire":
+        rig.do(client, fire(b"session/9"))
+    elif settled_by == "cancel":
+        rig.do(client, by_id(CommandKind.CANCEL_ID))
+    else:
+        rig.turn(rig.now_ns + 10 * MS)
+    assert len(client.told) == 1
+    rig.acknowledge()
+    rig.restart()
+    assert code(client, rig.do(client, arm())) == ErrorCode.OPERATION_EXISTS
+    assert code(client, rig.do(client, arm(OTHER_ID))) is None
+    again = rig.do(client, arm(if_exists="replace"))
+    assert (code(client, again), client.state(again)) == (None, Outcome.NONE)
+    rig.check()
+
+
+def test_an_id_is_forgotten_after_its_time_and_the_window_says_so() -> None:
+    rig = Rig()
+    client = rig.client()
+    rig.do(client, arm(timeout_ns=10 * MS))
+    rig.turn(rig.now_ns + 10 * MS)
+    settled_ns = rig.now_ns
+    for _ in range(3):
+        rig.turn(rig.now_ns + SETTLED_IDS_KEPT_NS // 2)
+    assert rig.arena.header.ids_floor_ns >= settled_ns
+    assert rig.arena.count("ids_forgotten") == 1
+    late = Register(KEYS, timeout_ns=900 * S, id=OTHER_ID, registered_ns=settled_ns - MS)
+    assert code(client, rig.do(client, late)) == ErrorCode.TOO_OLD_TO_TELL, "it may have settled before the window"
+    assert code(client, rig.do(client, arm())) is None
+    rig.check()
+
+
+def test_remembered_ids_are_bounded_and_the_oldest_goes_first() -> None:
+    rig = Rig(capacity=32, ids=8, quota_operations=32)
+    client = rig.client()
+    for number in range(20):
+        rig.do(client, arm(bytes([number]) * 16, timeout_ns=0), now_ns=rig.now_ns + MS)
+        rig.acknowledge()
+    assert not client.answers, "a settled id takes no record from a new one"
+    assert rig.arena.in_use()["IDS"] <= 8
+    assert code(client, rig.do(client, arm(bytes([19]) * 16))) == ErrorCode.OPERATION_EXISTS
+    assert code(client, rig.do(client, arm(bytes([0]) * 16))) is None
+    rig.check()
+
+
+def test_any_client_reschedules_and_cancels_by_id() -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    number = rig.do(a, arm(timeout_ns=10 * MS))
+    assert code(b, rig.do(b, by_id(CommandKind.RESCHEDULE_ID, timeout_ns=50 * MS))) == ErrorCode.NONE
+    rig.turn(rig.now_ns + 20 * MS)
+    assert a.state(number) is Outcome.NONE
+    done = rig.do(b, by_id(CommandKind.CANCEL_ID))
+    answer = b.answer(done)
+    assert answer is not None and (answer.code, answer.value) == (ErrorCode.NONE, 1)
+    assert a.state(number) is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("kind", (CommandKind.CANCEL_ID, CommandKind.RESCHEDULE_ID))
+def test_an_id_that_is_unknown_or_has_settled_is_an_unknown_operation(kind: CommandKind) -> None:
+    rig = Rig()
+    client = rig.client()
+    assert code(client, rig.do(client, by_id(kind))) == ErrorCode.UNKNOWN_OPERATION
+    rig.do(client, arm(timeout_ns=0))
+    assert code(client, rig.do(client, by_id(kind))) == ErrorCode.UNKNOWN_OPERATION
+
+
+def test_ids_of_purgatories_are_apart() -> None:
+    rig = Rig()
+    other = rig.core.purgatory(b"other")
+    client = rig.client()
+    rig.do(client, arm())
+    assert code(client, rig.do(client, arm(purgatory=other))) is None
+    assert code(client, rig.do(client, by_id(CommandKind.CANCEL_ID, purgatory=other))) == ErrorCode.NONE
+    assert rig.arena.count("pending", 0) == 1
+
+
+def test_a_refused_replacement_leaves_the_old_op_as_it_was() -> None:
+    rig = Rig(quota_operations=1)
+    client = rig.client()
+    old = rig.do(client, arm())
+    refused = rig.do(client, arm(if_exists="replace"))
+    assert code(client, refused) == ErrorCode.QUOTA_EXCEEDED
+    too_old = rig.do(rig.client(), Register(KEYS, id=ID, if_exists="replace", mark_of_other_arena=True, timeout_ns=S))
+    assert too_old == 1
+    assert client.state(old) is Outcome.NONE
+    rig.check()

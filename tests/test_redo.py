@@ -1,0 +1,351 @@
+"""Rule 2: an arena that is cut off at any ordering point of any mutation recovers to before it or after it.
+
+Each situation is played once on the build for tests, which keeps a copy of the arena after each ordering point. A new
+core attaches to each copy: `check()` must find nothing, the truth must be that of before or of after, and sending the
+same again must end where it would have ended without the crash. Recovery is cut off at each of its points as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harness import BUDGET, MS, Client, Rig, advance, cancel, cancel_for_key, fail, fire, forget, reschedule
+from model import Command, Key, Mark, OperationAct, Register
+from timerd_shm.layout import Condition, Orphans, Region
+from timerd_shm.wire import CommandKind
+from truth import truth
+
+core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
+
+POINTS_MAX = 20_000
+LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
+ID = bytes(range(16))
+HOUR = 3_600_000 * MS
+
+Act = Callable[[Rig], None]
+Situation = Callable[[Rig], Act]
+
+
+def situation(*commands: Command, before: tuple[Command, ...] = (), others: tuple[Command, ...] = ()) -> Situation:
+    """A client issues `commands`, each in a frame of its own, after `before`, and after `others` of another."""
+
+    def prepare(rig: Rig) -> Act:
+        a, b = rig.client(), rig.client()
+        if before:
+            rig.do(a, *before)
+        if others:
+            rig.do(b, *others)
+        frames = [a.frame([(a.issue(command), command)]) for command in commands]
+
+        def act(rig: Rig) -> None:
+            turn(rig, a, *frames)
+
+        return act
+
+    return prepare
+
+
+def turn(rig: Rig, client: Client, *frames: bytes) -> None:
+    """A turn on any core, with frames and without the wheel."""
+    rig.core.begin_turn(rig.now_ns)
+    while rig.core.resume(rig.now_ns, BUDGET):
+        pass
+    for frame in frames:
+        assert rig.apply(client, frame) == rig.module.APPLIED
+    rig.core.end_turn(rig.now_ns)
+
+
+def watch(*keys: bytes, needed: int = 1, target: int | None = None, timeout_ns: int = HOUR, **more: object) -> Register:
+    return Register(tuple(Key(key, target) for key in keys), timeout_ns=timeout_ns, needed=needed, **more)  # type: ignore[arg-type]
+
+
+def wheel(*registrations: Register, after_ns: int) -> Situation:
+    """The wheel moves and expires them."""
+
+    def prepare(rig: Rig) -> Act:
+        rig.do(rig.client(), *registrations)
+        now_ns = rig.now_ns + after_ns
+
+        def act(rig: Rig) -> None:
+            rig.core.begin_turn(now_ns)
+            while rig.core.resume(now_ns, BUDGET) or rig.core.advance(now_ns, BUDGET):
+                pass
+            rig.core.end_turn(now_ns)
+
+        return act
+
+    return prepare
+
+
+def acknowledge(count: int) -> Situation:
+    def prepare(rig: Rig) -> Act:
+        a = rig.client()
+        rig.do(a, *(watch(b"k", wants_answer=True) for _ in range(count)), fire(b"k", value=b"v" * 300))
+        outcome, answer = a.told[-1].number, a.answers[-1].command
+
+        def act(rig: Rig) -> None:
+            rig.core.begin_turn(rig.now_ns)
+            left = rig.core.acknowledge(a.slot, outcome, answer, BUDGET)
+            while left:
+                left = rig.core.resume(rig.now_ns, BUDGET)
+            rig.core.end_turn(rig.now_ns)
+
+        return act
+
+    return prepare
+
+
+def close(orphans: Orphans) -> Situation:
+    def prepare(rig: Rig) -> Act:
+        a = rig.client(orphans)
+        rig.do(a, watch(b"done"), *(watch(b"k", LONG, needed=2, id=bytes([n]) * 16) for n in range(3)), fire(b"done"))
+
+        def act(rig: Rig) -> None:
+            rig.core.begin_turn(rig.now_ns)
+            if a.slot in rig.core.live_slots():
+                rig.core.close_client(a.slot, rig.now_ns)
+            while rig.core.resume(rig.now_ns, BUDGET):
+                pass
+            rig.core.end_turn(rig.now_ns)
+
+        return act
+
+    return prepare
+
+
+def open_client(rig: Rig) -> Act:
+    def act(rig: Rig) -> None:
+        rig.core.open_client(b"i" * 16, b"s" * 16, name=b"newcomer", pid=7, now_ns=rig.now_ns)
+
+    return act
+
+
+def open_again(rig: Rig) -> Act:
+    """The same client says hello again: its session is replaced."""
+    rig.core.open_client(b"i" * 16, b"s" * 16, now_ns=rig.now_ns)
+
+    def act(rig: Rig) -> None:
+        rig.core.open_client(b"i" * 16, b"t" * 16, now_ns=rig.now_ns)
+
+    return act
+
+
+def new_purgatory(rig: Rig) -> Act:
+    def act(rig: Rig) -> None:
+        rig.core.purgatory(b"fetch")
+
+    return act
+
+
+def full_ring(value: bytes) -> tuple[Command, ...]:
+    return tuple(fire(LONG if n % 3 else b"e", value=value) for n in range(20))
+
+
+WATCHERS = (
+    watch(b"k"),
+    watch(b"k", b"l", needed=2),
+    watch(b"l", b"k"),
+    watch(b"k", condition=Condition.TOTAL, total=5),
+    watch(b"k", condition=Condition.TOTAL, total=500),
+    watch(b"k", b"w", condition=Condition.ALL_SETTLED),
+    watch(b"k", payload=b"p" * 500, id=ID),
+    watch(b"other"),
+)
+OFFSETS = tuple(watch(b"p", target=target) for target in (5, 3, 9, 4, 20, 5))
+TOTALS = tuple(watch(b"k", condition=Condition.TOTAL, total=total) for total in (10, 20, 30))
+START = Mark(0, 0)
+
+SITUATIONS: dict[str, Situation] = {
+    "register": situation(watch(b"k")),
+    "register: keys, payload, id": situation(watch(b"k", b"l", LONG, payload=b"p" * 400, id=ID, wants_answer=True)),
+    "register: known keys": situation(watch(b"k", b"l"), before=WATCHERS),
+    "register: no deadline": situation(Register((Key(b"k"),))),
+    "register: timeout 0": situation(watch(b"k", timeout_ns=0)),
+    "register: watermark reached": situation(watch(b"p", target=7, payload=b"p" * 200), before=(advance(b"p", 9),)),
+    "register: watermark of one key": situation(
+        Register((Key(b"p", 7), Key(b"k")), timeout_ns=HOUR, needed=2), before=(advance(b"p", 9),)
+    ),
+    "register: overtaken": situation(watch(b"k", mark=START), others=(fire(b"k", value=b"v" * 300),)),
+    "register: overtaken twice, total": situation(
+        watch(b"k", condition=Condition.TOTAL, total=8, mark=START), others=(fire(b"k", 3), fire(b"k", 4))
+    ),
+    "register: overtaken by a limited event": situation(
+        *(watch(b"k", mark=START) for _ in range(3)), others=(fire(b"k", limit=2),)
+    ),
+    "register: overtaken by fail": situation(watch(b"k", mark=START), others=(fail(b"k", 6, value=b"gone"),)),
+    "register: too old": situation(watch(b"e", mark=START), others=full_ring(b"")),
+    "register: refused": situation(watch(b"k", b"k")),
+    "register: id exists": situation(watch(b"l", id=ID), before=WATCHERS),
+    "register: id kept": situation(watch(b"l", id=ID, if_exists="keep"), before=WATCHERS),
+    "register: id replaced": situation(watch(b"l", id=ID, if_exists="replace"), before=WATCHERS),
+    "register: settled id replaced": situation(
+        watch(b"l", id=ID, if_exists="replace"), before=(watch(b"k", id=ID), fire(b"k"))
+    ),
+    "fire: nobody": situation(fire(b"nobody", wait=True)),
+    "fire: one": situation(fire(b"k", value=b"v" * 300), before=(watch(b"k", payload=b"p" * 300),)),
+    "fire: every condition": situation(fire(b"k", 5, value=b"v", wait=True), before=WATCHERS),
+    "fire: long key": situation(fire(LONG, value=b"v"), before=(watch(LONG), watch(LONG, b"k", needed=2))),
+    "fire: totals": situation(fire(b"k", 10), fire(b"k", 10), fire(b"k", 10), before=TOTALS),
+    "fire: limited": situation(fire(b"k", 5, limit=2, wait=True), before=WATCHERS),
+    "fire: limited, some left": situation(fire(b"k", 5, limit=9), before=WATCHERS),
+    "fire: the ring evicts": situation(fire(b"k", value=b"new" * 99), before=(*full_ring(b"old" * 99), *WATCHERS)),
+    "fire: twelve watchers": situation(fire(b"k", value=b"v"), before=tuple(watch(b"k", b"l") for _ in range(12))),
+    "advance: new": situation(advance(b"p", 7)),
+    "advance: some": situation(advance(b"p", 5, value=b"v" * 200, wait=True), before=OFFSETS),
+    "advance: higher and lower": situation(advance(b"p", 4), advance(b"p", 2), advance(b"p", 9), before=OFFSETS),
+    "fail: events": situation(fail(b"k", 6, value=b"not leader", wait=True), before=WATCHERS),
+    "fail: watermarks": situation(fail(b"p", 6), before=OFFSETS),
+    "fail: totals": situation(fail(b"k", 6), before=TOTALS),
+    "cancel_for_key": situation(cancel_for_key(b"k", wait=True), before=WATCHERS),
+    "cancel_for_key: watermarks": situation(cancel_for_key(b"p"), before=OFFSETS),
+    "forget": situation(forget(b"p"), before=(advance(b"p", 2), *OFFSETS)),
+    "forget: the last of its key": situation(forget(LONG, wait=True), before=(advance(LONG, 2),)),
+    "cancel": situation(cancel(2), before=WATCHERS),
+    "cancel: id and payload": situation(cancel(7, wait=True), before=WATCHERS),
+    "cancel: settled": situation(cancel(1, wait=True), before=(watch(b"k"), fire(b"k"))),
+    "cancel by id": situation(OperationAct(CommandKind.CANCEL_ID, id=ID, wants_answer=True), before=WATCHERS),
+    "cancel by id: unknown": situation(OperationAct(CommandKind.CANCEL_ID, id=ID)),
+    "reschedule": situation(reschedule(1, 5 * MS, wait=True), before=WATCHERS),
+    "reschedule by id": situation(OperationAct(CommandKind.RESCHEDULE_ID, id=ID, timeout_ns=9 * MS), before=WATCHERS),
+    "set orphans": situation(
+        OperationAct(CommandKind.SET_ORPHANS, 1, orphans=Orphans.KEEP, wants_answer=True), before=WATCHERS
+    ),
+    "expire: one": wheel(watch(b"k", LONG, needed=2, timeout_ns=5 * MS, id=ID), after_ns=6 * MS),
+    "expire: many in one tick": wheel(*(watch(b"k", timeout_ns=70 * MS) for _ in range(6)), after_ns=70 * MS),
+    "expire: several ticks": wheel(*(watch(b"k", timeout_ns=n * 40 * MS) for n in range(5)), after_ns=500 * MS),
+    "acknowledge: one": acknowledge(1),
+    "acknowledge: many": acknowledge(6),
+    "open a client": open_client,
+    "open a client again": open_again,
+    "close a client: cancel": close(Orphans.CANCEL),
+    "close a client: keep": close(Orphans.KEEP),
+    "a new purgatory": new_purgatory,
+}
+# These are series of transactions: what lies between them is neither before nor after, and finished by what comes next.
+SERIES = {
+    "register: overtaken by a limited event",
+    "fire: totals",
+    "fire: the ring evicts",
+    "advance: higher and lower",
+    "expire: many in one tick",
+    "expire: several ticks",
+    "acknowledge: one",
+    "acknowledge: many",
+    "close a client: cancel",
+    "close a client: keep",
+}
+
+
+def record(rig: Rig, act: Act) -> list[bytes]:
+    """The distinct arenas that a crash would leave while `act` runs."""
+    core_faults.record(POINTS_MAX)
+    try:
+        act(rig)
+    finally:
+        copies = core_faults.snapshots()
+    assert len(copies) < POINTS_MAX, f"more than {POINTS_MAX} ordering points"
+    return list(dict.fromkeys(copies))
+
+
+def recovers_from_a_crash_at_every_point(name: str) -> int:
+    """Play a situation; the number of points."""
+    rig = Rig(core=core_faults)
+    act = SITUATIONS[name](rig)
+    before = truth(rig.memory)
+    copies = record(rig, act)
+    after = truth(rig.memory)
+    assert copies, f"{name}: truth changed without an ordering point, by bare stores"
+    rig.check()
+    for point, copy in enumerate(copies):
+        again = rig.clone(copy)
+        where = f"{name}, point {point} of {len(copies)}"
+        assert not (found := check_of(again)), f"{where}: {found}"
+        while again.core.resume(again.now_ns, BUDGET):
+            pass
+        found_truth = truth(again.memory)
+        if name not in SERIES:
+            assert found_truth in (before, after), (
+                f"{where}: {differences(found_truth, after)} and {differences(found_truth, before)}"
+            )
+        act(again)
+        assert truth(again.memory) == after, f"{where}, sent again: {differences(truth(again.memory), after)}"
+        assert not (found := check_of(again)), f"{where}, sent again: {found}"
+        again.core.release()
+    return len(copies)
+
+
+def check_of(rig: Rig) -> list[str]:
+    try:
+        rig.check()
+    except AssertionError as error:
+        return str(error).splitlines()
+    return []
+
+
+def differences(found: dict[str, object], wanted: dict[str, object]) -> str:
+    return "; ".join(f"{part}: {found[part]} != {wanted[part]}" for part in wanted if found[part] != wanted[part])
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_crash_at_any_ordering_point_leaves_before_or_after(name: str) -> None:
+    points = recovers_from_a_crash_at_every_point(name)
+    print(f"{name}: {points} points")
+
+
+def test_more_than_two_hundred_ordering_points_are_covered() -> None:
+    points = {}
+    for name, prepare in SITUATIONS.items():
+        rig = Rig(core=core_faults)
+        points[name] = len(record(rig, prepare(rig)))
+    print(f"{sum(points.values())} distinct ordering points in {len(points)} situations")
+    assert sum(points.values()) > 200, points
+
+
+@pytest.mark.parametrize(
+    "name", ("fire: every condition", "fire: totals", "advance: some", "register: id replaced", "expire: one")
+)
+def test_recovery_may_be_cut_off_as_well(name: str) -> None:
+    rig = Rig(core=core_faults)
+    copies = record(rig, SITUATIONS[name](rig))
+    done: set[bytes] = set()  # arenas that an earlier recovery went through as well
+    for copy in copies:
+        recovered = None
+
+        def recover(rig: Rig, copy: bytes = copy) -> None:
+            nonlocal recovered
+            recovered = rig.clone(copy)
+            while recovered.core.resume(recovered.now_ns, BUDGET):
+                pass
+
+        cut = record(rig, recover)
+        assert recovered is not None
+        wanted = truth(recovered.memory)
+        for second in set(cut) - done:
+            done.add(second)
+            again = rig.clone(second)
+            while again.core.resume(again.now_ns, BUDGET):
+                pass
+            assert truth(again.memory) == wanted, f"{name}: {differences(truth(again.memory), wanted)}"
+            again.check()
+    print(f"{name}: {len(done)} points of recovery")
+
+
+def test_attaching_says_what_it_finished() -> None:
+    rig = Rig(core=core_faults)
+    copies = record(rig, SITUATIONS["fire: one"](rig))
+    replayed = [rig.clone(copy).core.redo_replayed for copy in copies]
+    assert any(replayed), "no crash was inside of a transaction"
+    assert rig.clone(bytes(rig.memory)).core.redo_replayed == 0
+
+
+def test_attaching_to_a_sound_arena_changes_no_truth() -> None:
+    rig = Rig(core=core_faults)
+    a = rig.client()
+    rig.do(a, *WATCHERS, *OFFSETS, advance(b"p", 4), fire(b"l", value=b"v" * 300), fire(b"k", 2, limit=1))
+    again = rig.clone(bytes(rig.memory))
+    assert truth(again.memory) == truth(rig.memory)
+    assert again.arena.in_use() == rig.arena.in_use()
+    assert again.arena.region(Region.OPS).in_use == again.arena.count("pending", 0) + len(a.told)
+    again.check()

@@ -1,0 +1,208 @@
+"""Rule 8: the work of a turn is bounded in records touched, whatever one command, one death or one tick asks for."""
+
+from __future__ import annotations
+
+from harness import BUDGET, MS, START_NS, Client, Rig, fire
+from model import Key, KeyAct, Register
+from timerd_shm.layout import Orphans, Outcome, Region
+from timerd_shm.wire import CommandKind
+
+MANY = 20_000
+TURN_BUDGET = 1_000
+SLACK = 64  # records that a turn touches beside: the event, the client, a bucket
+CAPACITY = 49_152
+EVERY = Key(b"everybody's")
+
+
+def crowd(
+    rig: Rig, count: int = MANY, *, timeout_ns: int = 3_600_000 * MS, orphans: Orphans = Orphans.CANCEL
+) -> Client:
+    """A client with `count` operations on one key."""
+    client = rig.client(orphans)
+    for _ in range(count):
+        client.issue(Register((EVERY,), timeout_ns=timeout_ns))
+    rig.turn()
+    assert not client.told
+    return client
+
+
+def small_turn(rig: Rig, work: str, now_ns: int | None = None) -> tuple[bool, int]:
+    """One turn that resumes, or moves the wheel, within the budget: whether work is left, and the records touched."""
+    rig.now_ns = now_ns or rig.now_ns
+    rig.core.begin_turn(rig.now_ns)
+    more = getattr(rig.core, work)(rig.now_ns, TURN_BUDGET)
+    return more, rig.core.end_turn(rig.now_ns)
+
+
+def finish(rig: Rig, work: str) -> list[int]:
+    """Turns until nothing is left; the records touched in each."""
+    touched, more = [], True
+    while more:
+        more, records = small_turn(rig, work)
+        touched.append(records)
+        assert len(touched) <= 2 * MANY // TURN_BUDGET + 2, f"{len(touched)} turns and no end: {touched[-5:]}"
+    return touched
+
+
+def begin_event(rig: Rig, client: Client, command: KeyAct) -> int:
+    """Apply an event within the budget, in a turn of its own; the records touched."""
+    number = client.issue(command)
+    rig.core.begin_turn(rig.now_ns)
+    result = rig.core.apply(client.slot, client.frame(), rig.now_ns, TURN_BUDGET)
+    touched: int = rig.core.end_turn(rig.now_ns)
+    assert touched <= TURN_BUDGET + SLACK, f"the first part touched {touched} records"
+    assert result == rig.module.UNFINISHED, f"result={result}"
+    assert rig.core.last_command(client.slot) == number, "its number moves with its entry into the ring"
+    return touched
+
+
+def mass_fire_is_cut_into_turns(rig: Rig) -> None:
+    watchers, firer = crowd(rig), rig.client()
+    first = begin_event(rig, firer, KeyAct(CommandKind.FIRE, EVERY.name, value=b"v", wants_answer=True))
+    touched = finish(rig, "resume")
+    assert max(touched) <= TURN_BUDGET + SLACK, f"a turn touched {max(touched)} records"
+    assert first + sum(touched) >= MANY, "settling touches records"
+    assert rig.core.apply(firer.slot, firer.frame(), rig.now_ns, TURN_BUDGET) == rig.module.APPLIED
+    rig.turn()
+    assert [told.command for told in watchers.told] == list(range(1, MANY + 1)), "in order of registration"
+    assert {told.state for told in watchers.told} == {Outcome.COMPLETED}
+    assert [answer.value for answer in firer.answers] == [MANY]
+
+
+def test_mass_fire_is_cut_into_turns() -> None:
+    mass_fire_is_cut_into_turns(Rig(capacity=CAPACITY))
+
+
+def test_mass_death_is_cut_into_turns() -> None:
+    rig = Rig(capacity=CAPACITY)
+    client = crowd(rig)
+    rig.clients.remove(client)
+    rig.core.begin_turn(rig.now_ns)
+    rig.core.close_client(client.slot, rig.now_ns)
+    touched = rig.core.end_turn(rig.now_ns)
+    assert touched <= TURN_BUDGET + SLACK, f"close_client touched {touched} records"
+    touched = finish(rig, "resume")
+    assert max(touched) <= TURN_BUDGET + SLACK, f"a turn touched {max(touched)} records"
+    assert (rig.arena.count("pending", 0), rig.arena.count("watched", 0)) == (0, 0)
+    assert rig.arena.count("cancelled", 0) == rig.arena.count("orphans_cancelled") == MANY
+    assert rig.arena.in_use()["OPS"] == 0
+    rig.check()
+
+
+def test_mass_expiry_is_cut_into_turns() -> None:
+    rig = Rig(capacity=CAPACITY)
+    client = crowd(rig, timeout_ns=5_000 * MS)
+    rig.turn(START_NS + 4_999 * MS)
+    assert not client.told
+    rig.now_ns = START_NS + 5_000 * MS
+    touched = finish(rig, "advance")
+    assert max(touched) <= TURN_BUDGET + SLACK, f"a turn touched {max(touched)} records"
+    rig.turn()
+    assert sorted(told.command for told in client.told) == list(range(1, MANY + 1))
+    assert {(told.state, told.settled_ns - told.deadline_ns) for told in client.told} == {(Outcome.EXPIRED, 0)}
+
+
+def test_mass_acknowledgement_is_cut_into_turns() -> None:
+    rig = Rig(capacity=CAPACITY)
+    client = crowd(rig)
+    rig.do(rig.client(), fire(EVERY.name))
+    rig.core.begin_turn(rig.now_ns)
+    more = rig.core.acknowledge(client.slot, MANY, 0, TURN_BUDGET)
+    touched = [rig.core.end_turn(rig.now_ns)]
+    assert more
+    touched += finish(rig, "resume")
+    assert max(touched) <= TURN_BUDGET + SLACK, f"a turn touched {max(touched)} records"
+    assert rig.arena.in_use()["OPS"] == 0
+    assert rig.arena.record(Region.CLIENTS, client.slot).acknowledged == MANY
+
+
+def test_a_sweep_spreads_a_full_bucket_over_the_ticks_before_it() -> None:
+    """Section 8: no tick moves a large part of all operations, though they all lie in one coarse bucket."""
+    rig = Rig(capacity=CAPACITY)
+    client = rig.client()
+    for number in range(MANY):
+        client.issue(Register((EVERY,), timeout_ns=(64 * 200 + number % 64) * MS))
+    rig.turn()
+    worst = 0
+    for tick in range(1, 64 * 201):
+        rig.now_ns = START_NS + tick * MS
+        rig.core.begin_turn(rig.now_ns)
+        assert not rig.core.advance(rig.now_ns, BUDGET)
+        worst = max(worst, rig.core.end_turn(rig.now_ns))
+    rig.report()
+    assert len(client.told) == MANY
+    assert worst <= 2 * (MANY // 64) + SLACK, f"one tick touched {worst} records of {MANY}"
+
+
+def test_an_op_that_comes_due_between_the_parts_is_given_the_unfinished_event_first() -> None:
+    rig = Rig(capacity=CAPACITY)
+    crowd(rig, 5 * TURN_BUDGET)
+    late, firer = rig.client(), rig.client()
+    watching = rig.do(late, Register((EVERY,), timeout_ns=5 * MS))
+    both = rig.do(late, Register((EVERY, Key(b"other")), timeout_ns=5 * MS, needed=2))
+    elsewhere = rig.do(late, Register((Key(b"other"),), timeout_ns=5 * MS))
+    begin_event(rig, firer, KeyAct(CommandKind.FIRE, EVERY.name, value=b"v"))
+    rig.now_ns += 6 * MS
+    rig.core.begin_turn(rig.now_ns)
+    rig.core.advance(rig.now_ns, TURN_BUDGET)
+    rig.report()
+    rig.core.end_turn(rig.now_ns)
+    states = {number: late.outcome(number) for number in (watching, both, elsewhere)}
+    assert all(states.values()), f"not all have settled: {states}"
+    assert [(told.state, told.satisfied) for told in states.values() if told] == [
+        (Outcome.COMPLETED, 1),
+        (Outcome.EXPIRED, 1),
+        (Outcome.EXPIRED, 0),
+    ]
+    finish(rig, "resume")
+    rig.turn()
+    assert len(late.told) == 3
+    rig.check()
+
+
+def test_no_other_command_comes_between_the_parts() -> None:
+    rig = Rig(capacity=CAPACITY)
+    crowd(rig, 5 * TURN_BUDGET)
+    other, firer = rig.client(), rig.client()
+    begin_event(rig, firer, fire(EVERY.name))
+    other.issue(fire(b"next"))
+    newest = rig.core.newest
+    rig.core.begin_turn(rig.now_ns)
+    assert rig.core.apply(other.slot, other.frame(), rig.now_ns, TURN_BUDGET) == rig.module.UNFINISHED
+    rig.core.end_turn(rig.now_ns)
+    assert (rig.core.last_command(other.slot), rig.core.newest) == (0, newest)
+    finish(rig, "resume")
+    rig.turn()
+    assert rig.core.newest == newest + 1
+
+
+def test_a_kill_between_the_parts_loses_nothing() -> None:
+    rig = Rig(capacity=CAPACITY)
+    watchers, firer = crowd(rig, 5 * TURN_BUDGET), rig.client()
+    begin_event(rig, firer, KeyAct(CommandKind.FIRE, EVERY.name, wants_answer=True))
+    small_turn(rig, "resume")
+    rig.restart()
+    rig.turn()
+    assert [told.command for told in watchers.told] == list(range(1, 5 * TURN_BUDGET + 1))
+    assert [answer.value for answer in firer.answers] == [5 * TURN_BUDGET]
+    rig.check()
+
+
+def test_reports_are_bounded_and_complete() -> None:
+    rig = Rig(capacity=CAPACITY)
+    client = crowd(rig)
+    client.rig.core.begin_turn(rig.now_ns)
+    firer = rig.client()
+    firer.issue(fire(EVERY.name))
+    rig.apply(firer, firer.frame())
+    parts = 0
+    while rig.core.has_reports():
+        for slot, frame in rig.core.reports(rig.now_ns, 512):
+            if slot == client.slot:
+                told = len(client.told)
+                client.hear(bytes(frame))
+                assert len(client.told) - told <= 512
+                parts += 1
+    rig.core.end_turn(rig.now_ns)
+    assert len(client.told) == MANY
+    assert parts >= MANY // 512

@@ -1,0 +1,317 @@
+"""The timing wheel, through frames: late by less than a tick, never early, no tick for nothing (rules 3 and 11)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from harness import MS, START_NS, US, Rig, S, cancel, fire, reschedule
+from model import Key, Register
+from timerd.core import NEVER
+from timerd_shm.layout import LEVELS, SPAN, Outcome, Region
+from timerd_shm.limits import NO_DEADLINE, TIMEOUT_NS_MAX
+
+KEY = (Key(b"never fired"),)
+TICKS = (100 * US, MS)
+
+
+def expiry_tick(deadline_ns: int, tick_ns: int) -> int:
+    """The first tick that begins at the deadline or later."""
+    return -(-deadline_ns // tick_ns)
+
+
+def expire_at(rig: Rig, timeouts_ns: Sequence[int], steps: Sequence[int]) -> dict[int, int]:
+    """Register at rig.now_ns with these timeouts, take turns after these many ticks; timeout -> tick of its expiry."""
+    start_ns, tick_ns = rig.now_ns, rig.core.tick_ns
+    client = rig.client()
+    numbers = {client.issue(Register(KEY, timeout_ns=timeout)): timeout for timeout in timeouts_ns}
+    rig.turn()
+    for step in steps:
+        rig.turn((start_ns // tick_ns + step) * tick_ns)
+        rig.acknowledge(client)
+    rig.check()
+    return {numbers[told.command]: told.settled_ns // tick_ns - start_ns // tick_ns for told in client.told}
+
+
+# index arithmetic -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", range(0, 2 * SPAN + 3, 13))
+def test_every_deadline_of_three_spans_expires_in_its_tick_from_any_phase(phase: int) -> None:
+    """(now, deadline) exhaustively at level 0 and into level 1: registered at t, expired exactly at ceil(d / tick)."""
+    rig = Rig(capacity=1024, now_ns=START_NS + phase * MS)
+    timeouts = [ticks * MS for ticks in range(3 * SPAN)]
+    found = expire_at(rig, timeouts, range(1, 3 * SPAN))
+    assert found == {timeout: timeout // MS for timeout in timeouts}, f"phase={phase}"
+
+
+@pytest.mark.parametrize("level", range(1, LEVELS))
+def test_deadlines_around_the_edges_of_every_level(level: int) -> None:
+    """One tick before, on and after each edge of a bucket, of a span and of two spans; the clock stops at each."""
+    width = SPAN**level  # of a bucket, in ticks
+    ticks = sorted(
+        {
+            buckets * width + rest
+            for buckets in (1, 2, SPAN - 1, SPAN, SPAN + 1, 2 * SPAN - 1, 2 * SPAN, 2 * SPAN + 1)
+            for rest in (-1, 0, 1)
+            if (buckets * width + rest) * MS < TIMEOUT_NS_MAX
+        }
+    )
+    for offset in (0, 1, width - 1, width // 2):
+        rig = Rig(now_ns=(START_NS // MS + offset) * MS)
+        stops = sorted({tick + near for tick in ticks for near in (-1, 0)})
+        found = expire_at(rig, [tick * MS for tick in ticks], stops)
+        assert found == {tick * MS: tick for tick in ticks}, f"level={level}, offset={offset}"
+
+
+def test_a_deadline_within_a_tick_rounds_up() -> None:
+    for tick_ns in TICKS:
+        for now in (0, 1, tick_ns - 1):
+            for timeout in (1, tick_ns - 1, tick_ns, tick_ns + 1):
+                rig = Rig(tick_ns=tick_ns, now_ns=START_NS + now)
+                client = rig.client()
+                number = rig.do(client, Register(KEY, timeout_ns=timeout))
+                due = expiry_tick(START_NS + now + timeout, tick_ns)
+                rig.turn(due * tick_ns - 1)
+                assert client.state(number) is Outcome.NONE, f"early: tick={tick_ns}, now={now}, timeout={timeout}"
+                rig.turn(due * tick_ns)
+                assert client.state(number) is Outcome.EXPIRED, f"late: tick={tick_ns}, now={now}, timeout={timeout}"
+
+
+# random programs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tick_ns", TICKS)
+@pytest.mark.parametrize("seed", range(3))
+def test_random_timeouts_cancels_and_reschedules_expire_in_their_tick(seed: int, tick_ns: int) -> None:
+    choose = random.Random(seed)
+    rig = Rig(capacity=512, tick_ns=tick_ns, now_ns=START_NS + choose.randrange(10**12))
+    client = rig.client()
+    deadlines: dict[int, int] = {}
+    for step in range(250):
+        for _ in range(choose.randrange(6)):
+            if len(deadlines) > 200:
+                break
+            timeout = choose.randrange(tick_ns * SPAN ** choose.randrange(1, 5))
+            deadlines[client.issue(Register(KEY, timeout_ns=timeout))] = rig.now_ns + timeout
+        for number in choose.sample(sorted(deadlines), min(2, len(deadlines))):
+            if choose.random() < 0.3:
+                client.issue(cancel(number))
+                del deadlines[number]
+            elif choose.random() < 0.5:
+                timeout = choose.randrange(tick_ns, tick_ns * SPAN ** choose.randrange(1, 4))
+                client.issue(reschedule(number, timeout, registered_ns=rig.now_ns))
+                deadlines[number] = rig.now_ns + timeout
+        told = len(client.told)
+        rig.turn()  # at the time of the registrations
+        rig.turn(rig.now_ns + choose.randrange(tick_ns * SPAN ** choose.randrange(1, 4)))
+        due = {n for n, deadline in deadlines.items() if expiry_tick(deadline, tick_ns) <= rig.now_ns // tick_ns}
+        expired = {each.command for each in client.told[told:] if each.state is Outcome.EXPIRED}
+        assert expired == due, f"seed={seed}, step={step}, tick={tick_ns}: only one side has {expired ^ due}"
+        for number in due:
+            del deadlines[number]
+        wake = rig.core.next_wake_ns()
+        for deadline in deadlines.values():
+            assert wake <= expiry_tick(deadline, tick_ns) * tick_ns, f"seed={seed}: wakes {wake}, due {deadline}"
+        rig.acknowledge(client)
+        if step % 10 == 0:
+            rig.check()
+
+
+def test_sweeps_leave_nothing_behind_when_every_tick_is_walked() -> None:
+    """A turn a tick, through several buckets of level 1 and one of level 2, with new operations all the while."""
+    choose = random.Random(8)
+    rig = Rig(capacity=2048)
+    client = rig.client()
+    due: dict[int, int] = {}
+    for tick in range(SPAN * SPAN + 3 * SPAN):
+        if tick < SPAN * SPAN and len(due) < 900:
+            timeout = choose.randrange(1, choose.choice((3, SPAN, 3 * SPAN, 2 * SPAN * SPAN - tick))) * MS
+            due[client.issue(Register(KEY, timeout_ns=timeout))] = rig.now_ns // MS + timeout // MS
+        told = len(client.told)
+        rig.turn()
+        rig.turn(rig.now_ns + MS)
+        for each in client.told[told:]:
+            assert due.pop(each.command) == rig.now_ns // MS, f"tick={tick}: {each}"
+        assert not [number for number, at in due.items() if at <= rig.now_ns // MS], f"tick={tick}: left behind"
+        if client.told[told:]:
+            rig.acknowledge(client)
+    rig.check()
+
+
+def test_operations_of_one_bucket_expire_in_the_order_of_their_ticks() -> None:
+    rig = Rig(capacity=512)
+    client = rig.client()
+    timeouts = random.Random(3).sample(range(1, 2000), 200)
+    due = {client.issue(Register(KEY, timeout_ns=timeout * MS)): timeout for timeout in timeouts}
+    rig.turn()
+    rig.turn(rig.now_ns + 2000 * MS)  # one jump over all of them
+    order = [due[told.command] for told in client.told]
+    assert order == sorted(timeouts)
+
+
+# the clock ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "jump_ns", (MS, SPAN * MS, (SPAN * SPAN - 1) * MS, S, 3600 * S, 40 * 86_400 * S, TIMEOUT_NS_MAX)
+)
+def test_an_idle_wheel_jumps_and_is_right_afterwards(jump_ns: int) -> None:
+    rig = Rig()
+    rig.turn(rig.now_ns + jump_ns)
+    found = expire_at(rig, [0, MS, 70 * MS, 5000 * MS], range(1, 5002))
+    assert found == {0: 0, MS: 1, 70 * MS: 70, 5000 * MS: 5000}
+    assert rig.core.next_wake_ns() == NEVER
+
+
+def test_a_clock_that_jumps_over_everything_expires_everything_once() -> None:
+    rig = Rig(capacity=256)
+    client = rig.client()
+    numbers = [client.issue(Register(KEY, timeout_ns=3**power)) for power in range(2, 37)]
+    rig.turn()
+    rig.turn(rig.now_ns + TIMEOUT_NS_MAX + S)
+    assert sorted(told.command for told in client.told) == numbers
+    assert {told.state for told in client.told} == {Outcome.EXPIRED}
+    rig.check()
+
+
+def test_a_clock_that_stands_still_expires_nothing() -> None:
+    rig = Rig()
+    client = rig.client()
+    rig.do(client, Register(KEY, timeout_ns=1))
+    for _ in range(3):
+        rig.turn(rig.now_ns)
+    assert not client.told
+
+
+def test_timeout_zero_tries_and_expires_in_the_same_turn() -> None:
+    rig = Rig()
+    client = rig.client()
+    number = rig.do(client, Register(KEY, timeout_ns=0))
+    told = client.outcome(number)
+    assert told is not None
+    assert told.state is Outcome.EXPIRED
+    assert told.settled_ns - told.deadline_ns == 0
+
+
+def test_ten_years_and_not_a_tick_less() -> None:
+    for tick_ns in TICKS:
+        rig = Rig(tick_ns=tick_ns)
+        client = rig.client()
+        number = rig.do(client, Register(KEY, timeout_ns=TIMEOUT_NS_MAX))
+        due = expiry_tick(START_NS + TIMEOUT_NS_MAX, tick_ns)
+        rig.turn(due * tick_ns - 1)
+        assert client.state(number) is Outcome.NONE
+        rig.turn(due * tick_ns)
+        assert client.state(number) is Outcome.EXPIRED
+
+
+def test_no_deadline_is_in_no_bucket_and_never_due() -> None:
+    rig = Rig()
+    client = rig.client()
+    number = rig.do(client, Register(KEY, timeout_ns=NO_DEADLINE))
+    assert rig.core.next_wake_ns() == NEVER
+    assert not any(bucket.count for bucket in rig.arena.all_records(Region.BUCKETS))
+    rig.turn(rig.now_ns + 2 * TIMEOUT_NS_MAX)
+    assert client.state(number) is Outcome.NONE
+    rig.do(client, fire(b"never fired"))
+    assert client.state(number) is Outcome.COMPLETED
+
+
+def test_a_deadline_beyond_the_end_of_time_saturates() -> None:
+    """now + timeout past 2^64 must not wrap round to "at once"."""
+    now_ns = (1 << 64) - S
+    rig = Rig(now_ns=now_ns // MS * MS)
+    client = rig.client()
+    number = rig.do(client, Register(KEY, timeout_ns=TIMEOUT_NS_MAX))
+    rig.turn(rig.now_ns + MS)
+    assert client.state(number) in (Outcome.NONE, Outcome.FAILED)
+    assert not [told for told in client.told if told.state is Outcome.EXPIRED]
+
+
+# rescheduling ---------------------------------------------------------------------------------------------------------
+
+
+def test_rescheduling_moves_the_deadline_both_ways() -> None:
+    rig = Rig()
+    client = rig.client()
+    later = rig.do(client, Register(KEY, timeout_ns=5 * MS))
+    sooner = rig.do(client, Register(KEY, timeout_ns=5000 * MS))
+    never = rig.do(client, Register(KEY, timeout_ns=5 * MS))
+    rig.do(client, reschedule(later, 9 * MS), reschedule(sooner, 2 * MS), reschedule(never, NO_DEADLINE))
+    rig.turn(START_NS + 2 * MS)
+    assert [told.command for told in client.told] == [sooner]
+    rig.turn(START_NS + 8 * MS)
+    assert client.state(later) is Outcome.NONE
+    rig.turn(START_NS + 9 * MS)
+    assert client.state(later) is Outcome.EXPIRED
+    rig.turn(START_NS + 9000 * MS)
+    assert client.state(never) is Outcome.NONE
+    rig.check()
+
+
+def test_rescheduling_into_the_past_expires_in_the_same_turn() -> None:
+    rig = Rig()
+    client = rig.client()
+    number = rig.do(client, Register(KEY, timeout_ns=S))
+    rig.turn(rig.now_ns + 10 * MS)
+    rig.do(client, reschedule(number, MS, registered_ns=rig.now_ns - 5 * MS))
+    rig.turn(rig.now_ns + MS)
+    told = client.outcome(number)
+    assert told is not None
+    assert told.state is Outcome.EXPIRED
+    assert told.deadline_ns == START_NS + 6 * MS
+
+
+# waking up ------------------------------------------------------------------------------------------------------------
+
+
+def wakeups(rig: Rig, until_ns: int) -> int:
+    """Turns that the timer starts until then."""
+    count = 0
+    while (wake := rig.core.next_wake_ns()) <= until_ns:
+        assert wake > rig.now_ns, f"woken for {wake} at {rig.now_ns}: the timer would spin"
+        rig.turn(wake)
+        count += 1
+    return count
+
+
+def idle_costs_nothing(rig: Rig) -> None:
+    """Operations due in two to three hours: at most one wake-up in ten seconds (rule 11)."""
+    choose = random.Random(11)
+    client = rig.client()
+    for _ in range(300):
+        client.issue(Register(KEY, timeout_ns=choose.randrange(7200 * S, 10_800 * S)))
+    rig.turn()
+    span_s = 600
+    count = wakeups(rig, rig.now_ns + span_s * S)
+    assert count <= span_s // 10, f"{count} wake-ups in {span_s} s"
+
+
+def test_idle_costs_at_most_a_wake_up_in_ten_seconds() -> None:
+    idle_costs_nothing(Rig(capacity=1024))
+
+
+def test_turns_at_the_wake_ups_alone_expire_everything_in_its_tick() -> None:
+    choose = random.Random(5)
+    rig = Rig(capacity=512)
+    client = rig.client()
+    due = {}
+    for _ in range(200):
+        timeout = choose.randrange(1, MS * SPAN ** choose.randrange(1, 4))
+        due[client.issue(Register(KEY, timeout_ns=timeout))] = expiry_tick(rig.now_ns + timeout, MS)
+    rig.turn()
+    wakeups(rig, rig.now_ns + S * 1000)
+    assert {told.command: told.settled_ns // MS for told in client.told} == due
+    assert rig.core.next_wake_ns() == NEVER
+
+
+def test_a_cancelled_operation_costs_no_wake_up() -> None:
+    """Kafka has an empty wake-up for a bucket whose tasks were all cancelled (T8); here there is none."""
+    rig = Rig()
+    client = rig.client()
+    number = rig.do(client, Register(KEY, timeout_ns=50 * MS))
+    rig.do(client, cancel(number))
+    assert rig.core.next_wake_ns() == NEVER
