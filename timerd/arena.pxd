@@ -153,6 +153,11 @@ cdef inline void histogram_add(Arena *a, uint32_t purgatory, int which, uint64_t
 
 
 cdef extern from *:
+    """
+    /* A load whose value nobody wants: for a line that will be needed soon (see lookahead.pxd for why not a prefetch). */
+    #define TOUCH(address) ((void)*(volatile const char *)(address))
+    """
+    void TOUCH(const void *address) noexcept nogil
     int __builtin_clzll(uint64_t) noexcept nogil
     int __builtin_ctzll(uint64_t) noexcept nogil
     int __builtin_popcountll(uint64_t) noexcept nogil

@@ -342,7 +342,8 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
                 return False
             node = node_at(a, a.cursor)
             a.cursor = node.next
-            __builtin_prefetch(&a.ops[node_at(a, a.cursor).op])
+            if a.cursor != head:
+                __builtin_prefetch(&a.ops[node_at(a, a.cursor).op])
             visit(a, e, <uint32_t>(node - a.nodes) + 1)
         while e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET and a.delivery_key and key.heap:
             root = key.heap

@@ -18,8 +18,8 @@ wheel jumps there. Insert O(LEVELS), remove O(1), next_tick O(LEVELS). Never ear
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.arena cimport Arena, __builtin_ctzll, spent
-from timerd.dlist cimport append, op_at, unlink
+from timerd.arena cimport Arena, TOUCH, __builtin_ctzll, spent
+from timerd.dlist cimport append, at, link_of, op_at, unlink
 from timerd_shm.records cimport *
 
 cdef extern from *:
@@ -162,6 +162,18 @@ cdef inline void owe_sweeps(Arena *a) noexcept nogil:
     a.visited_tick = tick
 
 
+cdef inline void look_behind(Arena *a, BucketRecord *bucket, OpRecord *op) noexcept nogil:
+    """While one operation is moved, load the line of the next but one, and of the place where the next will go."""
+    cdef uint32_t head = link_of(a, &bucket.next)
+    cdef OpRecord *next
+    if op.next == head:
+        return
+    next = op_at(a, op.next)
+    if next.next != head:
+        TOUCH(at(a, next.next))
+    TOUCH(at(a, a.buckets[bucket_for(a, next.deadline_ns)].prev))
+
+
 cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
     """Move what the sweeps owe to the present tick; False if the turn's bound came first."""
     cdef uint64_t position
@@ -180,6 +192,7 @@ cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
             if spent(a):
                 return False
             op = op_at(a, bucket.next)
+            look_behind(a, bucket, op)
             wheel_remove(a, op)
             wheel_insert(a, op)
             a.owed[level] -= 1

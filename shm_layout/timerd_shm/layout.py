@@ -232,14 +232,17 @@ class RegionRecord(NamedTuple):
 
 
 class OpRecord(NamedTuple):
-    """A delayed operation, on two cache lines. Its op id is generation << 32 | index."""
+    """A delayed operation, on two cache lines: what the wheel needs is all on the second.
+
+    Its op id is generation << 32 | index.
+    """
 
     state: Annotated[int, U8, "OpState"]
     outcome: Annotated[int, U8, "Outcome"]
     settled_key: Annotated[int, U8, "ordinal + 1 of the key whose event settled it; 0 = no key did"]
     deliveries: Annotated[int, U8, "how often it was handed to a member of its group"]
     generation: Annotated[int, U32, "raised on each use of the record"]
-    deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
+    settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC", SETTLEMENT]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called"]
     seen: Annotated[int, U64, "sequence of the newest event it was given; when settled, of its outcome's mark"]
     progress: Annotated[int, U64, "satisfied keys, one bit each; under TOTAL the amount that is missing"]
@@ -259,7 +262,7 @@ class OpRecord(NamedTuple):
     id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
     payload: Annotated[int, U32, "first block of its payload (index + 1)"]
     value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
-    settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC", SETTLEMENT]
+    deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     failed: Annotated[int, U64, "failed keys, one bit each"]
     outcome_number: Annotated[int, U64, "numbered per client, from 1", SETTLEMENT]
     error: Annotated[int, U32, "code given to fail()", SETTLEMENT]

@@ -317,7 +317,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint8_t settled_key
         uint8_t deliveries
         uint32_t generation
-        uint64_t deadline_ns
+        uint64_t settled_ns
         uint64_t registered_ns
         uint64_t seen
         uint64_t progress
@@ -337,7 +337,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t id_record
         uint32_t payload
         uint32_t value
-        uint64_t settled_ns
+        uint64_t deadline_ns
         uint64_t failed
         uint64_t outcome_number
         uint32_t error

@@ -261,7 +261,7 @@
 #define DEFECT_UNLINK_FROM_ONE_LIST 10
 #define DEFECT_LIMIT_NOT_LOWERED 11
 #define DEFECT_FREED_UNACKNOWLEDGED 12
-#define LAYOUT_FINGERPRINT 253843485
+#define LAYOUT_FINGERPRINT 1690130997
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
 typedef struct ArenaHeader {
@@ -364,14 +364,14 @@ _Static_assert(offsetof(RegionRecord, in_use) == 20, "RegionRecord.in_use");
 _Static_assert(offsetof(RegionRecord, free_head) == 24, "RegionRecord.free_head");
 _Static_assert(offsetof(RegionRecord, free_link) == 28, "RegionRecord.free_link");
 
-/* A delayed operation, on two cache lines. Its op id is generation << 32 | index. */
+/* A delayed operation, on two cache lines: what the wheel needs is all on the second. */
 typedef struct OpRecord {
     uint8_t state; /* OpState */
     uint8_t outcome; /* Outcome */
     uint8_t settled_key; /* ordinal + 1 of the key whose event settled it; 0 = no key did */
     uint8_t deliveries; /* how often it was handed to a member of its group */
     uint32_t generation; /* raised on each use of the record */
-    uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
+    uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called */
     uint64_t seen; /* sequence of the newest event it was given; when settled, of its outcome's mark */
     uint64_t progress; /* satisfied keys, one bit each; under TOTAL the amount that is missing */
@@ -391,7 +391,7 @@ typedef struct OpRecord {
     uint32_t id_record; /* its id (index + 1); 0 = none */
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
-    uint64_t settled_ns; /* CLOCK_MONOTONIC */
+    uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t failed; /* failed keys, one bit each */
     uint64_t outcome_number; /* numbered per client, from 1 */
     uint32_t error; /* code given to fail() */
@@ -405,7 +405,7 @@ _Static_assert(offsetof(OpRecord, outcome) == 1, "OpRecord.outcome");
 _Static_assert(offsetof(OpRecord, settled_key) == 2, "OpRecord.settled_key");
 _Static_assert(offsetof(OpRecord, deliveries) == 3, "OpRecord.deliveries");
 _Static_assert(offsetof(OpRecord, generation) == 4, "OpRecord.generation");
-_Static_assert(offsetof(OpRecord, deadline_ns) == 8, "OpRecord.deadline_ns");
+_Static_assert(offsetof(OpRecord, settled_ns) == 8, "OpRecord.settled_ns");
 _Static_assert(offsetof(OpRecord, registered_ns) == 16, "OpRecord.registered_ns");
 _Static_assert(offsetof(OpRecord, seen) == 24, "OpRecord.seen");
 _Static_assert(offsetof(OpRecord, progress) == 32, "OpRecord.progress");
@@ -425,7 +425,7 @@ _Static_assert(offsetof(OpRecord, first_node) == 72, "OpRecord.first_node");
 _Static_assert(offsetof(OpRecord, id_record) == 76, "OpRecord.id_record");
 _Static_assert(offsetof(OpRecord, payload) == 80, "OpRecord.payload");
 _Static_assert(offsetof(OpRecord, value) == 84, "OpRecord.value");
-_Static_assert(offsetof(OpRecord, settled_ns) == 88, "OpRecord.settled_ns");
+_Static_assert(offsetof(OpRecord, deadline_ns) == 88, "OpRecord.deadline_ns");
 _Static_assert(offsetof(OpRecord, failed) == 96, "OpRecord.failed");
 _Static_assert(offsetof(OpRecord, outcome_number) == 104, "OpRecord.outcome_number");
 _Static_assert(offsetof(OpRecord, error) == 112, "OpRecord.error");
