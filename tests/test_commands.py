@@ -11,7 +11,7 @@ from harness import BUDGET, MS, Client, Memory, Rig, advance, cancel, fire, resc
 from model import Command, Key, OperationAct, Register
 from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.layout import Condition, Orphans, Outcome, Region
+from timerd_shm.layout import BLOCK_DATA, Condition, Orphans, Outcome, Region
 from timerd_shm.limits import KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
 from timerd_shm.wire import CommandHeader, CommandKind, ReportHeader
 
@@ -28,6 +28,25 @@ def send(rig: Rig, client: Client, frame: bytes) -> int:
 
 
 # numbers --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("apart", [1, 2, 3, 16, 17, 32])
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_operations_are_found_whatever_their_numbers_have_in_common(apart: int, newest_first: bool) -> None:
+    """The arena is full of operations whose command numbers are so far apart, and stays so for some generations."""
+    rig = Rig(quota_operations=64)
+    client = rig.client()
+    live: list[int] = []
+    for _ in range(5 * 64):
+        live.append(rig.do(client, *(fire(b"nobody's") for _ in range(apart - 1)), Register((Key(b"k"),))) + apart - 1)
+        if len(live) == 64:
+            settled = live.pop(-1 if newest_first else 0)
+            rig.do(client, cancel(settled))
+            assert client.state(settled) is Outcome.CANCELLED
+            rig.acknowledge()
+            assert rig.core.unknown_waits(client.slot, [settled, *live]) == [settled]
+    rig.check()
+    assert rig.core.unknown_waits(client.slot, live) == []
 
 
 def a_lost_frame_is_expected_again(rig: Rig) -> None:
@@ -137,6 +156,20 @@ def test_with_too_many_answers_unacknowledged_the_next_is_not_applied() -> None:
     rig.acknowledge(client)
     assert send(rig, client, frame) == rig.module.APPLIED
     assert [answer.command for answer in client.answers] == [1, 2, 3, 4, 5]
+
+
+def test_clients_that_never_acknowledge_leave_the_others_room_for_answers() -> None:
+    rig = Rig(quota_answers=64, answers=8, clients=4)
+    rude, other = [rig.client(), rig.client()], rig.client()
+    for client in rude:
+        client.issue(fire(b"k", wait=True))
+        while send(rig, client, client.frame()) == rig.module.APPLIED:
+            client.issue(fire(b"k", wait=True))
+    assert rig.arena.region(Region.ANSWERS).in_use == 9, "the first took all but what is kept back, the second its own"
+    for _ in range(3):
+        rig.do(other, fire(b"k", wait=True))
+        rig.acknowledge(other)
+    assert [answer.command for answer in other.answers] == [1, 2, 3]
 
 
 def test_H8_acknowledgements_ride_in_every_frame_and_free_a_full_client() -> None:
@@ -255,6 +288,20 @@ def test_a_full_pool_takes_from_the_rings_tail_before_it_refuses() -> None:
     assert rig.arena.header.tail > 1
     number = rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, payload=bytes(1200)))
     assert client.answer(number) is None
+    rig.check()
+
+
+def test_an_event_without_a_value_is_taken_by_a_full_pool() -> None:
+    """Rule 8: only an event's value allocates (and its key, if it is longer than what the ring holds)."""
+    rig = Rig(blocks=16)
+    client, other = rig.client(), rig.client()
+    key = b"more than sixteen bytes, below 48"
+    watching = rig.do(other, Register((Key(key),), payload=bytes(10 * BLOCK_DATA)))
+    rig.do(other, Register((Key(b"k"),), payload=bytes((16 - rig.arena.in_use()["BLOCKS"]) * BLOCK_DATA)))
+    assert rig.arena.in_use()["BLOCKS"] == 16
+    rig.do(client, fire(b"k"), fire(key))
+    assert not client.answers, f"refused: {client.answers}"
+    assert other.state(watching) is Outcome.COMPLETED
     rig.check()
 
 

@@ -372,6 +372,14 @@ def test_an_idle_daemon_with_far_operations_sleeps(daemon: Daemon, context: zmq.
 # real sockets ---------------------------------------------------------------------------------------------------
 
 
+def test_outcomes_travel_over_pub_and_not_over_router(daemon: Daemon, context: zmq.Context[Any]) -> None:
+    peer = Peer(daemon, context).connect()
+    first = peer.send(Register((Key(b"k"),), timeout_ns=60 * S), KeyAct(CommandKind.FIRE, b"k", value=b"v"))
+    outcome = peer.outcome()  # read from the XSUB socket
+    assert (outcome.command, outcome.state) == (first, Outcome.COMPLETED)
+    assert not peer.commands.poll(100), "the ROUTER said something that nobody had asked for"
+
+
 def test_a_plain_subscriber_hears_nothing(daemon: Daemon, context: zmq.Context[Any]) -> None:
     peer = Peer(daemon, context).connect()
     spy = context.socket(zmq.SUB)

@@ -114,6 +114,7 @@ def plan_arena(
     blocks = max(3 * capacity // 4, 1) if blocks is None else blocks
     ids = max(capacity // 2, 1) if ids is None else ids
     answers = min(ANSWERS_DEFAULT, 4 * capacity) if answers is None else answers
+    answers += clients  # one is kept back for each, so that nobody can use up all
     counts: dict[Region, int] = {
         Region.OPS: capacity,
         Region.NODES: nodes,

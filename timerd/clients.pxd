@@ -1,7 +1,7 @@
 """Client slots as the core sees them: whose an operation is, what a client is still to be told, its kept answers."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from timerd.arena cimport Arena, commit, counter, give, take, unused
+from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
 from timerd.dlist cimport answer_at, append, is_empty, unlink
 from timerd_shm.records cimport *
 
@@ -35,8 +35,13 @@ cdef inline void tell(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint can_answer(Arena *a, uint32_t slot) noexcept nogil:
-    """Whether a command that leaves an answer can be applied: its client acknowledges, and a record is free."""
-    return a.clients[slot].answers < a.header.quota_answers and unused(a, REGION_ANSWERS) != 0
+    """Whether a command that leaves an answer can be applied: its client acknowledges, and a record is free.
+
+    One record for each client is kept back, so that clients which never acknowledge cannot use up those of the others.
+    """
+    if a.clients[slot].answers == 0:
+        return unused(a, REGION_ANSWERS) != 0
+    return a.clients[slot].answers < a.header.quota_answers and unused(a, REGION_ANSWERS) > capacity(a, REGION_CLIENTS)
 
 
 cdef inline AnswerRecord *fill_answer(
