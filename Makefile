@@ -42,6 +42,7 @@ test: $(VENV)/installed-test
 
 bench: $(VENV)/installed-demo
 	@$(PY) bench/core.py
+	@$(PY) bench/why_cython.py
 
 build: | machine
 	@rm -f $(VENV)/installed-*

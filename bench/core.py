@@ -57,7 +57,7 @@ COUNTERS = {
 SETTLING = ("cancelled", "completed")
 HOT_REGIONS = (Region.OPS, Region.NODES, Region.KEYS)
 TABLES = (Region.KEY_TABLE, Region.HANDLES)
-# DESIGN.md section 13: ns per operation, ms for the tick, bytes for memory.
+# What we want on a 2-core machine: ns per operation, ms for the tick, bytes for memory.
 TARGETS = {
     (1_000_000, "insert_ns"): 50.0,
     (1_000_000, "cancel_ns"): 65.0,

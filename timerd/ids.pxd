@@ -1,7 +1,7 @@
 """Ids that users gave: each names one pending operation, and is remembered for a time after it settled.
 
 Settled ids stand in a list, oldest first (header.ids_next). When no record is free the oldest is forgotten, and
-header.ids_floor_ns says up to when something may have been forgotten: never silently (DESIGN.md, section 10).
+header.ids_floor_ns says up to when something may have been forgotten: never silently.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

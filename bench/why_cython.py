@@ -1,0 +1,78 @@
+"""Why the core is compiled: one insert, in pure Python, by a call for each, and in bulk.
+
+    python bench/why_cython.py [--count 100k]
+
+All three fill records of the declared layout. The pure one is as short as can be: an operation, a watch node, a key in
+a dict, the list of a bucket, and neither redo slot nor replay nor quotas. Medians of five runs, in ns for an operation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+from core import MS, Rig, S, key, number, register
+from timerd_shm.fields import offset_of, struct_of
+from timerd_shm.layout import OpRecord, OpState, WatchNode
+
+OP, NODE = struct_of(OpRecord), struct_of(WatchNode)
+NEXT = offset_of(OpRecord, "next")
+BUCKETS = 4_096
+RUNS = 5
+
+
+def pure_python(count: int) -> float:
+    """Seconds for `count` inserts, each into its records, its bucket's list and its key's entry."""
+    memory = bytearray(count * (OP.size + NODE.size))
+    nodes = count * OP.size
+    keys: dict[bytes, int] = {}
+    heads = [0] * BUCKETS
+    names = [key(index) for index in range(count)]
+    pack_op, pack_node = OP.pack_into, NODE.pack_into
+    began = time.perf_counter()
+    for index, name in enumerate(names):
+        deadline_ns = 1_000 * S + index * 1_000
+        at = keys.setdefault(name, index)
+        bucket = (deadline_ns // MS) % BUCKETS
+        pack_node(memory, nodes + index * NODE.size, index, at, 0, 0, 0, 0, 0, 1, 0, 0)
+        pack_op(
+            memory, index * OP.size, OpState.PENDING, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, index, index,
+            0, 0, 1, index + 1, 0, 0, 0, deadline_ns, 0, 0, 0, bucket + 1, heads[bucket], 0,
+        )  # fmt: skip
+        heads[bucket] = index * OP.size + NEXT
+    return time.perf_counter() - began
+
+
+def in_frames(count: int, batch: int) -> float:
+    """Seconds for `count` inserts by the core, `batch` of them in each call."""
+    rig = Rig(count + 1)
+    commands = [register(index, rig.now_ns, 60 * S) for index in range(count)]
+    frames = [frame for start in range(0, count, batch) for frame in rig.frames(commands[start : start + batch])]
+    took = rig.apply(frames)
+    assert rig.count("pending") == count
+    rig.close()
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=number, default=100_000, help="inserts in a run (100k)")
+    count: int = parser.parse_args().count
+    ways: dict[str, Callable[[], float]] = {
+        "pure Python": lambda: pure_python(count),
+        "core, a call for each": lambda: in_frames(count, 1),
+        "core, 4,096 in a call": lambda: in_frames(count, 4_096),
+    }
+    # In turn, so that a busy machine is as busy for each.
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(RUNS):
+        for name, way in ways.items():
+            spent[name].append(way() / count * 1e9)
+    for name, values in spent.items():
+        print(f"{name:24} {statistics.median(values):8,.0f} ns")
+
+
+if __name__ == "__main__":
+    main()
