@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -428,3 +429,13 @@ def test_a_process_is_told_from_its_successor_by_its_start() -> None:
     assert process_start_ticks(child) is None, "a zombie has ended"
     os.waitpid(child, 0)
     assert process_start_ticks(child) is None
+
+
+def test_of_a_process_that_proc_hides_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """hidepid=1: the pid of another user's client may not be looked at, and the daemon goes on."""
+
+    def hidden(path: Path) -> bytes:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", hidden)
+    assert process_start_ticks(os.getpid()) is None

@@ -13,7 +13,7 @@ from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import size_of, struct_of, unpack
 from timerd_shm.layout import BLOCK_DATA, Condition, Orphans, Outcome, Region
 from timerd_shm.limits import KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
-from timerd_shm.wire import CommandHeader, CommandKind, ReportHeader
+from timerd_shm.wire import CommandHeader, CommandKind, OutcomeRecord, ReportHeader
 
 ON_K = Register((Key(b"k"),), timeout_ns=50 * MS)
 
@@ -338,6 +338,26 @@ def test_a_value_beyond_its_receivers_quota_is_dropped_and_said() -> None:
 
 
 # bad frames -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_holds_a_value_once_and_nothing_else() -> None:
+    """Between the parts of a long event another operation expires: its outcome stands between two of the same value."""
+    rig = Rig()
+    client, other = rig.client(), rig.client()
+    rig.do(client, ON_K, Register((Key(b"quiet"),), timeout_ns=5 * MS), ON_K)
+    other.issue(fire(b"k", value=b"v" * 300))
+    rig.core.begin_turn(rig.now_ns)
+    assert rig.core.apply(other.slot, other.frame(), rig.now_ns, 2) == rig.module.UNFINISHED
+    rig.now_ns += 6 * MS
+    while rig.core.advance(rig.now_ns, BUDGET):
+        pass
+    rig.resume()
+    frame = dict(rig.core.reports(rig.now_ns))[client.slot]
+    rig.core.end_turn(rig.now_ns)
+    client.hear(frame)
+    assert [(told.command, told.value) for told in client.told] == [(1, b"v" * 300), (2, b""), (3, b"v" * 300)]
+    spare = len(frame) - size_of(ReportHeader) - 3 * size_of(OutcomeRecord) - 300
+    assert spare == 0, f"{spare} bytes of the daemon's memory went out behind the value"
 
 
 def test_a_frame_cut_anywhere_is_malformed_and_the_daemon_goes_on() -> None:

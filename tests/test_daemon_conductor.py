@@ -118,6 +118,26 @@ def test_an_incarnation_read_in_the_arena_is_not_enough_to_become_its_client(wor
     assert alice.state(1) is Outcome.COMPLETED
 
 
+def test_who_took_an_incarnation_before_its_first_command_hears_nothing_of_its_client(world: World) -> None:
+    """Mallory reads Alice's incarnation in the arena and is welcomed; when Alice is back, her topic is another one."""
+    alice, mallory = world.client("alice"), Peer(world, "mallory")
+    mallory.incarnation = alice.incarnation
+    mallory.connect()
+    alice.connect()
+    assert alice.slot != mallory.slot
+    alice.send(Register(KEY, timeout_ns=S), fire(value=b"for alice"))
+    world.settle()
+    alice.take_published()
+    assert alice.state(1) is Outcome.COMPLETED
+    assert not world.network.published.get(mallory.subscriber)
+    mallory.say(UpKind.ACK)
+    world.settle()
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.HELLO_FIRST]
+    world.run(S)
+    assert len(world.sessions) == 1 == world.counter("clients")
+    assert violations(world.rig.memory) == []
+
+
 def test_who_comes_back_with_a_session_that_is_not_known_is_told_so(world: World) -> None:
     peer = Peer(world, "late")
     peer.session = b"of long ago".ljust(16, b".")
@@ -679,6 +699,19 @@ def test_a_body_that_is_no_map_of_ours_is_malformed(world: World, kind: UpKind, 
     world.settle()
     answer, error = peer.take_answers()[0]
     assert (answer, error["code"]) == (DownKind.ERROR, ErrorCode.MALFORMED)
+
+
+def test_a_list_deeper_than_python_can_show_is_refused(world: World) -> None:
+    """msgpack takes 1,024 lists in each other, repr() about 1,000: not even the error may show them."""
+    peer = Peer(world, "x")
+    peer.say(UpKind.HELLO, peer.hello(purgatories=["deep"]))
+    routing, frame = world.network.up.pop()
+    for depth in (500, 900, 1_000, 1_015):
+        world.network.up.append((routing, frame.replace(b"\x91\xa4deep", b"\x91" * depth + b"\x90")))
+        world.settle()
+        assert [(kind, error["code"]) for kind, error in peer.take_answers()] == [
+            (DownKind.ERROR, ErrorCode.INVALID_NAME)
+        ]
 
 
 def test_a_malformed_frame_harms_nobody_else_and_is_logged_without_its_content(world: World) -> None:

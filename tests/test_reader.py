@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -283,10 +284,9 @@ def test_hashes_are_those_of_the_core(rng: random.Random) -> None:
             assert index in chained
         handles = list(reader.handles)
         for op in reader.ops.used():
-            hash_ = hashing.handle_hash(op.client, op.command)
-            home = hashing.handle_home(hash_, op.command, len(handles))
-            lane = handles[home % hashing.HANDLE_LANES :: hashing.HANDLE_LANES]
-            assert hash_ >> 32 in [handle.tag for handle in lane if handle.op]
+            tag = hashing.handle_tag(op.client, op.command)
+            probed = (handles[at] for at in hashing.handle_probes(tag, len(handles)))
+            assert tag in [handle.tag for handle in takewhile(lambda handle: handle.op, probed)]
 
 
 def _chain_of(reader: ArenaReader, hash_: int) -> list[int]:
@@ -301,5 +301,6 @@ def test_hashes_are_pinned() -> None:
     assert hashing.mix(0) == 0
     assert hashing.mix(1) == 0xB456BCFC34C2CB2C
     assert hashing.key_hash(0, 0, b"inbox/7") == hashing.mix(7 ^ int.from_bytes(b"inbox/7\0", "little"))
-    assert hashing.handle_hash(3, 17) == hashing.handle_hash(3, 31) != hashing.handle_hash(3, 32)
+    assert hashing.handle_tag(3, 17) >> 4 == hashing.handle_tag(3, 31) >> 4 != hashing.handle_tag(3, 32) >> 4
+    assert sorted(hashing.handle_tag(3, command) % 16 for command in range(16, 32)) == list(range(16))
     assert len(hashing.id_hash(b"session/9")) == hashing.ID_HASH_SIZE

@@ -115,6 +115,20 @@ def close(orphans: Orphans) -> Situation:
     return prepare
 
 
+def replace_a_settled_id_at_once(rig: Rig) -> Act:
+    """The id has settled a while ago; who replaces it settles while it registers, and the id settles again."""
+    a = rig.client()
+    rig.do(a, watch(b"k", id=ID), fire(b"k"))
+    rig.now_ns += MS
+    command = watch(b"l", id=ID, if_exists="replace", timeout_ns=0)
+    frame = a.frame([(a.issue(command), command)])
+
+    def act(rig: Rig) -> None:
+        turn(rig, a, frame)
+
+    return act
+
+
 def open_client(rig: Rig) -> Act:
     def act(rig: Rig) -> None:
         rig.core.open_client(b"i" * 16, b"s" * 16, name=b"newcomer", pid=7, now_ns=rig.now_ns)
@@ -183,6 +197,7 @@ SITUATIONS: dict[str, Situation] = {
     "register: settled id replaced": situation(
         watch(b"l", id=ID, if_exists="replace"), before=(watch(b"k", id=ID), fire(b"k"))
     ),
+    "register: settled id replaced at once": replace_a_settled_id_at_once,
     "fire: nobody": situation(fire(b"nobody", wait=True)),
     "fire: one": situation(fire(b"k", value=b"v" * 300), before=(watch(b"k", payload=b"p" * 300),)),
     "fire: every condition": situation(fire(b"k", 5, value=b"v", wait=True), before=WATCHERS),

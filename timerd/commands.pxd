@@ -102,7 +102,7 @@ cdef inline void apply_event(
     blocks = blocks_for(command.value_length)
     if command.key_length > EVENT_KEY_INLINE:
         blocks += blocks_for(command.key_length)
-    if key == 0 and command.key_length > KEY_INLINE:
+    if command.kind == COMMAND_KIND_ADVANCE and key == 0 and command.key_length > KEY_INLINE:
         blocks += blocks_for(command.key_length)
     if not make_room(a, blocks):
         refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, capacity(a, REGION_BLOCKS))

@@ -31,6 +31,7 @@ cdef inline uint64_t key_hash(uint64_t seed, uint32_t purgatory, const uint8_t *
     return h
 
 
-cdef inline uint64_t handle_hash(uint32_t client, uint64_t command) noexcept nogil:
-    """Sixteen neighbouring commands of a client share it, and so a cache line of the handle table."""
-    return mix(((command >> 4) * <uint64_t>0x9E3779B97F4A7C15) ^ client)
+cdef inline uint32_t handle_tag(uint32_t client, uint64_t command) noexcept nogil:
+    """An operation's tag in the handle table: a line that sixteen neighbouring commands of a client share, and its lane."""
+    cdef uint64_t h = mix(((command >> 4) * <uint64_t>0x9E3779B97F4A7C15) ^ client)
+    return <uint32_t>((h << 4) | ((command ^ (h >> 32)) & 15))

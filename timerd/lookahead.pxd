@@ -13,8 +13,8 @@ dropped when too many are under way, and a load is not.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.arena cimport Arena, TOUCH, __builtin_prefetch
 from timerd.dlist cimport at, node_at, op_at
-from timerd.handles cimport HANDLE_LANES, HANDLE_REMOVED, handle_hash, home_of
-from timerd.hash cimport key_hash
+from timerd.handles cimport next_handle
+from timerd.hash cimport handle_tag, key_hash
 from timerd.wheel cimport bucket_for
 from timerd_shm.records cimport *
 
@@ -83,9 +83,8 @@ cdef inline void look(Arena *a, Ahead *x, uint32_t slot, const uint8_t *p, const
         if end - p < <int>sizeof(OperationCommand):
             return
         x.kind = p[0]
-        x.hash = handle_hash(slot, operation.operation)
-        x.place = home_of(a, x.hash, operation.operation)
-        x.tag = <uint32_t>(x.hash >> 32)
+        x.tag = handle_tag(slot, operation.operation)
+        x.place = x.tag & a.handle_mask
         __builtin_prefetch(a.handles + x.place)
         return
     else:
@@ -107,10 +106,8 @@ cdef inline void follow(Arena *a, Ahead *x, uint32_t stage) noexcept nogil:
             for probe in range(HANDLE_PROBES):
                 if a.handles[x.place].tag == x.tag or a.handles[x.place].op == 0:
                     break
-                x.place = (x.place + HANDLE_LANES) & a.handle_mask
+                x.place = next_handle(a, x.place)
             x.op = a.handles[x.place].op
-            if x.op == HANDLE_REMOVED:
-                x.op = 0
             if x.op:
                 touch_op(a, x.op)
         elif x.op and stage == 3:

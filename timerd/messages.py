@@ -95,8 +95,11 @@ def read_query(frame: bytes) -> Query:
 
 def purgatory_name(name: object) -> str:
     """A purgatory's name, checked. Raises InvalidNameError."""
-    if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
-        raise InvalidNameError(f"purgatory {str(name)[:NAME_SIZE_MAX]!r} is not of the form {NAME_PATTERN.pattern}")
+    if not isinstance(name, str):
+        # Its text is not shown: that of a list in a list in a list is a recursion.
+        raise InvalidNameError(f"a purgatory's name is a {type(name).__name__}, not a str")
+    if not NAME_PATTERN.fullmatch(name):
+        raise InvalidNameError(f"purgatory {name[:NAME_SIZE_MAX]!r} is not of the form {NAME_PATTERN.pattern}")
     return name
 
 
@@ -128,7 +131,7 @@ def _read_map(frame: bytes) -> dict[str, Any]:
             strict_map_key=True,
             max_str_len=TEXT_SIZE_MAX,
             max_bin_len=TEXT_SIZE_MAX,
-            max_array_len=WAITS_MAX,
+            max_array_len=min(WAITS_MAX, len(frame)),  # an element has a byte at least: room is made for no more
             max_map_len=MAP_FIELDS_MAX,
             max_ext_len=0,
         )

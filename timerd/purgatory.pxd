@@ -137,8 +137,6 @@ cdef inline void fill_settlement(
     op.value = value
     op.outcome_number = outcome_number
     op.error = error
-    if op.id_record:
-        a.ids[op.id_record - 1].settled_ns = a.now_ns
 
 
 cdef inline void stage_settle(
@@ -186,6 +184,7 @@ cdef inline void stage_settle(
         td_put(&a.tx, EventRecord_word_completed(e), handed_word(e))
     if op.id_record:
         td_put(&a.tx, IdRecord_word_state(&a.ids[op.id_record - 1]), settled_word(&a.ids[op.id_record - 1], outcome))
+        td_put(&a.tx, &a.ids[op.id_record - 1].settled_ns, a.now_ns)
 
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:

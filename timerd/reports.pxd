@@ -55,7 +55,8 @@ cdef inline void measure(
                 x.first = link
             x.outcomes += 1
             x.heap += length
-            last_value = op.value
+            if length:
+                last_value = op.value
         link = op.next
     # Answers are few; the new ones stand at the end.
     head = link_of(a, &c.answers_next)

@@ -6,8 +6,8 @@ the daemon is known again after a restart. Routing ids are where answers go, not
 
     HELLO, session zero            a new incarnation: a slot and a session
     HELLO, its session             resumes: same slot, same session, its numbering goes on
-    HELLO, known incarnation,      resumes only while no command was applied (its WELCOME was lost); else SessionGone,
-      session not shown            because the arena tells everybody the incarnation
+    HELLO, known incarnation,      a new slot while no command was applied (its WELCOME was lost), and the old one is
+      session not shown            closed; else SessionGone, because the arena tells everybody the incarnation
     HELLO, unknown incarnation,    SessionGone: what it had not acknowledged is unknown
       a session shown
 """
@@ -147,6 +147,8 @@ class Sessions:
         if slot >= 0:
             if core.last_command(slot):
                 raise SessionGoneError("that incarnation is another session's: connect as a new one")
+            # Not the old slot: its topic may have been subscribed to by who read the incarnation in the arena.
+            self.close(self._by_slot[slot], now_ns)
         elif shown != NO_SESSION:
             raise SessionGoneError("that session is not known any more: connect as a new incarnation")
         secret = secrets.token_bytes(len(NO_SESSION))
@@ -166,7 +168,7 @@ class Sessions:
             now_ns=now_ns,
             wall_ns=wall_ns,
         )
-        session = self._by_slot.get(slot) or self._add(slot, process, now_ns)
+        session = self._add(slot, process, now_ns)
         self._bind(session, secret)
         return session
 

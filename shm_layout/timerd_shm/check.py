@@ -601,24 +601,18 @@ class Checker:
         tags, entries = words[0::2], words[1::2]
         places: dict[int, int] = {}
         for place, entry in enumerate(entries):
-            if entry in (0, hashing.HANDLE_REMOVED):
+            if entry == 0:
                 continue
             if entry - 1 not in self.handles or entry - 1 in places:
                 self.stale(f"handle {place} names operation {entry - 1}, which is not there, nobody's, or named twice")
             places[entry - 1] = place
         for index, op in self.handles.items():
-            hash_ = hashing.handle_hash(op.client, op.command)
-            at = hashing.handle_home(hash_, op.command, row.count)
-            for _ in range(row.count // hashing.HANDLE_LANES):
-                if entries[at] in (0, index + 1):
-                    break
-                at = at + hashing.HANDLE_LANES & row.count - 1
-            if entries[at] != index + 1:
+            tag = hashing.handle_tag(op.client, op.command)
+            at = next((at for at in hashing.handle_probes(tag, row.count) if entries[at] in (0, index + 1)), -1)
+            if at < 0 or entries[at] != index + 1:
                 self.stale(f"{self.name_op(index)} cannot be found by its handle: probing ends at {at}")
-            elif tags[at] != hash_ >> 32:
-                self.stale(
-                    f"handle {at} of {self.name_op(index)} has tag 0x{tags[at]:x}, and its hash says 0x{hash_ >> 32:x}"
-                )
+            elif tags[at] != tag:
+                self.stale(f"handle {at} of {self.name_op(index)} has tag 0x{tags[at]:x}, not 0x{tag:x}")
 
     def check_ids(self) -> None:
         reader = self.reader

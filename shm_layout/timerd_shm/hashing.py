@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterator
 
 from .limits import ID_SIZE_MAX
 
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 GOLDEN = 0x9E37_79B9_7F4A_7C15
 HANDLE_LANES = 16  # neighbouring commands of a client share a home line of that many entries
-HANDLE_REMOVED = 0xFFFF_FFFF
 ID_HASH_SIZE = 16
 
 
@@ -46,14 +46,19 @@ def ring_slot(key_hash: int, slots: int) -> int:
     return key_hash & (slots - 1)
 
 
-def handle_hash(client_slot: int, command: int) -> int:
-    """Hash of sixteen neighbouring commands of a client; its high half is an entry's tag."""
-    return mix((command >> 4) * GOLDEN & MASK ^ client_slot)
+def handle_tag(client_slot: int, command: int) -> int:
+    """The 32-bit tag of an operation in the handle table: sixteen neighbouring commands differ in their lane alone."""
+    h = mix((command >> 4) * GOLDEN & MASK ^ client_slot)
+    return (h << 4 | (command ^ h >> 32) & (HANDLE_LANES - 1)) & 0xFFFF_FFFF
 
 
-def handle_home(handle_hash: int, command: int, entries: int) -> int:
-    """Where probing for a command begins in a handle table of so many entries; it goes on by HANDLE_LANES."""
-    return ((handle_hash & 0xFFFF_FFFF) << 4 | command & (HANDLE_LANES - 1)) & (entries - 1)
+def handle_probes(tag: int, entries: int) -> Iterator[int]:
+    """Where a handle table of so many entries is probed for a tag: along its lane, then along the next ones."""
+    home, rows = tag & (entries - 1), entries // HANDLE_LANES
+    first = home % HANDLE_LANES * rows + home // HANDLE_LANES
+    for step in range(first, first + entries):
+        lane, row = divmod(step & (entries - 1), rows)
+        yield row * HANDLE_LANES + lane
 
 
 def id_hash(identifier: bytes) -> bytes:

@@ -414,8 +414,8 @@ class KeyTableRecord(NamedTuple):
 class HandleRecord(NamedTuple):
     """Open addressing from (client, command number) to op: how an owner's cancel finds its operation."""
 
-    tag: Annotated[int, U32, "high half of the hash", DERIVED]
-    op: Annotated[int, U32, "operation (index + 1); 0 = free, 0xFFFFFFFF = removed", DERIVED]
+    tag: Annotated[int, U32, "hash: its low bits say where probing begins", DERIVED]
+    op: Annotated[int, U32, "operation (index + 1); 0 = free", DERIVED]
 
 
 class IdRecord(NamedTuple):

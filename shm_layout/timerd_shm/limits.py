@@ -1,4 +1,4 @@
-"""The fixed numbers of DESIGN.md section 6, declared once. Units are in the names; sizes are bytes."""
+"""The fixed numbers, declared once. Units are in the names; sizes are bytes."""
 
 from __future__ import annotations
 

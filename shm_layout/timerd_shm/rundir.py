@@ -228,10 +228,13 @@ def daemon_running(paths: InstancePaths) -> bool:
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat, which tells a recycled pid from the old one; None when there is no such process."""
+    """Field 22 of /proc/PID/stat, which tells a recycled pid from the old one; None when there is no such process.
+
+    None as well where /proc hides it (hidepid): of that one this process can know nothing.
+    """
     try:
         line = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The second field, the name, may hold anything, so count from its last parenthesis; a zombie has ended.
     fields = line[line.rindex(b")") + 2 :].split()

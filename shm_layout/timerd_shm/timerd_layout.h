@@ -662,8 +662,8 @@ _Static_assert(offsetof(KeyTableRecord, odd) == 4, "KeyTableRecord.odd");
 
 /* Open addressing from (client, command number) to op: how an owner's cancel finds its operation. */
 typedef struct HandleRecord {
-    uint32_t tag; /* high half of the hash */
-    uint32_t op; /* operation (index + 1); 0 = free, 0xFFFFFFFF = removed */
+    uint32_t tag; /* hash: its low bits say where probing begins */
+    uint32_t op; /* operation (index + 1); 0 = free */
 } HandleRecord;
 _Static_assert(sizeof(HandleRecord) == 8, "HandleRecord");
 _Static_assert(offsetof(HandleRecord, tag) == 0, "HandleRecord.tag");
