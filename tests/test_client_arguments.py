@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from timerd_client.arguments import id_hash, key_bytes, name_of, orphans_of, payload_bytes, timeout_ns, watch
+from timerd_client.arguments import id_hash, key_bytes, mark_of, name_of, orphans_of, payload_bytes, timeout_ns, watch
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import (
     InvalidConditionError,
@@ -133,7 +133,7 @@ def test_names_ids_and_policies_are_checked() -> None:
             name_of("purgatory", name)
     assert len(id_hash("session/9")) == 16
     assert id_hash("x") == id_hash(b"x")
-    for identifier in ("", b"", 5):
+    for identifier in ("", b"", 5, "\udcff"):
         with pytest.raises(InvalidKeyError):
             id_hash(identifier)
     with pytest.raises(KeyTooLongError):
@@ -142,6 +142,13 @@ def test_names_ids_and_policies_are_checked() -> None:
         orphans_of("group")
     with pytest.raises(InvalidValueError):
         orphans_of("drop")
+
+
+def test_a_mark_that_nobody_has_made_is_refused() -> None:
+    assert mark_of(Mark(1, 2, 3)) == Mark(1, 2, 3)
+    for since in (5, (1, 2, 3, b""), Mark(1, -1), Mark(1, 1 << 64), Mark(1, 2, -1), Mark(1, "2")):  # type: ignore[arg-type]
+        with pytest.raises(InvalidValueError):
+            mark_of(since)
 
 
 def test_marks_conditions_and_failures_can_be_pickled() -> None:

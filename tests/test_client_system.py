@@ -20,6 +20,7 @@ import timerd as td
 from daemons import Daemon
 from timerd import ALL, ALL_SETTLED, State, at_least, total
 from timerd_client import aio
+from timerd_client.arguments import Keys
 from timerd_client.protocol import LinkState
 from timerd_shm.rundir import daemon_running, find_instance
 
@@ -378,6 +379,183 @@ def test_a_fork_gets_a_client_of_its_own(daemon: Daemon) -> None:
     parent.close()
 
 
+def test_a_fork_under_the_clients_lock_leaves_the_child_no_lock_to_wait_for(daemon: Daemon) -> None:
+    parent = td.connect()
+    pending = parent.register("k", timeout=60)
+    batch = parent.register_many(["k", "l"], timeout=60)
+    read, write = os.pipe()
+    with parent._link.lock:  # another thread's, as far as the child can see
+        pid = os.fork()
+        if pid == 0:
+            said = []
+            for call in (
+                lambda: parent.fire("k"),
+                lambda: parent.register("k", timeout=1),
+                lambda: parent.register_many(["k"], timeout=1),
+                lambda: parent.advance("k", 1),
+                parent.mark,
+                parent.flush,
+                lambda: pending.result().unwrap(),
+                lambda: batch.outcomes()[1].unwrap(),
+            ):
+                signal.alarm(int(PATIENCE_S))  # a child that waits is ended
+                try:
+                    call()
+                    said.append("nothing")
+                except BaseException as error:
+                    said.append(type(error).__name__)
+            os.write(write, " ".join(said).encode())
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    assert os.read(read, 1000).decode().split() == ["ClosedError"] * 8
+    os.close(read)
+    assert not pending.done()
+    parent.close()
+
+
+def test_whatever_a_callback_raises_others_are_told_and_the_client_lives(client: td.Client) -> None:
+    first = client.register("k", timeout=PATIENCE_S)
+    others = [client.register("k", timeout=PATIENCE_S) for _ in range(3)]
+    told = threading.Event()
+
+    def leave(_: td.Operation) -> None:
+        raise SystemExit
+
+    first.add_done_callback(leave)
+    first.add_done_callback(lambda _: told.set())
+    threads = [threading.Thread(target=other.result) for other in others]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: all(other._callbacks for other in others))
+    client.fire("k")
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
+    assert told.wait(PATIENCE_S)
+    assert client.fire_wait("k") == 0
+
+
+def test_close_does_not_wait_for_ever_for_a_callback(daemon: Daemon) -> None:
+    client = td.connect()
+    entered, leave = threading.Event(), threading.Event()
+    operation = client.register("k", timeout=PATIENCE_S)
+    operation.add_done_callback(lambda _: entered.set())
+    operation.add_done_callback(lambda _: leave.wait())
+    client.fire("k")
+    assert entered.wait(PATIENCE_S)
+    start = time.monotonic()
+    client.close(0.1)
+    assert time.monotonic() - start < PATIENCE_S / 2
+    leave.set()
+    eventually(lambda: client.closed)
+
+
+def test_a_registration_that_was_not_answered_is_withdrawn(
+    client: td.Client, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.flush()
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        monkeypatch.setattr(td.Operation.accepted, "__defaults__", (0.05,))
+        with pytest.raises(td.TimerdUnavailableError):
+            client.register("k", timeout=60, wait=True)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    client.flush(PATIENCE_S)
+    assert client.fire_wait("k") == 0
+
+
+def test_a_batch_that_met_backpressure_is_withdrawn_whole(client: td.Client, daemon: Daemon) -> None:
+    client.flush()
+    client._protocol.window = 100
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(td.BackpressureError):
+            client.register_many(["k"] * 150, timeout=60)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    client.flush(PATIENCE_S)
+    assert client.fire_wait("k") == 0
+    assert not client._protocol.waiting
+
+
+def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are_seen(
+    client: td.Client, daemon: Daemon
+) -> None:
+    client.flush()
+    with td.connect() as other:
+        client._protocol.window = 10
+        with client._link.lock:
+            client._protocol.applied -= 10  # full, until it is put right
+        started = time.monotonic_ns()
+        registered: list[td.Operation] = []
+        thread = threading.Thread(target=lambda: registered.append(client.register("k", timeout=PATIENCE_S)))
+        thread.start()
+        eventually(lambda: client._link._movers > 0)  # type: ignore[attr-defined]
+        other.fire_wait("k", value=b"meanwhile")
+        waited = time.monotonic_ns() - started
+        with client._link.lock:
+            client._protocol.applied += 10
+            client._link._moved.notify_all()  # type: ignore[attr-defined]
+        thread.join(PATIENCE_S)
+        outcome = registered[0].result(PATIENCE_S)
+        assert outcome.value == b"meanwhile"
+        assert outcome._record is not None
+        assert outcome._record.registered_ns < started + waited
+
+
+def test_flush_says_when_it_cannot_know(client: td.Client, daemon: Daemon) -> None:
+    daemon.kill()
+    for _ in range(10):
+        client.fire("k")
+    daemon.destroy()
+    daemon.start()
+    with pytest.raises(td.SessionGoneError):
+        client.flush(PATIENCE_S)
+    eventually(lambda: client.state is LinkState.LIVE)
+    client.fire("k")
+    client.flush(PATIENCE_S)
+
+
+def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: td.Client) -> None:
+    first = client.register("k", timeout=PATIENCE_S, id="x", wait=True)
+    assert isinstance(client.register("k", timeout=1, id="x").result(PATIENCE_S).error, td.OperationExistsError)
+    assert client.register("k", timeout=1, id="x", if_exists="keep") is first
+
+
+def test_columns_are_copied_and_checked_before_anything_is_sent(client: td.Client) -> None:
+    keys: list[Keys] = ["a", {"w": 5}, ("b", "c"), (name for name in "de")]
+    payloads = [b"1", b"2", b"3", b"4"]
+    batch = client.register_many(keys, timeout=0.01, payloads=payloads)
+    keys.clear()
+    payloads.clear()
+    assert [(outcome.missing, outcome.payload) for outcome in batch.outcomes(PATIENCE_S)] == [
+        (("a",), b"1"),
+        (("w",), b"2"),
+        (("b", "c"), b"3"),
+        (("d", "e"), b"4"),
+    ]
+    issued = client._protocol.issued
+    for wrong in ("abc", b"abc", {"a": 5}, {"a", "b"}, None, 5, ["a", 5], ["a", ""]):
+        for when in (td.ANY, ALL):
+            with pytest.raises((td.InvalidKeyError, td.InvalidValueError)):
+                client.register_many(wrong, timeout=1, when=when)  # type: ignore[arg-type]
+        with pytest.raises((td.InvalidKeyError, td.InvalidValueError)):
+            client.fire_many(wrong)  # type: ignore[arg-type]
+    with pytest.raises(td.InvalidConditionError):
+        client.register_many(["a"], timeout=1, when="any")  # type: ignore[arg-type]
+    for timeout in (b"1", "1", [1, 2], [-1], [None, None]):
+        with pytest.raises((td.TimeoutOutOfRangeError, td.InvalidValueError)):
+            client.register_many(["a"], timeout=timeout)  # type: ignore[arg-type]
+    for payload in ("x", None, 5, [None], ["x"], [b"x", b"y"]):
+        with pytest.raises(td.InvalidValueError):
+            client.register_many(["a"], timeout=1, payloads=payload)  # type: ignore[arg-type]
+        with pytest.raises(td.InvalidValueError):
+            client.fire_many(["a"], values=payload)  # type: ignore[arg-type]
+    assert client._protocol.issued == issued
+
+
 def test_what_a_script_fired_is_sent_before_it_ends(client: td.Client) -> None:
     operation = client.register("script", timeout=PATIENCE_S)
     code = "import timerd as td; c = td.client(); [c.fire('x') for _ in range(500)]; c.fire('script', value=b'last')"
@@ -453,6 +631,39 @@ def test_a_cancelled_await_cancels_its_operation(daemon: Daemon) -> None:
             assert await client.fire_wait("k") == 0
 
     asyncio.run(main())
+
+
+def test_awaits_that_are_cancelled_in_a_full_window_cancel_their_operations(daemon: Daemon) -> None:
+    async def wait(client: aio.Client, key: str) -> td.Outcome:
+        return await client.register(key, timeout=None)
+
+    async def main() -> None:
+        async with await aio.connect() as client:
+            tasks = [asyncio.create_task(wait(client, "k")) for _ in range(50)]
+            await asyncio.sleep(0)
+            client._protocol.window = 50
+            with pytest.raises(td.BackpressureError):
+                client.fire("other")
+            for task in tasks:
+                task.cancel()
+            assert {type(end) for end in await asyncio.gather(*tasks, return_exceptions=True)} == {
+                asyncio.CancelledError
+            }
+            await client.room()
+            assert await client.fire_wait("k") == 0
+
+    asyncio.run(main())
+
+
+def test_a_client_whose_loop_is_closed_says_so(daemon: Daemon) -> None:
+    loop = asyncio.new_event_loop()
+    client = loop.run_until_complete(aio.connect())
+    loop.close()
+    for _ in range(2):
+        with pytest.raises(td.ClosedError):
+            client.fire("k")
+        with pytest.raises(td.ClosedError):
+            client.register("k", timeout=1)
 
 
 def test_asyncio_backpressure_is_said_at_once_and_room_is_awaited(daemon: Daemon) -> None:

@@ -52,7 +52,9 @@ class World:
         self.protocol = Protocol(Identity("test"), self.now, window=window)
         self.link = cast(
             Link,
-            SimpleNamespace(lock=threading.Lock(), protocol=self.protocol, may_block=lambda: None, complain=print),
+            SimpleNamespace(
+                lock=threading.Lock(), protocol=self.protocol, closed=False, may_block=lambda: None, complain=print
+            ),
         )
         self.sent: list[bytes] = []
         self.lose_up: Callable[[bytes], bool] = lambda frame: False
@@ -553,4 +555,4 @@ def test_every_error_code_becomes_its_exception() -> None:
             error = refusal(code, 5)
             assert isinstance(error, TimerdError)
             assert type(error).code is code
-            assert "the limit is 5" in str(error)
+            assert ("the limit is 5" in str(error)) is (code is not ErrorCode.MARK_TOO_OLD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from timerd_client import connect
 from timerd_client.timerctl import main
 from timerd_client.timerctl.exits import Exit
 from timerd_client.timerctl.table import Column, Table, grid
-from timerd_client.timerctl.text import due_in, duration_ns, plain, size, span
+from timerd_client.timerctl.text import columns_of, due_in, duration_ns, plain, size, span
 from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import OpState, Region
@@ -388,6 +389,13 @@ def test_a_missing_instance_and_a_dead_daemon_are_different(dead: Rig, run: Run)
         ("fire",),
         ("fire", "k", "--amount", "-1"),
         ("stats", "--instance", "NOT A NAME"),
+        ("stats", "--watch", "nan"),
+        ("stats", "--watch", "inf"),
+        ("ops", "--due-within", "9" * 400),
+        ("register", "k", "--timeout", "9" * 400),
+        ("register", "k", "--timeout", "1s", "--when", "at-least:99"),
+        ("register", "k", "--timeout", "1s", "--when", "total:" + "9" * 5000),
+        ("register", "--reach", "k=" + "9" * 5000, "--timeout", "1s"),
     ],
 )
 def test_a_wrong_command_line_is_said(run: Run, arguments: tuple[str, ...]) -> None:
@@ -411,6 +419,86 @@ def test_help_teaches_with_examples_and_lists_the_exit_statuses(run: Run) -> Non
     assert "examples:" in out and "timerctl stats --watch" in out
     for command in ("stats", "ops", "keys", "clients", "check", "register", "fire"):
         assert "examples:" in run(command, "--help")[1], command
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["", *LOOKING, "register", "fire", "advance", "fail", "cancel-for-key", "forget", "destroy", "load", "journal"],
+)
+def test_help_fits_into_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, _ = run(*command.split(), "--help")
+    assert status == Exit.OK
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("bucket", ["9:9", "0:128", "x", "1", "1:", "-1:0", "0:" + "9" * 5000])
+def test_a_bucket_that_cannot_be_is_said(dead: Rig, run: Run, bucket: str) -> None:
+    status, out, err = run("ops", f"--bucket={bucket}")
+    assert (status, out) == (Exit.USAGE, "")
+    assert "levels are 0 to" in err
+
+
+def test_a_file_that_cannot_be_read_is_said(run: Run, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent", Path("/dev/null")):
+        status, out, err = run("check", "--file", str(path))
+        assert (status, out) == (Exit.PROBLEM, "")
+        assert err.startswith("timerctl: ")
+
+
+def test_a_full_disk_is_said(dead: Rig) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "timerd_client.timerctl", "ops"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == Exit.PROBLEM
+    assert ended.stderr == "timerctl: [Errno 28] No space left on device\n"
+
+
+def test_arguments_that_the_client_refuses_are_a_wrong_command_line(daemon: Daemon, run: Run) -> None:
+    for arguments in (
+        ("fire", ""),
+        ("fire", "x" * 256),
+        ("fire", "k", "--amount", "0"),
+        ("fire", "k", "--value", "x" * 65_537),
+        ("fire", "k", "--purgatory", "NOT A NAME"),
+        ("advance", "k", "9" * 30),
+        ("fail", "k", "--code", "4294967296"),
+        ("register", "--timeout", "1s"),
+        ("register", "k", "k", "--timeout", "1s"),
+        ("register", "k", "--reach", "k=1", "--timeout", "1s"),
+        ("register", *map(str, range(65)), "--timeout", "1s"),
+        ("register", "k", "--timeout", "1s", "--id", "x" * 256),
+        ("register", "k", "--timeout", "1s", "--if-exists", "keep"),
+    ):
+        status, out, err = run(*arguments)
+        assert (status, out) == (Exit.USAGE, ""), arguments
+        assert err.startswith("timerctl: ")
+
+
+def test_keys_and_ids_that_are_no_text_go_in_and_out(daemon: Daemon) -> None:
+    key = b"\xff\n\x1b[31m \xe6\xbc\xa2"
+    timerctl: list[str | bytes] = [sys.executable, "-m", "timerd_client.timerctl"]
+    with connect() as client:
+        operation = client.register(key, timeout=20, id=b"\xff", wait=True)
+        for encoding, written in (("utf-8", key[-3:]), ("ascii", b"\\u6f22")):
+            environment = {**os.environ, "PYTHONIOENCODING": encoding}
+            shown = subprocess.run([*timerctl, "keys"], capture_output=True, check=True, env=environment).stdout
+            assert b"\\xff\\n\\x1b[31m " + written in shown
+        again: list[str | bytes] = [*timerctl, "register", "k", "--timeout", "1s", "--id", b"\xff"]
+        refused = subprocess.run(again, capture_output=True)
+        assert (refused.returncode, refused.stderr) == (Exit.PROBLEM, b"")
+        assert refused.stdout.startswith(b"failed")
+        assert subprocess.run([*timerctl, "fire", key, "--value", b"\xfe"]).returncode == Exit.OK
+        assert operation.result(20).value == b"\xfe"
+
+
+def test_a_daemon_that_says_nothing_is_no_daemon(daemon: Daemon, run: Run) -> None:
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        assert run("fire", "k")[0] == Exit.NO_DAEMON
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
 
 
 def test_a_closed_pipe_is_no_error(dead: Rig) -> None:
@@ -440,6 +528,14 @@ def test_a_table_gives_way_in_order() -> None:
     assert table.lines(rows, 24)[1] == " 7  " + "x" * 11 + "...  aaaa"
     assert table.lines(rows, 10)[1] == " 7  " + "x" * 9 + "..."
     assert table.lines([], 80) == ["n  key  a  b"]
+
+
+def test_wide_characters_count_twice_in_a_table() -> None:
+    table = Table(Column("key", flexible=True), Column("n", right=True))
+    rows = [("\u6f22" * 20, 1), ("e\u0301" * 5, 22), ("plain", 333)]
+    for width in (20, 40, 80):
+        lines = table.lines(rows, width)
+        assert {columns_of(line) for line in lines} == {min(width, 45)}, lines
 
 
 def test_a_grid_uses_the_width() -> None:

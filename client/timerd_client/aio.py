@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from timerd_shm.errors import BackpressureError
+from timerd_shm.errors import BackpressureError, SessionGoneError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
@@ -57,6 +57,9 @@ class LoopLink(Link):
         self.wake()
 
     def wake(self) -> None:
+        if self.loop.is_closed():
+            self.closed = True
+            self.refuse_closed()
         self.idle = False
         self.loop.call_soon(self._pump)
 
@@ -386,7 +389,7 @@ class Client(Purgatory):
         return protocol.room
 
     async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s."""
+        """Wait until everything issued so far has been applied; raises TimerdUnavailableError, SessionGoneError."""
         protocol = self._protocol
         if self.closed:
             self._link.refuse_closed()
@@ -395,6 +398,8 @@ class Client(Purgatory):
             lambda: protocol.applied >= target or protocol.incarnation != maker or self.closed, timeout
         ):
             raise protocol.unavailable(timeout)
+        if protocol.incarnation != maker:
+            raise SessionGoneError("the daemon no longer knows this client; whether all was applied is unknown")
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything is acknowledged, `timeout` seconds at most, and end; as the threaded client does."""

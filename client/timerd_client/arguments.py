@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import timedelta
 from hashlib import blake2b
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from timerd_shm.errors import (
     InvalidConditionError,
@@ -31,6 +31,7 @@ from timerd_shm.limits import (
 )
 
 from .conditions import When
+from .mark import Mark
 
 Key: TypeAlias = str | bytes
 Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]
@@ -158,7 +159,10 @@ def unsigned(what: str, value: object, largest: int, smallest: int = 0) -> int:
 def id_hash(identifier: object) -> bytes:
     """The 16 bytes by which an id is known to the daemon; raises InvalidKeyError, KeyTooLongError."""
     if isinstance(identifier, str):
-        encoded = identifier.encode()
+        try:
+            encoded = identifier.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidKeyError(f"id {identifier!r:.80} cannot be encoded as UTF-8: {error.reason}") from None
     elif isinstance(identifier, bytes):
         encoded = identifier
     else:
@@ -170,6 +174,29 @@ def id_hash(identifier: object) -> bytes:
             f"id {identifier!r:.40} has {len(encoded)} bytes of at most {ID_SIZE_MAX}; hash or shorten it"
         )
     return blake2b(encoded, digest_size=16).digest()
+
+
+def mark_of(since: object) -> Mark:
+    """A mark; raises InvalidValueError for what is none."""
+    if not isinstance(since, Mark):
+        raise InvalidValueError(f"since={since!r:.80} is not a Mark")
+    unsigned("since.sequence", since.sequence, U64_MAX)
+    unsigned("since.command", since.command, U64_MAX)
+    return since
+
+
+def column(what: str, given: object, rows: int | None = None) -> list[Any]:
+    """A copy of the values for many operations, as many as there are keys (`rows`).
+
+    Raises InvalidKeyError, InvalidValueError for what has no order or is a single one.
+    """
+    if isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable):
+        wrong = InvalidKeyError if what == "key" else InvalidValueError
+        raise wrong(f"a column of {what}s is a list of them, not {type(given).__name__}: {given!r:.80}")
+    values = list(given)
+    if rows is not None and len(values) != rows:
+        raise InvalidValueError(f"{len(values)} {what}s for {rows} keys: give one for each, or one for all")
+    return values
 
 
 def name_of(what: str, name: object) -> str:

@@ -6,21 +6,33 @@ that does not fit into the window goes out in parts of CHUNK, each of which wait
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from time import monotonic_ns
 from typing import Any
 
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.errors import TimerdError
 from timerd_shm.fields import offset_of
 from timerd_shm.limits import PAYLOAD_SIZE_MAX
-from timerd_shm.wire import CommandKind, OutcomeRecord
+from timerd_shm.wire import CommandKind, OutcomeRecord, RegisterFlag
 
-from .arguments import EVENT_PREFIX, U64_MAX, Key, Keys, Payload, Timeout, payload_bytes, timeout_ns, unsigned, watch
+from .arguments import (
+    EVENT_PREFIX,
+    U64_MAX,
+    Key,
+    Keys,
+    Payload,
+    Timeout,
+    column,
+    payload_bytes,
+    timeout_ns,
+    unsigned,
+    watch,
+)
 from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from .conditions import ANY, When
 from .link import Link
 from .outcome import Outcome, State
-from .promise import Promise, RawSettlement
+from .promise import Promise, RawSettlement, local
 from .surface import OperationT, Surface, plain_keys
 
 CHUNK = 4_096
@@ -35,7 +47,7 @@ class Batch(Promise):
 
     __slots__ = ("_first", "_keys", "_left", "_payloads", "_settlements")
 
-    def __init__(self, link: Link, keys: Sequence[Keys], payloads: Sequence[bytes] | bytes) -> None:
+    def __init__(self, link: Link, keys: Sequence[Key | tuple[Key, ...]], payloads: Sequence[bytes] | bytes) -> None:
         super().__init__(link)
         self._keys = keys
         self._payloads = payloads
@@ -62,6 +74,17 @@ class Batch(Promise):
             before = self._first.pop()
             first, row, rows = before[0], before[1], before[2] + rows
         self._first.append((first, row, rows))
+
+    def commands(self) -> Iterator[int]:
+        """Command numbers of what was registered."""
+        for first, _, rows in self._first:
+            yield from range(first, first + rows)
+
+    def _abandon(self, error: TimerdError) -> None:
+        gone = local(error)
+        self._settlements = [gone if settlement is None else settlement for settlement in self._settlements]
+        self._left = 0
+        self._settlement = ()
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -125,18 +148,17 @@ class ThreadedBatch(Batch):
         return self._outcomes()
 
 
-def _names(keys: Keys) -> tuple[Key, ...]:
-    return (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
+def _names(keys: Key | tuple[Key, ...]) -> tuple[Key, ...]:
+    return keys if isinstance(keys, tuple) else (keys,)
 
 
-def _payload_column(payloads: Sequence[Payload] | Payload, rows: int, what: str) -> Sequence[bytes] | bytes:
-    if isinstance(payloads, (bytes, bytearray, memoryview)):
+def _payload_column(payloads: Sequence[Payload] | Payload, rows: int, what: str) -> list[bytes] | bytes:
+    if isinstance(payloads, (str, bytes, bytearray, memoryview)):
         return payload_bytes(payloads, what)
-    if len(payloads) != rows:
-        raise InvalidValueError(f"{len(payloads)} {what}s for {rows} keys: give one for each, or one for all")
-    if all(value.__class__ is bytes for value in payloads) and max(map(len, payloads), default=0) <= PAYLOAD_SIZE_MAX:
-        return payloads  # type: ignore[return-value]
-    return [payload_bytes(payload, what) for payload in payloads]
+    given = column(what, payloads, rows)
+    if all(value.__class__ is bytes for value in given) and max(map(len, given), default=0) <= PAYLOAD_SIZE_MAX:
+        return given
+    return [payload_bytes(payload, what) for payload in given]
 
 
 def register_many(
@@ -148,40 +170,62 @@ def register_many(
     when: When,
 ) -> Batch:
     """See `Purgatory.register_many`."""
-    rows = len(keys)
+    registered_ns = monotonic_ns()
+    names = column("key", keys)
+    rows = len(names)
     payload_column = _payload_column(payloads, rows, "payload")
-    shared = payload_column if isinstance(payload_column, bytes) else None
-    if isinstance(timeout, Sequence):
-        if len(timeout) != rows:
-            raise InvalidValueError(f"{len(timeout)} timeouts for {rows} keys: give one for each, or one for all")
-        durations = [timeout_ns(one) for one in timeout]
+    if isinstance(timeout, Sequence) and not isinstance(timeout, (str, bytes)):
+        durations = [timeout_ns(one) for one in column("timeout", timeout, rows)]
     else:
-        durations = [timeout_ns(timeout)] * rows
-    condition = int(when.kind)
-    if when is ANY and all(key.__class__ is str or key.__class__ is bytes for key in keys):
+        durations = [timeout_ns(timeout)] * rows  # type: ignore[arg-type]
+    if when is ANY and all(name.__class__ is str or name.__class__ is bytes for name in names):
         needed_and_count = [(1, 1)] * rows
-        tails = [EVENT_PREFIX[len(key)] + key for key in plain_keys(keys)]  # type: ignore[arg-type]
-        total = 0
+        tails = [EVENT_PREFIX[len(key)] + key for key in plain_keys(names)]
     else:
-        watches = [watch(one, when) for one in keys]
+        watches = [watch(one, when) for one in names]
+        names = [one.names for one in watches]
         needed_and_count = [(one.needed, len(one.names)) for one in watches]
         tails = [one.encoded for one in watches]
-        total = when.total
 
     link = surface._link
-    protocol = link.protocol
-    made = batch(link, keys, payload_column)
-    registered_ns = monotonic_ns()
+    made = batch(link, names, payload_column)
+    try:
+        _issue_registrations(surface, made, tails, payload_column, durations, needed_and_count, when, registered_ns)
+    except BaseException:  # the caller gets no handle of what has been registered
+        with link.lock:
+            orphans = [number for number in made.commands() if link.protocol.waiting.get(number) is made]
+        if not link.closed:
+            link.withdraw(orphans)
+        raise
+    return made
+
+
+def _issue_registrations(
+    surface: Surface[OperationT],
+    made: Batch,
+    tails: Sequence[bytes],
+    payload_column: Sequence[bytes] | bytes,
+    durations: Sequence[int],
+    needed_and_count: Sequence[tuple[int, int]],
+    when: When,
+    registered_ns: int,
+) -> None:
+    """Issue a registration for each row, part by part; every part has the mark of the call."""
+    rows = len(tails)
+    shared = payload_column if isinstance(payload_column, bytes) else None
+    condition, total = int(when.kind), when.total
+    link, protocol = surface._link, surface._protocol
     with link.lock:
-        link.ready_locked()
-        sequence, issued = protocol.newest(), protocol.issued
+        if link.closed:
+            link.refuse_closed()
+        maker, sequence, issued = protocol.incarnation, protocol.newest(), protocol.issued
     for start in range(0, rows, CHUNK):
         end = min(rows, start + CHUNK)
-        # Command numbers of the mark are those of this call, for every part: a fire in between is not this thread's.
         with link.lock:
             while True:
                 link.ready_locked()
                 room = min(end - start, protocol.room)
+                same = protocol.incarnation == maker  # else the mark means nothing to the daemon
                 part = range(start, start + room)
                 heads: dict[tuple[int, int, int, tuple[int, int]], bytes] = {}
                 commands: list[bytes] = []
@@ -198,7 +242,7 @@ def register_many(
                         head = heads[kind] = pack_register(
                             _REGISTER,
                             index,
-                            0,
+                            0 if same else RegisterFlag.MARK_OF_OTHER_ARENA,
                             length,
                             condition,
                             needed,
@@ -208,7 +252,7 @@ def register_many(
                             registered_ns,
                             durations[row],
                             sequence,
-                            min(issued, protocol.issued),
+                            issued if same else 0,
                             total,
                         )
                     commands.append(head + tail + payload)  # type: ignore[operator]
@@ -220,7 +264,6 @@ def register_many(
                 start += room
                 if start >= end:
                     break
-    return made
 
 
 def fire_many(
@@ -230,14 +273,12 @@ def fire_many(
     amounts: Sequence[int] | int,
 ) -> None:
     """See `Purgatory.fire_many`."""
-    rows = len(keys)
-    encoded = plain_keys(keys)
+    encoded = plain_keys(column("key", keys))
+    rows = len(encoded)
     value_column = _payload_column(values, rows, "value")
     shared = value_column if isinstance(value_column, bytes) else None
-    if isinstance(amounts, Sequence):
-        if len(amounts) != rows:
-            raise InvalidValueError(f"{len(amounts)} amounts for {rows} keys: give one for each, or one for all")
-        amount_column = [unsigned("amount", amount, U64_MAX, 1) for amount in amounts]
+    if isinstance(amounts, Sequence) and not isinstance(amounts, (str, bytes)):
+        amount_column = [unsigned("amount", amount, U64_MAX, 1) for amount in column("amount", amounts, rows)]
     else:
         amount_column = [unsigned("amount", amounts, U64_MAX, 1)] * rows
     heads: dict[tuple[int, int, int], bytes] = {}
@@ -256,7 +297,11 @@ def fire_many(
     start = 0
     while start < rows:
         with link.lock:
-            link.ready_locked()
+            try:
+                link.ready_locked()
+            except TimerdError as error:
+                error.add_note(f"{start} of {rows} events had been sent")
+                raise
             room = min(rows - start, CHUNK, protocol.room)
             protocol.issue_all(commands[start : start + room])
             if link.idle:

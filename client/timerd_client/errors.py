@@ -59,7 +59,9 @@ def refusal(code: int, value: int) -> TimerdError:
     """The error of a command that the daemon refused; `value` is the limit that was met, or 0."""
     named = error_for(code, "")
     sentence = " ".join((type(named).__doc__ or "").split()) if type(named) is not TimerdError else f"error code {code}"
-    return error_for(code, f"{sentence} (the limit is {value})" if value else sentence)
+    if value and code != ErrorCode.MARK_TOO_OLD:  # whose value is the newest event
+        sentence += f" (the limit is {value})"
+    return error_for(code, sentence)
 
 
 __all__ = [

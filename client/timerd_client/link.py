@@ -11,14 +11,16 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import zmq
 
 from timerd_shm.errors import ClosedError, TimerdError
 from timerd_shm.rundir import InstancePaths, boot_id, namespace_inode, open_arena_file, process_start_ticks
+from timerd_shm.wire import CommandKind
 
+from .commands import operation_command
 from .protocol import Identity, LinkState, Protocol
 
 if TYPE_CHECKING:
@@ -119,7 +121,10 @@ class Link:
 
     def refuse_closed(self) -> None:
         """Raises ClosedError."""
-        raise ClosedError("this client is closed, or was made before a fork; use td.client(), or connect again")
+        raise ClosedError(
+            "this client is closed, or was made before a fork or in a loop that is closed; "
+            "use td.client(), or connect again"
+        )
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
         """Log what no caller can be told."""
@@ -137,6 +142,19 @@ class Link:
         if self.idle:
             self.wake()
         return number
+
+    def withdraw(self, operations: Sequence[int]) -> None:
+        """Cancel own operations, given by command number. Raises ClosedError.
+
+        It goes beyond a full window: who withdraws may be one who cannot wait, and what it adds is bounded by what was
+        registered.
+        """
+        with self.lock:
+            if self.closed:
+                self.refuse_closed()
+            self.protocol.issue_all([operation_command(CommandKind.CANCEL, operation) for operation in operations])
+            if self.idle:
+                self.wake()
 
     def ready_locked(self) -> None:
         """Closed? Is there room? With the lock held; raises ClosedError, BackpressureError."""

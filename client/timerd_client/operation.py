@@ -21,13 +21,12 @@ class Operation(Promise):
     """Future-like: `done()`, `result()`, `add_done_callback()`, `await`. Made by `register()`."""
 
     __slots__ = ("_names", "_reply", "command", "payload")
+    _reply: Reply | None
 
     def __init__(self, link: Link, command: int, names: Key | tuple[Key, ...], payload: bytes) -> None:
         self._link = link
-        self._settlement: Any = None
-        self._callbacks = None
+        self._settlement = self._callbacks = self._reply = None
         self._names = names
-        self._reply: Reply | None = None
         self.command = command  # its number between client and daemon; 0 = it was never sent
         self.payload = payload
 
@@ -51,9 +50,9 @@ class Operation(Promise):
     # commands about it, shared by both faces
 
     def _send_cancel(self) -> None:
-        """Ask for its cancellation; nothing if it has settled."""
+        """Ask for its cancellation; nothing if it has settled. Raises ClosedError."""
         if not self.done():
-            self._link.issue(operation_command(CommandKind.CANCEL, self.command))
+            self._link.withdraw([self.command])
 
     def _send_reschedule(self, timeout: Timeout, reply: Reply | None) -> bool:
         """Send a new deadline; False if it has settled here already."""

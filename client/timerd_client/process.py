@@ -65,7 +65,7 @@ def _at_exit() -> None:
             if protocol.state is LinkState.LIVE:
                 with contextlib.suppress(TimerdError), link.lock:
                     link.wait_locked(lambda p=protocol: p.applied >= p.issued, EXIT_TIMEOUT_S)  # type: ignore[misc]
-            link.stop()
+            link.stop(EXIT_TIMEOUT_S)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

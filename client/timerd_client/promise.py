@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from timerd_shm.errors import TimerdError
+from timerd_shm.errors import ClosedError, TimerdError
 
 if TYPE_CHECKING:
     from .link import Link
@@ -50,12 +50,12 @@ class Promise:
         return self._callbacks is not None
 
     def tell(self) -> None:
-        """Run the callbacks; an exception of one goes to `threading.excepthook`'s printer, not to the others."""
+        """Run the callbacks; what one raises is logged, and is no matter of the others."""
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
                 callback(self)
-            except Exception as error:
+            except BaseException as error:  # also SystemExit: the client's thread, and who waits, must live on
                 self._link.complain(f"callback {callback!r} failed", error)
 
     def done(self) -> bool:
@@ -69,12 +69,19 @@ class Promise:
 
     def _add(self, callback: Callable[[Any], object]) -> bool:
         with self._link.lock:
+            if self._link.closed and not self.done():
+                # close() would have settled it, so it was made before a fork, and its thread is in the parent
+                self._abandon(ClosedError("its client was made before a fork; it can only settle in the parent"))
             if self.done():
                 return False
             if self._callbacks is None:
                 self._callbacks = []
             self._callbacks.append(callback)
             return True
+
+    def _abandon(self, error: TimerdError) -> None:
+        """Settle what nobody else will; with the lock held."""
+        self._settlement = local(error)
 
     def _remove(self, callback: Callable[[Any], object]) -> None:
         with self._link.lock:
@@ -137,6 +144,9 @@ class Reply(Promise):
         """Called by the protocol, under the lock; whether somebody is to be told."""
         self._value, self._error = value, error
         return self.settle(0, local(error) if error is not None else Settlement(None, b"", 0, None))
+
+    def _abandon(self, error: TimerdError) -> None:
+        self.answer(None, error)
 
     def get(self) -> Any:
         """The answer; raises the refusal."""

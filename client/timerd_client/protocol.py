@@ -145,12 +145,12 @@ class Protocol:
         self.shared_clock = False
         self.purgatories: dict[str, int] = {DEFAULT_PURGATORY: 0}
 
-        # commands: number `_base + i` is `_commands[i]`
+        # commands: number `_base + i` is `commands[i]`
         self.issued = 0
         self.applied = 0
         self._sent = 0
         self._base = 1
-        self._commands: list[bytes] = []
+        self.commands: list[bytes] = []
         self.waiting: dict[int, Waiter] = {}
         self.replies: dict[int, Reply] = {}
         self._queries: dict[int, _Query] = {}
@@ -199,14 +199,14 @@ class Protocol:
     def issue(self, command: bytes) -> int:
         """Take a command, whose number is returned. The caller has seen that there is room."""
         self.issued += 1
-        self._commands.append(command)
+        self.commands.append(command)
         return self.issued
 
     def issue_all(self, commands: Sequence[bytes]) -> int:
         """Take several commands at once; the number of the first."""
         first = self.issued + 1
         self.issued += len(commands)
-        self._commands += commands
+        self.commands += commands
         return first
 
     def newest(self) -> int:
@@ -326,7 +326,7 @@ class Protocol:
         if self._sent == self.applied:
             self._retransmit_at = now_ns + self._retransmit_wait_ns
         start = self._sent + 1 - self._base
-        commands = self._commands[start : start + COMMANDS_PER_FRAME_MAX]
+        commands = self.commands[start : start + COMMANDS_PER_FRAME_MAX]
         body = b"".join(commands)
         while len(body) > FRAME_SIZE_MAX - _UP.size:
             commands = commands[: (len(commands) + 1) // 2]
@@ -527,8 +527,8 @@ class Protocol:
         self._retransmit_wait_ns = RETRANSMIT_FIRST_NS
         self._retransmit_at = now_ns + RETRANSMIT_FIRST_NS
         drop = applied + 1 - self._base
-        if drop >= 1_024 or drop == len(self._commands):  # else the list would be moved for each one
-            del self._commands[:drop]
+        if drop >= 1_024 or drop == len(self.commands):  # else the list would be moved for each one
+            del self.commands[:drop]
             self._base += drop
 
     def _expected(self, header: ReportHeader, now_ns: int) -> None:
@@ -582,9 +582,9 @@ class Protocol:
         moved = {known[name]: index for name, index in indices.items() if known.get(name, index) != index}
         if moved:
             at = offset_of(KeyCommand, "purgatory")  # the same in every command
-            self._commands = [
+            self.commands = [
                 command[:at] + bytes((moved.get(command[at], command[at]),)) + command[at + 1 :]
-                for command in self._commands
+                for command in self.commands
             ]
         known.update(indices)
 
@@ -620,8 +620,10 @@ class Protocol:
         self._hello_at = now_ns
 
     def _forget(self, error: SessionGoneError) -> None:
+        if unacknowledged := self.issued - self.applied:
+            self.complaints.append(f"{unacknowledged} commands were unacknowledged: {error}")
         self.fail_all(error)
-        self._commands.clear()
+        self.commands.clear()
         self._base, self._sent, self.issued, self.applied = 1, 0, 0, 0
         self.received_outcome = self.received_answer = self._told_outcome = self._told_answer = 0
         self._asking = False
@@ -660,7 +662,7 @@ class Protocol:
         if header.applied != self.applied or self._sent < culprit:
             return
         # The daemon has stopped before this command, and would do so for ever: its number goes to one it can read.
-        self._commands[culprit - self._base] = NOTHING
+        self.commands[culprit - self._base] = NOTHING
         self._answered(culprit, 0, error)
         self._sent = self.applied
         self.resets += 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
-from timerd_shm.errors import ErrorCode, TimerdError
+from timerd_shm.errors import ClosedError, ErrorCode, TimerdError
 from timerd_shm.limits import CLOSE_TIMEOUT_S, GRACE_NS
 from timerd_shm.wire import CommandFlag, CommandKind
 
@@ -31,7 +32,12 @@ class Purgatory(Surface[ThreadedOperation]):
         super().__init__(link, name, ThreadedOperation)
 
     def _registered(self, operation: ThreadedOperation) -> None:
-        operation.accepted()
+        try:
+            operation.accepted()
+        except BaseException:
+            with suppress(ClosedError):
+                operation._send_cancel()  # the caller gets no handle of it
+            raise
 
     def _answer(self, reply: Reply, timeout: float) -> int:
         if not reply.wait(timeout):
@@ -100,8 +106,11 @@ class Purgatory(Surface[ThreadedOperation]):
             if value or left == 0.0:
                 return value
             operation = self.register(keys, timeout=left, when=when, since=mark)
-            if not operation.wait(None if left is None else left + GRACE_S):
-                operation._send_cancel()
+            try:
+                settled = operation.wait(None if left is None else left + GRACE_S)
+            finally:
+                operation._send_cancel()  # nothing, unless it was left by Ctrl-C or a daemon that says nothing
+            if not settled:
                 return predicate()
             raise_unless_again(operation.result())
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Generic, TypeVar
 
-from timerd_shm.errors import InvalidKeyError, InvalidValueError
+from timerd_shm.errors import InvalidValueError
 from timerd_shm.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
 
@@ -25,6 +25,7 @@ from .arguments import (
     Timeout,
     id_hash,
     key_bytes,
+    mark_of,
     no_group,
     orphans_of,
     payload_bytes,
@@ -54,7 +55,6 @@ class Surface(Generic[OperationT]):
     def __init__(self, link: Link, name: str, operation: type[OperationT]) -> None:
         self.name = name
         self._link = link
-        self._lock = link.lock
         self._protocol = link.protocol
         self._indices = link.protocol.purgatories
         self._operation = operation
@@ -112,7 +112,7 @@ class Surface(Generic[OperationT]):
         hashed: bytes | None = None
         if id is not None or since is not None or orphans is not None or group is not None or if_exists != "error":
             no_group(group)
-            if if_exists not in _IF_EXISTS:
+            if not isinstance(if_exists, str) or if_exists not in _IF_EXISTS:
                 raise InvalidValueError(f'if_exists={if_exists!r}: "error", "keep" or "replace"')
             if id is not None:
                 hashed = id_hash(id)
@@ -123,20 +123,22 @@ class Surface(Generic[OperationT]):
             if orphans is not None:
                 flags |= RegisterFlag.ORPHANS_GIVEN
                 policy = orphans_of(orphans)
-            if since is not None and not isinstance(since, Mark):
-                raise InvalidValueError(f"since={since!r} is not a Mark")
+            if since is not None:
+                mark_of(since)
         if wait:
             reply = Reply(self._link)
             flags |= _WANTS_ANSWER
 
         link, protocol = self._link, self._protocol
-        with self._lock:
+        registered_ns = monotonic_ns()
+        with link.lock:
+            command, sequence = protocol.issued, protocol.newest_words[protocol.newest_index]
             if link.closed or protocol.issued - protocol.applied >= protocol.window:
+                maker = protocol.incarnation
                 link.ready_locked()
-            command = protocol.issued
-            if since is None:
-                sequence = protocol.newest_words[protocol.newest_index]
-            else:
+                if maker != protocol.incarnation and since is None:
+                    command, flags = 0, flags | RegisterFlag.MARK_OF_OTHER_ARENA
+            if since is not None:
                 sequence = since.sequence
                 if since.incarnation != protocol.arena:
                     flags |= RegisterFlag.MARK_OF_OTHER_ARENA
@@ -144,34 +146,34 @@ class Surface(Generic[OperationT]):
                     command = since.command
                 else:
                     flags |= RegisterFlag.MARK_BY_SEQUENCE
-            if hashed is not None and if_exists == "keep":
-                pending = link.ids.get((self.name, hashed))
-                if pending is not None and not pending.done():
-                    return pending  # type: ignore[return-value]
-            number = protocol.issue(
-                pack_register(
-                    _REGISTER,
-                    self._indices[self.name],
-                    flags,
-                    REGISTER_SIZE + len(tail),
-                    condition,
-                    needed,
-                    count,
-                    policy,
-                    len(payload),
-                    monotonic_ns(),
-                    duration_ns,
-                    sequence,
-                    command,
-                    total,
-                )
-                + tail
+            if hashed is not None:
+                holder = link.ids.get((self.name, hashed))
+                held = holder is not None and not holder.done()
+                if held and if_exists == "keep":
+                    return holder  # type: ignore[return-value]
+            packed = pack_register(
+                _REGISTER,
+                self._indices[self.name],
+                flags,
+                REGISTER_SIZE + len(tail),
+                condition,
+                needed,
+                count,
+                policy,
+                len(payload),
+                registered_ns,
+                duration_ns,
+                sequence,
+                command,
+                total,
             )
+            protocol.commands.append(packed + tail)
+            protocol.issued = number = protocol.issued + 1  # as protocol.issue() does, which costs a call
             operation = self._operation(link, number, names, payload)
             protocol.waiting[number] = operation
             if reply is not None:
                 operation._reply = protocol.replies[number] = reply
-            if hashed is not None:
+            if hashed is not None and (not held or if_exists == "replace"):  # else it will be refused
                 link.ids[self.name, hashed] = operation
             if link.idle:
                 link.wake()
@@ -208,10 +210,11 @@ class Surface(Generic[OperationT]):
                     + value
                 )
                 link, protocol = self._link, self._protocol
-                with self._lock:
+                with link.lock:
                     if link.closed or protocol.issued - protocol.applied >= protocol.window:
                         link.ready_locked()
-                    protocol.issue(command)
+                    protocol.commands.append(command)
+                    protocol.issued += 1
                     if link.idle:
                         link.wake()
                 return
@@ -238,10 +241,10 @@ class Surface(Generic[OperationT]):
 
     def mark(self) -> Mark:
         """This moment in the history of events, for `register(since=)`. Mark first, then check, then register."""
-        protocol = self._protocol
-        with self._lock:
-            if self._link.closed:
-                self._link.refuse_closed()
+        link, protocol = self._link, self._protocol
+        with link.lock:
+            if link.closed:
+                link.refuse_closed()
             return Mark(protocol.arena, protocol.newest(), protocol.issued, protocol.incarnation)
 
     # encoded, for both faces
@@ -293,8 +296,6 @@ class Surface(Generic[OperationT]):
 
 def plain_keys(keys: Sequence[Key]) -> list[bytes]:
     """A column of keys, encoded and checked; raises InvalidKeyError, KeyTooLongError."""
-    if isinstance(keys, (str, bytes)):
-        raise InvalidKeyError(f"a column of keys is a list of them, not one: {keys!r:.80}")
     try:
         encoded = [key.encode() if key.__class__ is str else key for key in keys]
         sizes = set(map(len, encoded))

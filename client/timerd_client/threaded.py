@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import zmq
 
-from timerd_shm.errors import BackpressureError, ClosedError
+from timerd_shm.errors import BackpressureError, ClosedError, SessionGoneError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
@@ -87,15 +87,17 @@ class ThreadedLink(Link):
         if not loop.is_closed():
             loop.call_soon_threadsafe(call)
 
-    def stop(self) -> None:
-        """End the thread and let go of the sockets."""
+    def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """End the thread, which lets go of the sockets; it is waited for `timeout` seconds at most."""
         with self.lock:
             if self._stopping:
                 return
             self._stopping = True
             self.wake()
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(max(timeout, 0))
+            if self._thread.is_alive():
+                self.complain("its thread still runs a callback: it ends after that")
 
     def _run(self) -> None:
         poller = select.poll()
@@ -212,7 +214,10 @@ class Client(Purgatory):
         return answer
 
     def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s."""
+        """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s.
+
+        Raises SessionGoneError if the daemon has lost sight of this client meanwhile: what it has applied is unknown.
+        """
         link, protocol = self._threaded, self._protocol
         link.may_block()
         with link.lock:
@@ -225,12 +230,15 @@ class Client(Purgatory):
                 missing = target - protocol.applied
                 error = protocol.unavailable(timeout)
                 raise type(error)(f"{missing} commands are unacknowledged: {error}")
+            if protocol.incarnation != maker:
+                raise SessionGoneError("the daemon no longer knows this client; whether all was applied is unknown")
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything is acknowledged, `timeout` seconds at most, and end.
 
         What this client still waits for goes the way of its orphans policy; its operations here fail with ClosedError.
-        Raises TimerdUnavailableError if commands were left unacknowledged; the client is closed all the same.
+        Raises TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown; the
+        client is closed all the same.
         """
         if self._link.closed:
             return
@@ -240,7 +248,7 @@ class Client(Purgatory):
         except ClosedError:
             pass
         finally:
-            self._threaded.stop()
+            self._threaded.stop(timeout)
 
     def __enter__(self) -> Self:
         return self

@@ -53,6 +53,8 @@ def _settling(operations: list[ThreadedOperation], deadline: float | None) -> It
     settled: queue.SimpleQueue[ThreadedOperation] = queue.SimpleQueue()
     try:
         for operation in operations:
+            if not operation.done():
+                operation._link.may_block()
             operation.add_done_callback(settled.put)
         for _ in operations:
             left = seconds_left(deadline)

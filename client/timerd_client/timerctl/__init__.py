@@ -8,6 +8,7 @@ daemon is dead, and says so. What acts (register, fire, ...) is a client like an
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -21,14 +22,15 @@ EPILOG = f"""\
 exit status:
 {STATUSES}
 examples:
-  timerctl stats --watch                        counters, capacity and latencies, every second
-  timerctl ops --due-within 5s                  what expires next
-  timerctl register job/7 --timeout 1m          wait at the shell for an event
-  timerctl fire job/7 --value done --wait       ... and complete it
-  timerctl --instance test check                hold the arena's links against its records
+  timerctl stats --watch                   counters and latencies, every second
+  timerctl ops --due-within 5s             what expires next
+  timerctl register job/7 --timeout 1m     wait at the shell for an event
+  timerctl fire job/7 --value done --wait  ... and complete it
+  timerctl --instance test check           whether the arena is sound
 
-The instance is --instance, else $TIMERD_INSTANCE, else "default". It is looked for in $TIMERD_RUNTIME_DIR (if
-set, nowhere else), /run/timerd, $XDG_RUNTIME_DIR/timerd and the user's own directory under the temporary one.
+The instance is --instance, else $TIMERD_INSTANCE, else "default". It is looked
+for in $TIMERD_RUNTIME_DIR (if set, nowhere else), /run/timerd,
+$XDG_RUNTIME_DIR/timerd and the user's own directory under the temporary one.
 """
 
 
@@ -52,6 +54,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit status (see `timerctl --help`)."""
     arguments = parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a key may hold what the terminal's encoding does not
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -63,8 +67,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"timerctl: {error.filename}: {error.strerror}: run it as the daemon's user or group", file=sys.stderr)
         return Exit.PROBLEM
     except BrokenPipeError:
-        # Whoever read our output has had enough (`timerctl ops | head`); nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        forget_output()  # whoever read it has had enough (`timerctl ops | head`)
         return Exit.OK
+    except OSError as error:  # a file that is none, a disk that is full
+        print(f"timerctl: {error}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            forget_output()
+        return Exit.PROBLEM
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+
+
+def forget_output() -> None:
+    """What could not be written is not to be tried again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

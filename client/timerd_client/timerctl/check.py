@@ -23,8 +23,9 @@ from .instance import connected, is_alive, open_arena, paths_of
 from .text import print_json
 
 EPILOG = """\
-Exit status 1 when something is wrong. What of a dead daemon's arena is merely derived (lists, counts) and was being
-changed when it was killed is made anew by the next start; it is said, and is not an error.
+Exit status 1 when something is wrong. What of a dead daemon's arena is merely
+derived (lists, counts) and was being changed when it was killed is made anew
+by the next start; it is said, and is not an error.
 
 examples:
   timerctl check
@@ -39,7 +40,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "check",
         parents=[common],
         help="hold an arena's links against its records",
-        description="Recompute everything in an arena that is derived from its records, and say what differs.",
+        description="Recompute what in an arena is derived from its records; say what differs.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -14,8 +14,9 @@ from .table import Column, Table
 from .text import label, print_json, size, span
 
 EPILOG = """\
-pending: operations that have not settled. unacked: settled ones whose outcome the client has not acknowledged. held:
-payload and value bytes charged to it. cpu: of one core, on average since the process started.
+pending: operations that have not settled. unacked: settled ones whose outcome
+the client has not acknowledged. held: payload and value bytes charged to it.
+cpu: of one core, on average since the process started.
 
 examples:
   timerctl clients

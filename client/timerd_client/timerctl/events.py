@@ -10,8 +10,8 @@ from .instance import connected
 from .text import key_of, positive
 
 FIRE_EPILOG = """\
-Without --wait it returns when the daemon has applied it. With --wait it prints how many operations it completed,
-and the exit status is 1 when it was none.
+Without --wait it returns when the daemon has applied it. With --wait it prints
+how many operations it completed, and the exit status is 1 when it was none.
 
 examples:
   timerctl fire inbox/7 --value hello

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from timerd_shm.errors import InvalidConditionError, InvalidNameError, TimerdError
+from timerd_shm.errors import (
+    InvalidConditionError,
+    InvalidKeyError,
+    InvalidNameError,
+    InvalidValueError,
+    KeyTooLongError,
+    PayloadTooLargeError,
+    TimerdError,
+    TimerdUnavailableError,
+    TooManyKeysError,
+)
 
 
 class Exit(IntEnum):
@@ -20,13 +30,24 @@ class Exit(IntEnum):
 
 MEANINGS: dict[Exit, str] = {
     Exit.OK: "done; for register: the operation was completed",
-    Exit.PROBLEM: "a problem was found, the outcome is negative, or the command was refused",
-    Exit.USAGE: "the command line is wrong",
+    Exit.PROBLEM: "a problem was found, the outcome is negative, or it was refused",
+    Exit.USAGE: "the command line is wrong: a name, a key, a size, a number",
     Exit.NO_INSTANCE: "there is no such instance",
-    Exit.NO_DAEMON: "the daemon is not running, and the command needs it",
+    Exit.NO_DAEMON: "the daemon, which the command needs, is not running or silent",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
 }
 STATUSES = "".join(f"  {status.value:3}  {meaning}\n" for status, meaning in MEANINGS.items())
+
+
+WRONG_ARGUMENT = (
+    InvalidConditionError,
+    InvalidKeyError,
+    InvalidNameError,
+    InvalidValueError,
+    KeyTooLongError,
+    PayloadTooLargeError,
+    TooManyKeysError,
+)
 
 
 class NoInstanceError(TimerdError):
@@ -45,8 +66,8 @@ def exit_of(error: TimerdError) -> Exit:
     """The exit status of a command that ended with this error."""
     if isinstance(error, NoInstanceError):
         return Exit.NO_INSTANCE
-    if isinstance(error, NoDaemonError):
+    if isinstance(error, NoDaemonError | TimerdUnavailableError):
         return Exit.NO_DAEMON
-    if isinstance(error, UsageError | InvalidNameError | InvalidConditionError):
+    if isinstance(error, (UsageError, *WRONG_ARGUMENT)):
         return Exit.USAGE
     return Exit.PROBLEM

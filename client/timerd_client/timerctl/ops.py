@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -31,15 +32,18 @@ LIMIT_DEFAULT = 50
 LIMIT_MAX = 100_000
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\
-An operation that has settled is kept until its owner has acknowledged its outcome. The keys of most settled operations
-are gone. Listings of a live instance are not one moment: an operation may settle while it is being printed.
+An operation that has settled is kept until its owner has acknowledged its
+outcome. The keys of most settled operations are gone. Listings of a live
+instance are not one moment: an operation may settle while it is printed.
 
 examples:
-  timerctl ops --due-within 5s              what expires in the next five seconds, or is overdue
-  timerctl ops --key orders/42              who waits for that key
-  timerctl ops --client 3 --state all       everything of the client in slot 3 (see `timerctl clients`)
-  timerctl ops --bucket                     the wheel's buckets that hold something, with counts
-  timerctl ops --bucket 1:17 --json         bucket 17 of level 1 (levels 0..{LEVELS - 1}, buckets 0..{BUCKETS - 1})
+  timerctl ops --due-within 5s         what expires soon, or is overdue
+  timerctl ops --key orders/42         who waits for that key
+  timerctl ops --client 3 --state all  all of the client in slot 3
+  timerctl ops --bucket                the wheel's buckets that hold something
+  timerctl ops --bucket 1:17 --json    bucket 17 of level 1
+
+Levels are 0 to {LEVELS - 1}, buckets 0 to {BUCKETS - 1}.
 """
 
 
@@ -122,13 +126,14 @@ def candidates(reader: ArenaReader, bucket: str | None) -> Iterable[tuple[int, O
     """All operations, or those in a bucket."""
     if bucket is None:
         return enumerate(reader.ops.used())
-    level, _, position = bucket.partition(":")
-    if not (level.isdecimal() and position.isdecimal() and int(level) < LEVELS and int(position) < BUCKETS):
+    found = re.fullmatch(r"(\d{1,3}):(\d{1,3})", bucket)
+    level, position = map(int, found.groups()) if found is not None else (LEVELS, BUCKETS)
+    if level >= LEVELS or position >= BUCKETS:
         raise UsageError(
-            f"bucket {bucket!r} is not LEVEL:INDEX: levels are 0 to {LEVELS - 1}, indexes 0 to {BUCKETS - 1}"
+            f"bucket {bucket!r:.40} is not LEVEL:INDEX: levels are 0 to {LEVELS - 1}, indexes 0 to {BUCKETS - 1}"
         )
-    found = reader.between_turns(lambda: list(walk.bucket(reader, int(level), int(position))))
-    return [(index, reader.ops[index]) for index in found]
+    indexes = reader.between_turns(lambda: list(walk.bucket(reader, level, position)))
+    return [(index, reader.ops[index]) for index in indexes]
 
 
 def keys_of(reader: ArenaReader, op: OpRecord) -> list[tuple[bytes, int | None]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from timerd_shm.errors import InvalidConditionError
+
 from .exits import Exit, UsageError
 from .instance import connected
 from .text import duration_ns, key_of, plain, print_json, span
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
     from timerd_client.conditions import When
 
 EPILOG = """\
-WHEN is any (default), all, all-settled, at-least:K or total:AMOUNT. A key with --reach is satisfied by its watermark
-(`timerctl advance`), the others by an event (`timerctl fire`).
+WHEN is any (default), all, all-settled, at-least:K or total:AMOUNT. A key with
+--reach is satisfied by its watermark (`timerctl advance`), the others by an
+event (`timerctl fire`).
 
-Exit status 0 when the operation was completed, 1 when it expired, was cancelled or failed.
+Exit status 0 when the operation was completed, 1 when it expired, was
+cancelled or failed.
 
 examples:
   timerctl register inbox/7 --timeout 30s
@@ -34,7 +38,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "register",
         parents=[common],
         help="register an operation and wait for its outcome",
-        description="Register an operation, wait until it settles, and print its outcome. Ctrl-C cancels it.",
+        description="Register an operation, wait for its outcome and print it. Ctrl-C cancels.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -50,7 +54,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--timeout", metavar="TIME", type=timeout, required=True, help="30s, 200ms, 2h, or none")
     command.add_argument("--when", metavar="WHEN", type=condition, default="any", help="what completes it (see below)")
     command.add_argument("--payload", metavar="TEXT", default="", help="comes back with the outcome")
-    command.add_argument("--id", metavar="ID", help="makes the registration idempotent")
+    command.add_argument("--id", metavar="ID", type=key_of, help="makes the registration idempotent")
     command.add_argument("--if-exists", choices=("error", "keep", "replace"), default="error", help="with --id")
     command.add_argument("--purgatory", metavar="NAME", help="default: the default one")
     command.add_argument("--json", action="store_true", help="print one JSON document")
@@ -59,8 +63,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Register, wait, print."""
-    keys: dict[str | bytes, int | None] = dict.fromkeys(arguments.keys)
-    for key, offset in arguments.reach:
+    keys: dict[str | bytes, int | None] = {}
+    for key, offset in [*((key, None) for key in arguments.keys), *arguments.reach]:
         if key in keys:
             raise UsageError(f"key {plain(key)!r} is given twice")
         keys[key] = offset
@@ -141,5 +145,8 @@ def condition(text: str) -> When:
     if text in plain_ones:
         return plain_ones[text]
     if name in ("at-least", "total") and number.isdecimal():
-        return conditions.at_least(int(number)) if name == "at-least" else conditions.total(int(number))
+        try:
+            return conditions.at_least(int(number)) if name == "at-least" else conditions.total(int(number))
+        except InvalidConditionError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
     raise argparse.ArgumentTypeError(f"{text!r} is none of any, all, all-settled, at-least:K, total:AMOUNT")

@@ -28,7 +28,7 @@ from timerd_shm.rundir import InstancePaths
 from .exits import Exit, NoInstanceError
 from .instance import NS, is_alive, note_if_dead, now_ns, open_arena, paths_of
 from .table import Column, Table, grid
-from .text import label, print_json, size, span
+from .text import duration_ns, label, print_json, size, span
 
 OF_PURGATORY, OF_DAEMON = 1, 2  # CounterLabel.scope
 CAPACITY = {
@@ -71,7 +71,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="print one JSON document (with --watch: one a line)")
     command.add_argument(
-        "--watch", nargs="?", type=float, const=1.0, metavar="SECONDS", help="again and again (default: every second)"
+        "--watch", nargs="?", type=duration_ns, const=NS, metavar="TIME", help="again and again (default: every second)"
     )
     command.set_defaults(run=run)
 
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             # A daemon that is started anew may have another arena: it is opened each time.
             show(arguments)
             sys.stdout.flush()
-            time.sleep(max(arguments.watch, 0.05))
+            time.sleep(max(arguments.watch / NS, 0.05))
     except NoInstanceError:
         print("The instance is gone.", file=sys.stderr)
         return Exit.NO_INSTANCE

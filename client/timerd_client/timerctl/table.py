@@ -13,6 +13,8 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from .text import columns_of
+
 WIDTH_DEFAULT = 80  # where neither $COLUMNS nor a terminal says
 FLEXIBLE_MIN = 12
 GAP = "  "
@@ -43,7 +45,9 @@ class Table:
         """The lines that print() prints, none longer than `width` (the terminal's) unless nothing more can give way."""
         width = terminal_width() if width is None else width
         texts = [[str(cell) for cell in row] for row in rows]
-        widths = [max([len(column.title), *(len(row[at]) for row in texts)]) for at, column in enumerate(self.columns)]
+        widths = [
+            max([len(column.title), *(columns_of(row[at]) for row in texts)]) for at, column in enumerate(self.columns)
+        ]
         shown = list(range(len(self.columns)))
         while (over := self._over(widths, shown, width)) > 0:
             least = sum(max(widths[at] - FLEXIBLE_MIN, 0) for at in shown if self.columns[at].flexible)
@@ -74,9 +78,18 @@ class Table:
     def _line(self, cells: list[str], widths: list[int], columns: list[Column]) -> str:
         parts = []
         for cell, room, column in zip(cells, widths, columns, strict=True):
-            text = cell if len(cell) <= room else cell[: room - len(CUT)] + CUT
-            parts.append(text.rjust(room) if column.right else text.ljust(room))
+            text = cell if columns_of(cell) <= room else _beginning(cell, room - len(CUT)) + CUT
+            blanks = " " * (room - columns_of(text))
+            parts.append(blanks + text if column.right else text + blanks)
         return GAP.join(parts).rstrip()
+
+
+def _beginning(text: str, width: int) -> str:
+    """As much of a text as that many columns hold."""
+    cut = text[:width]
+    while columns_of(cut) > width:
+        cut = cut[:-1]
+    return cut
 
 
 def terminal_width() -> int:

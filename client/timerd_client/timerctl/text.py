@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+import unicodedata
 from typing import Any
 
 from timerd_shm.limits import NO_DEADLINE, TIMEOUT_NS_MAX
@@ -19,10 +20,10 @@ def duration_ns(text: str) -> int:
     found = DURATION.fullmatch(text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration: give a number and one of {', '.join(UNITS_NS)}")
-    result = round(float(found[1]) * UNITS_NS[found[2] or "s"])
-    if result > TIMEOUT_NS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is longer than ten years")
-    return result
+    result = float(found[1]) * UNITS_NS[found[2] or "s"]
+    if result > TIMEOUT_NS_MAX:  # before it is rounded: it may be infinite
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is longer than ten years")
+    return round(result)
 
 
 def positive(text: str) -> int:
@@ -66,6 +67,13 @@ def plain(data: bytes) -> str:
     """Bytes of a key, name or message for one line of a terminal: what cannot be printed is escaped."""
     text = data.decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def columns_of(text: str) -> int:
+    """Columns that a text takes at a terminal: East Asian wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 def label(raw: bytes) -> str:
