@@ -79,6 +79,18 @@ ctypedef struct Arena:
     uint8_t *scratch
 
 
+cdef extern from *:
+    """
+    /* A load whose value nobody wants: for a line that will be needed soon (see lookahead.pxd for why not a prefetch). */
+    #define TOUCH(address) ((void)*(volatile const char *)(address))
+    """
+    void TOUCH(const void *address) noexcept nogil
+    int __builtin_clzll(uint64_t) noexcept nogil
+    int __builtin_ctzll(uint64_t) noexcept nogil
+    int __builtin_popcountll(uint64_t) noexcept nogil
+    void __builtin_prefetch(const void *) noexcept nogil
+
+
 cdef inline uint32_t in_use(Arena *a, int region) noexcept nogil:
     return a.regions[region].in_use
 
@@ -102,6 +114,10 @@ cdef inline uint32_t take(Arena *a, int region) noexcept nogil:
     cdef uint32_t got = r.free_head
     if got:
         r.free_head = free_link(a, region, got - 1)[0]
+        if r.free_head:
+            # The next one to be taken, by the next command as a rule: its first line, and that of its link.
+            __builtin_prefetch(free_link(a, region, r.free_head - 1))
+            __builtin_prefetch(<char *>free_link(a, region, r.free_head - 1) - r.free_link)
     elif r.high_water < r.count:
         # Stored before the record is reached: a start looks no further than the high water.
         got = r.high_water + 1
@@ -150,15 +166,3 @@ cdef inline void histogram_add(Arena *a, uint32_t purgatory, int which, uint64_t
     else:
         e = 63 - __builtin_clzll(value)
         buckets[(e - 3) * 16 + ((value >> (e - 4)) & 15)] += 1
-
-
-cdef extern from *:
-    """
-    /* A load whose value nobody wants: for a line that will be needed soon (see lookahead.pxd for why not a prefetch). */
-    #define TOUCH(address) ((void)*(volatile const char *)(address))
-    """
-    void TOUCH(const void *address) noexcept nogil
-    int __builtin_clzll(uint64_t) noexcept nogil
-    int __builtin_ctzll(uint64_t) noexcept nogil
-    int __builtin_popcountll(uint64_t) noexcept nogil
-    void __builtin_prefetch(const void *) noexcept nogil
