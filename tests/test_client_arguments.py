@@ -12,6 +12,7 @@ import pytest
 from timerd_client.arguments import id_hash, key_bytes, mark_of, name_of, orphans_of, payload_bytes, timeout_ns, watch
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import (
+    ErrorCode,
     InvalidConditionError,
     InvalidKeyError,
     InvalidNameError,
@@ -22,9 +23,10 @@ from timerd_client.errors import (
     PayloadTooLargeError,
     TimeoutOutOfRangeError,
     TooManyKeysError,
+    refusal,
 )
 from timerd_client.mark import Mark
-from timerd_shm.layout import Condition
+from timerd_shm.layout import Condition, Outcome
 from timerd_shm.limits import KEY_SIZE_MAX, KEYS_MAX, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
 
 
@@ -156,3 +158,18 @@ def test_marks_conditions_and_failures_can_be_pickled() -> None:
         assert pickle.loads(pickle.dumps(value)) == value
     failure = pickle.loads(pickle.dumps(OperationFailed("no", 6, b"v")))
     assert (str(failure), failure.fail_code, failure.value) == ("no", 6, b"v")
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "says"),
+    [
+        (ErrorCode.ARENA_FULL, 131_072, "131072 of 131072 records are in use"),
+        (ErrorCode.QUOTA_EXCEEDED, 65_536, "the limit is 65536"),
+        (ErrorCode.OPERATION_EXISTS, 0, "it is pending"),
+        (ErrorCode.OPERATION_EXISTS, Outcome.EXPIRED, "it has settled: expired"),
+    ],
+)
+def test_a_refusal_says_what_it_met(code: ErrorCode, value: int, says: str) -> None:
+    error = refusal(code, value)
+    assert error.code == code
+    assert says in str(error)

@@ -33,6 +33,7 @@ from timerd_shm.errors import (
     error_for,
 )
 from timerd_shm.errors import OperationFailed as _OperationFailed
+from timerd_shm.layout import Outcome
 
 
 class OperationExpired(TimerdError, TimeoutError):
@@ -56,12 +57,25 @@ class OperationFailed(_OperationFailed):
 
 
 def refusal(code: int, value: int) -> TimerdError:
-    """The error of a command that the daemon refused; `value` is the limit that was met, or 0."""
+    """The error of a command that the daemon refused; `value` is what it met (wire.WireAnswer), or 0."""
     named = error_for(code, "")
     sentence = " ".join((type(named).__doc__ or "").split()) if type(named) is not TimerdError else f"error code {code}"
-    if value and code != ErrorCode.MARK_TOO_OLD:  # whose value is the newest event
-        sentence += f" (the limit is {value})"
-    return error_for(code, sentence)
+    return error_for(code, sentence + _met(code, value))
+
+
+def _met(code: int, value: int) -> str:
+    """What the value of a refusal says."""
+    match code:
+        case ErrorCode.ARENA_FULL:
+            return f" ({value} of {value} records are in use)"
+        case ErrorCode.OPERATION_EXISTS:
+            settled = {int(outcome): outcome.name.lower() for outcome in Outcome}.get(value, f"outcome {value}")
+            return f" (it has settled: {settled})" if value else " (it is pending)"
+        case ErrorCode.NOT_SUPPORTED:
+            return f" (command {value})"
+        case ErrorCode.MARK_TOO_OLD | ErrorCode.TOO_OLD_TO_TELL:
+            return ""  # a sequence, a time: nothing that people know
+    return f" (the limit is {value})" if value else ""
 
 
 __all__ = [

@@ -997,7 +997,7 @@ _Static_assert(offsetof(OutcomeRecord, deliveries) == 95, "OutcomeRecord.deliver
 /* A refusal, or the answer to a command that wanted one. */
 typedef struct WireAnswer {
     uint64_t command; /* the command it answers */
-    uint64_t value; /* count, or the limit that was met */
+    uint64_t value; /* count, or what was met: a limit; for OPERATION_EXISTS how it has settled */
     uint32_t code; /* ErrorCode; 0 = done */
     uint32_t reserved; /* zero */
 } __attribute__((packed)) WireAnswer;

@@ -206,7 +206,7 @@ class WireAnswer(NamedTuple):
     """A refusal, or the answer to a command that wanted one."""
 
     command: Annotated[int, U64, "the command it answers"]
-    value: Annotated[int, U64, "count, or the limit that was met"]
+    value: Annotated[int, U64, "count, or what was met: a limit; for OPERATION_EXISTS how it has settled"]
     code: Annotated[int, U32, "ErrorCode; 0 = done"]
     reserved: Annotated[int, U32, "zero"]
 
