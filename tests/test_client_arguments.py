@@ -22,6 +22,7 @@ from timerd_client.errors import (
     OperationFailed,
     PayloadTooLargeError,
     TimeoutOutOfRangeError,
+    TimerdUnavailableError,
     TooManyKeysError,
     refusal,
 )
@@ -173,3 +174,8 @@ def test_a_refusal_says_what_it_met(code: ErrorCode, value: int, says: str) -> N
     error = refusal(code, value)
     assert error.code == code
     assert says in str(error)
+
+
+def test_a_missing_daemon_is_no_error_of_the_operating_system() -> None:
+    # gunicorn takes an OSError of a view for its own client's broken connection, and answers nothing.
+    assert not issubclass(TimerdUnavailableError, OSError)

@@ -144,7 +144,7 @@ class TooOldToTellError(TimerdError):
     code = ErrorCode.TOO_OLD_TO_TELL
 
 
-class TimerdUnavailableError(TimerdError, ConnectionError):
+class TimerdUnavailableError(TimerdError):  # no OSError: gunicorn takes one for its own client's broken connection
     """No daemon answered in time. Start it (`timerd`), or connect(autostart=True)."""
 
     code = ErrorCode.UNAVAILABLE

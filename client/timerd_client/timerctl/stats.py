@@ -219,8 +219,11 @@ def capacity_lines(capacity: dict[str, Any]) -> list[str]:
         for name, each in capacity.items()
         if isinstance(each, dict)
     ]
-    reach = span(round(capacity["ring_span_s"] * NS))
-    return [*table.lines(rows), f"The event ring reaches back {reach}: older marks may be too old."]
+    lines = list(table.lines(rows))
+    if capacity["ring_events"]["used"]:
+        reach = span(round(capacity["ring_span_s"] * NS))
+        lines.append(f"The event ring reaches back {reach}: older marks may be too old.")
+    return lines
 
 
 def counter_lines(counters: dict[str, int]) -> list[str]:
