@@ -692,3 +692,12 @@ def test_a_thousand_asyncio_waits_in_one_loop(daemon: Daemon) -> None:
             assert all(await waits)
 
     asyncio.run(main())
+
+
+def test_wait_for_says_that_the_daemon_is_gone_and_not_that_nothing_came(daemon: Daemon) -> None:
+    with td.connect() as client:
+        daemon.stop()
+        with pytest.raises(td.TimerdUnavailableError):
+            client.wait_for(lambda: False, "k", timeout=0.1)
+        assert client.wait_for(lambda: True, "k", timeout=0.1)
+        daemon.start()

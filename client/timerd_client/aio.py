@@ -35,7 +35,7 @@ from .operation import Operation
 from .outcome import Outcome, State
 from .promise import Promise, Reply
 from .protocol import DEFAULT_PURGATORY, NEVER, LinkState
-from .purgatory import GRACE_S, raise_unless_again
+from .purgatory import GRACE_S, raise_unless_again, value_or_silence
 from .surface import Surface
 
 Value = TypeVar("Value")
@@ -321,7 +321,7 @@ class Purgatory(Surface[AioOperation]):
             try:
                 outcome = await asyncio.wait_for(operation, None if left is None else left + GRACE_S)
             except TimeoutError:
-                return await look()
+                return value_or_silence(await look())
             raise_unless_again(outcome)
 
     async def try_complete_else_watch(

@@ -158,4 +158,5 @@ class Outcome:
         return ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
     def __repr__(self) -> str:
-        return f"<Outcome {self.state.name} key={self.key!r} value={self.value!r:.60}>"
+        error = f" error={self.error}" if self.error is not None else ""
+        return f"<Outcome {self.state.name} key={self.key!r} value={self.value!r:.60}{error}>"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from timerd_shm.errors import ClosedError, ErrorCode, TimerdError
+from timerd_shm.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
 from timerd_shm.limits import CLOSE_TIMEOUT_S, GRACE_NS
 from timerd_shm.wire import CommandFlag, CommandKind
 
@@ -95,7 +95,8 @@ class Purgatory(Surface[ThreadedOperation]):
         """A condition variable across processes: until `predicate()` is true, or `timeout` s are over; its last value.
 
         It is evaluated here, first at once and then after each event on `keys`; no event is missed in between. At the
-        end of the time it is evaluated once more.
+        end of the time it is evaluated once more. Raises TimerdUnavailableError if it is false then and the daemon, for
+        a second more, has said nothing: nobody knows of events.
         """
         duration_ns = timeout_ns(timeout)
         deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
@@ -111,7 +112,7 @@ class Purgatory(Surface[ThreadedOperation]):
             finally:
                 operation._send_cancel()  # nothing, unless it was left by Ctrl-C or a daemon that says nothing
             if not settled:
-                return predicate()
+                return value_or_silence(predicate())
             raise_unless_again(operation.result())
 
     def try_complete_else_watch(
@@ -134,6 +135,15 @@ class Purgatory(Surface[ThreadedOperation]):
     def check_and_complete(self, key: Key) -> int:
         """Kafka's checkAndComplete: those who watch `key` look again; how many, in all processes."""
         return self.fire_wait(key)
+
+
+def value_or_silence(value: Value) -> Value:
+    """The predicate's last value, if it is true; else the daemon's silence is an error, not an answer."""
+    if not value:
+        raise TimerdUnavailableError(
+            f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown: is it running?"
+        )
+    return value
 
 
 def raise_unless_again(outcome: Outcome) -> None:
