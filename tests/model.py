@@ -277,8 +277,9 @@ class Model:
         if command.mark_of_other_arena:
             return self._answer(client, ErrorCode.MARK_TOO_OLD)
         held = sum(op.client is client for op in self.pending) + len(client.unacknowledged)
+        full = len(self.pending) + sum(len(each.unacknowledged) for each in self.clients) >= self.capacity
         if held >= self.quota_operations:
-            return self._answer(client, ErrorCode.QUOTA_EXCEEDED)
+            return self._answer(client, ErrorCode.ARENA_FULL if full else ErrorCode.QUOTA_EXCEEDED)
         replaced = None
         if command.id is not None:
             remembered = self.ids.get((command.purgatory, command.id))
@@ -286,7 +287,7 @@ class Model:
                 if command.if_exists != "replace":
                     return self._answer(client, ErrorCode.OPERATION_EXISTS)
                 replaced = remembered.operation
-        if len(self.pending) + sum(len(each.unacknowledged) for each in self.clients) >= self.capacity:
+        if full:
             return self._answer(client, ErrorCode.ARENA_FULL)
         if self.too_old(command):
             return self._answer(client, ErrorCode.MARK_TOO_OLD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from timerd_client.errors import (
     NotSupportedError,
     OperationFailed,
     PayloadTooLargeError,
+    Subject,
     TimeoutOutOfRangeError,
     TimerdUnavailableError,
     TooManyKeysError,
@@ -28,7 +30,8 @@ from timerd_client.errors import (
 )
 from timerd_client.mark import Mark
 from timerd_shm.layout import Condition, Outcome
-from timerd_shm.limits import KEY_SIZE_MAX, KEYS_MAX, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.limits import KEY_SIZE_MAX, KEYS_MAX, MET_SHIFT, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.wire import Met
 
 
 @pytest.mark.parametrize(
@@ -161,19 +164,38 @@ def test_marks_conditions_and_failures_can_be_pickled() -> None:
     assert (str(failure), failure.fail_code, failure.value) == ("no", 6, b"v")
 
 
+def met(what: int, limit: int) -> int:
+    return what << MET_SHIFT | limit
+
+
 @pytest.mark.parametrize(
     ("code", "value", "says"),
     [
-        (ErrorCode.ARENA_FULL, 131_072, "131072 of 131072 records are in use"),
-        (ErrorCode.QUOTA_EXCEEDED, 65_536, "the limit is 65536"),
-        (ErrorCode.OPERATION_EXISTS, 0, "it is pending"),
-        (ErrorCode.OPERATION_EXISTS, Outcome.EXPIRED, "it has settled: expired"),
+        (ErrorCode.ARENA_FULL, met(Met.OPERATIONS, 64), "64 of 64 operations are .* a larger --capacity"),
+        (ErrorCode.ARENA_FULL, met(Met.NODES, 64), "64 of 64 watch nodes .* a larger --nodes or --capacity"),
+        (ErrorCode.ARENA_FULL, met(Met.KEYS, 64), "64 of 64 keys .* a larger --keys or --capacity"),
+        (ErrorCode.ARENA_FULL, met(Met.BLOCKS, 64), "no room in 64 blocks of 112 bytes .* a larger --blocks"),
+        (ErrorCode.ARENA_FULL, met(Met.IDS, 64), "64 of 64 ids .* a larger --ids"),
+        (ErrorCode.ARENA_FULL, met(99, 64), "Every record of one kind is in use"),  # a newer daemon's
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.OPERATIONS, 64), "this client holds 64 operations.* --quota-operations"),
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.OUTCOMES, 64), "64 unacknowledged outcomes.* a larger --quota-outcomes"),
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.WATERMARKS, 64), "64 watermarks.* a larger --quota-watermarks"),
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.BYTES, 99), "payload of 100 bytes.* 99 bytes in all: pass .* --quota-bytes"),
+        (
+            ErrorCode.QUOTA_EXCEEDED,
+            met(Met.BYTES, 200),
+            "of 100 bytes is too much now: .* 200 .* --quota-bytes",
+        ),
+        (ErrorCode.OPERATION_EXISTS, 0, r"id 'job/7' exists in purgatory 'nightly' \(it is pending\)"),
+        (ErrorCode.OPERATION_EXISTS, Outcome.EXPIRED, r"'job/7' exists .* \(it has settled: expired\)"),
+        (ErrorCode.UNKNOWN_OPERATION, 0, "no operation of id 'job/7' is pending in purgatory 'nightly'"),
+        (ErrorCode.NOT_SUPPORTED, 13, "command 13"),
     ],
 )
 def test_a_refusal_says_what_it_met(code: ErrorCode, value: int, says: str) -> None:
-    error = refusal(code, value)
+    error = refusal(code, value, Subject("job/7", "nightly", 100))
     assert error.code == code
-    assert says in str(error)
+    assert re.search(says, str(error)), str(error)
 
 
 def test_a_missing_daemon_is_no_error_of_the_operating_system() -> None:

@@ -111,6 +111,18 @@ def test_watermarks_totals_and_failures(client: td.Client) -> None:
     assert (outcome.error.fail_code, outcome.error.value) == (6, b"not leader")
 
 
+def test_a_payload_beyond_the_quota_is_refused_with_its_size_the_limit_and_the_flag(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    make_daemon("--quota-bytes=1000")
+    with td.connect() as client:
+        with pytest.raises(td.QuotaExceededError, match=r"payload of 2000 bytes.* 1000 bytes in all.* --quota-bytes"):
+            client.register("k", timeout=1, payload=bytes(2000), wait=True)
+        first, second = client.register_many(["a", "b"], timeout=0.05, payloads=[bytes(600), bytes(700)]).outcomes(30)
+        assert first.state is State.EXPIRED
+        assert "payload of 700 bytes is too much now" in str(second.error)
+
+
 def test_cancel_tells_whether_it_won(client: td.Client) -> None:
     operation = client.register("k", timeout=None)
     assert operation.cancel() is True
@@ -127,8 +139,10 @@ def test_a_deadline_can_be_moved(client: td.Client) -> None:
         assert other.reschedule("session/9", 0.01)
     assert operation.result(PATIENCE_S).state is State.EXPIRED
     assert operation.reschedule(1) is False
-    with pytest.raises(td.UnknownOperationError):
+    with pytest.raises(td.UnknownOperationError, match="of id 'never' is pending in purgatory 'default'"):
         client.reschedule("never", 1)
+    with pytest.raises(td.UnknownOperationError, match="of id 'never' is pending in purgatory 'fetch'"):
+        client.purgatory("fetch").cancel("never")
 
 
 def test_an_id_makes_a_registration_idempotent(client: td.Client) -> None:
@@ -136,7 +150,7 @@ def test_an_id_makes_a_registration_idempotent(client: td.Client) -> None:
     assert client.register("k", timeout=1, id="x", if_exists="keep") is first
     refused = client.register("k", timeout=PATIENCE_S, id="x").result(PATIENCE_S)
     assert isinstance(refused.error, td.OperationExistsError)
-    with pytest.raises(td.OperationExistsError):
+    with pytest.raises(td.OperationExistsError, match=r"id 'x' exists in purgatory 'default' \(it is pending\)"):
         client.register("k", timeout=PATIENCE_S, id="x", wait=True)
     second = client.register("k", timeout=PATIENCE_S, id="x", if_exists="replace")
     assert first.result(PATIENCE_S).state is State.CANCELLED

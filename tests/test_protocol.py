@@ -325,7 +325,7 @@ def test_a_refusal_settles_the_operation_with_its_error(world: World) -> None:
     outcome = operation.result(0)
     assert outcome.state is State.FAILED
     assert isinstance(outcome.error, ArenaFullError)
-    with pytest.raises(ArenaFullError, match="9 of 9 records"):
+    with pytest.raises(ArenaFullError, match="the limit is 9"):
         outcome.unwrap()
 
 

@@ -30,6 +30,7 @@ from .arguments import (
 )
 from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from .conditions import ANY, When
+from .errors import Subject
 from .link import Link
 from .outcome import Outcome, State
 from .promise import Promise, RawSettlement, local
@@ -56,6 +57,12 @@ class Batch(Promise):
         self._first: list[tuple[int, int, int]] = []  # (first command, first row, rows) of each part
         if not keys:
             self._settlement: Any = ()
+
+    def subject(self, command: int) -> Subject:
+        if isinstance(self._payloads, bytes):
+            return Subject(payload_size=len(self._payloads))
+        rows = [row + command - first for first, row, rows in self._first if first <= command < first + rows]
+        return Subject(payload_size=len(self._payloads[rows[-1]]) if rows else 0)
 
     def settle(self, command: int, settlement: RawSettlement) -> bool:
         for first, row, rows in reversed(self._first):  # numbers begin anew with a new session

@@ -35,6 +35,7 @@ from .arguments import (
 )
 from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, operation_command, pack_key, pack_register
 from .conditions import ANY, When
+from .errors import Subject
 from .link import Link
 from .mark import Mark
 from .operation import Operation
@@ -173,8 +174,10 @@ class Surface(Generic[OperationT]):
             protocol.waiting[number] = operation
             if reply is not None:
                 operation._reply = protocol.replies[number] = reply
-            if hashed is not None and (not held or if_exists == "replace"):  # else it will be refused
-                link.ids[self.name, hashed] = operation
+            if hashed is not None:
+                operation._id = (id, self.name)  # type: ignore[assignment]
+                if not held or if_exists == "replace":  # else it will be refused
+                    link.ids[self.name, hashed] = operation
             if link.idle:
                 link.wake()
         if reply is not None:
@@ -265,10 +268,10 @@ class Surface(Generic[OperationT]):
         fixed: bytes = pack_key(kind, index, flags, len(encoded), length, amount, len(body), limit)
         return fixed + encoded + body
 
-    def _ask(self, command: bytes) -> Reply:
-        """Issue a command that wants an answer."""
+    def _ask(self, command: bytes, id: Key | None = None) -> Reply:
+        """Issue a command that wants an answer; `id` is what it names, if it does."""
         link = self._link
-        reply = Reply(link)
+        reply = Reply(link, Subject(id, self.name))
         with link.lock:
             link.protocol.replies[link.issue_locked(command)] = reply
         return reply

@@ -34,6 +34,7 @@ ENUMS: tuple[type[IntEnum], ...] = (
     wire.UpKind,
     wire.DownKind,
     wire.CommandKind,
+    wire.Met,
 )
 FLAGS = (layout.OpFlag, layout.EventFlag, layout.KeyFlag, wire.RegisterFlag, wire.CommandFlag, wire.OutcomeFlag)
 
