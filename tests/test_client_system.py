@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import timerd as td
-from daemons import Daemon
+from daemons import SMALL_BY_ENVIRONMENT, Daemon
 from timerd import ALL, ALL_SETTLED, State, at_least, total
 from timerd_client import aio
 from timerd_client.arguments import Keys
@@ -577,7 +577,9 @@ def test_what_a_script_fired_is_sent_before_it_ends(client: td.Client) -> None:
     assert operation.result(PATIENCE_S).value == b"last"
 
 
-def test_autostart_starts_one_daemon_for_all() -> None:
+def test_autostart_starts_one_daemon_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SMALL_BY_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     code = """
 import timerd as td
 with td.connect("auto", autostart=True, timeout=10) as client:
@@ -597,7 +599,7 @@ with td.connect("auto", autostart=True, timeout=10) as client:
 
 
 def test_150_clients_in_one_process(make_daemon: Callable[..., Daemon]) -> None:
-    make_daemon("--capacity=2048", "--clients=256", instance="many")
+    make_daemon("--clients=256", instance="many")
     clients = [td.connect("many", timeout=PATIENCE_S) for _ in range(150)]
     try:
         operations = [one.register("all", timeout=PATIENCE_S, wait=True) for one in clients]

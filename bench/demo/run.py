@@ -110,7 +110,8 @@ class Demo:
             process.wait()
 
     def start_daemon(self) -> None:
-        self.start("timerd", "timerd", "--clients=64")
+        # A small arena is enough, and leaves room in a container's /dev/shm.
+        self.start("timerd", "timerd", "--clients=64", "--capacity=32768", "--ring-events=16384")
         self.wait_for("the daemon", lambda: (self.stats() or {}).get("alive"))
 
     def start_application(self) -> None:
