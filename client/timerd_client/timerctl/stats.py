@@ -27,6 +27,7 @@ from timerd_shm.rundir import InstancePaths
 
 from .exits import Exit, NoInstanceError
 from .instance import NS, is_alive, note_if_dead, now_ns, open_arena, paths_of
+from .listing import declare
 from .table import Column, Table, grid
 from .text import duration_ns, label, print_json, size, span
 
@@ -61,19 +62,19 @@ class Look(NamedTuple):
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    command = commands.add_parser(
+    command = declare(
+        commands,
+        common,
         "stats",
-        parents=[common],
+        run,
         help="capacity, counters and latencies",
         description="Capacity, counters and latencies of an instance, from shared memory.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        json="print one JSON document (with --watch: one a line)",
     )
-    command.add_argument("--json", action="store_true", help="print one JSON document (with --watch: one a line)")
     command.add_argument(
         "--watch", nargs="?", type=duration_ns, const=NS, metavar="TIME", help="again and again (default: every second)"
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
