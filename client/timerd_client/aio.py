@@ -26,7 +26,7 @@ from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_T
 from timerd_shm.rundir import InstancePaths
 from timerd_shm.wire import CommandFlag, CommandKind
 
-from .arguments import Key, Keys, Payload, Timeout, name_of, no_group, orphans_of, timeout_ns
+from .arguments import Key, Keys, Payload, Timeout, label_of, name_of, no_group, orphans_of, patience_s, timeout_ns
 from .batch import Batch, fire_many, register_many
 from .conditions import ANY, When
 from .connection import locate
@@ -430,13 +430,11 @@ async def connect(
 ) -> Client:
     """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
     no_group(group)
-    policy = orphans_of(orphans)
-    if name:
-        name_of("client", name)
+    policy, label, patience = orphans_of(orphans), label_of(name), patience_s(timeout)
     paths = await asyncio.to_thread(locate, instance, True) if autostart else locate(instance, False)
-    client = Client(paths, name=name, orphans=policy)
+    client = Client(paths, name=label, orphans=policy)
     try:
-        await client.wait_ready(timeout)
+        await client.wait_ready(patience)
     except BaseException:
         client._looped.stop()
         raise

@@ -26,6 +26,9 @@ class State(Enum):
     FAILED = Settled.FAILED
     UNAVAILABLE = Settled.UNAVAILABLE
 
+    def __repr__(self) -> str:
+        return f"State.{self.name}"
+
 
 _STATE_AT = offset_of(OutcomeRecord, "state")
 _UNPACK = struct_of(OutcomeRecord).unpack

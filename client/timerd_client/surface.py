@@ -23,6 +23,7 @@ from .arguments import (
     Keys,
     Payload,
     Timeout,
+    each,
     id_hash,
     key_bytes,
     mark_of,
@@ -303,7 +304,7 @@ def plain_keys(keys: Sequence[Key]) -> list[bytes]:
         encoded = [key.encode() if key.__class__ is str else key for key in keys]
         sizes = set(map(len, encoded))
     except (AttributeError, TypeError, UnicodeEncodeError):
-        return [key_bytes(key) for key in keys]
+        return each("keys", keys, key_bytes)
     if (sizes and (min(sizes) == 0 or max(sizes) > KEY_SIZE_MAX)) or not all(key.__class__ is bytes for key in encoded):
-        return [key_bytes(key) for key in keys]
+        return each("keys", keys, key_bytes)
     return encoded  # type: ignore[return-value]
