@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from timerd_client.arguments import id_hash, key_bytes, mark_of, name_of, orphans_of, payload_bytes, timeout_ns, watch
+from timerd_client.arguments import (
+    id_hash,
+    key_bytes,
+    label_of,
+    mark_of,
+    name_of,
+    orphans_of,
+    payload_bytes,
+    timeout_ns,
+    watch,
+)
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import (
     ErrorCode,
@@ -105,6 +115,40 @@ def test_keys_are_one_or_several_or_a_dict_of_watermarks() -> None:
 def test_keys_that_cannot_be_watched_are_refused(keys: Any, when: When, error: type[Exception]) -> None:
     with pytest.raises(error):
         watch(keys, when)
+
+
+def test_what_is_wrong_with_keys_is_said_with_count_and_remedy() -> None:
+    with pytest.raises(TooManyKeysError, match=r"^70 keys, and an operation watches 64 at most"):
+        watch([str(index) for index in range(70)], ANY)
+    with pytest.raises(TooManyKeysError, match=r"^more keys, and an operation watches 64 at most"):
+        watch(map(str, range(70)), ANY)
+    with pytest.raises(
+        InvalidConditionError, match=r"at_least\(3\) of 2 keys .* give 3 keys or more, or at_least\(2\)"
+    ):
+        watch(["a", "b"], at_least(3))
+    for long in ("x" * 300, b"x" * 300):
+        with pytest.raises(KeyTooLongError, match=rf"^key b?'{'x' * 40}'\.\.\. has 300 bytes"):
+            key_bytes(long)
+    with pytest.raises(KeyTooLongError, match=rf"^id '{'x' * 40}'\.\.\. has 300 bytes"):
+        id_hash("x" * 300)
+
+
+def test_ten_years_are_said_to_be_ten_years() -> None:
+    with pytest.raises(TimeoutOutOfRangeError, match=r"0 to 316224000 s \(10 years\)"):
+        timeout_ns(TIMEOUT_NS_MAX)
+
+
+@pytest.mark.parametrize("name", ["", "worker 7", "a/b", "漢字", "x" * 32])
+def test_a_clients_name_is_a_label(name: str) -> None:
+    assert label_of(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("a\nb", "not printable"), (5, "not printable"), ("漢" * 11, "33 bytes of at most 32")]
+)
+def test_a_label_that_a_table_cannot_show_is_refused(name: Any, says: str) -> None:
+    with pytest.raises(InvalidNameError, match=says):
+        label_of(name)
 
 
 def test_64_keys_are_allowed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +23,7 @@ from daemons import SMALL_BY_ENVIRONMENT, Daemon
 from timerd import ALL, ALL_SETTLED, State, at_least, total
 from timerd_client import aio
 from timerd_client.arguments import Keys
+from timerd_client.connection import _alone
 from timerd_client.protocol import LinkState
 from timerd_shm.rundir import daemon_running, find_instance
 
@@ -596,6 +599,37 @@ with td.connect("auto", autostart=True, timeout=10) as client:
     pid = int(pids.pop())
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: not daemon_running(paths) and ended(pid))
+    assert [file.name for file in paths.directory.iterdir()] == ["auto.lock"], "which is never unlinked"
+
+
+def test_an_autostart_that_fails_says_how_to_see_why_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
+    monkeypatch.setenv("TIMERD_TICK", "an hour")
+    with pytest.raises(td.TimerdUnavailableError, match="ended with status 2; run `timerd --instance auto`"):
+        td.connect("auto", autostart=True)
+    assert list(runtime_dir.iterdir()) == []
+
+
+def test_a_lock_file_that_goes_with_its_holder_is_never_held_by_two(tmp_path: Path) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(100):
+            with _alone(tmp_path / "lock"):
+                inside.append(number)
+                most.append(len(inside))
+                time.sleep(0.0001)
+                inside.pop()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(most), max(most)) == (400, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_150_clients_in_one_process(make_daemon: Callable[..., Daemon]) -> None:
@@ -637,6 +671,98 @@ def test_asyncio_has_the_same_surface(daemon: Daemon) -> None:
             await client.flush()
 
     asyncio.run(main())
+
+
+def test_asyncio_has_a_client_of_each_process_and_loop(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+    async def use() -> aio.Client:
+        client, same = await asyncio.gather(aio.client(), aio.client())
+        assert client is same
+        operation = client.register("k", timeout=PATIENCE_S)
+        client.fire("k")
+        assert (await operation).state is State.COMPLETED
+        client.register("for ever", timeout=None)
+        return client
+
+    async def use_again() -> aio.Client:
+        await (await use()).close()
+        return await use()
+
+    first = asyncio.run(use())
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            assert asyncio.run(use()) is not first
+            assert first.closed
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not first.closed
+    second = asyncio.run(use_again())
+    assert first.closed, "its loop was closed"
+    assert second is not first
+    eventually(lambda: daemon.stats()["counters"]["clients"] == 1)
+    second._looped.stop()
+    assert not caplog.records
+
+
+def test_asyncio_without_a_daemon_says_so_to_all_who_ask_and_tries_again(make_daemon: Callable[..., Daemon]) -> None:
+    async def main() -> None:
+        asked = await asyncio.gather(aio.client(), aio.client(), return_exceptions=True)
+        assert [type(error) for error in asked] == [td.TimerdUnavailableError] * 2
+        make_daemon()
+        await (await aio.client()).close()
+
+    asyncio.run(main())
+
+
+def test_what_people_print_is_readable(client: td.Client) -> None:
+    operation = client.register("k", timeout=None)
+    batch = client.register_many(["a", "b"], timeout=None)
+    client.fire("a")
+    eventually(lambda: batch.settled() == 1)
+    assert repr(batch) == "<ThreadedBatch 1 of 2 settled>"
+    assert repr(client) == "<Client of 'default' live>"
+    assert repr(client.purgatory("fetch")) == "<Purgatory 'fetch' of 'default'>"
+    assert repr(operation) == "<ThreadedOperation 'k' PENDING>"
+    assert operation.cancel()
+    assert repr(operation.result(0).state) == "State.CANCELLED"
+
+    async def main() -> str:
+        async with await aio.connect() as other:
+            return repr(other)
+
+    assert asyncio.run(main()) == "<Client of 'default' live>"
+
+
+def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, runtime_dir: Path) -> None:
+    name = "gunicorn: worker 7 (漢字)"
+    command = [sys.executable, "-m", "timerd_client.timerctl", "clients", "--json"]
+    with td.connect(name=name):
+        (shown,) = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert shown["name"] == name
+
+
+@pytest.mark.parametrize("timeout", ["x", -1, None, float("nan"), True])
+def test_a_wrong_timeout_of_connect_is_a_named_error(daemon: Daemon, timeout: Any) -> None:
+    with pytest.raises(td.TimeoutOutOfRangeError, match="timeout="):
+        td.connect(timeout=timeout)
+    with pytest.raises(td.TimeoutOutOfRangeError, match="timeout="):
+        asyncio.run(aio.connect(timeout=timeout))
+
+
+def test_a_column_says_which_of_its_rows_is_wrong(client: td.Client) -> None:
+    columns: list[Any] = [["a", ""], [["a"], []], ["a", 5]]
+    for keys in columns:
+        with pytest.raises(td.InvalidKeyError, match=r"^keys\[1\]: "):
+            client.register_many(keys, timeout=1)
+    with pytest.raises(td.TimeoutOutOfRangeError, match=r"^timeout\[1\]: "):
+        client.register_many(["a", "b"], timeout=[1, -1])
+    with pytest.raises(td.PayloadTooLargeError, match=r"^payloads\[1\]: "):
+        client.register_many(["a", "b"], timeout=1, payloads=[b"", bytes(65_537)])
+    with pytest.raises(td.InvalidValueError, match=r"^amounts\[2\]: "):
+        client.fire_many(["a", "b", "c"], amounts=[1, 2, 0])
 
 
 def test_a_cancelled_await_cancels_its_operation(daemon: Daemon) -> None:

@@ -98,6 +98,9 @@ class Batch(Promise):
     def __len__(self) -> int:
         return len(self._keys)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.settled()} of {len(self)} settled>"
+
     def _column(self) -> list[RawSettlement]:
         return self._settlements  # type: ignore[return-value]  # all are set when it is done
 

@@ -1,4 +1,7 @@
-"""The errors of a client: those of `timerd_shm.errors`, and what `Outcome.unwrap()` raises."""
+"""The errors of a client: those of `timerd_shm.errors`, and what `Outcome.unwrap()` raises.
+
+`__all__` is what users are given, by `timerd_client` and by `timerd_client.aio`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ from timerd_shm.errors import (
     InvalidValueError,
     KeyTooLongError,
     LayoutMismatchError,
-    MalformedError,
     MarkTooOldError,
     NotSupportedError,
     OperationExistsError,
@@ -165,7 +167,6 @@ __all__ = [
     "InvalidValueError",
     "KeyTooLongError",
     "LayoutMismatchError",
-    "MalformedError",
     "MarkTooOldError",
     "NotSupportedError",
     "OperationCancelled",
@@ -183,6 +184,4 @@ __all__ = [
     "TooOldToTellError",
     "UnknownOperationError",
     "UnsupportedVersionError",
-    "error_for",
-    "refusal",
 ]

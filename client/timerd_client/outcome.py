@@ -6,13 +6,14 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
+from timerd_shm.errors import error_for
 from timerd_shm.fields import offset_of, struct_of
 from timerd_shm.layout import Outcome as Settled
 from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.wire import OutcomeFlag, OutcomeRecord
 
 from .arguments import Key
-from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError, error_for, refusal
+from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError, refusal
 from .mark import Mark
 from .promise import RawSettlement
 

@@ -61,6 +61,9 @@ class Surface(Generic[OperationT]):
         self._indices = link.protocol.purgatories
         self._operation = operation
 
+    def __repr__(self) -> str:
+        return f"<Purgatory {self.name!r} of {self._link.paths.instance!r}>"
+
     def register(
         self,
         keys: Keys,
