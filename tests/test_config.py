@@ -182,6 +182,15 @@ def test_a_shortened_flag_is_refused_because_a_later_knob_could_make_it_mean_som
     assert "--cap=64" in capsys.readouterr().err
 
 
+def test_an_unknown_flag_names_its_nearest_neighbour_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        settle("--capcity=64")
+    assert ended.value.code == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: timerd ")
+    assert error == "timerd: error: unknown argument '--capcity=64'; did you mean --capacity?"
+
+
 def test_help_names_every_knob_its_default_and_every_exit_status() -> None:
     text = parser().format_help()
     for name in KNOBS:

@@ -339,7 +339,13 @@ def variable(name: str) -> str:
 
 def read_command_line(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Invocation:
     """What `timerd ARGUMENTS` is asked to do. Raises InvalidConfigError; --help and wrong usage raise SystemExit."""
-    given = vars(parser().parse_args(arguments))
+    command_line = parser()
+    read, unknown = command_line.parse_known_args(arguments)
+    if unknown:
+        known = [f"--{dashed(name)}" for name in KNOBS]
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1, cutoff=NEAR)
+        command_line.error(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    given = vars(read)
     path = given["config"] or environment.get(CONFIG_VARIABLE)
     flags = {name: given[name] for name in KNOBS if given[name] is not None}
     return Invocation(settle(read_file(Path(path)) if path else {}, environment, flags, path), *_modes(given))
@@ -432,6 +438,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line, made from `Config`."""
     made = argparse.ArgumentParser(
         prog="timerd",
+        usage="timerd [--version | --show-config] [--config FILE] [--KNOB VALUE ...]",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Waits for other processes: operations that complete by an event on a key,\n"
