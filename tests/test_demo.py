@@ -23,7 +23,12 @@ def demo(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[subproc
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
     command = [sys.executable, str(RUN), "--quick"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     yield process
     if process.poll() is None:

@@ -10,7 +10,7 @@ from timerd_shm.errors import InvalidValueError, TimerdError
 from timerd_shm.limits import CLOSE_TIMEOUT_S
 from timerd_shm.wire import CommandFlag, CommandKind
 
-from .arguments import Key, Timeout, orphans_of, timeout_ns
+from .arguments import Key, Timeout, orphans_of, shown, timeout_ns
 from .commands import operation_command
 from .errors import Subject
 from .link import Link
@@ -51,7 +51,7 @@ class Operation(Promise):
 
     def __repr__(self) -> str:
         outcome = self.outcome()
-        return f"<{type(self).__name__} {self._names!r:.80} {'PENDING' if outcome is None else outcome.state.name}>"
+        return f"<{type(self).__name__} {shown(self._names)} {'PENDING' if outcome is None else outcome.state.name}>"
 
     # commands about it, shared by both faces
 

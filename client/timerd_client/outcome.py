@@ -12,7 +12,7 @@ from timerd_shm.layout import Outcome as Settled
 from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.wire import OutcomeFlag, OutcomeRecord
 
-from .arguments import Key
+from .arguments import Key, shown
 from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError, refusal
 from .mark import Mark
 from .promise import RawSettlement
@@ -163,4 +163,4 @@ class Outcome:
 
     def __repr__(self) -> str:
         error = f" error={self.error}" if self.error is not None else ""
-        return f"<Outcome {self.state.name} key={self.key!r} value={self.value!r:.60}{error}>"
+        return f"<Outcome {self.state.name} key={self.key!r} value={shown(self.value)}{error}>"
