@@ -237,6 +237,7 @@ def test_what_is_made_from_other_knobs_is_shown_with_its_formula_and_is_what_the
         (["--unix-group=no-such-group"], 2, "no such group"),
         (["--runtime-dir=/nowhere/t"], 4, "/nowhere/t: does not exist, and cannot be made): choose one"),
         ([f"--runtime-dir=/tmp/{'x' * 120}"], 4, "a socket's path at most 107"),
+        (["--arena-file=/nowhere/arena"], 4, "the arena /nowhere/arena cannot be opened"),
     ],
 )
 def test_show_config_says_what_a_start_would_say_and_makes_nothing(

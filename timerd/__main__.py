@@ -72,6 +72,8 @@ def _ask_the_machine(config: Config) -> None:
     _ = paths.commands_endpoint, paths.outcomes_endpoint
     if config.unix_group:
         group_id_of(config.unix_group)
+    if config.arena_file and not os.access(os.path.dirname(os.path.abspath(config.arena_file)), os.W_OK | os.X_OK):
+        raise ResourceLimitError(f"the arena {config.arena_file} cannot be opened: its directory may not be written")
 
 
 def serve(config: Config) -> None:
