@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import timerd as td
 from daemons import Daemon
@@ -241,6 +242,43 @@ def test_what_a_killed_turn_left_is_said_and_is_no_error(dead: Rig, run: Run, ru
     pen.set(Region.OPS, pending, "keys", 0)
     bury(dead, runtime_dir)
     assert run("check")[0] == Exit.PROBLEM
+
+
+def test_stats_for_prometheus_is_what_its_own_parser_reads(rig: Rig, runtime_dir: Path, run: Run) -> None:
+    rig.core.purgatory(b"fetch")
+    bury(rig, runtime_dir)
+    stats = json_of(run, "stats")
+    status, out, _ = run("stats", "--prometheus")
+    assert status == Exit.OK
+    families = list(text_string_to_metric_families(out))
+    names = [family.name for family in families]
+    assert len(names) == len(set(names)), "a metric is declared twice"
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert len(samples) == sum(len(family.samples) for family in families), "two samples are the same series"
+    assert {family.type for family in families} == {"counter", "gauge", "histogram"}
+    default = (("instance", "default"), ("purgatory", "default"))
+    counters = stats["purgatories"]["default"]["counters"]
+    assert samples["timerd_registered_total", default] == counters["registered"] > 0
+    assert samples["timerd_pending", default] == counters["pending"] > 0
+    assert samples["timerd_pending", (("instance", "default"), ("purgatory", "fetch"))] == 0
+    assert samples["timerd_turns_total", (("instance", "default"),)] == stats["counters"]["turns"]
+    assert samples["timerd_busy_seconds_total", (("instance", "default"),)] == stats["counters"]["busy_ns"] / S
+    assert samples["timerd_up", (("instance", "default"),)] == 0
+    wait = stats["purgatories"]["default"]["histograms"]["wait_ns"]
+    assert samples["timerd_wait_seconds_count", default] == wait["count"] > 0
+    buckets = [
+        (float(dict(labels)["le"]), value)
+        for (name, labels), value in samples.items()
+        if name == "timerd_wait_seconds_bucket" and ("purgatory", "default") in labels
+    ]
+    assert [value for _, value in sorted(buckets)] == sorted(value for _, value in buckets), "not cumulative"
+    assert dict(buckets)[float("inf")] == wait["count"]
+    assert sum(value for le, value in buckets if le * S < wait["p50"] / 2) < wait["count"], "p50 is in a higher bucket"
+    assert run("stats", "--prometheus", "--watch")[0] == Exit.USAGE
 
 
 def test_stats_can_be_watched(dead: Rig, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
