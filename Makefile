@@ -5,6 +5,7 @@
 #   make test       every test, lint and types among them
 #   make bench      the core's numbers on this machine
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make fuzz       coverage-guided fuzzing of both sides with atheris, a minute each (FUZZ_SECONDS=60)
 #   make build      the editable install, after an edit of compiled sources
 #   make generate   the header, the Cython declarations and LAYOUT.md, after an edit of the declarations
 #   make fmt        format the Python sources
@@ -17,10 +18,10 @@ COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/
 	$(wildcard shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
 
 SANITIZED := $(addprefix tests/test_,check.py commands.py conditions.py ids.py interleavings.py kafka.py \
-	purgatory_model.py redo.py turn_bounds.py wheel.py)
+	purgatory_model.py hostile.py redo.py turn_bounds.py wheel.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON
 
-.PHONY: help machine demo test bench sanitize build generate fmt clean
+.PHONY: help machine demo test bench sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -57,6 +58,11 @@ sanitize: | machine
 	@LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libubsan.so)" \
 		PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		.venv-sanitize/bin/python -m pytest --maxfail=3 $(SANITIZED)
+
+FUZZ_SECONDS := 60
+fuzz: $(VENV)/installed-test
+	@$(PIP) install atheris
+	@for target in daemon client; do $(PY) tests/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; done
 
 build: | machine
 	@rm -f $(VENV)/installed-*

@@ -158,7 +158,7 @@ class Peer(Talker):
         self.name = name
         self.routing = b"r%d" % Peer.made
         self.subscriber = b"s%d" % Peer.made
-        self.incarnation = (b"incarnation %d" % Peer.made).ljust(16, b".")
+        self.incarnation = b"client %09d" % Peer.made
         self.session = NOTHING
         self.arena_incarnation = 0
         self.slot = -1
