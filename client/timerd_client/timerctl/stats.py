@@ -75,7 +75,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         epilog=EPILOG,
         json="print one JSON document (with --watch: one a line)",
     )
-    command.add_argument("--prometheus", action="store_true", help="print Prometheus' text format (not with the others)")
+    command.add_argument("--prometheus", action="store_true", help="print Prometheus' text format, alone")
     command.add_argument(
         "--watch", nargs="?", type=duration_ns, const=NS, metavar="TIME", help="again and again (default: every second)"
     )
