@@ -84,6 +84,7 @@ class CommandFlag(IntFlag):
     LIMITED = 1
     WANTS_ANSWER = 8
     HAS_ID = 16
+    GIVE_BACK = 32  # CANCEL: nobody sees the outcome; what a limited event has handed over goes on to another
 
 
 class OutcomeFlag(IntFlag):
