@@ -73,6 +73,7 @@ class FakeDaemon:
         self.asked = 0
         self.byes = 0
         self.handed_over: list[int] = []  # registrations that a limited event has completed
+        self.apply_up_to = 1 << 63  # commands above this number are not applied in this turn
         self.given_back: list[int] = []  # registrations whose hand-over came back
         self.waiting_news = False
 
@@ -147,7 +148,7 @@ class FakeDaemon:
         at = 0
         for number in range(header.first_command, header.first_command + header.count):
             length = int.from_bytes(body[at + 4 : at + 8], "little")
-            if number == self.applied + 1:
+            if number == self.applied + 1 and number <= self.apply_up_to:
                 self._apply(number, body[at : at + length])
                 self.applied = number
             at += length

@@ -111,12 +111,14 @@ def test_asyncio_waits_live_through_it_too_and_what_is_due_is_given_up(daemon: D
                 with pytest.raises(td.TimerdUnavailableError, match=r"[1-9] commands are unacknowledged: .*lost"):
                     await client.flush(0.05)
                 flags: list[int] = []
+                issued = client._protocol.issued
                 polled = asyncio.create_task(
                     client.wait_for(lambda: flags, "flags", timeout=60, unavailable="poll", poll_interval=0.01)
                 )
                 await asyncio.sleep(0.05)
                 flags.append(1)
                 assert await polled == [1]
+                assert client._protocol.issued == issued  # nothing is registered for nobody
                 relax(client)
                 await asyncio.to_thread(daemon.start)
                 while not client.connected:

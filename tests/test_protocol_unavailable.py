@@ -21,7 +21,7 @@ from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import unpack
 from timerd_shm.layout import Outcome
 from timerd_shm.limits import DAEMON_LOST_NS, GRACE_NS, HEARTBEAT_NS, NO_DEADLINE
-from timerd_shm.wire import CommandFlag, CommandHeader, CommandKind, DownKind, OperationCommand, UpKind
+from timerd_shm.wire import CommandFlag, CommandHeader, CommandKind, DownKind, OperationCommand, ReportHeader, UpKind
 
 LOST_MS = DAEMON_LOST_NS // MS
 GRACE_MS = GRACE_NS // MS
@@ -100,13 +100,17 @@ def test_one_heartbeat_in_three_seconds_is_enough(world: World) -> None:
 
 
 def test_what_was_registered_while_the_daemon_was_lost_is_given_up_in_time_too(world: World) -> None:
+    world.protocol.grace_ns = 50 * MS  # less than the time between two hellos
+    world.register(b"other", timeout_ns=60_000 * MS)
+    world.exchange()
     world.silence()
     world.pass_time(LOST_MS + 100)
-    operation = world.register(timeout_ns=100 * MS)
-    world.pass_time(100 + GRACE_MS - 20)
-    assert not operation.done()
-    world.pass_time(40)
-    assert state_of(operation) is State.UNAVAILABLE
+    for _ in range(10):
+        operation = world.register(timeout_ns=30 * MS)
+        world.pass_time(70)
+        assert not operation.done()
+        world.pass_time(20)
+        assert state_of(operation) is State.UNAVAILABLE
 
 
 def test_a_client_that_never_found_its_daemon_gives_up_as_well() -> None:
@@ -146,8 +150,23 @@ def test_a_moved_deadline_is_the_one_that_counts(world: World) -> None:
     sooner.move(world.now)
     world.pass_time(GRACE_MS + 50)
     assert state_of(sooner) is State.UNAVAILABLE
-    world.pass_time(20_000 - LOST_MS, 100)
+    later.move(world.now + 40_000 * MS)
+    world.pass_time(30_000, 100)
+    assert not later.done()
+    world.pass_time(10_000 + GRACE_MS + 100, 100)
     assert state_of(later) is State.UNAVAILABLE
+
+
+def test_what_moves_between_two_outages_is_seen_in_the_second(world: World) -> None:
+    operation = world.register(timeout_ns=60_000 * MS)
+    world.exchange()
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    return_of(world)
+    operation.move(world.now)
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    assert state_of(operation) is State.UNAVAILABLE
 
 
 def test_each_row_of_a_batch_is_given_up_at_its_own_deadline(world: World) -> None:
@@ -357,6 +376,53 @@ def test_a_hand_over_to_one_who_gave_up_goes_back_before_it_is_acknowledged(worl
     assert world.protocol.statistics().outcomes_after_giving_up == 1
 
 
+def test_a_hand_over_that_went_back_before_it_was_heard_of_is_acknowledged_at_once(world: World) -> None:
+    operation = world.register(timeout_ns=100 * MS)
+    world.exchange()
+    world.fire(limit=1)
+    world.lose_down = lambda frame: True
+    world.pass_time(LOST_MS + 100)
+    world.lose_down = lambda frame: unpack(ReportHeader, frame).outcomes > 0
+    world.pass_time(1_500, 25)
+    assert world.daemon.given_back == [operation.command]
+    return_of(world)
+    assert not world.daemon.outcomes
+
+
+@pytest.mark.parametrize("timeouts_ms", [(50, 100), (100, 50)])
+def test_hand_overs_are_held_back_until_all_of_them_went_back(world: World, timeouts_ms: tuple[int, int]) -> None:
+    operations = [world.register(timeout_ns=timeout_ms * MS) for timeout_ms in timeouts_ms]
+    world.exchange()
+    world.fire(limit=2)
+    world.lose_down = lambda frame: True
+    world.pass_time(LOST_MS + 100)
+    assert [state_of(operation) for operation in operations] == [State.UNAVAILABLE] * 2
+    world.daemon.apply_up_to = world.daemon.applied
+    world.speak()
+    for given_back in range(2):
+        world.pass_time(1_500, 25)
+        assert len(world.daemon.given_back) == given_back
+        assert len(world.daemon.outcomes) == 2
+        world.daemon.apply_up_to += 1
+    return_of(world)
+    assert sorted(world.daemon.given_back) == [operation.command for operation in operations]
+    assert not world.daemon.outcomes
+
+
+def test_what_nobody_has_a_handle_of_is_withdrawn_while_the_daemon_lives(world: World) -> None:
+    operation = world.register(wait=True)
+    world.up()  # on its way
+    reply = operation._reply
+    assert reply is not None
+    assert world.protocol.give_up([operation.command], TimerdUnavailableError("nobody waits")) == 1
+    assert world.protocol.give_up([operation.command], TimerdUnavailableError("nobody waits")) == 0
+    assert reply.done()
+    pass_with_heartbeats(world, 500)
+    assert not world.daemon.pending
+    assert not world.protocol.replies
+    assert world.protocol.statistics().given_up == 0  # it is no verdict
+
+
 def test_in_another_arena_what_was_given_up_is_forgotten_and_what_waits_is_said(world: World) -> None:
     given_up = world.register(timeout_ns=100 * MS)
     forever = world.register(timeout_ns=NO_DEADLINE)
@@ -368,10 +434,14 @@ def test_in_another_arena_what_was_given_up_is_forgotten_and_what_waits_is_said(
     assert state_of(given_up) is State.UNAVAILABLE
     assert isinstance(forever.result(0).error, SessionGoneError)
     assert world.protocol.statistics().commands_unknown == 1  # the cancel
-    again = world.register()
-    world.fire()
-    world.exchange()
-    assert state_of(again) is State.COMPLETED
+    assert not world.protocol._given_up
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    unsent = world.register(timeout_ns=0)
+    world.pass_time(GRACE_MS + 50)
+    assert state_of(unsent) is State.UNAVAILABLE
+    return_of(world)
+    assert world.daemon.applied_commands == [(1, NOTHING)]
 
 
 def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(world: World) -> None:

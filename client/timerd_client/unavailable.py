@@ -24,7 +24,7 @@ class Deadlines:
     """The deadlines of what waits, from the moment when the daemon was lost."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []  # (deadline, command); a deadline that has moved is looked up again
+        self._heap: list[tuple[int, int]] = []  # (deadline, command); one that has moved is there again
         self._seen = 0  # commands up to this one have been collected
 
     def clear(self) -> None:
@@ -35,9 +35,7 @@ class Deadlines:
     def collect(self, waiting: Mapping[int, Deadlined], issued: int) -> None:
         """Take in what has been registered since the last time, up to command `issued`."""
         if not self._seen:
-            self._heap = [
-                (due_ns, command) for command, one in waiting.items() if (due_ns := one.due_ns(command)) < NO_DEADLINE
-            ]
+            self._heap = [(one.due_ns(command), command) for command, one in waiting.items()]
             heapify(self._heap)
         else:
             for command in range(self._seen + 1, issued + 1):
@@ -51,25 +49,19 @@ class Deadlines:
 
     def move(self, command: int, due_ns: int) -> None:
         """The deadline of an operation, new or moved."""
-        if due_ns < NO_DEADLINE:
-            heappush(self._heap, (due_ns, command))
+        heappush(self._heap, (due_ns, command))
 
     @property
     def first_ns(self) -> int:
-        """The earliest deadline, or one that has moved meanwhile; NO_DEADLINE = there is none."""
+        """The earliest deadline, or one that has moved meanwhile; NO_DEADLINE or more = there is none."""
         return self._heap[0][0] if self._heap else NO_DEADLINE
 
     def take_due(self, until_ns: int, waiting: Mapping[int, Deadlined]) -> list[int]:
         """Commands that still wait and whose deadline is not after `until_ns`, in the order of their deadlines."""
         due: list[int] = []
         while self._heap and self._heap[0][0] <= until_ns:
-            noted_ns, command = heappop(self._heap)
+            _, command = heappop(self._heap)
             one = waiting.get(command)
-            if one is None:
-                continue
-            due_ns = one.due_ns(command)
-            if due_ns <= until_ns:
+            if one is not None and one.due_ns(command) <= until_ns:
                 due.append(command)
-            elif due_ns != noted_ns:
-                self.move(command, due_ns)
         return due
