@@ -58,6 +58,9 @@ ACKNOWLEDGE_DELAY_NS: Final = (
     5_000_000  # outcomes wait this long for a frame to ride in; the daemon reminds after 50 ms
 )
 ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # or until there are so many
+# Ticks are never further apart while all is well, so a longer pause is this process's own.
+assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"
+
 _UP = struct_of(CommandHeader)
 _DOWN = struct_of(ReportHeader)
 _DOWN_SIZE: Final = _DOWN.size
