@@ -258,7 +258,7 @@ def test_a_lost_daemon_is_asked_nothing(world: World) -> None:
     world.silence()
     world.pass_time(LOST_MS + 1_000)
     link.plight = lambda: world.protocol.plight(world.now)  # type: ignore[method-assign]
-    with pytest.raises(TimerdUnavailableError, match=r"state: lost, heard of it last 4\.0 s ago"):
+    with pytest.raises(TimerdUnavailableError, match=r"state: lost, silent for 4\.0 s"):
         Link.refuse_lost(link)
 
 
@@ -442,6 +442,23 @@ def test_in_another_arena_what_was_given_up_is_forgotten_and_what_waits_is_said(
     assert state_of(unsent) is State.UNAVAILABLE
     return_of(world)
     assert world.daemon.applied_commands == [(1, NOTHING)]
+
+
+def test_a_daemon_that_does_not_know_the_client_any_more_is_heard_all_the_same(world: World) -> None:
+    world.register(timeout_ns=NO_DEADLINE)
+    world.exchange()
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    world.daemon.known = None
+    world.lose_up = lambda frame: False
+    world.lose_down = lambda frame: unpack(ReportHeader, frame).kind != DownKind.SESSION_GONE
+    world.pass_time(1_100)
+    assert stands(world) is LinkState.CONNECTING
+    operation = world.register(timeout_ns=0)
+    world.pass_time(1_500)  # and a second more than its deadline
+    assert not operation.done()
+    return_of(world)
+    assert list(world.daemon.pending) == [operation.command]
 
 
 def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(world: World) -> None:

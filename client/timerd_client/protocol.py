@@ -143,7 +143,7 @@ class Protocol(Session):
         """How it stands with the daemon, for messages."""
         silence_s = max(0, now_ns - self._last_heard_ns) / 1e9
         refused = f"; it refuses this client: {self.refused}" if self.refused is not None else ""
-        return f"state: {self.state.value}, heard of it last {silence_s:.1f} s ago{refused}"
+        return f"state: {self.state.value}, silent for {silence_s:.1f} s{refused}"
 
     def statistics(self) -> Statistics:
         """Counts for people."""
@@ -236,7 +236,7 @@ class Protocol(Session):
             self._greet_again(now_ns)
             self.fail_replies(
                 TimerdUnavailableError(
-                    f"the daemon was lost before it answered: nothing was heard of it for {silence_ns / 1e9:.1f} s; "
+                    f"the daemon was lost before it answered: it has been silent for {silence_ns / 1e9:.1f} s; "
                     "whether it has done what was asked is unknown"
                 )
             )
@@ -244,7 +244,7 @@ class Protocol(Session):
         due = self._deadlines.take_due(now_ns - self.grace_ns, self.waiting)
         if due:
             silence = TimerdUnavailableError(
-                f"not known: {self.grace_ns / 1e9:g} s after the deadline the daemon had not been heard of for "
+                f"not known: {self.grace_ns / 1e9:g} s after the deadline the daemon has been silent for "
                 f"{silence_ns / 1e9:.1f} s; the operation is withdrawn when it is back"
             )
             self.verdicts += self.give_up(due, silence)
@@ -467,6 +467,7 @@ class Protocol(Session):
 
     def _begin_anew(self, now_ns: int) -> None:
         """The daemon does not know this client: a new incarnation says hello."""
+        self._last_heard_ns = now_ns
         self._forget(SessionGoneError("the daemon no longer knows this client; what was not settled is unknown"))
         self._change_incarnation()
         self._stand(LinkState.CONNECTING)
