@@ -8,6 +8,13 @@ Truth first, then what is derived from it: a crash between the two is mended by 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from timerd_shm.records cimport *
 
+cdef extern from *:
+    """
+    #define JOINED 15 /* how far hints reach: in the time of so many sweeping steps a line comes from memory */
+    """
+    enum:
+        JOINED
+
 
 ctypedef struct News:
     # What a client was last told: not in the arena, because a start tells everything again.
@@ -16,6 +23,12 @@ ctypedef struct News:
     uint64_t answer
     uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
     uint8_t queued
+
+
+ctypedef struct Joined:
+    # The operations (index + 1) that joined a bucket last, round and round: what their `ahead` hints are made from.
+    uint32_t at
+    uint32_t op[JOINED]
 
 
 ctypedef struct Found:
@@ -64,6 +77,7 @@ ctypedef struct Arena:
     # Of the wheel: records that each level's sweep still owes to the present tick, and the last tick that was swept.
     uint64_t owed[LEVELS]
     uint64_t visited_tick
+    Joined *joined  # for each bucket
     # Of the event that is being delivered (header.unfinished).
     uint32_t delivery_key  # index + 1; 0 = its key is gone, so it is done
     uint32_t cursor  # link of the watcher to visit next

@@ -6,7 +6,7 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.arena cimport Arena, Found, News, commit
+from timerd.arena cimport Arena, Found, Joined, News, commit
 from timerd.clients cimport is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
 from timerd.handles cimport find_operation
@@ -144,7 +144,8 @@ cdef class Core:
         a.news = <News *>calloc(a.regions[REGION_CLIENTS].count, sizeof(News))
         a.queue = <uint16_t *>calloc(a.regions[REGION_CLIENTS].count, sizeof(uint16_t))
         a.found = <Found *>calloc(REPLAY_WALK_MAX, sizeof(Found))
-        if a.news == NULL or a.queue == NULL or a.found == NULL:
+        a.joined = <Joined *>calloc(a.regions[REGION_BUCKETS].count, sizeof(Joined))
+        if a.news == NULL or a.queue == NULL or a.found == NULL or a.joined == NULL:
             raise MemoryError("no memory for the clients' news")
         if not redo_is_sound(a):
             raise _errors.LayoutMismatchError(f"the redo slot is damaged (count {header.redo_count}): `timerctl destroy` it")
@@ -182,6 +183,7 @@ cdef class Core:
             free(self.arena.news)
             free(self.arena.queue)
             free(self.arena.found)
+            free(self.arena.joined)
             memset(&self.arena, 0, sizeof(Arena))
             PyBuffer_Release(&self.buffer)
             self.held = False

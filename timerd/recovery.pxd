@@ -8,7 +8,7 @@ in order of registration, settled ones and answers in order of their numbers, id
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from timerd.arena cimport Arena, capacity, commit, counter, give
+from timerd.arena cimport Arena, Joined, capacity, commit, counter, give
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport is_live, owner_of, tell
 from timerd.dlist cimport append, make_empty
@@ -207,6 +207,7 @@ cdef inline void restore_operations(Arena *a, Marks *m, Ordered *items, Ordered 
     for i in range(a.regions[REGION_OPS].high_water):
         op = a.ops + i
         op.bucket = 0
+        op.ahead = 0
         if op.state == OP_STATE_SETTLED and not is_outcome_due(a, op):
             # Acknowledged, or of a client that is gone: only its record had not been given back.
             td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
@@ -360,6 +361,7 @@ cdef inline bint rebuild(Arena *a) noexcept nogil:
         clear_derived(a)
         a.header.wheel_tick = a.now_ns // a.tick_ns
         a.visited_tick = a.header.wheel_tick
+        memset(a.joined, 0, capacity(a, REGION_BUCKETS) * sizeof(Joined))
         restore_operations(a, &m, items, spare)
         restore_ring(a, &m)
         restore_keys(a, &m)

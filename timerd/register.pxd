@@ -183,7 +183,6 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
     op.command = r.number
     op.registration = a.header.registrations + 1
     op.client = r.slot
-    op.reserved = 0
     op.client_generation = a.clients[r.slot].generation
     op.first_node = 0
     op.id_record = 0
@@ -194,6 +193,7 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
     op.outcome_number = 0
     op.error = 0
     op.bucket = 0
+    op.ahead = 0
 
 
 cdef inline void fill_payload(Arena *a, OpRecord *op, Registration *r) noexcept nogil:

@@ -20,7 +20,7 @@ import zlib
 from enum import IntEnum, IntFlag
 from typing import Annotated, NamedTuple
 
-from .fields import DERIVED, SETTLEMENT, STATISTIC, U8, U16, U32, U64, fields, raw, size_of
+from .fields import DERIVED, HINT, SETTLEMENT, STATISTIC, U8, U16, U32, U64, fields, raw, size_of
 
 MAGIC = b"timerd\x00\x01"
 LAYOUT_VERSION = 1
@@ -256,7 +256,7 @@ class OpRecord(NamedTuple):
     command: Annotated[int, U64, "command number of its registration: its name between client and daemon"]
     registration: Annotated[int, U64, "registration number: watchers settle in this order"]
     client: Annotated[int, U16, "slot of its owner"]
-    reserved: Annotated[int, U16, "zero"]
+    bucket: Annotated[int, U16, "wheel bucket it is in (index + 1)", DERIVED]
     client_generation: Annotated[int, U32, "generation of that slot; another one = the owner is gone"]
     first_node: Annotated[int, U32, "first of its watch nodes (index + 1)"]
     id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
@@ -266,7 +266,7 @@ class OpRecord(NamedTuple):
     failed: Annotated[int, U64, "failed keys, one bit each"]
     outcome_number: Annotated[int, U64, "numbered per client, from 1", SETTLEMENT]
     error: Annotated[int, U32, "code given to fail()", SETTLEMENT]
-    bucket: Annotated[int, U32, "wheel bucket it is in (index + 1)", DERIVED]
+    ahead: Annotated[int, U32, "operation (index + 1) that joined its bucket some places later", HINT]
     next: Annotated[int, U32, "link: bucket list while pending, its client's outcomes when settled", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
 
