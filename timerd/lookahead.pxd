@@ -15,30 +15,30 @@ from timerd.arena cimport Arena, JOINED, Joined, TOUCH, __builtin_prefetch
 from timerd.dlist cimport at, link_of, node_at, op_at
 from timerd.handles cimport next_handle
 from timerd.hash cimport handle_tag, key_hash
-from timerd.wheel cimport bucket_for
 from timerd_shm.records cimport *
 
 cdef extern from *:
     """
     #define AHEAD_STAGES 5
+    #define AHEAD_STAGES_REGISTER 3 /* of a registration: it has no operation yet */
     #define HANDLE_PROBES 4 /* of the handle table; nearly every one is found within */
     #define AHEAD_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
     """
     enum:
         AHEAD_STAGES
+        AHEAD_STAGES_REGISTER
         AHEAD_GROUP
         HANDLE_PROBES
 
 
 ctypedef struct Ahead:
-    # A command that is looked at before its turn.
+    # A command that is looked at before its turn. Its hash and its tag are its own, and need not be made again.
     uint32_t kind  # CommandKind; 0 = nothing to do
     uint32_t key  # its key (index + 1), once known
     uint32_t op  # its operation (index + 1), once known
     uint64_t hash
     uint64_t place  # head in the key table, or position in the handle table
     uint32_t tag  # of the handle
-    uint64_t deadline_ns
 
 
 cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
@@ -56,7 +56,9 @@ cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
         TOUCH(a.nodes + (record.first_node - 1))
 
 
-cdef inline void look(Arena *a, Ahead *x, uint32_t slot, const uint8_t *p, const uint8_t *end) noexcept nogil:
+cdef inline void look(
+    Arena *a, Ahead *x, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end
+) noexcept nogil:
     """Stage 1: touch the table entry that the command at `p` begins with. It may be malformed: bounds are checked."""
     cdef KeyCommand *event = <KeyCommand *>p
     cdef RegisterCommand *register = <RegisterCommand *>p
@@ -71,9 +73,8 @@ cdef inline void look(Arena *a, Ahead *x, uint32_t slot, const uint8_t *p, const
             return
         length = name[0]
         name += 2
-        x.deadline_ns = register.timeout_ns
-        if x.deadline_ns != NO_DEADLINE:
-            x.deadline_ns += register.registered_ns
+        x.tag = handle_tag(slot, number)
+        __builtin_prefetch(a.handles + (x.tag & a.handle_mask))
     elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
         name = p + sizeof(KeyCommand)
         if end - p < <int>sizeof(KeyCommand) or end - name < event.key_length:
@@ -120,13 +121,12 @@ cdef inline void follow(Arena *a, Ahead *x, uint32_t stage) noexcept nogil:
         if x.key:
             TOUCH(a.keys + (x.key - 1))
     elif stage == 3:
-        if x.kind == COMMAND_KIND_REGISTER:
-            if x.deadline_ns != NO_DEADLINE:
-                TOUCH(at(a, a.buckets[bucket_for(a, x.deadline_ns)].prev))
-        elif x.key:
+        if x.key:
             if a.keys[x.key - 1].hash != x.hash and a.keys[x.key - 1].chain:
                 x.key = a.keys[x.key - 1].chain
-            TOUCH(at(a, a.keys[x.key - 1].next))
+                TOUCH(a.keys + (x.key - 1))
+            if x.kind != COMMAND_KIND_REGISTER:
+                TOUCH(at(a, a.keys[x.key - 1].next))
     elif x.kind == COMMAND_KIND_FIRE and x.key:
         if stage == 4:
             node = a.keys[x.key - 1].next

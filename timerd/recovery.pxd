@@ -13,6 +13,7 @@ from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport is_live, owner_of, tell
 from timerd.dlist cimport append, make_empty
 from timerd.handles cimport handle_insert
+from timerd.hash cimport handle_tag
 from timerd.ids cimport chain_id
 from timerd.keys cimport attach, chain_key
 from timerd.purgatory cimport begin_delivery, settled_keys
@@ -127,6 +128,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
     for n in range(REGION_COUNT):
         a.regions[n].free_head = 0
         a.regions[n].in_use = 0
+    memset(a.freed, 0, sizeof(a.freed))
 
 
 cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
@@ -156,7 +158,7 @@ cdef inline void use_op(Arena *a, Marks *m, OpRecord *op) noexcept nogil:
             node = a.nodes[node - 1].next_of_op
     if c.generation != op.client_generation or c.state == CLIENT_STATE_FREE:
         return
-    handle_insert(a, index)
+    handle_insert(a, index, handle_tag(op.client, op.command))
     c.bytes_held += blob_length(a, op.payload)
     if op.state == OP_STATE_SETTLED:
         c.bytes_held += blob_length(a, op.value)

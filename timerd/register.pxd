@@ -12,8 +12,9 @@ from timerd.blobs cimport blocks_for, drop_blob, fill_blob
 from timerd.clients cimport fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.dlist cimport unlink
 from timerd.handles cimport handle_insert
-from timerd.hash cimport key_hash
+from timerd.hash cimport handle_tag, key_hash
 from timerd.ids cimport fill_id, find_id, give_id
+from timerd.lookahead cimport Ahead
 from timerd.keys cimport attach, fill_key, find_key, free_nodes, release_key
 from timerd.purgatory cimport Verdict, finish_settle, judge, satisfy, settled_keys, stage_settle, unmoved
 from timerd.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
@@ -33,6 +34,7 @@ ctypedef struct Key:
 ctypedef struct Registration:
     # A REGISTER command, as read from the frame.
     RegisterCommand *command
+    Ahead *ahead  # what was found out when it was looked at before its turn
     Key keys[KEYS_MAX]
     uint64_t id_low
     uint64_t id_high
@@ -78,7 +80,10 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
         if <uint64_t>(end - p) < key.length:
             return False
         key.name = p
-        key.hash = key_hash(a.header.hash_seed, command.purgatory, p, key.length)
+        if i == 0 and r.ahead.kind:
+            key.hash = r.ahead.hash
+        else:
+            key.hash = key_hash(a.header.hash_seed, command.purgatory, p, key.length)
         p += key.length
         if key.length > KEY_INLINE:
             r.blocks += blocks_for(key.length)
@@ -161,10 +166,8 @@ cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t time
 cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
     """Everything but the state. The generation may change here: nothing reaches the record."""
     cdef RegisterCommand *command = r.command
-    op.generation += 1
-    op.outcome = 0
-    op.settled_key = 0
-    op.deliveries = 0
+    # The whole word at once (FREE, no outcome): it is read again soon, and the processor waits to read what it stores in parts.
+    OpRecord_word_state(op)[0] = OpRecord_with_generation(0, op.generation + 1)
     op.registered_ns = command.registered_ns
     if op.registered_ns == 0 or op.registered_ns > a.now_ns:
         op.registered_ns = a.now_ns
@@ -198,7 +201,8 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
 
 cdef inline void fill_payload(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
     """Its payload; the caller knows that there are blocks enough."""
-    op.payload = fill_blob(a, r.payload, r.command.payload_length)
+    if r.command.payload_length:
+        op.payload = fill_blob(a, r.payload, r.command.payload_length)
 
 
 cdef inline void fill_id_record(OpRecord *op, uint32_t id_record) noexcept nogil:
@@ -408,7 +412,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     a.header.registrations = op.registration
     c.bytes_held += command.payload_length
     counter(a, op.purgatory, COUNT_REGISTERED)[0] += 1
-    handle_insert(a, index)
+    handle_insert(a, index, r.ahead.tag if r.ahead.kind else handle_tag(r.slot, r.number))
     a.touched += 1
     if remembered:
         unlink(a, &a.ids[known - 1].next)

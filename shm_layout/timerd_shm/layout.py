@@ -538,12 +538,14 @@ REGION_RECORDS: dict[Region, type] = {
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
 }
+# The field that chains the free records of a region. What lies behind it is used as well: the record some places further
+# on, as a hint of what to load.
 FREE_LINKS: dict[Region, str] = {
     Region.OPS: "next",
     Region.NODES: "next",
-    Region.KEYS: "chain",
+    Region.KEYS: "next",
     Region.BLOCKS: "next",
-    Region.IDS: "chain",
+    Region.IDS: "next",
     Region.ANSWERS: "next",
 }
 RECORDS: tuple[type, ...] = (ArenaHeader, RedoEntry, RegionRecord, *dict.fromkeys(REGION_RECORDS.values()))
