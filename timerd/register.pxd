@@ -6,7 +6,7 @@ outcome number. So a crash leaves either nothing of it or all of it.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
 from timerd.blobs cimport blocks_for, drop_blob, fill_blob
 from timerd.clients cimport fill_answer, keep_answer, met, refuse, stage_answer
@@ -18,6 +18,7 @@ from timerd.lookahead cimport Ahead
 from timerd.keys cimport attach, fill_key, find_key, free_nodes, release_key
 from timerd.purgatory cimport Verdict, finish_settle, judge, satisfy, settled_keys, stage_settle, unmoved
 from timerd.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
+from timerd.short cimport same_short
 from timerd.wheel cimport wheel_insert
 from timerd_shm.records cimport *
 
@@ -130,7 +131,7 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
             if (
                 r.keys[k].hash == r.keys[i].hash
                 and r.keys[k].length == r.keys[i].length
-                and memcmp(r.keys[k].name, r.keys[i].name, r.keys[i].length) == 0
+                and same_short(r.keys[k].name, r.keys[i].name, r.keys[i].length)
             ):
                 return ERROR_CODE_INVALID_KEY
     if command.flags & REGISTER_FLAG_MARK_OF_OTHER_ARENA:

@@ -538,7 +538,7 @@ REGION_RECORDS: dict[Region, type] = {
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
 }
-# The field that chains the free records of a region. What lies behind it is used as well: the record some places further
+# The field that chains the free records of a region. The one behind it is used as well: the record some places further
 # on, as a hint of what to load.
 FREE_LINKS: dict[Region, str] = {
     Region.OPS: "next",
