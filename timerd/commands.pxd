@@ -11,7 +11,7 @@ from timerd.arena cimport Arena, capacity, commit, counter, spent
 from timerd.blobs cimport blob_length, blocks_for, fill_blob
 from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, met, refuse, stage_answer, tell
 from timerd.handles cimport find_operation
-from timerd.hash cimport key_hash
+from timerd.hash cimport handle_tag, key_hash
 from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, AHEAD_STAGES_REGISTER, Ahead, follow, look
 from timerd.ids cimport find_id
 from timerd.keys cimport fill_key, find_key, release_key
@@ -207,13 +207,13 @@ cdef inline void apply_orphans(
 
 
 cdef inline void apply_operation(
-    Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id
+    Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Ahead *ahead
 ) noexcept nogil:
     """CANCEL, RESCHEDULE and SET_ORPHANS of the client's own operation; CANCEL_ID and RESCHEDULE_ID of anybody's."""
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
     cdef uint64_t low, high
-    cdef uint32_t known
+    cdef uint32_t known, tag
     a.touched += 1
     if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
         refuse(a, slot, number, command.purgatory, ERROR_CODE_TIMEOUT_OUT_OF_RANGE, TIMEOUT_NS_MAX)
@@ -227,7 +227,8 @@ cdef inline void apply_operation(
             return
         op = a.ops + (a.ids[known - 1].op - 1)
     else:
-        op = find_operation(a, slot, command.operation)
+        tag = ahead.tag if ahead.kind else handle_tag(slot, command.operation)
+        op = find_operation(a, slot, command.operation, tag)
     if command.kind == COMMAND_KIND_CANCEL or command.kind == COMMAND_KIND_CANCEL_ID:
         apply_cancel(a, slot, number, op, wants)
     elif command.kind == COMMAND_KIND_RESCHEDULE or command.kind == COMMAND_KIND_RESCHEDULE_ID:
@@ -280,7 +281,7 @@ cdef inline bint apply_command(
             return False
         if needs_id(kind) != ((operation.flags & COMMAND_FLAG_HAS_ID) != 0):
             return False
-        apply_operation(a, slot, number, operation, p + sizeof(OperationCommand))
+        apply_operation(a, slot, number, operation, p + sizeof(OperationCommand), ahead)
         return True
     if kind == COMMAND_KIND_GROUP_REGISTER:
         refuse(a, slot, number, purgatory, ERROR_CODE_NOT_SUPPORTED, kind)

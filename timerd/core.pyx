@@ -10,6 +10,7 @@ from timerd.arena cimport Arena, Found, Joined, News, commit
 from timerd.clients cimport is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
 from timerd.handles cimport find_operation
+from timerd.hash cimport handle_tag
 from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
 from timerd.reports cimport Extent, measure, note_reported, report_size, write_report
 from timerd.turn cimport acknowledge_client, advance_wheel, resume_work
@@ -306,7 +307,7 @@ cdef class Core:
     def unknown_waits(self, int slot, list commands not None):
         cdef Arena *a = self._here()
         cdef uint32_t live = self._live(slot)
-        return [command for command in commands if find_operation(a, live, command) == NULL]
+        return [c for c in commands if find_operation(a, live, c, handle_tag(live, c)) == NULL]
 
     def purgatory(self, bytes name not None):
         cdef Arena *a = self._here()

@@ -61,9 +61,8 @@ cdef inline void handle_remove(Arena *a, uint32_t op_index) noexcept nogil:
     a.handles[position].op = 0
 
 
-cdef inline OpRecord *find_operation(Arena *a, uint32_t client, uint64_t command) noexcept nogil:
-    """The client's operation of that command number, or NULL."""
-    cdef uint32_t tag = handle_tag(client, command)
+cdef inline OpRecord *find_operation(Arena *a, uint32_t client, uint64_t command, uint32_t tag) noexcept nogil:
+    """The client's operation of that command number, or NULL; `tag` is the handle_tag of both."""
     cdef uint64_t position = tag & a.handle_mask
     cdef OpRecord *op
     while a.handles[position].op:

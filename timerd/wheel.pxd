@@ -62,6 +62,8 @@ cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op) noexcept nog
     joined.at = joined.at + 1 if joined.at + 1 < JOINED else 0
     if before:
         a.ops[before - 1].ahead = op
+    if joined.op[joined.at]:
+        __builtin_prefetch(&a.ops[joined.op[joined.at] - 1].ahead)  # for the next one to join
 
 
 cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
