@@ -554,6 +554,7 @@ assert size_of(ArenaHeader) <= REDO_OFFSET, f"the header has {size_of(ArenaHeade
 assert REDO_OFFSET + REDO_MAX * size_of(RedoEntry) <= REGIONS_OFFSET
 assert REGIONS_OFFSET + len(Region) * size_of(RegionRecord) <= HEADER_SIZE
 assert (size_of(OpRecord), size_of(WatchNode), size_of(KeyRecord)) == (128, 32, 64)
+assert LEVELS * BUCKETS < 1 << 16, "OpRecord.bucket holds index + 1"
 assert (size_of(Block), size_of(EventRecord), size_of(ClientRecord)) == (128, 128, 256)
 
 
