@@ -36,6 +36,7 @@ from timerd_shm.layout import ArenaHeader, ClientRecord, CounterLabel, Purgatory
 from timerd_shm.limits import (
     ANSWERS_PER_CLIENT_MAX,
     CLIENTS_MAX,
+    GROUP_KEPT_NS,
     GROUPS_MAX,
     OUTCOMES_PER_CLIENT_MAX,
     PURGATORIES_MAX,
@@ -57,6 +58,7 @@ ATTACHED = "attached"
 CONFIGURED = (
     "ring_bytes_max",
     "ids_kept_ns",
+    "group_kept_ns",
     "quota_operations",
     "quota_watermarks",
     "quota_bytes",
@@ -75,6 +77,7 @@ class ArenaPlan(NamedTuple):
     tick_ns: int
     ring_bytes_max: int
     ids_kept_ns: int
+    group_kept_ns: int
     quota_operations: int
     quota_watermarks: int
     quota_bytes: int
@@ -98,6 +101,7 @@ def plan_arena(
     errors: int = ERRORS_DEFAULT,
     tick_ns: int = TICK_NS_DEFAULT,
     ids_kept_ns: int = SETTLED_IDS_KEPT_NS,
+    group_kept_ns: int = GROUP_KEPT_NS,
     quota_operations: int | None = None,
     quota_watermarks: int | None = None,
     quota_bytes: int | None = None,
@@ -152,6 +156,7 @@ def plan_arena(
         tick_ns,
         ring_bytes,
         ids_kept_ns,
+        group_kept_ns,
         quota_operations or max(capacity // 2, 1),
         quota_watermarks or max(keys // 2, 1),
         quota_bytes or max(blocks * layout.BLOCK_DATA // 2, 1),

@@ -263,7 +263,7 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, const u
             return False
         apply_event(a, slot, number, key, p + sizeof(KeyCommand), p + sizeof(KeyCommand) + key.key_length)
         return True
-    if COMMAND_KIND_CANCEL <= kind < COMMAND_KIND_GROUP_REGISTER:
+    if COMMAND_KIND_CANCEL <= kind <= COMMAND_KIND_GROUP_ACK:
         operation = <OperationCommand *>p
         variable = 16 if needs_id(kind) else 0
         if length != sizeof(OperationCommand) + variable:
@@ -271,9 +271,6 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, const u
         if needs_id(kind) != ((operation.flags & COMMAND_FLAG_HAS_ID) != 0):
             return False
         apply_operation(a, slot, number, operation, p + sizeof(OperationCommand))
-        return True
-    if kind == COMMAND_KIND_GROUP_REGISTER:
-        refuse(a, slot, number, purgatory, ERROR_CODE_NOT_SUPPORTED, kind)
         return True
     return False
 

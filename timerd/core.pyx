@@ -70,19 +70,19 @@ if _FINGERPRINT != _layout.fingerprint():
 cdef class Core:
     cdef Arena arena
     cdef Py_buffer buffer
-    cdef bint held
+    cdef bint attached
     cdef readonly uint64_t redo_replayed
 
     def __cinit__(self):
         memset(&self.arena, 0, sizeof(Arena))
-        self.held = False
+        self.attached = False
 
     def __init__(self, memory, uint64_t now_ns):
         cdef Arena *a = &self.arena
-        if self.held:
+        if self.attached:
             raise _errors.ClosedError("this Core is attached already; make another one")
         PyObject_GetBuffer(memory, &self.buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
-        self.held = True
+        self.attached = True
         try:
             self._attach(now_ns)
         except BaseException:
@@ -178,19 +178,19 @@ cdef class Core:
         self._let_go()
 
     cdef void _let_go(self):
-        if self.held:
+        if self.attached:
             free(self.arena.news)
             free(self.arena.queue)
             free(self.arena.found)
             memset(&self.arena, 0, sizeof(Arena))
             PyBuffer_Release(&self.buffer)
-            self.held = False
+            self.attached = False
 
     def release(self):
         self._let_go()
 
     cdef Arena *_here(self) except NULL:
-        if not self.held:
+        if not self.attached:
             raise _errors.ClosedError("the arena was released")
         return &self.arena
 
@@ -217,7 +217,7 @@ cdef class Core:
     def open_client(
         self, bytes incarnation not None, bytes session_hash not None, *, bytes name=b"", uint32_t pid=0,
         uint64_t start_ticks=0, uint64_t pid_namespace=0, uint32_t orphans=0, uint64_t lease_ns=LEASE_NS,
-        uint64_t now_ns, uint64_t wall_ns=0,
+        uint64_t now_ns, uint64_t wall_ns=0, uint32_t group=0, bint listens=False,
     ):
         cdef Arena *a = self._here()
         cdef ClientRecord *c
@@ -279,7 +279,34 @@ cdef class Core:
     def find_incarnation(self, bytes incarnation not None):
         return self._find(incarnation, False)
 
-    def close_client(self, int slot, uint64_t now_ns):
+    def group(self, bytes name not None):
+        raise _errors.NotSupportedError("groups are not built yet")
+
+    def find_tombstone(self, bytes session_hash not None):
+        return -1
+
+    def is_dying(self, bytes session_hash not None):
+        return False
+
+    def resume_client(self, int slot, **options):
+        raise _errors.NotSupportedError("tombstones are not built yet")
+
+    def set_listening(self, int slot, bint listens, uint64_t now_ns):
+        raise _errors.NotSupportedError("groups are not built yet")
+
+    def silence(self, int slot, uint64_t now_ns):
+        raise _errors.NotSupportedError("leases are not built yet")
+
+    def revive(self, int slot, uint64_t now_ns):
+        raise _errors.NotSupportedError("leases are not built yet")
+
+    def set_silent_ns(self, int slot, uint64_t silent_ns):
+        self._here().clients[self._live(slot)].silent_ns = silent_ns
+
+    def held(self, int slot, list operations not None):
+        return []
+
+    def close_client(self, int slot, uint64_t now_ns, *, bint goodbye=False):
         cdef Arena *a = self._here()
         cdef ClientRecord *c = a.clients + self._live(slot)
         self._turn_at(now_ns)
