@@ -18,6 +18,13 @@ ctypedef struct News:
     uint8_t queued
 
 
+ctypedef struct Member:
+    # A client's place in the ring of its group (see groups.pxd).
+    uint16_t group  # index + 1; 0 = it is in no ring
+    uint16_t next  # slot
+    uint16_t prev
+
+
 ctypedef struct Found:
     # An event of the ring that concerns a registration.
     uint64_t sequence
@@ -42,6 +49,7 @@ ctypedef struct Arena:
     IdRecord *ids
     uint32_t *id_heads
     AnswerRecord *answers
+    GroupRecord *groups
     PurgatoryRecord *purgatories
     uint64_t *counters
     uint64_t *daemon
@@ -67,10 +75,18 @@ ctypedef struct Arena:
     # Of the event that is being delivered (header.unfinished).
     uint32_t delivery_key  # index + 1; 0 = its key is gone, so it is done
     uint32_t cursor  # link of the watcher to visit next
-    # Of the orphan sweep and the acknowledgements that were cut.
-    uint32_t dead
-    uint32_t sweep_at
+    # Of the acknowledgements that were cut, and the sweep over what dead and silent clients hold.
     uint8_t acknowledging
+    uint8_t sweeping  # some client is dead, or holds outcomes of its group that others are to be told
+    uint32_t sweep_at
+    # Of groups: rings of members that can be told something, and whose turn it is in each (slot + 1; 0 = nobody).
+    Member *members
+    uint16_t *turns
+    uint8_t handing  # something may wait for a member
+    # When the next thing that is kept for a time ends: an outcome of a group without members, a tombstone.
+    uint64_t groups_due_ns
+    uint64_t tombstones_due_ns
+    uint32_t tombstones
     # Clients that have news.
     News *news
     uint16_t *queue
