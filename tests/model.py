@@ -60,6 +60,7 @@ class Register:
     id: bytes | None = None
     if_exists: str = "error"
     orphans: Orphans | None = None
+    for_group: bool = False
     wants_answer: bool = False
 
 
@@ -78,7 +79,10 @@ class KeyAct:
 
 @dataclass(frozen=True)
 class OperationAct:
-    """CANCEL, RESCHEDULE, their *_ID kin, SET_ORPHANS. `operation` is the registration's command number."""
+    """CANCEL, RESCHEDULE, their *_ID kin, SET_ORPHANS; GROUP_ACK.
+
+    `operation` is the registration's command number; for GROUP_ACK it is the op id.
+    """
 
     kind: CommandKind
     operation: int = 0
@@ -86,6 +90,7 @@ class OperationAct:
     timeout_ns: int = NO_DEADLINE
     registered_ns: int = 0
     orphans: Orphans = Orphans.CANCEL
+    gives_back: bool = False
     purgatory: int = 0
     wants_answer: bool = False
 
