@@ -4,6 +4,8 @@
 #   make demo       a gunicorn application on timerd, from nothing, in a few minutes
 #   make test       every test, lint and types among them
 #   make bench      the core's numbers on this machine
+#   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make fuzz       coverage-guided fuzzing of both sides with atheris, a minute each (FUZZ_SECONDS=60)
 #   make build      the editable install, after an edit of compiled sources
 #   make generate   the header, the Cython declarations and LAYOUT.md, after an edit of the declarations
 #   make fmt        format the Python sources
@@ -15,7 +17,11 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd) \
 	$(wildcard shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
 
-.PHONY: help machine demo test bench build generate fmt clean
+SANITIZED := $(addprefix tests/test_,check.py commands.py conditions.py ids.py interleavings.py kafka.py \
+	purgatory_model.py hostile.py redo.py turn_bounds.py wheel.py)
+CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON
+
+.PHONY: help machine demo test bench sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -31,7 +37,7 @@ $(VENV)/installed-%: $(COMPILED) | machine
 		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
 	@$(PY) -c 'from scikit_build_core.build import get_requires_for_build_editable as r; print(*r({}), sep="\n")' \
 		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
-	@$(PIP) install --no-build-isolation --editable '.[$*]' --config-settings=cmake.define.TIMERD_FAULTS=ON
+	@$(PIP) install --no-build-isolation --editable '.[$*]' $(CMAKE)
 	@touch $@
 
 demo: $(VENV)/installed-demo
@@ -43,6 +49,20 @@ test: $(VENV)/installed-test
 bench: $(VENV)/installed-demo
 	@$(PY) bench/core.py
 	@$(PY) bench/why_cython.py
+
+# Its own environment and build. Python is not instrumented, so the sanitizer's library goes before it; its own
+# allocator takes a piece of memory for each object, or a read beyond a frame would stay within a pool.
+sanitize: | machine
+	@$(MAKE) --no-print-directory VENV=.venv-sanitize CMAKE='$(CMAKE) --config-settings=build-dir=build/sanitize \
+		--config-settings=cmake.define.TIMERD_SANITIZE=ON' .venv-sanitize/installed-test
+	@LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libubsan.so)" \
+		PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+		.venv-sanitize/bin/python -m pytest --maxfail=3 $(SANITIZED)
+
+FUZZ_SECONDS := 60
+fuzz: $(VENV)/installed-test
+	@$(PIP) install atheris
+	@for target in daemon client; do $(PY) tests/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; done
 
 build: | machine
 	@rm -f $(VENV)/installed-*
@@ -56,5 +76,5 @@ fmt: $(VENV)/installed-test
 	@$(PY) -m ruff format --quiet .
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-sanitize build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find shm_layout client timerd tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,15 +26,19 @@ READY_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 20.0
 LEAVE_TIMEOUT_S = 5.0  # for processes that a test has left, but that are about to end
 SMALL = ("--capacity=2048", "--ring-events=1024", "--clients=64")
+SMALL_BY_ENVIRONMENT = {"TIMERD_CAPACITY": "2048", "TIMERD_RING_EVENTS": "1024"}  # for daemons that others start
 
 
 class Daemon:
     """One instance's daemon process, which may be ended and started again on the same arena."""
 
     def __init__(self, directory: Path, *flags: str, instance: str = INSTANCE_DEFAULT, start: bool = True) -> None:
-        """`directory` is the runtime directory; `flags` those of the command line (a small capacity by default)."""
+        """`directory` is the runtime directory; `flags` those of the command line, after those of a small arena.
+
+        Arenas are small because many tests share a /dev/shm, which has 64 MiB in a container.
+        """
         self.paths = InstancePaths(directory, instance)
-        self.flags = flags if any(flag.startswith("--capacity") for flag in flags) else (*SMALL, *flags)
+        self.flags = (*SMALL, *flags)
         self.log_path = directory / f"{instance}.log"
         self.process: subprocess.Popen[bytes] | None = None
         if start:

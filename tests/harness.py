@@ -427,9 +427,7 @@ class Rig:
     def arena(self) -> Memory:
         return Memory(self.memory)
 
-    def client(
-        self, orphans: Orphans = Orphans.CANCEL, *, group: bytes = b"", listens: bool = False
-    ) -> Client:
+    def client(self, orphans: Orphans = Orphans.CANCEL, *, group: bytes = b"", listens: bool = False) -> Client:
         """A new client that has said hello; a member of `group`, if that is given."""
         self.opened += 1
         client = Client(self, self.opened, orphans, group, listens)

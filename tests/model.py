@@ -358,8 +358,10 @@ class Model:
             held += sum(group == client.group for group, _ in self.group_outcomes)
         else:
             held = sum(self.owns(client, op) for op in self.pending) + len(client.unacknowledged)
+        unacknowledged = sum(len(each.unacknowledged) for each in self.clients) + len(self.group_outcomes)
+        full = len(self.pending) + unacknowledged >= self.capacity
         if held >= self.quota_operations:
-            return self._answer(client, ErrorCode.QUOTA_EXCEEDED)
+            return self._answer(client, ErrorCode.ARENA_FULL if full else ErrorCode.QUOTA_EXCEEDED)
         replaced = None
         if command.id is not None:
             remembered = self.ids.get((command.purgatory, command.id))
@@ -367,8 +369,7 @@ class Model:
                 if command.if_exists != "replace":
                     return self._answer(client, ErrorCode.OPERATION_EXISTS)
                 replaced = remembered.operation
-        unacknowledged = sum(len(each.unacknowledged) for each in self.clients) + len(self.group_outcomes)
-        if len(self.pending) + unacknowledged >= self.capacity:
+        if full:
             return self._answer(client, ErrorCode.ARENA_FULL)
         if self.too_old(command):
             return self._answer(client, ErrorCode.MARK_TOO_OLD)

@@ -158,13 +158,15 @@ class Peer(Talker):
         self.name = name
         self.routing = b"r%d" % Peer.made
         self.subscriber = b"s%d" % Peer.made
-        self.incarnation = (b"incarnation %d" % Peer.made).ljust(16, b".")
+        self.incarnation = b"client %09d" % Peer.made
         self.session = NOTHING
         self.arena_incarnation = 0
         self.slot = -1
         self.issued = 0
         self.in_flight = []
         self.told = []
+        self.told_for_group = []
+        self.received = 0
         self.marks = {}
         self.flags = {}
         self.answers = []

@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,6 @@ from timerd_shm.errors import (
     ArenaNotReadyError,
     ArenaTruncatedError,
     InstanceRunningError,
-    InvalidConfigError,
     InvalidNameError,
     LayoutMismatchError,
     ResourceLimitError,
@@ -94,11 +94,6 @@ def test_regions_lie_behind_each_other_and_tables_are_powers_of_two(capacity: in
 
 def test_a_test_can_make_an_arena_of_a_few_hundred_kilobytes() -> None:
     assert plan_arena(16, ring_events=16, clients=4, purgatories=2, groups=2, errors=4).size < 200_000
-
-
-def test_more_operations_than_watch_nodes_make_no_sense() -> None:
-    with pytest.raises(InvalidConfigError, match="nodes = 10 is below capacity = 64"):
-        plan_of(SMALL._replace(nodes=10))
 
 
 @pytest.mark.parametrize(("least", "power"), [(1, 1), (2, 2), (3, 4), (1024, 1024), (1025, 2048)])
@@ -255,19 +250,22 @@ def test_an_arena_of_another_layout_is_refused_with_both_values_and_left_alone(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "said", "flags"),
     [
-        ({"capacity": 128}, "64 records in OPS, and the configuration asks for 128"),
-        ({"ring_events": 32}, "16 records in EVENTS, and the configuration asks for 32"),
-        ({"tick": 2_000_000}, "tick_ns is 1000000, and the configuration asks for 2000000"),
+        ({"capacity": 128}, "capacity is 64, and the configuration asks for 128", "--capacity 64"),
+        ({"ring_events": 32}, "ring-events is 16, and the configuration asks for 32", "--ring-events 16"),
+        ({"tick": 2_000_000}, "tick_ns is 1000000, and the configuration asks for 2000000", "--tick 1ms"),
+        ({"keys": 70, "clients": 5}, "keys is 64, and the configuration asks for 70", "--keys 64 --clients 4"),
     ],
 )
-def test_an_arena_of_another_size_or_tick_is_refused_with_both_values(
-    paths: InstancePaths, change: dict[str, int], said: str
+def test_an_arena_of_another_size_or_tick_is_refused_with_both_values_and_the_flags_of_the_arena(
+    paths: InstancePaths, change: dict[str, Any], said: str, flags: str
 ) -> None:
     open_arena(SMALL, paths).close()
-    with pytest.raises(LayoutMismatchError, match=said):
-        open_arena(SMALL._replace(**change), paths)  # type: ignore[arg-type]
+    with pytest.raises(LayoutMismatchError, match=said) as error:
+        open_arena(SMALL._replace(**change), paths)
+    assert f"start with {flags}, as it was made, or remove it with every operation in it" in str(error.value)
+    assert "timerctl destroy --instance test" in str(error.value)
 
 
 def test_a_shortened_arena_is_refused_by_name(paths: InstancePaths) -> None:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from timerd_client.arguments import id_hash, key_bytes, mark_of, name_of, orphans_of, payload_bytes, timeout_ns, watch
+from timerd_client.arguments import (
+    id_hash,
+    key_bytes,
+    label_of,
+    mark_of,
+    name_of,
+    orphans_of,
+    payload_bytes,
+    timeout_ns,
+    watch,
+)
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import (
     ErrorCode,
@@ -21,6 +32,7 @@ from timerd_client.errors import (
     NotSupportedError,
     OperationFailed,
     PayloadTooLargeError,
+    Subject,
     TimeoutOutOfRangeError,
     TimerdUnavailableError,
     TooManyKeysError,
@@ -28,7 +40,8 @@ from timerd_client.errors import (
 )
 from timerd_client.mark import Mark
 from timerd_shm.layout import Condition, Outcome
-from timerd_shm.limits import KEY_SIZE_MAX, KEYS_MAX, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.limits import KEY_SIZE_MAX, KEYS_MAX, MET_SHIFT, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.wire import Met
 
 
 @pytest.mark.parametrize(
@@ -104,6 +117,40 @@ def test_keys_that_cannot_be_watched_are_refused(keys: Any, when: When, error: t
         watch(keys, when)
 
 
+def test_what_is_wrong_with_keys_is_said_with_count_and_remedy() -> None:
+    with pytest.raises(TooManyKeysError, match=r"^70 keys, and an operation watches 64 at most"):
+        watch([str(index) for index in range(70)], ANY)
+    with pytest.raises(TooManyKeysError, match=r"^more keys, and an operation watches 64 at most"):
+        watch(map(str, range(70)), ANY)
+    with pytest.raises(
+        InvalidConditionError, match=r"at_least\(3\) of 2 keys .* give 3 keys or more, or at_least\(2\)"
+    ):
+        watch(["a", "b"], at_least(3))
+    for long in ("x" * 300, b"x" * 300):
+        with pytest.raises(KeyTooLongError, match=rf"^key b?'{'x' * 40}'\.\.\. has 300 bytes"):
+            key_bytes(long)
+    with pytest.raises(KeyTooLongError, match=rf"^id '{'x' * 40}'\.\.\. has 300 bytes"):
+        id_hash("x" * 300)
+
+
+def test_ten_years_are_said_to_be_ten_years() -> None:
+    with pytest.raises(TimeoutOutOfRangeError, match=r"0 to 316224000 s \(10 years\)"):
+        timeout_ns(TIMEOUT_NS_MAX)
+
+
+@pytest.mark.parametrize("name", ["", "worker 7", "a/b", "漢字", "x" * 32])
+def test_a_clients_name_is_a_label(name: str) -> None:
+    assert label_of(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("a\nb", "not printable"), (5, "not printable"), ("漢" * 11, "33 bytes of at most 32")]
+)
+def test_a_label_that_a_table_cannot_show_is_refused(name: Any, says: str) -> None:
+    with pytest.raises(InvalidNameError, match=says):
+        label_of(name)
+
+
 def test_64_keys_are_allowed() -> None:
     assert len(watch([str(index) for index in range(KEYS_MAX)], ALL).names) == KEYS_MAX
 
@@ -161,19 +208,38 @@ def test_marks_conditions_and_failures_can_be_pickled() -> None:
     assert (str(failure), failure.fail_code, failure.value) == ("no", 6, b"v")
 
 
+def met(what: int, limit: int) -> int:
+    return what << MET_SHIFT | limit
+
+
 @pytest.mark.parametrize(
     ("code", "value", "says"),
     [
-        (ErrorCode.ARENA_FULL, 131_072, "131072 of 131072 records are in use"),
-        (ErrorCode.QUOTA_EXCEEDED, 65_536, "the limit is 65536"),
-        (ErrorCode.OPERATION_EXISTS, 0, "it is pending"),
-        (ErrorCode.OPERATION_EXISTS, Outcome.EXPIRED, "it has settled: expired"),
+        (ErrorCode.ARENA_FULL, met(Met.OPERATIONS, 64), "64 of 64 operations are .* a larger --capacity"),
+        (ErrorCode.ARENA_FULL, met(Met.NODES, 64), "64 of 64 watch nodes .* a larger --nodes or --capacity"),
+        (ErrorCode.ARENA_FULL, met(Met.KEYS, 64), "64 of 64 keys .* a larger --keys or --capacity"),
+        (ErrorCode.ARENA_FULL, met(Met.BLOCKS, 64), "no room in 64 blocks of 112 bytes .* a larger --blocks"),
+        (ErrorCode.ARENA_FULL, met(Met.IDS, 64), "64 of 64 ids .* a larger --ids"),
+        (ErrorCode.ARENA_FULL, met(99, 64), "Every record of one kind is in use"),  # a newer daemon's
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.OPERATIONS, 64), "this client holds 64 operations.* --quota-operations"),
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.OUTCOMES, 64), "64 unacknowledged outcomes.* a larger --quota-outcomes"),
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.WATERMARKS, 64), "64 watermarks.* a larger --quota-watermarks"),
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.BYTES, 99), "payload of 100 bytes.* 99 bytes in all: pass .* --quota-bytes"),
+        (
+            ErrorCode.QUOTA_EXCEEDED,
+            met(Met.BYTES, 200),
+            "of 100 bytes is too much now: .* 200 .* --quota-bytes",
+        ),
+        (ErrorCode.OPERATION_EXISTS, 0, r"id 'job/7' exists in purgatory 'nightly' \(it is pending\)"),
+        (ErrorCode.OPERATION_EXISTS, Outcome.EXPIRED, r"'job/7' exists .* \(it has settled: expired\)"),
+        (ErrorCode.UNKNOWN_OPERATION, 0, "no operation of id 'job/7' is pending in purgatory 'nightly'"),
+        (ErrorCode.NOT_SUPPORTED, 13, "command 13"),
     ],
 )
 def test_a_refusal_says_what_it_met(code: ErrorCode, value: int, says: str) -> None:
-    error = refusal(code, value)
+    error = refusal(code, value, Subject("job/7", "nightly", 100))
     assert error.code == code
-    assert says in str(error)
+    assert re.search(says, str(error)), str(error)
 
 
 def test_a_missing_daemon_is_no_error_of_the_operating_system() -> None:

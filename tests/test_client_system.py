@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pickle
 import signal
@@ -12,15 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 import timerd as td
-from daemons import Daemon
+from daemons import SMALL_BY_ENVIRONMENT, Daemon
 from timerd import ALL, ALL_SETTLED, State, at_least, total
 from timerd_client import aio
 from timerd_client.arguments import Keys
+from timerd_client.connection import _alone
 from timerd_client.protocol import LinkState
 from timerd_shm.rundir import daemon_running, find_instance
 
@@ -111,6 +114,18 @@ def test_watermarks_totals_and_failures(client: td.Client) -> None:
     assert (outcome.error.fail_code, outcome.error.value) == (6, b"not leader")
 
 
+def test_a_payload_beyond_the_quota_is_refused_with_its_size_the_limit_and_the_flag(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    make_daemon("--quota-bytes=1000")
+    with td.connect() as client:
+        with pytest.raises(td.QuotaExceededError, match=r"payload of 2000 bytes.* 1000 bytes in all.* --quota-bytes"):
+            client.register("k", timeout=1, payload=bytes(2000), wait=True)
+        first, second = client.register_many(["a", "b"], timeout=0.05, payloads=[bytes(600), bytes(700)]).outcomes(30)
+        assert first.state is State.EXPIRED
+        assert "payload of 700 bytes is too much now" in str(second.error)
+
+
 def test_cancel_tells_whether_it_won(client: td.Client) -> None:
     operation = client.register("k", timeout=None)
     assert operation.cancel() is True
@@ -127,8 +142,10 @@ def test_a_deadline_can_be_moved(client: td.Client) -> None:
         assert other.reschedule("session/9", 0.01)
     assert operation.result(PATIENCE_S).state is State.EXPIRED
     assert operation.reschedule(1) is False
-    with pytest.raises(td.UnknownOperationError):
+    with pytest.raises(td.UnknownOperationError, match="of id 'never' is pending in purgatory 'default'"):
         client.reschedule("never", 1)
+    with pytest.raises(td.UnknownOperationError, match="of id 'never' is pending in purgatory 'fetch'"):
+        client.purgatory("fetch").cancel("never")
 
 
 def test_an_id_makes_a_registration_idempotent(client: td.Client) -> None:
@@ -136,7 +153,7 @@ def test_an_id_makes_a_registration_idempotent(client: td.Client) -> None:
     assert client.register("k", timeout=1, id="x", if_exists="keep") is first
     refused = client.register("k", timeout=PATIENCE_S, id="x").result(PATIENCE_S)
     assert isinstance(refused.error, td.OperationExistsError)
-    with pytest.raises(td.OperationExistsError):
+    with pytest.raises(td.OperationExistsError, match=r"id 'x' exists in purgatory 'default' \(it is pending\)"):
         client.register("k", timeout=PATIENCE_S, id="x", wait=True)
     second = client.register("k", timeout=PATIENCE_S, id="x", if_exists="replace")
     assert first.result(PATIENCE_S).state is State.CANCELLED
@@ -563,7 +580,9 @@ def test_what_a_script_fired_is_sent_before_it_ends(client: td.Client) -> None:
     assert operation.result(PATIENCE_S).value == b"last"
 
 
-def test_autostart_starts_one_daemon_for_all() -> None:
+def test_autostart_starts_one_daemon_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SMALL_BY_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     code = """
 import timerd as td
 with td.connect("auto", autostart=True, timeout=10) as client:
@@ -580,10 +599,41 @@ with td.connect("auto", autostart=True, timeout=10) as client:
     pid = int(pids.pop())
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: not daemon_running(paths) and ended(pid))
+    assert [file.name for file in paths.directory.iterdir()] == ["auto.lock"], "which is never unlinked"
+
+
+def test_an_autostart_that_fails_says_how_to_see_why_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
+    monkeypatch.setenv("TIMERD_TICK", "an hour")
+    with pytest.raises(td.TimerdUnavailableError, match="ended with status 2; run `timerd --instance auto`"):
+        td.connect("auto", autostart=True)
+    assert list(runtime_dir.iterdir()) == []
+
+
+def test_a_lock_file_that_goes_with_its_holder_is_never_held_by_two(tmp_path: Path) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(100):
+            with _alone(tmp_path / "lock"):
+                inside.append(number)
+                most.append(len(inside))
+                time.sleep(0.0001)
+                inside.pop()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(most), max(most)) == (400, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_150_clients_in_one_process(make_daemon: Callable[..., Daemon]) -> None:
-    make_daemon("--capacity=2048", "--clients=256", instance="many")
+    make_daemon("--clients=256", instance="many")
     clients = [td.connect("many", timeout=PATIENCE_S) for _ in range(150)]
     try:
         operations = [one.register("all", timeout=PATIENCE_S, wait=True) for one in clients]
@@ -621,6 +671,98 @@ def test_asyncio_has_the_same_surface(daemon: Daemon) -> None:
             await client.flush()
 
     asyncio.run(main())
+
+
+def test_asyncio_has_a_client_of_each_process_and_loop(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+    async def use() -> aio.Client:
+        client, same = await asyncio.gather(aio.client(), aio.client())
+        assert client is same
+        operation = client.register("k", timeout=PATIENCE_S)
+        client.fire("k")
+        assert (await operation).state is State.COMPLETED
+        client.register("for ever", timeout=None)
+        return client
+
+    async def use_again() -> aio.Client:
+        await (await use()).close()
+        return await use()
+
+    first = asyncio.run(use())
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            assert asyncio.run(use()) is not first
+            assert first.closed
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not first.closed
+    second = asyncio.run(use_again())
+    assert first.closed, "its loop was closed"
+    assert second is not first
+    eventually(lambda: daemon.stats()["counters"]["clients"] == 1)
+    second._looped.stop()
+    assert not caplog.records
+
+
+def test_asyncio_without_a_daemon_says_so_to_all_who_ask_and_tries_again(make_daemon: Callable[..., Daemon]) -> None:
+    async def main() -> None:
+        asked = await asyncio.gather(aio.client(), aio.client(), return_exceptions=True)
+        assert [type(error) for error in asked] == [td.TimerdUnavailableError] * 2
+        make_daemon()
+        await (await aio.client()).close()
+
+    asyncio.run(main())
+
+
+def test_what_people_print_is_readable(client: td.Client) -> None:
+    operation = client.register("k", timeout=None)
+    batch = client.register_many(["a", "b"], timeout=None)
+    client.fire("a")
+    eventually(lambda: batch.settled() == 1)
+    assert repr(batch) == "<ThreadedBatch 1 of 2 settled>"
+    assert repr(client) == "<Client of 'default' live>"
+    assert repr(client.purgatory("fetch")) == "<Purgatory 'fetch' of 'default'>"
+    assert repr(operation) == "<ThreadedOperation 'k' PENDING>"
+    assert operation.cancel()
+    assert repr(operation.result(0).state) == "State.CANCELLED"
+
+    async def main() -> str:
+        async with await aio.connect() as other:
+            return repr(other)
+
+    assert asyncio.run(main()) == "<Client of 'default' live>"
+
+
+def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, runtime_dir: Path) -> None:
+    name = "gunicorn: worker 7 (漢字)"
+    command = [sys.executable, "-m", "timerd_client.timerctl", "clients", "--json"]
+    with td.connect(name=name):
+        (shown,) = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert shown["name"] == name
+
+
+@pytest.mark.parametrize("timeout", ["x", -1, None, float("nan"), True])
+def test_a_wrong_timeout_of_connect_is_a_named_error(daemon: Daemon, timeout: Any) -> None:
+    with pytest.raises(td.TimeoutOutOfRangeError, match="timeout="):
+        td.connect(timeout=timeout)
+    with pytest.raises(td.TimeoutOutOfRangeError, match="timeout="):
+        asyncio.run(aio.connect(timeout=timeout))
+
+
+def test_a_column_says_which_of_its_rows_is_wrong(client: td.Client) -> None:
+    columns: list[Any] = [["a", ""], [["a"], []], ["a", 5]]
+    for keys in columns:
+        with pytest.raises(td.InvalidKeyError, match=r"^keys\[1\]: "):
+            client.register_many(keys, timeout=1)
+    with pytest.raises(td.TimeoutOutOfRangeError, match=r"^timeout\[1\]: "):
+        client.register_many(["a", "b"], timeout=[1, -1])
+    with pytest.raises(td.PayloadTooLargeError, match=r"^payloads\[1\]: "):
+        client.register_many(["a", "b"], timeout=1, payloads=[b"", bytes(65_537)])
+    with pytest.raises(td.InvalidValueError, match=r"^amounts\[2\]: "):
+        client.fire_many(["a", "b", "c"], amounts=[1, 2, 0])
 
 
 def test_a_cancelled_await_cancels_its_operation(daemon: Daemon) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from harness import BUDGET, MS, Client, Memory, Rig, advance, cancel, fire, reschedule
-from model import Command, Key, OperationAct, Register
+from model import Answer, Command, Key, OperationAct, Register
 from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import size_of, struct_of, unpack
 from timerd_shm.layout import BLOCK_DATA, Condition, Orphans, Outcome, Region
-from timerd_shm.limits import KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
-from timerd_shm.wire import CommandHeader, CommandKind, OutcomeRecord, ReportHeader
+from timerd_shm.limits import KEYS_MAX, MET_SHIFT, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.wire import CommandHeader, CommandKind, Met, OutcomeRecord, ReportHeader
 
 ON_K = Register((Key(b"k"),), timeout_ns=50 * MS)
 
@@ -261,16 +261,20 @@ def test_what_is_legal_at_its_limits_is_taken() -> None:
 
 @pytest.mark.parametrize(
     "knobs",
-    ({"capacity": 16, "quota_operations": 16}, {"nodes": 8}, {"keys": 4}, {"blocks": 6}),
+    ({"capacity": 16, "quota_operations": 16, "keys": 64}, {"nodes": 8}, {"keys": 4}, {"blocks": 6}),
     ids=("operations", "watchers", "keys", "blocks"),
 )
 def test_a_full_arena_is_said_and_nothing_is_half_done(knobs: dict[str, Any]) -> None:
+    """Also where the client's quota is met by the same operation: a higher quota would not help."""
     rig = Rig(**{"capacity": 32, "quota_operations": 32, **knobs})
     client = rig.client()
     wanted = [Register((Key(b"%d" % n), Key(b"%d" % -n)), timeout_ns=50 * MS, payload=bytes(200)) for n in range(1, 18)]
     rig.do(client, *wanted)
     codes = {answer.code for answer in client.answers}
     assert codes == {ErrorCode.ARENA_FULL}, f"codes={codes}"
+    met = {"capacity": Met.OPERATIONS, "nodes": Met.NODES, "keys": Met.KEYS, "blocks": Met.BLOCKS}
+    name, count = next(iter(knobs.items()))
+    assert {answer.value for answer in client.answers} == {met[name] << MET_SHIFT | count}
     assert rig.arena.count("pending", 0) == len(wanted) - len(client.answers) > 0
     rig.check()
     rig.turn(rig.now_ns + 50 * MS)
@@ -310,7 +314,7 @@ def test_a_client_has_a_quota_of_operations_and_acknowledging_gives_it_back() ->
     rig = Rig(quota_operations=3)
     a, b = rig.client(), rig.client()
     rig.do(a, *(ON_K for _ in range(4)))
-    assert [(answer.command, answer.code) for answer in a.answers] == [(4, ErrorCode.QUOTA_EXCEEDED)]
+    assert a.answers == [Answer(4, ErrorCode.QUOTA_EXCEEDED, Met.OPERATIONS << MET_SHIFT | 3)]
     assert b.answer(rig.do(b, ON_K)) is None, "another's quota is its own"
     rig.turn(rig.now_ns + 50 * MS)
     number = rig.do(a, ON_K)
@@ -323,8 +327,20 @@ def test_a_client_has_a_quota_of_watermarks_for_new_keys_alone() -> None:
     rig = Rig(quota_watermarks=2)
     client = rig.client()
     rig.do(client, advance(b"p0", 1), advance(b"p1", 1), advance(b"p2", 1), advance(b"p0", 2))
-    assert [(answer.command, answer.code) for answer in client.answers] == [(3, ErrorCode.QUOTA_EXCEEDED)]
+    assert client.answers == [Answer(3, ErrorCode.QUOTA_EXCEEDED, Met.WATERMARKS << MET_SHIFT | 2)]
     rig.check()
+
+
+@pytest.mark.parametrize(
+    ("knobs", "met", "limit"),
+    [({"quota_bytes": 100}, Met.BYTES, 100), ({"quota_outcomes": 1}, Met.OUTCOMES, 1)],
+)
+def test_a_refusal_says_which_quota_was_met(knobs: dict[str, Any], met: Met, limit: int) -> None:
+    rig = Rig(**knobs)
+    client = rig.client()
+    rig.do(client, Register((Key(b"k"),), timeout_ns=0, payload=bytes(90)))
+    number = rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, payload=bytes(90)))
+    assert client.answer(number) == Answer(number, ErrorCode.QUOTA_EXCEEDED, met << MET_SHIFT | limit)
 
 
 def test_a_value_beyond_its_receivers_quota_is_dropped_and_said() -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+import timerd
+from timerd.arena import plan_of
 from timerd.config import KNOBS, Config, Settings, dashed, parser, read_command_line, variable
+from timerd_client.timerctl.text import duration_ns
 from timerd_shm.errors import InvalidConfigError
+from timerd_shm.layout import Region
 from timerd_shm.limits import CAPACITY_DEFAULT
 
 
@@ -56,6 +61,15 @@ def test_an_unknown_key_of_the_file_names_its_nearest_neighbour(tmp_path: Path, 
     assert str(tmp_path / "t.toml") in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "text", ["[timerd]\nkeys = 5\n", "[[timerd]]\nkeys = 5\n", "timerd = {keys = 5}\n", "[keys]\n"]
+)
+def test_a_table_in_the_file_is_refused_and_where_keys_stand_is_said(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t.toml").write_text(text)
+    with pytest.raises(InvalidConfigError, match="is a table, and keys stand at the top level"):
+        settle("--config", str(tmp_path / "t.toml"))
+
+
 @pytest.mark.parametrize("text", ["capacity = ", "capacity = 1 2", "\x00", "[table]\ncapacity = 5\n"])
 def test_a_file_that_is_not_toml_or_has_tables_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.toml").write_text(text)
@@ -77,10 +91,10 @@ def test_a_file_that_is_not_there_is_refused() -> None:
         ("--capacity=1.5", "write a whole number"),
         ("--tick=99us", "limits are 100us to 1s"),
         ("--tick=2s", "limits are 100us to 1s"),
-        ("--tick=1", "write a number and a unit"),
-        ("--tick=-1ms", "write a number and a unit"),
+        ("--tick=5", 'limits are 100us to 1s; a number without a unit is seconds: write "5ms"'),
+        ("--tick=-1ms", "write seconds, or a number and one of ns, us, ms"),
         ("--tick=0.5ns", "not a whole number of ns"),
-        ("--tick=nan", "write a number and a unit"),
+        ("--tick=nan", "write seconds, or a number and one of ns, us, ms"),
         ("--ring-events=1000", "nearest are 512 and 1024"),
         ("--ring-bytes=3XB", "KiB, MiB or GiB"),
         ("--clients=0", "limits are 1 to"),
@@ -106,10 +120,39 @@ def test_a_wrong_type_in_the_file_is_refused(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("100us", 100_000), ("1ms", 10**6), ("0.5s", 5 * 10**8), ("1.25 ms", 1_250_000)]
+    ("text", "value"),
+    [("100us", 100_000), ("1ms", 10**6), ("0.5s", 5 * 10**8), ("1.25 ms", 1_250_000), ("0.01", 10**7), ("1", 10**9)],
 )
-def test_durations_are_read_to_the_nanosecond(text: str, value: int) -> None:
-    assert settle(f"--tick={text}").config.tick == value
+def test_durations_are_read_to_the_nanosecond_and_a_bare_number_is_seconds_as_in_timerctl(
+    text: str, value: int
+) -> None:
+    assert settle(f"--tick={text}").config.tick == value == duration_ns(text)
+
+
+@pytest.mark.parametrize(("line", "value"), [("lease = 15", 15 * 10**9), ("lease = 1.5", 15 * 10**8)])
+def test_a_number_in_the_file_is_seconds_too(tmp_path: Path, line: str, value: int) -> None:
+    (tmp_path / "t.toml").write_text(line)
+    assert settle("--config", str(tmp_path / "t.toml")).config.lease == value
+
+
+def test_a_tick_without_a_unit_is_refused_with_what_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text("tick = 5")
+    with pytest.raises(InvalidConfigError, match=r'limits are 100us to 1s; .* write "5ms" for milli'):
+        settle("--config", str(tmp_path / "t.toml"))
+
+
+def test_a_misspelt_variable_is_ignored_with_a_warning_that_names_its_neighbour() -> None:
+    settings = settle(TIMERD_CAPCITY="64", TIMERD_PORT_80_TCP="x", TIMERD_CONFIG="", TIMERD_INSTANCE="a", HOME="/")
+    assert settings.config == Config(instance="a")
+    assert settings.warnings == (
+        "variable TIMERD_CAPCITY is ignored: did you mean TIMERD_CAPACITY?",
+        "variable TIMERD_PORT_80_TCP is ignored: it is no knob",
+    )
+
+
+def test_more_operations_than_watch_nodes_make_no_sense() -> None:
+    with pytest.raises(InvalidConfigError, match=r"nodes = 10 \(flag --nodes\) is below capacity = 64"):
+        settle("--nodes=10", "--capacity=64")
 
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0), ("4096", 4096), ("64KiB", 1 << 16), ("1.5MiB", 3 << 19)])
@@ -139,6 +182,15 @@ def test_a_shortened_flag_is_refused_because_a_later_knob_could_make_it_mean_som
     assert "--cap=64" in capsys.readouterr().err
 
 
+def test_an_unknown_flag_names_its_nearest_neighbour_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        settle("--capcity=64")
+    assert ended.value.code == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: timerd ")
+    assert error == "timerd: error: unknown argument '--capcity=64'; did you mean --capacity?"
+
+
 def test_help_names_every_knob_its_default_and_every_exit_status() -> None:
     text = parser().format_help()
     for name in KNOBS:
@@ -160,6 +212,61 @@ def test_show_config_prints_each_knob_with_value_and_source() -> None:
     assert rows["capacity"].split() == ["capacity", "64", "flag", "--capacity"]
     assert rows["tick"].split() == ["tick", "100us", "environment", variable("tick")]
     assert rows["clients"].split()[-1] == "default"
+
+
+def test_what_is_made_from_other_knobs_is_shown_with_its_formula_and_is_what_the_arena_gets() -> None:
+    arguments = ("--show-config", "--capacity=1000", "--keys=100")
+    rows = {row.split()[0]: row for row in run(*arguments).stdout.splitlines()[1:]}
+    assert rows["nodes"].split(maxsplit=1)[1] == "1500 (1.5 x capacity)             default"
+    assert rows["keys"].split()[1:] == ["100", "flag", "--keys"]
+    assert rows["quota-watermarks"].split()[1:] == ["50", "(half", "of", "keys)", "default"]
+    shown = json.loads(run(*arguments, "--json").stdout)
+    assert shown["blocks"] == {"value": 750, "source": "default", "formula": "0.75 x capacity"}
+    plan = plan_of(Config(capacity=1000, keys=100))
+    for name in ("quota-operations", "quota-bytes", "quota-watermarks"):
+        assert shown[name]["value"] == getattr(plan, name.replace("-", "_"))
+    for name in ("nodes", "keys", "blocks", "ids"):
+        assert shown[name]["value"] == plan.regions[Region[name.upper()]].count
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--journal=/tmp"], 2, "journal = '/tmp' (flag --journal): it is not built yet"),
+        (["--nodes=10"], 2, "nodes = 10"),
+        (["--unix-group=no-such-group"], 2, "no such group"),
+        (["--runtime-dir=/nowhere/t"], 4, "/nowhere/t: does not exist, and cannot be made): choose one"),
+        ([f"--runtime-dir=/tmp/{'x' * 120}"], 4, "a socket's path at most 107"),
+        (["--arena-file=/nowhere/arena"], 4, "the arena /nowhere/arena cannot be opened"),
+    ],
+)
+def test_show_config_says_what_a_start_would_say_and_makes_nothing(
+    arguments: list[str], status: int, said: str
+) -> None:
+    shown = run("--show-config", *arguments)
+    assert (shown.returncode, shown.stdout) == (status, "")
+    assert said in shown.stderr
+    assert not Path(f"/tmp/{'x' * 120}").exists()
+
+
+def test_a_runtime_directory_that_cannot_be_is_refused_with_both_ways_to_choose_another() -> None:
+    refused = run("--runtime-dir=/proc/nothing")
+    assert refused.returncode == 4
+    assert "choose one (TIMERD_RUNTIME_DIR, or --runtime-dir of timerd) that may be written" in refused.stderr
+
+
+def test_help_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = parser().format_help()
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    flat = " ".join(text.split())
+    assert "[16 to 16777216; default: 131072]" in flat and "[100us to 1s; default: 1ms]" in flat
+
+
+def test_the_version_is_the_projects() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    assert run("--version").stdout == f"timerd {project['version']}\n"
+    assert timerd.__version__ == project["version"]
 
 
 def test_show_config_as_json_has_plain_numbers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import re
 import signal
 import socket
 import stat
@@ -22,6 +23,8 @@ import zmq
 from daemons import SMALL, Daemon
 from harness import MS, Memory, S, encode
 from model import Command, Key, KeyAct, Register
+from timerd.arena import plan_of
+from timerd.config import read_command_line
 from timerd.lock import InstanceLock
 from timerd_shm.check import check
 from timerd_shm.fields import size_of, struct_of, unpack
@@ -279,8 +282,8 @@ def test_another_capacity_is_refused_with_both_figures_and_the_remedy(daemon: Da
     daemon.stop()
     refused = run("--capacity=4096")
     assert refused.returncode == 5
-    assert "2048 records in OPS" in refused.stderr and "asks for 4096" in refused.stderr
-    assert "timerctl destroy" in refused.stderr
+    assert "capacity is 2048" in refused.stderr and "asks for 4096" in refused.stderr
+    assert "start with --capacity 2048, as it was made, or remove it with every operation in it" in refused.stderr
 
 
 def test_full_storage_is_a_clear_error_at_the_start_and_leaves_nothing(runtime_dir: Path) -> None:
@@ -297,17 +300,35 @@ def test_full_storage_is_a_clear_error_at_the_start_and_leaves_nothing(runtime_d
     assert {file.name for file in runtime_dir.iterdir()} == {"default.lock"}
 
 
-def test_a_full_shared_memory_is_refused_with_both_figures(runtime_dir: Path) -> None:
-    script = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
+@pytest.mark.parametrize(
+    ("megabytes", "flags", "says"),
+    [
+        (32, ("--capacity=131072",), "--capacity"),
+        (64, ("--capacity=131072", "--ring-events=1048576"), "--ring-events"),
+        (32, ("--capacity=131072", "--ring-events=1048576"), "--capacity"),
+        (1, ("--capacity=131072",), ""),
+    ],
+)
+def test_a_full_shared_memory_is_refused_with_both_figures_and_what_would_fit(
+    runtime_dir: Path, megabytes: int, flags: tuple[str, ...], says: str
+) -> None:
+    script = f'mount -t tmpfs -o size={megabytes}m none /dev/shm && exec "$@"'
     inside = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
     if subprocess.run([*inside, "true"], capture_output=True, timeout=30).returncode:
         pytest.skip("this machine lets nobody mount a small /dev/shm")
     refused = subprocess.run(
-        [*inside, sys.executable, "-m", "timerd", "--capacity=131072"], capture_output=True, text=True, timeout=30
+        [*inside, sys.executable, "-m", "timerd", *flags], capture_output=True, text=True, timeout=30
     )
     assert refused.returncode == 4, refused.stderr
-    assert "of 131072 operations needs 61" in refused.stderr
-    assert "/dev/shm has 1048576 free" in refused.stderr
+    needs = plan_of(read_command_line(flags, {}).settings.config).size
+    assert f"of 131072 operations needs {needs} bytes" in refused.stderr
+    assert f"/dev/shm has {megabytes << 20} free" in refused.stderr
+    fits = re.search(r"\(No space left on device\): (--.*) would fit; else enlarge /dev/shm", refused.stderr)
+    if says:
+        assert fits is not None and fits[1].startswith(says), refused.stderr
+        assert plan_of(read_command_line([*flags, *fits[1].split()], {}).settings.config).size <= megabytes << 20
+    else:
+        assert fits is None, refused.stderr
 
 
 def test_a_path_that_is_too_long_is_refused_before_anything_is_made(tmp_path: Path) -> None:

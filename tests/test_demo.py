@@ -9,15 +9,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from daemons import arenas_of
+from daemons import arenas_of, processes_of
 
 RUN = Path(__file__).resolve().parent.parent / "bench/demo/run.py"
 TIMEOUT_S = 60
-# In one worker: each looks for processes of the demo, whoever's they are.
-pytestmark = pytest.mark.xdist_group("demo")
 
 
 @pytest.fixture
@@ -26,7 +23,12 @@ def demo(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[subproc
     monkeypatch.setenv("TMPDIR", str(runtime_dir))
     command = [sys.executable, str(RUN), "--quick"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     yield process
     if process.poll() is None:
@@ -39,8 +41,8 @@ def left_by_demo(out: str) -> list[str]:
     found = re.search(r"ready in (\S+)", out)
     assert found is not None, out
     directory = Path(found[1])
-    processes = [each for each in psutil.process_iter(["cmdline"]) if str(RUN.parent) in str(each.info["cmdline"])]
-    return [str(each) for each in (*directory.parent.glob(directory.name), *arenas_of(directory), *processes)]
+    parts = (directory.parent.glob(directory.name), arenas_of(directory), processes_of(directory))
+    return [str(each) for part in parts for each in part]
 
 
 def test_the_demo_counts_the_same_on_both_sides(demo: subprocess.Popen[str]) -> None:

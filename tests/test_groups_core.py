@@ -1,4 +1,4 @@
-"""Groups, in the core: one live member is told at a time, the next one when it dies or falls silent before it has done."""
+"""Groups, in the core: one live member is told at a time, the next one when it dies or falls silent before done."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 
 import timerd.core
 from harness import BUDGET, MS, START_NS, Client, GroupTold, Rig, S, advance, cancel, done, fire
-from model import Key, OperationAct, Register
+from model import Key, KeyAct, OperationAct, Register
 from timerd_shm.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
 from timerd_shm.layout import ClientState, Condition, OpState, Orphans, Outcome, Region
-from timerd_shm.limits import GROUP_HELD_MAX, GROUP_KEPT_NS
-from timerd_shm.wire import CommandKind, OutcomeFlag
+from timerd_shm.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT
+from timerd_shm.wire import CommandKind, Met, OutcomeFlag
 
 WORKERS = b"workers"
 HOUR = 3_600 * S
@@ -26,9 +26,9 @@ def watch(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
     return Register(tuple(Key(key) for key in keys), timeout_ns=timeout_ns, **more)  # type: ignore[arg-type]
 
 
-def work(*keys: bytes, **more: object) -> Register:
+def work(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
     """An operation that is the group's from the start."""
-    return watch(*keys, for_group=True, **more)
+    return watch(*keys, timeout_ns=timeout_ns, for_group=True, **more)
 
 
 def silence(rig: Rig, client: Client) -> None:
@@ -71,9 +71,8 @@ def test_one_live_member_is_told_with_payload_and_names() -> None:
     rig.check()
 
 
-def fire_in(purgatory: int, key: bytes, *, value: bytes) -> object:
-    act = fire(key, value=value)
-    return type(act)(act.kind, act.key, act.amount, act.value, purgatory=purgatory)
+def fire_in(purgatory: int, key: bytes, *, value: bytes) -> KeyAct:
+    return KeyAct(CommandKind.FIRE, key, value=value, purgatory=purgatory)
 
 
 def test_members_are_told_in_turn() -> None:
@@ -461,7 +460,8 @@ def test_a_group_has_the_quota_of_a_client_and_adoption_is_above_it() -> None:
     rig.do(b, *(work(b"k") for _ in range(3)))
     refused = rig.do(b, work(b"k"))
     found = b.answer(refused)
-    assert found is not None and (found.code, found.value) == (ErrorCode.QUOTA_EXCEEDED, 3)
+    assert found is not None and found.code == ErrorCode.QUOTA_EXCEEDED
+    assert found.value == Met.OPERATIONS << MET_SHIFT | 3
     assert rig.do(b, watch(b"k")) and b.answer(b.issued) is None, "its own quota is another"
     rig.close(a)
     group = rig.arena.record(Region.GROUPS, 0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import timerd_client
+from timerd_client import aio
+
 HEAVY = ("asyncio", "psutil", "numpy", "posix_ipc", "timerd.core", "multiprocessing", "timerd.arena")
 
 
@@ -36,11 +39,22 @@ def test_asyncio_is_loaded_only_with_the_asyncio_face() -> None:
     assert not modules.intersection(set(HEAVY) - {"asyncio"})
 
 
+def test_the_version_costs_nothing_until_it_is_asked_for() -> None:
+    assert "importlib.metadata" not in loaded_by("import timerd, timerd_client")
+
+
+def test_asyncio_exports_what_timerd_does() -> None:
+    only_threaded = {"Delayed"}  # `await try_complete_else_watch()` has no object of its own
+    assert set(aio.__all__) == set(timerd_client.__all__) - only_threaded
+    assert all(hasattr(aio, name) for name in aio.__all__)
+    assert all(getattr(aio, name) is getattr(timerd_client, name) for name in ("ALL", "at_least", "ArenaFullError"))
+
+
 def test_timerd_forwards_every_name_of_the_client_and_no_other() -> None:
     code = """
 import timerd, timerd_client
 assert all(getattr(timerd, name) is getattr(timerd_client, name) for name in timerd_client.__all__)
-assert set(timerd_client.__all__) <= set(dir(timerd))
+assert set(dir(timerd)) == {"__version__", *timerd_client.__all__}
 assert not hasattr(timerd, "no_such_name")
 from timerd import *
 assert ANY is timerd_client.ANY

@@ -1,4 +1,4 @@
-"""Owners that die or fall silent, in the core: what a limited event gave them goes on, their numbering stays for an hour."""
+"""Owners that die or fall silent, in the core: what a limited event gave them goes on, their numbering stays."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from timerd_client.arguments import EVENT_PREFIX
 from timerd_client.commands import operation_command, pack_key, pack_register
 from timerd_client.errors import (
     ArenaFullError,
-    MalformedError,
     SessionGoneError,
     TimerdError,
     UnsupportedVersionError,
@@ -25,7 +24,7 @@ from timerd_client.operation import ThreadedOperation
 from timerd_client.outcome import State
 from timerd_client.promise import Reply
 from timerd_client.protocol import NEVER, Identity, LinkState, Protocol
-from timerd_shm.errors import ErrorCode
+from timerd_shm.errors import ErrorCode, MalformedError
 from timerd_shm.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.layout import Condition
 from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, DAEMON_LOST_NS, FRAME_SIZE_MAX, HEARTBEAT_NS, PAYLOAD_SIZE_MAX
@@ -325,7 +324,7 @@ def test_a_refusal_settles_the_operation_with_its_error(world: World) -> None:
     outcome = operation.result(0)
     assert outcome.state is State.FAILED
     assert isinstance(outcome.error, ArenaFullError)
-    with pytest.raises(ArenaFullError, match="9 of 9 records"):
+    with pytest.raises(ArenaFullError, match="the limit is 9"):
         outcome.unwrap()
 
 

@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
@@ -58,8 +59,9 @@ async def wait_and_fire(own: str, other: str) -> dict[str, int]:
     }
 
 
-def test_500_clients_and_50_000_waits_in_two_processes(make_daemon: Callable[..., Daemon]) -> None:
-    daemon = make_daemon("--capacity=65536", "--blocks=65536", "--clients=512")
+def test_500_clients_and_50_000_waits_in_two_processes(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
+    arena = f"--arena-file={tmp_path}/arena"  # 28 MiB, beside the tests that use /dev/shm
+    daemon = make_daemon("--capacity=65536", "--blocks=65536", "--clients=512", arena)
     processes = [
         subprocess.Popen(
             [sys.executable, __file__, own, other], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+import timerd as td
 from daemons import Daemon
 from damage import LONG_KEY, Pen, busy_rig
 from harness import Rig
@@ -242,6 +244,43 @@ def test_what_a_killed_turn_left_is_said_and_is_no_error(dead: Rig, run: Run, ru
     assert run("check")[0] == Exit.PROBLEM
 
 
+def test_stats_for_prometheus_is_what_its_own_parser_reads(rig: Rig, runtime_dir: Path, run: Run) -> None:
+    rig.core.purgatory(b"fetch")
+    bury(rig, runtime_dir)
+    stats = json_of(run, "stats")
+    status, out, _ = run("stats", "--prometheus")
+    assert status == Exit.OK
+    families = list(text_string_to_metric_families(out))
+    names = [family.name for family in families]
+    assert len(names) == len(set(names)), "a metric is declared twice"
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert len(samples) == sum(len(family.samples) for family in families), "two samples are the same series"
+    assert {family.type for family in families} == {"counter", "gauge", "histogram"}
+    default = (("instance", "default"), ("purgatory", "default"))
+    counters = stats["purgatories"]["default"]["counters"]
+    assert samples["timerd_registered_total", default] == counters["registered"] > 0
+    assert samples["timerd_pending", default] == counters["pending"] > 0
+    assert samples["timerd_pending", (("instance", "default"), ("purgatory", "fetch"))] == 0
+    assert samples["timerd_turns_total", (("instance", "default"),)] == stats["counters"]["turns"]
+    assert samples["timerd_busy_seconds_total", (("instance", "default"),)] == stats["counters"]["busy_ns"] / S
+    assert samples["timerd_up", (("instance", "default"),)] == 0
+    wait = stats["purgatories"]["default"]["histograms"]["wait_ns"]
+    assert samples["timerd_wait_seconds_count", default] == wait["count"] > 0
+    buckets = [
+        (float(dict(labels)["le"]), value)
+        for (name, labels), value in samples.items()
+        if name == "timerd_wait_seconds_bucket" and ("purgatory", "default") in labels
+    ]
+    assert [value for _, value in sorted(buckets)] == sorted(value for _, value in buckets), "not cumulative"
+    assert dict(buckets)[float("inf")] == wait["count"]
+    assert sum(value for le, value in buckets if le * S < wait["p50"] / 2) < wait["count"], "p50 is in a higher bucket"
+    assert run("stats", "--prometheus", "--watch")[0] == Exit.USAGE
+
+
 def test_stats_can_be_watched(dead: Rig, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
 
@@ -366,7 +405,7 @@ def test_a_missing_instance_and_a_dead_daemon_are_different(dead: Rig, run: Run)
     for command in ("stats", "ops", "check", "destroy"):
         status, out, err = run("--instance", "nothing", command)
         assert (status, out) == (Exit.NO_INSTANCE, "")
-        assert "no timerd instance 'nothing' in" in err
+        assert "no timerd instance 'nothing' in" in err and "autostart" not in err
     assert run("stats", "--instance", "nothing")[0] == Exit.NO_INSTANCE
     for command in ("fire", "fail", "forget", "cancel-for-key"):
         status, _, err = run(command, "k")
@@ -404,11 +443,38 @@ def test_a_wrong_command_line_is_said(run: Run, arguments: tuple[str, ...]) -> N
     assert err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "least", "most"),
+    [
+        (("fire", "k", "--amount", "{}"), 1, (1 << 64) - 1),
+        (("fire", "k", "--limit", "{}"), 1, (1 << 32) - 1),
+        (("fail", "k", "--code", "{}"), 0, (1 << 32) - 1),
+        (("advance", "k", "{}"), 0, (1 << 64) - 1),
+        (("register", "--reach", "k={}", "--timeout", "1s"), 0, (1 << 64) - 1),
+        (("keys", "--limit", "{}"), 1, 100_000),
+        (("ops", "--limit", "{}"), 1, 100_000),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_with_its_limits(
+    run: Run, arguments: tuple[str, ...], least: int, most: int
+) -> None:
+    for wrong in (least - 1, most + 1, "1.5", "many", "\u0663", "9" * 5000):
+        status, _, err = run(*(argument.format(wrong) for argument in arguments))
+        assert status == Exit.USAGE
+        assert f"is not a whole number from {least} to {most}" in err or "expected" in err, err
+    for right in (least, most):
+        assert run(*(argument.format(right) for argument in arguments))[0] == Exit.NO_INSTANCE
+
+
 @pytest.mark.parametrize("command", ["load", "journal"])
 def test_what_comes_later_says_so(run: Run, command: str) -> None:
     status, _, err = run(command)
     assert status == Exit.PROBLEM
     assert err.startswith(f"timerctl: {command}: ") and "not supported" in err
+
+
+def test_the_version_is_timerds(run: Run) -> None:
+    assert run("--version") == (Exit.OK, f"timerctl {td.__version__}\n", "")
 
 
 def test_help_teaches_with_examples_and_lists_the_exit_statuses(run: Run) -> None:
@@ -446,6 +512,14 @@ def test_a_file_that_cannot_be_read_is_said(run: Run, tmp_path: Path) -> None:
         assert err.startswith("timerctl: ")
 
 
+@pytest.mark.parametrize("content", [b"", b"# notes\n", bytes(100_000), b"# notes\n" * 10_000])
+def test_a_file_that_is_no_arena_is_said_to_be_none(run: Run, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "notes").write_bytes(content)
+    status, out, err = run("check", "--file", str(tmp_path / "notes"))
+    assert (status, out) == (Exit.PROBLEM, "")
+    assert f"{tmp_path}/notes is no arena" in err and "retry" not in err
+
+
 def test_a_full_disk_is_said(dead: Rig) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
@@ -459,11 +533,8 @@ def test_arguments_that_the_client_refuses_are_a_wrong_command_line(daemon: Daem
     for arguments in (
         ("fire", ""),
         ("fire", "x" * 256),
-        ("fire", "k", "--amount", "0"),
         ("fire", "k", "--value", "x" * 65_537),
         ("fire", "k", "--purgatory", "NOT A NAME"),
-        ("advance", "k", "9" * 30),
-        ("fail", "k", "--code", "4294967296"),
         ("register", "--timeout", "1s"),
         ("register", "k", "k", "--timeout", "1s"),
         ("register", "k", "--reach", "k=1", "--timeout", "1s"),
@@ -496,7 +567,9 @@ def test_keys_and_ids_that_are_no_text_go_in_and_out(daemon: Daemon) -> None:
 def test_a_daemon_that_says_nothing_is_no_daemon(daemon: Daemon, run: Run) -> None:
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
-        assert run("fire", "k")[0] == Exit.NO_DAEMON
+        status, _, err = run("fire", "k")
+        assert status == Exit.NO_DAEMON
+        assert "does not answer" in err and "autostart" not in err
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
 

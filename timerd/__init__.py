@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from timerd_shm.version import version
+
+        globals()[name] = version()
+        return globals()[name]
     client = importlib.import_module("timerd_client")
     if name == "__all__":
         return client.__all__
@@ -22,4 +27,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *importlib.import_module("timerd_client").__all__})
+    return sorted(["__version__", *importlib.import_module("timerd_client").__all__])

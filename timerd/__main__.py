@@ -51,16 +51,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings, show_config, as_json = read_command_line(sys.argv[1:] if arguments is None else arguments)
         if show_config:
+            _ask_the_machine(settings.config)
             print(settings.as_json() if as_json else settings.table())
+            for warning in settings.warnings:
+                print(f"timerd: {warning}", file=sys.stderr)
             return 0
         _set_up_logging(settings.config.log_level)
-        if settings.config.journal is not None:
-            raise NotSupportedError("the journal is not built yet: start without --journal")
+        for warning in settings.warnings:
+            log.warning("%s", warning)
         serve(settings.config)
     except TimerdError as error:
         print(f"timerd: {error}", file=sys.stderr)
         return EXITS.get(type(error), 1)
     return 0
+
+
+def _ask_the_machine(config: Config) -> None:
+    """What of a configuration only this machine knows to be wrong, without making anything. Raises as serve() does."""
+    paths = make_instance(config.instance, config.runtime_dir, look_only=True)
+    _ = paths.commands_endpoint, paths.outcomes_endpoint
+    if config.unix_group:
+        group_id_of(config.unix_group)
+    if config.arena_file and not os.access(os.path.dirname(os.path.abspath(config.arena_file)), os.W_OK | os.X_OK):
+        raise ResourceLimitError(f"the arena {config.arena_file} cannot be opened: its directory may not be written")
 
 
 def serve(config: Config) -> None:

@@ -17,7 +17,7 @@ import os
 import secrets
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import posix_ipc
 
@@ -35,19 +35,22 @@ from timerd_shm.fields import fields, offset_of, size_of, struct_of, unpack
 from timerd_shm.layout import ArenaHeader, ClientRecord, CounterLabel, PurgatoryRecord, Region, RegionRecord
 from timerd_shm.limits import (
     ANSWERS_PER_CLIENT_MAX,
+    CAPACITY_MIN,
     CLIENTS_MAX,
     GROUP_KEPT_NS,
     GROUPS_MAX,
     OUTCOMES_PER_CLIENT_MAX,
     PURGATORIES_MAX,
+    REPLAY_WALK_MAX,
     RING_EVENTS_DEFAULT,
+    RING_EVENTS_MIN,
     RING_VALUE_BYTES,
     SETTLED_IDS_KEPT_NS,
     TICK_NS_DEFAULT,
 )
 from timerd_shm.rundir import SHM_DIRECTORY, ArenaPlace, InstancePaths, boot_id, process_start_ticks
 
-from .config import Config
+from .config import KNOBS, Config, dashed, sizes_of
 
 ANSWERS_DEFAULT = 16_384
 ERRORS_DEFAULT = 64
@@ -65,6 +68,16 @@ CONFIGURED = (
     "quota_outcomes",
     "quota_answers",
 )
+# The regions whose number of records is a knob, and which; the capacity comes first, as others are made from it.
+SIZED_BY = {
+    Region.OPS: "capacity",
+    Region.NODES: "nodes",
+    Region.KEYS: "keys",
+    Region.BLOCKS: "blocks",
+    Region.IDS: "ids",
+    Region.EVENTS: "ring_events",
+    Region.CLIENTS: "clients",
+}
 VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
 
 
@@ -113,10 +126,18 @@ def plan_arena(
     The default capacity stays under 62 MiB, so that it fits a container's 64 MiB of /dev/shm.
     """
     assert ring_events & (ring_events - 1) == 0, f"ring_events={ring_events} is not a power of two"
-    nodes = 3 * capacity // 2 if nodes is None else nodes
-    keys = capacity if keys is None else keys
-    blocks = max(3 * capacity // 4, 1) if blocks is None else blocks
-    ids = max(capacity // 2, 1) if ids is None else ids
+    nodes, keys, blocks, ids, quota_operations, quota_bytes, quota_watermarks = sizes_of(
+        Config(
+            capacity=capacity,
+            nodes=nodes,
+            keys=keys,
+            blocks=blocks,
+            ids=ids,
+            quota_operations=quota_operations,
+            quota_bytes=quota_bytes,
+            quota_watermarks=quota_watermarks,
+        )
+    )
     answers = min(ANSWERS_DEFAULT, 4 * capacity) if answers is None else answers
     answers += clients  # one is kept back for each, so that nobody can use up all
     counts: dict[Region, int] = {
@@ -157,20 +178,16 @@ def plan_arena(
         ring_bytes,
         ids_kept_ns,
         group_kept_ns,
-        quota_operations or max(capacity // 2, 1),
-        quota_watermarks or max(keys // 2, 1),
-        quota_bytes or max(blocks * layout.BLOCK_DATA // 2, 1),
+        quota_operations,
+        quota_watermarks,
+        quota_bytes,
         quota_outcomes,
         min(quota_answers, answers),
     )
 
 
 def plan_of(config: Config) -> ArenaPlan:
-    """The plan that a configuration asks for. Raises InvalidConfigError when its parts do not fit each other."""
-    if config.nodes is not None and config.nodes < config.capacity:
-        raise InvalidConfigError(
-            f"nodes = {config.nodes} is below capacity = {config.capacity}: an operation has at least one watch node"
-        )
+    """The plan that a configuration asks for."""
     return plan_arena(
         config.capacity,
         nodes=config.nodes,
@@ -276,9 +293,9 @@ def check_arena(view: memoryview, plan: ArenaPlan, boot: bytes) -> None:
     for region in Region:
         record = unpack(RegionRecord, view, layout.REGIONS_OFFSET + region * row)
         if record.count != plan.regions[region].count:
+            what = dashed(SIZED_BY[region]) if region in SIZED_BY else f"number of records in {region.name}"
             raise LayoutMismatchError(
-                f"the arena has {record.count} records in {region.name}, and the configuration asks for "
-                f"{plan.regions[region].count}"
+                f"the arena's {what} is {record.count}, and the configuration asks for {plan.regions[region].count}"
             )
     for what, found, wanted in (("size", header.size, plan.size), ("tick_ns", header.tick_ns, plan.tick_ns)):
         if found != wanted:
@@ -354,9 +371,15 @@ def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_
             except ArenaNotReadyError as error:
                 news = f"made anew: {error}"
             except (LayoutMismatchError, ArenaTruncatedError) as error:
+                made_with = _made_with(descriptor, config)
                 raise type(error)(
-                    f"{place.path}: {error}: start with what it was made with, or remove it "
-                    f"(`timerctl destroy --instance {paths.instance}`)"
+                    f"{place.path}: {error}: "
+                    + (
+                        f"start with {made_with}, as it was made, or"
+                        if made_with
+                        else "start the timerd that made it, or"
+                    )
+                    + f" remove it with every operation in it (`timerctl destroy --instance {paths.instance}`)"
                 ) from None
             else:
                 news = ATTACHED
@@ -365,7 +388,7 @@ def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_
                 place.path.unlink(missing_ok=True)
                 old, descriptor = descriptor, _open_locked(place)
                 os.close(old)
-            _reserve(descriptor, place, plan)
+            _reserve(descriptor, place, plan, config)
             with mmap.mmap(descriptor, plan.size) as memory, memoryview(memory) as view:
                 format_arena(view, plan, instance=paths.instance, boot=boot, wall_ns=wall_ns)
         _give_to_group(descriptor, group_id)
@@ -439,7 +462,26 @@ def _check_descriptor(descriptor: int, plan: ArenaPlan, boot: bytes) -> None:
         check_arena(view, plan, boot)
 
 
-def _reserve(descriptor: int, place: ArenaPlace, plan: ArenaPlan) -> None:
+def _made_with(descriptor: int, config: Config) -> str:
+    """The flags that make the configuration fit the arena; empty where none do, as for one of another layout."""
+    flags = []
+    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
+        if len(view) < layout.HEADER_SIZE or unpack(ArenaHeader, view).fingerprint != layout.fingerprint():
+            return ""
+        row = struct_of(RegionRecord).size
+        counts = {region: unpack(RegionRecord, view, layout.REGIONS_OFFSET + region * row).count for region in SIZED_BY}
+        tick_ns = unpack(ArenaHeader, view).tick_ns
+    for region, name in SIZED_BY.items():  # the capacity first: what is made from it fits then
+        if plan_of(config).regions[region].count != counts[region]:
+            change: dict[str, Any] = {name: counts[region]}
+            config = config._replace(**change)
+            flags.append(f"--{dashed(name)} {counts[region]}")
+    if config.tick != tick_ns:
+        flags.append(f"--tick {KNOBS['tick'].show(tick_ns)}")
+    return " ".join(flags)
+
+
+def _reserve(descriptor: int, place: ArenaPlace, plan: ArenaPlan, config: Config) -> None:
     """Give the object its size and its pages: ftruncate beyond what is there succeeds, and SIGBUS comes later."""
     try:
         os.posix_fallocate(descriptor, 0, plan.size)
@@ -450,8 +492,37 @@ def _reserve(descriptor: int, place: ArenaPlace, plan: ArenaPlan) -> None:
         where = SHM_DIRECTORY if place.kind == "shm" else place.path.parent
         raise ResourceLimitError(
             f"the arena of {plan.capacity} operations needs {plan.size} bytes, and {where} has {free} free "
-            f"({error.strerror}): lower --capacity or --ring-events, enlarge {where}, or use --arena-file elsewhere"
+            f"({error.strerror}): {_what_fits(config, free)}enlarge {where}, or use --arena-file elsewhere"
         ) from None
+
+
+def _what_fits(config: Config, free: int) -> str:
+    """Flags with which the arena fits into so many bytes, the one that costs least first; empty where none do."""
+
+    def size(capacity: int, ring_events: int) -> int:
+        return plan_of(config._replace(capacity=capacity, ring_events=ring_events)).size
+
+    if size(config.capacity, config.ring_events) <= free:
+        return "lower --capacity, "  # it was not for want of room
+    ring = config.ring_events
+    while ring > RING_EVENTS_MIN and size(config.capacity, ring) > free:
+        ring //= 2
+    # A ring of less than what one registration may walk is not the first thing to give up.
+    if size(config.capacity, ring) <= free and ring >= REPLAY_WALK_MAX:
+        return f"--ring-events {ring} would fit; else "
+    # The largest capacity of two digits, beside the ring as it is, or one that leaves half of the room.
+    ring = config.ring_events
+    while ring > RING_EVENTS_MIN and size(CAPACITY_MIN, ring) > free // 2:
+        ring //= 2
+    low, high = CAPACITY_MIN, config.capacity
+    if size(low, ring) > free:
+        return ""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if size(middle, ring) <= free else (low, middle - 1)
+    capacity = max(low // 10 ** (len(str(low)) - 2) * 10 ** (len(str(low)) - 2), CAPACITY_MIN)
+    events = f" --ring-events {ring}" if ring != config.ring_events else ""
+    return f"--capacity {capacity}{events} would fit; else "
 
 
 def _give_to_group(descriptor: int, group_id: int | None) -> None:

@@ -107,6 +107,11 @@ cdef inline void apply_plain(
         keep_answer(a, answer)
 
 
+cdef inline uint64_t met(uint32_t what, uint64_t limit) noexcept nogil:
+    """The value of a refusal that met this limit."""
+    return <uint64_t>what << MET_SHIFT | limit
+
+
 cdef inline void refuse(
     Arena *a, uint32_t slot, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
 ) noexcept nogil:

@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, spent
 from timerd.blobs cimport blob_length, blocks_for, fill_blob
-from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, refuse, stage_answer, tell
+from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, met, refuse, stage_answer, tell
 from timerd.groups cimport adopt_if_orphaned, find_held
 from timerd.handles cimport find_operation
 from timerd.hash cimport key_hash
@@ -100,7 +100,8 @@ cdef inline void apply_event(
             apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
             return
         if command.kind == COMMAND_KIND_ADVANCE and not had and c.watermarks >= a.header.quota_watermarks:
-            refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, a.header.quota_watermarks)
+            limit = met(MET_WATERMARKS, a.header.quota_watermarks)
+            refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, limit)
             return
     blocks = blocks_for(command.value_length)
     if command.key_length > EVENT_KEY_INLINE:
@@ -108,12 +109,14 @@ cdef inline void apply_event(
     if command.kind == COMMAND_KIND_ADVANCE and key == 0 and command.key_length > KEY_INLINE:
         blocks += blocks_for(command.key_length)
     if not make_room(a, blocks):
-        refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, capacity(a, REGION_BLOCKS))
+        limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
         return
     if command.kind == COMMAND_KIND_ADVANCE and key == 0:
         key = fill_key(a, hash, command.purgatory, name, command.key_length)
         if key == 0:
-            refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, capacity(a, REGION_KEYS))
+            limit = met(MET_KEYS, capacity(a, REGION_KEYS))
+            refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
             return
     value = fill_blob(a, data, command.value_length)
     if command.key_length > EVENT_KEY_INLINE:

@@ -1,7 +1,9 @@
 """The daemon's knobs, each declared once: `Config` gives flags, environment, TOML keys, checks and --show-config.
 
 A value comes from the first of: flag (`--ring-events 1024`), environment (`TIMERD_RING_EVENTS=1024`), file
-(`ring-events = 1024`), default. An unknown key of the file is an error that names its nearest neighbour.
+(`ring-events = 1024`), default. An unknown key of the file is an error that names its nearest neighbour; an unknown
+variable is a warning, because an environment is shared: TIMERD_ may also begin a name that an application, or
+Kubernetes for a service called timerd, has chosen.
 """
 
 from __future__ import annotations
@@ -10,13 +12,13 @@ import argparse
 import difflib
 import json
 import os
-import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
-from timerd_shm.errors import InvalidConfigError
+from timerd_shm.errors import InvalidConfigError, NotSupportedError
+from timerd_shm.layout import BLOCK_DATA
 from timerd_shm.limits import (
     ANSWERS_PER_CLIENT_MAX,
     CAPACITY_DEFAULT,
@@ -36,21 +38,25 @@ from timerd_shm.limits import (
     TICK_NS_MAX,
     TICK_NS_MIN,
 )
+from timerd_shm.quantity import DURATIONS, SIZES, byte_count, duration_ns
 from timerd_shm.rundir import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE
+from timerd_shm.version import Version
 
-CONFIG_VARIABLE = "TIMERD_CONFIG"
+PREFIX = "TIMERD_"
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+NEAR = 0.8  # how alike two names are when one may be meant for the other (difflib's ratio)
 LOG_LEVELS = ("debug", "info", "warning", "error")
-DURATIONS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
-SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 EXIT_STATUSES = """\
 exit status:
   0  ended by SIGTERM or SIGINT (the arena is kept), or idle (--ephemeral)
   1  a mistake of ours: please report what it said
-  2  a flag, variable or key is wrong; the message names it, its limits and the remedy
+  2  a flag, variable or key is wrong; the message names it, its limits and
+     the remedy
   3  a daemon of this instance is running
-  4  the machine does not give what was asked: shared memory, permissions, a path for the sockets
-  5  the arena that is there is of another layout, size or tick, or damaged; `timerctl destroy` removes it
+  4  the machine does not give what was asked: shared memory, permissions,
+     a path for the sockets
+  5  the arena that is there is of another layout, size or tick, or damaged;
+     `timerctl destroy` removes it, with its operations
 """
 
 
@@ -61,7 +67,7 @@ class Knob(NamedTuple):
     about: str
     low: int = 0
     high: int = 0
-    derived: str = ""  # what the default is made from, where it is None
+    derived: str = ""  # what the default is, where it is None and no number
 
     def read(self, text: str) -> int | str | bool:
         """The value that a flag or a variable says; raises ValueError with what is wrong and what to write instead."""
@@ -76,9 +82,9 @@ class Knob(NamedTuple):
                 except ValueError:
                     raise ValueError("write a whole number") from None
             case "duration":
-                return _quantity(text, DURATIONS, 'write a number and a unit of ns, us, ms, s, m, h, d, as in "1ms"')
+                return duration_ns(text)
             case "bytes":
-                return _quantity(text, SIZES, 'write a number of bytes, or one with KiB, MiB or GiB, as in "16MiB"')
+                return byte_count(text)
         return text
 
     def accept(self, given: object) -> int | str | bool:
@@ -87,12 +93,14 @@ class Knob(NamedTuple):
             return given
         if self.unit in ("count", "bytes") and type(given) is int:
             value: int | str | bool = given
-        elif isinstance(given, str):
-            value = self.read(given)
+        elif isinstance(given, str) or (self.unit == "duration" and type(given) in (int, float)):
+            value = self.read(str(given))
         else:
             raise ValueError(f"{type(given).__name__} is not a {self.unit}")
         if type(value) is int and not self.low <= value <= self.high:
-            raise ValueError(f"the limits are {self.show(self.low)} to {self.show(self.high)}")
+            bare = self.unit == "duration" and not str(given).strip()[-1:].isalpha()
+            remedy = f'; a number without a unit is seconds: write "{str(given).strip()}ms" for milliseconds'
+            raise ValueError(f"the limits are {self.limits()}" + (remedy if bare else ""))
         if self.unit == "name" and not NAME_PATTERN.fullmatch(str(value)):
             raise ValueError(f"a name has the form {NAME_PATTERN.pattern}")
         if self.unit == "level" and value not in LOG_LEVELS:
@@ -100,6 +108,10 @@ class Knob(NamedTuple):
         if self.unit in ("path", "text") and (not value or "\0" in str(value)):
             raise ValueError("it is empty, or holds a zero byte")
         return value
+
+    def limits(self) -> str:
+        """The smallest and the largest value."""
+        return f"{self.show(self.low)} to {self.show(self.high)}"
 
     def show(self, value: object) -> str:
         """A value as `read` takes it."""
@@ -120,6 +132,13 @@ YEAR_NS = 366 * DURATIONS["d"]
 RECORDS_MAX = 4 * CAPACITY_MAX
 
 
+class Formula(NamedTuple):
+    """What a number is made from where it is not given."""
+
+    text: str
+    of: Callable[[Config], int]
+
+
 class Config(NamedTuple):
     """Everything that can be set, with its default. None: made from other knobs when the arena is planned."""
 
@@ -131,17 +150,40 @@ class Config(NamedTuple):
         int, Knob("count", "operations the arena holds, pending or unacknowledged", CAPACITY_MIN, CAPACITY_MAX)
     ] = CAPACITY_DEFAULT
     nodes: Annotated[
-        int | None, Knob("count", "watch nodes: one for each key of each operation", 1, RECORDS_MAX, "1.5 x capacity")
+        int | None,
+        Knob(
+            "count",
+            "watch nodes: one for each key of each operation",
+            1,
+            RECORDS_MAX,
+        ),
     ] = None
     keys: Annotated[
-        int | None, Knob("count", "keys that are watched or have a watermark", 1, RECORDS_MAX, "capacity")
+        int | None,
+        Knob(
+            "count",
+            "keys that are watched or have a watermark",
+            1,
+            RECORDS_MAX,
+        ),
     ] = None
     blocks: Annotated[
         int | None,
-        Knob("count", "pieces of 112 bytes for payloads, values and long keys", 1, RECORDS_MAX, "0.75 x capacity"),
+        Knob(
+            "count",
+            f"pieces of {BLOCK_DATA} bytes for payloads, values and long keys",
+            1,
+            RECORDS_MAX,
+        ),
     ] = None
     ids: Annotated[
-        int | None, Knob("count", "ids of operations, pending or remembered", 1, RECORDS_MAX, "0.5 x capacity")
+        int | None,
+        Knob(
+            "count",
+            "ids of operations, pending or remembered",
+            1,
+            RECORDS_MAX,
+        ),
     ] = None
     tick: Annotated[
         int, Knob("duration", "width of the wheel's finest bucket: how late is normal", TICK_NS_MIN, TICK_NS_MAX)
@@ -154,13 +196,31 @@ class Config(NamedTuple):
     )
     clients: Annotated[int, Knob("count", "connected clients at most", 1, 4096)] = CLIENTS_MAX
     quota_operations: Annotated[
-        int | None, Knob("count", "operations a client may hold", 1, CAPACITY_MAX, "half of capacity")
+        int | None,
+        Knob(
+            "count",
+            "operations a client may hold",
+            1,
+            CAPACITY_MAX,
+        ),
     ] = None
     quota_bytes: Annotated[
-        int | None, Knob("bytes", "payload and value bytes a client may hold", 1, 1 << 40, "half of what blocks hold")
+        int | None,
+        Knob(
+            "bytes",
+            "payload and value bytes a client may hold",
+            1,
+            1 << 40,
+        ),
     ] = None
     quota_watermarks: Annotated[
-        int | None, Knob("count", "watermarks a client may set", 1, RECORDS_MAX, "half of keys")
+        int | None,
+        Knob(
+            "count",
+            "watermarks a client may set",
+            1,
+            RECORDS_MAX,
+        ),
     ] = None
     quota_outcomes: Annotated[int, Knob("count", "unacknowledged outcomes a client may have", 1, CAPACITY_MAX)] = (
         OUTCOMES_PER_CLIENT_MAX
@@ -190,17 +250,57 @@ class Config(NamedTuple):
     )
 
 
+# In an order in which each needs only those before it.
+FORMULAS = {
+    "nodes": Formula("1.5 x capacity", lambda config: 3 * config.capacity // 2),
+    "keys": Formula("capacity", lambda config: config.capacity),
+    "blocks": Formula("0.75 x capacity", lambda config: 3 * config.capacity // 4),
+    "ids": Formula("0.5 x capacity", lambda config: config.capacity // 2),
+    "quota_operations": Formula("half of capacity", lambda config: config.capacity // 2),
+    "quota_bytes": Formula("half of what blocks hold", lambda config: (config.blocks or 0) * BLOCK_DATA // 2),
+    "quota_watermarks": Formula("half of keys", lambda config: (config.keys or 0) // 2),
+}
+
+
+class Sizes(NamedTuple):
+    """The numbers of a configuration that are made from others where they are not given."""
+
+    nodes: int
+    keys: int
+    blocks: int
+    ids: int
+    quota_operations: int
+    quota_bytes: int
+    quota_watermarks: int
+
+
+def sizes_of(config: Config) -> Sizes:
+    """What the configuration says, or its formulas."""
+    for name, formula in FORMULAS.items():
+        if getattr(config, name) is None:
+            made: dict[str, Any] = {name: max(formula.of(config), 1)}
+            config = config._replace(**made)
+    return Sizes(**{name: getattr(config, name) for name in Sizes._fields})
+
+
 class Settings(NamedTuple):
-    """A configuration, and where each value comes from."""
+    """A configuration, where each value comes from, and what is odd about it."""
 
     config: Config
     sources: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """(knob, value, source) of each knob, as text."""
-        return [
-            (dashed(name), knob.show(getattr(self.config, name)), self.sources[name]) for name, knob in KNOBS.items()
-        ]
+        """(knob, value with what it was made from, source) of each knob, as text."""
+        sizes = sizes_of(self.config)._asdict()
+        rows = []
+        for name, knob in KNOBS.items():
+            given = getattr(self.config, name)
+            text = knob.show(sizes.get(name, given))
+            if given is None and name in FORMULAS:
+                text += f" ({FORMULAS[name].text})"
+            rows.append((dashed(name), text, self.sources[name]))
+        return rows
 
     def table(self) -> str:
         """What `--show-config` prints."""
@@ -210,7 +310,12 @@ class Settings(NamedTuple):
 
     def as_json(self) -> str:
         """What `--show-config --json` prints; durations are in nanoseconds, sizes in bytes."""
-        values = {dashed(name): {"value": getattr(self.config, name), "source": self.sources[name]} for name in KNOBS}
+        effective = self.config._asdict() | sizes_of(self.config)._asdict()
+        values = {}
+        for name in KNOBS:
+            values[dashed(name)] = {"value": effective[name], "source": self.sources[name]}
+            if name in FORMULAS and getattr(self.config, name) is None:
+                values[dashed(name)]["formula"] = FORMULAS[name].text
         return json.dumps(values, indent=2)
 
 
@@ -229,12 +334,18 @@ def dashed(name: str) -> str:
 
 def variable(name: str) -> str:
     """A knob's name in the environment."""
-    return f"TIMERD_{name.upper()}"
+    return f"{PREFIX}{name.upper()}"
 
 
 def read_command_line(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Invocation:
     """What `timerd ARGUMENTS` is asked to do. Raises InvalidConfigError; --help and wrong usage raise SystemExit."""
-    given = vars(parser().parse_args(arguments))
+    command_line = parser()
+    read, unknown = command_line.parse_known_args(arguments)
+    if unknown:
+        known = [f"--{dashed(name)}" for name in KNOBS]
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1, cutoff=NEAR)
+        command_line.error(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    given = vars(read)
     path = given["config"] or environment.get(CONFIG_VARIABLE)
     flags = {name: given[name] for name in KNOBS if given[name] is not None}
     return Invocation(settle(read_file(Path(path)) if path else {}, environment, flags, path), *_modes(given))
@@ -266,13 +377,38 @@ def settle(
             raise InvalidConfigError(f"{dashed(name)} = {given!r} ({source}): {error}") from None
         sources[name] = source
     config = Config(**values)
+    _check(config, sources)
+    return Settings(config, sources, _odd_variables(environment))
+
+
+def _check(config: Config, sources: Mapping[str, str]) -> None:
+    """Whether the values fit each other, and this version. Raises InvalidConfigError, NotSupportedError."""
     if config.ring_events & (config.ring_events - 1):
         below = 1 << (config.ring_events.bit_length() - 1)
         raise InvalidConfigError(
             f"ring-events = {config.ring_events} ({sources['ring_events']}): "
             f"it is a power of two; the nearest are {below} and {2 * below}"
         )
-    return Settings(config, sources)
+    if config.nodes is not None and config.nodes < config.capacity:
+        raise InvalidConfigError(
+            f"nodes = {config.nodes} ({sources['nodes']}) is below capacity = {config.capacity}: "
+            "an operation has at least one watch node"
+        )
+    if config.journal is not None:
+        raise NotSupportedError(
+            f"journal = {config.journal!r} ({sources['journal']}): it is not built yet; leave it out"
+        )
+
+
+def _odd_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """A sentence for each variable that begins as ours do, and is none."""
+    known = [CONFIG_VARIABLE, *map(variable, KNOBS)]
+    odd = []
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
+            odd.append(f"variable {name} is ignored" + (f": did you mean {near[0]}?" if near else ": it is no knob"))
+    return tuple(odd)
 
 
 def read_file(path: Path) -> dict[str, object]:
@@ -285,7 +421,13 @@ def read_file(path: Path) -> dict[str, object]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"configuration {path} is not TOML: {error}") from None
     known = [dashed(name) for name in KNOBS]
-    for key in found:
+    for key, value in found.items():
+        if isinstance(value, (dict, list)):
+            inside = next(iter(value if isinstance(value, dict) else ()), "capacity")
+            raise InvalidConfigError(
+                f"configuration {path}: [{key}] is a table, and keys stand at the top level: "
+                f"write `{inside} = ...` above or without it"
+            )
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
             raise InvalidConfigError(f"configuration {path}: unknown key {key!r}; did you mean {near!r}?")
@@ -296,24 +438,32 @@ def parser() -> argparse.ArgumentParser:
     """The command line, made from `Config`."""
     made = argparse.ArgumentParser(
         prog="timerd",
+        usage="timerd [--version | --show-config] [--config FILE] [--KNOB VALUE ...]",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Waits for other processes: operations that complete by an event on a key, or expire at their\n"
-        "deadline, kept in shared memory. Runs in the foreground until SIGTERM; the arena outlives it.",
+        description="Waits for other processes: operations that complete by an event on a key,\n"
+        "or expire at their deadline, kept in shared memory. Runs in the foreground\n"
+        "until SIGTERM; the arena outlives it.",
         epilog=f"""\
 examples:
-  timerd                                      the instance "default", 131,072 operations, 1 ms ticks
-  timerd --instance jobs --capacity 1048576   another one beside it, for a million operations
-  timerd --show-config                        each knob's value, and where it comes from
-  timerctl stats                              look at it, from another terminal
+  timerd                     instance "default", 131,072 operations, 1 ms ticks
+  timerd --instance jobs --capacity 1048576
+                             another beside it, for a million operations
+  timerd --show-config       each knob's value, and where it comes from
+  timerctl stats             look at it, from another terminal
 
-A knob's value is the flag's, else the variable's ({variable("ring_events")}), else the file's (ring-events = 1024),
-else the default. Files are TOML. Durations have a unit (100us, 1ms, 15s, 1h), sizes may (64KiB, 16MiB).
-The runtime directory is ${RUNTIME_DIR_VARIABLE}, /run/timerd, $XDG_RUNTIME_DIR/timerd, or one under the temporary
-directory: the first that may be written.
+A knob's value is the flag's, else the variable's ({variable("ring_events")}=1024),
+else the file's (ring-events = 1024), else the default. Files are TOML, without
+tables. Durations are seconds, or have a unit (100us, 1ms, 15s, 1h); sizes are
+bytes, or have a unit (64KiB, 16MiB).
+
+The runtime directory is --runtime-dir, else the first that may be written of
+/run/timerd, $XDG_RUNTIME_DIR/timerd, and one under the temporary directory.
+Clients look there too, or in ${RUNTIME_DIR_VARIABLE} alone if that is set.
 
 {EXIT_STATUSES}""",
     )
+    made.add_argument("--version", action=Version, nargs=0, help="print the version, and exit")
     made.add_argument("--config", metavar="FILE", help=f"TOML file with knobs (variable {CONFIG_VARIABLE})")
     made.add_argument("--show-config", action="store_true", help="print each knob's value and source, and exit")
     made.add_argument("--json", action="store_true", help="with --show-config: print JSON")
@@ -321,7 +471,8 @@ directory: the first that may be written.
     for name, knob in KNOBS.items():
         flag = f"--{dashed(name)}"
         default = knob.show(Config._field_defaults[name]).strip("()")
-        about = f"{knob.about} [{default}]".replace("%", "%%")
+        limits = f"{knob.limits()}; " if knob.high else ""
+        about = f"{knob.about} [{limits}default: {default}]".replace("%", "%%")
         if knob.unit == "flag":
             knobs.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=about)
         else:
@@ -333,21 +484,10 @@ def _modes(given: Mapping[str, Any]) -> tuple[bool, bool]:
     return given["show_config"], given["json"]
 
 
-def _quantity(text: str, units: Mapping[str, int], remedy: str) -> int:
-    match = QUANTITY.fullmatch(text.strip())
-    if match is None or match[2] not in units:
-        raise ValueError(remedy)
-    whole, _, fraction = match[1].partition(".")
-    scale = 10 ** len(fraction)
-    value, rest = divmod(int(whole + fraction) * units[match[2]], int(scale))
-    if rest:
-        raise ValueError(f"it is not a whole number of {next(iter(units)) or 'bytes'}")
-    return value
-
-
 def _knobs() -> dict[str, Knob]:
     hints = get_type_hints(Config, include_extras=True)
-    return {name: next(mark for mark in hint.__metadata__ if isinstance(mark, Knob)) for name, hint in hints.items()}
+    knobs = {name: next(mark for mark in hint.__metadata__ if isinstance(mark, Knob)) for name, hint in hints.items()}
+    return knobs | {name: knobs[name]._replace(derived=formula.text) for name, formula in FORMULAS.items()}
 
 
 KNOBS: dict[str, Knob] = _knobs()

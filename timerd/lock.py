@@ -14,7 +14,10 @@ PAUSE_S = 0.01  # who only looks whether a daemon runs (rundir.daemon_running) h
 
 
 class InstanceLock:
-    """flock on NAME.lock. The kernel releases it with the process, however that ends; the file is never unlinked.
+    """flock on NAME.lock. The kernel releases it with the process, however that ends.
+
+    The file is never unlinked: who had opened it before would get the lock of a file without a name while the next
+    daemon locks a new one, and both would serve the instance.
 
     Raises InstanceRunningError with the pid of the daemon that holds it, ResourceLimitError when it cannot be made.
     """

@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
 from timerd.blobs cimport blocks_for, drop_blob, fill_blob
-from timerd.clients cimport charge, fill_answer, keep_answer, refuse, stage_answer
+from timerd.clients cimport charge, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.dlist cimport unlink
 from timerd.groups cimport adopt_if_orphaned
 from timerd.handles cimport handle_insert
@@ -98,7 +98,7 @@ cdef inline bint needs_group(RegisterCommand *command) noexcept nogil:
 
 
 cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
-    """QUOTA_EXCEEDED when its client, or its group, holds as much as one may; else NONE."""
+    """Whether its client, or its group, holds as much as one may: the code; `limit` becomes what it met."""
     cdef ClientRecord *c = a.clients + r.slot
     cdef GroupRecord *g
     cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
@@ -108,13 +108,17 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
         unacknowledged = g.unacknowledged
         bytes_held = g.bytes_held
     if pending + unacknowledged >= a.header.quota_operations:
-        limit[0] = a.header.quota_operations
+        if unused(a, REGION_OPS) == 0:
+            # Both are met; a higher quota would not help.
+            limit[0] = met(MET_OPERATIONS, capacity(a, REGION_OPS))
+            return ERROR_CODE_ARENA_FULL
+        limit[0] = met(MET_OPERATIONS, a.header.quota_operations)
         return ERROR_CODE_QUOTA_EXCEEDED
     if unacknowledged >= a.header.quota_outcomes:
-        limit[0] = a.header.quota_outcomes
+        limit[0] = met(MET_OUTCOMES, a.header.quota_outcomes)
         return ERROR_CODE_QUOTA_EXCEEDED
     if bytes_held + r.command.payload_length > a.header.quota_bytes:
-        limit[0] = a.header.quota_bytes
+        limit[0] = met(MET_BYTES, a.header.quota_bytes)
         return ERROR_CODE_QUOTA_EXCEEDED
     return ERROR_CODE_NONE
 
@@ -362,20 +366,24 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
             remembered = known != 0
     if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
         code = ERROR_CODE_ARENA_FULL
-        limit = capacity(a, REGION_BLOCKS)
+        limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
     if code != ERROR_CODE_NONE:
         refuse(a, r.slot, r.number, command.purgatory, code, limit)
         return True
     index = take(a, REGION_OPS)
     if index == 0:
-        refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, capacity(a, REGION_OPS))
+        limit = met(MET_OPERATIONS, capacity(a, REGION_OPS))
+        refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
         return True
     index -= 1
     op = a.ops + index
     fill_operation(a, op, r)
     if not fill_nodes(a, op, index, r):
         abandon(a, op, 0)
-        limit = capacity(a, REGION_NODES) if unused(a, REGION_NODES) == 0 else capacity(a, REGION_KEYS)
+        if unused(a, REGION_NODES) == 0:
+            limit = met(MET_NODES, capacity(a, REGION_NODES))
+        else:
+            limit = met(MET_KEYS, capacity(a, REGION_KEYS))
         refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
         return True
     fill_payload(a, op, r)
@@ -384,7 +392,8 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
             known = fresh_id = fill_id(a, command.purgatory, r.id_low, r.id_high)
             if known == 0:
                 abandon(a, op, 0)
-                refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, capacity(a, REGION_IDS))
+                limit = met(MET_IDS, capacity(a, REGION_IDS))
+                refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
                 return True
         fill_id_record(op, known)
     fill_replay(a, op, r, &v, &by, &ordinal, &code)

@@ -46,6 +46,7 @@ class Plan(NamedTuple):
     late: int = 50
     early_s: float = 4.0  # when the early ones time out
     late_s: float = 14.0
+    in_shared_memory: bool = True  # else the arena is a file: tests that run side by side share a small /dev/shm
 
     @property
     def posts(self) -> int:
@@ -57,7 +58,7 @@ class Plan(NamedTuple):
         return [PATIENT_S] * self.posts + [self.early_s] * self.early + [self.late_s] * self.late
 
 
-QUICK = Plan(before=20, during=10, after=20, early=20, late=10, early_s=2.0, late_s=7.0)
+QUICK = Plan(before=20, during=10, after=20, early=20, late=10, early_s=2.0, late_s=7.0, in_shared_memory=False)
 
 
 class Answer(NamedTuple):
@@ -71,7 +72,8 @@ class Answer(NamedTuple):
 class Demo:
     """The processes of the demo and the directory in which everything happens."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan) -> None:
+        self.in_shared_memory = plan.in_shared_memory
         self.directory = Path(tempfile.mkdtemp(prefix="timerd-demo-"))
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMERD_")}
         # Some versions of gunicorn keep a control socket under HOME.
@@ -110,7 +112,8 @@ class Demo:
             process.wait()
 
     def start_daemon(self) -> None:
-        self.start("timerd", "timerd", "--clients=64")
+        place = [] if self.in_shared_memory else [f"--arena-file={self.directory}/arena"]
+        self.start("timerd", "timerd", "--clients=64", *place)
         self.wait_for("the daemon", lambda: (self.stats() or {}).get("alive"))
 
     def start_application(self) -> None:
@@ -287,7 +290,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The demo: long polls over gunicorn workers, counted on both sides.")
     parser.add_argument("--quick", action="store_true", help="fewer polls and shorter time-outs, for the tests")
     plan = QUICK if parser.parse_args().quick else Plan()
-    demo = Demo()
+    demo = Demo(plan)
     os.environ.update(demo.environment)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     pool = ThreadPoolExecutor(WORKERS * THREADS)

@@ -10,41 +10,12 @@
 `timerd_client.aio` has the same surface for asyncio. PROTOCOL.md tells what goes over the wire.
 """
 
+from . import errors
 from .batch import ThreadedBatch as Batch
 from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from .connection import connect
 from .delayed import Delayed
-from .errors import (
-    ArenaFullError,
-    ArenaNotReadyError,
-    ArenaTruncatedError,
-    BackpressureError,
-    ClosedError,
-    ErrorCode,
-    InvalidConditionError,
-    InvalidKeyError,
-    InvalidNameError,
-    InvalidValueError,
-    KeyTooLongError,
-    LayoutMismatchError,
-    MarkTooOldError,
-    NotSupportedError,
-    OperationCancelled,
-    OperationExistsError,
-    OperationExpired,
-    OperationFailed,
-    PayloadTooLargeError,
-    QuotaExceededError,
-    ResourceLimitError,
-    SessionGoneError,
-    TimeoutOutOfRangeError,
-    TimerdError,
-    TimerdUnavailableError,
-    TooManyKeysError,
-    TooOldToTellError,
-    UnknownOperationError,
-    UnsupportedVersionError,
-)
+from .errors import *  # noqa: F403
 from .mark import Mark
 from .operation import ThreadedOperation as Operation
 from .outcome import Outcome, State
@@ -57,43 +28,14 @@ __all__ = [
     "ALL",
     "ALL_SETTLED",
     "ANY",
-    "ArenaFullError",
-    "ArenaNotReadyError",
-    "ArenaTruncatedError",
-    "BackpressureError",
     "Batch",
     "Client",
-    "ClosedError",
     "Delayed",
-    "ErrorCode",
-    "InvalidConditionError",
-    "InvalidKeyError",
-    "InvalidNameError",
-    "InvalidValueError",
-    "KeyTooLongError",
-    "LayoutMismatchError",
     "Mark",
-    "MarkTooOldError",
-    "NotSupportedError",
     "Operation",
-    "OperationCancelled",
-    "OperationExistsError",
-    "OperationExpired",
-    "OperationFailed",
     "Outcome",
-    "PayloadTooLargeError",
     "Purgatory",
-    "QuotaExceededError",
-    "ResourceLimitError",
-    "SessionGoneError",
     "State",
-    "TimeoutOutOfRangeError",
-    "TimerdError",
-    "TimerdUnavailableError",
-    "TooManyKeysError",
-    "TooOldToTellError",
-    "UnknownOperationError",
-    "UnsupportedVersionError",
     "When",
     "as_completed",
     "at_least",
@@ -102,3 +44,4 @@ __all__ = [
     "total",
     "wait",
 ]
+__all__ += errors.__all__

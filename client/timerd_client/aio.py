@@ -2,9 +2,9 @@
 
     from timerd_client import aio
 
-    async with await aio.connect() as client:
-        outcome = await client.register("inbox/7", timeout=30)
-        client.fire("inbox/8", value=b"hello")
+    client = await aio.client()                  # this process's and this loop's own
+    outcome = await client.register("inbox/7", timeout=30)
+    client.fire("inbox/8", value=b"hello")
 
 `register`, `fire` and their kin return at once; what is awaited is an operation, a batch, and what asks the daemon.
 Awaiting an operation gives its outcome; a cancelled await cancels the operation. What piles up while the loop is busy
@@ -15,6 +15,7 @@ client.room()` first. A client belongs to the loop it was made in.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
@@ -26,17 +27,42 @@ from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_T
 from timerd_shm.rundir import InstancePaths
 from timerd_shm.wire import CommandFlag, CommandKind
 
-from .arguments import Key, Keys, Payload, Timeout, name_of, no_group, orphans_of, timeout_ns
-from .batch import Batch, fire_many, register_many
-from .conditions import ANY, When
+from . import errors
+from .arguments import Key, Keys, Payload, Timeout, label_of, name_of, no_group, orphans_of, patience_s, timeout_ns
+from .batch import Batch as CommonBatch
+from .batch import fire_many, register_many
+from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from .connection import locate
+from .errors import *  # noqa: F403
 from .link import Link, descriptor, monotonic_deadline, seconds_left
-from .operation import Operation
+from .mark import Mark
+from .operation import Operation as CommonOperation
 from .outcome import Outcome, State
 from .promise import Promise, Reply
 from .protocol import DEFAULT_PURGATORY, NEVER, LinkState
 from .purgatory import GRACE_S, raise_unless_again, value_or_silence
 from .surface import Surface
+
+__all__ = [
+    "ALL",
+    "ALL_SETTLED",
+    "ANY",
+    "Batch",
+    "Client",
+    "Mark",
+    "Operation",
+    "Outcome",
+    "Purgatory",
+    "State",
+    "When",
+    "as_completed",
+    "at_least",
+    "client",
+    "connect",
+    "total",
+    "wait",
+]
+__all__ += errors.__all__
 
 Value = TypeVar("Value")
 TIMER_SLACK_S = 0.0005  # loops sleep whole milliseconds: one wake-up instead of two
@@ -74,7 +100,8 @@ class LoopLink(Link):
         raise RuntimeError("an asyncio client does not block: await it")
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        call()
+        if not loop.is_closed():
+            call()
 
     async def until(self, condition: Callable[[], bool], timeout: float) -> bool:
         """Wait until the condition holds, `timeout` seconds at most; whether it does."""
@@ -149,7 +176,7 @@ class LoopLink(Link):
         self._wake_waiters()
 
 
-class AioOperation(Operation):
+class AioOperation(CommonOperation):
     """The operation of an asyncio client: `await` it for its outcome."""
 
     __slots__ = ()
@@ -187,7 +214,7 @@ class AioOperation(Operation):
         await _answer(self._reply, timeout)
 
 
-class AioBatch(Batch):
+class AioBatch(CommonBatch):
     """The batch of an asyncio client."""
 
     __slots__ = ()
@@ -215,6 +242,10 @@ class AioBatch(Batch):
         """How many completed; raises TimeoutError."""
         await _settled(self, timeout)
         return self._completed()
+
+
+Operation = AioOperation
+Batch = AioBatch
 
 
 async def _settled(promise: Promise, timeout: float | None) -> None:
@@ -275,11 +306,11 @@ class Purgatory(Surface[AioOperation]):
 
     async def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
-        return bool(await _answer(self._ask(self._reschedule_id_command(id, timeout)), wait))
+        return bool(await _answer(self._ask(self._reschedule_id_command(id, timeout), id), wait))
 
     async def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Cancel the operation of that id, from any process; raises UnknownOperationError."""
-        return bool(await _answer(self._ask(self._cancel_id_command(id)), wait))
+        return bool(await _answer(self._ask(self._cancel_id_command(id), id), wait))
 
     def register_many(
         self,
@@ -418,6 +449,9 @@ class Client(Purgatory):
     ) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return f"<Client of {self._link.paths.instance!r} {self.state.value}>"
+
 
 async def connect(
     instance: str | None = None,
@@ -430,17 +464,43 @@ async def connect(
 ) -> Client:
     """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
     no_group(group)
-    policy = orphans_of(orphans)
-    if name:
-        name_of("client", name)
+    policy, label, patience = orphans_of(orphans), label_of(name), patience_s(timeout)
     paths = await asyncio.to_thread(locate, instance, True) if autostart else locate(instance, False)
-    client = Client(paths, name=name, orphans=policy)
+    client = Client(paths, name=label, orphans=policy)
     try:
-        await client.wait_ready(timeout)
+        await client.wait_ready(patience)
     except BaseException:
         client._looped.stop()
         raise
     return client
+
+
+_clients: dict[asyncio.AbstractEventLoop, asyncio.Task[Client]] = {}
+os.register_at_fork(after_in_child=_clients.clear)
+
+
+async def client() -> Client:
+    """The client of this process and the running loop: made on first use, and again after a fork or its close().
+
+    Its instance is $TIMERD_INSTANCE, else "default". Raises TimerdUnavailableError. Those of loops that have closed
+    are let go of at the next call.
+    """
+    loop = asyncio.get_running_loop()
+    for ended in [one for one in _clients if one.is_closed()]:
+        if old := _made(_clients.pop(ended)):
+            old._looped.stop()
+    making = _clients.get(loop)
+    if making is None or (making.done() and _made(making) is None):
+        making = _clients[loop] = loop.create_task(connect())
+    return await asyncio.shield(making)  # others may wait for the same
+
+
+def _made(making: asyncio.Task[Client]) -> Client | None:
+    """The client, if it was made and is not closed."""
+    if not making.done() or making.cancelled() or making.exception() is not None:
+        return None
+    made = making.result()
+    return None if made.closed else made
 
 
 class Waited(NamedTuple):

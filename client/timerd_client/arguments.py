@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set, Sized
 from datetime import timedelta
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from timerd_shm.errors import (
     InvalidConditionError,
@@ -17,6 +17,7 @@ from timerd_shm.errors import (
     NotSupportedError,
     PayloadTooLargeError,
     TimeoutOutOfRangeError,
+    TimerdError,
     TooManyKeysError,
 )
 from timerd_shm.layout import Condition, KeyKind, Orphans
@@ -25,6 +26,7 @@ from timerd_shm.limits import (
     KEY_SIZE_MAX,
     KEYS_MAX,
     NAME_PATTERN,
+    NAME_SIZE_MAX,
     NO_DEADLINE,
     PAYLOAD_SIZE_MAX,
     TIMEOUT_NS_MAX,
@@ -38,6 +40,10 @@ Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]
 Timeout: TypeAlias = float | timedelta | None
 Payload: TypeAlias = bytes | bytearray | memoryview
 
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+SHOWN_MAX = 40  # characters of a key that a message quotes
 U64_MAX = (1 << 64) - 1
 U32_MAX = (1 << 32) - 1
 TIMEOUT_S_MAX = TIMEOUT_NS_MAX // 1_000_000_000
@@ -58,21 +64,42 @@ class Watch(NamedTuple):
     total: int
 
 
+def shown(value: object) -> str:
+    """A value as messages quote it: what is long is cut, and says so."""
+    if isinstance(value, (str, bytes)) and len(value) > SHOWN_MAX:
+        return f"{value[:SHOWN_MAX]!r}..."
+    text = repr(value)
+    return text if len(text) <= 2 * SHOWN_MAX else f"{text[: 2 * SHOWN_MAX]}..."
+
+
+def each(what: str, values: Iterable[Value], read: Callable[[Value], Result]) -> list[Result]:
+    """What `read` makes of each; its error says which of them was wrong."""
+    results: list[Result] = []
+    try:
+        for value in values:
+            results.append(read(value))
+    except TimerdError as error:
+        raise type(error)(f"{what}[{len(results)}]: {error}") from None
+    return results
+
+
 def key_bytes(key: object) -> bytes:
     """A key as it travels; raises InvalidKeyError, KeyTooLongError."""
     if isinstance(key, str):
         try:
             encoded = key.encode()
         except UnicodeEncodeError as error:
-            raise InvalidKeyError(f"key {key!r} cannot be encoded as UTF-8: {error.reason}") from None
+            raise InvalidKeyError(f"key {shown(key)} cannot be encoded as UTF-8: {error.reason}") from None
     elif isinstance(key, bytes):
         encoded = bytes(key)
     else:
-        raise InvalidKeyError(f"a key is str or bytes, not {type(key).__name__}: {key!r:.80}")
+        raise InvalidKeyError(f"a key is str or bytes, not {type(key).__name__}: {shown(key)}")
     if not encoded:
         raise InvalidKeyError(f"a key is empty; give 1 to {KEY_SIZE_MAX} bytes")
     if len(encoded) > KEY_SIZE_MAX:
-        raise KeyTooLongError(f"key {key!r:.40} has {len(encoded)} bytes of at most {KEY_SIZE_MAX}; hash or shorten it")
+        raise KeyTooLongError(
+            f"key {shown(key)} has {len(encoded)} bytes of at most {KEY_SIZE_MAX}; hash or shorten it"
+        )
     return encoded
 
 
@@ -95,21 +122,27 @@ def watch(keys: Keys, when: When) -> Watch:
     for name, target in targets:
         key = key_bytes(name)
         if key in seen:
-            raise InvalidKeyError(f"key {name!r:.80} is given twice")
+            raise InvalidKeyError(f"key {shown(name)} is given twice")
         if len(names) == KEYS_MAX:
-            raise TooManyKeysError(f"more than {KEYS_MAX} keys; split the operation, or let one key stand for many")
+            count = f"{len(keys)} keys" if isinstance(keys, Sized) else "more keys"
+            raise TooManyKeysError(
+                f"{count}, and an operation watches {KEYS_MAX} at most; split it, or let one key stand for many"
+            )
         seen.add(key)
         names.append(name)
         if target is None:
             parts += (EVENT_PREFIX[len(key)], key)
         elif when.kind is Condition.TOTAL:
-            raise InvalidConditionError(f"key {name!r:.80} has the watermark {target!r}, but total() counts events")
+            raise InvalidConditionError(f"key {shown(name)} has the watermark {target!r}, but total() counts events")
         else:
             parts += (WATERMARK_PREFIX[len(key)], _TARGET.pack(unsigned("watermark", target, U64_MAX)), key)
     if not names:
         raise InvalidKeyError(f"no keys; give 1 to {KEYS_MAX}")
     if when.needed > len(names):
-        raise InvalidConditionError(f"at_least({when.needed}) of {len(names)} keys can never hold")
+        raise InvalidConditionError(
+            f"at_least({when.needed}) of {len(names)} keys can never hold; give {when.needed} keys or more, "
+            f"or at_least({len(names)}), which is ALL"
+        )
     needed = when.needed or (len(names) if when.kind is Condition.AT_LEAST else 0)
     return Watch(tuple(names), b"".join(parts), when.kind, needed, when.total)
 
@@ -123,16 +156,16 @@ def timeout_ns(timeout: Timeout) -> int:
     elif isinstance(timeout, (int, float)) and not isinstance(timeout, bool):
         if not 0 <= timeout <= TIMEOUT_S_MAX:  # also refuses NaN
             raise TimeoutOutOfRangeError(
-                f"timeout={timeout!r} s is not within 0 to {TIMEOUT_S_MAX} s; None means no deadline"
+                f"timeout={timeout!r} s is not within 0 to {TIMEOUT_S_MAX} s (10 years); None means no deadline"
             )
         ns = timeout * 1_000_000_000 if isinstance(timeout, int) else round(timeout * 1e9)
     else:
         raise TimeoutOutOfRangeError(
-            f"timeout={timeout!r} is {type(timeout).__name__}; give seconds as int or float, a timedelta or None"
+            f"timeout={shown(timeout)} is {type(timeout).__name__}; give seconds as int or float, a timedelta or None"
         )
     if not 0 <= ns <= TIMEOUT_NS_MAX:
         raise TimeoutOutOfRangeError(
-            f"timeout={timeout!r} is not within 0 to {TIMEOUT_S_MAX} s; None means no deadline"
+            f"timeout={timeout!r} is not within 0 to {TIMEOUT_S_MAX} s (10 years); None means no deadline"
         )
     return ns
 
@@ -162,7 +195,7 @@ def id_hash(identifier: object) -> bytes:
         try:
             encoded = identifier.encode()
         except UnicodeEncodeError as error:
-            raise InvalidKeyError(f"id {identifier!r:.80} cannot be encoded as UTF-8: {error.reason}") from None
+            raise InvalidKeyError(f"id {shown(identifier)} cannot be encoded as UTF-8: {error.reason}") from None
     elif isinstance(identifier, bytes):
         encoded = identifier
     else:
@@ -171,7 +204,7 @@ def id_hash(identifier: object) -> bytes:
         raise InvalidKeyError(f"an id is empty; give 1 to {ID_SIZE_MAX} bytes")
     if len(encoded) > ID_SIZE_MAX:
         raise KeyTooLongError(
-            f"id {identifier!r:.40} has {len(encoded)} bytes of at most {ID_SIZE_MAX}; hash or shorten it"
+            f"id {shown(identifier)} has {len(encoded)} bytes of at most {ID_SIZE_MAX}; hash or shorten it"
         )
     return blake2b(encoded, digest_size=16).digest()
 
@@ -179,7 +212,7 @@ def id_hash(identifier: object) -> bytes:
 def mark_of(since: object) -> Mark:
     """A mark; raises InvalidValueError for what is none."""
     if not isinstance(since, Mark):
-        raise InvalidValueError(f"since={since!r:.80} is not a Mark")
+        raise InvalidValueError(f"since={shown(since)} is not a Mark")
     unsigned("since.sequence", since.sequence, U64_MAX)
     unsigned("since.command", since.command, U64_MAX)
     return since
@@ -192,17 +225,36 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
     """
     if isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable):
         wrong = InvalidKeyError if what == "key" else InvalidValueError
-        raise wrong(f"a column of {what}s is a list of them, not {type(given).__name__}: {given!r:.80}")
+        raise wrong(f"a column of {what}s is a list of them, not {type(given).__name__}: {shown(given)}")
     values = list(given)
     if rows is not None and len(values) != rows:
         raise InvalidValueError(f"{len(values)} {what}s for {rows} keys: give one for each, or one for all")
     return values
 
 
+def patience_s(timeout: object) -> float:
+    """The seconds that a call may wait for the daemon; raises TimeoutOutOfRangeError."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= TIMEOUT_S_MAX:
+        raise TimeoutOutOfRangeError(
+            f"timeout={shown(timeout)}: give the seconds to wait for the daemon, an int or float from 0"
+        )
+    return timeout
+
+
+def label_of(name: object) -> str:
+    """What a client is called in `timerctl clients`; raises InvalidNameError."""
+    if not isinstance(name, str) or not name.isprintable():
+        raise InvalidNameError(f"client name {shown(name)} is not printable text")
+    size = len(name.encode())  # printable text has no lone surrogate
+    if size > NAME_SIZE_MAX:
+        raise InvalidNameError(f"client name {shown(name)} has {size} bytes of at most {NAME_SIZE_MAX}; shorten it")
+    return name
+
+
 def name_of(what: str, name: object) -> str:
-    """The name of a purgatory or client; raises InvalidNameError."""
+    """The name of a purgatory; raises InvalidNameError."""
     if not isinstance(name, str) or NAME_PATTERN.fullmatch(name) is None:
-        raise InvalidNameError(f"{what} {name!r} is not of the form {NAME_PATTERN.pattern}")
+        raise InvalidNameError(f"{what} {shown(name)} is not of the form {NAME_PATTERN.pattern}")
     return name
 
 

@@ -7,6 +7,7 @@ that does not fit into the window goes out in parts of CHUNK, each of which wait
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
@@ -23,6 +24,7 @@ from .arguments import (
     Payload,
     Timeout,
     column,
+    each,
     payload_bytes,
     timeout_ns,
     unsigned,
@@ -30,6 +32,7 @@ from .arguments import (
 )
 from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from .conditions import ANY, When
+from .errors import Subject
 from .link import Link
 from .outcome import Outcome, State
 from .promise import Promise, RawSettlement, local
@@ -56,6 +59,12 @@ class Batch(Promise):
         self._first: list[tuple[int, int, int]] = []  # (first command, first row, rows) of each part
         if not keys:
             self._settlement: Any = ()
+
+    def subject(self, command: int) -> Subject:
+        if isinstance(self._payloads, bytes):
+            return Subject(payload_size=len(self._payloads))
+        rows = [row + command - first for first, row, rows in self._first if first <= command < first + rows]
+        return Subject(payload_size=len(self._payloads[rows[-1]]) if rows else 0)
 
     def settle(self, command: int, settlement: RawSettlement) -> bool:
         for first, row, rows in reversed(self._first):  # numbers begin anew with a new session
@@ -88,6 +97,9 @@ class Batch(Promise):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.settled()} of {len(self)} settled>"
 
     def _column(self) -> list[RawSettlement]:
         return self._settlements  # type: ignore[return-value]  # all are set when it is done
@@ -158,7 +170,7 @@ def _payload_column(payloads: Sequence[Payload] | Payload, rows: int, what: str)
     given = column(what, payloads, rows)
     if all(value.__class__ is bytes for value in given) and max(map(len, given), default=0) <= PAYLOAD_SIZE_MAX:
         return given
-    return [payload_bytes(payload, what) for payload in given]
+    return each(f"{what}s", given, lambda payload: payload_bytes(payload, what))
 
 
 def register_many(
@@ -175,14 +187,14 @@ def register_many(
     rows = len(names)
     payload_column = _payload_column(payloads, rows, "payload")
     if isinstance(timeout, Sequence) and not isinstance(timeout, (str, bytes)):
-        durations = [timeout_ns(one) for one in column("timeout", timeout, rows)]
+        durations = each("timeout", column("timeout", timeout, rows), timeout_ns)
     else:
         durations = [timeout_ns(timeout)] * rows  # type: ignore[arg-type]
     if when is ANY and all(name.__class__ is str or name.__class__ is bytes for name in names):
         needed_and_count = [(1, 1)] * rows
         tails = [EVENT_PREFIX[len(key)] + key for key in plain_keys(names)]
     else:
-        watches = [watch(one, when) for one in names]
+        watches = each("keys", names, lambda one: watch(one, when))
         names = [one.names for one in watches]
         needed_and_count = [(one.needed, len(one.names)) for one in watches]
         tails = [one.encoded for one in watches]
@@ -278,7 +290,8 @@ def fire_many(
     value_column = _payload_column(values, rows, "value")
     shared = value_column if isinstance(value_column, bytes) else None
     if isinstance(amounts, Sequence) and not isinstance(amounts, (str, bytes)):
-        amount_column = [unsigned("amount", amount, U64_MAX, 1) for amount in column("amount", amounts, rows)]
+        read = partial(unsigned, "amount", largest=U64_MAX, smallest=1)
+        amount_column = each("amounts", column("amount", amounts, rows), read)
     else:
         amount_column = [unsigned("amount", amounts, U64_MAX, 1)] * rows
     heads: dict[tuple[int, int, int], bytes] = {}

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from timerd_shm.errors import TimerdUnavailableError
 from timerd_shm.limits import CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths, daemon_running, find_instance, make_instance
 
-from .arguments import name_of, no_group, orphans_of
+from .arguments import label_of, no_group, orphans_of, patience_s
 from .threaded import Client
 
 AUTOSTART_TIMEOUT_S = 15.0  # until a daemon that was started here serves; on top of connect's own timeout
@@ -31,16 +34,15 @@ def connect(
     """A client of the instance (default: $TIMERD_INSTANCE, else "default"), ready for use.
 
     `orphans` says what becomes of its operations when this process dies: "cancel" or "keep". `autostart` starts the
-    instance's daemon if none runs; it ends 10 s after its last client. `name` is a label for `timerctl clients`.
-    Raises TimerdUnavailableError within `timeout` seconds, InvalidNameError, NotSupportedError (`group`).
+    instance's daemon if none runs; it ends 10 s after its last client. `name` is a label for `timerctl clients`:
+    printable text of at most 32 bytes. Raises TimerdUnavailableError within `timeout` seconds, InvalidNameError,
+    TimeoutOutOfRangeError, NotSupportedError (`group`).
     """
     no_group(group)
-    policy = orphans_of(orphans)
-    if name:
-        name_of("client", name)
-    client = Client(locate(instance, autostart), name=name, orphans=policy)
+    policy, label, patience = orphans_of(orphans), label_of(name), patience_s(timeout)
+    client = Client(locate(instance, autostart), name=label, orphans=policy)
     try:
-        client.wait_ready(timeout)
+        client.wait_ready(patience)
     except BaseException:
         client._threaded.stop()
         raise
@@ -49,7 +51,12 @@ def connect(
 
 def locate(instance: str | None, autostart: bool) -> InstancePaths:
     """Where the instance is, after starting it if that is wanted and needed."""
-    return start_daemon(instance) if autostart else find_instance(instance)
+    if autostart:
+        return start_daemon(instance)
+    try:
+        return find_instance(instance)
+    except TimerdUnavailableError as error:
+        raise TimerdUnavailableError(f"{error}, or connect(autostart=True)") from None
 
 
 def start_daemon(instance: str | None = None) -> InstancePaths:
@@ -64,9 +71,7 @@ def start_daemon(instance: str | None = None) -> InstancePaths:
     except TimerdUnavailableError:
         pass
     paths = make_instance(instance)
-    descriptor = os.open(paths.directory / f"{paths.instance}.autostart", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with _alone(paths.directory / f"{paths.instance}.autostart"):
         if daemon_running(paths) and paths.arena.exists():
             return paths
         daemon = subprocess.Popen(
@@ -94,8 +99,31 @@ def start_daemon(instance: str | None = None) -> InstancePaths:
             time.sleep(AUTOSTART_POLL_S)
         _children.append(daemon)
         return paths
-    finally:
-        os.close(descriptor)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock file at `path`, which is there only meanwhile.
+
+    Who has waited may have got the lock of a file that its last holder removed, and then tries again: so two never hold
+    it. (The daemon's own NAME.lock stays for ever, because others look at it without such care.)
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                mine = os.path.samestat(os.stat(path), os.fstat(descriptor))
+            except FileNotFoundError:
+                mine = False
+            if mine:
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+        finally:
+            os.close(descriptor)
 
 
 _children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns about those that are forgotten alive

@@ -1,6 +1,11 @@
-"""The errors of a client: those of `timerd_shm.errors`, and what `Outcome.unwrap()` raises."""
+"""The errors of a client: those of `timerd_shm.errors`, and what `Outcome.unwrap()` raises.
+
+`__all__` is what users are given, by `timerd_client` and by `timerd_client.aio`.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from timerd_shm.errors import (
     ArenaFullError,
@@ -15,7 +20,6 @@ from timerd_shm.errors import (
     InvalidValueError,
     KeyTooLongError,
     LayoutMismatchError,
-    MalformedError,
     MarkTooOldError,
     NotSupportedError,
     OperationExistsError,
@@ -33,7 +37,9 @@ from timerd_shm.errors import (
     error_for,
 )
 from timerd_shm.errors import OperationFailed as _OperationFailed
-from timerd_shm.layout import Outcome
+from timerd_shm.layout import BLOCK_DATA, Outcome
+from timerd_shm.limits import MET_SHIFT
+from timerd_shm.wire import Met
 
 
 class OperationExpired(TimerdError, TimeoutError):
@@ -56,26 +62,96 @@ class OperationFailed(_OperationFailed):
         return OperationFailed, (str(self), self.fail_code, self.value)
 
 
-def refusal(code: int, value: int) -> TimerdError:
+class Subject(NamedTuple):
+    """What a refused command was about, as far as its client knows."""
+
+    id: str | bytes | None = None
+    purgatory: str = ""
+    payload_size: int = 0
+
+
+NOBODY = Subject()
+# What fills up in an arena, and which flag of timerd makes it larger.
+FULL = {
+    Met.OPERATIONS: ("{0} of {0} operations are pending or unacknowledged", "--capacity"),
+    Met.NODES: ("{0} of {0} watch nodes are in use, one for each key of each operation", "--nodes or --capacity"),
+    Met.KEYS: ("{0} of {0} keys are watched or have a watermark", "--keys or --capacity"),
+    Met.BLOCKS: (
+        f"no room in {{0}} blocks of {BLOCK_DATA} bytes for its payload, value or long key",
+        "--blocks or --capacity",
+    ),
+    Met.IDS: ("{0} of {0} ids belong to operations that are pending", "--ids or --capacity"),
+}
+QUOTAS = {
+    Met.OPERATIONS: (
+        "holds {0} operations, pending or unacknowledged, as many as one client may: let some settle, or start the "
+        "daemon with a larger --quota-operations"
+    ),
+    Met.OUTCOMES: (
+        "has {0} unacknowledged outcomes, as many as one client may: it takes them in too slowly; register fewer at "
+        "once, or start the daemon with a larger --quota-outcomes"
+    ),
+    Met.WATERMARKS: (
+        "has set {0} watermarks, as many as one client may: forget() some, or start the daemon with a larger "
+        "--quota-watermarks"
+    ),
+}
+
+
+def refusal(code: int, value: int, about: Subject = NOBODY) -> TimerdError:
     """The error of a command that the daemon refused; `value` is what it met (wire.WireAnswer), or 0."""
-    named = error_for(code, "")
-    sentence = " ".join((type(named).__doc__ or "").split()) if type(named) is not TimerdError else f"error code {code}"
-    return error_for(code, sentence + _met(code, value))
-
-
-def _met(code: int, value: int) -> str:
-    """What the value of a refusal says."""
+    met, limit = value >> MET_SHIFT, value & ((1 << MET_SHIFT) - 1)
+    message = ""
     match code:
-        case ErrorCode.ARENA_FULL:
-            return f" ({value} of {value} records are in use)"
-        case ErrorCode.OPERATION_EXISTS:
+        case ErrorCode.ARENA_FULL if met in FULL:
+            what, flag = FULL[Met(met)]
+            message = f"the arena is full: {what.format(limit)}; retry later, or start the daemon with a larger {flag}"
+        case ErrorCode.QUOTA_EXCEEDED if met == Met.BYTES:
+            message = _beyond_bytes(limit, about.payload_size)
+        case ErrorCode.QUOTA_EXCEEDED if met in QUOTAS:
+            message = f"this client {QUOTAS[Met(met)].format(limit)}"
+        case ErrorCode.OPERATION_EXISTS if about.id is not None:
             settled = {int(outcome): outcome.name.lower() for outcome in Outcome}.get(value, f"outcome {value}")
-            return f" (it has settled: {settled})" if value else " (it is pending)"
+            message = (
+                f"id {about.id!r} exists in purgatory {about.purgatory!r} "
+                f'({f"it has settled: {settled}" if value else "it is pending"}); if_exists="replace" takes it over'
+            )
+        case ErrorCode.UNKNOWN_OPERATION if about.id is not None:
+            message = (
+                f"no operation of id {about.id!r} is pending in purgatory {about.purgatory!r}: it has settled, "
+                "or was never registered there"
+            )
+    return error_for(code, message or _sentence(code) + _met(code, limit))
+
+
+def _beyond_bytes(limit: int, size: int) -> str:
+    """The message of a client that holds as many bytes as it may."""
+    if size > limit:
+        return (
+            f"a payload of {size} bytes, and one client may hold {limit} bytes in all: pass a reference instead, or "
+            "start the daemon with a larger --quota-bytes"
+        )
+    what = f"a payload of {size} bytes is too much now" if size else "its payload is too much now"
+    return (
+        f"{what}: the payloads and values of one client may have {limit} bytes in all; let operations settle, or "
+        "start the daemon with a larger --quota-bytes"
+    )
+
+
+def _sentence(code: int) -> str:
+    """What the error's own documentation says."""
+    named = type(error_for(code, ""))
+    return f"error code {code}" if named is TimerdError else " ".join((named.__doc__ or "").split())
+
+
+def _met(code: int, limit: int) -> str:
+    """What else the value of a refusal says."""
+    match code:
         case ErrorCode.NOT_SUPPORTED:
-            return f" (command {value})"
-        case ErrorCode.MARK_TOO_OLD | ErrorCode.TOO_OLD_TO_TELL:
-            return ""  # a sequence, a time: nothing that people know
-    return f" (the limit is {value})" if value else ""
+            return f" (command {limit})"
+        case ErrorCode.MARK_TOO_OLD | ErrorCode.TOO_OLD_TO_TELL | ErrorCode.OPERATION_EXISTS:
+            return ""  # a sequence, a time, a state: nothing that is a limit
+    return f" (the limit is {limit})" if limit else ""
 
 
 __all__ = [
@@ -91,7 +167,6 @@ __all__ = [
     "InvalidValueError",
     "KeyTooLongError",
     "LayoutMismatchError",
-    "MalformedError",
     "MarkTooOldError",
     "NotSupportedError",
     "OperationCancelled",
@@ -109,6 +184,4 @@ __all__ = [
     "TooOldToTellError",
     "UnknownOperationError",
     "UnsupportedVersionError",
-    "error_for",
-    "refusal",
 ]

@@ -10,8 +10,9 @@ from timerd_shm.errors import InvalidValueError, TimerdError
 from timerd_shm.limits import CLOSE_TIMEOUT_S
 from timerd_shm.wire import CommandFlag, CommandKind
 
-from .arguments import Key, Timeout, orphans_of, timeout_ns
+from .arguments import Key, Timeout, orphans_of, shown, timeout_ns
 from .commands import operation_command
+from .errors import Subject
 from .link import Link
 from .outcome import Outcome, State
 from .promise import Promise, Reply
@@ -20,12 +21,13 @@ from .promise import Promise, Reply
 class Operation(Promise):
     """Future-like: `done()`, `result()`, `add_done_callback()`, `await`. Made by `register()`."""
 
-    __slots__ = ("_names", "_reply", "command", "payload")
+    __slots__ = ("_id", "_names", "_reply", "command", "payload")
     _reply: Reply | None
+    _id: tuple[Key, str] | None  # its id and purgatory
 
     def __init__(self, link: Link, command: int, names: Key | tuple[Key, ...], payload: bytes) -> None:
         self._link = link
-        self._settlement = self._callbacks = self._reply = None
+        self._settlement = self._callbacks = self._reply = self._id = None
         self._names = names
         self.command = command  # its number between client and daemon; 0 = it was never sent
         self.payload = payload
@@ -34,6 +36,10 @@ class Operation(Promise):
     def keys(self) -> tuple[Key, ...]:
         """The watch keys, as they were given."""
         return self._names if isinstance(self._names, tuple) else (self._names,)
+
+    def subject(self, command: int) -> Subject:
+        id, purgatory = self._id or (None, "")
+        return Subject(id, purgatory, len(self.payload))
 
     def outcome(self) -> Outcome | None:
         """The outcome if it has settled, else None."""
@@ -45,7 +51,7 @@ class Operation(Promise):
 
     def __repr__(self) -> str:
         outcome = self.outcome()
-        return f"<{type(self).__name__} {self._names!r:.80} {'PENDING' if outcome is None else outcome.state.name}>"
+        return f"<{type(self).__name__} {shown(self._names)} {'PENDING' if outcome is None else outcome.state.name}>"
 
     # commands about it, shared by both faces
 

@@ -6,13 +6,14 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
+from timerd_shm.errors import error_for
 from timerd_shm.fields import offset_of, struct_of
 from timerd_shm.layout import Outcome as Settled
 from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.wire import OutcomeFlag, OutcomeRecord
 
-from .arguments import Key
-from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError, error_for, refusal
+from .arguments import Key, shown
+from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError, refusal
 from .mark import Mark
 from .promise import RawSettlement
 
@@ -25,6 +26,9 @@ class State(Enum):
     CANCELLED = Settled.CANCELLED
     FAILED = Settled.FAILED
     UNAVAILABLE = Settled.UNAVAILABLE
+
+    def __repr__(self) -> str:
+        return f"State.{self.name}"
 
 
 _STATE_AT = offset_of(OutcomeRecord, "state")
@@ -159,4 +163,4 @@ class Outcome:
 
     def __repr__(self) -> str:
         error = f" error={self.error}" if self.error is not None else ""
-        return f"<Outcome {self.state.name} key={self.key!r} value={self.value!r:.60}{error}>"
+        return f"<Outcome {self.state.name} key={self.key!r} value={shown(self.value)}{error}>"

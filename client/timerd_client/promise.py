@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from timerd_shm.errors import ClosedError, TimerdError
 
+from .errors import NOBODY, Subject
+
 if TYPE_CHECKING:
     from .link import Link
 
@@ -43,6 +45,10 @@ class Promise:
         self._link = link
         self._settlement: Any = None
         self._callbacks: list[Callable[[Any], object]] | None = None
+
+    def subject(self, command: int) -> Subject:
+        """What that command was about, for the message of a refusal."""
+        return NOBODY
 
     def settle(self, command: int, settlement: RawSettlement) -> bool:
         """Called by the protocol, under the lock; whether somebody is to be told (`tell`)."""
@@ -133,12 +139,16 @@ class Promise:
 class Reply(Promise):
     """What the daemon says to a command that wants an answer, or to a query."""
 
-    __slots__ = ("_error", "_value")
+    __slots__ = ("_error", "_subject", "_value")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, subject: Subject = NOBODY) -> None:
         super().__init__(link)
+        self._subject = subject
         self._value: Any = None
         self._error: TimerdError | None = None
+
+    def subject(self, command: int) -> Subject:
+        return self._subject
 
     def answer(self, value: Any, error: TimerdError | None = None) -> bool:
         """Called by the protocol, under the lock; whether somebody is to be told."""

@@ -54,7 +54,7 @@ from timerd_shm.wire import (
 )
 
 from .commands import NOTHING, with_time_left
-from .errors import refusal
+from .errors import NOBODY, Subject, refusal
 from .promise import RawSettlement, Reply, local
 
 DEFAULT_PURGATORY: Final = "default"
@@ -109,6 +109,9 @@ class Identity(NamedTuple):
 
 class Waiter(Interface):
     """Whom an outcome is for."""
+
+    def subject(self, command: int) -> Subject:
+        """What that command was about."""
 
     def settle(self, command: int, settlement: RawSettlement) -> bool:
         """Take it; whether `tell` is to be called when the lock is free."""
@@ -505,7 +508,11 @@ class Protocol:
             if command <= self.received_answer:
                 continue
             self.received_answer = command
-            self._answered(command, value, refusal(code, value) if code else None)
+            self._answered(command, value, refusal(code, value, self._subject(command)) if code else None)
+
+    def _subject(self, command: int) -> Subject:
+        promise = self.waiting.get(command, self.replies.get(command))
+        return NOBODY if promise is None else promise.subject(command)
 
     def _answered(self, command: int, value: int, error: TimerdError | None) -> None:
         reply = self.replies.pop(command, None)

@@ -63,11 +63,11 @@ class Purgatory(Surface[ThreadedOperation]):
 
     def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
-        return bool(self._answer(self._ask(self._reschedule_id_command(id, timeout)), wait))
+        return bool(self._answer(self._ask(self._reschedule_id_command(id, timeout), id), wait))
 
     def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Cancel the operation of that id, from any process; raises UnknownOperationError."""
-        return bool(self._answer(self._ask(self._cancel_id_command(id)), wait))
+        return bool(self._answer(self._ask(self._cancel_id_command(id), id), wait))
 
     def register_many(
         self,

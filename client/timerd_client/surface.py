@@ -23,6 +23,7 @@ from .arguments import (
     Keys,
     Payload,
     Timeout,
+    each,
     id_hash,
     key_bytes,
     mark_of,
@@ -35,6 +36,7 @@ from .arguments import (
 )
 from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, operation_command, pack_key, pack_register
 from .conditions import ANY, When
+from .errors import Subject
 from .link import Link
 from .mark import Mark
 from .operation import Operation
@@ -58,6 +60,9 @@ class Surface(Generic[OperationT]):
         self._protocol = link.protocol
         self._indices = link.protocol.purgatories
         self._operation = operation
+
+    def __repr__(self) -> str:
+        return f"<Purgatory {self.name!r} of {self._link.paths.instance!r}>"
 
     def register(
         self,
@@ -173,8 +178,10 @@ class Surface(Generic[OperationT]):
             protocol.waiting[number] = operation
             if reply is not None:
                 operation._reply = protocol.replies[number] = reply
-            if hashed is not None and (not held or if_exists == "replace"):  # else it will be refused
-                link.ids[self.name, hashed] = operation
+            if hashed is not None:
+                operation._id = (id, self.name)  # type: ignore[assignment]
+                if not held or if_exists == "replace":  # else it will be refused
+                    link.ids[self.name, hashed] = operation
             if link.idle:
                 link.wake()
         if reply is not None:
@@ -265,10 +272,10 @@ class Surface(Generic[OperationT]):
         fixed: bytes = pack_key(kind, index, flags, len(encoded), length, amount, len(body), limit)
         return fixed + encoded + body
 
-    def _ask(self, command: bytes) -> Reply:
-        """Issue a command that wants an answer."""
+    def _ask(self, command: bytes, id: Key | None = None) -> Reply:
+        """Issue a command that wants an answer; `id` is what it names, if it does."""
         link = self._link
-        reply = Reply(link)
+        reply = Reply(link, Subject(id, self.name))
         with link.lock:
             link.protocol.replies[link.issue_locked(command)] = reply
         return reply
@@ -300,7 +307,7 @@ def plain_keys(keys: Sequence[Key]) -> list[bytes]:
         encoded = [key.encode() if key.__class__ is str else key for key in keys]
         sizes = set(map(len, encoded))
     except (AttributeError, TypeError, UnicodeEncodeError):
-        return [key_bytes(key) for key in keys]
+        return each("keys", keys, key_bytes)
     if (sizes and (min(sizes) == 0 or max(sizes) > KEY_SIZE_MAX)) or not all(key.__class__ is bytes for key in encoded):
-        return [key_bytes(key) for key in keys]
+        return each("keys", keys, key_bytes)
     return encoded  # type: ignore[return-value]

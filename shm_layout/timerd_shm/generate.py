@@ -34,6 +34,7 @@ ENUMS: tuple[type[IntEnum], ...] = (
     wire.UpKind,
     wire.DownKind,
     wire.CommandKind,
+    wire.Met,
 )
 FLAGS = (
     layout.OpFlag,

@@ -52,3 +52,4 @@ GAP_NS = 1_000_000_000
 ANNOUNCE_FIRST_NS = 50_000_000
 ANNOUNCE_LAST_NS = 1_000_000_000
 IPC_PATH_MAX = 107
+MET_SHIFT = 56  # of wire.Met in the value of an answer; no limit reaches up to it

@@ -31,6 +31,7 @@ LAYOUT_VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
 INCARNATION_WORD = offset_of(ArenaHeader, "incarnation") // 8
 NEWEST_WORD = offset_of(ArenaHeader, "newest") // 8
 TURN_WORD = offset_of(ArenaHeader, "turn") // 8
+RETRY = ": retry shortly"  # ends the message of what may be ready soon
 BETWEEN_TURNS_S = 0.05  # how long a reader waits for a moment between two turns
 
 Record = TypeVar("Record", bound=NamedTuple)
@@ -151,9 +152,7 @@ class ArenaReader:
         try:
             size = os.fstat(descriptor).st_size
             if size < layout.HEADER_SIZE:
-                raise ArenaNotReadyError(
-                    f"the arena has {size} bytes, and its header {layout.HEADER_SIZE}: retry shortly"
-                )
+                raise ArenaNotReadyError(f"the arena has {size} bytes, and its header {layout.HEADER_SIZE}{RETRY}")
             mapping = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         finally:
             os.close(descriptor)
@@ -266,12 +265,10 @@ class ArenaReader:
 def check_header(memory: memoryview) -> None:
     """Whether this program can read the arena in `memory`. Raises what ArenaReader says."""
     if len(memory) < layout.HEADER_SIZE:
-        raise ArenaNotReadyError(
-            f"the arena has {len(memory)} bytes, and its header {layout.HEADER_SIZE}: retry shortly"
-        )
+        raise ArenaNotReadyError(f"the arena has {len(memory)} bytes, and its header {layout.HEADER_SIZE}{RETRY}")
     header = unpack(ArenaHeader, memory)
     if header.layout_version == 0 and header.magic in (layout.MAGIC, bytes(len(layout.MAGIC))):
-        raise ArenaNotReadyError("the arena is still being made (its layout version is 0): retry shortly")
+        raise ArenaNotReadyError(f"the arena is still being made (its layout version is 0){RETRY}")
     for what, arena, ours in (
         ("magic", header.magic, layout.MAGIC),
         ("layout version", header.layout_version, layout.LAYOUT_VERSION),

@@ -55,6 +55,7 @@ cdef extern from "timerd_layout.h" nogil:
         ANNOUNCE_FIRST_NS
         ANNOUNCE_LAST_NS
         IPC_PATH_MAX
+        MET_SHIFT
         PROTOCOL_VERSION
         TOPIC_OFFSET
         OP_STATE_FREE
@@ -179,6 +180,16 @@ cdef extern from "timerd_layout.h" nogil:
         COMMAND_KIND_SET_ORPHANS
         COMMAND_KIND_GROUP_ACK
         COMMAND_KIND_COUNT
+        MET_NOTHING
+        MET_OPERATIONS
+        MET_OUTCOMES
+        MET_BYTES
+        MET_WATERMARKS
+        MET_NODES
+        MET_KEYS
+        MET_BLOCKS
+        MET_IDS
+        MET_COUNT
         OP_FLAG_HANDED_OVER
         OP_FLAG_KEYS_KEPT
         OP_FLAG_REDELIVERED

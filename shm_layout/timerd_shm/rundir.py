@@ -32,6 +32,7 @@ from .limits import IPC_PATH_MAX, NAME_PATTERN
 RUNTIME_DIR_VARIABLE = "TIMERD_RUNTIME_DIR"
 INSTANCE_VARIABLE = "TIMERD_INSTANCE"
 INSTANCE_DEFAULT = "default"
+OTHER_DIRECTORY = f"choose one ({RUNTIME_DIR_VARIABLE}, or --runtime-dir of timerd)"
 SYSTEM_DIRECTORY = Path("/run/timerd")
 SHM_DIRECTORY = Path("/dev/shm")
 
@@ -134,21 +135,27 @@ def find_instance(instance: str | None = None) -> InstancePaths:
         if _is_ours(directory) and os.access(paths.arena, os.F_OK):
             return paths
     raise TimerdUnavailableError(
-        f"no timerd instance {name!r} in {', '.join(map(str, looked))}: "
-        f"start it (`timerd --instance {name}`), or connect(autostart=True)"
+        f"no timerd instance {name!r} in {', '.join(map(str, looked))}: start it (`timerd --instance {name}`)"
     )
 
 
-def make_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
+def make_instance(
+    instance: str | None = None, directory: str | None = None, *, look_only: bool = False
+) -> InstancePaths:
     """The instance's files in the first directory that this process may write; it is made 0700 where it does not exist.
 
-    `directory`, when given, is the only one, as $TIMERD_RUNTIME_DIR is. Raises ResourceLimitError, which says what was
-    tried, and InvalidNameError.
+    `directory`, when given, is the only one, as $TIMERD_RUNTIME_DIR is. With `look_only` nothing is made. Raises
+    ResourceLimitError, which says what was tried, and InvalidNameError.
     """
     name = instance_name(instance)
     refusals: list[str] = []
     for candidate in (Path(os.path.abspath(directory)),) if directory else runtime_directories():
         try:
+            if look_only and not candidate.exists():
+                if not os.access(candidate.parent, os.W_OK | os.X_OK):
+                    refusals.append(f"{candidate}: does not exist, and cannot be made")
+                    continue
+                return InstancePaths(candidate, name)
             candidate.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             refusals.append(f"{candidate}: {error.strerror}")
@@ -159,9 +166,7 @@ def make_instance(instance: str | None = None, directory: str | None = None) -> 
             refusals.append(f"{candidate}: not writable")
         else:
             return InstancePaths(candidate, name)
-    raise ResourceLimitError(
-        f"no runtime directory ({'; '.join(refusals)}): set {RUNTIME_DIR_VARIABLE} to a writable one"
-    )
+    raise ResourceLimitError(f"no runtime directory ({'; '.join(refusals)}): {OTHER_DIRECTORY} that may be written")
 
 
 def read_place(paths: InstancePaths) -> ArenaPlace:
@@ -258,8 +263,7 @@ def _endpoint(path: Path) -> str:
     size = len(os.fsencode(path))
     if size > IPC_PATH_MAX:
         raise ResourceLimitError(
-            f"{path} has {size} bytes, and a socket's path at most {IPC_PATH_MAX}: "
-            f"set {RUNTIME_DIR_VARIABLE} to a shorter one"
+            f"{path} has {size} bytes, and a socket's path at most {IPC_PATH_MAX}: {OTHER_DIRECTORY} that is shorter"
         )
     return f"ipc://{path}"
 

@@ -63,6 +63,7 @@
 #define ANNOUNCE_FIRST_NS 50000000
 #define ANNOUNCE_LAST_NS 1000000000
 #define IPC_PATH_MAX 107
+#define MET_SHIFT 56
 #define PROTOCOL_VERSION 1
 #define TOPIC_OFFSET 0
 #define OP_STATE_FREE 0
@@ -187,6 +188,16 @@
 #define COMMAND_KIND_SET_ORPHANS 11
 #define COMMAND_KIND_GROUP_ACK 12
 #define COMMAND_KIND_COUNT 12
+#define MET_NOTHING 0
+#define MET_OPERATIONS 1
+#define MET_OUTCOMES 2
+#define MET_BYTES 3
+#define MET_WATERMARKS 4
+#define MET_NODES 5
+#define MET_KEYS 6
+#define MET_BLOCKS 7
+#define MET_IDS 8
+#define MET_COUNT 9
 #define OP_FLAG_HANDED_OVER 1
 #define OP_FLAG_KEYS_KEPT 2
 #define OP_FLAG_REDELIVERED 4
@@ -1026,7 +1037,7 @@ _Static_assert(offsetof(OutcomeRecord, deliveries) == 95, "OutcomeRecord.deliver
 /* A refusal, or the answer to a command that wanted one. */
 typedef struct WireAnswer {
     uint64_t command; /* the command it answers */
-    uint64_t value; /* count, or what was met: a limit; for OPERATION_EXISTS how it has settled */
+    uint64_t value; /* count, or the limit that was met (Met); for OPERATION_EXISTS how it has settled */
     uint32_t code; /* ErrorCode; 0 = done */
     uint32_t reserved; /* zero */
 } __attribute__((packed)) WireAnswer;

@@ -97,6 +97,20 @@ class OutcomeFlag(IntFlag):
     HAS_VALUE = 16
 
 
+class Met(IntEnum):
+    """What ARENA_FULL or QUOTA_EXCEEDED met: the top byte (MET_SHIFT) of its answer's value; below it is the limit."""
+
+    NOTHING = 0
+    OPERATIONS = 1
+    OUTCOMES = 2
+    BYTES = 3
+    WATERMARKS = 4
+    NODES = 5
+    KEYS = 6
+    BLOCKS = 7
+    IDS = 8
+
+
 class CommandHeader(NamedTuple):
     """Start of every frame up."""
 
@@ -207,7 +221,7 @@ class WireAnswer(NamedTuple):
     """A refusal, or the answer to a command that wanted one."""
 
     command: Annotated[int, U64, "the command it answers"]
-    value: Annotated[int, U64, "count, or what was met: a limit; for OPERATION_EXISTS how it has settled"]
+    value: Annotated[int, U64, "count, or the limit that was met (Met); for OPERATION_EXISTS how it has settled"]
     code: Annotated[int, U32, "ErrorCode; 0 = done"]
     reserved: Annotated[int, U32, "zero"]
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from timerd_shm.errors import TimerdError
+from timerd_shm.version import Version
 
 from . import check, clients, destroy, errors, events, keys, later, ops, register, stats
 from .exits import STATUSES, Exit, exit_of
@@ -44,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    top.add_argument("--version", action=Version, nargs=0, help="print the version, and exit")
     top.add_argument("--instance", metavar="NAME", default=None, help="the instance to look at")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (stats, check, ops, keys, clients, errors, register, events, destroy, later):

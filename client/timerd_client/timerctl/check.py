@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from timerd_shm.check import Findings, examine, finished
-from timerd_shm.reader import ArenaReader
+from timerd_shm.errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
+from timerd_shm.reader import RETRY, ArenaReader
 from timerd_shm.rundir import InstancePaths
 
 from .exits import Exit
 from .instance import connected, is_alive, open_arena, paths_of
+from .listing import declare
 from .text import print_json
 
 EPILOG = """\
@@ -36,17 +38,16 @@ examples:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    command = commands.add_parser(
+    command = declare(
+        commands,
+        common,
         "check",
-        parents=[common],
+        run,
         help="hold an arena's links against its records",
         description="Recompute what in an arena is derived from its records; say what differs.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--file", metavar="PATH", type=Path, help="a copy of an arena, instead of an instance")
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -95,7 +96,12 @@ def tell(part: str) -> None:
 def arena_of(arguments: argparse.Namespace) -> Iterator[tuple[ArenaReader, bool]]:
     """An arena that nobody writes, and whether it is a copy of a live one."""
     if arguments.file is not None:
-        with ArenaReader.from_path(arguments.file) as reader:
+        try:
+            reader = ArenaReader.from_path(arguments.file)
+        except (ArenaNotReadyError, LayoutMismatchError, ArenaTruncatedError) as error:
+            said = str(error).removesuffix(RETRY)
+            raise LayoutMismatchError(f"{arguments.file} is no arena that can be read: {said}") from None
+        with reader:
             yield reader, False
         return
     paths = paths_of(arguments)

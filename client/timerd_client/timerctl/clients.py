@@ -7,11 +7,11 @@ from typing import Any
 
 from timerd_shm.layout import ArenaHeader, ClientRecord, ClientState, Orphans
 
-from .exits import Exit
-from .instance import is_alive, note_if_dead, now_ns, open_arena, paths_of
+from .instance import now_ns, open_arena, paths_of
+from .listing import declare, show
 from .processes import process_of
 from .table import Column, Table
-from .text import label, print_json, size, span
+from .text import label, size, span
 
 EPILOG = """\
 pending: operations that have not settled. unacked: settled ones whose outcome
@@ -26,16 +26,15 @@ examples:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    command = commands.add_parser(
+    declare(
+        commands,
+        common,
         "clients",
-        parents=[common],
+        run,
         help="clients, what they hold, their processes",
         description="The clients of an instance: one a process and connection.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,18 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
         header = reader.header()
-        alive = is_alive(paths, header)
         records = reader.between_turns(lambda: list(reader.clients))
     rows = [row_of(slot, client, header) for slot, client in enumerate(records) if client.state != ClientState.FREE]
-    if arguments.json:
-        print_json(rows)
-        return Exit.OK
-    if note := note_if_dead(paths, alive):
-        print(note)
-    if not rows:
-        print("No clients.")
-        return Exit.OK
-    Table(
+    table = Table(
         Column("slot", right=True),
         Column("pid", right=True),
         Column("name", flexible=True),
@@ -67,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         Column("cpu", right=True, optional=True),
         Column("rss", right=True, optional=True),
         Column("command", flexible=True, optional=True),
-    ).print([cells_of(row) for row in rows])
-    return Exit.OK
+    )
+    return show(arguments, paths, header, rows, table, cells_of, "No clients.")
 
 
 def row_of(slot: int, client: ClientRecord, header: ArenaHeader) -> dict[str, Any]:

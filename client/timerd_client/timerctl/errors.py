@@ -9,22 +9,22 @@ from typing import Any
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import ErrorRecord
 
-from .exits import Exit
-from .instance import NS, is_alive, note_if_dead, open_arena, paths_of
+from .instance import NS, open_arena, paths_of
+from .listing import Row, declare, show
 from .table import Column, Table
-from .text import label, print_json
+from .text import label
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    command = commands.add_parser(
+    declare(
+        commands,
+        common,
         "errors",
-        parents=[common],
+        run,
         help="distinct errors, with how often and when",
-        description="The distinct errors that the daemon has logged in its arena, the newest last. Times are UTC.",
+        description="The distinct errors that the daemon has logged in its arena, the newest\nlast. Times are UTC.",
     )
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,24 +33,20 @@ def run(arguments: argparse.Namespace) -> int:
     with open_arena(paths) as reader:
         # A row is used once it counts something; there is no other count of them that a restart keeps.
         records = sorted((record for record in reader.errors if record.count), key=lambda each: each.last_wall_ns)
-        alive = is_alive(paths, reader.header())
+        header = reader.header()
     rows = [row_of(record) for record in records]
-    if arguments.json:
-        print_json(rows)
-        return Exit.OK
-    if note := note_if_dead(paths, alive):
-        print(note)
-    if not rows:
-        print("No errors.")
-        return Exit.OK
-    Table(
+    table = Table(
         Column("count", right=True),
         Column("first", optional=True),
         Column("last"),
         Column("error"),
         Column("message", flexible=True),
-    ).print([(row["count"], row["first"], row["last"], row["error"], row["message"]) for row in rows])
-    return Exit.OK
+    )
+    return show(arguments, paths, header, rows, table, cells_of, "No errors.")
+
+
+def cells_of(row: Row) -> tuple[object, ...]:
+    return row["count"], row["first"], row["last"], row["error"], row["message"]
 
 
 def row_of(record: ErrorRecord) -> dict[str, Any]:

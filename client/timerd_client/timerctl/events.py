@@ -7,7 +7,7 @@ from typing import Any
 
 from .exits import Exit
 from .instance import connected
-from .text import key_of, positive
+from .text import U32_MAX, U64_MAX, key_of, whole
 
 FIRE_EPILOG = """\
 Without --wait it returns when the daemon has applied it. With --wait it prints
@@ -36,17 +36,21 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         epilog=FIRE_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    fire.add_argument("--amount", metavar="N", type=number, default=1, help="counts under `total` (default 1)")
-    fire.add_argument("--limit", metavar="N", type=positive, help="complete at most so many operations")
+    fire.add_argument(
+        "--amount", metavar="N", type=whole(1, U64_MAX), default=1, help="counts under `total` (default 1)"
+    )
+    fire.add_argument("--limit", metavar="N", type=whole(1, U32_MAX), help="complete at most so many operations")
     fire.add_argument("--wait", action="store_true", help="print how many it completed")
     fire.set_defaults(run=run_fire)
 
     advance = commands.add_parser("advance", parents=[key], help="raise a key's watermark")
-    advance.add_argument("offset", metavar="OFFSET", type=number)
+    advance.add_argument("offset", metavar="OFFSET", type=whole(0, U64_MAX))
     advance.set_defaults(run=run_advance)
 
     fail = commands.add_parser("fail", parents=[key, value], help="settle a key as failed")
-    fail.add_argument("--code", metavar="N", type=number, default=0, help="goes to whom it fails (default 0)")
+    fail.add_argument(
+        "--code", metavar="N", type=whole(0, U32_MAX), default=0, help="goes to whom it fails (default 0)"
+    )
     fail.set_defaults(run=run_fail)
 
     cancel = commands.add_parser("cancel-for-key", parents=[key], help="cancel every operation that watches a key")
@@ -54,13 +58,6 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
     forget = commands.add_parser("forget", parents=[key], help="forget a key's watermark")
     forget.set_defaults(run=run_forget)
-
-
-def number(text: str) -> int:
-    """Type of an argument: a whole number from 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
-    return int(text)
 
 
 def run_fire(arguments: argparse.Namespace) -> int:

@@ -69,5 +69,10 @@ def connected(arguments: argparse.Namespace) -> Iterator[Client]:
         raise NoDaemonError(
             f"the daemon of instance {paths.instance!r} is not running: start it (`timerd --instance {paths.instance}`)"
         )
-    with connect(paths.instance, name="timerctl") as client:
-        yield client
+    try:
+        with connect(paths.instance, name="timerctl") as client:
+            yield client
+    except TimerdUnavailableError:
+        raise NoDaemonError(
+            f"the daemon of instance {paths.instance!r} does not answer: it is stopped, overloaded or has just ended"
+        ) from None

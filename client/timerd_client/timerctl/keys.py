@@ -11,12 +11,11 @@ from typing import Any
 from timerd_shm.layout import KeyFlag, KeyKind
 from timerd_shm.reader import ArenaReader, DamageError
 
-from .exits import Exit
-from .instance import is_alive, note_if_dead, open_arena, paths_of
+from .instance import open_arena, paths_of
+from .listing import Row, add_limit, declare, show
 from .table import Column, Table
-from .text import plain, positive, print_json
+from .text import plain
 
-LIMIT_DEFAULT = 50
 ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "watchers": lambda row: (-row["watchers"], row["purgatory"], row["key"]),
     "key": lambda row: (row["purgatory"], row["key"]),
@@ -36,29 +35,26 @@ examples:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    command = commands.add_parser(
+    command = declare(
+        commands,
+        common,
         "keys",
-        parents=[common],
+        run,
         help="watch keys, their watchers and watermarks",
         description="The watch keys of an instance.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--purgatory", metavar="NAME", help="only of this purgatory")
     command.add_argument("--match", metavar="PATTERN", help="only keys that match (*, ?, [...])")
     command.add_argument("--sort", choices=ORDERS, default="watchers", help="default: watchers, the most first")
-    command.add_argument(
-        "--limit", metavar="N", type=positive, default=LIMIT_DEFAULT, help=f"at most so many (default {LIMIT_DEFAULT})"
-    )
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=run)
+    add_limit(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print them."""
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
-        alive = is_alive(paths, reader.header())
+        header = reader.header()
         found = [
             row
             for row in rows_of(reader)
@@ -66,37 +62,22 @@ def run(arguments: argparse.Namespace) -> int:
             and (arguments.match is None or fnmatchcase(row["key"], arguments.match))
         ]
     rows = sorted(found, key=ORDERS[arguments.sort])[: arguments.limit]
-    if arguments.json:
-        print_json(rows)
-        return Exit.OK
-    if note := note_if_dead(paths, alive):
-        print(note)
-    if not rows:
-        print("No keys.")
-        return Exit.OK
-    Table(
+    table = Table(
         Column("watchers", right=True),
         Column("events", right=True, optional=True),
         Column("advance", right=True, optional=True),
         Column("watermark", right=True),
         Column("key", flexible=True),
         Column("purgatory", flexible=True),
-    ).print(
-        [
-            (
-                row["watchers"],
-                row["event_watchers"],
-                row["watermark_watchers"],
-                "-" if row["watermark"] is None else row["watermark"],
-                row["key"],
-                row["purgatory"],
-            )
-            for row in rows
-        ]
     )
-    if len(found) > len(rows):
-        print(f"{len(found) - len(rows)} more: raise --limit ({arguments.limit}).")
-    return Exit.OK
+    more = f"{len(found) - len(rows)} more: raise --limit ({arguments.limit})." if len(found) > len(rows) else ""
+    return show(arguments, paths, header, rows, table, cells_of, "No keys.", more)
+
+
+def cells_of(row: Row) -> tuple[object, ...]:
+    watermark = "-" if row["watermark"] is None else row["watermark"]
+    watchers = row["watchers"], row["event_watchers"], row["watermark_watchers"]
+    return *watchers, watermark, row["key"], row["purgatory"]
 
 
 def rows_of(reader: ArenaReader) -> Iterator[dict[str, Any]]:

@@ -23,13 +23,12 @@ from timerd_shm.layout import (
 from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.reader import ArenaReader, DamageError
 
-from .exits import Exit, UsageError
-from .instance import is_alive, note_if_dead, now_ns, open_arena, paths_of
+from .exits import UsageError
+from .instance import now_ns, open_arena, paths_of
+from .listing import Row, add_limit, declare, show
 from .table import Column, Table
-from .text import due_in, duration_ns, key_of, plain, positive, print_json
+from .text import due_in, duration_ns, key_of, plain
 
-LIMIT_DEFAULT = 50
-LIMIT_MAX = 100_000
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\
 An operation that has settled is kept until its owner has acknowledged its
@@ -49,13 +48,14 @@ Levels are 0 to {LEVELS - 1}, buckets 0 to {BUCKETS - 1}.
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    command = commands.add_parser(
+    command = declare(
+        commands,
+        common,
         "ops",
-        parents=[common],
+        run,
         help="operations, and the wheel's buckets",
         description="The operations of an instance, in order of their records.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--state", choices=STATES, default="pending", help="default: pending")
     command.add_argument("--purgatory", metavar="NAME", help="only of this purgatory")
@@ -67,31 +67,20 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--bucket", metavar="LEVEL:INDEX", nargs="?", const="", help="a bucket of the wheel; or list them"
     )
-    command.add_argument(
-        "--limit", metavar="N", type=positive, default=LIMIT_DEFAULT, help=f"at most so many (default {LIMIT_DEFAULT})"
-    )
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=run)
+    add_limit(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print operations or buckets."""
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
-        alive = is_alive(paths, reader.header())
-        if arguments.bucket == "":
-            rows, table = buckets(reader, arguments.limit), print_buckets
-        else:
-            rows, table = operations(reader, arguments), print_operations
-    if arguments.json:
-        print_json(rows[: arguments.limit])
-        return Exit.OK
-    if note := note_if_dead(paths, alive):
-        print(note)
-    table(rows[: arguments.limit])
-    if len(rows) > arguments.limit:
-        print(f"There are more: raise --limit ({arguments.limit}).")
-    return Exit.OK
+        header = reader.header()
+        found = buckets(reader, arguments.limit) if arguments.bucket == "" else operations(reader, arguments)
+    rows = found[: arguments.limit]
+    more = f"There are more: raise --limit ({arguments.limit})." if len(found) > len(rows) else ""
+    if arguments.bucket == "":
+        return show(arguments, paths, header, rows, BUCKETS_TABLE, cells_of_bucket, "The wheel is empty.", more)
+    return show(arguments, paths, header, rows, OPERATIONS_TABLE, cells_of, "No operations.", more)
 
 
 # operations ----------------------------------------------------------------------------------------------------------
@@ -100,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 def operations(reader: ArenaReader, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """One more row than the limit, if there are more."""
     now = now_ns(reader.header())
-    return list(islice(chosen(reader, arguments, now), min(arguments.limit, LIMIT_MAX) + 1))
+    return list(islice(chosen(reader, arguments, now), arguments.limit + 1))
 
 
 def chosen(reader: ArenaReader, arguments: argparse.Namespace, now: int) -> Iterator[dict[str, Any]]:
@@ -181,35 +170,30 @@ def condition_of(op: OpRecord) -> str:
     return "any" if op.needed == 1 else f"at-least:{op.needed}"
 
 
-def print_operations(rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        print("No operations.")
-        return
-    Table(
-        Column("op", right=True),
-        Column("state"),
-        Column("client", right=True),
-        Column("due in", right=True),
-        Column("condition", flexible=True),
-        Column("keys", flexible=True),
-        Column("purgatory", flexible=True, optional=True),
-        Column("bucket", right=True, optional=True),
-        Column("command", right=True, optional=True),
-    ).print(
-        [
-            (
-                f"{row['op'] & 0xFFFF_FFFF}.{row['op'] >> 32}",
-                row["state"],
-                row["client"],
-                row["due"] if row["state"] == "pending" else "-",
-                row["condition"],
-                " ".join(written(each) for each in row["keys"]) or "-",
-                row["purgatory"],
-                row["bucket"] or "-",
-                row["command"],
-            )
-            for row in rows
-        ]
+OPERATIONS_TABLE = Table(
+    Column("op", right=True),
+    Column("state"),
+    Column("client", right=True),
+    Column("due in", right=True),
+    Column("condition", flexible=True),
+    Column("keys", flexible=True),
+    Column("purgatory", flexible=True, optional=True),
+    Column("bucket", right=True, optional=True),
+    Column("command", right=True, optional=True),
+)
+
+
+def cells_of(row: Row) -> tuple[object, ...]:
+    return (
+        f"{row['op'] & 0xFFFF_FFFF}.{row['op'] >> 32}",
+        row["state"],
+        row["client"],
+        row["due"] if row["state"] == "pending" else "-",
+        row["condition"],
+        " ".join(written(each) for each in row["keys"]) or "-",
+        row["purgatory"],
+        row["bucket"] or "-",
+        row["command"],
     )
 
 
@@ -226,7 +210,7 @@ def buckets(reader: ArenaReader, limit: int) -> list[dict[str, Any]]:
     header = reader.header()
     now, tick_ns = now_ns(header), header.tick_ns
     rows = []
-    for place in islice(walk.occupied_buckets(reader), min(limit, LIMIT_MAX) + 1):
+    for place in islice(walk.occupied_buckets(reader), limit + 1):
         shift = LEVEL_BITS * place.level
         # The first time after the wheel's own at which this bucket's turn comes.
         present = header.wheel_tick >> shift
@@ -243,14 +227,14 @@ def buckets(reader: ArenaReader, limit: int) -> list[dict[str, Any]]:
     return rows
 
 
-def print_buckets(rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        print("The wheel is empty.")
-        return
-    Table(
-        Column("bucket"),
-        Column("operations", right=True),
-        Column("from tick", right=True),
-        Column("ticks", right=True),
-        Column("begins in", right=True),
-    ).print([(row["bucket"], row["count"], row["first_tick"], row["ticks"], row["due"]) for row in rows])
+BUCKETS_TABLE = Table(
+    Column("bucket"),
+    Column("operations", right=True),
+    Column("from tick", right=True),
+    Column("ticks", right=True),
+    Column("begins in", right=True),
+)
+
+
+def cells_of_bucket(row: Row) -> tuple[object, ...]:
+    return row["bucket"], row["count"], row["first_tick"], row["ticks"], row["due"]

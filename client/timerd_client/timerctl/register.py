@@ -9,7 +9,8 @@ from timerd_shm.errors import InvalidConditionError
 
 from .exits import Exit, UsageError
 from .instance import connected
-from .text import duration_ns, key_of, plain, print_json, span
+from .listing import declare
+from .text import U64_MAX, duration_ns, key_of, plain, print_json, span, whole
 
 if TYPE_CHECKING:
     from timerd_client import Outcome
@@ -34,13 +35,14 @@ examples:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    command = commands.add_parser(
+    command = declare(
+        commands,
+        common,
         "register",
-        parents=[common],
+        run,
         help="register an operation and wait for its outcome",
         description="Register an operation, wait for its outcome and print it. Ctrl-C cancels.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("keys", metavar="KEY", nargs="*", type=key_of, help="watch keys")
     command.add_argument(
@@ -57,8 +59,6 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--id", metavar="ID", type=key_of, help="makes the registration idempotent")
     command.add_argument("--if-exists", choices=("error", "keep", "replace"), default="error", help="with --id")
     command.add_argument("--purgatory", metavar="NAME", help="default: the default one")
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -131,9 +131,9 @@ def timeout(text: str) -> int | None:
 def reach(text: str) -> tuple[bytes, int]:
     """Type of --reach: a key and its watermark; the last = divides."""
     key, _, offset = text.rpartition("=")
-    if not key or not offset.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=OFFSET with a whole number")
-    return key_of(key), int(offset)
+    if not key:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not KEY=OFFSET")
+    return key_of(key), whole(0, U64_MAX)(offset)
 
 
 def condition(text: str) -> When:

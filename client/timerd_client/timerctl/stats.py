@@ -25,8 +25,10 @@ from timerd_shm.layout import (
 from timerd_shm.reader import ArenaReader
 from timerd_shm.rundir import InstancePaths
 
-from .exits import Exit, NoInstanceError
+from .exits import Exit, NoInstanceError, UsageError
 from .instance import NS, is_alive, note_if_dead, now_ns, open_arena, paths_of
+from .listing import declare
+from .prometheus import exposition
 from .table import Column, Table, grid
 from .text import duration_ns, label, print_json, size, span
 
@@ -46,6 +48,7 @@ examples:
   timerctl stats                      a table; also when the daemon is dead
   timerctl stats --watch 0.5          again every half a second, until Ctrl-C
   timerctl stats --json | jq .counters.pending
+  timerctl stats --prometheus         for a textfile collector
 """
 
 
@@ -53,6 +56,7 @@ class Look(NamedTuple):
     """What is read in one moment between two turns."""
 
     header: ArenaHeader
+    labels: list[CounterLabel]
     regions: dict[Region, RegionRecord]
     oldest_event_ns: int
     daemon: list[int]
@@ -61,23 +65,26 @@ class Look(NamedTuple):
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    command = commands.add_parser(
+    command = declare(
+        commands,
+        common,
         "stats",
-        parents=[common],
+        run,
         help="capacity, counters and latencies",
         description="Capacity, counters and latencies of an instance, from shared memory.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        json="print one JSON document (with --watch: one a line)",
     )
-    command.add_argument("--json", action="store_true", help="print one JSON document (with --watch: one a line)")
+    command.add_argument("--prometheus", action="store_true", help="print Prometheus' text format, alone")
     command.add_argument(
         "--watch", nargs="?", type=duration_ns, const=NS, metavar="TIME", help="again and again (default: every second)"
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print once, or until Ctrl-C."""
+    if arguments.prometheus and (arguments.json or arguments.watch is not None):
+        raise UsageError("--prometheus is a form of its own, and one look: leave out --json and --watch")
     if arguments.watch is None:
         return show(arguments)
     try:
@@ -98,8 +105,11 @@ def run(arguments: argparse.Namespace) -> int:
 def show(arguments: argparse.Namespace) -> int:
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
-        stats = collect(reader, paths)
-    if arguments.json and arguments.watch is not None:
+        seen = reader.between_turns(lambda: look(reader))
+        stats = collect(seen, paths)
+    if arguments.prometheus:
+        print("\n".join(exposition(stats, {name: histograms for name, (_, histograms) in seen.purgatories.items()})))
+    elif arguments.json and arguments.watch is not None:
         import json
 
         print(json.dumps(stats))
@@ -126,6 +136,7 @@ def look(reader: ArenaReader) -> Look:
             purgatories[reader.purgatory_name(index)] = counters, histograms
     return Look(
         header,
+        [label for label in reader.labels if label.name.rstrip(b"\0")],
         {region: reader.region(region) for region in Region},
         oldest,
         [record.value for record in reader.daemon_counters],
@@ -133,11 +144,9 @@ def look(reader: ArenaReader) -> Look:
     )
 
 
-def collect(reader: ArenaReader, paths: InstancePaths) -> dict[str, Any]:
+def collect(seen: Look, paths: InstancePaths) -> dict[str, Any]:
     """Everything, as `stats --json` prints it. Counts are since the arena was made."""
-    seen = reader.between_turns(lambda: look(reader))
-    labels = [label for label in reader.labels if label.name.rstrip(b"\0")]
-    header = seen.header
+    header, labels = seen.header, seen.labels
     alive = is_alive(paths, header)
     purgatories: dict[str, dict[str, Any]] = {
         name: {"counters": named(labels, OF_PURGATORY, counters), "histograms": summaries([histograms])}

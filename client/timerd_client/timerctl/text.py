@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import unicodedata
+from collections.abc import Callable
 from typing import Any
 
+from timerd_shm import quantity
 from timerd_shm.limits import NO_DEADLINE, TIMEOUT_NS_MAX
 
-UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9}
-DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m|h|d)?")
+U64_MAX = (1 << 64) - 1
+U32_MAX = (1 << 32) - 1
 
 
 def duration_ns(text: str) -> int:
     """Type of an argument: 30, 1.5s, 200ms, 2h (a bare number is seconds), in ns."""
-    found = DURATION.fullmatch(text.strip())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: give a number and one of {', '.join(UNITS_NS)}")
-    result = float(found[1]) * UNITS_NS[found[2] or "s"]
-    if result > TIMEOUT_NS_MAX:  # before it is rounded: it may be infinite
+    try:
+        result = quantity.duration_ns(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a duration: {error}") from None
+    if result > TIMEOUT_NS_MAX:
         raise argparse.ArgumentTypeError(f"{text!r:.40} is longer than ten years")
-    return round(result)
+    return result
 
 
-def positive(text: str) -> int:
-    """Type of an argument: a whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return int(text)
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Type of an argument: a whole number within these limits."""
+
+    def read(text: str) -> int:
+        # Its length first: int() takes no thousands of digits.
+        if not (text.isascii() and text.isdecimal()) or len(text) > len(str(U64_MAX)) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r:.40} is not a whole number from {least} to {most}")
+        return int(text)
+
+    return read
 
 
 def span(ns: int) -> str:

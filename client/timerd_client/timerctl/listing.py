@@ -1,0 +1,75 @@
+"""What the commands that look at an arena have in common: how they are declared, and how their rows are printed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from timerd_shm.layout import ArenaHeader
+from timerd_shm.rundir import InstancePaths
+
+from .exits import Exit
+from .instance import is_alive, note_if_dead
+from .table import Table
+from .text import print_json, whole
+
+LIMIT_DEFAULT = 50
+LIMIT_MAX = 100_000
+Row = dict[str, Any]
+
+
+def declare(
+    commands: Any,
+    common: argparse.ArgumentParser,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    help: str,
+    description: str,
+    epilog: str | None = None,
+    json: str = "print one JSON document",
+) -> argparse.ArgumentParser:
+    """Declare a command that prints what it finds, or with --json one document; its parser."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        parents=[common],
+        help=help,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--json", action="store_true", help=json)
+    command.set_defaults(run=run)
+    return command
+
+
+def add_limit(command: argparse.ArgumentParser) -> None:
+    """Declare --limit."""
+    about = f"at most so many (default {LIMIT_DEFAULT})"
+    command.add_argument("--limit", metavar="N", type=whole(1, LIMIT_MAX), default=LIMIT_DEFAULT, help=about)
+
+
+def show(
+    arguments: argparse.Namespace,
+    paths: InstancePaths,
+    header: ArenaHeader,
+    rows: Sequence[Row],
+    table: Table,
+    cells: Callable[[Row], Sequence[object]],
+    nothing: str,
+    more: str = "",
+) -> int:
+    """Print rows as JSON or as a table; `nothing` where there are none, `more` below them."""
+    if arguments.json:
+        print_json(rows)
+        return Exit.OK
+    if note := note_if_dead(paths, is_alive(paths, header)):
+        print(note)
+    if rows:
+        table.print([cells(row) for row in rows])
+    else:
+        print(nothing)
+    if more:
+        print(more)
+    return Exit.OK

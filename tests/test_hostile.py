@@ -1,0 +1,180 @@
+"""Hostile input: whatever comes from a socket, nobody falls, nobody else is touched, and the sender is told."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import test_protocol
+from corpus import MUTATIONS, UP, Mutation, down
+from fakedaemon import FakeDaemon
+from harness import MS, S, cancel, encode, violations
+from model import Key, Register
+from networks import NOTHING, Peer, World
+from timerd_client.outcome import State
+from timerd_client.protocol import LinkState
+from timerd_shm.errors import ErrorCode
+from timerd_shm.fields import offset_of
+from timerd_shm.layout import Outcome
+from timerd_shm.wire import CommandHeader, CommandKind, DownKind, UpKind
+
+EXAMPLES = settings(max_examples=int(os.environ.get("TIMERD_EXAMPLES", "400")), deadline=None, database=None)
+SECRET = b"nobody else knows this key"
+SECRET_ID = b"nor knows it id!"
+SENDERS = ("itself", "nobody", "someone")  # whose session a hostile frame shows
+
+# Codes that never come from a daemon as the answer to a frame: the caller's own, a file's, a start's.
+ELSEWHERE = {
+    ErrorCode.NONE,
+    ErrorCode.KEY_TOO_LONG,  # a key's length on the wire is a byte
+    ErrorCode.TOO_OLD_TO_TELL,  # needs a window of ids that has moved on: test_ids
+    ErrorCode.UNAVAILABLE,
+    ErrorCode.BACKPRESSURE,
+    ErrorCode.CLOSED,
+    ErrorCode.LAYOUT_MISMATCH,
+    ErrorCode.ARENA_NOT_READY,
+    ErrorCode.ARENA_TRUNCATED,
+    ErrorCode.SESSION_GONE,  # a frame of its own kind
+    ErrorCode.INSTANCE_RUNNING,
+    ErrorCode.INVALID_CONFIG,
+    ErrorCode.RESOURCE_LIMIT,
+    ErrorCode.KEY_FAILED,  # an outcome's
+}
+
+
+def small_world() -> World:
+    """An arena in which everything runs out soon."""
+    return World(
+        capacity=64, ring_events=16, clients=4, purgatories=2, blocks=64, quota_operations=32, quota_bytes=1 << 13
+    )
+
+
+def codes_of(peer: Peer) -> list[ErrorCode]:
+    """What the daemon has refused, by answers and by frames."""
+    refused = [ErrorCode(body["code"]) for kind, body in peer.take_answers() if kind is DownKind.ERROR]
+    peer.take_published()
+    return refused + [ErrorCode(answer.code) for answer in peer.answers if answer.code]
+
+
+def test_the_corpus_has_a_frame_of_each_kind_command_and_code() -> None:
+    assert {case.kind for case in UP.values()} >= set(UpKind)
+    assert {encode(command)[0] for case in UP.values() for command in case.commands} >= set(CommandKind)
+    assert {case.code for case in UP.values()} >= set(ErrorCode) - ELSEWHERE
+    assert len(down(1, 1)) >= len(DownKind) + 2 * len(ErrorCode)
+
+
+@pytest.mark.parametrize("name", UP)
+def test_each_frame_of_the_corpus_does_what_it_says(name: str) -> None:
+    world, case = small_world(), UP[name]
+    peer = world.client()
+    if case.before:
+        peer.send(*case.before)
+        world.settle()
+    peer.put(case.frame(peer))
+    world.settle()
+    found = codes_of(peer)
+    assert set(found) == ({case.code} if case.code else set()), f"{name}: {found}"
+    assert violations(world.rig.memory) == []
+
+
+def test_changed_frames_harm_nobody_else(seed: int) -> None:
+    @hypothesis.seed(seed)
+    @EXAMPLES
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(sorted(UP)), MUTATIONS, st.sampled_from(SENDERS), st.integers(0, 3)),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def attack(frames: list[tuple[str, list[Mutation], str, int]]) -> None:
+        world = small_world()
+        victim, mallory = world.client("victim"), world.client("mallory")
+        victim.send(Register((Key(SECRET),), timeout_ns=3600 * S, payload=b"mine", id=SECRET_ID))
+        world.settle()
+        for name, mutations, sender, wait_ms in frames:
+            case = UP[name]
+            frame = case.frame(mallory)
+            for mutation in mutations:
+                frame = mutation(frame)
+            session = {"itself": mallory.session, "nobody": NOTHING, "someone": b"someone else's.."}[sender]
+            at = offset_of(CommandHeader, "session")
+            assert len(session) == len(NOTHING)
+            if len(frame) >= at + len(session):
+                frame = frame[:at] + session + frame[at + len(session) :]
+            mallory.put(frame)
+            world.turn(wait_ms * MS)
+        world.settle()
+        assert violations(world.rig.memory) == []
+        victim.take_published()
+        assert victim.told == [], "another client's operation was settled"
+        command = victim.send(cancel(1))
+        world.settle()
+        victim.take_published()
+        victim.say(UpKind.ASK)
+        world.settle()
+        victim.take_answers()
+        assert [told.state for told in victim.told] == [Outcome.CANCELLED], f"after command {command}"
+        assert violations(world.rig.memory) == []
+
+    attack()
+
+
+def test_hostile_subscriptions_hear_nothing_of_others(seed: int) -> None:
+    @hypothesis.seed(seed)
+    @settings(EXAMPLES, max_examples=100)
+    @given(
+        st.lists(st.one_of(st.binary(max_size=40), st.builds(lambda b: b"\1" + b, st.binary(max_size=17))), max_size=8)
+    )
+    def attack(messages: list[bytes]) -> None:
+        world = small_world()
+        victim, mallory = world.client("victim"), world.client("mallory")
+        mallory.take_published()
+        for message in messages:
+            world.network.up_subscriptions.append((b"a third one", message))
+        world.settle()
+        victim.send(Register((Key(SECRET),), timeout_ns=MS))
+        world.run(5 * MS)
+        assert victim.take_published() and victim.told
+        assert b"a third one" not in world.network.published
+        mallory.take_published()
+        assert mallory.told == []
+
+    attack()
+
+
+def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
+    @hypothesis.seed(seed)
+    @EXAMPLES
+    @given(st.lists(st.tuples(st.integers(0, 10_000), MUTATIONS, st.booleans(), st.integers(0, 300)), max_size=8))
+    def attack(frames: list[tuple[int, list[Mutation], bool, int]]) -> None:
+        world = test_protocol.World()
+        world.exchange()
+        protocol = world.protocol
+        corpus = sorted(down(protocol.topic, protocol.arena).items())
+        world.register()
+        for which, mutations, published, wait_ms in frames:
+            frame = corpus[which % len(corpus)][1]
+            for mutation in mutations:
+                frame = mutation(frame)
+            protocol.receive(frame, world.now, published=published)
+            for waiter in protocol.take_ready():
+                waiter.tell()
+            world.now += wait_ms * MS
+            world.up()
+            protocol.complaints.clear()
+        assert len(protocol.commands) <= 2 and len(protocol.waiting) <= 2
+        # A sound daemon comes: the client finds its way to it, under whatever name.
+        world.daemon = FakeDaemon()
+        world.pass_time(6_000, step_ms=50)
+        assert protocol.state is LinkState.LIVE
+        operation = world.register(b"after")
+        world.fire(b"after")
+        world.pass_time(3_000, step_ms=50)
+        assert test_protocol.state_of(operation) is State.COMPLETED
+
+    attack()
