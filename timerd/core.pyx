@@ -60,6 +60,7 @@ NEVER = NO_DEADLINE
 _FINGERPRINT = LAYOUT_FINGERPRINT
 globals()["LAYOUT_FINGERPRINT"] = _FINGERPRINT
 
+cdef uint32_t PRESENT = 1 << CLIENT_STATE_LIVE | 1 << CLIENT_STATE_SILENT
 cdef uint64_t OUTCOMES_IN_ANSWER = 4096  # a frame's worth of outcomes, when a client asks again
 
 if _FINGERPRINT != _layout.fingerprint():
@@ -234,7 +235,7 @@ cdef class Core:
             raise _errors.InvalidValueError("a client needs 16 bytes of incarnation and of session")
         self._check_client(name, orphans, group, listens)
         self._turn_at(now_ns)
-        slot = self._find(incarnation, False)
+        slot = self._find(incarnation, False, PRESENT)
         if slot >= 0:
             c = a.clients + slot
             memcpy(&low, PyBytes_AS_STRING(session_hash), 8)
@@ -286,7 +287,8 @@ cdef class Core:
         free_client(a, oldest)
         return oldest
 
-    cdef int _find(self, bytes wanted, bint by_session) except -2:
+    cdef int _find(self, bytes wanted, bint by_session, uint32_t states) except -2:
+        """Slot of the client of that session hash, or incarnation, that is in one of these states (a bit each); or -1."""
         cdef Arena *a = self._here()
         cdef uint64_t low, high
         cdef ClientRecord *c
@@ -297,7 +299,7 @@ cdef class Core:
         memcpy(&high, PyBytes_AS_STRING(wanted) + 8, 8)
         for slot in range(a.regions[REGION_CLIENTS].count):
             c = a.clients + slot
-            if not is_live(a, slot):
+            if not states >> c.state & 1:
                 continue
             if by_session and c.session_low == low and c.session_high == high:
                 return slot
@@ -306,30 +308,16 @@ cdef class Core:
         return -1
 
     def find_session(self, bytes session_hash not None):
-        return self._find(session_hash, True)
+        return self._find(session_hash, True, PRESENT)
 
     def find_incarnation(self, bytes incarnation not None):
-        return self._find(incarnation, False)
-
-    cdef int _find_ended(self, bytes session_hash, uint32_t state) except -2:
-        """Slot of the client in that state (dead, tombstone) whose session hash it is, or -1."""
-        cdef Arena *a = self._here()
-        cdef uint64_t low, high
-        cdef int slot
-        if len(session_hash) != 16:
-            raise _errors.InvalidValueError(f"{len(session_hash)} bytes, not 16")
-        memcpy(&low, PyBytes_AS_STRING(session_hash), 8)
-        memcpy(&high, PyBytes_AS_STRING(session_hash) + 8, 8)
-        for slot in range(a.regions[REGION_CLIENTS].count):
-            if a.clients[slot].state == state and a.clients[slot].session_low == low and a.clients[slot].session_high == high:
-                return slot
-        return -1
+        return self._find(incarnation, False, PRESENT)
 
     def find_tombstone(self, bytes session_hash not None):
-        return self._find_ended(session_hash, CLIENT_STATE_TOMBSTONE)
+        return self._find(session_hash, True, 1 << CLIENT_STATE_TOMBSTONE)
 
     def is_dying(self, bytes session_hash not None):
-        return self._find_ended(session_hash, CLIENT_STATE_DEAD) >= 0
+        return self._find(session_hash, True, 1 << CLIENT_STATE_DEAD) >= 0
 
     def resume_client(
         self, int slot, *, bytes name=b"", uint32_t pid=0, uint64_t start_ticks=0, uint64_t pid_namespace=0,
