@@ -1,18 +1,30 @@
 """A daemon in memory for the client's protocol: it applies commands in order and answers, on the wire records alone.
 
 It knows one condition: a `fire` on a key completes the operations that watch that key. That is enough to see what the
-protocol does when frames are lost, doubled or reordered.
+protocol does when frames are lost, doubled or reordered. A World is such a daemon, a protocol, and what lies between
+them, on a manual clock.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgpack
 
+from timerd_client.arguments import EVENT_PREFIX
+from timerd_client.commands import pack_key, pack_register
+from timerd_client.link import Link
+from timerd_client.operation import ThreadedOperation
+from timerd_client.outcome import State
+from timerd_client.promise import Reply
+from timerd_client.protocol import LinkState, Protocol
+from timerd_client.session import Identity
 from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.layout import Outcome
+from timerd_shm.layout import Condition, Outcome
 from timerd_shm.limits import HEARTBEAT_NS, LEASE_NS
 from timerd_shm.wire import (
     PROTOCOL_VERSION,
@@ -32,6 +44,7 @@ from timerd_shm.wire import (
 )
 
 HEADER = size_of(CommandHeader)
+MS = 1_000_000
 
 
 class FakeDaemon:
@@ -59,6 +72,9 @@ class FakeDaemon:
         self.hellos: list[dict[str, Any]] = []
         self.asked = 0
         self.byes = 0
+        self.handed_over: list[int] = []  # registrations that a limited event has completed
+        self.apply_up_to = 1 << 63  # commands above this number are not applied in this turn
+        self.given_back: list[int] = []  # registrations whose hand-over came back
         self.waiting_news = False
 
     def receive(self, frame: bytes) -> None:
@@ -132,7 +148,7 @@ class FakeDaemon:
         at = 0
         for number in range(header.first_command, header.first_command + header.count):
             length = int.from_bytes(body[at + 4 : at + 8], "little")
-            if number == self.applied + 1:
+            if number == self.applied + 1 and number <= self.apply_up_to:
                 self._apply(number, body[at : at + length])
                 self.applied = number
             at += length
@@ -157,16 +173,23 @@ class FakeDaemon:
             key = command[at : at + fire.key_length]
             self.newest += 1
             woken = [waiting for waiting, watched in self.pending.items() if watched == key]
+            limited = bool(fire.flags & CommandFlag.LIMITED)
+            if limited:
+                woken = woken[: fire.limit]
+                self.handed_over += woken
             for waiting in woken:
-                self.settle(waiting, Outcome.COMPLETED, command[at + fire.key_length :])
+                self.settle(waiting, Outcome.COMPLETED, command[at + fire.key_length :], handed_over=limited)
             if fire.flags & CommandFlag.WANTS_ANSWER:
                 self.answers[number] = (len(woken), 0)
         elif kind is CommandKind.CANCEL:
-            operation = unpack(OperationCommand, command).operation
-            if operation in self.pending:
-                self.settle(operation, Outcome.CANCELLED, b"")
+            cancel = unpack(OperationCommand, command)
+            if cancel.operation in self.pending:
+                self.settle(cancel.operation, Outcome.CANCELLED, b"")
+            elif cancel.flags & CommandFlag.GIVE_BACK:
+                kept = [record for record, _ in self.outcomes.values() if record.command == cancel.operation]
+                self.given_back += [record.command for record in kept if record.flags & OutcomeFlag.HANDED_OVER]
 
-    def settle(self, command: int, state: Outcome, value: bytes) -> None:
+    def settle(self, command: int, state: Outcome, value: bytes, *, handed_over: bool = False) -> None:
         del self.pending[command]
         self.outcome_number += 1
         record = OutcomeRecord(
@@ -186,7 +209,7 @@ class FakeDaemon:
             error=0,
             state=state,
             settled_key=1 if state is Outcome.COMPLETED else 0,
-            flags=OutcomeFlag.HAS_VALUE if value else 0,
+            flags=(OutcomeFlag.HAS_VALUE if value else 0) | (OutcomeFlag.HANDED_OVER if handed_over else 0),
             deliveries=0,
         )
         self.outcomes[self.outcome_number] = (record, value)
@@ -223,3 +246,143 @@ class FakeDaemon:
 
     def message(self, kind: DownKind, message: dict[str, Any]) -> bytes:
         return self.report(kind) + msgpack.packb(message)
+
+
+class World:
+    """A protocol, a daemon and what lies between them; time passes when told."""
+
+    def __init__(self, *, window: int = 65_536, shared_clock: bool = True) -> None:
+        self.now = 1_000 * MS
+        self.daemon = FakeDaemon(shared_clock=shared_clock)
+        self.protocol = Protocol(Identity("test"), self.now, window=window)
+        self.link = cast(
+            Link,
+            SimpleNamespace(
+                lock=threading.Lock(), protocol=self.protocol, closed=False, may_block=lambda: None, complain=print
+            ),
+        )
+        self.sent: list[bytes] = []
+        self.lose_up: Callable[[bytes], bool] = lambda frame: False
+        self.lose_down: Callable[[bytes], bool] = lambda frame: False
+
+    def up(self) -> list[bytes]:
+        """Frames that the protocol wants to send now; nobody has got them."""
+        if self.now >= self.protocol.poll_deadline():
+            self.protocol.tick(self.now)
+        frames = []
+        while (frame := self.protocol.next_frame(self.now)) is not None:
+            frames.append(frame)
+        self.sent += frames
+        return frames
+
+    def exchange(self) -> None:
+        """Until nothing moves."""
+        for _ in range(50):
+            frames = self.up()
+            for frame in frames:
+                if not self.lose_up(frame):
+                    self.daemon.receive(frame)
+            while self.protocol.subscriptions:
+                self.daemon.subscribe(self.protocol.subscriptions.popleft())
+            self.daemon.turn()
+            moved = bool(frames or self.daemon.routed or self.daemon.published)
+            self.down()
+            if not moved:
+                return
+        raise AssertionError("the two never stop talking")
+
+    def down(self) -> None:
+        for frames, published in ((self.daemon.published, True), (self.daemon.routed, False)):
+            taken, frames[:] = list(frames), []
+            for frame in taken:
+                if not self.lose_down(frame):
+                    self.protocol.receive(frame, self.now, published=published)
+        for waiter in self.protocol.take_ready():
+            waiter.tell()
+
+    def pass_time(self, ms: float, step_ms: float = 10) -> None:
+        end = self.now + int(ms * MS)
+        while self.now < end:
+            self.now += int(step_ms * MS)
+            self.exchange()
+
+    def silence(self) -> None:
+        """From now on nothing reaches the other side."""
+        self.lose_up = self.lose_down = lambda frame: True
+
+    def stop(self) -> list[bytes]:
+        """The daemon reads nothing any more; what is sent to it stands in its socket, which is returned."""
+        socket: list[bytes] = []
+
+        def keep(frame: bytes) -> bool:
+            socket.append(frame)
+            return True
+
+        self.lose_up = keep
+        return socket
+
+    def speak(self) -> None:
+        """The daemon is heard, and hears, again."""
+        self.lose_up = self.lose_down = lambda frame: False
+
+    def register(
+        self, key: bytes = b"k", payload: bytes = b"", *, wait: bool = False, timeout_ns: int = 30_000 * MS
+    ) -> ThreadedOperation:
+        tail = EVENT_PREFIX[len(key)] + key + payload
+        length = size_of(RegisterCommand) + len(tail)
+        issued, size = self.protocol.issued, len(payload)
+        flags = CommandFlag.WANTS_ANSWER if wait else 0
+        fixed = pack_register(
+            CommandKind.REGISTER,
+            0,
+            flags,
+            length,
+            Condition.AT_LEAST,
+            1,
+            1,
+            0,
+            size,
+            self.now,
+            timeout_ns,
+            0,
+            issued,
+            0,
+        )
+        number = self.protocol.issue(fixed + tail)
+        operation = ThreadedOperation(self.link, number, key, payload, self.now + timeout_ns)
+        self.protocol.waiting[number] = operation
+        if wait:
+            operation._reply = self.protocol.replies[number] = Reply(self.link)
+        return operation
+
+    def fire(self, key: bytes = b"k", value: bytes = b"", reply: Reply | None = None, limit: int = 0) -> int:
+        flags = (CommandFlag.WANTS_ANSWER if reply else 0) | (CommandFlag.LIMITED if limit else 0)
+        length = size_of(KeyCommand) + len(key) + len(value)
+        number = self.protocol.issue(
+            pack_key(CommandKind.FIRE, 0, flags, len(key), length, 1, len(value), limit) + key + value
+        )
+        if reply is not None:
+            self.protocol.replies[number] = reply
+        return number
+
+
+def live_world() -> World:
+    """A world whose client is live."""
+    world = World()
+    world.exchange()
+    assert stands(world) is LinkState.LIVE
+    world.sent.clear()
+    return world
+
+
+def stands(world: World) -> LinkState:
+    return world.protocol.state
+
+
+def kinds(frames: list[bytes]) -> list[UpKind]:
+    return [UpKind(unpack(CommandHeader, frame).kind) for frame in frames]
+
+
+def state_of(operation: ThreadedOperation) -> State | None:
+    outcome = operation.outcome()
+    return None if outcome is None else outcome.state

@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 
 import atheris
 
-import test_protocol
+import fakedaemon
 from corpus import UP, down
 from fakedaemon import FakeDaemon
 from harness import MS, violations
@@ -56,7 +56,7 @@ def attack_daemon(data: bytes) -> None:
 
 def attack_client(data: bytes) -> None:
     """Each frame comes from the daemon; nothing may raise, and nothing pile up."""
-    world = test_protocol.World()
+    world = fakedaemon.World()
     world.exchange()
     world.register()
     for number, frame in enumerate(frames_of(data)):

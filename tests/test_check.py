@@ -138,7 +138,7 @@ def test_free_lists_and_counts_of_a_region_are_checked(sound: bytes, region: Reg
 
 # damage by hand: what is said ----------------------------------------------------------------------------------------
 
-Damage = Callable[[Pen, bytes], object]
+Damage = Callable[[Pen, bytes], None]
 
 
 def damage(name: str, says: str) -> Callable[[Damage], Damage]:
@@ -416,6 +416,11 @@ def slot_in(memory: bytes, state: ClientState, group: int) -> int:
         return next(slot for slot, c in enumerate(reader.clients) if (c.state, c.group) == (state, group))
 
 
+def same_name(pen: Pen) -> None:
+    pen.set(Region.GROUPS, 1, "name", b"workers".ljust(32, b"\0"))
+    pen.set(Region.GROUPS, 1, "name_length", 7)
+
+
 GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
     "an operation of no group": (
         r"is of group 6, which is not in use",
@@ -479,10 +484,7 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
     ),
     "two groups of one name": (
         r"groups 1 and 0 are both b'workers'",
-        lambda pen, memory: [
-            pen.set(Region.GROUPS, 1, "name", b"workers".ljust(32, b"\0")),
-            pen.set(Region.GROUPS, 1, "name_length", 7),
-        ],
+        lambda pen, memory: same_name(pen),
     ),
 }
 
@@ -500,7 +502,7 @@ def test_an_outcome_too_many_for_a_member_is_said() -> None:
     rig.do(a, KeyAct(CommandKind.FIRE, b"k"))
     memory = bytearray(rig.memory)
     assert check(memory) == []
-    last = group_op(memory, OpState.SETTLED)
+    last = group_op(bytes(memory), OpState.SETTLED)
     pen = Pen(memory)
     for field, value in (("client", a.slot), ("client_generation", 1), ("deliveries", 1)):
         pen.set(Region.OPS, last, field, value)

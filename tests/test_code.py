@@ -175,7 +175,7 @@ def bare_stores(text: str, members: dict[str, str]) -> list[tuple[int, str]]:
 
 
 def test_nothing_stores_to_truth_but_transactions() -> None:
-    members = pointers((PACKAGES["timerd"] / "arena.pxd").read_text().partition("cdef ")[0])
+    members = pointers((PACKAGES["timerd"] / "arena.pxd").read_text().partition("cdef inline")[0])
     assert members["ops"] == "OpRecord"
     wrong = [
         f"{path.relative_to(ROOT)}:{number}: {line}"

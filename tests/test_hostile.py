@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import test_protocol
+import fakedaemon
 from corpus import MUTATIONS, UP, Mutation, down
-from fakedaemon import FakeDaemon
+from fakedaemon import FakeDaemon, state_of
 from harness import MS, S, cancel, encode, violations
 from model import Key, Register
 from networks import NOTHING, Peer, World
@@ -152,7 +152,7 @@ def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
     @EXAMPLES
     @given(st.lists(st.tuples(st.integers(0, 10_000), MUTATIONS, st.booleans(), st.integers(0, 300)), max_size=8))
     def attack(frames: list[tuple[int, list[Mutation], bool, int]]) -> None:
-        world = test_protocol.World()
+        world = fakedaemon.World()
         world.exchange()
         protocol = world.protocol
         corpus = sorted(down(protocol.topic, protocol.arena).items())
@@ -175,6 +175,6 @@ def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
         operation = world.register(b"after")
         world.fire(b"after")
         world.pass_time(3_000, step_ms=50)
-        assert test_protocol.state_of(operation) is State.COMPLETED
+        assert state_of(operation) is State.COMPLETED
 
     attack()

@@ -3,163 +3,38 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from fakedaemon import FakeDaemon
-from timerd_client.arguments import EVENT_PREFIX
-from timerd_client.commands import operation_command, pack_key, pack_register
+from fakedaemon import MS, FakeDaemon, World, kinds, live_world, stands, state_of
+from timerd_client.commands import operation_command
 from timerd_client.errors import (
     ArenaFullError,
     SessionGoneError,
     TimerdError,
     UnsupportedVersionError,
 )
-from timerd_client.link import Link
 from timerd_client.operation import ThreadedOperation
 from timerd_client.outcome import State
 from timerd_client.promise import Reply
-from timerd_client.protocol import NEVER, Identity, LinkState, Protocol
+from timerd_client.protocol import NEVER, LinkState
 from timerd_shm.errors import ErrorCode, MalformedError
-from timerd_shm.fields import offset_of, size_of, struct_of, unpack
-from timerd_shm.layout import Condition
+from timerd_shm.fields import offset_of, struct_of, unpack
 from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, DAEMON_LOST_NS, FRAME_SIZE_MAX, HEARTBEAT_NS, PAYLOAD_SIZE_MAX
 from timerd_shm.wire import (
-    CommandFlag,
     CommandHeader,
     CommandKind,
     DownKind,
-    KeyCommand,
     RegisterCommand,
     ReportHeader,
     UpKind,
 )
 
-MS = 1_000_000
-
-
-class World:
-    """A protocol, a daemon and what lies between them; time passes when told."""
-
-    def __init__(self, *, window: int = 65_536, shared_clock: bool = True) -> None:
-        self.now = 1_000 * MS
-        self.daemon = FakeDaemon(shared_clock=shared_clock)
-        self.protocol = Protocol(Identity("test"), self.now, window=window)
-        self.link = cast(
-            Link,
-            SimpleNamespace(
-                lock=threading.Lock(), protocol=self.protocol, closed=False, may_block=lambda: None, complain=print
-            ),
-        )
-        self.sent: list[bytes] = []
-        self.lose_up: Callable[[bytes], bool] = lambda frame: False
-        self.lose_down: Callable[[bytes], bool] = lambda frame: False
-
-    def up(self) -> list[bytes]:
-        """Frames that the protocol wants to send now; nobody has got them."""
-        if self.now >= self.protocol.poll_deadline():
-            self.protocol.tick(self.now)
-        frames = []
-        while (frame := self.protocol.next_frame(self.now)) is not None:
-            frames.append(frame)
-        self.sent += frames
-        return frames
-
-    def exchange(self) -> None:
-        """Until nothing moves."""
-        for _ in range(50):
-            frames = self.up()
-            for frame in frames:
-                if not self.lose_up(frame):
-                    self.daemon.receive(frame)
-            while self.protocol.subscriptions:
-                self.daemon.subscribe(self.protocol.subscriptions.popleft())
-            self.daemon.turn()
-            moved = bool(frames or self.daemon.routed or self.daemon.published)
-            self.down()
-            if not moved:
-                return
-        raise AssertionError("the two never stop talking")
-
-    def down(self) -> None:
-        for frames, published in ((self.daemon.published, True), (self.daemon.routed, False)):
-            taken, frames[:] = list(frames), []
-            for frame in taken:
-                if not self.lose_down(frame):
-                    self.protocol.receive(frame, self.now, published=published)
-        for waiter in self.protocol.take_ready():
-            waiter.tell()
-
-    def pass_time(self, ms: float, step_ms: float = 10) -> None:
-        end = self.now + int(ms * MS)
-        while self.now < end:
-            self.now += int(step_ms * MS)
-            self.exchange()
-
-    def register(self, key: bytes = b"k", payload: bytes = b"", wait: bool = False) -> ThreadedOperation:
-        tail = EVENT_PREFIX[len(key)] + key + payload
-        length = size_of(RegisterCommand) + len(tail)
-        issued, size = self.protocol.issued, len(payload)
-        flags = CommandFlag.WANTS_ANSWER if wait else 0
-        fixed = pack_register(
-            CommandKind.REGISTER,
-            0,
-            flags,
-            length,
-            Condition.AT_LEAST,
-            1,
-            1,
-            0,
-            size,
-            self.now,
-            30_000 * MS,
-            0,
-            issued,
-            0,
-        )
-        number = self.protocol.issue(fixed + tail)
-        operation = ThreadedOperation(self.link, number, key, payload)
-        self.protocol.waiting[number] = operation
-        if wait:
-            operation._reply = self.protocol.replies[number] = Reply(self.link)
-        return operation
-
-    def fire(self, key: bytes = b"k", value: bytes = b"", reply: Reply | None = None) -> int:
-        flags = CommandFlag.WANTS_ANSWER if reply else 0
-        length = size_of(KeyCommand) + len(key) + len(value)
-        number = self.protocol.issue(
-            pack_key(CommandKind.FIRE, 0, flags, len(key), length, 1, len(value), 0) + key + value
-        )
-        if reply is not None:
-            self.protocol.replies[number] = reply
-        return number
-
 
 @pytest.fixture
 def world() -> World:
-    """A world whose client is live."""
-    world = World()
-    world.exchange()
-    assert stands(world) is LinkState.LIVE
-    world.sent.clear()
-    return world
-
-
-def stands(world: World) -> LinkState:
-    return world.protocol.state
-
-
-def kinds(frames: list[bytes]) -> list[UpKind]:
-    return [UpKind(unpack(CommandHeader, frame).kind) for frame in frames]
-
-
-def state_of(operation: ThreadedOperation) -> State | None:
-    outcome = operation.outcome()
-    return None if outcome is None else outcome.state
+    return live_world()
 
 
 def test_a_client_is_live_only_when_it_has_heard_its_subscription() -> None:

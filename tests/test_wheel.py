@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from harness import MS, START_NS, US, Rig, S, cancel, fire, reschedule
 from model import Key, Register
 from timerd.core import NEVER
-from timerd_shm.layout import LEVELS, SPAN, Outcome, Region
+from timerd_shm.fields import offset_of, size_of
+from timerd_shm.layout import FREE_LINKS, LEVELS, SPAN, OpRecord, OpState, Outcome, Region
 from timerd_shm.limits import NO_DEADLINE, TIMEOUT_NS_MAX
 
 KEY = (Key(b"never fired"),)
@@ -150,6 +152,33 @@ def test_operations_of_one_bucket_expire_in_the_order_of_their_ticks() -> None:
     rig.turn(rig.now_ns + 2000 * MS)  # one jump over all of them
     order = [due[told.command] for told in client.told]
     assert order == sorted(timeouts)
+
+
+def test_hints_may_say_anything() -> None:
+    """What leads ahead in a bucket, or in a chain of free records, is asked for: never believed, nor even read."""
+    choose = random.Random(12)
+    rig = Rig(capacity=512)
+    client = rig.client()
+    at, size = offset_of(OpRecord, "ahead"), size_of(OpRecord)
+    free_hint = offset_of(OpRecord, FREE_LINKS[Region.OPS]) + 4
+    due: dict[int, int] = {}
+    for _ in range(12):
+        for _ in range(8):
+            timeout = choose.randrange(1, 3 * SPAN * SPAN) * MS
+            due[client.issue(Register(KEY, timeout_ns=timeout))] = rig.now_ns // MS + timeout // MS
+        rig.turn()
+        begin = rig.arena.region(Region.OPS).offset
+        for index, op in enumerate(rig.arena.records(Region.OPS)):
+            struct.pack_into("<I", rig.memory, begin + index * size + at, choose.getrandbits(32))
+            if op.state == OpState.FREE:
+                struct.pack_into("<I", rig.memory, begin + index * size + free_hint, choose.getrandbits(32))
+        rig.turn(rig.now_ns + 500 * MS)
+        rig.acknowledge(client)
+    rig.turn(rig.now_ns + 3 * SPAN * SPAN * MS)
+    expired = {told.command: told.settled_ns // MS for told in client.told}
+    assert expired.keys() == due.keys()
+    assert all(at >= due[command] for command, at in expired.items())
+    rig.check()
 
 
 # the clock ------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,15 @@ Truth first, then what is derived from it: a crash between the two is mended by 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from timerd_shm.records cimport *
 
+cdef extern from *:
+    """
+    #define JOINED 7 /* how far hints reach: in the time of so many sweeping steps a line comes from memory */
+    #define FREED 8 /* how far ahead of its turn a free record is asked for */
+    """
+    enum:
+        JOINED
+        FREED
+
 
 ctypedef struct News:
     # What a client was last told: not in the arena, because a start tells everything again.
@@ -23,6 +32,11 @@ ctypedef struct Member:
     uint16_t group  # index + 1; 0 = it is in no ring
     uint16_t next  # slot
     uint16_t prev
+
+ctypedef struct Joined:
+    # The operations (index + 1) that joined a bucket last, round and round: what their `ahead` hints are made from.
+    uint32_t at
+    uint32_t op[JOINED]
 
 
 ctypedef struct Found:
@@ -72,6 +86,9 @@ ctypedef struct Arena:
     # Of the wheel: records that each level's sweep still owes to the present tick, and the last tick that was swept.
     uint64_t owed[LEVELS]
     uint64_t visited_tick
+    Joined *joined  # for each bucket
+    # The newest free records (index + 1) of each region, by their place in its chain modulo FREED.
+    uint32_t freed[REGION_COUNT][FREED]
     # Of the event that is being delivered (header.unfinished).
     uint32_t delivery_key  # index + 1; 0 = its key is gone, so it is done
     uint32_t cursor  # link of the watcher to visit next
@@ -128,12 +145,16 @@ cdef inline uint32_t take(Arena *a, int region) noexcept nogil:
     """A free record (index + 1), or 0 when all are in use."""
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t got = r.free_head
+    cdef uint32_t *link
+    cdef uint32_t *place = a.freed[region] + (r.high_water - r.in_use - 1) % FREED
     if got:
-        r.free_head = free_link(a, region, got - 1)[0]
-        if r.free_head:
-            # The next one to be taken, by the next command as a rule: its first line, and that of its link.
-            __builtin_prefetch(free_link(a, region, r.free_head - 1))
-            __builtin_prefetch(<char *>free_link(a, region, r.free_head - 1) - r.free_link)
+        link = free_link(a, region, got - 1)
+        r.free_head = link[0]
+        # The chain is one of misses: ask for the record that will be taken a few commands later.
+        place[0] = link[1]
+        if link[1]:
+            __builtin_prefetch(free_link(a, region, link[1] - 1))
+            __builtin_prefetch(<char *>free_link(a, region, link[1] - 1) - r.free_link)
     elif r.high_water < r.count:
         # Stored before the record is reached: a start looks no further than the high water.
         got = r.high_water + 1
@@ -149,7 +170,11 @@ cdef inline uint32_t take(Arena *a, int region) noexcept nogil:
 cdef inline void give(Arena *a, int region, uint32_t index) noexcept nogil:
     """The record is free again. Its truth says so already."""
     cdef RegionRecord *r = a.regions + region
-    free_link(a, region, index)[0] = r.free_head
+    cdef uint32_t *link = free_link(a, region, index)
+    cdef uint32_t *place = a.freed[region] + (r.high_water - r.in_use) % FREED
+    link[0] = r.free_head
+    link[1] = place[0]
+    place[0] = index + 1
     r.free_head = index + 1
     r.in_use -= 1
 

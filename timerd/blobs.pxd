@@ -4,8 +4,8 @@ A blob is named by its first block (index + 1); 0 is the empty one. Only its fir
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
 from timerd.arena cimport Arena, give, take
+from timerd.short cimport copy_short, same_short
 from timerd_shm.records cimport *
 
 
@@ -19,7 +19,7 @@ cdef inline uint32_t fill_blob(Arena *a, const uint8_t *data, uint32_t length) n
     while rest:
         piece = rest if rest < BLOCK_DATA else BLOCK_DATA
         block = take(a, REGION_BLOCKS)
-        memcpy(a.blocks[block - 1].data, data, piece)
+        copy_short(a.blocks[block - 1].data, data, piece)
         a.blocks[block - 1].next = 0
         if previous:
             a.blocks[previous - 1].next = block
@@ -61,7 +61,7 @@ cdef inline void copy_blob(Arena *a, uint32_t blob, uint8_t *out) noexcept nogil
     cdef uint32_t rest = blob_length(a, blob), piece
     while rest:
         piece = rest if rest < BLOCK_DATA else BLOCK_DATA
-        memcpy(out, a.blocks[blob - 1].data, piece)
+        copy_short(out, a.blocks[blob - 1].data, piece)
         out += piece
         rest -= piece
         blob = a.blocks[blob - 1].next
@@ -73,7 +73,7 @@ cdef inline bint blob_equals(Arena *a, uint32_t blob, const uint8_t *data, uint3
         return False
     while length:
         piece = length if length < BLOCK_DATA else BLOCK_DATA
-        if memcmp(a.blocks[blob - 1].data, data, piece) != 0:
+        if not same_short(a.blocks[blob - 1].data, data, piece):
             return False
         data += piece
         length -= piece

@@ -12,8 +12,8 @@ from timerd.blobs cimport blob_length, blocks_for, fill_blob
 from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, met, refuse, stage_answer, tell
 from timerd.groups cimport adopt_if_orphaned, find_held
 from timerd.handles cimport find_operation
-from timerd.hash cimport key_hash
-from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, Ahead, follow, look
+from timerd.hash cimport handle_tag, key_hash
+from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, AHEAD_STAGES_REGISTER, Ahead, follow, look
 from timerd.ids cimport find_id
 from timerd.keys cimport fill_key, find_key, release_key
 from timerd.purgatory cimport (
@@ -80,10 +80,10 @@ cdef inline void discharge_watermark(Arena *a, KeyRecord *key) noexcept nogil:
 
 
 cdef inline void apply_event(
-    Arena *a, uint32_t slot, uint64_t number, KeyCommand *command, const uint8_t *name, const uint8_t *data
+    Arena *a, uint32_t slot, uint64_t number, KeyCommand *command, const uint8_t *name, const uint8_t *data,
+    uint64_t hash,
 ) noexcept nogil:
     """Enter an event into the ring and begin to deliver it."""
-    cdef uint64_t hash = key_hash(a.header.hash_seed, command.purgatory, name, command.key_length)
     cdef uint64_t limit = 0
     cdef uint32_t key = 0, value = 0, key_blob = 0, flags = 0, blocks, code = refusal_of_key(a, command, &limit)
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, had
@@ -118,7 +118,8 @@ cdef inline void apply_event(
             limit = met(MET_KEYS, capacity(a, REGION_KEYS))
             refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
             return
-    value = fill_blob(a, data, command.value_length)
+    if command.value_length:
+        value = fill_blob(a, data, command.value_length)
     if command.key_length > EVENT_KEY_INLINE:
         key_blob = fill_blob(a, name, command.key_length)
     if command.flags & COMMAND_FLAG_LIMITED:
@@ -239,13 +240,13 @@ cdef inline void apply_done(Arena *a, uint32_t slot, uint64_t number, OpRecord *
 
 
 cdef inline void apply_operation(
-    Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id
+    Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Ahead *ahead
 ) noexcept nogil:
     """CANCEL, RESCHEDULE and SET_ORPHANS of an own operation; CANCEL_ID and RESCHEDULE_ID of anybody's; GROUP_ACK."""
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
     cdef uint64_t low, high
-    cdef uint32_t known
+    cdef uint32_t known, tag
     a.touched += 1
     if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
         refuse(a, slot, number, command.purgatory, ERROR_CODE_TIMEOUT_OUT_OF_RANGE, TIMEOUT_NS_MAX)
@@ -262,7 +263,8 @@ cdef inline void apply_operation(
             return
         op = a.ops + (a.ids[known - 1].op - 1)
     else:
-        op = find_operation(a, slot, command.operation)
+        tag = ahead.tag if ahead.kind else handle_tag(slot, command.operation)
+        op = find_operation(a, slot, command.operation, tag)
     if command.kind == COMMAND_KIND_CANCEL or command.kind == COMMAND_KIND_CANCEL_ID:
         apply_cancel(a, slot, number, op, wants, command.flags & COMMAND_FLAG_GIVE_BACK != 0)
     elif command.kind == COMMAND_KIND_RESCHEDULE or command.kind == COMMAND_KIND_RESCHEDULE_ID:
@@ -279,8 +281,11 @@ cdef inline bint needs_id(uint32_t kind) noexcept nogil:
     return kind == COMMAND_KIND_CANCEL_ID or kind == COMMAND_KIND_RESCHEDULE_ID
 
 
-cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, uint32_t length) noexcept nogil:
-    """Apply the command of `length` bytes at `p`; False if it is malformed."""
+cdef inline bint apply_command(
+    Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, uint32_t length, Ahead *ahead
+) noexcept nogil:
+    """Apply the command of `length` bytes at `p`; False if it is malformed. `ahead` is what looking at it has found."""
+    cdef uint64_t hash
     cdef uint32_t kind = p[0], purgatory = p[1], variable
     cdef KeyCommand *key
     cdef OperationCommand *operation
@@ -295,6 +300,7 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, const u
         r.command = <RegisterCommand *>p
         r.number = number
         r.slot = slot
+        r.ahead = ahead
         return apply_register(a, &r, p + length)
     if COMMAND_KIND_FIRE <= kind <= COMMAND_KIND_FORGET:
         key = <KeyCommand *>p
@@ -302,7 +308,9 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, const u
             return False
         if <uint64_t>length != <uint64_t>sizeof(KeyCommand) + key.key_length + key.value_length:
             return False
-        apply_event(a, slot, number, key, p + sizeof(KeyCommand), p + sizeof(KeyCommand) + key.key_length)
+        p += sizeof(KeyCommand)
+        hash = ahead.hash if ahead.kind else key_hash(a.header.hash_seed, purgatory, p, key.key_length)
+        apply_event(a, slot, number, key, p, p + key.key_length, hash)
         return True
     if COMMAND_KIND_CANCEL <= kind <= COMMAND_KIND_GROUP_ACK:
         operation = <OperationCommand *>p
@@ -311,27 +319,30 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, const u
             return False
         if needs_id(kind) != ((operation.flags & COMMAND_FLAG_HAS_ID) != 0):
             return False
-        apply_operation(a, slot, number, operation, p + sizeof(OperationCommand))
+        apply_operation(a, slot, number, operation, p + sizeof(OperationCommand), ahead)
         return True
     return False
 
 
 cdef inline void look_at_group(
-    Arena *a, uint32_t slot, const uint8_t *p, const uint8_t *end, uint32_t count
+    Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Ahead *ahead
 ) noexcept nogil:
     """Look at up to AHEAD_GROUP commands before their turn, as far as they are well-formed."""
-    cdef Ahead ahead[AHEAD_GROUP]
-    cdef uint32_t length, stage, i, seen = 0
+    cdef uint32_t length, stage, i, seen = 0, stages = AHEAD_STAGES_REGISTER
     while seen < count and seen < AHEAD_GROUP and end - p >= <int>sizeof(uint64_t):
         memcpy(&length, p + 4, 4)
         if length < sizeof(uint64_t) or <uint64_t>(end - p) < length:
             break
-        look(a, &ahead[seen], slot, p, p + length)
+        look(a, ahead + seen, slot, number + seen, p, p + length)
+        if ahead[seen].kind > COMMAND_KIND_REGISTER:
+            stages = AHEAD_STAGES
         p += length
         seen += 1
-    for stage in range(2, AHEAD_STAGES + 1):
+    for i in range(seen, AHEAD_GROUP):
+        ahead[i].kind = 0
+    for stage in range(2, stages + 1):
         for i in range(seen):
-            follow(a, &ahead[i], stage)
+            follow(a, ahead + i, stage)
 
 
 cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
@@ -340,15 +351,17 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
     cdef ClientRecord *c = a.clients + slot
     cdef const uint8_t *p = data + sizeof(CommandHeader)
     cdef const uint8_t *end = data + size
+    cdef Ahead ahead[AHEAD_GROUP]
     cdef uint64_t number
     cdef uint32_t i, length
     if header.count > COMMANDS_PER_FRAME_MAX:
         return FRAME_MALFORMED
     tell(a, slot)
+    ahead[0].kind = 0
     for i in range(header.count):
         number = header.first_command + i
         if i % AHEAD_GROUP == 0 and header.count > 1:
-            look_at_group(a, slot, p, end, header.count - i)
+            look_at_group(a, slot, number, p, end, header.count - i, ahead)
         if end - p < <int>sizeof(uint64_t):
             return FRAME_MALFORMED
         memcpy(&length, p + 4, 4)
@@ -365,7 +378,7 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
             return FRAME_EXPECTED
         if a.header.unfinished or spent(a):
             return FRAME_UNFINISHED
-        if not apply_command(a, slot, number, p, length):
+        if not apply_command(a, slot, number, p, length, ahead + i % AHEAD_GROUP):
             return FRAME_MALFORMED
         a.daemon[DAEMON_COMMANDS] += 1
         p += length

@@ -6,12 +6,13 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.arena cimport Arena, Found, Member, News, commit
+from timerd.arena cimport Arena, Found, Joined, Member, News, commit
 from timerd.clients cimport is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
 from timerd.dlist cimport is_empty
 from timerd.groups cimport find_held, hand_out, is_used, join_group, leave_group, place_in_ring
 from timerd.handles cimport find_operation
+from timerd.hash cimport handle_tag
 from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
 from timerd.reports cimport Extent, measure, note_reported, report_size, write_report
 from timerd.turn cimport acknowledge_client, advance_wheel, free_client, resume_work
@@ -150,7 +151,10 @@ cdef class Core:
         a.found = <Found *>calloc(REPLAY_WALK_MAX, sizeof(Found))
         a.members = <Member *>calloc(a.regions[REGION_CLIENTS].count, sizeof(Member))
         a.turns = <uint16_t *>calloc(a.regions[REGION_GROUPS].count, sizeof(uint16_t))
-        if a.news == NULL or a.queue == NULL or a.found == NULL or a.members == NULL or a.turns == NULL:
+        a.joined = <Joined *>calloc(a.regions[REGION_BUCKETS].count, sizeof(Joined))
+        if a.news == NULL or a.queue == NULL or a.found == NULL or a.joined == NULL:
+            raise MemoryError("no memory for the clients' news")
+        if a.members == NULL or a.turns == NULL:
             raise MemoryError("no memory for the clients' news")
         if not redo_is_sound(a):
             raise _errors.LayoutMismatchError(f"the redo slot is damaged (count {header.redo_count}): `timerctl destroy` it")
@@ -190,6 +194,7 @@ cdef class Core:
             free(self.arena.found)
             free(self.arena.members)
             free(self.arena.turns)
+            free(self.arena.joined)
             memset(&self.arena, 0, sizeof(Arena))
             PyBuffer_Release(&self.buffer)
             self.attached = False
@@ -455,7 +460,7 @@ cdef class Core:
     def unknown_waits(self, int slot, list commands not None):
         cdef Arena *a = self._here()
         cdef uint32_t live = self._live(slot)
-        return [command for command in commands if find_operation(a, live, command) == NULL]
+        return [c for c in commands if find_operation(a, live, c, handle_tag(live, c)) == NULL]
 
     def purgatory(self, bytes name not None):
         cdef Arena *a = self._here()

@@ -33,9 +33,8 @@ cdef inline uint64_t probes_between(Arena *a, uint64_t home, uint64_t position) 
     return (rows + (lanes & (HANDLE_LANES - 1)) * ((a.handle_mask + 1) // HANDLE_LANES)) & a.handle_mask
 
 
-cdef inline void handle_insert(Arena *a, uint32_t op_index) noexcept nogil:
-    cdef OpRecord *op = a.ops + op_index
-    cdef uint32_t tag = handle_tag(op.client, op.command)
+cdef inline void handle_insert(Arena *a, uint32_t op_index, uint32_t tag) noexcept nogil:
+    """Let the operation be found by its tag: handle_tag(its client, its command)."""
     cdef uint64_t position = tag & a.handle_mask
     # The table has at least twice as many entries as there are operations, so a free one is near.
     while a.handles[position].op:
@@ -62,9 +61,8 @@ cdef inline void handle_remove(Arena *a, uint32_t op_index) noexcept nogil:
     a.handles[position].op = 0
 
 
-cdef inline OpRecord *find_operation(Arena *a, uint32_t client, uint64_t command) noexcept nogil:
-    """The client's operation of that command number, or NULL."""
-    cdef uint32_t tag = handle_tag(client, command)
+cdef inline OpRecord *find_operation(Arena *a, uint32_t client, uint64_t command, uint32_t tag) noexcept nogil:
+    """The client's operation of that command number, or NULL; `tag` is the handle_tag of both."""
     cdef uint64_t position = tag & a.handle_mask
     cdef OpRecord *op
     while a.handles[position].op:

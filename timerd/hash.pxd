@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+from timerd.short cimport copy_short
 
 
 cdef inline uint64_t mix(uint64_t h) noexcept nogil:
@@ -17,7 +18,7 @@ cdef inline uint64_t key_hash(uint64_t seed, uint32_t purgatory, const uint8_t *
     cdef uint64_t h = seed ^ (purgatory * <uint64_t>0x9E3779B97F4A7C15) ^ length
     cdef uint64_t chunk = 0
     if length < 8:
-        memcpy(&chunk, name, length)
+        copy_short(<uint8_t *>&chunk, name, length)
         return mix(h ^ chunk)
     while length >= 8:
         memcpy(&chunk, name, 8)

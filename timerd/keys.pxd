@@ -5,11 +5,11 @@ leaves at once when its operation settles, or when its key is satisfied or faile
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
 from timerd.arena cimport Arena, counter, give, take, unused
 from timerd.blobs cimport blob_equals, blocks_for, drop_blob, fill_blob
 from timerd.dlist cimport append, link_of, make_empty, unlink
 from timerd.heap cimport heap_push, heap_remove
+from timerd.short cimport copy_short, same_short
 from timerd_shm.records cimport *
 
 
@@ -17,7 +17,7 @@ cdef inline bint key_is(Arena *a, KeyRecord *key, uint32_t purgatory, const uint
     if key.purgatory != purgatory or key.name_length != length:
         return False
     if length <= KEY_INLINE:
-        return memcmp(key.name, name, length) == 0
+        return same_short(key.name, name, length)
     return blob_equals(a, key.name_blob, name, length)
 
 
@@ -63,7 +63,7 @@ cdef inline uint32_t fill_key(
     key.heap = 0
     if length <= KEY_INLINE:
         key.name_blob = 0
-        memcpy(key.name, name, length)
+        copy_short(key.name, name, length)
     else:
         key.name_blob = fill_blob(a, name, length)
     make_empty(a, &key.next)

@@ -11,34 +11,34 @@ dropped when too many are under way, and a load is not.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.arena cimport Arena, TOUCH, __builtin_prefetch
-from timerd.dlist cimport at, node_at, op_at
+from timerd.arena cimport Arena, JOINED, Joined, TOUCH, __builtin_prefetch
+from timerd.dlist cimport at, link_of, node_at, op_at
 from timerd.handles cimport next_handle
 from timerd.hash cimport handle_tag, key_hash
-from timerd.wheel cimport bucket_for
 from timerd_shm.records cimport *
 
 cdef extern from *:
     """
     #define AHEAD_STAGES 5
+    #define AHEAD_STAGES_REGISTER 3 /* of a registration: it has no operation yet */
     #define HANDLE_PROBES 4 /* of the handle table; nearly every one is found within */
     #define AHEAD_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
     """
     enum:
         AHEAD_STAGES
+        AHEAD_STAGES_REGISTER
         AHEAD_GROUP
         HANDLE_PROBES
 
 
 ctypedef struct Ahead:
-    # A command that is looked at before its turn.
+    # A command that is looked at before its turn. Its hash and its tag are its own, and need not be made again.
     uint32_t kind  # CommandKind; 0 = nothing to do
     uint32_t key  # its key (index + 1), once known
     uint32_t op  # its operation (index + 1), once known
     uint64_t hash
     uint64_t place  # head in the key table, or position in the handle table
     uint32_t tag  # of the handle
-    uint64_t deadline_ns
 
 
 cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
@@ -56,7 +56,9 @@ cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
         TOUCH(a.nodes + (record.first_node - 1))
 
 
-cdef inline void look(Arena *a, Ahead *x, uint32_t slot, const uint8_t *p, const uint8_t *end) noexcept nogil:
+cdef inline void look(
+    Arena *a, Ahead *x, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end
+) noexcept nogil:
     """Stage 1: touch the table entry that the command at `p` begins with. It may be malformed: bounds are checked."""
     cdef KeyCommand *event = <KeyCommand *>p
     cdef RegisterCommand *register = <RegisterCommand *>p
@@ -71,9 +73,8 @@ cdef inline void look(Arena *a, Ahead *x, uint32_t slot, const uint8_t *p, const
             return
         length = name[0]
         name += 2
-        x.deadline_ns = register.timeout_ns
-        if x.deadline_ns != NO_DEADLINE:
-            x.deadline_ns += register.registered_ns
+        x.tag = handle_tag(slot, number)
+        __builtin_prefetch(a.handles + (x.tag & a.handle_mask))
     elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
         name = p + sizeof(KeyCommand)
         if end - p < <int>sizeof(KeyCommand) or end - name < event.key_length:
@@ -120,13 +121,12 @@ cdef inline void follow(Arena *a, Ahead *x, uint32_t stage) noexcept nogil:
         if x.key:
             TOUCH(a.keys + (x.key - 1))
     elif stage == 3:
-        if x.kind == COMMAND_KIND_REGISTER:
-            if x.deadline_ns != NO_DEADLINE:
-                TOUCH(at(a, a.buckets[bucket_for(a, x.deadline_ns)].prev))
-        elif x.key:
+        if x.key:
             if a.keys[x.key - 1].hash != x.hash and a.keys[x.key - 1].chain:
                 x.key = a.keys[x.key - 1].chain
-            TOUCH(at(a, a.keys[x.key - 1].next))
+                TOUCH(a.keys + (x.key - 1))
+            if x.kind != COMMAND_KIND_REGISTER:
+                TOUCH(at(a, a.keys[x.key - 1].next))
     elif x.kind == COMMAND_KIND_FIRE and x.key:
         if stage == 4:
             node = a.keys[x.key - 1].next
@@ -148,38 +148,30 @@ cdef inline void follow_key(Arena *a, uint32_t op, uint32_t stage) noexcept nogi
         TOUCH(a.key_heads + (a.keys[a.nodes[node - 1].key].hash & a.key_mask))
 
 
-ctypedef struct Trail:
-    # Links of the next operations of a list: trail.link[0] is the next one. 0 = the list ends before.
-    uint32_t link[AHEAD_STAGES]
-    uint32_t head
+cdef inline void look_at_joined(Arena *a, Joined *joined) noexcept nogil:
+    """Ask for the operations that joined a bucket last: all, as a rule, of a bucket that is a tick wide."""
+    cdef uint32_t i
+    for i in range(JOINED):
+        if joined.op[i]:
+            __builtin_prefetch(&a.ops[joined.op[i] - 1].next)
+            __builtin_prefetch(a.ops + (joined.op[i] - 1))
 
 
-cdef inline void trail_begin(Arena *a, Trail *t, uint32_t head) noexcept nogil:
-    """Begin at the head of a list of operations."""
-    cdef uint32_t i, link = head
-    t.head = head
-    for i in range(AHEAD_STAGES):
-        t.link[i] = 0
-    for i in range(AHEAD_STAGES):
+cdef inline uint32_t look_at_due(Arena *a, BucketRecord *bucket) noexcept nogil:
+    """Touch what expiring the first operations of a bucket will need; how many they are."""
+    cdef uint32_t ops[AHEAD_GROUP]
+    cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, stage
+    while link != head and seen < AHEAD_GROUP:
+        ops[seen] = <uint32_t>(op_at(a, link) - a.ops) + 1
+        if a.ops[ops[seen] - 1].ahead:
+            __builtin_prefetch(&a.ops[a.ops[ops[seen] - 1].ahead - 1].next)
+        seen += 1
         link = at(a, link).next
-        if link == head:
-            return
-        t.link[i] = link
-
-
-cdef inline void trail_step(Arena *a, Trail *t) noexcept nogil:
-    """The first operation of the list is about to be taken: touch what those behind it will need."""
-    cdef uint32_t i, last = t.link[AHEAD_STAGES - 1]
-    for i in range(AHEAD_STAGES - 1):
-        t.link[i] = t.link[i + 1]
-    if last:
-        last = at(a, last).next
-        t.link[AHEAD_STAGES - 1] = 0 if last == t.head else last
-        if t.link[AHEAD_STAGES - 1]:
-            touch_op(a, <uint32_t>(op_at(a, last) - a.ops) + 1)
-    if t.link[2]:
-        touch_surroundings(a, <uint32_t>(op_at(a, t.link[2]) - a.ops) + 1)
-    if t.link[1]:
-        follow_key(a, <uint32_t>(op_at(a, t.link[1]) - a.ops) + 1, 4)
-    if t.link[0]:
-        follow_key(a, <uint32_t>(op_at(a, t.link[0]) - a.ops) + 1, 5)
+    for i in range(seen):
+        TOUCH(a.ops + (ops[i] - 1))
+        if a.ops[ops[i] - 1].first_node:
+            TOUCH(a.nodes + (a.ops[ops[i] - 1].first_node - 1))
+    for stage in range(4, AHEAD_STAGES + 1):
+        for i in range(seen):
+            follow_key(a, ops[i], stage)
+    return seen

@@ -1,25 +1,39 @@
 """A start: finish the transaction that was being stored, then make everything derived anew from the truth.
 
 Nothing derived is believed, so it does not matter where the last life ended; and as this only stores derived fields (and
-frees what was acknowledged already, and takes silent clients for live ones), it may end anywhere itself. Order matters where lists have one: operations come back
-in order of registration, settled ones and answers in order of their numbers, ids and what waits in groups in order of settling.
+frees what was acknowledged already, and takes silent clients for live ones), it may end anywhere itself. Order matters
+where lists have one: operations come back in order of registration, settled ones and answers in order of their numbers,
+ids and what waits in groups in order of settling.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from timerd.arena cimport Arena, capacity, commit, counter, give
+from timerd.arena cimport Arena, Joined, __builtin_prefetch, capacity, commit, counter, give
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport charge, tell
 from timerd.dlist cimport append, is_empty, make_empty
 from timerd.groups cimport join_group, takes_outcomes, wait_in_group
 from timerd.handles cimport handle_insert
+from timerd.hash cimport handle_tag
 from timerd.ids cimport chain_id
 from timerd.keys cimport attach, chain_key
 from timerd.purgatory cimport begin_delivery, settled_keys
 from timerd.ring cimport event_at, ring_is_empty
 from timerd.wheel cimport wheel_insert
 from timerd_shm.records cimport *
+
+
+cdef extern from *:
+    """
+    #define DIGIT_BITS 11 /* of the numbers that are sorted: two rounds for millions of them */
+    #define DIGITS (1 << DIGIT_BITS)
+    #define EARLY 16 /* how many records ahead of its turn what a record names is asked for */
+    """
+    enum:
+        DIGIT_BITS
+        DIGITS
+        EARLY
 
 
 ctypedef struct Ordered:
@@ -59,10 +73,10 @@ cdef inline uint64_t finish_transaction(Arena *a) noexcept nogil:
 
 
 cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) noexcept nogil:
-    """Radix sort, a byte at a time, over the bytes in which the numbers differ."""
-    cdef uint64_t seen[256]
+    """Radix sort, a digit at a time, over the digits in which the numbers differ."""
+    cdef uint64_t seen[DIGITS]
     cdef uint64_t i, total, here, every = 0, any_one
-    cdef uint32_t shift, digit
+    cdef uint32_t shift = 0, digit
     cdef Ordered *swap
     cdef Ordered *source = items
     if count < 2:
@@ -70,24 +84,25 @@ cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) 
     any_one = items[0].number
     for i in range(count):
         every |= items[i].number ^ any_one
-    for shift in range(0, 64, 8):
-        if (every >> shift) & 0xFF == 0:
-            continue
-        memset(seen, 0, sizeof(seen))
-        for i in range(count):
-            seen[(source[i].number >> shift) & 0xFF] += 1
-        total = 0
-        for digit in range(256):
-            here = seen[digit]
-            seen[digit] = total
-            total += here
-        for i in range(count):
-            digit = (source[i].number >> shift) & 0xFF
-            spare[seen[digit]] = source[i]
-            seen[digit] += 1
-        swap = source
-        source = spare
-        spare = swap
+    while every:
+        if every & (DIGITS - 1):
+            memset(seen, 0, sizeof(seen))
+            for i in range(count):
+                seen[(source[i].number >> shift) & (DIGITS - 1)] += 1
+            total = 0
+            for digit in range(DIGITS):
+                here = seen[digit]
+                seen[digit] = total
+                total += here
+            for i in range(count):
+                digit = (source[i].number >> shift) & (DIGITS - 1)
+                spare[seen[digit]] = source[i]
+                seen[digit] += 1
+            swap = source
+            source = spare
+            spare = swap
+        every >>= DIGIT_BITS
+        shift += DIGIT_BITS
     if source != items:
         memcpy(items, source, count * sizeof(Ordered))
 
@@ -137,6 +152,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
     for n in range(REGION_COUNT):
         a.regions[n].free_head = 0
         a.regions[n].in_use = 0
+    memset(a.freed, 0, sizeof(a.freed))
 
 
 cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
@@ -168,7 +184,7 @@ cdef inline void use_op(Arena *a, Marks *m, OpRecord *op) noexcept nogil:
             node = a.nodes[node - 1].next_of_op
     charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, held)
     if op.group == 0 and c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
-        handle_insert(a, index)
+        handle_insert(a, index, handle_tag(op.client, op.command))
 
 
 cdef inline void restore_pending(Arena *a, OpRecord *op) noexcept nogil:
@@ -213,13 +229,44 @@ cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept no
             give(a, region, i)
 
 
+cdef inline void ask_for_names(Arena *a, uint32_t i) noexcept nogil:
+    """Ask for what counting operation i and those before it will need: its entry and node, then the node's key."""
+    cdef OpRecord *op = a.ops + i
+    if i < a.regions[REGION_OPS].high_water:
+        __builtin_prefetch(a.handles + (handle_tag(op.client, op.command) & a.handle_mask))
+        if op.first_node:
+            __builtin_prefetch(a.nodes + (op.first_node - 1))
+    op -= EARLY // 2
+    if EARLY // 2 <= i < a.regions[REGION_OPS].high_water + EARLY // 2 and op.first_node:
+        __builtin_prefetch(a.keys + a.nodes[op.first_node - 1].key)
+
+
+cdef inline void ask_for_links(Arena *a, Ordered *items, uint64_t count, uint64_t k) noexcept nogil:
+    """Ask for what restoring pending operation k, EARLY places later, and those before it will need."""
+    cdef OpRecord *op
+    if k + EARLY < count:
+        op = a.ops + items[k + EARLY].index
+        __builtin_prefetch(op)
+        __builtin_prefetch(&op.next)
+    if k + EARLY // 2 < count:
+        op = a.ops + items[k + EARLY // 2].index
+        __builtin_prefetch(a.nodes + (op.first_node - 1))
+    if k + EARLY // 4 < count:
+        op = a.ops + items[k + EARLY // 4].index
+        __builtin_prefetch(a.keys + a.nodes[op.first_node - 1].key)
+
+
 cdef inline void restore_operations(Arena *a, Marks *m, Ordered *items, Ordered *spare) noexcept nogil:
     cdef uint32_t i
-    cdef uint64_t count = 0, k
+    cdef uint64_t count = 0, settled = 0, k
     cdef OpRecord *op
+    # Pending ones are gathered from the front, settled ones behind the last place of all.
+    cdef Ordered *last = items + a.regions[REGION_OPS].high_water
     for i in range(a.regions[REGION_OPS].high_water):
+        ask_for_names(a, i + EARLY)
         op = a.ops + i
         op.bucket = 0
+        op.ahead = 0
         if op.state == OP_STATE_SETTLED and not is_outcome_due(a, op):
             # Acknowledged, or of a client that is gone: only its record had not been given back.
             td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
@@ -233,31 +280,34 @@ cdef inline void restore_operations(Arena *a, Marks *m, Ordered *items, Ordered 
             items[count].number = op.registration
             items[count].index = i
             count += 1
+        elif op.client_generation:
+            settled += 1
+            last[-<int64_t>settled].number = op.outcome_number
+            last[-<int64_t>settled].index = i
     sort_by_number(items, spare, count)
     for k in range(count):
+        ask_for_links(a, items, count, k)
         restore_pending(a, a.ops + items[k].index)
-    count = 0
-    for i in range(a.regions[REGION_OPS].high_water):
-        if a.ops[i].state == OP_STATE_SETTLED and a.ops[i].client_generation:
-            items[count].number = a.ops[i].outcome_number
-            items[count].index = i
-            count += 1
-    sort_by_number(items, spare, count)
-    for k in range(count):
-        restore_settled(a, a.ops + items[k].index)
+    sort_by_number(last - settled, spare, settled)
+    for k in range(settled):
+        restore_settled(a, a.ops + last[<int64_t>(k - settled)].index)
 
 
 cdef inline void restore_waiting(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
     """Groups' outcomes that nobody is told now, back into their groups' lists in order of settling. Members are there."""
     cdef uint32_t i
-    cdef uint64_t count = 0, k
+    cdef uint64_t count = 0, outcomes = 0, k
+    a.groups_due_ns = NO_DEADLINE
+    for i in range(capacity(a, REGION_GROUPS)):
+        outcomes += a.groups[i].unacknowledged
+    if outcomes == 0:
+        return
     for i in range(a.regions[REGION_OPS].high_water):
         if a.ops[i].state == OP_STATE_SETTLED and a.ops[i].group and a.ops[i].client_generation == 0:
             items[count].number = a.ops[i].settled_ns
             items[count].index = i
             count += 1
     sort_by_number(items, spare, count)
-    a.groups_due_ns = NO_DEADLINE
     for k in range(count):
         wait_in_group(a, a.ops + items[k].index)
 
@@ -324,6 +374,8 @@ cdef inline void restore_keys(Arena *a, Marks *m) noexcept nogil:
             c = a.clients + a.keys[i].setter
             if c.state != CLIENT_STATE_FREE and (c.generation & 0xFFFF) == a.keys[i].setter_generation:
                 c.watermarks += 1
+        if i + EARLY < a.regions[REGION_KEYS].high_water:
+            __builtin_prefetch(a.key_heads + (a.keys[i + EARLY].hash & a.key_mask))
         if m.keys[i]:
             use_blob(a, m, a.keys[i].name_blob)
             chain_key(a, i + 1)
@@ -414,6 +466,7 @@ cdef inline bint rebuild(Arena *a) noexcept nogil:
         clear_derived(a)
         a.header.wheel_tick = a.now_ns // a.tick_ns
         a.visited_tick = a.header.wheel_tick
+        memset(a.joined, 0, capacity(a, REGION_BUCKETS) * sizeof(Joined))
         restore_operations(a, &m, items, spare)
         restore_ring(a, &m)
         restore_keys(a, &m)

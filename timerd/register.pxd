@@ -6,18 +6,20 @@ outcome number. So a crash leaves either nothing of it or all of it.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
 from timerd.blobs cimport blocks_for, drop_blob, fill_blob
 from timerd.clients cimport charge, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.dlist cimport unlink
 from timerd.groups cimport adopt_if_orphaned
 from timerd.handles cimport handle_insert
-from timerd.hash cimport key_hash
+from timerd.hash cimport handle_tag, key_hash
 from timerd.ids cimport fill_id, find_id, give_id
+from timerd.lookahead cimport Ahead
 from timerd.keys cimport attach, fill_key, find_key, free_nodes, release_key
 from timerd.purgatory cimport Verdict, finish_settle, judge, satisfy, settled_keys, stage_settle, unmoved
 from timerd.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
+from timerd.short cimport same_short
 from timerd.wheel cimport wheel_insert
 from timerd_shm.records cimport *
 
@@ -34,6 +36,7 @@ ctypedef struct Key:
 ctypedef struct Registration:
     # A REGISTER command, as read from the frame.
     RegisterCommand *command
+    Ahead *ahead  # what was found out when it was looked at before its turn
     Key keys[KEYS_MAX]
     uint64_t id_low
     uint64_t id_high
@@ -79,7 +82,10 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
         if <uint64_t>(end - p) < key.length:
             return False
         key.name = p
-        key.hash = key_hash(a.header.hash_seed, command.purgatory, p, key.length)
+        if i == 0 and r.ahead.kind:
+            key.hash = r.ahead.hash
+        else:
+            key.hash = key_hash(a.header.hash_seed, command.purgatory, p, key.length)
         p += key.length
         if key.length > KEY_INLINE:
             r.blocks += blocks_for(key.length)
@@ -157,7 +163,7 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
             if (
                 r.keys[k].hash == r.keys[i].hash
                 and r.keys[k].length == r.keys[i].length
-                and memcmp(r.keys[k].name, r.keys[i].name, r.keys[i].length) == 0
+                and same_short(r.keys[k].name, r.keys[i].name, r.keys[i].length)
             ):
                 return ERROR_CODE_INVALID_KEY
     if command.flags & REGISTER_FLAG_MARK_OF_OTHER_ARENA:
@@ -180,10 +186,8 @@ cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t time
 cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
     """Everything but the state. The generation may change here: nothing reaches the record."""
     cdef RegisterCommand *command = r.command
-    op.generation += 1
-    op.outcome = 0
-    op.settled_key = 0
-    op.deliveries = 0
+    # The whole word at once (FREE, no outcome): it is read again soon, and the processor waits to read what it stores in parts.
+    OpRecord_word_state(op)[0] = OpRecord_with_generation(0, op.generation + 1)
     op.registered_ns = command.registered_ns
     if op.registered_ns == 0 or op.registered_ns > a.now_ns:
         op.registered_ns = a.now_ns
@@ -207,7 +211,6 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
     op.command = r.number
     op.registration = a.header.registrations + 1
     op.client = r.slot
-    op.reserved = 0
     op.first_node = 0
     op.id_record = 0
     op.payload = 0
@@ -217,11 +220,13 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
     op.outcome_number = 0
     op.error = 0
     op.bucket = 0
+    op.ahead = 0
 
 
 cdef inline void fill_payload(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
     """Its payload; the caller knows that there are blocks enough."""
-    op.payload = fill_blob(a, r.payload, r.command.payload_length)
+    if r.command.payload_length:
+        op.payload = fill_blob(a, r.payload, r.command.payload_length)
 
 
 cdef inline void fill_id_record(OpRecord *op, uint32_t id_record) noexcept nogil:
@@ -433,7 +438,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     charge(a, op, 0, 0, command.payload_length)
     counter(a, op.purgatory, COUNT_REGISTERED)[0] += 1
     if op.group == 0:
-        handle_insert(a, index)
+        handle_insert(a, index, r.ahead.tag if r.ahead.kind else handle_tag(r.slot, r.number))
     a.touched += 1
     if remembered:
         unlink(a, &a.ids[known - 1].next)

@@ -7,9 +7,9 @@ too old. The ring is bounded in events and in value bytes: either moves the tail
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
-from libc.string cimport memcmp, memcpy
 from timerd.arena cimport Arena, Found, unused
 from timerd.blobs cimport blob_equals, blob_length, blocks_for, drop_blob, fill_blob
+from timerd.short cimport copy_short, same_short
 from timerd_shm.records cimport *
 
 cdef extern from *:
@@ -83,7 +83,7 @@ cdef inline EventRecord *fill_event(
     e.value = value
     e.key_blob = key_blob
     if key_blob == 0:
-        memcpy(e.key, key, key_length)
+        copy_short(e.key, key, key_length)
     return e
 
 
@@ -100,7 +100,7 @@ cdef inline bint event_is_on(
         return False
     if e.key_blob:
         return blob_equals(a, e.key_blob, key, length)
-    return memcmp(e.key, key, length) == 0
+    return same_short(e.key, key, length)
 
 
 cdef inline uint32_t find_events(

@@ -7,11 +7,11 @@ from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport Arena, commit, spent
 from timerd.blobs cimport blob_length
 from timerd.clients cimport free_answer, leave_outcomes
-from timerd.dlist cimport answer_at, is_empty, link_of, make_empty, op_at
+from timerd.dlist cimport answer_at, is_empty, make_empty, op_at
 from timerd.groups cimport adopt, hand_out, kept_until, take_back, takes_outcomes
 from timerd.handles cimport handle_remove
 from timerd.ids cimport forget_old_ids
-from timerd.lookahead cimport Trail, trail_begin, trail_step
+from timerd.lookahead cimport look_at_due, look_at_joined
 from timerd.purgatory cimport deliver, expire, finish_free, free_settled, hand_on, settle, stage_free
 from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_jump
 from timerd_shm.records cimport *
@@ -20,8 +20,8 @@ from timerd_shm.records cimport *
 cdef inline bint advance_wheel(Arena *a) noexcept nogil:
     """Move the wheel to a.now_ns, from one tick that wants something to the next; False if work is left."""
     cdef uint64_t target = a.now_ns // a.tick_ns, tick
+    cdef uint32_t looked_at = 0
     cdef BucketRecord *bucket
-    cdef Trail trail
     while True:
         if not pay_sweeps(a):
             return False
@@ -33,12 +33,14 @@ cdef inline bint advance_wheel(Arena *a) noexcept nogil:
         bucket = a.buckets + (tick & (BUCKETS - 1))
         if bucket.count:
             a.daemon[DAEMON_BUCKET_VISITS] += 1
-            trail_begin(a, &trail, link_of(a, &bucket.next))
+            look_at_joined(a, a.joined + (tick & (BUCKETS - 1)))
         while bucket.count:
             if spent(a):
                 return False
-            trail_step(a, &trail)
+            if looked_at == 0:
+                looked_at = look_at_due(a, bucket)
             expire(a, op_at(a, bucket.next))
+            looked_at -= 1
         a.header.wheel_tick = tick
         owe_sweeps(a)
 

@@ -18,8 +18,8 @@ wheel jumps there. Insert O(LEVELS), remove O(1), next_tick O(LEVELS). Never ear
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.arena cimport Arena, TOUCH, __builtin_ctzll, spent
-from timerd.dlist cimport append, at, link_of, op_at, unlink
+from timerd.arena cimport Arena, JOINED, Joined, __builtin_ctzll, __builtin_prefetch, spent
+from timerd.dlist cimport append, op_at, unlink
 from timerd_shm.records cimport *
 
 cdef extern from *:
@@ -52,6 +52,20 @@ cdef inline uint32_t bucket_for(Arena *a, uint64_t deadline_ns) noexcept nogil:
     return level * BUCKETS + <uint32_t>((due >> (LEVEL_BITS * level)) & (BUCKETS - 1))
 
 
+cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op) noexcept nogil:
+    """Let the operation that joined a bucket JOINED places before this one lead to it.
+
+    A list is walked at a miss for each link: what it leads to is loaded while those between are dealt with.
+    """
+    cdef uint32_t before = joined.op[joined.at]
+    joined.op[joined.at] = op
+    joined.at = joined.at + 1 if joined.at + 1 < JOINED else 0
+    if before:
+        a.ops[before - 1].ahead = op
+    if joined.op[joined.at]:
+        __builtin_prefetch(&a.ops[joined.op[joined.at] - 1].ahead)  # for the next one to join
+
+
 cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
     """Put an operation where its deadline belongs. Without a deadline it is in no bucket."""
     cdef uint32_t bucket, number
@@ -60,6 +74,7 @@ cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
         return
     bucket = bucket_for(a, op.deadline_ns)
     append(a, &a.buckets[bucket].next, &op.next)
+    note_joined(a, a.joined + bucket, <uint32_t>(op - a.ops) + 1)
     a.buckets[bucket].count += 1
     op.bucket = bucket + 1
     number = bucket & (BUCKETS - 1)
@@ -162,18 +177,6 @@ cdef inline void owe_sweeps(Arena *a) noexcept nogil:
     a.visited_tick = tick
 
 
-cdef inline void look_behind(Arena *a, BucketRecord *bucket, OpRecord *op) noexcept nogil:
-    """While one operation is moved, load the line of the next but one, and of the place where the next will go."""
-    cdef uint32_t head = link_of(a, &bucket.next)
-    cdef OpRecord *next
-    if op.next == head:
-        return
-    next = op_at(a, op.next)
-    if next.next != head:
-        TOUCH(at(a, next.next))
-    TOUCH(at(a, a.buckets[bucket_for(a, next.deadline_ns)].prev))
-
-
 cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
     """Move what the sweeps owe to the present tick; False if the turn's bound came first."""
     cdef uint64_t position
@@ -192,7 +195,8 @@ cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
             if spent(a):
                 return False
             op = op_at(a, bucket.next)
-            look_behind(a, bucket, op)
+            if op.ahead:
+                __builtin_prefetch(&a.ops[op.ahead - 1].next)
             wheel_remove(a, op)
             wheel_insert(a, op)
             a.owed[level] -= 1

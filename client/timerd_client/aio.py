@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from timerd_shm.errors import BackpressureError, SessionGoneError
+from timerd_shm.errors import BackpressureError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
@@ -38,9 +38,11 @@ from .link import Link, descriptor, monotonic_deadline, seconds_left
 from .mark import Mark
 from .operation import Operation as CommonOperation
 from .outcome import Outcome, State
+from .polling import POLL_S, RAISE, Polling
 from .promise import Promise, Reply
-from .protocol import DEFAULT_PURGATORY, NEVER, LinkState
-from .purgatory import GRACE_S, raise_unless_again, value_or_silence
+from .protocol import NEVER, LinkState, Statistics
+from .purgatory import is_known, value_or_silence
+from .session import DEFAULT_PURGATORY
 from .surface import Surface
 
 __all__ = [
@@ -92,8 +94,8 @@ class LoopLink(Link):
     def make_room(self) -> None:
         protocol = self.protocol
         raise BackpressureError(
-            f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged; "
-            "`await client.room()` before the next"
+            f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged "
+            f"({self.plight()}); `await client.room()` before the next"
         )
 
     def may_block(self) -> None:
@@ -130,9 +132,10 @@ class LoopLink(Link):
         busy = self.receive_some()
         if self.closed:  # by a callback
             return False
-        protocol, now_ns = self.protocol, time.monotonic_ns()
-        if now_ns >= protocol.poll_deadline():
-            protocol.tick(now_ns)
+        now_ns = time.monotonic_ns()
+        self.tick(now_ns)
+        if self.closed:
+            return False
         return self.send_some(now_ns) or busy
 
     def _rest(self) -> None:
@@ -199,7 +202,7 @@ class AioOperation(CommonOperation):
         """Withdraw it and wait for its outcome; True if that is CANCELLED. Raises TimerdUnavailableError."""
         self._send_cancel()
         await _told(self, timeout)
-        return self._outcome().state is State.CANCELLED
+        return self._withdrawn()
 
     async def reschedule(self, timeout: Timeout, *, wait: bool = False) -> bool:
         """Give it a new deadline, `timeout` seconds from now; False if it had settled."""
@@ -267,12 +270,19 @@ async def _settled(promise: Promise, timeout: float | None) -> None:
         promise._remove(wake)
 
 
-async def _told(promise: Promise, timeout: float) -> None:
-    """The same; a daemon that says nothing in that time is unavailable."""
+async def _settles(promise: Promise, timeout: float | None) -> bool:
+    """Whether it settles within `timeout` seconds."""
     try:
         await _settled(promise, timeout)
     except TimeoutError:
-        raise promise._link.protocol.unavailable(timeout) from None
+        return False
+    return True
+
+
+async def _told(promise: Promise, timeout: float) -> None:
+    """The same; a daemon that says nothing in that time is unavailable."""
+    if not await _settles(promise, timeout):
+        raise promise._link.unavailable(timeout)
 
 
 async def _answer(reply: Reply, timeout: float) -> Any:
@@ -283,7 +293,8 @@ async def _answer(reply: Reply, timeout: float) -> Any:
 class Purgatory(Surface[AioOperation]):
     """`await client.purgatory(name)`; the client itself is its purgatory "default"."""
 
-    def __init__(self, link: Link, name: str) -> None:
+    def __init__(self, link: LoopLink, name: str) -> None:
+        self._looped = link
         super().__init__(link, name, AioOperation)
 
     async def fire_wait(
@@ -306,7 +317,7 @@ class Purgatory(Surface[AioOperation]):
 
     async def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
-        return bool(await _answer(self._ask(self._reschedule_id_command(id, timeout), id), wait))
+        return bool(await _answer(self._ask_reschedule(id, timeout), wait))
 
     async def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Cancel the operation of that id, from any process; raises UnknownOperationError."""
@@ -332,9 +343,21 @@ class Purgatory(Surface[AioOperation]):
         fire_many(self, keys, values, amounts)
 
     async def wait_for(
-        self, predicate: Callable[[], Value | Awaitable[Value]], keys: Keys, timeout: Timeout, *, when: When = ANY
+        self,
+        predicate: Callable[[], Value | Awaitable[Value]],
+        keys: Keys,
+        timeout: Timeout,
+        *,
+        when: When = ANY,
+        unavailable: str = RAISE,
+        poll_interval: float = POLL_S,
     ) -> Value:
-        """A condition variable across processes: until the predicate (which may be a coroutine function) is true."""
+        """A condition variable across processes: until the predicate (which may be a coroutine function) is true.
+
+        Arguments and errors as the threaded client's.
+        """
+        polling = Polling(unavailable, poll_interval)
+        link, protocol = self._looped, self._protocol
         duration_ns = timeout_ns(timeout)
         deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
 
@@ -348,12 +371,24 @@ class Purgatory(Surface[AioOperation]):
             left = seconds_left(deadline)
             if value or left == 0.0:
                 return value
+            if polling.wanted and protocol.lost:
+                await link.until(lambda: not protocol.lost or link.closed, polling.pause(left))
+                continue
             operation = self.register(keys, timeout=left, when=when, since=mark)
+            outcome: Outcome | None = None
             try:
-                outcome = await asyncio.wait_for(operation, None if left is None else left + GRACE_S)
-            except TimeoutError:
+                while not await _settles(operation, polling.patience(left)):
+                    left = seconds_left(deadline)
+                    if not polling.waits_on(left, lost=protocol.lost):
+                        break
+                outcome = operation.outcome()
+            finally:
+                if outcome is None:  # the await was cancelled, or the daemon says nothing
+                    link.abandon([operation.command])
+            if is_known(outcome):
+                continue
+            if not polling.wanted:
                 return value_or_silence(await look())
-            raise_unless_again(outcome)
 
     async def try_complete_else_watch(
         self, try_complete: Callable[[], bool | Awaitable[bool]], keys: Keys, *, timeout: Timeout
@@ -370,9 +405,7 @@ class Client(Purgatory):
     """A connection to a daemon, from `await connect()`; also its purgatory "default"."""
 
     def __init__(self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL) -> None:
-        link = LoopLink(paths, name, orphans)
-        self._looped = link
-        super().__init__(link, DEFAULT_PURGATORY)
+        super().__init__(LoopLink(paths, name, orphans), DEFAULT_PURGATORY)
         self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
 
     async def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
@@ -381,12 +414,22 @@ class Client(Purgatory):
         await self._looped.until(lambda: protocol.state is LinkState.LIVE or protocol.refused is not None, timeout)
         if protocol.state is LinkState.LIVE:
             return
-        raise protocol.refused if protocol.refused is not None else protocol.unavailable(timeout)
+        raise protocol.refused if protocol.refused is not None else self._link.unavailable(timeout)
 
     @property
     def state(self) -> LinkState:
         """CONNECTING, HELLO, LIVE, LOST or CLOSED."""
         return self._protocol.state
+
+    @property
+    def connected(self) -> bool:
+        """Whether the daemon was heard of lately: False before the first time, and after 3 s without a word."""
+        return self._protocol.state is LinkState.LIVE
+
+    def stats(self) -> Statistics:
+        """What this client has seen, in numbers: what waits, what was given up, what came too late."""
+        with self._link.lock:
+            return self._protocol.statistics()
 
     @property
     def closed(self) -> bool:
@@ -398,39 +441,34 @@ class Client(Purgatory):
         known = self._purgatories.get(name_of("purgatory", name))
         if known is not None:
             return known
-        link = self._looped
-        if link.closed:
-            link.refuse_closed()
-        reply = Reply(link)
-        link.protocol.query({"query": "purgatory", "name": name}, reply, time.monotonic_ns())
-        link.wake()
-        result = await _answer(reply, timeout)
-        link.protocol.purgatories[name] = int(result["index"])
-        return self._purgatories.setdefault(name, Purgatory(link, name))
+        result = await _answer(self._looped.ask({"query": "purgatory", "name": name}), timeout)
+        self._protocol.purgatories[name] = int(result["index"])
+        return self._purgatories.setdefault(name, Purgatory(self._looped, name))
+
+    async def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
+        """Seconds that a question and its answer took; raises TimerdUnavailableError."""
+        start = time.monotonic()
+        await _answer(self._looped.ask({"query": "ping"}), timeout)
+        return time.monotonic() - start
 
     async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
         """Wait until the window has room; how many commands it takes. Raises BackpressureError after `timeout` s."""
         protocol = self._protocol
         if not await self._looped.until(lambda: protocol.room > 0 or self.closed, timeout):
             raise BackpressureError(
-                f"no room in a window of {protocol.window} commands within {timeout:g} s; slow down"
+                f"no room in a window of {protocol.window} commands within {timeout:g} s "
+                f"({self._link.plight()}); slow down"
             )
         if self.closed:
             self._link.refuse_closed()
         return protocol.room
 
     async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until everything issued so far has been applied; raises TimerdUnavailableError, SessionGoneError."""
-        protocol = self._protocol
-        if self.closed:
-            self._link.refuse_closed()
-        target, maker = protocol.issued, protocol.incarnation
-        if not await self._looped.until(
-            lambda: protocol.applied >= target or protocol.incarnation != maker or self.closed, timeout
-        ):
-            raise protocol.unavailable(timeout)
-        if protocol.incarnation != maker:
-            raise SessionGoneError("the daemon no longer knows this client; whether all was applied is unknown")
+        """Wait until everything issued so far has been applied, as the threaded client does; errors as there."""
+        link = self._looped
+        flush = link.begin_flush()
+        await link.until(lambda: link.flushed(flush), timeout)
+        link.end_flush(flush, timeout)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything is acknowledged, `timeout` seconds at most, and end; as the threaded client does."""

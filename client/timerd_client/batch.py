@@ -34,7 +34,7 @@ from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from .conditions import ANY, When
 from .errors import Subject
 from .link import Link
-from .outcome import Outcome, State
+from .outcome import Outcome, State, state_of
 from .promise import Promise, RawSettlement, local
 from .surface import OperationT, Surface, plain_keys
 
@@ -48,12 +48,21 @@ _COMPLETED = int(State.COMPLETED.value)
 class Batch(Promise):
     """Many operations that were registered at once; everything it gives is in their order."""
 
-    __slots__ = ("_first", "_keys", "_left", "_payloads", "_settlements")
+    __slots__ = ("_durations_ns", "_first", "_keys", "_left", "_payloads", "_registered_ns", "_settlements")
 
-    def __init__(self, link: Link, keys: Sequence[Key | tuple[Key, ...]], payloads: Sequence[bytes] | bytes) -> None:
+    def __init__(
+        self,
+        link: Link,
+        keys: Sequence[Key | tuple[Key, ...]],
+        payloads: Sequence[bytes] | bytes,
+        registered_ns: int,
+        durations_ns: Sequence[int],
+    ) -> None:
         super().__init__(link)
         self._keys = keys
         self._payloads = payloads
+        self._registered_ns = registered_ns
+        self._durations_ns = durations_ns
         self._left = len(keys)
         self._settlements: list[RawSettlement | None] = [None] * len(keys)
         self._first: list[tuple[int, int, int]] = []  # (first command, first row, rows) of each part
@@ -76,6 +85,13 @@ class Batch(Promise):
             return False
         self._settlement = ()
         return self._callbacks is not None
+
+    def due_ns(self, command: int) -> int:
+        """Deadline of one of its operations, for the protocol."""
+        for first, row, rows in reversed(self._first):
+            if first <= command < first + rows:
+                return self._registered_ns + self._durations_ns[row + command - first]
+        raise AssertionError(f"command {command} is in none of the parts {self._first}")
 
     def add_part(self, first: int, row: int, rows: int) -> None:
         """Rows `row`.. have the command numbers `first`..; called with the lock held."""
@@ -114,7 +130,7 @@ class Batch(Promise):
     def _states(self) -> list[State]:
         by_number = {int(state.value): state for state in State}
         return [
-            by_number[settlement[0][_STATE_AT]] if settlement[0] is not None else State.FAILED
+            by_number[settlement[0][_STATE_AT]] if settlement[0] is not None else state_of(settlement)
             for settlement in self._column()
         ]
 
@@ -200,14 +216,13 @@ def register_many(
         tails = [one.encoded for one in watches]
 
     link = surface._link
-    made = batch(link, names, payload_column)
+    made = batch(link, names, payload_column, registered_ns, durations)
     try:
         _issue_registrations(surface, made, tails, payload_column, durations, needed_and_count, when, registered_ns)
     except BaseException:  # the caller gets no handle of what has been registered
         with link.lock:
             orphans = [number for number in made.commands() if link.protocol.waiting.get(number) is made]
-        if not link.closed:
-            link.withdraw(orphans)
+        link.abandon(orphans)
         raise
     return made
 

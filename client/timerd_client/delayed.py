@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Delayed:
-    """Completed by its own `try_complete`, expired, cancelled or failed; exactly one of them, exactly once."""
+    """Completed by its own `try_complete`, expired, cancelled, failed or unavailable; exactly one of them, once."""
 
     def __init__(
         self,
@@ -81,8 +81,11 @@ class Delayed:
             raise_unless_again(outcome)
             if self.state is not None:
                 return
-            if outcome.state is State.EXPIRED:
-                self._settle(State.COMPLETED if self._try() else State.EXPIRED)
+            if outcome.state in (State.EXPIRED, State.UNAVAILABLE):
+                completed = self._try()
+                if not completed:
+                    self.error = outcome.error
+                self._settle(State.COMPLETED if completed else outcome.state)
             elif outcome.state is State.CANCELLED:
                 self._settle(State.CANCELLED)
             else:

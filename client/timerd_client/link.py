@@ -11,17 +11,20 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import zmq
 
-from timerd_shm.errors import ClosedError, TimerdError
+from timerd_shm.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError
 from timerd_shm.rundir import InstancePaths, boot_id, namespace_inode, open_arena_file, process_start_ticks
 from timerd_shm.wire import CommandKind
 
 from .commands import operation_command
-from .protocol import Identity, LinkState, Protocol
+from .errors import OperationCancelled
+from .promise import Reply
+from .protocol import LinkState, Protocol
+from .session import Identity
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,6 +72,14 @@ def identity(name: str, orphans: Orphans) -> Identity:
     )
 
 
+class Flush(NamedTuple):
+    """What a flush waits for."""
+
+    command: int  # until this one is applied
+    maker: bytes  # by a daemon that knows this incarnation
+    told: int  # of `commands_unknown`, by earlier flushes
+
+
 class Link:
     """A connection to one daemon. Only its own thread or loop touches the sockets."""
 
@@ -82,6 +93,7 @@ class Link:
         self._reader: ArenaReader | None = None
         self._mapped = 0  # incarnation that was tried last
         self._unsent: bytes | None = None
+        self._told_unknown = 0
         self._resets = 0
         context = shared_context()
         self.commands = self._socket(context, zmq.DEALER)
@@ -126,6 +138,37 @@ class Link:
             "use td.client(), or connect again"
         )
 
+    def refuse_lost(self) -> None:
+        """Raises TimerdUnavailableError if what is asked now would not be answered. With the lock held."""
+        if self.closed:
+            self.refuse_closed()
+        if self.protocol.lost:
+            raise TimerdUnavailableError(
+                f"the daemon is lost ({self.plight()}), so it was not asked; "
+                "start it (`timerd`), or try again when `client.connected`"
+            )
+
+    def unavailable(self, seconds: float) -> TimerdUnavailableError:
+        """The error of a caller whose patience is over."""
+        return TimerdUnavailableError(
+            f"no answer from the daemon within {seconds:g} s ({self.plight()}); "
+            "start it (`timerd`), or connect(autostart=True)"
+        )
+
+    def plight(self) -> str:
+        """How it stands with the daemon, for messages."""
+        return self.protocol.plight(time.monotonic_ns())
+
+    def ask(self, question: dict[str, Any]) -> Reply:
+        """Send a question; raises ClosedError, TimerdUnavailableError if the daemon is lost."""
+        reply = Reply(self)
+        with self.lock:
+            self.refuse_lost()
+            self.protocol.query(question, reply, time.monotonic_ns())
+            if self.idle:
+                self.wake()
+        return reply
+
     def complain(self, what: str, error: BaseException | None = None) -> None:
         """Log what no caller can be told."""
         logger.warning("timerd client: %s", what, exc_info=error)
@@ -155,6 +198,43 @@ class Link:
             self.protocol.issue_all([operation_command(CommandKind.CANCEL, operation) for operation in operations])
             if self.idle:
                 self.wake()
+
+    def abandon(self, registrations: Iterable[int]) -> None:
+        """Withdraw operations of which nobody has a handle; what they may have been handed goes back."""
+        with self.lock:
+            if self.closed:
+                return
+            self.protocol.give_up(registrations, OperationCancelled("withdrawn: nobody waits for it any more"))
+            waiters = self.protocol.take_ready()
+            if self.idle:
+                self.wake()
+        for waiter in waiters:
+            waiter.tell()
+
+    def begin_flush(self) -> Flush:
+        """A flush of what has been issued so far. With the lock held; raises ClosedError."""
+        if self.closed:
+            self.refuse_closed()
+        return Flush(self.protocol.issued, self.protocol.incarnation, self._told_unknown)
+
+    def flushed(self, flush: Flush) -> bool:
+        """Whether there is nothing more to wait for."""
+        protocol = self.protocol
+        return protocol.applied >= flush.command or protocol.incarnation != flush.maker or self.closed
+
+    def end_flush(self, flush: Flush, timeout: float) -> None:
+        """Raises TimerdUnavailableError if it is not done, SessionGoneError if what was applied is not known."""
+        protocol = self.protocol
+        unknown = protocol.commands_unknown - flush.told
+        if unknown:
+            self._told_unknown = protocol.commands_unknown
+            raise SessionGoneError(
+                f"{unknown} commands were unacknowledged when the daemon lost sight of this client; "
+                "whether they were applied is unknown"
+            )
+        if not self.flushed(flush):
+            missing = flush.command - protocol.applied
+            raise TimerdUnavailableError(f"{missing} commands are unacknowledged: {self.unavailable(timeout)}")
 
     def ready_locked(self) -> None:
         """Closed? Is there room? With the lock held; raises ClosedError, BackpressureError."""
@@ -198,6 +278,15 @@ class Link:
                     self.protocol.receive(frame, time.monotonic_ns(), published=published)
                 self.received()
         return heard
+
+    def tick(self, now_ns: int) -> None:
+        """Do what is due by now."""
+        protocol = self.protocol
+        with self.lock:
+            if now_ns >= protocol.poll_deadline():
+                protocol.tick(now_ns)
+        if protocol.ready or protocol.complaints:
+            self.received()
 
     def received(self) -> None:
         """After each frame: tell promises, map the arena that the daemon named."""

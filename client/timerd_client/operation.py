@@ -21,16 +21,19 @@ from .promise import Promise, Reply
 class Operation(Promise):
     """Future-like: `done()`, `result()`, `add_done_callback()`, `await`. Made by `register()`."""
 
-    __slots__ = ("_id", "_names", "_reply", "command", "payload")
+    __slots__ = ("_id", "_names", "_reply", "command", "deadline_ns", "payload")
     _reply: Reply | None
     _id: tuple[Key, str] | None  # its id and purgatory
 
-    def __init__(self, link: Link, command: int, names: Key | tuple[Key, ...], payload: bytes) -> None:
+    def __init__(
+        self, link: Link, command: int, names: Key | tuple[Key, ...], payload: bytes, deadline_ns: int
+    ) -> None:
         self._link = link
         self._settlement = self._callbacks = self._reply = self._id = None
         self._names = names
         self.command = command  # its number between client and daemon; 0 = it was never sent
         self.payload = payload
+        self.deadline_ns = deadline_ns  # CLOCK_MONOTONIC, as far as this client knows; NO_DEADLINE or more = none
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -55,6 +58,22 @@ class Operation(Promise):
 
     # commands about it, shared by both faces
 
+    def due_ns(self, command: int) -> int:
+        """Its deadline, for the protocol."""
+        return self.deadline_ns
+
+    def move(self, deadline_ns: int) -> None:
+        """This client has asked for another deadline; with the lock held."""
+        self.deadline_ns = deadline_ns
+        self._link.protocol.moved(self.command, deadline_ns)
+
+    def _withdrawn(self) -> bool:
+        """How cancel() ended; raises TimerdUnavailableError where that is not known."""
+        outcome = self._outcome()
+        if outcome.state is State.UNAVAILABLE:
+            outcome.unwrap()
+        return outcome.state is State.CANCELLED
+
     def _send_cancel(self) -> None:
         """Ask for its cancellation; nothing if it has settled. Raises ClosedError."""
         if not self.done():
@@ -67,17 +86,21 @@ class Operation(Promise):
         with link.lock:
             if self.done():
                 return False
+            if reply is not None:
+                link.refuse_lost()
+            registered_ns = time.monotonic_ns()
             number = link.issue_locked(
                 operation_command(
                     CommandKind.RESCHEDULE,
                     self.command,
                     flags=CommandFlag.WANTS_ANSWER if reply is not None else 0,
-                    registered_ns=time.monotonic_ns(),
+                    registered_ns=registered_ns,
                     timeout_ns=duration_ns,
                 )
             )
             if reply is not None:
                 link.protocol.replies[number] = reply
+            self.move(registered_ns + duration_ns)
         return True
 
     def set_orphans(self, policy: str) -> None:
@@ -99,7 +122,11 @@ class ThreadedOperation(Operation):
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> Outcome:
-        """Wait for the outcome; raises TimeoutError if it has not settled after `timeout` seconds."""
+        """Wait for the outcome; raises TimeoutError if it has not settled after `timeout` seconds.
+
+        While the daemon is lost an operation with a deadline settles as UNAVAILABLE a second after it; one without
+        waits until the daemon is back.
+        """
         if self._settlement is None and not self.wait(timeout):
             raise TimeoutError(f"not settled within {timeout:g} s: {self!r}")
         return Outcome(self.keys, self.payload, self._settlement)
@@ -107,12 +134,13 @@ class ThreadedOperation(Operation):
     def cancel(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Withdraw it and wait for its outcome; True if that is CANCELLED, False if it settled otherwise before.
 
-        False means that the caller has what it was completed with. Raises TimerdUnavailableError after `timeout` s.
+        False means that the caller has what it was completed with. Raises TimerdUnavailableError after `timeout` s, or
+        if it has settled as UNAVAILABLE.
         """
         self._send_cancel()
         if not self.wait(timeout):
-            raise self._link.protocol.unavailable(timeout)
-        return self._outcome().state is State.CANCELLED
+            raise self._link.unavailable(timeout)
+        return self._withdrawn()
 
     def reschedule(self, timeout: Timeout, *, wait: bool = False) -> bool:
         """Give it a new deadline, `timeout` seconds from now. Returns at once; with `wait`, when the daemon has.
@@ -125,7 +153,7 @@ class ThreadedOperation(Operation):
         if not self._send_reschedule(timeout, reply):
             return False
         if not reply.wait(CLOSE_TIMEOUT_S):
-            raise self._link.protocol.unavailable(CLOSE_TIMEOUT_S)
+            raise self._link.unavailable(CLOSE_TIMEOUT_S)
         return bool(reply.get())
 
     def accepted(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
@@ -134,7 +162,7 @@ class ThreadedOperation(Operation):
         error = self._accepted_error()
         assert reply is not None
         if not reply.wait(timeout):
-            raise self._link.protocol.unavailable(timeout)
+            raise self._link.unavailable(timeout)
         error = self._accepted_error()
         if error is not None:
             raise error

@@ -41,6 +41,14 @@ _ERROR: Final = 3
 _STATES = {int(state.value): state for state in State}
 
 
+def state_of(settlement: RawSettlement) -> State:
+    """What a settlement says: the daemon's word, UNAVAILABLE, or FAILED for what it refused."""
+    record = settlement[_RECORD]
+    if record is not None:
+        return _STATES[record[_STATE_AT]]
+    return State.UNAVAILABLE if isinstance(settlement[_ERROR], TimerdUnavailableError) else State.FAILED
+
+
 class Outcome:
     """The end of an operation; true only if it was completed.
 
@@ -61,10 +69,7 @@ class Outcome:
     @property
     def state(self) -> State:
         """COMPLETED, EXPIRED, CANCELLED, FAILED or UNAVAILABLE."""
-        record = self._settlement[_RECORD]
-        if record is not None:
-            return _STATES[record[_STATE_AT]]
-        return State.UNAVAILABLE if isinstance(self._settlement[_ERROR], TimerdUnavailableError) else State.FAILED
+        return state_of(self._settlement)
 
     def __bool__(self) -> bool:
         return self.state is State.COMPLETED
@@ -114,7 +119,9 @@ class Outcome:
 
     @cached_property
     def error(self) -> Exception | None:
-        """Why it failed: OperationFailed (somebody called `fail`), or the daemon's refusal; None unless FAILED."""
+        """Why it is FAILED or UNAVAILABLE, else None: OperationFailed (somebody called `fail`), the daemon's refusal,
+        or TimerdUnavailableError, which says how long the daemon had been silent.
+        """
         record = self._record
         if record is None:
             return self._settlement[_ERROR]

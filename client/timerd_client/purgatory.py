@@ -3,45 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from timerd_shm.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
-from timerd_shm.limits import CLOSE_TIMEOUT_S, GRACE_NS
+from timerd_shm.errors import ErrorCode, TimerdError, TimerdUnavailableError
+from timerd_shm.limits import CLOSE_TIMEOUT_S
 from timerd_shm.wire import CommandFlag, CommandKind
 
 from .arguments import Key, Keys, Payload, Timeout, timeout_ns
 from .batch import ThreadedBatch, fire_many, register_many
 from .conditions import ANY, When
 from .delayed import Delayed
-from .link import Link, monotonic_deadline, seconds_left
+from .link import monotonic_deadline, seconds_left
 from .operation import ThreadedOperation
 from .outcome import Outcome, State
+from .polling import GRACE_S, POLL_S, RAISE, Polling
 from .promise import Reply
 from .surface import Surface
 
+if TYPE_CHECKING:
+    from .threaded import ThreadedLink
+
 Value = TypeVar("Value")
-GRACE_S = GRACE_NS / 1e9
 AGAIN = (ErrorCode.MARK_TOO_OLD, ErrorCode.SESSION_GONE, ErrorCode.KEY_FAILED)  # reasons to look again, not to give up
 
 
 class Purgatory(Surface[ThreadedOperation]):
     """`client.purgatory(name)`; the client itself is its purgatory "default"."""
 
-    def __init__(self, link: Link, name: str) -> None:
+    def __init__(self, link: ThreadedLink, name: str) -> None:
+        self._threaded = link
         super().__init__(link, name, ThreadedOperation)
 
     def _registered(self, operation: ThreadedOperation) -> None:
         try:
             operation.accepted()
         except BaseException:
-            with suppress(ClosedError):
-                operation._send_cancel()  # the caller gets no handle of it
+            self._link.abandon([operation.command])  # the caller gets no handle of it
             raise
 
     def _answer(self, reply: Reply, timeout: float) -> int:
         if not reply.wait(timeout):
-            raise self._protocol.unavailable(timeout)
+            raise self._link.unavailable(timeout)
         return int(reply.get())
 
     def fire_wait(
@@ -63,7 +65,7 @@ class Purgatory(Surface[ThreadedOperation]):
 
     def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
-        return bool(self._answer(self._ask(self._reschedule_id_command(id, timeout), id), wait))
+        return bool(self._answer(self._ask_reschedule(id, timeout), wait))
 
     def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Cancel the operation of that id, from any process; raises UnknownOperationError."""
@@ -91,13 +93,27 @@ class Purgatory(Surface[ThreadedOperation]):
         """Fire each of `keys`, in order; values and amounts are one for each, or one for all. Returns at once."""
         fire_many(self, keys, values, amounts)
 
-    def wait_for(self, predicate: Callable[[], Value], keys: Keys, timeout: Timeout, *, when: When = ANY) -> Value:
+    def wait_for(
+        self,
+        predicate: Callable[[], Value],
+        keys: Keys,
+        timeout: Timeout,
+        *,
+        when: When = ANY,
+        unavailable: str = RAISE,
+        poll_interval: float = POLL_S,
+    ) -> Value:
         """A condition variable across processes: until `predicate()` is true, or `timeout` s are over; its last value.
 
         It is evaluated here, first at once and then after each event on `keys`; no event is missed in between. At the
         end of the time it is evaluated once more. Raises TimerdUnavailableError if it is false then and the daemon, for
         a second more, has said nothing: nobody knows of events.
+
+        With `unavailable="poll"` nothing is raised for want of a daemon: while it is lost the predicate is evaluated
+        every `poll_interval` s, growing to 1 s, and when it is back events are waited for again.
         """
+        polling = Polling(unavailable, poll_interval)
+        link = self._threaded
         duration_ns = timeout_ns(timeout)
         deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
         while True:
@@ -106,14 +122,24 @@ class Purgatory(Surface[ThreadedOperation]):
             left = seconds_left(deadline)
             if value or left == 0.0:
                 return value
+            if polling.wanted and self._protocol.lost:
+                link.wait_heard(polling.pause(left))
+                continue
             operation = self.register(keys, timeout=left, when=when, since=mark)
+            outcome: Outcome | None = None
             try:
-                settled = operation.wait(None if left is None else left + GRACE_S)
+                while not operation.wait(polling.patience(left)):
+                    left = seconds_left(deadline)
+                    if not polling.waits_on(left, lost=self._protocol.lost):
+                        break
+                outcome = operation.outcome()
             finally:
-                operation._send_cancel()  # nothing, unless it was left by Ctrl-C or a daemon that says nothing
-            if not settled:
+                if outcome is None:  # it was left by Ctrl-C, or by a daemon that says nothing
+                    link.abandon([operation.command])
+            if is_known(outcome):
+                continue
+            if not polling.wanted:
                 return value_or_silence(predicate())
-            raise_unless_again(operation.result())
 
     def try_complete_else_watch(
         self,
@@ -144,6 +170,14 @@ def value_or_silence(value: Value) -> Value:
             f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown: is it running?"
         )
     return value
+
+
+def is_known(outcome: Outcome | None) -> bool:
+    """Whether the daemon has said how the wait ended; raises what is no reason to look again."""
+    if outcome is None or outcome.state is State.UNAVAILABLE:
+        return False
+    raise_unless_again(outcome)
+    return True
 
 
 def raise_unless_again(outcome: Outcome) -> None:

@@ -87,6 +87,11 @@ class Surface(Generic[OperationT]):
 
         Raises the named error for what the caller can know to be wrong; what only the daemon knows (arena full, quota,
         id exists) settles the operation as failed with it. Raises BackpressureError, ClosedError.
+
+        While the daemon is lost (nothing heard of it for 3 s) registrations are kept, and sent when it is back. What
+        reaches its deadline before, and a second more, settles as UNAVAILABLE: nobody knows what became of it. That is
+        final here, and the operation is withdrawn when the daemon is back; the deadline is the one of this call, or of
+        the last `reschedule` by this client. `wait=True` raises TimerdUnavailableError at once.
         """
         names: Key | tuple[Key, ...]
         if keys.__class__ is str and when is ANY:
@@ -137,6 +142,8 @@ class Surface(Generic[OperationT]):
         link, protocol = self._link, self._protocol
         registered_ns = monotonic_ns()
         with link.lock:
+            if wait:
+                link.refuse_lost()
             command, sequence = protocol.issued, protocol.newest_words[protocol.newest_index]
             if link.closed or protocol.issued - protocol.applied >= protocol.window:
                 maker = protocol.incarnation
@@ -174,7 +181,7 @@ class Surface(Generic[OperationT]):
             )
             protocol.commands.append(packed + tail)
             protocol.issued = number = protocol.issued + 1  # as protocol.issue() does, which costs a call
-            operation = self._operation(link, number, names, payload)
+            operation = self._operation(link, number, names, payload, registered_ns + duration_ns)
             protocol.waiting[number] = operation
             if reply is not None:
                 operation._reply = protocol.replies[number] = reply
@@ -273,23 +280,35 @@ class Surface(Generic[OperationT]):
         return fixed + encoded + body
 
     def _ask(self, command: bytes, id: Key | None = None) -> Reply:
-        """Issue a command that wants an answer; `id` is what it names, if it does."""
+        """Issue a command that wants an answer; `id` is what it names, if it does.
+
+        Raises TimerdUnavailableError, and sends nothing, if the daemon is lost.
+        """
         link = self._link
         reply = Reply(link, Subject(id, self.name))
         with link.lock:
+            link.refuse_lost()
             link.protocol.replies[link.issue_locked(command)] = reply
         return reply
 
-    def _reschedule_id_command(self, id: Key, timeout: Timeout) -> bytes:
-        return operation_command(
+    def _ask_reschedule(self, id: Key, timeout: Timeout) -> Reply:
+        """RESCHEDULE_ID."""
+        registered_ns, duration_ns, hashed = monotonic_ns(), timeout_ns(timeout), id_hash(id)
+        command = operation_command(
             CommandKind.RESCHEDULE_ID,
             0,
             flags=CommandFlag.WANTS_ANSWER,
             purgatory=self._indices[self.name],
-            registered_ns=monotonic_ns(),
-            timeout_ns=timeout_ns(timeout),
-            id_hash=id_hash(id),
+            registered_ns=registered_ns,
+            timeout_ns=duration_ns,
+            id_hash=hashed,
         )
+        reply = self._ask(command, id)
+        with self._link.lock:
+            mine = self._link.ids.get((self.name, hashed))
+            if mine is not None and not mine.done():
+                mine.move(registered_ns + duration_ns)
+        return reply
 
     def _cancel_id_command(self, id: Key) -> bytes:
         return operation_command(

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import zmq
 
-from timerd_shm.errors import BackpressureError, ClosedError, SessionGoneError
+from timerd_shm.errors import BackpressureError, ClosedError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
 
 from .arguments import name_of
 from .link import Link, descriptor, events
-from .promise import Reply
-from .protocol import DEFAULT_PURGATORY, NEVER, LinkState
+from .protocol import NEVER, LinkState, Statistics
 from .purgatory import Purgatory
+from .session import DEFAULT_PURGATORY
 
 if TYPE_CHECKING:
     import asyncio
@@ -63,8 +63,8 @@ class ThreadedLink(Link):
         if in_callback or not self.wait_locked(lambda: protocol.room > 0 or self.closed, BACKPRESSURE_TIMEOUT_S):
             raise BackpressureError(
                 f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged"
-                + ("" if in_callback else f", and none was within {BACKPRESSURE_TIMEOUT_S:g} s")
-                + "; slow down and retry"
+                + ("" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s")
+                + f" ({self.plight()}); slow down and retry"
             )
         if self.closed:
             self.refuse_closed()
@@ -76,6 +76,12 @@ class ThreadedLink(Link):
             return self._moved.wait_for(condition, timeout)
         finally:
             self._movers -= 1
+
+    def wait_heard(self, timeout: float) -> None:
+        """Block while the daemon is lost, `timeout` seconds at most."""
+        protocol = self.protocol
+        with self.lock:
+            self.wait_locked(lambda: not protocol.lost or self.closed, timeout)
 
     def received(self) -> None:
         super().received()
@@ -109,11 +115,8 @@ class ThreadedLink(Link):
             while True:
                 busy = self.receive_some()
                 now_ns = time.monotonic_ns()
-                with self.lock:
-                    if now_ns >= protocol.poll_deadline():
-                        protocol.tick(now_ns)
-                    stopping = self._stopping
-                if stopping:
+                self.tick(now_ns)
+                if self._stopping:
                     break
                 # A full socket (send_some is False with a frame left) tells by its descriptor when there is room.
                 if self.send_some(now_ns) or busy:
@@ -151,7 +154,6 @@ class Client(Purgatory):
 
     def __init__(self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL) -> None:
         link = ThreadedLink(paths, name, orphans)
-        self._threaded = link
         super().__init__(link, DEFAULT_PURGATORY)
         self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
 
@@ -166,12 +168,22 @@ class Client(Purgatory):
                 return
             if protocol.refused is not None:
                 raise protocol.refused
-            raise protocol.unavailable(timeout)
+            raise link.unavailable(timeout)
 
     @property
     def state(self) -> LinkState:
         """CONNECTING, HELLO, LIVE, LOST or CLOSED."""
         return self._protocol.state
+
+    @property
+    def connected(self) -> bool:
+        """Whether the daemon was heard of lately: False before the first time, and after 3 s without a word."""
+        return self._protocol.state is LinkState.LIVE
+
+    def stats(self) -> Statistics:
+        """What this client has seen, in numbers: what waits, what was given up, what came too late."""
+        with self._link.lock:
+            return self._protocol.statistics()
 
     @property
     def closed(self) -> bool:
@@ -194,44 +206,30 @@ class Client(Purgatory):
         return str(self._query({"query": "snapshot"}, timeout)["path"])
 
     def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
-        """Seconds that a question and its answer took."""
+        """Seconds that a question and its answer took; raises TimerdUnavailableError, at once if the daemon is lost."""
         start = time.monotonic()
         self._query({"query": "ping"}, timeout)
         return time.monotonic() - start
 
     def _query(self, question: dict[str, Any], timeout: float) -> dict[str, Any]:
-        link = self._threaded
-        reply = Reply(link)
-        with link.lock:
-            if link.closed:
-                link.refuse_closed()
-            link.protocol.query(question, reply, time.monotonic_ns())
-            if link.idle:
-                link.wake()
+        reply = self._threaded.ask(question)
         if not reply.wait(timeout):
-            raise self._protocol.unavailable(timeout)
+            raise self._threaded.unavailable(timeout)
         answer: dict[str, Any] = reply.get()
         return answer
 
     def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s.
 
-        Raises SessionGoneError if the daemon has lost sight of this client meanwhile: what it has applied is unknown.
+        Raises SessionGoneError if the daemon has lost sight of this client since the last flush: what it has applied is
+        unknown. Both errors say how many commands that were.
         """
-        link, protocol = self._threaded, self._protocol
+        link = self._threaded
         link.may_block()
         with link.lock:
-            if link.closed:
-                link.refuse_closed()
-            target, maker = protocol.issued, protocol.incarnation
-            if not link.wait_locked(
-                lambda: protocol.applied >= target or protocol.incarnation != maker or link.closed, timeout
-            ):
-                missing = target - protocol.applied
-                error = protocol.unavailable(timeout)
-                raise type(error)(f"{missing} commands are unacknowledged: {error}")
-            if protocol.incarnation != maker:
-                raise SessionGoneError("the daemon no longer knows this client; whether all was applied is unknown")
+            flush = link.begin_flush()
+            link.wait_locked(lambda: link.flushed(flush), timeout)
+            link.end_flush(flush, timeout)
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything is acknowledged, `timeout` seconds at most, and end.
@@ -243,8 +241,7 @@ class Client(Purgatory):
         if self._link.closed:
             return
         try:
-            if self._protocol.state is not LinkState.CONNECTING or self._protocol.issued:
-                self.flush(timeout)
+            self.flush(timeout)
         except ClosedError:
             pass
         finally:

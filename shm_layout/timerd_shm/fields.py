@@ -47,9 +47,10 @@ class Role(Enum):
     SETTLEMENT = "settlement"  # means nothing until the state word says SETTLED; filled before it
     DERIVED = "derived"  # rebuilt from the truth at every start
     STATISTIC = "statistic"  # a crash may cost it one turn
+    HINT = "hint"  # says what to load early; it may be stale at any time, which costs time only
 
 
-TRUTH, SETTLEMENT, DERIVED, STATISTIC = Role.TRUTH, Role.SETTLEMENT, Role.DERIVED, Role.STATISTIC
+TRUTH, SETTLEMENT, DERIVED, STATISTIC, HINT = Role
 
 u8 = Annotated[int, U8]
 u16 = Annotated[int, U16]

@@ -163,7 +163,11 @@ def integer_constants() -> dict[str, int]:
 
 def packed_fields(record: type) -> list[Field]:
     """Fields that share an 8-byte word of truth with others and so cannot be stored alone."""
-    return [f for f in fields(record) if f.storage.count == 1 and f.storage.size < 8 and f.role is not Role.STATISTIC]
+    return [
+        f
+        for f in fields(record)
+        if f.storage.count == 1 and f.storage.size < 8 and f.role not in (Role.STATISTIC, Role.HINT)
+    ]
 
 
 def word_helpers(record: type) -> list[tuple[str, str]]:
@@ -262,7 +266,7 @@ def markdown_text() -> str:
     ]
     lines += [
         "Roles: *truth* changes only through the redo slot; *settlement* is filled before the state word makes",
-        "it true; *derived* is rebuilt at every start; *statistic* may lose a turn in a crash.",
+        "it true; *derived* is rebuilt at every start; *statistic* may lose a turn in a crash; *hint* may be stale.",
         "",
     ]
     lines += ["## Regions", "", "| id | region | record | bytes |", "|---|---|---|---|"]

@@ -20,7 +20,7 @@ import zlib
 from enum import IntEnum, IntFlag
 from typing import Annotated, NamedTuple
 
-from .fields import DERIVED, SETTLEMENT, STATISTIC, U8, U16, U32, U64, fields, raw, size_of
+from .fields import DERIVED, HINT, SETTLEMENT, STATISTIC, U8, U16, U32, U64, fields, raw, size_of
 
 MAGIC = b"timerd\x00\x01"
 LAYOUT_VERSION = 1
@@ -268,7 +268,7 @@ class OpRecord(NamedTuple):
     command: Annotated[int, U64, "command number of its registration: its name between client and daemon"]
     registration: Annotated[int, U64, "registration number: watchers settle in this order"]
     client: Annotated[int, U16, "slot of its owner; of the member that is told now, if it is a group's"]
-    reserved: Annotated[int, U16, "zero"]
+    bucket: Annotated[int, U16, "wheel bucket it is in (index + 1)", DERIVED]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = nobody's: kept, or waits in its group"]
     first_node: Annotated[int, U32, "first of its watch nodes (index + 1)"]
     id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
@@ -278,7 +278,7 @@ class OpRecord(NamedTuple):
     failed: Annotated[int, U64, "failed keys, one bit each"]
     outcome_number: Annotated[int, U64, "numbered per client, from 1; 0 = told to nobody now", SETTLEMENT]
     error: Annotated[int, U32, "code given to fail()", SETTLEMENT]
-    bucket: Annotated[int, U32, "wheel bucket it is in (index + 1)", DERIVED]
+    ahead: Annotated[int, U32, "operation (index + 1) that joined its bucket some places later", HINT]
     next: Annotated[int, U32, "link: bucket list while pending, its client's or group's outcomes when settled", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
 
@@ -558,12 +558,14 @@ REGION_RECORDS: dict[Region, type] = {
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
 }
+# The field that chains the free records of a region. The one behind it is used as well: the record some places further
+# on, as a hint of what to load.
 FREE_LINKS: dict[Region, str] = {
     Region.OPS: "next",
     Region.NODES: "next",
-    Region.KEYS: "chain",
+    Region.KEYS: "next",
     Region.BLOCKS: "next",
-    Region.IDS: "chain",
+    Region.IDS: "next",
     Region.ANSWERS: "next",
 }
 RECORDS: tuple[type, ...] = (ArenaHeader, RedoEntry, RegionRecord, *dict.fromkeys(REGION_RECORDS.values()))
@@ -572,6 +574,7 @@ assert size_of(ArenaHeader) <= REDO_OFFSET, f"the header has {size_of(ArenaHeade
 assert REDO_OFFSET + REDO_MAX * size_of(RedoEntry) <= REGIONS_OFFSET
 assert REGIONS_OFFSET + len(Region) * size_of(RegionRecord) <= HEADER_SIZE
 assert (size_of(OpRecord), size_of(WatchNode), size_of(KeyRecord)) == (128, 32, 64)
+assert LEVELS * BUCKETS < 1 << 16, "OpRecord.bucket holds index + 1"
 assert (size_of(Block), size_of(EventRecord), size_of(ClientRecord)) == (128, 128, 256)
 
 

@@ -360,7 +360,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t command
         uint64_t registration
         uint16_t client
-        uint16_t reserved
+        uint16_t bucket
         uint32_t client_generation
         uint32_t first_node
         uint32_t id_record
@@ -370,7 +370,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t failed
         uint64_t outcome_number
         uint32_t error
-        uint32_t bucket
+        uint32_t ahead
         uint32_t next
         uint32_t prev
 
@@ -711,8 +711,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *OpRecord_word_group(OpRecord *record)
     uint64_t OpRecord_with_client(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_client(OpRecord *record)
-    uint64_t OpRecord_with_reserved(uint64_t word, uint64_t value)
-    uint64_t *OpRecord_word_reserved(OpRecord *record)
+    uint64_t OpRecord_with_bucket(uint64_t word, uint64_t value)
+    uint64_t *OpRecord_word_bucket(OpRecord *record)
     uint64_t OpRecord_with_client_generation(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_client_generation(OpRecord *record)
     uint64_t OpRecord_with_first_node(uint64_t word, uint64_t value)
@@ -725,8 +725,6 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *OpRecord_word_value(OpRecord *record)
     uint64_t OpRecord_with_error(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_error(OpRecord *record)
-    uint64_t OpRecord_with_bucket(uint64_t word, uint64_t value)
-    uint64_t *OpRecord_word_bucket(OpRecord *record)
     uint64_t OpRecord_with_next(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_next(OpRecord *record)
     uint64_t OpRecord_with_prev(uint64_t word, uint64_t value)

@@ -1,0 +1,232 @@
+"""What a client waits for: outcomes of its operations, answers to its commands and questions; and what it gave up.
+
+Outcomes are numbered, and received without a gap; an outcome heard twice finds nobody waiting and is dropped. An
+operation that was given up (UNAVAILABLE) has settled for its caller: it is withdrawn, and what the daemon says of it
+later is counted and acknowledged, to nobody. If that is a hand-over, it is acknowledged only after the command that
+gives it back was applied: until then the daemon keeps it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+from typing import Protocol as Interface
+
+from timerd_shm.errors import SessionGoneError, TimerdError
+from timerd_shm.fields import fields, size_of, struct_of
+from timerd_shm.layout import Outcome
+from timerd_shm.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
+
+from .errors import NOBODY, Subject, refusal
+from .promise import RawSettlement, Reply, local
+from .window import Window
+
+_HEADER_SIZE: Final = size_of(ReportHeader)
+_OUTCOME_SIZE: Final = size_of(OutcomeRecord)
+_ANSWER_SIZE: Final = size_of(WireAnswer)
+_OUTCOME = struct_of(OutcomeRecord)
+
+
+def _columns(record: type[Any], *names: str) -> struct.Struct:
+    """Reads only the named fields of consecutive records, in the record's order."""
+    codes = (field.storage.code if field.name in names else f"{field.storage.size}x" for field in fields(record))
+    return struct.Struct("<" + "".join(codes))
+
+
+_OUTCOMES = _columns(OutcomeRecord, "command", "heap_offset", "value_length")
+_ANSWERS = _columns(WireAnswer, "command", "value", "code")
+
+
+class Waiter(Interface):
+    """Whom an outcome is for."""
+
+    def subject(self, command: int) -> Subject:
+        """What that command was about."""
+
+    def settle(self, command: int, settlement: RawSettlement) -> bool:
+        """Take it; whether `tell` is to be called when the lock is free."""
+
+    def tell(self) -> None:
+        """Tell who waits."""
+
+    def due_ns(self, command: int) -> int:
+        """Deadline of the operation with that command number; NO_DEADLINE or more = none."""
+
+
+class Told(Interface):
+    """Somebody to be told when the lock is free."""
+
+    def tell(self) -> None:
+        """Tell who waits."""
+
+
+class Query(NamedTuple):
+    """A question as it travels, and whom its answer is for."""
+
+    frame_map: bytes
+    reply: Reply
+
+
+class _Hold(NamedTuple):
+    """An outcome that is not acknowledged before a command is applied."""
+
+    outcome: int
+    command: int
+
+
+class Awaited(Window):
+    """Who waits for what, by command number and by number of the question."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__(window)
+        self.waiting: dict[int, Waiter] = {}
+        self.replies: dict[int, Reply] = {}
+        self._queries: dict[int, Query] = {}
+        self.received_outcome = 0
+        self.received_answer = 0
+        self._hold: _Hold | None = None
+        self._given_up: dict[int, int] = {}  # registration -> the command that withdraws it, in order of both
+        self.ready: list[Told] = []
+        self.complaints: list[str] = []
+        self.verdicts = 0  # operations given up as UNAVAILABLE
+        self.outcomes_after_giving_up = 0
+        self.outcomes_unknown = 0  # outcomes nobody waited for
+
+    @property
+    def acknowledged_outcome(self) -> int:
+        """Outcomes up to this number have been received, and are not held back."""
+        return self.received_outcome if self._hold is None else self._hold.outcome - 1
+
+    def take_ready(self) -> list[Told]:
+        """Those that are to be told now that the lock is free."""
+        ready, self.ready = self.ready, []
+        return ready
+
+    # settled here -------------------------------------------------------------------------------------------------
+
+    def fail_all(self, error: TimerdError) -> None:
+        """Settle everything that waits with this error."""
+        waiting, self.waiting = self.waiting, {}
+        settlement = local(error)
+        for command, waiter in waiting.items():
+            if waiter.settle(command, settlement):
+                self.ready.append(waiter)
+        self.fail_replies(error)
+
+    def fail_replies(self, error: TimerdError) -> None:
+        """Tell all who have asked, but not those who wait for outcomes."""
+        replies, self.replies = self.replies, {}
+        queries, self._queries = self._queries, {}
+        for reply in [*replies.values(), *(query.reply for query in queries.values())]:
+            if reply.answer(None, error):
+                self.ready.append(reply)
+
+    def give_up(self, registrations: Iterable[int], error: TimerdError) -> int:
+        """Settle these operations with this error, for good, and withdraw them; how many still waited."""
+        settlement = local(error)
+        given_up = 0
+        for command in registrations:
+            waiter = self.waiting.pop(command, None)
+            if waiter is None:
+                continue
+            given_up += 1
+            if waiter.settle(command, settlement):
+                self.ready.append(waiter)
+            reply = self.replies.pop(command, None)
+            if reply is not None and reply.answer(None, error):
+                self.ready.append(reply)
+            withdrawal = self.withdraw(command)
+            if withdrawal:
+                self._given_up[command] = withdrawal
+        return given_up
+
+    def _unknown_to_daemon(self, commands: Iterable[int]) -> None:
+        """The daemon does not hold these operations."""
+        for command in commands:
+            waiter = self.waiting.pop(command, None)
+            if waiter is not None:
+                gone = SessionGoneError(f"the daemon no longer holds operation {command}; how it settled is unknown")
+                if waiter.settle(command, local(gone)):
+                    self.ready.append(waiter)
+
+    # settled by the daemon ----------------------------------------------------------------------------------------
+
+    def _settle_all(self, header: ReportHeader, frame: bytes) -> None:
+        """Settle the operations of a report. Each keeps a copy of its record and value, never the frame."""
+        size = _OUTCOME_SIZE
+        end = _HEADER_SIZE + header.outcomes * size
+        heap = end + header.answers * _ANSWER_SIZE
+        if heap > len(frame):
+            raise ValueError(f"{header.outcomes} outcomes and {header.answers} answers do not fit")
+        arena = header.incarnation
+        take = self.waiting.pop
+        tell = self.ready.append
+        offset = _HEADER_SIZE
+        for command, heap_offset, value_length in _OUTCOMES.iter_unpack(memoryview(frame)[offset:end]):
+            waiter = take(command, None)
+            if waiter is not None:
+                value = frame[heap + heap_offset : heap + heap_offset + value_length] if value_length else b""
+                if waiter.settle(command, (frame[offset : offset + size], value, arena, None)):
+                    tell(waiter)
+            elif command in self._given_up:
+                self._settled_too_late(OutcomeRecord._make(_OUTCOME.unpack_from(frame, offset)))
+            else:
+                self.outcomes_unknown += 1
+            offset += size
+
+    def _settled_too_late(self, outcome: OutcomeRecord) -> None:
+        withdrawal = self._given_up.pop(outcome.command)
+        if outcome.state != Outcome.CANCELLED:  # which is what the withdrawal asked for
+            self.outcomes_after_giving_up += 1
+        if outcome.flags & OutcomeFlag.HANDED_OVER and withdrawal > self.applied:
+            first = outcome.number if self._hold is None else self._hold.outcome
+            self._hold = _Hold(first, withdrawal if self._hold is None else max(withdrawal, self._hold.command))
+
+    def _release(self, applied: int) -> bool:
+        """Commands up to this one are applied; whether outcomes may be acknowledged that were held back."""
+        if self._hold is None or applied < self._hold.command:
+            return False
+        self._hold = None
+        return True
+
+    def _forget_given_up(self, header: ReportHeader) -> None:
+        """Nothing more comes of what was withdrawn when this report was made, if all its outcomes were received."""
+        if self.received_outcome < header.outcome_newest:
+            return
+        while self._given_up:
+            command, withdrawal = next(iter(self._given_up.items()))
+            if withdrawal > header.applied:
+                return
+            del self._given_up[command]
+
+    def _take_answers(self, header: ReportHeader, frame: bytes) -> None:
+        start = _HEADER_SIZE + header.outcomes * _OUTCOME_SIZE
+        rows = frame[start : start + header.answers * _ANSWER_SIZE]
+        for command, value, code in _ANSWERS.iter_unpack(rows):
+            if command <= self.received_answer:
+                continue
+            self.received_answer = command
+            self._answered(command, value, refusal(code, value, self._subject(command)) if code else None)
+
+    def _subject(self, command: int) -> Subject:
+        promise = self.waiting.get(command, self.replies.get(command))
+        return NOBODY if promise is None else promise.subject(command)
+
+    def _answered(self, command: int, value: int, error: TimerdError | None) -> None:
+        reply = self.replies.pop(command, None)
+        if error is not None:
+            waiter = self.waiting.pop(command, None)
+            if waiter is not None:
+                if waiter.settle(command, local(error)):
+                    self.ready.append(waiter)
+            elif reply is None and command not in self._given_up:
+                self.complaints.append(f"command {command} was refused: {error}")
+        if reply is not None and reply.answer(value, error):
+            self.ready.append(reply)
+
+    def _await_anew(self) -> None:
+        """Numbers begin anew; who still waited has been told."""
+        self.received_outcome = self.received_answer = 0
+        self._hold = None
+        self._given_up.clear()

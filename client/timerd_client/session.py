@@ -1,0 +1,129 @@
+"""Who a client is to its daemon: what it says in HELLO, and what it got by WELCOME."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from timerd_shm.layout import Orphans
+from timerd_shm.limits import WAITS_MAX, WINDOW_COMMANDS_MAX
+from timerd_shm.wire import PROTOCOL_VERSION
+
+from .awaited import Awaited
+
+DEFAULT_PURGATORY: Final = "default"
+NO_SESSION: Final = bytes(16)
+
+
+class Identity(NamedTuple):
+    """What a client says of itself in HELLO."""
+
+    name: str = ""
+    pid: int = 0
+    start_ticks: int = 0
+    pid_namespace: int = 0
+    time_namespace: int = 0
+    boot_id: bytes = bytes(16)
+    orphans: Orphans = Orphans.CANCEL
+
+
+class Session(Awaited):
+    """The incarnation of a client, its secret at the daemon, and what is known of the daemon's arena."""
+
+    def __init__(
+        self, identity: Identity, random: Callable[[int], bytes] = os.urandom, window: int = WINDOW_COMMANDS_MAX
+    ) -> None:
+        super().__init__(window)
+        self.identity = identity
+        self._random = random
+        self.incarnation = random(16)
+        self.arena = 0  # incarnation of the daemon's arena; 0 = not known yet
+        self.session = NO_SESSION
+        self.topic = 0
+        self.daemon_pid = 0
+        self.shared_clock = False
+        self.purgatories: dict[str, int] = {DEFAULT_PURGATORY: 0}
+        self.subscriptions: deque[bytes] = deque()  # to send on the XSUB
+        # the newest event: one word of the mapped arena, or of this list what the daemon said last
+        self._newest_heard = [0]
+        self.newest_words: Sequence[int] = self._newest_heard
+        self.newest_index = 0
+
+    def newest(self) -> int:
+        """Sequence of the newest event, as far as this client can see."""
+        return self.newest_words[self.newest_index]
+
+    def use_arena(self, words: Sequence[int], index: int) -> None:
+        """From now on `words[index]` is the sequence of the newest event (of the arena whose incarnation was given)."""
+        self.newest_words, self.newest_index = words, index
+
+    def _hello(self, now_ns: int) -> bytes:
+        """The map of a HELLO."""
+        identity = self.identity
+        packed: bytes = msgpack.packb(
+            {
+                "protocol": PROTOCOL_VERSION,
+                "incarnation": self.incarnation,
+                "name": identity.name,
+                "pid": identity.pid,
+                "start_ticks": identity.start_ticks,
+                "pid_namespace": identity.pid_namespace,
+                "time_namespace": identity.time_namespace,
+                "boot_id": identity.boot_id,
+                "now_ns": now_ns,
+                "orphans": int(identity.orphans),
+                "group": None,
+                "waits": [command for command in self.waiting if command <= self.applied][:WAITS_MAX],
+                "purgatories": list(self.purgatories),
+            }
+        )
+        return packed
+
+    def _welcomed(self, welcome: dict[str, Any]) -> None:
+        """Take what the daemon gave."""
+        if self.session != welcome["session"]:
+            self._unsubscribe()
+        self.session = bytes(welcome["session"])
+        self.topic = int(welcome["topic"])
+        self.daemon_pid = int(welcome.get("daemon_pid", 0))
+        self.shared_clock = bool(welcome["shared_clock"])
+        self._name_purgatories(welcome.get("purgatories", {}))
+        self._hear_newest(int(welcome["newest"]))
+        self._unknown_to_daemon(welcome.get("unknown", ()))
+
+    def _name_purgatories(self, indices: dict[str, int]) -> None:
+        """Take the daemon's indices; commands that were kept for another arena carry that one's."""
+        known = self.purgatories
+        moved = {known[name]: index for name, index in indices.items() if known.get(name, index) != index}
+        if moved:
+            self._move_purgatories(moved)
+        known.update(indices)
+
+    def _hear_newest(self, sequence: int) -> None:
+        if sequence > self._newest_heard[0]:
+            self._newest_heard[0] = sequence
+
+    def _subscribe(self, *, again: bool = False) -> None:
+        if again:
+            self._unsubscribe()
+        self.subscriptions.append(b"\x01" + self.session)
+
+    def _unsubscribe(self) -> None:
+        if self.session != NO_SESSION:
+            self.subscriptions.append(b"\x00" + self.session)
+
+    def _leave_arena(self) -> None:
+        """Sequences of the arena that was known mean nothing any more."""
+        self._newest_heard = [0]
+        self.use_arena(self._newest_heard, 0)
+
+    def _change_incarnation(self) -> None:
+        """The daemon does not know this client: it becomes another."""
+        self._unsubscribe()
+        self.session = NO_SESSION
+        self.arena = 0
+        self.incarnation = self._random(16)

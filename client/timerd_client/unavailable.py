@@ -1,0 +1,67 @@
+"""When a client gives up what it waits for: at deadline + grace, and only while the daemon is lost.
+
+While the daemon lives its word comes, however late, and nothing here costs anything. When it is lost the deadlines of
+all that waits are collected once, and then those of each registration that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
+from typing import Protocol as Interface
+
+from timerd_shm.limits import NO_DEADLINE
+
+
+class Deadlined(Interface):
+    """What waits under a command number."""
+
+    def due_ns(self, command: int) -> int:
+        """Its deadline; NO_DEADLINE or more = none."""
+
+
+class Deadlines:
+    """The deadlines of what waits, from the moment when the daemon was lost."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []  # (deadline, command); one that has moved is there again
+        self._seen = 0  # commands up to this one have been collected
+
+    def clear(self) -> None:
+        """The daemon is back."""
+        self._heap.clear()
+        self._seen = 0
+
+    def collect(self, waiting: Mapping[int, Deadlined], issued: int) -> None:
+        """Take in what has been registered since the last time, up to command `issued`."""
+        if not self._seen:
+            self._heap = [(one.due_ns(command), command) for command, one in waiting.items()]
+            heapify(self._heap)
+        else:
+            for command in range(self._seen + 1, issued + 1):
+                if command in waiting:
+                    self.move(command, waiting[command].due_ns(command))
+        self._seen = issued
+
+    def behind(self, issued: int) -> bool:
+        """Whether there is something to collect."""
+        return self._seen < issued
+
+    def move(self, command: int, due_ns: int) -> None:
+        """The deadline of an operation, new or moved."""
+        heappush(self._heap, (due_ns, command))
+
+    @property
+    def first_ns(self) -> int:
+        """The earliest deadline, or one that has moved meanwhile; NO_DEADLINE or more = there is none."""
+        return self._heap[0][0] if self._heap else NO_DEADLINE
+
+    def take_due(self, until_ns: int, waiting: Mapping[int, Deadlined]) -> list[int]:
+        """Commands that still wait and whose deadline is not after `until_ns`, in the order of their deadlines."""
+        due: list[int] = []
+        while self._heap and self._heap[0][0] <= until_ns:
+            _, command = heappop(self._heap)
+            one = waiting.get(command)
+            if one is not None and one.due_ns(command) <= until_ns:
+                due.append(command)
+        return due

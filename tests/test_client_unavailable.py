@@ -1,0 +1,303 @@
+"""Clients whose real daemon is killed, stopped and started again; both faces."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from timerd import State
+from timerd_client import aio
+from timerd_client.protocol import LinkState
+from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, DAEMON_LOST_NS, GRACE_NS
+
+PATIENCE_S = 10.0
+MS = 1_000_000
+LOST_S = 0.3
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[td.Client]:
+    with td.connect(timeout=PATIENCE_S) as made:
+        yield made
+
+
+@pytest.fixture
+def lost(daemon: Daemon) -> Iterator[td.Client]:
+    """A client whose daemon was killed and is not started again. It leaves without a word."""
+    made = td.connect(timeout=PATIENCE_S)
+    lose(made, daemon)
+    yield made
+    made._threaded.stop()
+
+
+def hasten(client: td.Client | aio.Client, *, lost_ns: int = int(LOST_S * 1e9), grace_ns: int = 100 * MS) -> None:
+    """Other bounds. The short ones are for a daemon that is gone: a living one is silent for up to a second."""
+    with client._link.lock:
+        client._protocol.lost_ns, client._protocol.grace_ns = lost_ns, grace_ns
+        client._link.wake()
+
+
+def relax(client: td.Client | aio.Client) -> None:
+    hasten(client, lost_ns=DAEMON_LOST_NS, grace_ns=GRACE_NS)
+
+
+def until_state(client: td.Client, state: LinkState) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while client.state is not state:
+        assert time.monotonic() < end, f"{client.state} is not {state}"
+        time.sleep(0.01)
+
+
+def lose(client: td.Client, daemon: Daemon) -> None:
+    """Kill the daemon and wait until the client knows."""
+    daemon.kill()
+    hasten(client)
+    until_state(client, LinkState.LOST)
+    assert not client.connected
+
+
+def find(client: td.Client, daemon: Daemon) -> None:
+    """Start it again and wait until the client is back."""
+    relax(client)
+    daemon.start()
+    until_state(client, LinkState.LIVE)
+    assert client.connected
+
+
+def test_waits_live_through_a_kill_between_registration_and_event(client: td.Client, daemon: Daemon) -> None:
+    before = client.register("before", timeout=60, wait=True)
+    batch = client.register_many(["b0", "b1"], timeout=60)
+    forever = client.register("forever", timeout=None)
+    client.flush()
+    lose(client, daemon)
+    during = client.register("during", timeout=60)
+    client.fire("before", value=b"1")
+    find(client, daemon)
+    client.fire_many(["during", "forever", "b0", "b1"], values=[b"2", b"3", b"4", b"5"])
+    assert [operation.result(PATIENCE_S).value for operation in (before, during, forever)] == [b"1", b"2", b"3"]
+    assert batch.values(PATIENCE_S) == [b"4", b"5"]
+    assert client.stats().given_up == 0
+
+
+def test_asyncio_waits_live_through_it_too_and_what_is_due_is_given_up(daemon: Daemon) -> None:
+    async def main() -> None:
+        async with await aio.connect(timeout=PATIENCE_S) as client:
+            before, due = client.register("before", timeout=60), client.register("due", timeout=0.01)
+            async with asyncio.timeout(PATIENCE_S):
+                await client.flush()
+                assert not await due  # expired
+                daemon.kill()
+                hasten(client)
+                during, given_up = client.register("during", timeout=60), client.register("given up", timeout=0.01)
+                outcome = await given_up
+                assert outcome.state is State.UNAVAILABLE
+                assert isinstance(outcome.error, td.TimerdUnavailableError)
+                assert not client.connected
+                start = time.monotonic()
+                for asked in (client.fire_wait("k"), client.ping(), client.purgatory("other")):
+                    with pytest.raises(td.TimerdUnavailableError, match="lost"):
+                        await asked
+                with pytest.raises(td.TimerdUnavailableError, match="lost"):
+                    client.register("k", timeout=1, wait=True)
+                assert time.monotonic() - start < 1
+                with pytest.raises(td.TimerdUnavailableError, match=r"[1-9] commands are unacknowledged: .*lost"):
+                    await client.flush(0.05)
+                flags: list[int] = []
+                issued = client._protocol.issued
+                polled = asyncio.create_task(
+                    client.wait_for(lambda: flags, "flags", timeout=60, unavailable="poll", poll_interval=0.01)
+                )
+                await asyncio.sleep(0.05)
+                flags.append(1)
+                assert await polled == [1]
+                assert client._protocol.issued == issued  # nothing is registered for nobody
+                relax(client)
+                await asyncio.to_thread(daemon.start)
+                while not client.connected:
+                    await asyncio.sleep(0.01)
+                client.fire_many(["before", "during"], values=[b"1", b"2"])
+                assert [(await operation).value for operation in (before, during)] == [b"1", b"2"]
+                assert await client.fire_wait("given up") == 0  # it was withdrawn
+                assert client.stats()[:2] == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_what_asks_a_lost_daemon_raises_at_once_and_sends_nothing(lost: td.Client) -> None:
+    client = lost
+    operation = client.register("k", timeout=60)
+    issued = client._protocol.issued
+    start = time.monotonic()
+    for ask in (
+        lambda: client.fire_wait("k"),
+        lambda: client.cancel_for_key_wait("k"),
+        lambda: client.register("k", timeout=1, wait=True),
+        lambda: client.reschedule("id", 1),
+        lambda: client.cancel("id"),
+        lambda: operation.reschedule(1, wait=True),
+        lambda: client.purgatory("new"),
+        client.ping,
+        client.snapshot,
+    ):
+        with pytest.raises(td.TimerdUnavailableError, match="state: lost, silent for"):
+            ask()
+    assert time.monotonic() - start < 1
+    assert client._protocol.issued == issued
+    assert not operation.done()
+
+
+def test_who_asks_just_before_the_daemon_is_lost_is_told_then(client: td.Client, daemon: Daemon) -> None:
+    daemon.kill()
+    start = time.monotonic()
+    hasten(client, lost_ns=1_000 * MS)
+    with pytest.raises(td.TimerdUnavailableError, match="lost before it answered"):
+        client.fire_wait("k", wait=PATIENCE_S)
+    with pytest.raises(td.TimerdUnavailableError):
+        client.register("k", timeout=60, wait=True)
+    assert time.monotonic() - start < PATIENCE_S / 2
+    find(client, daemon)
+
+
+def test_what_is_given_up_is_withdrawn_when_the_daemon_is_back(client: td.Client, daemon: Daemon) -> None:
+    batch = client.register_many(["k"] * 3, timeout=0.4)
+    client.flush()
+    lose(client, daemon)
+    unsent = client.register("k", timeout=0.01)
+    delayed = client.try_complete_else_watch(lambda: False, "k", timeout=0.01)
+    assert batch.states(PATIENCE_S) == [State.UNAVAILABLE] * 3
+    outcome = unsent.result(PATIENCE_S)
+    assert (outcome.state, bool(outcome)) == (State.UNAVAILABLE, False)
+    with pytest.raises(td.TimerdUnavailableError, match="not known"):
+        outcome.unwrap()
+    with pytest.raises(td.TimerdUnavailableError, match="not known"):
+        unsent.cancel()
+    assert delayed.wait(PATIENCE_S)
+    assert delayed.state is State.UNAVAILABLE
+    assert isinstance(delayed.error, td.TimerdUnavailableError)
+    find(client, daemon)
+    assert client.fire_wait("k") == 0
+    assert client.stats()[:4] == (0, 0, 0, 5)
+
+
+def test_flush_and_close_say_in_time_how_many_commands_are_unacknowledged(lost: td.Client) -> None:
+    client = lost
+    for _ in range(7):
+        client.fire("k")
+    start = time.monotonic()
+    with pytest.raises(td.TimerdUnavailableError, match=r"7 commands are unacknowledged: .*state: lost"):
+        client.flush(0.1)
+    with pytest.raises(td.TimerdUnavailableError, match="7 commands are unacknowledged"):
+        client.close(0.1)
+    assert time.monotonic() - start < 2
+    assert client.closed
+
+
+def test_flush_says_that_what_was_kept_for_a_lost_daemon_went_to_none(client: td.Client, daemon: Daemon) -> None:
+    lose(client, daemon)
+    for _ in range(7):
+        client.fire("k")
+    daemon.start()
+    daemon.destroy()
+    find(client, daemon)  # in a new arena
+    with pytest.raises(td.SessionGoneError, match="7 commands were unacknowledged"):
+        client.flush()
+    client.flush()
+    assert client.stats().commands_unknown == 7
+
+
+def test_a_full_window_says_that_the_daemon_is_lost(lost: td.Client) -> None:
+    client = lost
+    client._protocol.window = 100
+    for _ in range(100):
+        client.fire("k")
+    start = time.monotonic()
+    with pytest.raises(td.BackpressureError, match=r"100 of 100 commands .*state: lost, silent for [\d.]+ s"):
+        client.fire("k")
+    assert time.monotonic() - start < 2 * BACKPRESSURE_TIMEOUT_S
+
+
+def test_wait_for_polls_while_the_daemon_is_lost(lost: td.Client) -> None:
+    client = lost
+    looks: list[float] = []
+    state = {"ready": False}
+
+    def ready() -> bool:
+        looks.append(time.monotonic())
+        return state["ready"]
+
+    assert client.wait_for(ready, "k", timeout=0.2, unavailable="poll", poll_interval=0.02) is False
+    assert 4 <= len(looks) <= 8  # at 0, 0.02, 0.06, 0.14, 0.2
+    timer = threading.Timer(0.1, lambda: state.update(ready=True))
+    timer.start()
+    assert client.wait_for(ready, "k", timeout=None, unavailable="poll", poll_interval=0.02) is True
+    timer.join()
+    state["ready"] = False
+    with pytest.raises(td.TimerdUnavailableError):
+        client.wait_for(ready, "k", timeout=0.05)
+    issued = client._protocol.issued
+    client.wait_for(ready, "k", timeout=0.05, unavailable="poll", poll_interval=0.02)
+    assert client._protocol.issued == issued  # nothing is registered for nobody
+    for wrong in ({"unavailable": "ignore"}, {"poll_interval": 0}, {"poll_interval": float("nan")}):
+        with pytest.raises(td.InvalidValueError):
+            client.wait_for(ready, "k", timeout=1, **wrong)
+
+
+def test_wait_for_degrades_to_polling_and_returns_to_events(client: td.Client, daemon: Daemon) -> None:
+    looks: list[bool] = []
+    rows: list[int] = []
+
+    def look() -> list[int]:
+        looks.append(client.state is not LinkState.LOST)
+        return rows
+
+    found: list[list[int]] = []
+    waiting = threading.Thread(
+        target=lambda: found.append(client.wait_for(look, "rows", timeout=60, unavailable="poll", poll_interval=60))
+    )
+    waiting.start()
+    client.flush()
+    lose(client, daemon)
+    end = time.monotonic() + PATIENCE_S
+    while len(looks) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert looks == [True, False]  # it has stopped waiting for events, and looked itself
+    find(client, daemon)
+    while client.fire_wait("rows") == 0 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert looks[:3] == [True, False, True]
+    rows.append(1)
+    client.fire("rows")
+    waiting.join(PATIENCE_S)
+    assert found == [[1]]
+
+
+def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(client: td.Client, daemon: Daemon) -> None:
+    short = client.register("short", timeout=0.2)
+    long = client.register("long", timeout=60)
+    client.flush()
+    with td.connect(timeout=PATIENCE_S) as other:
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            other.fire("short")
+            hasten(client)
+            assert short.result(PATIENCE_S).state is State.UNAVAILABLE
+            assert not long.done()
+            time.sleep(1.2)  # longer than a gap
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+        relax(client)
+        until_state(client, LinkState.LIVE)
+        client.flush(PATIENCE_S)
+        assert other.fire_wait("long") == 1
+        assert long.result(PATIENCE_S)
+        assert short.result(0).state is State.UNAVAILABLE
+        assert client.ping() < PATIENCE_S
+        assert client.stats()[:5] == (0, 0, 0, 1, 1)

@@ -1,0 +1,539 @@
+"""The client's protocol while its daemon is gone or silent: what it says, what it gives up, and what it takes back."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from fakedaemon import MS, FakeDaemon, World, kinds, live_world, stands, state_of
+from timerd_client.batch import ThreadedBatch
+from timerd_client.commands import NOTHING
+from timerd_client.errors import SessionGoneError, TimerdUnavailableError
+from timerd_client.link import Link
+from timerd_client.operation import ThreadedOperation
+from timerd_client.outcome import State
+from timerd_client.promise import Reply
+from timerd_client.protocol import LinkState, Protocol
+from timerd_client.session import Identity
+from timerd_shm.errors import ErrorCode
+from timerd_shm.fields import unpack
+from timerd_shm.layout import Outcome
+from timerd_shm.limits import DAEMON_LOST_NS, GRACE_NS, HEARTBEAT_NS, NO_DEADLINE
+from timerd_shm.wire import CommandFlag, CommandHeader, CommandKind, DownKind, OperationCommand, ReportHeader, UpKind
+
+LOST_MS = DAEMON_LOST_NS // MS
+GRACE_MS = GRACE_NS // MS
+
+
+@pytest.fixture
+def world() -> World:
+    return live_world()
+
+
+def pass_with_heartbeats(world: World, ms: int) -> None:
+    """Time with a daemon that has nothing to say."""
+    for _ in range(0, ms, 500):
+        world.daemon.announce()
+        world.pass_time(500, 50)
+
+
+def return_of(world: World) -> None:
+    """The daemon is heard again, and everything that was kept is exchanged."""
+    world.speak()
+    world.pass_time(1_500, 25)
+    assert stands(world) is LinkState.LIVE
+
+
+def error_of(operation: ThreadedOperation) -> str:
+    outcome = operation.outcome()
+    assert outcome is not None
+    with pytest.raises(TimerdUnavailableError) as raised:
+        outcome.unwrap()
+    assert raised.value is outcome.error
+    return str(raised.value)
+
+
+# when an operation is given up ------------------------------------------------------------------------------------
+
+
+def test_an_operation_is_given_up_a_second_after_its_deadline_if_the_daemon_is_lost(world: World) -> None:
+    early = world.register(b"early", timeout_ns=100 * MS)
+    late = world.register(b"late", timeout_ns=10_000 * MS)
+    world.exchange()
+    world.silence()
+    world.pass_time(LOST_MS - 50)
+    assert stands(world) is LinkState.LIVE
+    assert not early.done()  # its deadline and the grace are over, but the daemon may still speak
+    world.pass_time(100)
+    assert stands(world) is LinkState.LOST
+    assert state_of(early) is State.UNAVAILABLE
+    assert not early.result(0)
+    assert "3.0 s" in error_of(early)
+    world.pass_time(10_000 + GRACE_MS - LOST_MS - 100)
+    assert not late.done()
+    world.pass_time(100)
+    assert state_of(late) is State.UNAVAILABLE
+
+
+def test_while_the_daemon_lives_its_word_is_waited_for_however_late(world: World) -> None:
+    operation = world.register(timeout_ns=100 * MS)
+    pass_with_heartbeats(world, 8_000)
+    assert stands(world) is LinkState.LIVE
+    assert not operation.done()
+    world.daemon.settle(operation.command, Outcome.EXPIRED, b"")
+    world.exchange()
+    assert state_of(operation) is State.EXPIRED
+
+
+def test_one_heartbeat_in_three_seconds_is_enough(world: World) -> None:
+    operation = world.register(timeout_ns=100 * MS)
+    world.exchange()
+    for _ in range(4):
+        world.silence()
+        world.pass_time(LOST_MS - 100, 50)
+        world.speak()
+        world.daemon.announce()
+        world.exchange()
+    assert not operation.done()
+
+
+def test_what_was_registered_while_the_daemon_was_lost_is_given_up_in_time_too(world: World) -> None:
+    world.protocol.grace_ns = 50 * MS  # less than the time between two hellos
+    world.register(b"other", timeout_ns=60_000 * MS)
+    world.exchange()
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    for _ in range(10):
+        operation = world.register(timeout_ns=30 * MS)
+        world.pass_time(70)
+        assert not operation.done()
+        world.pass_time(20)
+        assert state_of(operation) is State.UNAVAILABLE
+
+
+def test_a_client_that_never_found_its_daemon_gives_up_as_well() -> None:
+    world = World()
+    world.silence()
+    operation = world.register(timeout_ns=100 * MS)
+    forever = world.register(timeout_ns=NO_DEADLINE)
+    world.pass_time(LOST_MS + 100)
+    assert state_of(operation) is State.UNAVAILABLE
+    return_of(world)
+    assert world.daemon.applied_commands[0][1] == NOTHING
+    assert list(world.daemon.pending) == [forever.command]
+
+
+def test_an_operation_without_deadline_waits_until_the_daemon_is_back(world: World) -> None:
+    operation = world.register(timeout_ns=NO_DEADLINE)
+    world.exchange()
+    world.silence()
+    world.pass_time(60_000, 500)
+    assert not operation.done()
+    with pytest.raises(TimeoutError):
+        operation.result(0)
+    return_of(world)
+    world.fire(value=b"at last")
+    world.exchange()
+    assert operation.result(0).value == b"at last"
+
+
+def test_a_moved_deadline_is_the_one_that_counts(world: World) -> None:
+    later = world.register(b"later", timeout_ns=1_000 * MS)
+    sooner = world.register(b"sooner", timeout_ns=60_000 * MS)
+    world.exchange()
+    later.move(world.now + 20_000 * MS)
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    assert not later.done()
+    sooner.move(world.now)
+    world.pass_time(GRACE_MS + 50)
+    assert state_of(sooner) is State.UNAVAILABLE
+    later.move(world.now + 40_000 * MS)
+    world.pass_time(30_000, 100)
+    assert not later.done()
+    world.pass_time(10_000 + GRACE_MS + 100, 100)
+    assert state_of(later) is State.UNAVAILABLE
+
+
+def test_what_moves_between_two_outages_is_seen_in_the_second(world: World) -> None:
+    operation = world.register(timeout_ns=60_000 * MS)
+    world.exchange()
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    return_of(world)
+    operation.move(world.now)
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    assert state_of(operation) is State.UNAVAILABLE
+
+
+def test_each_row_of_a_batch_is_given_up_at_its_own_deadline(world: World) -> None:
+    link, protocol = world.link, world.protocol
+    batch = ThreadedBatch(link, [b"a", b"b"], b"", world.now, [100 * MS, 9_000 * MS])
+    for row in range(2):
+        number = world.register().command
+        batch.add_part(number, row, 1)
+        protocol.waiting[number] = batch
+    world.exchange()
+    world.silence()
+    world.pass_time(LOST_MS + 50)
+    assert batch.settled() == 1
+    world.pass_time(9_000 + GRACE_MS - LOST_MS)
+    assert batch.states(0) == [State.UNAVAILABLE, State.UNAVAILABLE]
+    assert batch.completed(0) == 0
+    assert all(isinstance(outcome.error, TimerdUnavailableError) for outcome in batch.outcomes(0))
+
+
+def test_a_client_that_was_stopped_itself_gives_nothing_up(world: World) -> None:
+    operation = world.register(timeout_ns=100 * MS)
+    world.exchange()
+    world.now += 60_000 * MS  # nobody ticked
+    world.up()  # its sockets are empty yet: what the daemon said is still on its way
+    assert stands(world) is LinkState.LIVE
+    world.daemon.settle(operation.command, Outcome.EXPIRED, b"")
+    world.exchange()
+    assert state_of(operation) is State.EXPIRED
+
+
+def test_a_client_that_is_stopped_again_and_again_finds_out_all_the_same(world: World) -> None:
+    operation = world.register(timeout_ns=100 * MS)
+    world.exchange()
+    world.silence()
+    for _ in range(LOST_MS * MS // HEARTBEAT_NS):
+        assert not operation.done()
+        world.now += 60_000 * MS
+        world.exchange()
+    assert state_of(operation) is State.UNAVAILABLE
+
+
+def test_the_bounds_are_passed_in() -> None:
+    world = World()
+    world.protocol = Protocol(Identity("test"), world.now, lost_ns=200 * MS, grace_ns=50 * MS)
+    world.link.protocol = world.protocol
+    world.exchange()
+    operation = world.register(timeout_ns=300 * MS)
+    world.exchange()
+    world.silence()
+    world.pass_time(210)
+    assert stands(world) is LinkState.LOST
+    world.pass_time(120)
+    assert not operation.done()
+    world.pass_time(20)
+    assert state_of(operation) is State.UNAVAILABLE
+
+
+# who has asked ----------------------------------------------------------------------------------------------------
+
+
+def test_who_has_asked_is_told_when_the_daemon_is_lost_and_the_operation_waits_on(world: World) -> None:
+    world.silence()
+    fired, asked = Reply(world.link), Reply(world.link)
+    world.fire(b"other", reply=fired)
+    world.protocol.query({"query": "ping"}, asked, world.now)
+    operation = world.register(wait=True, timeout_ns=60_000 * MS)
+    world.pass_time(LOST_MS - 50)
+    assert not fired.done()
+    world.pass_time(100)
+    for reply in (fired, asked, operation._reply):
+        assert reply is not None
+        with pytest.raises(TimerdUnavailableError, match=r"3\.0 s.*unknown"):
+            reply.get()
+    assert not operation.done()
+    return_of(world)
+    assert [CommandKind(command[0]) for _, command in world.daemon.applied_commands] == [
+        CommandKind.FIRE,
+        CommandKind.REGISTER,
+    ]
+    world.fire()
+    world.exchange()
+    assert state_of(operation) is State.COMPLETED
+
+
+def test_a_lost_daemon_is_asked_nothing(world: World) -> None:
+    link = world.link
+    link.closed = False
+    Link.refuse_lost(link)
+    world.silence()
+    world.pass_time(LOST_MS + 1_000)
+    link.plight = lambda: world.protocol.plight(world.now)  # type: ignore[method-assign]
+    with pytest.raises(TimerdUnavailableError, match=r"state: lost, silent for 4\.0 s"):
+        Link.refuse_lost(link)
+
+
+def test_a_daemon_that_refuses_the_client_is_not_heard_of_and_its_reason_is_said() -> None:
+    world = World()
+    operation = world.register(timeout_ns=100 * MS)
+    refusal = {"code": int(ErrorCode.ARENA_FULL), "message": "64 of 64 clients", "id": None}
+    world.daemon._hello = lambda *_: world.daemon.routed.append(world.daemon.message(DownKind.ERROR, refusal))  # type: ignore[method-assign]
+    world.pass_time(LOST_MS + 100, 50)
+    assert state_of(operation) is State.UNAVAILABLE
+    assert "64 of 64 clients" in world.protocol.plight(world.now)
+
+
+# what becomes of it when the daemon is back -------------------------------------------------------------------------
+
+
+def test_a_registration_that_was_never_sent_does_nothing_and_needs_no_cancel(world: World) -> None:
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    operation = world.register(timeout_ns=0)
+    world.pass_time(GRACE_MS + 50)
+    assert state_of(operation) is State.UNAVAILABLE
+    fired = world.fire(b"x")
+    assert fired == operation.command + 1
+    return_of(world)
+    assert world.daemon.applied_commands[0] == (operation.command, NOTHING)
+    assert world.daemon.applied_commands[1][0] == fired
+    assert len(world.daemon.applied_commands) == 2
+    assert not world.daemon.pending
+
+
+def test_a_registration_that_may_be_on_its_way_is_cancelled_even_if_it_arrives_late(world: World) -> None:
+    on_their_way = world.stop()
+    operation = world.register(timeout_ns=100 * MS)
+    world.pass_time(LOST_MS + 100)
+    assert state_of(operation) is State.UNAVAILABLE
+    commands = [frame for frame in on_their_way if unpack(CommandHeader, frame).kind == UpKind.COMMANDS]
+    world.daemon.receive(commands[0])  # the daemon was only stopped: it reads what lay in its socket
+    assert world.daemon.pending
+    return_of(world)
+    assert not world.daemon.pending
+    assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
+    assert world.protocol.statistics().outcomes_after_giving_up == 0  # it was cancelled, as asked
+
+
+def test_what_was_registered_is_cancelled_and_what_is_pending_goes_on(world: World) -> None:
+    given_up = world.register(b"a", timeout_ns=100 * MS)
+    pending = world.register(b"b", timeout_ns=60_000 * MS)
+    told: list[Any] = []
+    given_up.add_done_callback(told.append)
+    world.exchange()
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    return_of(world)
+    number, command = world.daemon.applied_commands[-1]
+    cancel = unpack(OperationCommand, command)
+    assert (number, cancel.kind, cancel.operation) == (3, CommandKind.CANCEL, given_up.command)
+    assert cancel.flags == CommandFlag.GIVE_BACK
+    assert list(world.daemon.pending) == [pending.command]
+    assert (told, state_of(given_up)) == ([given_up], State.UNAVAILABLE)
+    assert not world.daemon.outcomes  # the cancellation was acknowledged, to nobody
+    assert world.protocol.statistics()[:4] == (1, 0, 0, 1)
+    assert not world.protocol._given_up
+
+
+def test_an_outcome_after_giving_up_is_acknowledged_silently_and_counted(world: World) -> None:
+    operation = world.register(timeout_ns=100 * MS)
+    told: list[Any] = []
+    operation.add_done_callback(told.append)
+    world.exchange()
+    world.daemon.settle(operation.command, Outcome.EXPIRED, b"")
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    assert state_of(operation) is State.UNAVAILABLE
+    return_of(world)
+    assert (told, state_of(operation)) == ([operation], State.UNAVAILABLE)
+    assert not world.daemon.outcomes
+    statistics = world.protocol.statistics()
+    assert (statistics.given_up, statistics.outcomes_after_giving_up, statistics.outcomes_unknown) == (1, 1, 0)
+    assert not world.protocol.complaints
+
+
+def test_a_late_refusal_is_no_matter_of_anybody(world: World) -> None:
+    world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
+    operation = world.register(timeout_ns=100 * MS)
+    world.lose_down = lambda frame: True
+    world.pass_time(LOST_MS + 100)
+    assert state_of(operation) is State.UNAVAILABLE
+    return_of(world)
+    assert not world.protocol.complaints
+    assert not world.daemon.answers
+
+
+def test_a_hand_over_to_one_who_gave_up_goes_back_before_it_is_acknowledged(world: World) -> None:
+    before = world.register(b"before", timeout_ns=60_000 * MS)
+    operation = world.register(timeout_ns=100 * MS)
+    world.exchange()
+    world.fire(limit=1)
+    world.lose_down = lambda frame: True
+    world.pass_time(LOST_MS + 100)
+    assert state_of(operation) is State.UNAVAILABLE
+    world.daemon.settle(before.command, Outcome.EXPIRED, b"")
+    world.sent.clear()
+    world.speak()
+    # Its outcome comes first; what withdraws it is lost at first, but the acknowledgements are not.
+    world.lose_up = lambda frame: unpack(CommandHeader, frame).kind == UpKind.COMMANDS
+    world.pass_time(600, 25)
+    assert stands(world) is LinkState.LIVE
+    assert state_of(before) is State.EXPIRED
+    assert world.daemon.outcomes
+    assert UpKind.ACK in kinds(world.sent)
+    return_of(world)
+    assert world.daemon.given_back == [operation.command]
+    assert not world.daemon.outcomes
+    assert world.protocol.statistics().outcomes_after_giving_up == 1
+
+
+def test_a_hand_over_that_went_back_before_it_was_heard_of_is_acknowledged_at_once(world: World) -> None:
+    operation = world.register(timeout_ns=100 * MS)
+    world.exchange()
+    world.fire(limit=1)
+    world.lose_down = lambda frame: True
+    world.pass_time(LOST_MS + 100)
+    world.lose_down = lambda frame: unpack(ReportHeader, frame).outcomes > 0
+    world.pass_time(1_500, 25)
+    assert world.daemon.given_back == [operation.command]
+    return_of(world)
+    assert not world.daemon.outcomes
+
+
+@pytest.mark.parametrize("timeouts_ms", [(50, 100), (100, 50)])
+def test_hand_overs_are_held_back_until_all_of_them_went_back(world: World, timeouts_ms: tuple[int, int]) -> None:
+    operations = [world.register(timeout_ns=timeout_ms * MS) for timeout_ms in timeouts_ms]
+    world.exchange()
+    world.fire(limit=2)
+    world.lose_down = lambda frame: True
+    world.pass_time(LOST_MS + 100)
+    assert [state_of(operation) for operation in operations] == [State.UNAVAILABLE] * 2
+    world.daemon.apply_up_to = world.daemon.applied
+    world.speak()
+    for given_back in range(2):
+        world.pass_time(1_500, 25)
+        assert len(world.daemon.given_back) == given_back
+        assert len(world.daemon.outcomes) == 2
+        world.daemon.apply_up_to += 1
+    return_of(world)
+    assert sorted(world.daemon.given_back) == [operation.command for operation in operations]
+    assert not world.daemon.outcomes
+
+
+def test_what_nobody_has_a_handle_of_is_withdrawn_while_the_daemon_lives(world: World) -> None:
+    operation = world.register(wait=True)
+    world.up()  # on its way
+    reply = operation._reply
+    assert reply is not None
+    assert world.protocol.give_up([operation.command], TimerdUnavailableError("nobody waits")) == 1
+    assert world.protocol.give_up([operation.command], TimerdUnavailableError("nobody waits")) == 0
+    assert reply.done()
+    pass_with_heartbeats(world, 500)
+    assert not world.daemon.pending
+    assert not world.protocol.replies
+    assert world.protocol.statistics().given_up == 0  # it is no verdict
+
+
+def test_in_another_arena_what_was_given_up_is_forgotten_and_what_waits_is_said(world: World) -> None:
+    given_up = world.register(timeout_ns=100 * MS)
+    forever = world.register(timeout_ns=NO_DEADLINE)
+    world.exchange()
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    world.daemon = FakeDaemon(arena=88)
+    return_of(world)
+    assert state_of(given_up) is State.UNAVAILABLE
+    assert isinstance(forever.result(0).error, SessionGoneError)
+    assert world.protocol.statistics().commands_unknown == 1  # the cancel
+    assert not world.protocol._given_up
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    unsent = world.register(timeout_ns=0)
+    world.pass_time(GRACE_MS + 50)
+    assert state_of(unsent) is State.UNAVAILABLE
+    return_of(world)
+    assert world.daemon.applied_commands == [(1, NOTHING)]
+
+
+def test_a_daemon_that_does_not_know_the_client_any_more_is_heard_all_the_same(world: World) -> None:
+    world.register(timeout_ns=NO_DEADLINE)
+    world.exchange()
+    world.silence()
+    world.pass_time(LOST_MS + 100)
+    world.daemon.known = None
+    world.lose_up = lambda frame: False
+    world.lose_down = lambda frame: unpack(ReportHeader, frame).kind != DownKind.SESSION_GONE
+    world.pass_time(1_100)
+    assert stands(world) is LinkState.CONNECTING
+    operation = world.register(timeout_ns=0)
+    world.pass_time(1_500)  # and a second more than its deadline
+    assert not operation.done()
+    return_of(world)
+    assert list(world.daemon.pending) == [operation.command]
+
+
+def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(world: World) -> None:
+    short = world.register(b"short", timeout_ns=1_500 * MS)
+    long = world.register(b"long", timeout_ns=10_000 * MS)
+    world.exchange()
+    in_its_socket = world.stop()
+    world.fire(b"short", value=b"too late")
+    world.pass_time(5_000)
+    assert (state_of(short), state_of(long)) == (State.UNAVAILABLE, None)
+    world.speak()
+    for frame in in_its_socket:  # all its hellos, too
+        world.daemon.receive(frame)
+    world.pass_time(1_500, 25)
+    assert stands(world) is LinkState.LIVE
+    assert (state_of(short), state_of(long)) == (State.UNAVAILABLE, None)
+    assert world.protocol.statistics().outcomes_after_giving_up == 1
+    world.fire(b"long")
+    world.exchange()
+    assert state_of(long) is State.COMPLETED
+    assert [number for number, _ in world.daemon.applied_commands] == list(range(1, world.protocol.issued + 1))
+
+
+def test_through_outages_at_random_nothing_settles_twice_waits_for_ever_or_is_handed_over_to_nobody(
+    rng: random.Random,
+) -> None:
+    world = live_world()
+    protocol, daemon = world.protocol, world.daemon
+    settled: dict[int, int] = {}
+    operations: list[ThreadedOperation] = []
+
+    def count(operation: ThreadedOperation) -> None:
+        settled[operation.command] = settled.get(operation.command, 0) + 1
+        if state_of(operation) is State.UNAVAILABLE:
+            assert stands(world) is LinkState.LOST
+            assert world.now >= operation.deadline_ns + GRACE_NS
+
+    for _ in range(12):
+        outage_ms = rng.choice([500, 2_000, 4_000, 8_000])
+        stopped = rng.random() < 0.5  # or its sockets are gone
+        in_its_socket = world.stop()
+        if rng.random() < 0.7:
+            world.lose_down = lambda frame: True
+        for _ in range(outage_ms // 100):
+            if rng.random() < 0.5:
+                timeout_ns = rng.choice([0, 500, 3_000, 30_000]) * MS
+                operation = world.register(b"%d" % rng.randrange(5), timeout_ns=timeout_ns, wait=rng.random() < 0.2)
+                operation.add_done_callback(count)
+                operations.append(operation)
+            if rng.random() < 0.3:
+                world.fire(b"%d" % rng.randrange(5), limit=1)
+            world.pass_time(100, 50)
+        world.speak()
+        for frame in in_its_socket if stopped else ():
+            daemon.receive(frame)
+        for _ in range(20):
+            daemon.announce()
+            world.pass_time(100, 50)
+            if rng.random() < 0.3:
+                world.fire(b"%d" % rng.randrange(5), limit=1)
+    for key in range(5):
+        world.fire(b"%d" % key, limit=len(operations))
+    for _ in range(20):
+        daemon.announce()
+        world.pass_time(100, 50)
+
+    assert settled == {operation.command: 1 for operation in operations}
+    assert not daemon.pending
+    assert not daemon.outcomes
+    assert [number for number, _ in daemon.applied_commands] == list(range(1, protocol.issued + 1))
+    states = {operation.command: state_of(operation) for operation in operations}
+    assert {State.UNAVAILABLE, State.COMPLETED} <= set(states.values())
+    completed = {command for command, state in states.items() if state is State.COMPLETED}
+    assert sorted([*completed, *daemon.given_back]) == sorted(daemon.handed_over)
+    statistics = protocol.statistics()
+    assert statistics.outcomes_after_giving_up == len(daemon.given_back)
+    assert (statistics.waiting, statistics.unacknowledged, statistics.commands_unknown) == (0, 0, 0)
+    assert not protocol._given_up
