@@ -82,15 +82,38 @@ def test_it_goes_to_a_late_registration_whose_mark_is_older() -> None:
     rig.check()
 
 
-def test_it_counts_by_sequence_for_its_own_firer_too() -> None:
-    """The new event is nobody's: the firer's command number says nothing of when it came."""
+def test_it_counts_by_sequence_for_everybody() -> None:
+    """The new event is nobody's: no command number says when it came, neither its firer's nor its first receiver's."""
+    for who in range(2):
+        rig = Rig()
+        a, b = rig.client(), rig.client()
+        rig.do(a, watch(b"k"))
+        rig.do(b, fire(b"k", limit=1))
+        late = (a, b)[who]
+        mark = late.mark()
+        rig.close(a)
+        if late is a:
+            come_back(rig, a)
+        assert late.state(rig.do(late, watch(b"k", mark=mark))) is Outcome.COMPLETED
+
+
+def test_what_was_acknowledged_and_not_freed_yet_goes_to_nobody() -> None:
     rig = Rig()
-    a, b = rig.client(), rig.client()
-    rig.do(a, watch(b"k"))
-    rig.do(b, fire(b"k", limit=1))
-    mark = b.mark()
-    rig.close(a)
-    assert b.state(rig.do(b, watch(b"k", mark=mark))) is Outcome.COMPLETED
+    a, b = rig.client(group=b"g"), rig.client(group=b"g", listens=True)
+    rig.do(a, *(watch(b"k", orphans=orphans) for orphans in (*Orphans, *Orphans)))
+    rig.do(b, watch(b"k"), fire(b"k", limit=6))
+    rig.core.begin_turn(rig.now_ns)
+    assert rig.core.acknowledge(a.slot, 6, 0, 1), "most of it is left"
+    rig.core.close_client(a.slot, rig.now_ns)
+    rig.clients.remove(a)
+    # The sweep comes first.
+    rig.core.resume(rig.now_ns, 0)
+    rig.resume()
+    rig.report()
+    rig.core.end_turn(rig.now_ns)
+    assert not b.told and not b.told_for_group
+    assert (rig.arena.count("handed_on"), rig.arena.count("orphans_adopted")) == (0, 0)
+    rig.check()
 
 
 def test_it_goes_on_again_when_the_next_one_dies_too() -> None:
