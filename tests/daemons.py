@@ -150,7 +150,7 @@ def arenas_of(directory: Path) -> list[Path]:
     return sorted(SHM_DIRECTORY.glob(f"timerd-*-{suffix}"))
 
 
-def processes_of(directory: Path) -> list[psutil.Process]:
+def processes_of(directory: Path, timeout: float = LEAVE_TIMEOUT_S) -> list[psutil.Process]:
     """Processes that were started for this runtime directory, by their environment, and do not end in a while."""
     found = []
     for process in psutil.process_iter():
@@ -160,4 +160,4 @@ def processes_of(directory: Path) -> list[psutil.Process]:
             continue
         if ours and process.pid != os.getpid():
             found.append(process)
-    return psutil.wait_procs(found, timeout=LEAVE_TIMEOUT_S)[1] if found else []
+    return psutil.wait_procs(found, timeout)[1] if found else []

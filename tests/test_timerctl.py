@@ -466,7 +466,7 @@ def test_a_number_that_cannot_be_is_refused_with_its_limits(
         assert run(*(argument.format(right) for argument in arguments))[0] == Exit.NO_INSTANCE
 
 
-@pytest.mark.parametrize("command", ["load", "journal"])
+@pytest.mark.parametrize("command", ["journal"])
 def test_what_comes_later_says_so(run: Run, command: str) -> None:
     status, _, err = run(command)
     assert status == Exit.PROBLEM

@@ -260,6 +260,22 @@ def test_a_deadline_beyond_the_end_of_time_saturates() -> None:
     assert not [told for told in client.told if told.state is Outcome.EXPIRED]
 
 
+def test_a_call_that_came_while_the_turn_ran_has_its_whole_timeout() -> None:
+    """The turn's time is that of its beginning; what it reads may have been called later."""
+    rig = Rig()
+    client = rig.client()
+    called_ns = rig.now_ns + 3 * MS
+    number = rig.do(client, Register(KEY, timeout_ns=5 * MS, registered_ns=called_ns))
+    moved = rig.do(client, Register(KEY, timeout_ns=S))
+    rig.do(client, reschedule(moved, 5 * MS, registered_ns=called_ns))
+    foreign = rig.do(client, Register(KEY, timeout_ns=5 * MS, registered_ns=rig.now_ns + 3600 * S))
+    rig.turn(called_ns + 4 * MS)
+    assert [told.command for told in client.told] == [foreign]
+    rig.turn(called_ns + 5 * MS)
+    assert client.state(number) is client.state(moved) is Outcome.EXPIRED
+    rig.check()
+
+
 # rescheduling ---------------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,12 @@ from timerd.short cimport same_short
 from timerd.wheel cimport wheel_insert
 from timerd_shm.records cimport *
 
+cdef extern from *:
+    """
+    #define CALL_AHEAD_NS_MAX 1000000000u  /* a turn's time is that of its beginning, and no turn takes so long */
+    """
+    const uint64_t CALL_AHEAD_NS_MAX
+
 
 ctypedef struct Key:
     # A key of the command, as read from the frame.
@@ -173,10 +179,13 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
 
 
 cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t timeout_ns) noexcept nogil:
-    """Absolute deadline of a checked timeout, counted from the call (and not from a time in the future)."""
+    """Absolute deadline of a checked timeout, counted from the call: also from one that came while the turn ran.
+
+    One that lies further ahead is not of this clock.
+    """
     if timeout_ns == NO_DEADLINE:
         return NO_DEADLINE
-    if registered_ns == 0 or registered_ns > a.now_ns:
+    if registered_ns == 0 or registered_ns > a.now_ns + CALL_AHEAD_NS_MAX:
         registered_ns = a.now_ns
     if timeout_ns >= NO_DEADLINE - registered_ns:
         return NO_DEADLINE - 1  # saturated, not wrapped round to "at once"

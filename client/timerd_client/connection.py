@@ -82,21 +82,7 @@ def start_daemon(instance: str | None = None) -> InstancePaths:
             close_fds=True,
             start_new_session=True,
         )
-        end = time.monotonic() + AUTOSTART_TIMEOUT_S
-        while not (
-            daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()
-        ):
-            if daemon.poll() is not None:
-                raise TimerdUnavailableError(
-                    f"the daemon that was started for instance {paths.instance!r} ended with status "
-                    f"{daemon.returncode}; run `timerd --instance {paths.instance}` to see why"
-                )
-            if time.monotonic() >= end:
-                raise TimerdUnavailableError(
-                    f"the daemon that was started for instance {paths.instance!r} (pid {daemon.pid}) does not serve "
-                    f"after {AUTOSTART_TIMEOUT_S:g} s"
-                )
-            time.sleep(AUTOSTART_POLL_S)
+        await_daemon(daemon, paths)
         _children.append(daemon)
         return paths
 
@@ -124,6 +110,23 @@ def _alone(path: Path) -> Iterator[None]:
                 return
         finally:
             os.close(descriptor)
+
+
+def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths) -> None:
+    """Wait until a daemon that was just started serves. Raises TimerdUnavailableError when it ends or is too slow."""
+    end = time.monotonic() + AUTOSTART_TIMEOUT_S
+    while not (daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
+        if daemon.poll() is not None:
+            raise TimerdUnavailableError(
+                f"the daemon that was started for instance {paths.instance!r} ended with status "
+                f"{daemon.returncode}; run `timerd --instance {paths.instance}` to see why"
+            )
+        if time.monotonic() >= end:
+            raise TimerdUnavailableError(
+                f"the daemon that was started for instance {paths.instance!r} (pid {daemon.pid}) does not serve "
+                f"after {AUTOSTART_TIMEOUT_S:g} s"
+            )
+        time.sleep(AUTOSTART_POLL_S)
 
 
 _children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns about those that are forgotten alive

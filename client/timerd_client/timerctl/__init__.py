@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from timerd_shm.errors import TimerdError
 from timerd_shm.version import Version
 
-from . import check, clients, destroy, errors, events, keys, later, ops, register, stats
+from . import check, clients, destroy, errors, events, keys, later, load, ops, register, stats
 from .exits import STATUSES, Exit, exit_of
 
 EPILOG = f"""\
@@ -27,6 +27,7 @@ examples:
   timerctl ops --due-within 5s             what expires next
   timerctl register job/7 --timeout 1m     wait at the shell for an event
   timerctl fire job/7 --value done --wait  ... and complete it
+  timerctl load --own --rate 20k           how fast, how late, and whether right
   timerctl --instance test check           whether the arena is sound
 
 The instance is --instance, else $TIMERD_INSTANCE, else "default". It is looked
@@ -48,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action=Version, nargs=0, help="print the version, and exit")
     top.add_argument("--instance", metavar="NAME", default=None, help="the instance to look at")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (stats, check, ops, keys, clients, errors, register, events, destroy, later):
+    for module in (stats, check, ops, keys, clients, errors, register, events, destroy, load, later):
         module.add(commands, common)
     return top
 

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 from timerd_shm.errors import NotSupportedError
 
 COMING = {
-    "load": "the load harness",
     "journal": "reading the journal of outcomes",
 }
 

@@ -1,0 +1,140 @@
+"""The processes of a load test, as the load test sees them: started, told, listened to, ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any, Self
+
+from timerd_shm.rundir import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, InstancePaths
+
+from ..exits import Exit
+from .messages import Answer, Failure, Ready, Start, Stop, Task
+
+STOP_TIMEOUT_S = 10.0  # for what there is so far
+END_TIMEOUT_S = 5.0
+POLL_S = 0.05
+
+
+class Member:
+    """One process."""
+
+    def __init__(self, task: Task, paths: InstancePaths) -> None:
+        self.task = task
+        self.ready: Ready | None = None
+        self.answer: Answer | None = None
+        self.connection, theirs = multiprocessing.Pipe()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.worker", str(theirs.fileno())],
+                env={**os.environ, RUNTIME_DIR_VARIABLE: str(paths.directory), INSTANCE_VARIABLE: paths.instance},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self.connection.send(task)
+
+    @property
+    def topic(self) -> int:
+        """Its client's, once it is ready; 0 before."""
+        return self.ready.topic if self.ready is not None else 0
+
+    def __str__(self) -> str:
+        return f"{self.task.role.value} {self.task.index} (pid {self.process.pid})"
+
+
+class CrewError(Exception):
+    """A process cannot go on, or has ended; `status` is what the load test ends with."""
+
+    def __init__(self, what: str, status: Exit = Exit.PROBLEM) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+class Crew:
+    """A context manager: at its end no process is left."""
+
+    def __init__(self, paths: InstancePaths) -> None:
+        self._paths = paths
+        self.members: list[Member] = []
+
+    def add(self, task: Task) -> Member:
+        """Start a process, which makes ready at once."""
+        member = Member(task, self._paths)
+        self.members.append(member)
+        return member
+
+    def listen(self, timeout_s: float) -> None:
+        """Take what they say, for so long at most. Raises CrewError for what keeps one from going on."""
+        open_ones: dict[Any, Member] = {member.connection: member for member in self.members if not member.answer}
+        for connection in wait(list(open_ones), timeout_s):
+            member = open_ones[connection]
+            try:
+                message = member.connection.recv()
+            except (EOFError, ConnectionResetError):
+                member.process.wait(END_TIMEOUT_S)
+                raise CrewError(f"{member} has ended with status {member.process.returncode}") from None
+            if isinstance(message, Failure):
+                raise CrewError(f"{member}: {message.what}", message.status)
+            if isinstance(message, Ready):
+                member.ready = message
+            else:
+                member.answer = message
+
+    def await_ready(self, check: Callable[[], None]) -> None:
+        """Wait until all are ready; `check` is called meanwhile, and may raise."""
+        while not all(member.ready for member in self.members):
+            self.listen(POLL_S)
+            check()
+
+    def start(self, members: list[Member], start_ns: int) -> None:
+        """Let those members begin."""
+        for member in members:
+            member.connection.send(Start(start_ns))
+
+    def stop(self, members: list[Member]) -> None:
+        """Have those members end early, and take what answers they give within a while."""
+        for member in members:
+            if member.answer is None and member.process.poll() is None:
+                try:
+                    member.connection.send(Stop())
+                except OSError:
+                    continue
+        end = time.monotonic() + STOP_TIMEOUT_S
+        waiting: dict[Any, Member] = {member.connection: member for member in members if member.answer is None}
+        while waiting and time.monotonic() < end:
+            for connection in wait(list(waiting), POLL_S):
+                try:
+                    message = waiting[connection].connection.recv()
+                except (EOFError, OSError):
+                    message = None
+                if isinstance(message, Ready):
+                    continue
+                member = waiting.pop(connection)
+                member.answer = None if isinstance(message, Failure) else message
+
+    def close(self) -> None:
+        """End them: closing the socket pair is Stop."""
+        for member in self.members:
+            member.connection.close()
+        end = time.monotonic() + END_TIMEOUT_S
+        for member in self.members:
+            try:
+                member.process.wait(max(end - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                member.process.kill()
+                member.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,58 @@
+"""The process that fires. It shares nothing with those that register but the workload and the start time.
+
+The value of an event is the time at which fire() was called, 8 bytes of CLOCK_MONOTONIC: the owner of the operation
+that it completes reads the latency from it.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+
+from timerd_shm.errors import TimerdError
+
+from ...workload import Events, fire_plan, key_names
+from .messages import Fired, Task
+from .pace import Pace
+from .part import Meter, Part
+
+
+class Firer(Part):
+    """See the module."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._events: Events = fire_plan(task.workload, task.index)
+        self._sent_ns = array("q")
+
+    def play(self, start_ns: int) -> Fired:
+        events, prefix = self._events, self.task.prefix
+        pace = Pace(events.due_ns, start_ns, self.task.bulk)
+        send = self._fire_many if self.task.bulk else self._fire_each
+        row, count = 0, len(events.due_ns)
+        failure = ""
+        meter = Meter()
+        try:
+            while row < count and not self.stopped:
+                upto = pace.begin(row)
+                if upto > row:
+                    send(key_names(prefix, events.keys[row:upto]))
+                    pace.end()
+                    row = upto
+            if not self.stopped:
+                self.client.flush()
+        except TimerdError as error:
+            failure = str(error)
+        return Fired(events, self._sent_ns, pace.own_lateness_ns, meter.read(), failure)
+
+    def _fire_each(self, keys: list[str]) -> None:
+        fire, sent, now = self.purgatory.fire, self._sent_ns.append, time.monotonic_ns
+        for key in keys:
+            at_ns = now()
+            fire(key, value=at_ns.to_bytes(8, "little"))
+            sent(at_ns)
+
+    def _fire_many(self, keys: list[str]) -> None:
+        at_ns = time.monotonic_ns()
+        self.purgatory.fire_many(keys, values=at_ns.to_bytes(8, "little"))
+        self._sent_ns.extend(array("q", (at_ns,)) * len(keys))

@@ -1,0 +1,203 @@
+"""Whether each operation of a run ended as it should have: column by column, nothing but arithmetic.
+
+*Violations*, which no load excuses. Lost: no outcome. Duplicated: told more than once, or the owner was given more
+outcome numbers than it has operations that were told. Early: expired before its deadline by the daemon's settled_ns,
+given a deadline before the call of register() + timeout, or told before it. Overruled: expired although an event on its
+key was applied before its deadline, by the time that stands with the event in the daemon's ring (applied_ns) and the
+deadline in the outcome; the event must have come after register() had returned, so that it lay after the operation's
+mark for certain. The times of an event and of a settling are those of the turn that did it.
+
+*Misjudged* is measured by the plan: due to complete MARGIN_NS or more before the timeout, an operation should have
+completed, MARGIN_NS or more after it, expired; in between (`undecided`) either is right. One that ended otherwise was
+late somewhere, in the daemon or on the way; many of them mean that the rate was not sustained. Those among them whose
+event was fired before they were registered (`overtaken`) the harness itself has spoilt.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...outcome import State
+from ...workload import MARGIN_NS, Workload, spans, watched_keys
+from .messages import Fired, Registered
+
+EXAMPLES_MAX = 10
+COMPLETED, EXPIRED, CANCELLED = (int(state.value) for state in (State.COMPLETED, State.EXPIRED, State.CANCELLED))
+NAMES = {int(state.value): state.name.lower() for state in State}
+
+
+class Judgement(NamedTuple):
+    """What became of the operations of a run, and how long it took; times in ns."""
+
+    registered: int
+    completed: int
+    expired: int
+    cancelled: int
+    failed: int
+    expected_expired: int
+    lost: int
+    duplicated: int
+    early: int
+    overruled: int
+    undecided: int
+    misjudged: int
+    overtaken: int
+    examples: list[str]  # of violations and misjudged ones
+    completion_ns: list[int]  # from fire() to the owner's callback
+    completion_intended_ns: list[int]  # from when fire() was due
+    expiry_ns: list[int]  # from the deadline to the owner's callback
+    expiry_daemon_ns: list[int]  # from the deadline to the daemon's settling
+    last_told_ns: int
+
+    @property
+    def violations(self) -> int:
+        return self.lost + self.duplicated + self.early + self.overruled
+
+
+class Applied:
+    """When the events were fired, and applied by the daemon: by operation, and by key where keys are shared."""
+
+    def __init__(
+        self, workload: Workload, answers: Sequence[Registered], fired: Sequence[Fired], applied: Sequence[array[int]]
+    ) -> None:
+        """`applied` are the times of each firer's events, 0 where they were not seen."""
+        self._workload = workload
+        self._rows = [answer.rows for answer in answers]
+        self._fired, self._own = ([array("q", bytes(8 * len(rows.due_ns))) for rows in self._rows] for _ in range(2))
+        self._of_key: dict[int, list[int]] = {}
+        registrars = workload.registrars
+        for answer, times in zip(fired, applied, strict=True):
+            for operation, sent_ns, at_ns in zip(answer.events.operation, answer.sent_ns, times, strict=False):
+                self._fired[operation % registrars][operation // registrars] = sent_ns
+                self._own[operation % registrars][operation // registrars] = at_ns
+            if workload.keys:
+                for key, at_ns in zip(answer.events.keys, times, strict=False):
+                    self._of_key.setdefault(key, []).append(at_ns)
+        for of_key in self._of_key.values():
+            of_key.sort()
+
+    def fired_ns(self, registrar: int, row: int) -> int:
+        """When the operation's own event was fired; 0 = it was not."""
+        return self._fired[registrar][row]
+
+    def between(self, registrar: int, row: int, from_ns: int, until_ns: int) -> bool:
+        """Whether an event on its keys was applied then."""
+        if not self._workload.keys:
+            return from_ns <= self._own[registrar][row] < until_ns
+        watched = watched_keys(self._workload, self._rows[registrar].keys[row])
+        found = [self._of_key[key] for key in watched if key in self._of_key]
+        return any(bisect_left(times, from_ns) < bisect_left(times, until_ns) for times in found)
+
+
+def judge(
+    workload: Workload, answers: Sequence[Registered], applied: Applied, start_ns: int, *, partial: bool = False
+) -> Judgement:
+    """Judge every operation that was registered. In a partial run one without an outcome is not lost: nobody waited."""
+    counts = dict.fromkeys(NAMES, 0)
+    lost = duplicated = early = overruled = expected = undecided = misjudged = overtaken = last_told_ns = 0
+    examples: list[str] = []
+    completion: list[int] = []
+    intended: list[int] = []
+    expiry: list[int] = []
+    daemon: list[int] = []
+    shortest, longest = workload.timeout_ns - MARGIN_NS, workload.timeout_ns + MARGIN_NS
+
+    def show(what: str, registrar: int, row: int, span: tuple[int, int]) -> None:
+        if len(examples) < EXAMPLES_MAX:
+            examples.append(
+                f"{what}: {story(answers[registrar], row, span, start_ns, applied.fired_ns(registrar, row))}"
+            )
+
+    for answer, planned in zip(answers, spans(workload, [answer.rows for answer in answers]), strict=True):
+        rows = answer.rows
+        duplicated += max(answer.outcomes - sum(map(bool, answer.deadline_ns)), 0)
+        columns = zip(
+            answer.sent_ns, planned.earliest_ns, planned.latest_ns, answer.told, answer.state, answer.settled_ns,
+            answer.deadline_ns, answer.fired_ns, answer.told_ns, strict=False,
+        )  # fmt: skip
+        for row, (sent, earliest, latest, told, state, settled, deadline, fired, told_ns) in enumerate(columns):
+            span = (earliest, latest)
+            expected += latest > workload.timeout_ns
+            if not told:
+                if not partial:
+                    lost += 1
+                    show("lost", rows.registrar, row, span)
+                continue
+            counts[state] += 1
+            last_told_ns = max(last_told_ns, told_ns or settled)
+            if told > 1:
+                duplicated += told - 1
+                show("duplicated", rows.registrar, row, span)
+            if state == EXPIRED:
+                daemon.append(settled - deadline)
+                if told_ns:
+                    expiry.append(told_ns - deadline)
+                if settled < deadline or deadline < sent + workload.timeout_ns or 0 < told_ns < deadline:
+                    early += 1
+                    show("early", rows.registrar, row, span)
+                if applied.between(rows.registrar, row, returned_ns(answer, row), deadline):
+                    overruled += 1
+                    show("expired though its event was applied before", rows.registrar, row, span)
+            elif state == COMPLETED and told_ns and fired:
+                completion.append(told_ns - fired)
+                if not workload.keys:
+                    intended.append(told_ns - start_ns - rows.due_ns[row] - rows.delay_ns[row])
+            if latest < shortest:
+                right = state == COMPLETED
+            elif earliest > longest:
+                right = state == EXPIRED
+            else:
+                undecided += 1
+                continue
+            if not right:
+                misjudged += 1
+                overtaken += 0 < applied.fired_ns(rows.registrar, row) < sent
+                show("misjudged", rows.registrar, row, span)
+    return Judgement(
+        registered=sum(len(answer.sent_ns) for answer in answers),
+        completed=counts[COMPLETED],
+        expired=counts[EXPIRED],
+        cancelled=counts[CANCELLED],
+        failed=sum(counts.values()) - counts[COMPLETED] - counts[EXPIRED] - counts[CANCELLED],
+        expected_expired=expected,
+        lost=lost,
+        duplicated=duplicated,
+        early=early,
+        overruled=overruled,
+        undecided=undecided,
+        misjudged=misjudged,
+        overtaken=overtaken,
+        examples=examples,
+        completion_ns=completion,
+        completion_intended_ns=intended,
+        expiry_ns=expiry,
+        expiry_daemon_ns=daemon,
+        last_told_ns=last_told_ns,
+    )
+
+
+def returned_ns(answer: Registered, row: int) -> int:
+    """When the call that registered a row had returned, at the latest: the next one began."""
+    after = bisect_right(answer.sent_ns, answer.sent_ns[row], row)
+    return answer.sent_ns[after] if after < len(answer.sent_ns) else answer.ended_ns
+
+
+def story(answer: Registered, row: int, span: tuple[int, int], start_ns: int, fired_ns: int) -> str:
+    """What happened to an operation, for people: times in ms since its registration was due."""
+    due_ns = start_ns + answer.rows.due_ns[row]
+
+    def ms(at_ns: int) -> str:
+        return f"{(at_ns - due_ns) / 1e6:.1f} ms" if at_ns else "never"
+
+    planned = f"{span[0] / 1e6:.1f}" + (f" to {span[1] / 1e6:.1f}" if span[0] != span[1] else "")
+    times = {
+        "registered": answer.sent_ns[row],
+        "event fired": fired_ns,
+        "deadline": answer.deadline_ns[row],
+        NAMES.get(answer.state[row], "settled"): answer.settled_ns[row],
+    }
+    told = ", ".join(f"{what} {ms(at_ns)}" for what, at_ns in times.items())
+    return f"operation {row} of registrar {answer.rows.registrar}, to complete after {planned} ms: {told}"

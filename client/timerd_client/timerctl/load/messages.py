@@ -1,0 +1,92 @@
+"""What the load test and its processes tell each other, pickled over a socket pair. Columns are arrays."""
+
+from __future__ import annotations
+
+from array import array
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from ...workload import Events, Rows, Workload
+from ..exits import Exit
+
+
+class Role(Enum):
+    """What a process does."""
+
+    REGISTRAR = "registrar"
+    FIRER = "firer"
+    PENDING = "pending"  # holds far-future operations
+
+
+class Task(NamedTuple):
+    """What a process is started for. It answers Ready, or Failure."""
+
+    role: Role
+    index: int
+    instance: str
+    workload: Workload
+    prefix: str  # of every key of this run, so that runs do not meet
+    bulk: bool
+    pending: int  # far-future operations
+
+
+class Ready(NamedTuple):
+    """Connected, and its columns made."""
+
+    topic: int  # its client's: slot and generation
+
+
+class Start(NamedTuple):
+    """The plan's offsets count from this moment of CLOCK_MONOTONIC."""
+
+    start_ns: int
+
+
+class Stop(NamedTuple):
+    """End now; what there is so far is the answer."""
+
+
+class Usage(NamedTuple):
+    """What a process has used from the start to the end of its part."""
+
+    cpu_ns: int
+    rss_bytes: int
+
+
+class Registered(NamedTuple):
+    """A registrar's answer: columns in the order of its plan. 0 = it did not happen, or nobody looked."""
+
+    rows: Rows
+    sent_ns: array[int]  # when register() was called; as many as were
+    state: array[int]  # Outcome, as the wire has it
+    told: array[int]  # how often its outcome was told
+    settled_ns: array[int]  # the daemon's time
+    deadline_ns: array[int]  # the daemon's
+    fired_ns: array[int]  # when fire() was called, as the event's value says
+    told_ns: array[int]  # when its callback was called; in bulk only for some
+    ended_ns: int  # when the last call had returned
+    outcomes: int  # that were numbered for this client and received: one for each operation that was told
+    own_lateness_ns: array[int]  # see pace.py
+    errors: dict[str, int]  # why operations were refused, and how many
+    usage: Usage
+    failure: str  # why it ended early; empty if it did not
+
+
+class Fired(NamedTuple):
+    """A firer's answer. Event i of its plan was its command i + 1."""
+
+    events: Events
+    sent_ns: array[int]  # when fire() was called; as many as were
+    own_lateness_ns: array[int]
+    usage: Usage
+    failure: str
+
+
+class Failure(NamedTuple):
+    """A process cannot go on, and has nothing to show."""
+
+    what: str
+    status: Exit
+
+
+Answer: TypeAlias = Registered | Fired

@@ -1,0 +1,55 @@
+"""An absolute schedule: what is due is sent at once, however late, and what was late is remembered (open loop).
+
+Two kinds of lateness come out of a run. That of a row is when it was sent less when it was due; it contains what the
+calls before it took. The harness's *own* is what remains when that is taken off: a pass over rows that are due began so
+much later than it could have, because the process was not woken in time or was busy with its own books.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from bisect import bisect_right
+
+PERIOD_NS = 1_000_000  # in bulk: as often is called what is due since
+ROWS_MAX = 4_096  # in one pass, so that outcomes are collected and a stop is seen
+SLEEP_S_MAX = 0.05
+
+
+class Pace:
+    """The schedule of one process: `due_ns` are offsets from `start_ns`."""
+
+    def __init__(self, due_ns: array[int], start_ns: int, bulk: bool) -> None:
+        self.own_lateness_ns = array("q")
+        self._due_ns = due_ns
+        self._start_ns = start_ns
+        self._period_ns = PERIOD_NS if bulk else 0
+        self._began_ns = 0  # of the last pass
+        self._free_ns = 0  # since when nothing but the schedule keeps the next pass from beginning
+
+    def left_ns(self, row: int) -> int:
+        """How long the pass that begins with this row may wait; negative when it is late."""
+        return self._planned_ns(row) - self._now_ns()
+
+    def begin(self, row: int) -> int:
+        """Sleep until the row is due, for a while at most; the first row that is not due yet."""
+        planned_ns = self._planned_ns(row)
+        left_ns = planned_ns - self._now_ns()
+        if left_ns > 0:
+            time.sleep(min(left_ns / 1e9, SLEEP_S_MAX))
+        now_ns = self._now_ns()
+        if now_ns < planned_ns:
+            return row
+        self._began_ns = now_ns
+        self.own_lateness_ns.append(now_ns - max(planned_ns, self._free_ns))
+        return min(bisect_right(self._due_ns, now_ns, row), row + ROWS_MAX)
+
+    def end(self) -> None:
+        """The calls of a pass have returned."""
+        self._free_ns = self._now_ns()
+
+    def _planned_ns(self, row: int) -> int:
+        return max(self._due_ns[row], self._began_ns + self._period_ns)
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() - self._start_ns

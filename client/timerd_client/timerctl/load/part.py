@@ -1,0 +1,49 @@
+"""What registrars, firers and their kin have in common: a client of the instance, and a part to play in a run."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import psutil
+
+from timerd_shm.errors import TimerdError
+
+from ...connection import connect
+from .messages import Answer, Task, Usage
+
+PURGATORY = "load"
+CLOSE_TIMEOUT_S = 1.0
+
+
+class Part:
+    """A process's part; roles are its subclasses. Made before the start, played from it on."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.stopped = False  # set by the thread that listens to the load test
+        self.client = connect(task.instance, name=f"load-{task.role.value}-{task.index}")
+        self.purgatory = self.client.purgatory(PURGATORY)
+
+    def prepare(self) -> None:
+        """What takes time, before the start."""
+
+    def play(self, start_ns: int) -> Answer:
+        """The part itself; returns early when `stopped` is set. Raises TimerdError when it has nothing to show."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the client; what it still waits for is cancelled."""
+        with suppress(TimerdError):
+            self.client.close(CLOSE_TIMEOUT_S)
+
+
+class Meter:
+    """CPU time and memory of this process."""
+
+    def __init__(self) -> None:
+        self._began_ns = time.process_time_ns()
+
+    def read(self) -> Usage:
+        """What it has used since the meter was made."""
+        return Usage(time.process_time_ns() - self._began_ns, psutil.Process().memory_info().rss)

@@ -1,0 +1,25 @@
+"""The process that holds far-future operations underneath a run: registered before it, cancelled by its end."""
+
+from __future__ import annotations
+
+from ...workload import key_names
+from .part import Part
+
+CHUNK = 16_384
+HOURS_S = (7_200.0, 10_800.0)  # they are due in two to three hours
+PREFIX = "-"  # no key of the run begins with it
+
+
+class Pending(Part):
+    """See the module."""
+
+    def prepare(self) -> None:
+        """Register them all; raises what the daemon refuses the last of each chunk with."""
+        count = self.task.pending
+        low, high = HOURS_S
+        for start in range(0, count, CHUNK):
+            numbers = range(start, min(count, start + CHUNK))
+            timeouts = [low + (high - low) * number / count for number in numbers]
+            keys = key_names(PREFIX + self.task.prefix, numbers)
+            self.purgatory.register_many(keys[:-1], timeout=timeouts[:-1])
+            self.purgatory.register(keys[-1], timeout=timeouts[-1], wait=True)

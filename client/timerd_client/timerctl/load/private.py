@@ -1,0 +1,88 @@
+"""A daemon for one run, in a directory of its own under the temporary one; nothing of it is left (`--own`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from timerd_shm.errors import TimerdUnavailableError
+from timerd_shm.layout import BLOCK_DATA
+from timerd_shm.limits import CAPACITY_MAX, CAPACITY_MIN, RING_EVENTS_DEFAULT
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths
+
+from ...connection import await_daemon
+from ...workload import NS, Workload
+
+INSTANCE = "load"
+SPARE_NS = 500_000_000  # of arrivals, beside those that are pending: outcomes under way, and a daemon that lags
+END_TIMEOUT_S = 10.0
+
+
+def capacity_of(workload: Workload, pending: int) -> int:
+    """Operations that the run may hold at once."""
+    at_once = round(workload.rate * (workload.timeout_ns + SPARE_NS) / NS)
+    return max(min(at_once, workload.count) + pending + CAPACITY_MIN, 4_096)
+
+
+def blocks_of(payload: int) -> int:
+    """Blocks that a payload takes."""
+    return -(-payload // BLOCK_DATA)
+
+
+def flags_of(workload: Workload, pending: int) -> list[str]:
+    """What its daemon is started with: room for the run, and no quota below that."""
+    capacity = min(capacity_of(workload, pending), CAPACITY_MAX)
+    blocks = capacity * blocks_of(workload.payload) + RING_EVENTS_DEFAULT + capacity
+    return [
+        f"--capacity={capacity}",
+        f"--nodes={capacity * workload.keys_per_op}",
+        f"--keys={capacity * workload.keys_per_op}",
+        f"--blocks={blocks}",
+        f"--quota-operations={capacity}",
+        f"--quota-outcomes={capacity}",
+        f"--quota-bytes={blocks * BLOCK_DATA}",
+    ]
+
+
+@contextmanager
+def private_daemon(workload: Workload, pending: int) -> Iterator[InstancePaths]:
+    """Where it is, while it runs. Raises TimerdUnavailableError with what it said when it did not start."""
+    directory = Path(tempfile.mkdtemp(prefix="td-load-"))
+    paths = InstancePaths(directory, INSTANCE)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMERD_")}
+    log = directory / "log"
+    try:
+        with log.open("wb") as output:
+            daemon = subprocess.Popen(
+                [sys.executable, "-m", "timerd", f"--instance={INSTANCE}", "--ephemeral", *flags_of(workload, pending)],
+                env=environment | {RUNTIME_DIR_VARIABLE: str(directory)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the load test alone
+            )
+        try:
+            try:
+                await_daemon(daemon, paths)
+            except TimerdUnavailableError:
+                raise TimerdUnavailableError(
+                    f"the run's own daemon did not start: {log.read_text(errors='replace').strip()}"
+                ) from None
+            yield paths
+        finally:
+            daemon.terminate()
+            try:
+                daemon.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+    finally:
+        # It removes its arena itself, unless it was killed.
+        (SHM_DIRECTORY / paths.shm_name.lstrip("/")).unlink(missing_ok=True)
+        shutil.rmtree(directory, ignore_errors=True)

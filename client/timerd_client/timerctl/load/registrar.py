@@ -1,0 +1,189 @@
+"""The process that registers: by single calls as a user would, or in bulk what is due since the last call.
+
+Each of its rows is one command, so row i of the plan has the command number `first + i`. Handles are kept, and
+looked at once, when they must have settled: a callback for each would cost half as much as registering it. So that the
+latency is seen, some have one, which notes when it was called: all of them up to CALLBACKS_PER_S, beyond that every so
+many-th.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from itertools import compress, cycle
+
+from timerd_shm.errors import TimerdError
+
+from ...batch import ThreadedBatch
+from ...operation import ThreadedOperation
+from ...protocol import LinkState
+from ...workload import Rows, key_names, plan, watched_keys
+from .messages import Registered, Task, Usage
+from .outcomes import Outcomes
+from .pace import Pace
+from .part import Meter, Part
+
+CALLBACKS_PER_S = 20_000
+LOOK_NS = 20_000_000  # after the timeout handles are looked at, and as often until they have settled
+GRACE_NS = 5_000_000_000  # after the last deadline: what has no outcome by then is lost
+POLL_S = 0.001
+
+
+class Registrar(Part):
+    """See the module."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._rows: Rows = plan(task.workload, task.index)
+        rate = task.workload.rate / task.workload.registrars
+        every = 1 if task.bulk else math.ceil(rate / CALLBACKS_PER_S)
+        self._has_callback = cycle((True,) + (False,) * (every - 1))
+        self._told: list[tuple[int, ThreadedOperation]] = []  # filled by the client's thread
+        self._look_ns = task.workload.timeout_ns + LOOK_NS
+        self._open: deque[tuple[int, list[ThreadedOperation]]] = deque()  # those of a pass, and when to look at them
+        self._batches: deque[tuple[int, ThreadedBatch]] = deque()
+        self._outcomes = Outcomes()
+        self._numbered = 0  # outcomes received, by their numbers
+        self._sent_ns = array("q")
+        self._timeout = task.workload.timeout_ns / 1e9
+        self._payload = bytes(task.workload.payload)
+
+    def play(self, start_ns: int) -> Registered:
+        rows, task = self._rows, self.task
+        pace = Pace(rows.due_ns, start_ns, task.bulk)
+        first = self.client._protocol.issued + 1
+        send = self._register_many if task.bulk else self._register_each
+        row, count = 0, len(rows.due_ns)
+        failure = ""
+        meter = Meter()
+        try:
+            while row < count and not self.stopped:
+                self._collect()
+                upto = pace.begin(row)
+                if upto > row:
+                    send(self._keys(row, upto))
+                    pace.end()
+                    row = upto
+        except TimerdError as error:
+            failure = str(error)
+        ended_ns = time.monotonic_ns()
+        self._await_outcomes(0 if failure else ended_ns + task.workload.timeout_ns + GRACE_NS)
+        return self._answer(first, ended_ns, pace, meter.read(), failure or self._silence())
+
+    def _keys(self, row: int, upto: int) -> Sequence[str | tuple[str, ...]]:
+        """The keys of some rows, as they are given to register()."""
+        workload, prefix = self.task.workload, self.task.prefix
+        registrars = workload.registrars
+        numbers = range(row * registrars + self.task.index, upto * registrars, registrars)
+        firsts = self._rows.keys[row:upto] if workload.keys else numbers
+        if workload.keys_per_op == 1:
+            return key_names(prefix, firsts)
+        return [tuple(key_names(prefix, watched_keys(workload, first))) for first in firsts]
+
+    def _register_each(self, keys: Sequence[str | tuple[str, ...]]) -> None:
+        register, sent, now, note = self.purgatory.register, self._sent_ns.append, time.monotonic_ns, self._note
+        timeout, payload = self._timeout, self._payload
+        made: list[ThreadedOperation] = []
+        keep = made.append
+        self._open.append((now() + self._look_ns, made))
+        for key, has_callback in zip(keys, self._has_callback, strict=False):
+            at_ns = now()
+            operation = register(key, timeout=timeout, payload=payload)
+            sent(at_ns)
+            if has_callback:
+                operation.add_done_callback(note)
+            else:
+                keep(operation)
+
+    def _register_many(self, keys: Sequence[str | tuple[str, ...]]) -> None:
+        """All but the last in one call; the last by itself, because the latency is seen of a single one only."""
+        if len(keys) > 1:
+            at_ns = time.monotonic_ns()
+            batch = self.purgatory.register_many(keys[:-1], timeout=self._timeout, payloads=self._payload)
+            self._batches.append((at_ns + self._look_ns, batch))
+            self._sent_ns.extend(array("q", (at_ns,)) * len(batch))
+        self._register_each(keys[-1:])
+
+    def _note(self, operation: ThreadedOperation) -> None:
+        self._told.append((time.monotonic_ns(), operation))
+
+    def _collect(self) -> None:
+        """Make columns of what has settled."""
+        if told := self._told[:]:
+            del self._told[: len(told)]
+            commands = (operation.command for _, operation in told)
+            self._outcomes.add(commands, [operation._settlement for _, operation in told], [at for at, _ in told])
+        now_ns = time.monotonic_ns()
+        while self._open and self._open[0][0] <= now_ns:
+            _, operations = self._open.popleft()
+            found = [operation._settlement for operation in operations]
+            if None in found:
+                late = [operation for operation, each in zip(operations, found, strict=True) if each is None]
+                self._open.append((now_ns + LOOK_NS, late))
+                operations = list(compress(operations, found))
+                found = list(filter(None, found))
+            if operations:
+                self._outcomes.add((operation.command for operation in operations), found, None)
+        while self._batches and self._batches[0][0] <= now_ns:
+            _, batch = self._batches.popleft()
+            if batch.done():
+                self._outcomes.add(batch.commands(), batch._column(), None)
+            else:
+                self._batches.append((now_ns + LOOK_NS, batch))
+
+    def _await_outcomes(self, until_ns: int) -> None:
+        """Until all are told; in bulk what has not settled by then is looked for in its batch."""
+        while not self.stopped:
+            self._collect()
+            if len(self._outcomes) >= len(self._sent_ns) or time.monotonic_ns() > until_ns:
+                break
+            time.sleep(POLL_S)
+        self._numbered = self.client._protocol.received_outcome  # before the last look, which may find more
+        self._open = deque((0, operations) for _, operations in self._open)
+        self._collect()
+        for _, batch in self._batches:
+            for command, settlement in zip(batch.commands(), batch._settlements, strict=True):
+                if settlement is not None:
+                    self._outcomes.add((command,), (settlement,), None)
+        self._batches.clear()
+
+    def _silence(self) -> str:
+        """Why outcomes are missing, if that is not the daemon's mistake but its absence."""
+        state = self.client.state
+        return "" if self.stopped or state is LinkState.LIVE else f"the daemon does not answer ({state.value})"
+
+    def _answer(self, first: int, ended_ns: int, pace: Pace, used: Usage, failure: str) -> Registered:
+        """The columns in the order of the plan."""
+        found, rows = self._outcomes, len(self._rows.due_ns)
+        state, told = array("B", bytes(rows)), array("B", bytes(rows))
+        settled_ns, deadline_ns, fired_ns, told_ns = (array("q", bytes(8 * rows)) for _ in range(4))
+        for at, command in enumerate(found.command):
+            row = command - first
+            if not 0 <= row < rows:
+                found.errors["an outcome of a command that registered nothing"] = 1
+                continue
+            told[row] = min(told[row] + 1, 255)
+            state[row] = found.state[at]
+            settled_ns[row] = found.settled_ns[at]
+            deadline_ns[row] = found.deadline_ns[at]
+            fired_ns[row] = found.fired_ns[at]
+            told_ns[row] = found.told_ns[at]
+        return Registered(
+            self._rows,
+            self._sent_ns,
+            state,
+            told,
+            settled_ns,
+            deadline_ns,
+            fired_ns,
+            told_ns,
+            ended_ns,
+            self._numbered,
+            pace.own_lateness_ns,
+            found.errors,
+            used,
+            failure,
+        )

@@ -1,0 +1,58 @@
+"""Whether machine and instance have room for a run: asked before it begins, so that nonsense is not suffered."""
+
+from __future__ import annotations
+
+import psutil
+
+from timerd_shm.errors import ResourceLimitError
+from timerd_shm.layout import BLOCK_DATA, Region
+from timerd_shm.limits import CAPACITY_MAX
+from timerd_shm.reader import ArenaReader
+
+from ...workload import NS, Workload, mean_wait_ns
+from ..text import size
+from .private import blocks_of, capacity_of
+
+BYTES_PER_OPERATION = 800  # in all processes of the harness together: plan, columns, answers, judging
+BYTES_PER_PENDING = 400
+ROOM = 1.2  # for what is settled and not acknowledged yet, and for chance
+
+
+def check_machine(workload: Workload, pending: int, own: bool) -> None:
+    """Raises ResourceLimitError when no arena holds the run, or the harness would need more memory than there is."""
+    if own and (capacity := capacity_of(workload, pending)) > CAPACITY_MAX:
+        raise ResourceLimitError(
+            f"{capacity:,} operations would be held at once (rate x timeout, and {pending:,} pending ones), "
+            f"and an arena holds {CAPACITY_MAX:,}: ask for less"
+        )
+    needed = workload.count * BYTES_PER_OPERATION + pending * BYTES_PER_PENDING
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise ResourceLimitError(
+            f"{workload.count:,} operations and {pending:,} pending ones need {size(needed)} in the harness, and "
+            f"{size(available)} are available: ask for a shorter run"
+        )
+
+
+def check_instance(reader: ArenaReader, instance: str, workload: Workload, pending: int) -> None:
+    """Raises ResourceLimitError when what the run holds at once does not fit beside what is there, or the quotas."""
+    header = reader.header()
+    at_once = min(round(workload.rate * mean_wait_ns(workload) / NS * ROOM) + 1, workload.count)
+    each = -(-at_once // workload.registrars)
+    blocks = blocks_of(workload.payload)
+    free = {region: reader.region(region).count - reader.region(region).in_use for region in Region}
+    keys = 0 if workload.keys else workload.keys_per_op
+    for what, need, limit in (
+        ("operations", at_once + pending, free[Region.OPS]),
+        ("watch nodes", at_once * workload.keys_per_op + pending, free[Region.NODES]),
+        ("keys", at_once * keys + workload.keys + pending, free[Region.KEYS]),
+        # The event ring gives up the blocks of old values when they are needed.
+        ("payload blocks", at_once * blocks, reader.region(Region.BLOCKS).count),
+        ("operations a client (quota)", max(each, pending), header.quota_operations),
+        ("bytes a client (quota)", each * blocks * BLOCK_DATA, header.quota_bytes),
+    ):
+        if need > limit:
+            raise ResourceLimitError(
+                f"the run holds some {need:,} {what} at once, and instance {instance!r} has {limit:,} left: ask for "
+                f"less, start it with more (`timerd --help`), or give --own for a daemon made to measure"
+            )

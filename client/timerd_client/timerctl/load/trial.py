@@ -1,0 +1,211 @@
+"""One run of the load test: daemon and processes, from their start to what they have seen.
+
+    check the room  ->  processes make ready  ->  Start at one moment  ->  follow the ring, say how far it is
+    ->  take the columns  ->  judge
+
+A run that is cut short (Ctrl-C, a process or the daemon that ends) says why, and shows what there is.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+import psutil
+
+from timerd_shm.counters import PURGATORY_COUNTERS, index_of
+from timerd_shm.layout import PURGATORY_COUNTERS_MAX
+from timerd_shm.reader import ArenaReader
+from timerd_shm.rundir import InstancePaths, daemon_running
+
+from ...workload import Events, Workload, plan
+from ..exits import Exit, NoDaemonError
+from ..instance import open_arena
+from ..text import span
+from .crew import Crew, CrewError, Member
+from .judge import Applied, Judgement, judge
+from .messages import Fired, Registered, Role, Task, Usage
+from .part import PURGATORY
+from .private import private_daemon
+from .ring import RingFollower
+from .room import check_instance, check_machine
+
+START_NS = 200_000_000  # from the last Ready to the start
+PROGRESS_NS = 1_000_000_000
+CHECK_NS = 100_000_000
+COUNTERS = {name: index_of(PURGATORY_COUNTERS, name) for name in ("registered", "completed", "expired", "pending")}
+NOTHING = Usage(0, 0)
+
+
+class Options(NamedTuple):
+    """What is asked of a run beside its workload."""
+
+    bulk: bool = False
+    pending: int = 0  # far-future operations underneath
+    own: bool = False  # with a daemon of its own
+
+
+class Result(NamedTuple):
+    """What a run has shown."""
+
+    workload: Workload
+    options: Options
+    judgement: Judgement
+    registered: list[Registered]
+    fired: list[Fired]
+    start_ns: int
+    daemon: Usage
+    events_unseen: int
+    partial: str  # why it was cut short; empty if it was not
+    status: Exit  # what that means for the exit status
+
+
+def run_load(workload: Workload, options: Options, existing: Callable[[], InstancePaths]) -> Result:
+    """Run it with the instance that `existing` finds, or a daemon of its own. Raises why it cannot begin."""
+    check_machine(workload, options.pending, options.own)
+    with ExitStack() as stack:
+        own = private_daemon(workload, options.pending) if options.own else None
+        paths = stack.enter_context(own) if own is not None else existing()
+        reader = stack.enter_context(open_arena(paths))
+        if not options.own:
+            check_instance(reader, paths.instance, workload, options.pending)
+        crew = stack.enter_context(Crew(paths))
+        return Trial(workload, options, paths, reader, crew).play()
+
+
+class Trial:
+    """A run, with everything there that it needs. Played once."""
+
+    def __init__(
+        self, workload: Workload, options: Options, paths: InstancePaths, reader: ArenaReader, crew: Crew
+    ) -> None:
+        self._workload = workload
+        self._options = options
+        self._paths = paths
+        self._reader = reader
+        self._crew = crew
+        self._prefix = secrets.token_hex(2)
+
+    def play(self) -> Result:
+        """Everything from the processes' start. Raises CrewError, NoDaemonError when it has not begun."""
+        workload, crew = self._workload, self._crew
+        if self._options.pending:
+            self._add(Role.PENDING, 0)
+            crew.await_ready(self._check_daemon)
+        registrars = [self._add(Role.REGISTRAR, index) for index in range(workload.registrars)]
+        firers = [self._add(Role.FIRER, index) for index in range(workload.firers)]
+        crew.await_ready(self._check_daemon)
+
+        follower = RingFollower(self._reader)
+        daemon = psutil.Process(self._reader.header().pid)
+        cpu_ns = usage_of(daemon).cpu_ns
+        start_ns = time.monotonic_ns() + START_NS
+        partial, status = "", Exit.OK
+        try:
+            crew.start([*registrars, *firers], start_ns)
+            self._follow(follower, [*registrars, *firers], start_ns)
+        except KeyboardInterrupt:
+            partial, status = "interrupted", Exit.INTERRUPTED
+        except CrewError as error:
+            partial, status = str(error), error.status
+        except NoDaemonError as error:
+            partial, status = str(error), Exit.NO_DAEMON
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # what follows has a line of its own
+        if partial:
+            crew.stop([*registrars, *firers])
+        follower.poll()
+        used = usage_of(daemon)
+
+        registered = [
+            member.answer if isinstance(member.answer, Registered) else no_registrations(workload, index)
+            for index, member in enumerate(registrars)
+        ]
+        fired = [member.answer if isinstance(member.answer, Fired) else NO_EVENTS for member in firers]
+        applied = [
+            follower.applied(member.topic, len(answer.sent_ns)) for member, answer in zip(firers, fired, strict=True)
+        ]
+        events = Applied(workload, registered, fired, applied)
+        judgement = judge(workload, registered, events, start_ns, partial=bool(partial))
+        return Result(
+            workload,
+            self._options,
+            judgement,
+            registered,
+            fired,
+            start_ns,
+            used._replace(cpu_ns=max(used.cpu_ns - cpu_ns, 0)),
+            follower.unseen,
+            partial,
+            status,
+        )
+
+    def _add(self, role: Role, index: int) -> Member:
+        options = self._options
+        return self._crew.add(
+            Task(role, index, self._paths.instance, self._workload, self._prefix, options.bulk, options.pending)
+        )
+
+    def _follow(self, follower: RingFollower, members: list[Member], start_ns: int) -> None:
+        """Until all have answered. Raises CrewError or NoDaemonError when one cannot go on."""
+        period_s = follower.period_s(self._workload.rate)
+        before = self._counters()
+        check_ns = progress_ns = start_ns
+        while any(member.answer is None for member in members):
+            self._crew.listen(period_s)
+            follower.poll()
+            now_ns = time.monotonic_ns()
+            if now_ns >= check_ns:
+                check_ns = now_ns + CHECK_NS
+                self._check_daemon()
+                for member in members:
+                    if member.answer is not None and member.answer.failure:
+                        raise CrewError(f"{member}: {member.answer.failure}", Exit.NO_DAEMON)
+            if now_ns >= progress_ns + PROGRESS_NS:
+                progress_ns += PROGRESS_NS
+                self._say(now_ns - start_ns, before)
+        for member in members:
+            if member.answer is not None and member.answer.failure:
+                raise CrewError(f"{member}: {member.answer.failure}", Exit.NO_DAEMON)
+
+    def _check_daemon(self) -> None:
+        if not daemon_running(self._paths):
+            raise NoDaemonError(f"the daemon of instance {self._paths.instance!r} has ended")
+
+    def _counters(self) -> dict[str, int]:
+        """The purgatory's counters, from shared memory."""
+        reader = self._reader
+        names = [reader.purgatory_name(index) for index, each in enumerate(reader.purgatories) if each.state]
+        first = names.index(PURGATORY) * PURGATORY_COUNTERS_MAX
+        return {name: reader.purgatory_counters[first + at].value for name, at in COUNTERS.items()}
+
+    def _say(self, since_ns: int, before: dict[str, int]) -> None:
+        """The progress line: on a terminal it is written over."""
+        counts = {name: count - before[name] for name, count in self._counters().items()}
+        line = f"{span(since_ns)}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        over = sys.stderr.isatty()
+        print(f"\r{line:79}" if over else line, end="" if over else "\n", file=sys.stderr, flush=True)
+
+
+def usage_of(process: psutil.Process) -> Usage:
+    """CPU time since its start, and memory; nothing when it has ended."""
+    with suppress(psutil.Error), process.oneshot():
+        times = process.cpu_times()
+        return Usage(round((times.user + times.system) * 1e9), process.memory_info().rss)
+    return NOTHING
+
+
+def no_registrations(workload: Workload, registrar: int) -> Registered:
+    """In place of what a registrar did not answer."""
+    none = array("q")
+    return Registered(
+        plan(workload, registrar), none, none, none, none, none, none, none, 0, 0, none, {}, NOTHING, "no answer"
+    )
+
+
+NO_EVENTS = Fired(Events(array("q"), array("I"), array("I")), array("q"), array("q"), NOTHING, "no answer")

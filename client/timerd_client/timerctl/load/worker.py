@@ -1,0 +1,70 @@
+"""A process of the load test: python -m timerd_client.timerctl.load.worker DESCRIPTOR
+
+It has a session of its own, so that Ctrl-C reaches the load test alone, which then says Stop. When the load test is
+gone (end of file), it ends as well, and its client's end cancels what it has registered.
+"""
+
+from __future__ import annotations
+
+import gc
+import queue
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+from timerd_shm.errors import TimerdError
+
+from ..exits import Exit, exit_of
+from .firer import Firer
+from .messages import Failure, Ready, Role, Start, Stop, Task
+from .part import Part
+from .pending import Pending
+from .registrar import Registrar
+
+PARTS: dict[Role, type[Part]] = {Role.REGISTRAR: Registrar, Role.FIRER: Firer, Role.PENDING: Pending}
+
+
+def main(descriptor: int) -> int:
+    """Play the part that the first message gives."""
+    connection: Connection = Connection(descriptor)
+    task: Task = connection.recv()
+    try:
+        part = PARTS[task.role](task)
+    except TimerdError as error:
+        with suppress(OSError):  # the load test may be gone
+            connection.send(Failure(str(error), exit_of(error)))
+        return Exit.PROBLEM
+    heard: queue.SimpleQueue[Start | Stop] = queue.SimpleQueue()
+    threading.Thread(target=listen, args=(connection, part, heard), daemon=True).start()
+    try:
+        part.prepare()
+        connection.send(Ready(part.client._protocol.topic))
+        gc.collect()
+        gc.freeze()  # modules and columns live for ever: they are not to be looked through again
+        start = heard.get()
+        if isinstance(start, Start):
+            connection.send(part.play(start.start_ns))
+    except TimerdError as error:
+        with suppress(OSError):
+            connection.send(Failure(str(error), exit_of(error)))
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the load test is gone: nobody waits for the answer
+    finally:
+        part.close()
+    return Exit.OK
+
+
+def listen(connection: Connection, part: Part, heard: queue.SimpleQueue[Start | Stop]) -> None:
+    """Take what the load test says, in a thread; its end means Stop."""
+    while not part.stopped:
+        try:
+            message: Start | Stop = connection.recv()
+        except (EOFError, OSError):
+            message = Stop()
+        part.stopped = isinstance(message, Stop)
+        heard.put(message)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,235 @@
+"""The workload of the load test: what is registered when, and when its event is fired, from a seed. No I/O, no clock.
+
+Arrivals are a Poisson process; the delay from an operation's arrival to its event is log-normal, given by its median
+and upper quartile (the benchmark of "Apache Kafka, Purgatory, and Hierarchical Timing Wheels": 200 ms, 100 bytes, 20
+and 60 ms, or 200 and 400 ms). Both are drawn from QUANTILES midpoints of their distribution: a table, so that a million
+rows take a third of a second without numpy.
+
+    workload = check(Workload(rate=20_000, count=100_000))
+    rows = plan(workload, registrar=0)        # what registrar 0 of workload.registrars registers, in order of time
+    events = fire_plan(workload, firer=0)     # what firer 0 fires, in order of time
+    expected_share(workload)                  # 0.079: the share that a correct run expires
+
+Registrars and firers need to share nothing but the workload and the time that offsets count from: each of them makes
+its own columns. Registrar r has a stream of its own, at its share of the rate (Poisson streams add up to one); its row
+i is operation `i * registrars + r` of the run, and its event is fired by firer `i % firers`.
+
+No event comes sooner than MARGIN_NS after its operation's arrival, nor is it judged closer than that to the timeout: a
+registration and its event are sent by two processes, and neither is punctual to a millisecond.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, repeat
+from operator import add
+from statistics import NormalDist
+from typing import NamedTuple
+
+from timerd_shm.errors import InvalidValueError
+from timerd_shm.limits import KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+
+QUANTILES = 1 << 16
+MARGIN_NS = 5_000_000
+NS = 1_000_000_000
+RATE_MAX = 10_000_000.0
+COUNT_MAX = 1 << 31
+PROCESSES_MAX = 64
+_LOW_BITS = 12  # of an operation's number: the part of its name that comes from a table
+_LOW_MASK = (1 << _LOW_BITS) - 1
+_LOW = tuple(f"{low:03x}" for low in range(1 << _LOW_BITS))
+
+
+class Workload(NamedTuple):
+    """What is asked of a run. All that is planned follows from it."""
+
+    rate: float  # operations per second, over all registrars
+    count: int  # operations in all
+    timeout_ns: int = 200_000_000
+    p50_ns: int = 20_000_000  # of the delay until the event
+    p75_ns: int = 60_000_000
+    payload: int = 100  # bytes of each operation's payload
+    keys: int = 0  # operations share so many keys; 0 = each has its own
+    keys_per_op: int = 1
+    registrars: int = 1
+    firers: int = 1
+    seed: int = 1
+
+
+class Rows(NamedTuple):
+    """The operations of one registrar, in order of time: columns of equal length."""
+
+    registrar: int
+    due_ns: array[int]  # when it is registered, from the start of the run
+    delay_ns: array[int]  # until its event is fired, from then
+    keys: array[int]  # first of its keys; empty where each operation has its own
+
+
+class Events(NamedTuple):
+    """The events of one firer, in order of time: columns of equal length."""
+
+    due_ns: array[int]  # when it is fired, from the start of the run
+    operation: array[int]  # number of the operation that it is for
+    keys: array[int]  # number of its key
+
+
+class Spans(NamedTuple):
+    """When operations complete, from their arrival: a column each. They differ only where keys are shared."""
+
+    earliest_ns: Sequence[int]  # an event that may still count
+    latest_ns: Sequence[int]  # an event that counts for certain
+
+
+def check(workload: Workload) -> Workload:
+    """The workload, if it makes sense; raises InvalidValueError, which names what does not, its limits and a remedy."""
+    w = workload
+    _within("rate", w.rate, 0.001, RATE_MAX, "operations a second")
+    _within("registrars", w.registrars, 1, PROCESSES_MAX)
+    _within("firers", w.firers, 1, PROCESSES_MAX)
+    _within("count", w.count, w.registrars, COUNT_MAX, "operations, at least one for each registrar")
+    _within("timeout", w.timeout_ns, 2 * MARGIN_NS, TIMEOUT_NS_MAX, "ns")
+    _within("p50", w.p50_ns, 1_000, TIMEOUT_NS_MAX, "ns")
+    _within("p75", w.p75_ns, w.p50_ns + 1, TIMEOUT_NS_MAX, "ns: the upper quartile is above the median")
+    _within("payload", w.payload, 0, PAYLOAD_SIZE_MAX, "bytes")
+    _within("keys_per_op", w.keys_per_op, 1, KEYS_MAX)
+    _within("keys", w.keys, w.keys_per_op if w.keys else 0, COUNT_MAX, "keys: as many as an operation has, or unique")
+    return workload
+
+
+def _within(name: str, value: float, low: float, high: float, unit: str = "") -> None:
+    if not low <= value <= high:  # also refuses NaN
+        raise InvalidValueError(f"{name}={value:,} is not within {low:,} and {high:,} {unit}".rstrip())
+
+
+def rows_of(workload: Workload, registrar: int) -> int:
+    """How many operations that registrar registers."""
+    return -(-(workload.count - registrar) // workload.registrars)
+
+
+def plan(workload: Workload, registrar: int = 0) -> Rows:
+    """What one registrar registers, and when the events for it are due."""
+    rows = rows_of(workload, registrar)
+    generator = random.Random(f"{workload.seed}/{registrar}")
+    intervals = _intervals(workload.registrars / workload.rate * NS)
+    due = array("q", accumulate(map(intervals.__getitem__, _draw(generator, rows))))
+    delays = _delays(workload.p50_ns, workload.p75_ns)
+    delay = array("q", map(delays.__getitem__, _draw(generator, rows)))
+    keys = array("I", generator.choices(range(workload.keys), k=rows) if workload.keys else ())
+    return Rows(registrar, due, delay, keys)
+
+
+def fire_plan(workload: Workload, firer: int = 0) -> Events:
+    """What one firer fires: an event for each of its operations, but none that comes after every deadline."""
+    plans = [plan(workload, registrar) for registrar in range(workload.registrars)]
+    due: list[float] = []  # floats, because they are compared in half the time
+    operations: list[int] = []
+    keys: list[int] = []
+    for rows in plans:
+        mine = range(firer, len(rows.due_ns), workload.firers)
+        taken = slice(firer, None, workload.firers)
+        due += map(float, map(add, rows.due_ns[taken], rows.delay_ns[taken]))
+        numbers = [row * workload.registrars + rows.registrar for row in mine]
+        operations += numbers
+        if workload.keys or workload.keys_per_op > 1:
+            keys += map(event_key, repeat(workload), mine, rows.keys[taken] if workload.keys else numbers)
+    horizon = end_ns(workload, plans)
+    order = [at for at in sorted(range(len(due)), key=due.__getitem__) if due[at] <= horizon]
+    operation = array("I", map(operations.__getitem__, order))
+    return Events(
+        array("q", map(int, map(due.__getitem__, order))),
+        operation,
+        array("I", map(keys.__getitem__, order)) if keys else operation,
+    )
+
+
+def end_ns(workload: Workload, plans: Sequence[Rows]) -> int:
+    """When the last deadline is over, from the start of the run, with the margin."""
+    return max(rows.due_ns[-1] for rows in plans) + workload.timeout_ns + MARGIN_NS
+
+
+def key_names(prefix: str, numbers: Sequence[int]) -> list[str]:
+    """The key of each number: the run's prefix and the number in hexadecimal. Short, and quick to make."""
+    upper = {high: f"{prefix}{high:x}" for high in {number >> _LOW_BITS for number in numbers}}
+    return [upper[number >> _LOW_BITS] + _LOW[number & _LOW_MASK] for number in numbers]
+
+
+def watched_keys(workload: Workload, first: int) -> list[int]:
+    """Numbers of the keys that an operation watches. `first` is its `Rows.keys`, or its number if it has its own."""
+    per = workload.keys_per_op
+    if workload.keys:
+        return [(first + at) % workload.keys for at in range(per)]
+    return list(range(first * per, first * per + per))
+
+
+def event_key(workload: Workload, row: int, first: int) -> int:
+    """Number of the key that an operation's event is fired on: one of those that it watches, in turns."""
+    return watched_keys(workload, first)[row % workload.keys_per_op]
+
+
+def expected_share(workload: Workload) -> float:
+    """The share of operations that expire in a correct run, where each has keys of its own."""
+    sigma = math.log(workload.p75_ns / workload.p50_ns) / NormalDist().inv_cdf(0.75)
+    return 1 - NormalDist().cdf(math.log(workload.timeout_ns / workload.p50_ns) / sigma)
+
+
+def mean_wait_ns(workload: Workload) -> float:
+    """How long an operation is pending on average, with keys of its own: times the rate, it is how many are."""
+    delays = _delays(workload.p50_ns, workload.p75_ns)
+    return sum(min(delay, workload.timeout_ns) for delay in delays) / QUANTILES
+
+
+def spans(workload: Workload, plans: Sequence[Rows]) -> list[Spans]:
+    """For each registrar, when its operations complete.
+
+    With a key of its own an operation completes by its own event. Where keys are shared, by the first on any of its
+    keys after its arrival; one that is due within MARGIN_NS of the arrival may be applied before it or after.
+    """
+    if not workload.keys:
+        return [Spans(rows.delay_ns, rows.delay_ns) for rows in plans]
+    fired: dict[int, list[int]] = {}
+    for rows in plans:
+        for row, (due, delay, first) in enumerate(zip(rows.due_ns, rows.delay_ns, rows.keys, strict=True)):
+            fired.setdefault(event_key(workload, row, first), []).append(due + delay)
+    for times in fired.values():
+        times.sort()
+
+    def first_after(first: int, at_ns: int) -> int:
+        """When an operation's keys have their first event from then on."""
+        watched = [fired[key] for key in watched_keys(workload, first) if key in fired]
+        found = [times[at] for times in watched if (at := bisect_left(times, at_ns)) < len(times)]
+        return min(found, default=TIMEOUT_NS_MAX)
+
+    return [
+        Spans(
+            array("q", (first_after(first, due - MARGIN_NS) - due for due, first in rows_and_keys)),
+            array("q", (first_after(first, due + MARGIN_NS) - due for due, first in rows_and_keys)),
+        )
+        for rows_and_keys in (list(zip(rows.due_ns, rows.keys, strict=True)) for rows in plans)
+    ]
+
+
+def _draw(generator: random.Random, rows: int) -> array[int]:
+    """So many quantiles, each as likely as the other."""
+    drawn = array("H")
+    drawn.frombytes(generator.randbytes(rows * drawn.itemsize))
+    return drawn
+
+
+@lru_cache(maxsize=4)
+def _intervals(mean_ns: float) -> list[int]:
+    """Quantiles of the exponential distribution."""
+    return [round(-math.log1p(-(at + 0.5) / QUANTILES) * mean_ns) for at in range(QUANTILES)]
+
+
+@lru_cache(maxsize=4)
+def _delays(p50_ns: int, p75_ns: int) -> list[int]:
+    """Quantiles of the log-normal distribution."""
+    normal = NormalDist().inv_cdf
+    sigma = math.log(p75_ns / p50_ns) / normal(0.75)
+    middle = math.log(p50_ns)
+    return [max(MARGIN_NS, round(math.exp(middle + sigma * normal((at + 0.5) / QUANTILES)))) for at in range(QUANTILES)]

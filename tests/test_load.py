@@ -1,0 +1,488 @@
+"""timerctl load: the plan, the judge, the columns, and runs that end well, badly or early. Runs are tiny."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from daemons import Daemon, arenas_of, processes_of
+from harness import MS, START_NS, US, Rig, S, fire
+from timerd_client.outcome import State
+from timerd_client.timerctl import main
+from timerd_client.timerctl.exits import Exit
+from timerd_client.timerctl.load import pace as pace_module
+from timerd_client.timerctl.load.judge import Applied, Judgement, judge
+from timerd_client.timerctl.load.messages import Fired, Registered, Usage
+from timerd_client.timerctl.load.pace import Pace
+from timerd_client.timerctl.load.ring import RingFollower
+from timerd_client.workload import (
+    MARGIN_NS,
+    Workload,
+    check,
+    expected_share,
+    fire_plan,
+    key_names,
+    mean_wait_ns,
+    plan,
+    spans,
+    watched_keys,
+)
+from timerd_shm.errors import InvalidValueError
+from timerd_shm.reader import ArenaReader
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
+
+LOW = Workload(rate=10_000, count=50_000)
+HIGH = LOW._replace(p50_ns=200 * MS, p75_ns=400 * MS)
+END_S = 30
+FIELDS = {
+    "command", "machine", "seed", "workload", "partial", "valid", "sustained", "not_sustained", "asked_rate",
+    "reached_rate", "backlog_s", "registered", "completed", "expired", "cancelled", "failed", "expected_expired",
+    "expected_share", "lost", "duplicated", "early", "overruled", "undecided", "misjudged", "overtaken", "violations",
+    "events_unseen", "examples", "errors", "completion_latency_us", "completion_latency_intended_us",
+    "expiry_lateness_us", "expiry_settled_lateness_us", "harness_lateness_us", "harness_own_lateness_us", "cpu_s",
+    "cpu_us_per_request", "rss_bytes",
+}  # fmt: skip
+LATENCIES = [field for field in FIELDS if field.endswith("lateness_us") or field.startswith("completion_latency")]
+
+
+# the plan ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_plans_the_same_everywhere_and_another_does_not() -> None:
+    """The digest holds over processes, machines and versions of Python, or runs could not be compared."""
+    rows, events = plan(LOW), fire_plan(LOW)
+    digest = hashlib.sha256(b"".join(column.tobytes() for column in (*rows[1:], *events)))
+    assert digest.hexdigest()[:16] == "0c7a1015e63e7fa5"
+    assert plan(LOW) == rows
+    assert plan(LOW._replace(seed=2)).due_ns != rows.due_ns
+
+
+def test_arrivals_are_exponential_and_delays_log_normal() -> None:
+    rows = plan(LOW)
+    intervals = [after - before for before, after in zip(rows.due_ns, rows.due_ns[1:], strict=False)]
+    assert statistics.fmean(intervals) == pytest.approx(S / LOW.rate, rel=0.02)
+    assert statistics.stdev(intervals) == pytest.approx(S / LOW.rate, rel=0.03)  # exponential: as large as the mean
+    quartiles = statistics.quantiles(rows.delay_ns, n=4)
+    assert quartiles[1:] == pytest.approx([20 * MS, 60 * MS], rel=0.05)
+    assert min(rows.delay_ns) == MARGIN_NS, "an event that could overtake its registration"
+
+
+@pytest.mark.parametrize(("workload", "share"), [(LOW, 0.079), (HIGH, 0.5)])
+def test_a_correct_run_expires_the_share_that_the_paper_has(workload: Workload, share: float) -> None:
+    assert expected_share(workload) == pytest.approx(share, abs=0.0005)
+    planned = sum(delay > workload.timeout_ns for delay in plan(workload).delay_ns) / workload.count
+    assert planned == pytest.approx(share, abs=0.01)
+    waits = [min(delay, workload.timeout_ns) for delay in plan(workload).delay_ns]
+    assert mean_wait_ns(workload) == pytest.approx(statistics.fmean(waits), rel=0.02)
+
+
+def test_registrars_and_firers_divide_every_operation_between_them() -> None:
+    workload = Workload(rate=5_000, count=1_001, registrars=3, firers=2, keys_per_op=2)
+    plans = [plan(workload, registrar) for registrar in range(3)]
+    assert sum(len(rows.due_ns) for rows in plans) == 1_001
+    due = {
+        row * 3 + rows.registrar: at + delay
+        for rows in plans
+        for row, (at, delay) in enumerate(zip(rows.due_ns, rows.delay_ns, strict=True))
+    }
+    assert sorted(due) == list(range(1_001))
+    fired: dict[int, int] = {}
+    for firer in range(2):
+        events = fire_plan(workload, firer)
+        assert list(events.due_ns) == sorted(events.due_ns)
+        for at_ns, operation, key in zip(*events, strict=True):
+            assert operation not in fired
+            fired[operation] = at_ns
+            assert key in watched_keys(workload, operation), "an event on a key that its operation does not watch"
+    horizon = max(rows.due_ns[-1] for rows in plans) + workload.timeout_ns + MARGIN_NS
+    assert fired == {operation: at_ns for operation, at_ns in due.items() if at_ns <= horizon}
+
+
+def test_where_keys_are_shared_the_first_event_counts() -> None:
+    workload = Workload(rate=1_000, count=500, keys=50, keys_per_op=3)
+    rows, events = plan(workload), fire_plan(workload)
+    (span,) = spans(workload, [rows])
+    at_keys: dict[int, list[int]] = {}
+    for at_ns, _, key in zip(*events, strict=True):
+        at_keys.setdefault(key, []).append(at_ns)
+    for row in range(0, 400, 7):
+        watched = [at for key in watched_keys(workload, rows.keys[row]) for at in at_keys.get(key, [])]
+        for found, margin in ((span.earliest_ns[row], -MARGIN_NS), (span.latest_ns[row], MARGIN_NS)):
+            later = [at - rows.due_ns[row] for at in watched if at >= rows.due_ns[row] + margin]
+            assert min(later, default=S) == found or found > workload.timeout_ns < min(later, default=S)
+
+
+def test_names_of_keys_differ_and_are_short() -> None:
+    names = key_names("ab12", range(0, 3_000_000, 991))
+    assert len(set(names)) == len(names)
+    assert max(map(len, names)) <= 16, "it would not fit into a key record"
+    assert key_names("ab12", [4_096 * 5 + 1, 1]) == ["ab125001", "ab120001"]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [{"rate": 0}, {"rate": float("nan")}, {"rate": 1e9}, {"count": 0}, {"payload": 70_000}, {"p75_ns": 20 * MS},
+     {"timeout_ns": 0}, {"keys": 1, "keys_per_op": 2}, {"keys_per_op": 65}, {"registrars": 65}, {"firers": 0}],
+)  # fmt: skip
+def test_a_workload_that_makes_no_sense_is_refused_by_name(nonsense: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValueError, match=f"^{next(iter(nonsense))}=".replace("_ns", "")):
+        check(LOW._replace(**nonsense))
+
+
+# the judge -----------------------------------------------------------------------------------------------------------
+
+TINY = Workload(rate=2_000, count=400)
+USAGE = Usage(0, 0)
+
+
+class Evidence:
+    """What the processes of a correct run of TINY have seen; tests falsify it."""
+
+    def __init__(self) -> None:
+        rows, events = plan(TINY), fire_plan(TINY)
+        rounds = range(TINY.count)
+        self.sent = array("q", (START_NS + due for due in rows.due_ns))
+        self.fired = array("q", (START_NS + due for due in events.due_ns))
+        self.applied = array("q", (at_ns + 50 * US for at_ns in self.fired))
+        self.deadline = array("q", (at_ns + TINY.timeout_ns for at_ns in self.sent))
+        self.completes = [rows.delay_ns[row] < TINY.timeout_ns for row in rounds]
+        self.state = array("B", (int((State.EXPIRED, State.COMPLETED)[each].value) for each in self.completes))
+        self.event = {operation: at for at, operation in enumerate(events.operation)}
+        self.settled = array(
+            "q", (self.applied[self.event[row]] if self.completes[row] else self.deadline[row] + MS for row in rounds)
+        )
+        self.told = array("B", [1] * TINY.count)
+        self.rows, self.events = rows, events
+        self.outcomes = TINY.count
+
+    def judge(self, partial: bool = False) -> Judgement:
+        stamps = array("q", (self.fired[self.event[row]] if self.completes[row] else 0 for row in range(TINY.count)))
+        told_ns = array("q", (at_ns + 100 * US for at_ns in self.settled))
+        registered = Registered(
+            self.rows, self.sent, self.state, self.told, self.settled, self.deadline, stamps, told_ns,
+            self.sent[-1] + US, self.outcomes, array("q"), {}, USAGE, "",
+        )  # fmt: skip
+        fired = Fired(self.events, self.fired, array("q"), USAGE, "")
+        return judge(
+            TINY, [registered], Applied(TINY, [registered], [fired], [self.applied]), START_NS, partial=partial
+        )
+
+    def expired(self) -> int:
+        """A row that expired, whose event was fired after that."""
+        return next(row for row in range(TINY.count) if not self.completes[row] and row in self.event)
+
+    def completed(self) -> int:
+        """A row that completed, well before its timeout."""
+        return next(row for row in range(TINY.count) if self.rows.delay_ns[row] < TINY.timeout_ns // 2)
+
+
+def test_a_correct_run_has_nothing_against_it() -> None:
+    evidence = Evidence()
+    judged = evidence.judge()
+    assert (judged.violations, judged.misjudged, judged.failed, judged.examples) == (0, 0, 0, [])
+    assert judged.registered == judged.completed + judged.expired == TINY.count
+    assert judged.expired == judged.expected_expired == evidence.completes.count(False)
+    assert set(judged.completion_ns) == set(judged.completion_intended_ns) == {150 * US}
+    assert set(judged.expiry_ns) == {MS + 100 * US}
+
+
+def test_an_operation_without_an_outcome_is_lost_unless_nobody_waited_for_it() -> None:
+    evidence = Evidence()
+    evidence.told[7] = 0
+    assert (evidence.judge().lost, evidence.judge().violations) == (1, 1)
+    assert evidence.judge().examples[0].startswith("lost: operation 7 of registrar 0")
+    assert evidence.judge(partial=True).lost == 0
+
+
+def test_an_outcome_told_twice_is_duplicated() -> None:
+    evidence = Evidence()
+    evidence.told[7] = 3
+    assert (evidence.judge().duplicated, evidence.judge().violations) == (2, 2)
+    dropped = Evidence()
+    dropped.outcomes += 1  # a second one, which found nobody waiting
+    assert (dropped.judge().duplicated, dropped.judge().violations) == (1, 1)
+
+
+def test_an_expiry_before_the_deadline_or_with_a_deadline_before_the_timeout_is_early() -> None:
+    before, short = Evidence(), Evidence()
+    before.settled[before.expired()] -= MS + 1
+    assert (before.judge().early, before.judge().violations) == (1, 1)
+    short.deadline[short.expired()] -= 1
+    assert (short.judge().early, short.judge().violations) == (1, 1)
+
+
+def test_an_expiry_although_the_event_was_applied_before_the_deadline_is_overruled() -> None:
+    evidence = Evidence()
+    row = evidence.expired()
+    evidence.applied[evidence.event[row]] = evidence.deadline[row]
+    assert evidence.judge().overruled == 0, "at the deadline it came too late"
+    evidence.applied[evidence.event[row]] -= 1
+    assert (evidence.judge().overruled, evidence.judge().violations) == (1, 1)
+    evidence.applied[evidence.event[row]] = evidence.sent[row]
+    assert evidence.judge().overruled == 0, "it may have come before the operation's mark"
+    evidence.applied[evidence.event[row]] = 0
+    assert evidence.judge().overruled == 0, "nobody has seen it"
+
+
+def test_the_wrong_end_is_misjudged_and_near_the_timeout_either_is_right() -> None:
+    evidence = Evidence()
+    row = evidence.completed()
+    for wrong in (State.EXPIRED, State.CANCELLED, State.FAILED):
+        evidence.state[row] = int(wrong.value)
+        evidence.settled[row] = evidence.deadline[row]
+        evidence.applied[evidence.event[row]] = 0
+        judged = evidence.judge()
+        assert (judged.misjudged, judged.overtaken, judged.violations) == (1, 0, 0), wrong
+        assert judged.examples[0].startswith(f"misjudged: operation {row} ")
+    evidence.fired[evidence.event[row]] = evidence.sent[row] - 1
+    assert evidence.judge().overtaken == 1, "the harness fired before it registered"
+    near = Evidence()
+    row = near.completed()
+    near.rows.delay_ns[row] = TINY.timeout_ns - MARGIN_NS
+    near.state[row] = int(State.EXPIRED.value)
+    near.settled[row], near.applied[near.event[row]] = near.deadline[row], 0
+    judged = near.judge()
+    assert (judged.misjudged, judged.undecided) == (0, Evidence().judge().undecided + 1)
+
+
+# the event ring and the schedule -------------------------------------------------------------------------------------
+
+
+def test_the_follower_sees_when_each_event_was_applied_and_counts_what_was_overwritten() -> None:
+    rig = Rig(ring_events=16)
+    other, client = rig.client(), rig.client()
+    rig.do(other, fire(b"before"))
+    follower = RingFollower(ArenaReader.from_bytes(rig.memory))
+    applied = []
+    for round_ in range(10):
+        rig.do(other, fire(b"theirs"), now_ns=rig.now_ns + MS)
+        rig.do(client, fire(b"k%d" % round_), fire(b"k"), now_ns=rig.now_ns + MS)
+        applied += [rig.now_ns] * 2
+        follower.poll()
+    assert list(follower.applied(rig.core.topic(client.slot), 21)) == [*applied, 0]
+    assert follower.unseen == 0
+    rig.do(client, *[fire(b"k") for _ in range(40)])
+    follower.poll()
+    seen = [at_ns for at_ns in follower.applied(rig.core.topic(client.slot), 60)[20:] if at_ns]
+    assert seen == [rig.now_ns] * 15, "all but the place that the daemon may be filling"
+    assert follower.unseen == 25
+
+
+class Clock:
+    """In place of the time module."""
+
+    def __init__(self) -> None:
+        self.now_ns = START_NS
+        self.late_ns = 0  # of each wake-up
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9) + self.late_ns
+
+
+def test_what_is_late_is_sent_at_once_and_only_the_harness_is_blamed_for_its_own_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(pace_module, "time", clock)
+    due = array("q", (at * MS for at in (1, 2, 3, 10, 11)))
+    pace = Pace(due, START_NS, bulk=False)
+    clock.late_ns = MS // 2
+    assert pace.begin(0) == 1  # half a millisecond late: it overslept
+    clock.now_ns += 5 * MS  # the call takes long
+    pace.end()
+    clock.now_ns += MS // 4  # its own books
+    assert pace.begin(1) == 3, "both that are due, in one pass, without waiting"
+    pace.end()
+    assert pace.left_ns(3) > 0
+    assert pace.begin(3) == 4
+    assert list(pace.own_lateness_ns) == [MS // 2, MS // 4, MS // 2]
+
+
+def test_in_bulk_what_is_due_is_sent_once_a_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(pace_module, "time", clock)
+    pace = Pace(array("q", (at * 100 * US for at in range(100))), START_NS, bulk=True)
+    passes = []
+    row = 0
+    while row < 100:
+        row = pace.begin(row)
+        passes.append(row)
+        pace.end()
+    assert passes == [11, 21, 31, 41, 51, 61, 71, 81, 91, 100]
+
+
+# whole runs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
+    """Where --own makes its directory."""
+    monkeypatch.setenv("TMPDIR", str(runtime_dir))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return runtime_dir
+
+
+def own_directory(temporary: Path) -> Path:
+    """That of the run that goes on."""
+    (directory,) = temporary.glob("td-load-*")
+    assert arenas_of(directory) and processes_of(directory, timeout=0)
+    return directory
+
+
+def left_by(directory: Path) -> list[object]:
+    """What is left of a run with a daemon of its own."""
+    return [*directory.parent.glob(directory.name), *arenas_of(directory), *processes_of(directory)]
+
+
+Load = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def load() -> Iterator[Load]:
+    """`timerctl load --json ARGUMENTS`, started."""
+    started = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "timerd_client.timerctl", "load", "--json", *arguments]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=END_S)
+
+
+def end_of(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
+    """Its exit status and document."""
+    out, err = process.communicate(timeout=END_S)
+    assert out, err
+    return process.returncode, json.loads(out)
+
+
+def begin(process: subprocess.Popen[str]) -> None:
+    """Wait for the progress line."""
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "registered" in line, line
+
+
+def test_single_calls_against_the_running_instance(daemon: Daemon, load: Load) -> None:
+    status, document = end_of(load("--rate=1k", "--count=600", "--seed=7"))
+    assert set(document) == FIELDS
+    assert (document["violations"], document["lost"], document["duplicated"], document["early"]) == (0, 0, 0, 0)
+    assert status == (Exit.OK if document["valid"] else Exit.PROBLEM)
+    assert document["registered"] == document["completed"] + document["expired"] == 600
+    assert document["cancelled"] == document["failed"] == 0
+    assert (document["seed"], document["asked_rate"]) == (7, 1_000)
+    assert document["expected_expired"] == sum(
+        delay > 200 * MS for delay in plan(Workload(rate=1_000, count=600, seed=7)).delay_ns
+    )
+    assert document["completion_latency_us"]["count"] == document["completed"]
+    assert document["expiry_lateness_us"]["count"] == document["expired"]
+    for field in LATENCIES:
+        figures = document[field]
+        assert 0 <= figures["p50"] <= figures["p99"] <= figures["p999"] <= figures["max"], field
+    assert set(document["cpu_s"]) == set(document["rss_bytes"]) == {"daemon", "registrars", "firers"}
+    assert all(used > 0 for used in document["rss_bytes"].values())
+    assert document["cpu_us_per_request"] > 0
+    assert "--seed=7" in document["command"]
+    counters = daemon.stats()["purgatories"]["load"]["counters"]
+    assert (counters["completed"], counters["expired"]) == (document["completed"], document["expired"])
+    assert counters["pending"] == 0
+
+
+def test_bulk_with_shared_keys_beside_pending_operations_and_a_daemon_of_its_own(temporary: Path, load: Load) -> None:
+    arguments = "--own --bulk --rate=4k --count=2k --registrars=2 --firers=2 --keys=200 --keys-per-op=2 --pending=1k"
+    status, document = end_of(load(*arguments.split()))
+    assert not list(temporary.glob("td-load-*"))
+    assert (document["violations"], document["failed"], document["errors"]) == (0, 0, {})
+    assert status == (Exit.OK if document["valid"] else Exit.PROBLEM)
+    assert document["registered"] == document["completed"] + document["expired"] == 2_000
+    assert 0 < document["completion_latency_us"]["count"] < 2_000, "of one operation of each call"
+    assert document["workload"]["keys_per_op"] == 2
+
+
+def test_ctrl_c_shows_what_there_is_and_leaves_nothing_behind(temporary: Path, load: Load) -> None:
+    process = load("--own", "--rate=500", "--duration=1m")
+    begin(process)
+    directory = own_directory(temporary)
+    process.send_signal(signal.SIGINT)
+    status, document = end_of(process)
+    assert not left_by(directory)
+    assert (status, document["partial"], document["sustained"]) == (Exit.INTERRUPTED, "interrupted", False)
+    assert 0 < document["completed"] <= document["registered"] < 5_000
+    assert document["violations"] == 0
+
+
+def test_the_death_of_a_process_ends_the_run_with_what_there_is(temporary: Path, load: Load) -> None:
+    process = load("--own", "--rate=500", "--duration=1m")
+    begin(process)
+    directory = own_directory(temporary)
+    workers = [each for each in psutil.Process(process.pid).children() if "load.worker" in " ".join(each.cmdline())]
+    workers[-1].kill()
+    status, document = end_of(process)
+    assert not left_by(directory)
+    assert status == Exit.PROBLEM
+    assert document["partial"] == f"firer 0 (pid {workers[-1].pid}) has ended with status -9"
+    assert document["registered"] > 0
+
+
+def test_the_death_of_the_daemon_ends_the_run_with_what_there_is(daemon: Daemon, load: Load) -> None:
+    process = load("--rate=500", "--duration=1m")
+    begin(process)
+    daemon.kill()
+    status, document = end_of(process)
+    assert (status, document["partial"]) == (Exit.NO_DAEMON, "the daemon of instance 'default' has ended")
+    assert document["completed"] > 0
+    assert document["violations"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--rate=fast", "'fast' is not a number"),
+        ("--rate=0", "rate=0.0 is not within"),
+        ("--rate=1k --payload=70k", "payload=70,000 is not within 0 and 65,536 bytes"),
+        ("--rate=1k --p50=60ms --p75=20ms", "the upper quartile is above the median"),
+        ("--rate=1k --count=5 --duration=1s", "not allowed with argument"),
+        ("--rate=1k --keys=2 --keys-per-op=3", "keys=2 is not within 3"),
+        ("--rate=10M --duration=200s", "ask for a shorter run"),
+        ("--own --rate=10M --timeout=1h --count=30M", "an arena holds 16,777,216"),
+        ("--rate=1k", "give --own"),
+    ],
+)
+def test_nonsense_is_refused_and_the_remedy_named(
+    capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
+    try:
+        status = main(["load", *arguments.split()])
+    except SystemExit as end:
+        status = int(end.code or 0)
+    assert status not in (Exit.OK, Exit.INTERRUPTED)
+    assert message in capsys.readouterr().err
+
+
+def test_what_an_instance_has_no_room_for_is_refused(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["load", "--rate=100k"]) == Exit.PROBLEM
+    refusal = capsys.readouterr().err
+    assert "operations at once, and instance 'default' has 2,048 left" in refusal
+    assert "--own" in refusal
+    assert os.environ[RUNTIME_DIR_VARIABLE] == str(daemon.paths.directory)
