@@ -165,6 +165,8 @@ class Peer(Talker):
         self.issued = 0
         self.in_flight = []
         self.told = []
+        self.told_for_group = []
+        self.received = 0
         self.marks = {}
         self.flags = {}
         self.answers = []

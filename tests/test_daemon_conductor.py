@@ -575,7 +575,7 @@ def test_a_client_that_died_while_the_daemon_was_down_is_noticed_after_the_resta
     world.restart()
     world.run(2 * S)
     assert world.counter("clients") == 0
-    assert world.rig.arena.record(Region.CLIENTS, 0).state == ClientState.FREE
+    assert world.rig.arena.record(Region.CLIENTS, 0).state == ClientState.TOMBSTONE
 
 
 # questions --------------------------------------------------------------------------------------------------------

@@ -10,12 +10,15 @@ from libc.string cimport memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, spent
 from timerd.blobs cimport blob_length, blocks_for, fill_blob
 from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, met, refuse, stage_answer, tell
+from timerd.groups cimport adopt_if_orphaned, find_held
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag, key_hash
 from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, AHEAD_STAGES_REGISTER, Ahead, follow, look
 from timerd.ids cimport find_id
 from timerd.keys cimport fill_key, find_key, release_key
-from timerd.purgatory cimport Verdict, begin_delivery, deliver, finish_settle, stage_settle, unmoved
+from timerd.purgatory cimport (
+    Verdict, begin_delivery, deliver, finish_free, finish_settle, hand_on, stage_free, stage_settle, unmoved,
+)
 from timerd.register cimport Registration, apply_register, deadline_of
 from timerd.ring cimport fill_event, make_room, stage_event
 from timerd.wheel cimport wheel_insert, wheel_remove
@@ -149,13 +152,25 @@ cdef inline void apply_event(
     deliver(a)
 
 
-cdef inline void apply_cancel(Arena *a, uint32_t slot, uint64_t number, OpRecord *op, bint wants) noexcept nogil:
-    """Cancel a pending operation, in one transaction with the command's number."""
+cdef inline void apply_cancel(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, bint wants, bint gives_back
+) noexcept nogil:
+    """Cancel a pending operation, in one transaction with the command's number.
+
+    `gives_back`: its owner gave up on it; what a limited event has handed over, unacknowledged, goes on to the next.
+    """
     cdef AnswerRecord *answer = NULL
     cdef Verdict v
+    if op != NULL and gives_back and op.state == OP_STATE_SETTLED:
+        if op.flags & OP_FLAG_HANDED_OVER and op.outcome_number > a.clients[slot].acknowledged:
+            if wants:
+                answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+            hand_on(a, op, slot, number, answer)
+            return
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
+    adopt_if_orphaned(a, op)
     v = unmoved(op)
     stage_settle(a, op, OUTCOME_CANCELLED, 0, NULL, &v)
     if wants:
@@ -206,10 +221,28 @@ cdef inline void apply_orphans(
         keep_answer(a, answer)
 
 
+cdef inline void apply_done(Arena *a, uint32_t slot, uint64_t number, OpRecord *op, bint wants) noexcept nogil:
+    """GROUP_ACK: whoever was told of a group's outcome, and holds it, has done what is to be done. It ends."""
+    cdef AnswerRecord *answer = NULL
+    if op == NULL:
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    stage_free(a, op)
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
+    finish_free(a, op)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
 cdef inline void apply_operation(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Ahead *ahead
 ) noexcept nogil:
-    """CANCEL, RESCHEDULE and SET_ORPHANS of the client's own operation; CANCEL_ID and RESCHEDULE_ID of anybody's."""
+    """CANCEL, RESCHEDULE and SET_ORPHANS of an own operation; CANCEL_ID and RESCHEDULE_ID of anybody's; GROUP_ACK."""
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
     cdef uint64_t low, high
@@ -217,6 +250,9 @@ cdef inline void apply_operation(
     a.touched += 1
     if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
         refuse(a, slot, number, command.purgatory, ERROR_CODE_TIMEOUT_OUT_OF_RANGE, TIMEOUT_NS_MAX)
+        return
+    if command.kind == COMMAND_KIND_GROUP_ACK:
+        apply_done(a, slot, number, find_held(a, slot, command.operation), wants)
         return
     if command.flags & COMMAND_FLAG_HAS_ID:
         memcpy(&low, id, 8)
@@ -230,13 +266,15 @@ cdef inline void apply_operation(
         tag = ahead.tag if ahead.kind else handle_tag(slot, command.operation)
         op = find_operation(a, slot, command.operation, tag)
     if command.kind == COMMAND_KIND_CANCEL or command.kind == COMMAND_KIND_CANCEL_ID:
-        apply_cancel(a, slot, number, op, wants)
+        apply_cancel(a, slot, number, op, wants, command.flags & COMMAND_FLAG_GIVE_BACK != 0)
     elif command.kind == COMMAND_KIND_RESCHEDULE or command.kind == COMMAND_KIND_RESCHEDULE_ID:
         apply_reschedule(a, slot, number, op, command, wants)
-    elif command.kind == COMMAND_KIND_SET_ORPHANS and command.orphans < ORPHANS_GROUP:
-        apply_orphans(a, slot, number, op, command.orphans, wants)
+    elif command.orphans >= ORPHANS_COUNT:
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_INVALID_VALUE, ORPHANS_GROUP)
+    elif command.orphans == ORPHANS_GROUP and a.clients[slot].group == 0:
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_NOT_A_MEMBER, 0)
     else:
-        refuse(a, slot, number, command.purgatory, ERROR_CODE_NOT_SUPPORTED, command.kind)
+        apply_orphans(a, slot, number, op, command.orphans, wants)
 
 
 cdef inline bint needs_id(uint32_t kind) noexcept nogil:
@@ -274,7 +312,7 @@ cdef inline bint apply_command(
         hash = ahead.hash if ahead.kind else key_hash(a.header.hash_seed, purgatory, p, key.key_length)
         apply_event(a, slot, number, key, p, p + key.key_length, hash)
         return True
-    if COMMAND_KIND_CANCEL <= kind < COMMAND_KIND_GROUP_REGISTER:
+    if COMMAND_KIND_CANCEL <= kind <= COMMAND_KIND_GROUP_ACK:
         operation = <OperationCommand *>p
         variable = 16 if needs_id(kind) else 0
         if length != sizeof(OperationCommand) + variable:
@@ -282,9 +320,6 @@ cdef inline bint apply_command(
         if needs_id(kind) != ((operation.flags & COMMAND_FLAG_HAS_ID) != 0):
             return False
         apply_operation(a, slot, number, operation, p + sizeof(OperationCommand), ahead)
-        return True
-    if kind == COMMAND_KIND_GROUP_REGISTER:
-        refuse(a, slot, number, purgatory, ERROR_CODE_NOT_SUPPORTED, kind)
         return True
     return False
 

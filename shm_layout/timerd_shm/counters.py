@@ -64,6 +64,11 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("ids_forgotten", "ids", "settled ids dropped from the window of remembered ids"),
     Counter("starts", "starts", "daemons that attached to this arena"),
     Counter("busy_ns", "ns", "time spent in turns"),
+    Counter("orphans_adopted", "ops", "operations of dead owners that their group took over"),
+    Counter("handed_on", "ops", "completed by a limited event, and its owner did not take it: the event went on"),
+    Counter("group_outcomes_told", "outcomes", "outcomes of groups given to a member, each time"),
+    Counter("group_outcomes_returned", "outcomes", "of these, taken back: the member died, or does not take any"),
+    Counter("group_outcomes_dropped", "outcomes", "outcomes of groups that had no member for as long as they are kept"),
     # insert new counters above this line; ids are positions
 )
 
