@@ -105,6 +105,16 @@ class LoopLink(Link):
         if not loop.is_closed():
             call()
 
+    def watch(self, descriptor: int) -> None:
+        self.loop.add_reader(descriptor, self._on_lifeline)
+
+    def unwatch(self, descriptor: int) -> None:
+        self.loop.remove_reader(descriptor)
+
+    def _on_lifeline(self) -> None:
+        self.lifeline_ended()
+        self._rest()
+
     async def until(self, condition: Callable[[], bool], timeout: float) -> bool:
         """Wait until the condition holds, `timeout` seconds at most; whether it does."""
         if condition():
@@ -423,7 +433,7 @@ class Client(Purgatory):
 
     @property
     def connected(self) -> bool:
-        """Whether the daemon was heard of lately: False before the first time, and after 3 s without a word."""
+        """Whether the daemon was heard of lately: False before the first time, after 3 s without, 2 s after its end."""
         return self._protocol.state is LinkState.LIVE
 
     def stats(self) -> Statistics:

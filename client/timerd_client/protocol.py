@@ -15,9 +15,10 @@ Ground rules (DESIGN.md, rules 6 and 7):
 * After a restart of the daemon the numbering goes on (`applied` of WELCOME). In another arena, or when the daemon knows
   this client no more, what was waiting settles as failed with SessionGoneError: whether it was applied is unknown. The
   client goes on under a new incarnation with numbers from 1.
-* A daemon is *lost* when no frame was heard of it for 3 s in which this client listened. Who has asked it something is
-  told at once. An operation is given up (UNAVAILABLE) only while the daemon is lost, not before its deadline + 1 s
-  (unavailable.py): while the daemon lives its word comes. What was given up is withdrawn as soon as it is back.
+* A daemon is *lost* when no frame was heard of it for 3 s in which this client listened, or 2 s since its end was seen.
+  Who has asked it something is told at once. An operation is given up (UNAVAILABLE) only while the daemon is lost, not
+  before its deadline + 1 s (unavailable.py): while the daemon lives its word comes. What was given up is withdrawn as
+  soon as it is back.
 
 The caller of every method holds the link's lock, or is the only thread.
 """
@@ -54,6 +55,7 @@ from .unavailable import Deadlines
 NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
 RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
+ENDED_LOST_NS: Final = 2_000_000_000  # a daemon that is started again needs less
 ACKNOWLEDGE_DELAY_NS: Final = (
     5_000_000  # outcomes wait this long for a frame to ride in; the daemon reminds after 50 ms
 )
@@ -129,6 +131,7 @@ class Protocol(Session):
         self._query_at = NEVER
         self._last_sent_ns = now_ns
         self._last_heard_ns = now_ns
+        self._ended_ns = 0  # when the end of a daemon was seen last
         self._ticked_ns = now_ns
         self._deadlines = Deadlines()
 
@@ -177,6 +180,10 @@ class Protocol(Session):
             self._outbox.append(self._frame(UpKind.BYE))
         self.state = LinkState.CLOSED
 
+    def daemon_ended(self, now_ns: int) -> None:
+        """Its end was seen. It is lost if it is not back within 2 s; the next frame says that it is."""
+        self._ended_ns = now_ns
+
     # time ---------------------------------------------------------------------------------------------------------
 
     def poll_deadline(self) -> int:
@@ -185,10 +192,10 @@ class Protocol(Session):
             case LinkState.CLOSED:
                 return NEVER
             case LinkState.CONNECTING | LinkState.HELLO:
-                return min(self._hello_at, self._last_heard_ns + self.lost_ns)
+                return min(self._hello_at, self._lost_at)
             case LinkState.LOST:
                 first_ns = 0 if self._deadlines.behind(self.issued) else self._deadlines.first_ns
-                return min(self._hello_at, max(first_ns + self.grace_ns, self._last_heard_ns + self.lost_ns))
+                return min(self._hello_at, max(first_ns + self.grace_ns, self._lost_at))
             case LinkState.LIVE:
                 return min(
                     self._acknowledge_at,
@@ -196,8 +203,14 @@ class Protocol(Session):
                     self._query_at,
                     self._ask_at if self._asking else NEVER,
                     self._last_sent_ns + HEARTBEAT_NS,
-                    self._last_heard_ns + self.lost_ns,
+                    self._lost_at,
                 )
+
+    @property
+    def _lost_at(self) -> int:
+        """When the daemon is lost, unless a frame comes before."""
+        at_ns = self._last_heard_ns + self.lost_ns
+        return min(at_ns, self._ended_ns + ENDED_LOST_NS) if self._ended_ns > self._last_heard_ns else at_ns
 
     def tick(self, now_ns: int) -> None:
         """Do what is due: hello, retransmission, questions, acknowledgements, the daemon's absence."""
@@ -229,7 +242,7 @@ class Protocol(Session):
             self._last_heard_ns += late_ns
         self._ticked_ns = now_ns
         silence_ns = now_ns - self._last_heard_ns
-        if silence_ns < self.lost_ns:
+        if now_ns < self._lost_at:
             return
         if not self.lost:
             self._stand(LinkState.LOST)

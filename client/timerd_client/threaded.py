@@ -39,6 +39,7 @@ class ThreadedLink(Link):
 
     def __init__(self, paths: InstancePaths, name: str, orphans: Orphans) -> None:
         self._bell = -1
+        self._poller = select.poll()
         super().__init__(paths, name, orphans)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._moved = threading.Condition(self.lock)  # told when commands were applied or the state changed
@@ -89,6 +90,12 @@ class ThreadedLink(Link):
             with self.lock:
                 self._moved.notify_all()
 
+    def watch(self, descriptor: int) -> None:
+        self._poller.register(descriptor, select.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._poller.unregister(descriptor)
+
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(call)
@@ -106,7 +113,7 @@ class ThreadedLink(Link):
                 self.complain("its thread still runs a callback: it ends after that")
 
     def _run(self) -> None:
-        poller = select.poll()
+        poller = self._poller
         for socket in (self.outcomes, self.commands):
             poller.register(descriptor(socket), select.POLLIN)
         poller.register(self._bell, select.POLLIN)
@@ -128,7 +135,9 @@ class ThreadedLink(Link):
                     wait_ns = protocol.poll_deadline() - time.monotonic_ns()
                 # The descriptors are edge-triggered: sending may have eaten the edge of something that came in.
                 if not self._pending():
-                    poller.poll(min(max(0, -(-wait_ns // 1_000_000)), POLL_MS_MAX) if wait_ns < NEVER else POLL_MS_MAX)
+                    wait_ms = min(max(0, -(-wait_ns // 1_000_000)), POLL_MS_MAX) if wait_ns < NEVER else POLL_MS_MAX
+                    if any(readable == self.lifeline.fileno() for readable, _ in poller.poll(wait_ms)):
+                        self.lifeline_ended()
                 self.idle = False
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._bell)
@@ -177,7 +186,7 @@ class Client(Purgatory):
 
     @property
     def connected(self) -> bool:
-        """Whether the daemon was heard of lately: False before the first time, and after 3 s without a word."""
+        """Whether the daemon was heard of lately: False before the first time, after 3 s without, 2 s after its end."""
         return self._protocol.state is LinkState.LIVE
 
     def stats(self) -> Statistics:

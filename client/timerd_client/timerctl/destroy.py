@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.yes and not confirmed(paths, arena):
             print("Nothing was removed.")
             return Exit.PROBLEM
-        for path in (arena, paths.commands, paths.outcomes, paths.snapshot, paths.arena):
+        for path in (arena, paths.commands, paths.outcomes, paths.liveness, paths.snapshot, paths.arena):
             path.unlink(missing_ok=True)
     print(f"Removed instance {paths.instance!r} ({arena}).")
     return Exit.OK
