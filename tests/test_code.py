@@ -37,7 +37,7 @@ ONLY_BELOW = {("timerd_client", "psutil"): PACKAGES["timerd_client"] / "timerctl
 LAYERS = (
     {"__init__"},
     {"clock", "config", "core", "lock", "messages", "sd_notify", "transport"},
-    {"arena"},
+    {"arena", "liveness"},
     {"sessions"},
     {"conductor"},
     {"loop"},

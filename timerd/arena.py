@@ -199,6 +199,7 @@ def plan_of(config: Config) -> ArenaPlan:
         clients=config.clients,
         tick_ns=config.tick,
         ids_kept_ns=config.settled_ids_kept,
+        group_kept_ns=config.group_retention,
         quota_operations=config.quota_operations,
         quota_watermarks=config.quota_watermarks,
         quota_bytes=config.quota_bytes,

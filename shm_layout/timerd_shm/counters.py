@@ -69,6 +69,10 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("group_outcomes_told", "outcomes", "outcomes of groups given to a member, each time"),
     Counter("group_outcomes_returned", "outcomes", "of these, taken back: the member died, or does not take any"),
     Counter("group_outcomes_dropped", "outcomes", "outcomes of groups that had no member for as long as they are kept"),
+    Counter("clients_silenced", "clients", "clients that said nothing for a lease; live again at their next frame"),
+    Counter("clients_died", "clients", "clients whose end was noticed, or that were silent for an hour; no goodbyes"),
+    Counter("tombstones_resumed", "clients", "clients that were taken for dead, and came back to their numbering"),
+    Counter("liveness_refused", "connections", "connections to NAME.live that showed no known session, or too many"),
     # insert new counters above this line; ids are positions
 )
 
