@@ -445,6 +445,10 @@ class Protocol(Session):
 
     def _welcome(self, header: ReportHeader, welcome: dict[str, Any], now_ns: int) -> None:
         applied = int(welcome["applied"])
+        if header.incarnation == self.arena and welcome["session"] == self.session and applied < self.applied:
+            # The answer to a hello that was said twice, overtaken by a report over PUB: it is known already.
+            self.frames_ignored += 1
+            return
         if self.arena and header.incarnation != self.arena:
             self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
         self.arena = header.incarnation
