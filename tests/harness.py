@@ -166,6 +166,7 @@ def encode_register(command: Register) -> bytes:
     flags |= RegisterFlag.HAS_ID * (command.id is not None)
     flags |= RegisterFlag.KEEP * (command.if_exists == "keep")
     flags |= RegisterFlag.REPLACE * (command.if_exists == "replace")
+    flags |= RegisterFlag.REPLACE_CANCELLED * (command.if_exists == "replace cancelled")
     flags |= RegisterFlag.WANTS_ANSWER * command.wants_answer
     flags |= RegisterFlag.MARK_BY_SEQUENCE * command.mark_by_sequence
     flags |= RegisterFlag.MARK_OF_OTHER_ARENA * command.mark_of_other_arena

@@ -149,6 +149,7 @@ class World:
         self.clock = ManualClock(START_NS)
         self.network = Network()
         self.snapshots = 0
+        self.wall_ahead_ns = 1_800_000_000 * S - START_NS  # the wall clock is so much ahead of the other
         self.attach()
 
     def attach(self) -> None:
@@ -189,6 +190,10 @@ class World:
     def take_snapshot(self) -> str:
         self.snapshots += 1
         return "/snapshot"
+
+    def wall_ns(self) -> int:
+        """The wall clock, which a test may set."""
+        return self.clock.now_ns() + self.wall_ahead_ns
 
     def turn(self, by_ns: int = 0) -> int:
         """One turn, after moving the clock."""

@@ -211,9 +211,39 @@ def test_a_member_that_does_not_listen_any_more_gives_back_what_it_holds() -> No
     assert rig.core.next_wake_ns() <= rig.now_ns, "somebody else is to be told"
     rig.turn()
     assert len(b.told_for_group) == 1
-    rig.core.set_listening(a.slot, True, rig.now_ns)
+    assert rig.core.set_listening(a.slot, True, rig.now_ns)
     rig.do(b, work(b"k"), work(b"k"), fire(b"k"))
     assert (len(a.told_for_group), len(b.told_for_group)) == (2, 2)
+    rig.check()
+
+
+def test_done_on_condition_that_what_follows_is_pending() -> None:
+    rig = Rig()
+    a, follower = worker(rig), b"follower".ljust(16, b".")
+    rig.do(a, work(b"k"), fire(b"k"))
+    (told,) = a.told_for_group
+    conditional = OperationAct(CommandKind.GROUP_ACK, told.operation, id=follower, wants_answer=True)
+    assert a.answer(rig.do(a, conditional)).value == 0, "nothing of that id is pending"  # type: ignore[union-attr]
+    rig.do(a, work(b"k", id=follower, timeout_ns=MS))
+    rig.turn(rig.now_ns + MS)
+    assert a.answer(rig.do(a, conditional)).value == 0, "it has settled"  # type: ignore[union-attr]
+    rig.do(a, work(b"k", id=follower, if_exists="replace"))
+    assert a.answer(rig.do(a, conditional)).value == 1  # type: ignore[union-attr]
+    assert a.answer(rig.do(a, conditional)).value == 0, "it was done"  # type: ignore[union-attr]
+    rig.check()
+
+
+def test_a_member_that_stopped_listening_begins_again_when_all_that_it_held_is_others() -> None:
+    rig = Rig()
+    a = worker(rig)
+    rig.do(a, work(b"k"), fire(b"k"))
+    rig.acknowledge()
+    assert not rig.core.set_listening(a.slot, False, rig.now_ns)
+    assert not rig.core.set_listening(a.slot, True, rig.now_ns), "it would hold what it was told to have lost"
+    rig.turn()
+    assert rig.core.set_listening(a.slot, True, rig.now_ns)
+    rig.turn()
+    assert [told.deliveries for told in a.told_for_group] == [1, 2]
     rig.check()
 
 

@@ -239,26 +239,36 @@ cdef inline void apply_done(Arena *a, uint32_t slot, uint64_t number, OpRecord *
         keep_answer(a, answer)
 
 
+cdef inline uint32_t live_id(Arena *a, OperationCommand *command, const uint8_t *id) noexcept nogil:
+    """The record (index + 1) of the command's id, if it names a pending operation; else 0."""
+    cdef uint64_t low, high
+    cdef uint32_t known
+    memcpy(&low, id, 8)
+    memcpy(&high, id + 8, 8)
+    known = find_id(a, command.purgatory, low, high)
+    return known if known and a.ids[known - 1].state == ID_STATE_LIVE else 0
+
+
 cdef inline void apply_operation(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Ahead *ahead
 ) noexcept nogil:
     """CANCEL, RESCHEDULE and SET_ORPHANS of an own operation; CANCEL_ID and RESCHEDULE_ID of anybody's; GROUP_ACK."""
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
-    cdef uint64_t low, high
     cdef uint32_t known, tag
     a.touched += 1
     if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
         refuse(a, slot, number, command.purgatory, ERROR_CODE_TIMEOUT_OUT_OF_RANGE, TIMEOUT_NS_MAX)
         return
     if command.kind == COMMAND_KIND_GROUP_ACK:
-        apply_done(a, slot, number, find_held(a, slot, command.operation), wants)
+        op = find_held(a, slot, command.operation)
+        if command.flags & COMMAND_FLAG_HAS_ID and live_id(a, command, id) == 0:
+            op = NULL  # what was to follow it is not there: it is not done
+        apply_done(a, slot, number, op, wants)
         return
     if command.flags & COMMAND_FLAG_HAS_ID:
-        memcpy(&low, id, 8)
-        memcpy(&high, id + 8, 8)
-        known = find_id(a, command.purgatory, low, high)
-        if known == 0 or a.ids[known - 1].state != ID_STATE_LIVE:
+        known = live_id(a, command, id)
+        if known == 0:
             refuse(a, slot, number, command.purgatory, ERROR_CODE_UNKNOWN_OPERATION, 0)
             return
         op = a.ops + (a.ids[known - 1].op - 1)
@@ -314,10 +324,12 @@ cdef inline bint apply_command(
         return True
     if COMMAND_KIND_CANCEL <= kind <= COMMAND_KIND_GROUP_ACK:
         operation = <OperationCommand *>p
-        variable = 16 if needs_id(kind) else 0
+        if length < sizeof(OperationCommand):
+            return False
+        variable = 16 if operation.flags & COMMAND_FLAG_HAS_ID else 0
         if length != sizeof(OperationCommand) + variable:
             return False
-        if needs_id(kind) != ((operation.flags & COMMAND_FLAG_HAS_ID) != 0):
+        if kind != COMMAND_KIND_GROUP_ACK and needs_id(kind) != (variable != 0):
             return False
         apply_operation(a, slot, number, operation, p + sizeof(OperationCommand), ahead)
         return True

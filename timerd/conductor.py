@@ -353,8 +353,7 @@ class Conductor:
             case "ping":
                 return {"now_ns": now_ns}
             case "listen":
-                core.set_listening(session.slot, query.flag("on"), now_ns)
-                return {"on": query.flag("on")}
+                return {"on": core.set_listening(session.slot, query.flag("on"), now_ns)}
             case "held":
                 return {"held": core.held(session.slot, query.numbers("operations", HELD_QUERY_MAX))}
         raise NotSupportedError(

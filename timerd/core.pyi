@@ -100,10 +100,11 @@ class Core:
         """
     def group(self, name: bytes) -> int:
         """Index + 1 of the group of that name, made if it is new. Raises ArenaFullError, InvalidNameError."""
-    def set_listening(self, slot: int, listens: bool, now_ns: int) -> None:
+    def set_listening(self, slot: int, listens: bool, now_ns: int) -> bool:
         """Whether the client takes outcomes of its group; what it holds goes to others when it does not.
 
-        Raises NotAMemberError.
+        What it is then: one that has stopped does not begin again before all that it held is others'. Raises
+        NotAMemberError.
         """
     def silence(self, slot: int, now_ns: int) -> None:
         """The client has fallen silent: what it holds of its group goes to other members, and it is given no more."""

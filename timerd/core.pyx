@@ -406,10 +406,13 @@ cdef class Core:
         cdef uint64_t word = ClientRecord_word_state(c)[0]
         if c.group == 0:
             raise _errors.NotAMemberError("the client is in no group whose outcomes it could take: connect with group=NAME")
+        if listens and c.held and not c.flags & CLIENT_FLAG_LISTENS:
+            return False  # it was told that it holds nothing any more, and the sweep has not found all of that yet
         self._turn_at(now_ns)
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(word, CLIENT_FLAG_LISTENS if listens else 0))
         commit(a)
         self._placed(slot)
+        return listens
 
     cdef int _placed(self, uint32_t slot) except -1:
         """Whether the client takes its group's outcomes may have changed: what it holds stays with it, or goes on."""

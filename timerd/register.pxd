@@ -350,6 +350,13 @@ cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nog
     give(a, REGION_OPS, <uint32_t>(op - a.ops))
 
 
+cdef inline bint may_replace(RegisterCommand *command, IdRecord *record) noexcept nogil:
+    """Whether a registration takes over an id that exists."""
+    if command.flags & REGISTER_FLAG_REPLACE_CANCELLED:
+        return record.state == ID_STATE_SETTLED and record.outcome == OUTCOME_CANCELLED
+    return command.flags & REGISTER_FLAG_REPLACE != 0
+
+
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
     """Apply a REGISTER command; False if it is malformed. What else is wrong with it is refused by its code."""
     cdef RegisterCommand *command = r.command
@@ -368,7 +375,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     code = refusal_of(a, r, &limit)
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_HAS_ID:
         known = find_id(a, command.purgatory, r.id_low, r.id_high)
-        if known and not command.flags & REGISTER_FLAG_REPLACE:
+        if known and not may_replace(command, &a.ids[known - 1]):
             code = ERROR_CODE_OPERATION_EXISTS
             limit = a.ids[known - 1].outcome
         elif not known and command.registered_ns and command.registered_ns < a.header.ids_floor_ns:

@@ -65,11 +65,18 @@ def forget_context() -> zmq.Context[zmq.Socket[bytes]] | None:
     return old
 
 
-def identity(name: str, orphans: Orphans) -> Identity:
+def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
     """What this process says of itself."""
     pid = os.getpid()
     return Identity(
-        name, pid, process_start_ticks(pid) or 0, namespace_inode("pid"), namespace_inode("time"), boot_id(), orphans
+        name,
+        pid,
+        process_start_ticks(pid) or 0,
+        namespace_inode("pid"),
+        namespace_inode("time"),
+        boot_id(),
+        orphans,
+        group,
     )
 
 
@@ -84,12 +91,12 @@ class Flush(NamedTuple):
 class Link:
     """A connection to one daemon. Only its own thread or loop touches the sockets."""
 
-    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans) -> None:
+    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans, group: str | None) -> None:
         self.paths = paths
         self.lock = threading.Lock()
         self.closed = False
         self.idle = False  # whether the sender sleeps and has to be woken
-        self.protocol = Protocol(identity(name, orphans), time.monotonic_ns())
+        self.protocol = Protocol(identity(name, orphans, group), time.monotonic_ns())
         self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Operation] = weakref.WeakValueDictionary()
         self._reader: ArenaReader | None = None
         self._mapped = 0  # incarnation that was tried last

@@ -47,8 +47,8 @@ from timerd_shm.limits import (
 )
 from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
 
-from .awaited import Query
-from .promise import Reply
+from .awaited import Answerable, Query
+from .group import Inbox
 from .session import NO_SESSION, Identity, Session
 from .unavailable import Deadlines
 
@@ -117,6 +117,8 @@ class Protocol(Session):
 
         self._outbox: deque[bytes] = deque()
         self.frames_ignored = 0
+        self.daemon_ns = 0  # the daemon's clock in the newest frame
+        self.inbox = Inbox(self)
 
         self._hello_at = now_ns
         self._hello_wait_ns = RETRANSMIT_FIRST_NS
@@ -165,7 +167,7 @@ class Protocol(Session):
         if self.lost:
             self._deadlines.move(registration, due_ns)
 
-    def query(self, question: dict[str, Any], reply: Reply, now_ns: int) -> None:
+    def query(self, question: dict[str, Any], reply: Answerable, now_ns: int) -> None:
         """Ask; `reply` gets the RESULT map, or the error. Sent again until it is answered."""
         self._query_id += 1
         packed: bytes = msgpack.packb({**question, "id": self._query_id})
@@ -201,6 +203,7 @@ class Protocol(Session):
                     self._acknowledge_at,
                     self._retransmit_at if self.applied < self._sent else NEVER,
                     self._query_at,
+                    self.inbox.ping_at,
                     self._ask_at if self._asking else NEVER,
                     self._last_sent_ns + HEARTBEAT_NS,
                     self._lost_at,
@@ -274,6 +277,7 @@ class Protocol(Session):
         self._hello_at = now_ns
 
     def _tick_live(self, now_ns: int) -> None:
+        self.inbox.tick(now_ns)
         if self.applied < self._sent and now_ns >= self._retransmit_at:
             self._go_back()
             self._retransmit_wait_ns = min(2 * self._retransmit_wait_ns, RETRANSMIT_LAST_NS)
@@ -325,7 +329,7 @@ class Protocol(Session):
 
     def _say_hello(self) -> None:
         self._outbox.clear()  # questions are asked again, the rest was for the old session
-        self._outbox.append(self._frame(UpKind.HELLO, self._hello(self._hello_at)))
+        self._outbox.append(self._frame(UpKind.HELLO, self._hello(self._hello_at, listens=self.inbox.listeners > 0)))
         self.resets += 1
 
     def _ask(self, now_ns: int) -> None:
@@ -355,6 +359,7 @@ class Protocol(Session):
                     f"the daemon speaks version {header.version} of the protocol, this client {PROTOCOL_VERSION}",
                 )
             return
+        self.daemon_ns = header.now_ns
         try:
             match header.kind:
                 case DownKind.REPORT:
@@ -423,6 +428,9 @@ class Protocol(Session):
         if self._given_up:
             self._forget_given_up(header)
 
+    def _told_for_group(self, row: bytes, frame: bytes, heap: int) -> None:
+        self.inbox.take_in(row, frame, heap)
+
     def _acknowledged(self, applied: int, now_ns: int) -> None:
         if not self._drop_applied(applied):
             return
@@ -459,6 +467,7 @@ class Protocol(Session):
         self._last_heard_ns = now_ns
         self._acknowledged(applied, now_ns)
         self._welcomed(welcome)
+        self.inbox.greeted(int(welcome["lease_ns"]), now_ns)
         self._stand(LinkState.HELLO)
         self._subscribe()
         self._subscribed = 1
@@ -492,6 +501,7 @@ class Protocol(Session):
 
     def _forget(self, error: SessionGoneError) -> None:
         self.fail_all(error)
+        self.inbox.forget()
         unacknowledged = self._begin_numbering_anew()
         if unacknowledged:
             self.complaints.append(f"{unacknowledged} commands were unacknowledged: {error}")

@@ -76,6 +76,7 @@ class RegisterFlag(IntFlag):
     NO_MARK = 64  # behaves as if registered when applied
     ORPHANS_GIVEN = 128  # `orphans` is this operation's own; else its client's
     FOR_GROUP = 256  # it is the sender's group's from the start: who of it is told, is told as of a group's
+    REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
 
 
 class CommandFlag(IntFlag):
