@@ -22,7 +22,7 @@ from timerd_shm.fields import offset_of
 from timerd_shm.layout import Outcome
 from timerd_shm.wire import CommandHeader, CommandKind, DownKind, UpKind
 
-EXAMPLES = settings(max_examples=int(os.environ.get("TIMERD_EXAMPLES", "400")), deadline=None, database=None)
+EXAMPLES = settings(max_examples=int(os.environ.get("TIMERD_EXAMPLES", "150")), deadline=None, database=None)
 SECRET = b"nobody else knows this key"
 SECRET_ID = b"nor knows it id!"
 SENDERS = ("itself", "nobody", "someone")  # whose session a hostile frame shows
@@ -38,6 +38,7 @@ ELSEWHERE = {
     ErrorCode.LAYOUT_MISMATCH,
     ErrorCode.ARENA_NOT_READY,
     ErrorCode.ARENA_TRUNCATED,
+    ErrorCode.ARENA_DAMAGED,
     ErrorCode.SESSION_GONE,  # a frame of its own kind
     ErrorCode.INSTANCE_RUNNING,
     ErrorCode.INVALID_CONFIG,

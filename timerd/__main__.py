@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from timerd_shm.errors import (
+    ArenaDamagedError,
     ArenaNotReadyError,
     ArenaTruncatedError,
     InstanceRunningError,
@@ -38,6 +39,7 @@ EXITS: dict[type[TimerdError], int] = {
     LayoutMismatchError: EXIT_ARENA,
     ArenaTruncatedError: EXIT_ARENA,
     ArenaNotReadyError: EXIT_ARENA,
+    ArenaDamagedError: EXIT_ARENA,
 }
 
 log = logging.getLogger("timerd")

@@ -166,9 +166,8 @@ def plan_arena(
     regions: list[RegionRecord] = []
     offset = layout.HEADER_SIZE
     for region, record in layout.REGION_RECORDS.items():
-        link = layout.FREE_LINKS.get(region)
-        free_link = offset_of(record, link) if link else 0
-        regions.append(RegionRecord(offset, size_of(record), counts[region], 0, 0, 0, free_link))
+        link = layout.free_link(region)
+        regions.append(RegionRecord(offset, size_of(record), counts[region], 0, 0, 0, link))
         offset += aligned(counts[region] * size_of(record))
     return ArenaPlan(
         capacity,

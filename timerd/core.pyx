@@ -15,6 +15,7 @@ from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag
 from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
 from timerd.reports cimport Extent, measure, note_reported, report_size, write_report
+from timerd.soundness cimport Damage
 from timerd.turn cimport acknowledge_client, advance_wheel, free_client, resume_work
 from timerd.wheel cimport next_tick, wheel_jump
 from timerd_shm.records cimport *
@@ -71,6 +72,13 @@ if _FINGERPRINT != _layout.fingerprint():
     )
 
 
+def _damaged(str what):
+    return _errors.ArenaDamagedError(
+        f"the arena is damaged: {what} names what is not there; `timerctl check` says more, `timerctl destroy` removes "
+        "the arena with the operations in it"
+    )
+
+
 cdef class Core:
     cdef Arena arena
     cdef Py_buffer buffer
@@ -100,6 +108,8 @@ cdef class Core:
         cdef uint64_t expected = LAYOUT_FINGERPRINT ^ (1 if TD_DEFECT(DEFECT_STALE_CONSTANT) else 0)
         cdef int region
         cdef bint made
+        cdef Damage damage
+        memset(&damage, 0, sizeof(damage))
         if size < HEADER_SIZE:
             raise _errors.ArenaTruncatedError(f"the arena has {size} bytes, its header alone {HEADER_SIZE}")
         a.base = <char *>self.buffer.buf
@@ -157,10 +167,16 @@ cdef class Core:
         if a.members == NULL or a.turns == NULL:
             raise MemoryError("no memory for the clients' news")
         if not redo_is_sound(a):
-            raise _errors.LayoutMismatchError(f"the redo slot is damaged (count {header.redo_count}): `timerctl destroy` it")
+            raise _damaged(f"its redo slot (count {header.redo_count})")
+        self.redo_replayed = finish_transaction(a)
+        for region in range(REGION_COUNT):
+            self._check_region(region)  # a damaged redo slot may have stored anything anywhere
         with nogil:
-            self.redo_replayed = finish_transaction(a)
-            made = rebuild(a)
+            made = rebuild(a, &damage)
+        if damage.found and damage.region == REGION_COUNT:
+            raise _damaged("its header")
+        if damage.found:
+            raise _damaged(f"record {damage.index} of region {_layout.Region(damage.region).name}")
         if not made:
             raise MemoryError("no memory for rebuilding the arena's lists")
         if self.redo_replayed:
@@ -172,6 +188,8 @@ cdef class Core:
         cdef RegionRecord *r = self.arena.regions + region
         cdef uint64_t known = _layout.size_of(_layout.REGION_RECORDS[_layout.Region(region)])
         cdef bint power = r.count != 0 and (r.count & (r.count - 1)) == 0
+        if r.free_link != _layout.free_link(_layout.Region(region)) or r.count < self._least(region):
+            raise _damaged(f"row {region} of its region table")
         if r.record_size != known or r.count == 0 or r.high_water > r.count:
             raise _errors.LayoutMismatchError(
                 f"region {region}: {r.count} records of {r.record_size} bytes ({r.high_water} used), expected size {known}"
@@ -180,6 +198,20 @@ cdef class Core:
             raise _errors.ArenaTruncatedError(f"region {region} at {r.offset} does not lie within {self.arena.header.size} bytes")
         if region in (REGION_EVENTS, REGION_SLOTS, REGION_KEY_TABLE, REGION_HANDLES, REGION_ID_TABLE) and not power:
             raise _errors.LayoutMismatchError(f"region {region} has {r.count} records, not a power of two")
+
+    cdef uint64_t _least(self, int region):
+        """Records that the core takes for granted."""
+        if region == REGION_LEVELS:
+            return LEVELS
+        if region == REGION_BUCKETS:
+            return LEVELS * BUCKETS
+        if region == REGION_DAEMON_COUNTERS:
+            return DAEMON_COUNTERS_MAX
+        if region == REGION_PURGATORY_COUNTERS:
+            return <uint64_t>self.arena.regions[REGION_PURGATORIES].count * PURGATORY_COUNTERS_MAX
+        if region == REGION_HISTOGRAMS:
+            return <uint64_t>self.arena.regions[REGION_PURGATORIES].count * HISTOGRAM_COUNT
+        return 1
 
     cdef void *_region(self, int region) noexcept:
         return self.arena.base + self.arena.regions[region].offset

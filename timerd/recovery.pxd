@@ -20,6 +20,10 @@ from timerd.ids cimport chain_id
 from timerd.keys cimport attach, chain_key
 from timerd.purgatory cimport begin_delivery, settled_keys
 from timerd.ring cimport event_at, ring_is_empty
+from timerd.soundness cimport (
+    Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, key_is_sound, look_for_damage, nodes_are_sound,
+    op_is_sound,
+)
 from timerd.wheel cimport wheel_insert
 from timerd_shm.records cimport *
 
@@ -155,36 +159,41 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
     memset(a.freed, 0, sizeof(a.freed))
 
 
-cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
-    """One more reference to a blob that the truth names."""
-    if blob and a.blocks[blob - 1].refs == 0:
-        a.blocks[blob - 1].refs = 1
-        while blob and not m.blocks[blob - 1]:
-            m.blocks[blob - 1] = 1
-            blob = a.blocks[blob - 1].next
-    else:
-        share_blob(a, blob)
+cdef inline void use_blob(Arena *a, uint32_t blob) noexcept nogil:
+    """One more reference to a (sound) blob that the truth names."""
+    if blob:
+        a.blocks[blob - 1].refs += 1
 
 
-cdef inline void use_op(Arena *a, Marks *m, OpRecord *op) noexcept nogil:
-    """Count what the operation names: nodes and keys while it needs them, payload, value, id; and charge it."""
+cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op) noexcept nogil:
+    """Count what the operation names: nodes and keys while it needs them, payload, value; and charge it.
+
+    False if something of it is not there.
+    """
     cdef ClientRecord *c = a.clients + op.client
-    cdef uint64_t held = blob_length(a, op.payload)
+    cdef uint64_t held
     cdef uint32_t index = <uint32_t>(op - a.ops), node = op.first_node
+    if not op_is_sound(a, op) or not blob_is_sound(a, m.blocks, op.payload):
+        return False
     m.ops[index] = 1
-    use_blob(a, m, op.payload)
+    use_blob(a, op.payload)
+    held = blob_length(a, op.payload)
     if op.state == OP_STATE_SETTLED:
-        use_blob(a, m, op.value)
+        if not blob_is_sound(a, m.blocks, op.value):
+            return False
+        use_blob(a, op.value)
         held += blob_length(a, op.value)
     if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT:
-        while node and not m.nodes[node - 1]:
-            m.nodes[node - 1] = 1
+        if not nodes_are_sound(a, m.nodes, op):
+            return False
+        while node:
             a.keys[a.nodes[node - 1].key].refs += 1
             m.keys[a.nodes[node - 1].key] = 1
             node = a.nodes[node - 1].next_of_op
     charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, held)
     if op.group == 0 and c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
         handle_insert(a, index, handle_tag(op.client, op.command))
+    return True
 
 
 cdef inline void restore_pending(Arena *a, OpRecord *op) noexcept nogil:
@@ -237,7 +246,10 @@ cdef inline void ask_for_names(Arena *a, uint32_t i) noexcept nogil:
         if op.first_node:
             __builtin_prefetch(a.nodes + (op.first_node - 1))
     op -= EARLY // 2
-    if EARLY // 2 <= i < a.regions[REGION_OPS].high_water + EARLY // 2 and op.first_node:
+    if (
+        EARLY // 2 <= i < a.regions[REGION_OPS].high_water + EARLY // 2 and op.first_node
+        and op.first_node <= a.regions[REGION_NODES].high_water
+    ):
         __builtin_prefetch(a.keys + a.nodes[op.first_node - 1].key)
 
 
@@ -256,7 +268,9 @@ cdef inline void ask_for_links(Arena *a, Ordered *items, uint64_t count, uint64_
         __builtin_prefetch(a.keys + a.nodes[op.first_node - 1].key)
 
 
-cdef inline void restore_operations(Arena *a, Marks *m, Ordered *items, Ordered *spare) noexcept nogil:
+cdef inline void restore_operations(
+    Arena *a, Marks *m, Ordered *items, Ordered *spare, Damage *damage
+) noexcept nogil:
     cdef uint32_t i
     cdef uint64_t count = 0, settled = 0, k
     cdef OpRecord *op
@@ -267,13 +281,18 @@ cdef inline void restore_operations(Arena *a, Marks *m, Ordered *items, Ordered 
         op = a.ops + i
         op.bucket = 0
         op.ahead = 0
+        if op.state != OP_STATE_FREE and op.client >= capacity(a, REGION_CLIENTS):
+            damaged(damage, REGION_OPS, i)
+            return
         if op.state == OP_STATE_SETTLED and not is_outcome_due(a, op):
             # Acknowledged, or of a client that is gone: only its record had not been given back.
             td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
             commit(a)
         if op.state == OP_STATE_FREE:
             continue
-        use_op(a, m, op)
+        if not use_op(a, m, op):
+            damaged(damage, REGION_OPS, i)
+            return
         if op.registration > a.header.registrations:
             a.header.registrations = op.registration
         if op.state == OP_STATE_PENDING:
@@ -312,12 +331,17 @@ cdef inline void restore_waiting(Arena *a, Ordered *items, Ordered *spare) noexc
         wait_in_group(a, a.ops + items[k].index)
 
 
-cdef inline void restore_ids(Arena *a, Marks *m, Ordered *items, Ordered *spare) noexcept nogil:
+cdef inline void restore_ids(
+    Arena *a, Marks *m, Ordered *items, Ordered *spare, Damage *damage
+) noexcept nogil:
     cdef uint32_t i
     cdef uint64_t count = 0, k
     for i in range(a.regions[REGION_IDS].high_water):
         if a.ids[i].state == ID_STATE_FREE:
             continue
+        if not id_is_sound(a, a.ids + i, i):
+            damaged(damage, REGION_IDS, i)
+            return
         m.ids[i] = 1
         chain_id(a, i + 1)
         if a.ids[i].state == ID_STATE_SETTLED:
@@ -329,7 +353,9 @@ cdef inline void restore_ids(Arena *a, Marks *m, Ordered *items, Ordered *spare)
         append(a, &a.header.ids_next, &a.ids[items[k].index].next)
 
 
-cdef inline void restore_answers(Arena *a, Marks *m, Ordered *items, Ordered *spare) noexcept nogil:
+cdef inline void restore_answers(
+    Arena *a, Marks *m, Ordered *items, Ordered *spare, Damage *damage
+) noexcept nogil:
     cdef uint32_t i
     cdef uint64_t count = 0, k
     cdef AnswerRecord *answer
@@ -338,6 +364,9 @@ cdef inline void restore_answers(Arena *a, Marks *m, Ordered *items, Ordered *sp
         answer = a.answers + i
         if not answer.used:
             continue
+        if answer.client >= capacity(a, REGION_CLIENTS):
+            damaged(damage, REGION_ANSWERS, i)
+            return
         c = a.clients + answer.client
         if c.state == CLIENT_STATE_FREE or answer.command <= c.answers_acknowledged:
             td_put(&a.tx, AnswerRecord_word_used(answer), AnswerRecord_with_used(AnswerRecord_word_used(answer)[0], 0))
@@ -354,31 +383,38 @@ cdef inline void restore_answers(Arena *a, Marks *m, Ordered *items, Ordered *sp
         a.clients[answer.client].answers += 1
 
 
-cdef inline void restore_ring(Arena *a, Marks *m) noexcept nogil:
+cdef inline void restore_ring(Arena *a, Marks *m, Damage *damage) noexcept nogil:
     cdef uint64_t sequence = a.header.tail
+    cdef EventRecord *e
     while sequence <= a.header.newest:
-        use_blob(a, m, event_at(a, sequence).value)
-        use_blob(a, m, event_at(a, sequence).key_blob)
-        a.header.ring_bytes += (
-            blob_length(a, event_at(a, sequence).value) + blob_length(a, event_at(a, sequence).key_blob)
-        )
+        e = event_at(a, sequence)
+        if not event_is_sound(a, m.blocks, e, sequence):
+            damaged(damage, REGION_EVENTS, sequence & a.event_mask)
+            return
+        use_blob(a, e.value)
+        use_blob(a, e.key_blob)
+        a.header.ring_bytes += blob_length(a, e.value) + blob_length(a, e.key_blob)
         sequence += 1
 
 
-cdef inline void restore_keys(Arena *a, Marks *m) noexcept nogil:
+cdef inline void restore_keys(Arena *a, Marks *m, Damage *damage) noexcept nogil:
     cdef uint32_t i
     cdef ClientRecord *c
     for i in range(a.regions[REGION_KEYS].high_water):
+        if i + EARLY < a.regions[REGION_KEYS].high_water:
+            __builtin_prefetch(a.key_heads + (a.keys[i + EARLY].hash & a.key_mask))
+        if not m.keys[i] and not a.keys[i].flags & KEY_FLAG_HAS_WATERMARK:
+            continue
+        if not key_is_sound(a, m.blocks, a.keys + i):
+            damaged(damage, REGION_KEYS, i)
+            return
         if a.keys[i].flags & KEY_FLAG_HAS_WATERMARK:
             m.keys[i] = 1
             c = a.clients + a.keys[i].setter
             if c.state != CLIENT_STATE_FREE and (c.generation & 0xFFFF) == a.keys[i].setter_generation:
                 c.watermarks += 1
-        if i + EARLY < a.regions[REGION_KEYS].high_water:
-            __builtin_prefetch(a.key_heads + (a.keys[i + EARLY].hash & a.key_mask))
-        if m.keys[i]:
-            use_blob(a, m, a.keys[i].name_blob)
-            chain_key(a, i + 1)
+        use_blob(a, a.keys[i].name_blob)
+        chain_key(a, i + 1)
 
 
 cdef inline void restore_clients(Arena *a) noexcept nogil:
@@ -439,8 +475,23 @@ cdef inline void restore_counters(Arena *a) noexcept nogil:
         )
 
 
-cdef inline bint rebuild(Arena *a) noexcept nogil:
-    """Make everything derived anew; False when there is no memory for it."""
+cdef inline void restore_records(Arena *a, Marks *m, Ordered *items, Ordered *spare, Damage *damage) noexcept nogil:
+    """Everything that records name, region by region; it ends at the first that is damaged."""
+    look_for_damage(a, damage)
+    if not damage.found:
+        restore_operations(a, m, items, spare, damage)
+    if not damage.found:
+        restore_ring(a, m, damage)
+    if not damage.found:
+        restore_keys(a, m, damage)
+    if not damage.found:
+        restore_ids(a, m, items, spare, damage)
+    if not damage.found:
+        restore_answers(a, m, items, spare, damage)
+
+
+cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
+    """Make everything derived anew; False when there is no memory for it, or a record is damaged."""
     cdef Marks m
     cdef uint64_t most = a.regions[REGION_OPS].high_water
     cdef Ordered *items
@@ -467,11 +518,9 @@ cdef inline bint rebuild(Arena *a) noexcept nogil:
         a.header.wheel_tick = a.now_ns // a.tick_ns
         a.visited_tick = a.header.wheel_tick
         memset(a.joined, 0, capacity(a, REGION_BUCKETS) * sizeof(Joined))
-        restore_operations(a, &m, items, spare)
-        restore_ring(a, &m)
-        restore_keys(a, &m)
-        restore_ids(a, &m, items, spare)
-        restore_answers(a, &m, items, spare)
+        restore_records(a, &m, items, spare, damage)
+        made = not damage.found
+    if made:
         free_unreached(a, m.ops, REGION_OPS)
         free_unreached(a, m.nodes, REGION_NODES)
         free_unreached(a, m.keys, REGION_KEYS)

@@ -43,6 +43,7 @@ class ErrorCode(IntEnum):
     INVALID_VALUE = 27
     KEY_FAILED = 28
     NOT_A_MEMBER = 29
+    ARENA_DAMAGED = 30
     # insert new codes above this line; a code is never reused
 
 
@@ -179,6 +180,12 @@ class ArenaTruncatedError(TimerdError):
     """The arena is shorter than its header says. Its storage was damaged: `timerctl destroy` it."""
 
     code = ErrorCode.ARENA_TRUNCATED
+
+
+class ArenaDamagedError(TimerdError):
+    """A record of the arena names what is not there. `timerctl check` says more; `timerctl destroy` removes it."""
+
+    code = ErrorCode.ARENA_DAMAGED
 
 
 class SessionGoneError(TimerdError):

@@ -20,7 +20,7 @@ import zlib
 from enum import IntEnum, IntFlag
 from typing import Annotated, NamedTuple
 
-from .fields import DERIVED, HINT, SETTLEMENT, STATISTIC, U8, U16, U32, U64, fields, raw, size_of
+from .fields import DERIVED, HINT, SETTLEMENT, STATISTIC, U8, U16, U32, U64, fields, offset_of, raw, size_of
 
 MAGIC = b"timerd\x00\x01"
 LAYOUT_VERSION = 1
@@ -576,6 +576,12 @@ assert REGIONS_OFFSET + len(Region) * size_of(RegionRecord) <= HEADER_SIZE
 assert (size_of(OpRecord), size_of(WatchNode), size_of(KeyRecord)) == (128, 32, 64)
 assert LEVELS * BUCKETS < 1 << 16, "OpRecord.bucket holds index + 1"
 assert (size_of(Block), size_of(EventRecord), size_of(ClientRecord)) == (128, 128, 256)
+
+
+def free_link(region: Region) -> int:
+    """Offset of the field that chains the free records of a region; 0 where none are chained."""
+    link = FREE_LINKS.get(region)
+    return offset_of(REGION_RECORDS[region], link) if link else 0
 
 
 def fingerprint() -> int:

@@ -151,6 +151,7 @@ cdef extern from "timerd_layout.h" nogil:
         ERROR_CODE_INVALID_VALUE
         ERROR_CODE_KEY_FAILED
         ERROR_CODE_NOT_A_MEMBER
+        ERROR_CODE_ARENA_DAMAGED
         ERROR_CODE_COUNT
         UP_KIND_COMMANDS
         UP_KIND_ACK

@@ -1,0 +1,173 @@
+"""A damaged arena: a start refuses it by name, or carries on within it; it never reads beyond it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import hypothesis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from damage import LONG_KEY, Pen, busy_rig
+from harness import MS, Rig, S, fire
+from test_hostile import EXAMPLES
+from timerd_shm.errors import ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
+from timerd_shm.fields import Role, fields, offset_of, size_of
+from timerd_shm.layout import (
+    FREE_LINKS,
+    REGION_RECORDS,
+    REGIONS_OFFSET,
+    ClientRecord,
+    EventRecord,
+    IdRecord,
+    KeyRecord,
+    OpRecord,
+    OpState,
+    Region,
+    RegionRecord,
+    WatchNode,
+)
+
+REFUSALS = (ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError)
+BUSY = busy_rig()
+MEMORY = bytes(BUSY.memory)
+
+
+def live_on(memory: bytes) -> None:
+    """A daemon's life on such an arena: attach, serve a client, let time pass, lose the clients that there were."""
+    rig = BUSY.clone(memory)
+    rig.budget = 1_000
+    client = rig.client()
+    for step_ns in (MS, 70 * MS, 5 * S, 4_000 * S):
+        for key in (b"k0", b"offset", LONG_KEY):
+            client.issue(fire(key, value=b"v" * 200))
+        rig.now_ns += step_ns
+        rig.core.begin_turn(rig.now_ns)
+        rig.core.apply(client.slot, client.frame(), rig.now_ns, 1_000)
+        rig.core.resume(rig.now_ns, 1_000)
+        rig.core.advance(rig.now_ns, 1_000)
+        rig.core.reports(rig.now_ns)
+        rig.core.end_turn(rig.now_ns)
+    for slot in rig.core.live_slots():
+        rig.core.close_client(slot, rig.now_ns, goodbye=False)
+    for _ in range(3):
+        rig.now_ns += 2 * 3_600 * S
+        rig.core.begin_turn(rig.now_ns)
+        for _ in range(100):  # what is only wrong may keep it busy for ever
+            if not rig.core.resume(rig.now_ns, 1_000):
+                break
+        rig.core.advance(rig.now_ns)
+        rig.core.end_turn(rig.now_ns)
+
+
+def test_an_undamaged_arena_is_lived_on() -> None:
+    live_on(MEMORY)
+
+
+NUMBERS = st.sampled_from([0, 1, 2, 5, 63, 64, 255, 65_535, 1 << 20, (1 << 32) - 1])
+
+
+def test_whatever_bytes_are_changed_nothing_is_read_beyond_the_arena(seed: int) -> None:
+    @hypothesis.seed(seed)
+    @EXAMPLES
+    @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), NUMBERS, st.sampled_from([1, 2, 4, 8])), min_size=1))
+    def damage(changes: list[tuple[float, int, int]]) -> None:
+        memory = bytearray(MEMORY)
+        for place, number, width in changes:
+            at = int(place * len(memory)) // width * width
+            memory[at : at + width] = number.to_bytes(8, "little")[:width]
+        with contextlib.suppress(*REFUSALS):
+            live_on(bytes(memory))
+
+    damage()
+
+
+def rows() -> list[tuple[Region, int]]:
+    """Records in use, of the regions that name others."""
+    found = []
+    for region in (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.EVENTS, Region.IDS, Region.CLIENTS,
+                   Region.ANSWERS, Region.GROUPS, Region.PURGATORIES, Region.SLOTS):  # fmt: skip
+        row = BUSY.arena.region(region)
+        used = row.high_water if region in FREE_LINKS else row.count
+        found += [(region, index) for index in range(min(used, 40))]
+    return found
+
+
+def test_every_field_of_truth_may_say_anything(seed: int) -> None:
+    """One field of one record at a time: of those that a start believes."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(EXAMPLES, max_examples=2 * EXAMPLES.max_examples)
+    @given(st.sampled_from(rows()), st.integers(0, 40), NUMBERS)
+    def damage(row: tuple[Region, int], which: int, number: int) -> None:
+        region, index = row
+        record = REGION_RECORDS[region]
+        believed = [field for field in fields(record) if field.role is Role.TRUTH and field.storage.size <= 8]
+        field = believed[which % len(believed)]
+        memory = bytearray(MEMORY)
+        at = BUSY.arena.region(region).offset + index * size_of(record) + field.offset
+        memory[at : at + field.storage.size] = number.to_bytes(8, "little")[: field.storage.size]
+        with contextlib.suppress(*REFUSALS):
+            live_on(bytes(memory))
+
+    damage()
+
+
+def pending(rig: Rig) -> int:
+    return next(
+        i for i, op in enumerate(rig.arena.records(Region.OPS)) if op.state == OpState.PENDING and op.first_node
+    )
+
+
+@pytest.mark.parametrize(
+    ("region", "record", "field", "value"),
+    [
+        (Region.OPS, OpRecord, "client", 65_535),
+        (Region.OPS, OpRecord, "first_node", 0xFFFF_FFFF),
+        (Region.OPS, OpRecord, "first_node", 0),
+        (Region.OPS, OpRecord, "payload", 0xFFFF_FFFF),
+        (Region.OPS, OpRecord, "keys", 65),
+        (Region.OPS, OpRecord, "purgatory", 63),
+        (Region.OPS, OpRecord, "id_record", 0xFFFF_FFFF),
+        (Region.NODES, WatchNode, "key", 0xFFFF_FFFF),
+        (Region.NODES, WatchNode, "op", 0xFFFF_FFFF),
+        (Region.KEYS, KeyRecord, "name_length", 0),
+        (Region.IDS, IdRecord, "op", 0xFFFF_FFFF),
+        (Region.EVENTS, EventRecord, "value", 0xFFFF_FFFF),
+        (Region.EVENTS, EventRecord, "client", 65_535),
+        (Region.CLIENTS, ClientRecord, "state", 77),
+    ],
+)
+def test_what_is_not_there_is_refused_with_the_record_that_names_it(
+    region: Region, record: type, field: str, value: int
+) -> None:
+    rig = BUSY
+    index = {
+        Region.OPS: pending(rig),
+        Region.NODES: rig.arena.record(Region.OPS, pending(rig)).first_node - 1,
+        Region.KEYS: rig.arena.record(Region.NODES, rig.arena.record(Region.OPS, pending(rig)).first_node - 1).key,
+        Region.IDS: next(
+            op.id_record for op in rig.arena.records(Region.OPS) if op.state == OpState.PENDING and op.id_record
+        )
+        - 1,
+        Region.EVENTS: rig.core.newest & (rig.arena.region(Region.EVENTS).count - 1),
+    }.get(region, 0)
+    memory = bytearray(MEMORY)
+    width = next(each for each in fields(record) if each.name == field).storage.size
+    at = rig.arena.region(region).offset + index * size_of(record) + offset_of(record, field)
+    memory[at : at + width] = value.to_bytes(width, "little")
+    with pytest.raises(ArenaDamagedError, match=r"record \d+ of region [A-Z]+ names what is not there.*timerctl check"):
+        rig.clone(bytes(memory))
+
+
+def test_a_damaged_region_table_or_redo_slot_is_refused() -> None:
+    at = REGIONS_OFFSET + Region.OPS * size_of(RegionRecord) + offset_of(RegionRecord, "free_link")
+    memory = bytearray(MEMORY)
+    memory[at : at + 4] = (1 << 20).to_bytes(4, "little")
+    with pytest.raises(ArenaDamagedError, match="region table"):
+        BUSY.clone(bytes(memory))
+    memory = bytearray(MEMORY)
+    Pen(memory).header("redo_count", 1 << 40)
+    with pytest.raises(ArenaDamagedError, match="redo slot"):
+        BUSY.clone(bytes(memory))
