@@ -14,6 +14,7 @@ from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag, key_hash
 from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, AHEAD_STAGES_REGISTER, Ahead, follow, look
 from timerd.ids cimport find_id
+from timerd.journal cimport journal_action
 from timerd.keys cimport fill_key, find_key, release_key
 from timerd.purgatory cimport Verdict, begin_delivery, deliver, finish_settle, stage_settle, unmoved
 from timerd.register cimport Registration, apply_register, deadline_of
@@ -149,7 +150,9 @@ cdef inline void apply_event(
     deliver(a)
 
 
-cdef inline void apply_cancel(Arena *a, uint32_t slot, uint64_t number, OpRecord *op, bint wants) noexcept nogil:
+cdef inline void apply_cancel(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
+) noexcept nogil:
     """Cancel a pending operation, in one transaction with the command's number."""
     cdef AnswerRecord *answer = NULL
     cdef Verdict v
@@ -157,6 +160,7 @@ cdef inline void apply_cancel(Arena *a, uint32_t slot, uint64_t number, OpRecord
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
     v = unmoved(op)
+    journal_action(a, slot, number, op, command, op.deadline_ns)
     stage_settle(a, op, OUTCOME_CANCELLED, 0, NULL, &v)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
@@ -173,10 +177,12 @@ cdef inline void apply_reschedule(
 ) noexcept nogil:
     """Give a pending operation a new deadline. One that is past expires at the next tick."""
     cdef AnswerRecord *answer = NULL
+    cdef uint64_t deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
-    td_put(&a.tx, &op.deadline_ns, deadline_of(a, command.registered_ns, command.timeout_ns))
+    td_put(&a.tx, &op.deadline_ns, deadline_ns)
+    journal_action(a, slot, number, op, command, deadline_ns)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
         stage_answer(a, answer)
@@ -190,13 +196,14 @@ cdef inline void apply_reschedule(
 
 
 cdef inline void apply_orphans(
-    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t orphans, bint wants
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
     cdef AnswerRecord *answer = NULL
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
-    td_put(&a.tx, OpRecord_word_orphans(op), OpRecord_with_orphans(OpRecord_word_orphans(op)[0], orphans))
+    td_put(&a.tx, OpRecord_word_orphans(op), OpRecord_with_orphans(OpRecord_word_orphans(op)[0], command.orphans))
+    journal_action(a, slot, number, op, command, op.deadline_ns)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
         stage_answer(a, answer)
@@ -230,11 +237,11 @@ cdef inline void apply_operation(
         tag = ahead.tag if ahead.kind else handle_tag(slot, command.operation)
         op = find_operation(a, slot, command.operation, tag)
     if command.kind == COMMAND_KIND_CANCEL or command.kind == COMMAND_KIND_CANCEL_ID:
-        apply_cancel(a, slot, number, op, wants)
+        apply_cancel(a, slot, number, op, command, wants)
     elif command.kind == COMMAND_KIND_RESCHEDULE or command.kind == COMMAND_KIND_RESCHEDULE_ID:
         apply_reschedule(a, slot, number, op, command, wants)
     elif command.kind == COMMAND_KIND_SET_ORPHANS and command.orphans < ORPHANS_GROUP:
-        apply_orphans(a, slot, number, op, command.orphans, wants)
+        apply_orphans(a, slot, number, op, command, wants)
     else:
         refuse(a, slot, number, command.purgatory, ERROR_CODE_NOT_SUPPORTED, command.kind)
 

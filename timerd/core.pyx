@@ -6,11 +6,12 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.arena cimport Arena, Found, Joined, News, commit
+from timerd.arena cimport Arena, Found, Joined, Journal, News, OwnerText, SeenText, commit
 from timerd.clients cimport is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag
+from timerd.journal cimport TEXTS_SEEN, journal_client, open_journal, tend_journal
 from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
 from timerd.reports cimport Extent, measure, note_reported, report_size, write_report
 from timerd.turn cimport acknowledge_client, advance_wheel, resume_work
@@ -27,6 +28,7 @@ cdef extern from "faults.h":
     uint64_t faults_count
     void faults_record(uint64_t limit)
     void faults_set_defect(int number)
+    void faults_beside(const char *memory, uint64_t size)
 
 cdef extern from "<time.h>" nogil:
     ctypedef long time_t
@@ -70,13 +72,13 @@ if _FINGERPRINT != _layout.fingerprint():
 
 cdef class Core:
     cdef Arena arena
-    cdef Py_buffer buffer
-    cdef bint held
+    cdef Py_buffer buffer, journal
+    cdef bint held, journaling
     cdef readonly uint64_t redo_replayed
 
     def __cinit__(self):
         memset(&self.arena, 0, sizeof(Arena))
-        self.held = False
+        self.held = self.journaling = False
 
     def __init__(self, memory, uint64_t now_ns):
         cdef Arena *a = &self.arena
@@ -185,6 +187,12 @@ cdef class Core:
             free(self.arena.queue)
             free(self.arena.found)
             free(self.arena.joined)
+            free(self.arena.journal.texts)
+            free(self.arena.journal.owners)
+            if self.journaling:
+                faults_beside(NULL, 0)
+                PyBuffer_Release(&self.journal)
+                self.journaling = False
             memset(&self.arena, 0, sizeof(Arena))
             PyBuffer_Release(&self.buffer)
             self.held = False
@@ -252,6 +260,7 @@ cdef class Core:
         fill_client(c, incarnation, session_hash, name, pid, start_ticks, pid_namespace, orphans, lease_ns, now_ns, wall_ns)
         memset(a.news + slot, 0, sizeof(News))
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE))
+        journal_client(a, slot, CLIENT_STATE_LIVE)
         commit(a)
         a.regions[REGION_CLIENTS].in_use += 1
         tell(a, slot)
@@ -287,6 +296,7 @@ cdef class Core:
         cdef ClientRecord *c = a.clients + self._live(slot)
         self._turn_at(now_ns)
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_DEAD))
+        journal_client(a, slot, CLIENT_STATE_DEAD)
         commit(a)
         a.dead += 1
 
@@ -351,6 +361,9 @@ cdef class Core:
     def begin_turn(self, uint64_t now_ns):
         cdef Arena *a = self._here()
         self._turn_at(now_ns)
+        if a.journal.level == 0 and a.header.journal_level:
+            # What happens from now on, no journal tells.
+            TD_ORDERED_STORE(a.base, &a.header.journal_level, 0)
         TD_ORDERED_STORE(a.base, &a.header.turn, a.header.turn | 1)
         a.turn_began = a.touched
         with nogil:
@@ -479,6 +492,69 @@ cdef class Core:
             if a.owed[level]:
                 return a.now_ns
         return NEVER if tick == NO_DEADLINE else tick * a.tick_ns
+
+    # The journal.
+
+    @property
+    def journal_rows(self):
+        return self._here().header.journal_rows
+
+    @property
+    def journal_dropped(self):
+        return self._here().daemon[DAEMON_JOURNAL_ROWS_DROPPED]
+
+    def open_journal(self, buffer, uint32_t level, uint64_t segment_rows, uint64_t written, uint64_t now_ns):
+        cdef Arena *a = self._here()
+        cdef Journal *j = &a.journal
+        cdef BufferHeader *header
+        cdef bint continues
+        if self.journaling or not JOURNAL_LEVEL_NONE < level < JOURNAL_LEVEL_COUNT:
+            raise _errors.InvalidValueError(f"a core has one journal, of level 1 or 2, not {level}")
+        PyObject_GetBuffer(buffer, &self.journal, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        self.journaling = True
+        header = <BufferHeader *>self.journal.buf
+        if (
+            <uint64_t>self.journal.len < BUFFER_HEADER_SIZE
+            or <uint64_t>self.journal.len < BUFFER_HEADER_SIZE + <uint64_t>header.rows * ROW_SIZE
+            or header.rows < BUFFER_ROWS_MIN
+            or header.rows & (header.rows - 1)
+            or header.fingerprint != JOURNAL_FINGERPRINT
+            or header.incarnation != a.header.incarnation
+            or segment_rows == 0
+            or segment_rows % BLOCK_ROWS
+        ):
+            raise _errors.LayoutMismatchError(f"{self.journal.len} bytes are no journal's buffer of this arena")
+        if not written <= a.header.journal_rows <= written + header.rows:
+            raise _errors.LayoutMismatchError(
+                f"the journal has {written} rows, and its buffer ends with {a.header.journal_rows} of {header.rows}"
+            )
+        self._turn_at(now_ns)
+        j.rows = <char *>self.journal.buf + BUFFER_HEADER_SIZE
+        j.capacity = header.rows
+        j.texts = <SeenText *>calloc(TEXTS_SEEN, sizeof(SeenText))
+        j.owners = <OwnerText *>calloc(a.regions[REGION_CLIENTS].count, sizeof(OwnerText))
+        if j.texts == NULL or j.owners == NULL:
+            raise MemoryError("no memory for the journal's texts")
+        faults_beside(<const char *>self.journal.buf, self.journal.len)
+        with nogil:
+            continues = open_journal(a, level, segment_rows, written)
+        return continues
+
+    def tend_journal(self, uint64_t written, uint64_t wall_ns=0, uint64_t records=4096):
+        cdef Arena *a = self._here()
+        cdef bint left
+        if a.journal.level == 0 or not a.journal.tail <= written <= a.journal.head:
+            raise _errors.InvalidValueError(
+                f"{written} rows written, of {a.journal.tail} to {a.journal.head} in the buffer of level {a.journal.level}"
+            )
+        with nogil:
+            left = tend_journal(a, written, wall_ns, records)
+        return left
+
+    def renew_journal(self):
+        cdef Arena *a = self._here()
+        if a.journal.opening == 0:
+            a.journal.opening = ROW_FLAG_CONTINUES
 
     # Counters.
 

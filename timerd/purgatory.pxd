@@ -18,6 +18,7 @@ from timerd.clients cimport charged, fill_answer, is_live, keep_answer, owner_of
 from timerd.dlist cimport append, answer_at, is_empty, link_of, node_at, unlink
 from timerd.handles cimport handle_remove
 from timerd.ids cimport settled_word
+from timerd.journal cimport journal_outcome
 from timerd.keys cimport detach, find_key, free_nodes
 from timerd.blobs cimport copy_blob
 from timerd.ring cimport event_at
@@ -185,6 +186,7 @@ cdef inline void stage_settle(
     if op.id_record:
         td_put(&a.tx, IdRecord_word_state(&a.ids[op.id_record - 1]), settled_word(&a.ids[op.id_record - 1], outcome))
         td_put(&a.tx, &a.ids[op.id_record - 1].settled_ns, a.now_ns)
+    journal_outcome(a, op, outcome, settled_key, flags, e, error)
 
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:

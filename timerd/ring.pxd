@@ -9,6 +9,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from timerd.arena cimport Arena, Found, unused
 from timerd.blobs cimport blob_equals, blob_length, blocks_for, drop_blob, fill_blob
+from timerd.journal cimport journal_event
 from timerd.short cimport copy_short, same_short
 from timerd_shm.records cimport *
 
@@ -91,6 +92,7 @@ cdef inline void stage_event(Arena *a, EventRecord *e) noexcept nogil:
     """The words by which a filled event enters the ring."""
     td_put(&a.tx, &a.slots[e.key_hash & a.slot_mask].newest, e.sequence)
     td_put(&a.tx, &a.header.newest, e.sequence)
+    journal_event(a, e)
 
 
 cdef inline bint event_is_on(

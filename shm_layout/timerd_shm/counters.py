@@ -64,6 +64,10 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("ids_forgotten", "ids", "settled ids dropped from the window of remembered ids"),
     Counter("starts", "starts", "daemons that attached to this arena"),
     Counter("busy_ns", "ns", "time spent in turns"),
+    Counter(
+        "journal_rows_dropped", "rows", "rows that the journal lacks: its files were not written, or not fast enough"
+    ),
+    Counter("journal_failures", "failures", "failed attempts to write the journal's files; `timerctl errors` says why"),
     # insert new counters above this line; ids are positions
 )
 
