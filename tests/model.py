@@ -181,6 +181,16 @@ class Client:
     unacknowledged: list[int] = field(default_factory=list)
 
 
+class Settled(NamedTuple):
+    """How an operation settled, whether its owner is told or not."""
+
+    op: Operation
+    state: Outcome
+    ordinal: int | None
+    event: Event | None
+    settled_ns: int
+
+
 @dataclass
 class Remembered:
     """An id: of a pending operation, or (operation None) of one that has settled."""
@@ -210,6 +220,7 @@ class Model:
         self.watermarks: dict[tuple[int, bytes], int] = {}
         self.ids: dict[tuple[int, bytes], Remembered] = {}
         self.clients: list[Client] = []
+        self.settled: list[Settled] = []
         self.registrations = 0
 
     # what can be seen -------------------------------------------------------------------------------------------------
@@ -479,6 +490,7 @@ class Model:
         self, op: Operation, state: Outcome, now_ns: int, ordinal: int | None = None, event: Event | None = None
     ) -> None:
         self.pending.remove(op)
+        self.settled.append(Settled(op, state, ordinal, event, now_ns))
         if op.id is not None and self.ids[op.purgatory, op.id].operation is op:
             self.ids[op.purgatory, op.id].operation = None
         client = op.client

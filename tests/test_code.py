@@ -36,9 +36,9 @@ ONLY_BELOW = {("timerd_client", "psutil"): PACKAGES["timerd_client"] / "timerctl
 # Inside timerd, each layer imports only from those before it.
 LAYERS = (
     {"__init__"},
-    {"clock", "config", "core", "lock", "messages", "sd_notify", "transport"},
+    {"blocks", "clock", "config", "core", "lock", "messages", "sd_notify", "transport"},
     {"arena"},
-    {"sessions"},
+    {"journal", "sessions"},
     {"conductor"},
     {"loop"},
     {"__main__"},

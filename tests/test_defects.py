@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from test_interleavings import (
     an_event_that_overtook_a_registration_counts,
     own_earlier_fire_does_not_complete_an_own_later_op,
 )
+from test_journal import no_row_is_lost_or_written_twice
 from test_redo import recovers_from_a_crash_at_every_point
 from test_turn_bounds import CAPACITY, mass_fire_is_cut_into_turns
 from test_wheel import idle_costs_nothing
@@ -80,6 +82,11 @@ def a_crash_leaves_before_or_after(rig: Rig) -> None:
     recovers_from_a_crash_at_every_point("cancel: id and payload")
 
 
+def rows_are_true_with_what_they_tell(rig: Rig) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        no_row_is_lost_or_written_twice(Path(directory), "cancel: id and payload")
+
+
 BODIES: dict[str, Callable[[Rig], None]] = {
     "NO_REDO": a_crash_leaves_before_or_after,
     "EARLY_BY_A_TICK": never_early,
@@ -93,6 +100,7 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "UNLINK_FROM_ONE_LIST": removal_leaves_all_lists,
     "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
     "FREED_UNACKNOWLEDGED": outcomes_are_kept_until_acknowledged,
+    "ROWS_APART": rows_are_true_with_what_they_tell,
 }
 LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}
 

@@ -36,7 +36,7 @@ class Play:
 
     def __init__(self, seed: int, core: ModuleType = timerd.core, tick_ns: int = MS) -> None:
         self.random = random.Random(seed)
-        self.rig = Rig(capacity=64, ring_events=16, clients=4, purgatories=2, tick_ns=tick_ns, core=core)
+        self.rig = self.make_rig(capacity=64, ring_events=16, clients=4, purgatories=2, tick_ns=tick_ns, core=core)
         self.rig.cut = self.cut  # type: ignore[method-assign]
         self.purgatories = [0, self.rig.core.purgatory(b"other")]
         header = self.rig.arena.header
@@ -53,6 +53,9 @@ class Play:
         self.steps = self.crashes = 0
         for _ in range(3):
             self.open()
+
+    def make_rig(self, **knobs: Any) -> Rig:
+        return Rig(**knobs)
 
     def open(self) -> None:
         orphans = self.random.choice((Orphans.CANCEL, Orphans.KEEP))

@@ -16,9 +16,10 @@ What calls this stages everything else first, and commits: between a staged row 
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 from timerd.arena cimport Arena, Journal, OwnerText, SeenText, capacity, commit
 from timerd.blobs cimport blob_length, copy_blob
+from timerd.short cimport copy_short, same_short
 from timerd_shm.records cimport *
 
 cdef extern from *:
@@ -137,7 +138,7 @@ cdef inline bint text_is(Journal *j, uint64_t number, uint32_t kind, const uint8
         return False
     while length:
         piece = length if length < TEXT_INLINE else TEXT_INLINE
-        if memcmp((<TextRow *>row_at(j, number)).text, text, piece) != 0:
+        if not same_short((<TextRow *>row_at(j, number)).text, text, piece):
             return False
         text += piece
         length -= piece
@@ -152,12 +153,11 @@ cdef inline uint64_t put_text(Journal *j, uint32_t kind, const uint8_t *text, ui
     cdef TextRow *row
     while True:
         row = <TextRow *>next_row(j, row_kind)
+        memset(&row.text_kind, 0, sizeof(TextRow) - 1)
         row.text_kind = kind
         row.length = length
-        row.reserved = 0
         piece = rest if rest < TEXT_INLINE else TEXT_INLINE
-        memcpy(row.text, text, piece)
-        memset(row.text + piece, 0, TEXT_INLINE - piece)
+        copy_short(row.text, text, piece)
         text += piece
         rest -= piece
         if rest == 0:
@@ -208,7 +208,7 @@ cdef inline uint32_t client_text(Arena *a, uint32_t slot, uint32_t generation) n
         return 0
     if owner.row <= j.segment or owner.generation != generation:
         memcpy(text, &c.incarnation_low, 16)
-        memcpy(text + 16, c.name, c.name_length)
+        copy_short(text + 16, c.name, c.name_length)
         owner.row = put_text(j, TEXT_KIND_CLIENT, text, 16 + c.name_length)
         owner.generation = generation
     return <uint32_t>(owner.row - j.segment)
