@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model import Client, Key, KeyAct, Mark, Model, Operation, OperationAct, Register, Settled
+from model import Client, Key, KeyAct, Mark, Model, Operation, OperationAct, Register, Settling
 from timerd_shm.journal import RowFlag, RowKind
 from timerd_shm.journal_reader import JournalReader, Row
 from timerd_shm.layout import ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
@@ -36,7 +36,7 @@ class Audit:
         self.operations: dict[int, Operation] = {}
         self.names: dict[Operation, int] = {}
         self.purgatories: dict[bytes | None, int] = {}
-        self.expected: dict[Operation, Settled] = {}
+        self.expected: dict[Operation, Settling] = {}
         self.taken = 0  # of model.settled
         self.wrong: list[str] = []
         self.outcomes = 0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgpack
 from hypothesis import strategies as st
 
-from harness import MS, S, cancel, encode, fire, reschedule
+from harness import MS, S, cancel, encode, fire, give_back, reschedule
 from model import Command, Key, KeyAct, Mark, OperationAct, Register
 from networks import NOTHING, Peer
 from timerd_shm.errors import ErrorCode
@@ -126,6 +126,14 @@ UP: dict[str, Case] = {
     ),
     "cancel an unknown id": commands(OperationAct(CommandKind.CANCEL_ID, id=ID), code=ErrorCode.UNKNOWN_OPERATION),
     "set orphans": commands(OperationAct(CommandKind.SET_ORPHANS, 1, orphans=Orphans.KEEP), before=(ON_K,)),
+    "leave to no group": commands(
+        OperationAct(CommandKind.SET_ORPHANS, 1, orphans=Orphans.GROUP), before=(ON_K,), code=ErrorCode.NOT_A_MEMBER
+    ),
+    "register for no group": commands(
+        Register((Key(b"k"),), timeout_ns=S, for_group=True), code=ErrorCode.NOT_A_MEMBER
+    ),
+    "give back": commands(give_back(1), before=(ON_K, fire(b"k", limit=1))),
+    "done what was never told": commands(OperationAct(CommandKind.GROUP_ACK, 1 << 32, wants_answer=True)),
     "many at once": commands(ON_K, fire(b"k"), ON_K, cancel(3), fire(b"j", value=b"j")),
     "a command that is none": Case(
         UpKind.COMMANDS, body=b"\xff" * 40, code=ErrorCode.MALFORMED, header=(("count", 1),)

@@ -32,11 +32,15 @@ SMALL_BY_ENVIRONMENT = {"TIMERD_CAPACITY": "2048", "TIMERD_RING_EVENTS": "1024"}
 class Daemon:
     """One instance's daemon process, which may be ended and started again on the same arena."""
 
-    def __init__(self, directory: Path, *flags: str, instance: str = INSTANCE_DEFAULT, start: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *flags: str, instance: str = INSTANCE_DEFAULT, start: bool = True, patch: str = ""
+    ) -> None:
         """`directory` is the runtime directory; `flags` those of the command line, after those of a small arena.
 
-        Arenas are small because many tests share a /dev/shm, which has 64 MiB in a container.
+        Arenas are small because many tests share a /dev/shm, which has 64 MiB in a container. `patch` is Python that
+        the daemon runs first: a system that refuses something, an hour that is a second.
         """
+        self.patch = patch
         self.paths = InstancePaths(directory, instance)
         self.flags = (*SMALL, *flags)
         self.log_path = directory / f"{instance}.log"
@@ -70,12 +74,17 @@ class Daemon:
         """A daemon process of this instance, not waited for: for those that are to be refused."""
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "timerd", "--instance", self.paths.instance, *self.flags, *flags],
+                [sys.executable, *self._program(), "--instance", self.paths.instance, *self.flags, *flags],
                 env={**os.environ, RUNTIME_DIR_VARIABLE: str(self.paths.directory), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
+
+    def _program(self) -> tuple[str, ...]:
+        if not self.patch:
+            return "-m", "timerd"
+        return "-c", f"{self.patch}\nimport sys\nfrom timerd.__main__ import main\nsys.exit(main())"
 
     def stop(self) -> int:
         """SIGTERM it and wait; its exit status. The arena stays."""

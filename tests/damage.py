@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from harness import MS, Rig
+from harness import MS, Rig, S, fire
 from model import Key, KeyAct, Register
 from timerd_shm.fields import fields, offset_of
-from timerd_shm.layout import REGION_RECORDS, ArenaHeader, Condition, Region
+from timerd_shm.layout import REGION_RECORDS, ArenaHeader, Condition, Orphans, Region
 from timerd_shm.reader import ArenaReader
 from timerd_shm.wire import CommandKind
 
@@ -51,6 +51,22 @@ def busy_rig() -> Rig:
     bob.issue(KeyAct(CommandKind.ADVANCE, b"offset", amount=3))
     bob.issue(KeyAct(CommandKind.FIRE, b"jobs", limit=2, wants_answer=True))
     rig.turn()
+    return rig
+
+
+def grouped_rig() -> Rig:
+    """The same, with a group whose member holds outcomes, received and not; one without members, where some wait."""
+    rig = busy_rig()
+    carol = rig.client(group=b"workers", listens=True)
+    for number in range(4):
+        carol.issue(Register((Key(b"g%d" % number), Key(LONG_KEY)), timeout_ns=3600 * S, payload=b"p", for_group=True))
+    rig.do(carol, fire(b"g0", value=b"v" * 200))
+    rig.acknowledge(carol)
+    rig.do(carol, fire(b"g1"))
+    dave = rig.client(Orphans.GROUP, group=b"nobody-left")
+    rig.do(dave, *(Register((Key(b"d%d" % number),), timeout_ns=3600 * S, payload=b"p") for number in range(3)))
+    rig.do(dave, fire(b"d0", value=b"v"), fire(b"d1", limit=1))
+    rig.close(dave)
     return rig
 
 

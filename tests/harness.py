@@ -16,7 +16,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import timerd.core
 from model import Answer, Command, KeyAct, Mark, OperationAct, Register, Told
@@ -142,6 +142,7 @@ def encode(command: Command) -> bytes:
 
 def encode_operation_act(command: OperationAct) -> bytes:
     flags = CommandFlag.HAS_ID * (command.id is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
+    flags |= CommandFlag.GIVE_BACK * command.gives_back
     tail = command.id or b""
     return (
         struct_of(OperationCommand).pack(
@@ -165,11 +166,13 @@ def encode_register(command: Register) -> bytes:
     flags |= RegisterFlag.HAS_ID * (command.id is not None)
     flags |= RegisterFlag.KEEP * (command.if_exists == "keep")
     flags |= RegisterFlag.REPLACE * (command.if_exists == "replace")
+    flags |= RegisterFlag.REPLACE_CANCELLED * (command.if_exists == "replace cancelled")
     flags |= RegisterFlag.WANTS_ANSWER * command.wants_answer
     flags |= RegisterFlag.MARK_BY_SEQUENCE * command.mark_by_sequence
     flags |= RegisterFlag.MARK_OF_OTHER_ARENA * command.mark_of_other_arena
     flags |= RegisterFlag.NO_MARK * (command.mark is None and not command.mark_of_other_arena)
     flags |= RegisterFlag.ORPHANS_GIVEN * (command.orphans is not None)
+    flags |= RegisterFlag.FOR_GROUP * command.for_group
     tail = command.id or b""
     for key in command.keys:
         tail += bytes((len(key.name), key.target is not None))
@@ -202,20 +205,66 @@ def encode_register(command: Register) -> bytes:
 # a client -------------------------------------------------------------------------------------------------------------
 
 
+class GroupTold(NamedTuple):
+    """An outcome of its group, as a member is told."""
+
+    number: int
+    operation: int
+    state: Outcome
+    settled_key: int
+    value: bytes
+    deliveries: int
+    flags: OutcomeFlag
+    payload: bytes
+    purgatory: bytes
+    keys: tuple[bytes, ...]
+
+
+def group_told(record: OutcomeRecord, heap: bytes) -> GroupTold:
+    """From the record, and the bytes of the heap that are its own."""
+    assert record.flags & OutcomeFlag.HAS_PAYLOAD and record.deliveries, record
+    payload = record.value_length + record.payload_length
+    at, names = payload, list[bytes]()
+    while at < payload + record.keys_length:
+        names.append(heap[at + 1 : at + 1 + heap[at]])
+        at += 1 + heap[at]
+    assert at == payload + record.keys_length <= len(heap), f"names of {record} are not as long as they say"
+    return GroupTold(
+        record.number,
+        record.operation,
+        Outcome(record.state),
+        record.settled_key,
+        heap[: record.value_length],
+        record.deliveries,
+        OutcomeFlag(record.flags),
+        heap[record.value_length : payload],
+        names[0],
+        tuple(names[1:]),
+    )
+
+
 class Client:
     """A client as its daemon sees it: numbers its commands, resends what was not applied, counts what it is told."""
 
-    def __init__(self, rig: Rig, number: int, orphans: Orphans) -> None:
+    def __init__(self, rig: Rig, number: int, orphans: Orphans, group: bytes, listens: bool) -> None:
         self.rig = rig
         self.incarnation = hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest()
         self.session = hashlib.blake2b(b"session %d" % number, digest_size=16).digest()
         self.orphans = orphans
         self.slot = rig.core.open_client(
-            self.incarnation, self.session, name=b"client-%d" % number, orphans=orphans, now_ns=rig.now_ns
+            self.incarnation,
+            self.session,
+            name=b"client-%d" % number,
+            orphans=orphans,
+            now_ns=rig.now_ns,
+            group=rig.core.group(group) if group else 0,
+            listens=listens,
         )
         self.issued = 0
         self.in_flight: list[tuple[int, Command]] = []
         self.told: list[Told] = []
+        self.told_for_group: list[GroupTold] = []
+        self.received = 0  # outcomes up to this number, void ones too
         self.marks: dict[int, int] = {}  # outcome number -> the outcome's mark
         self.flags: dict[int, OutcomeFlag] = {}
         self.answers: list[Answer] = []
@@ -231,6 +280,16 @@ class Client:
         self.issued += 1
         self.in_flight.append((self.issued, command))
         return self.issued
+
+    def mass(self, command: Command, count: int) -> None:
+        """Issue and apply very many of the same command, quickly, and without a bound."""
+        encoded = encode(command)
+        for first in range(0, count, FRAME_COMMANDS):
+            part = min(FRAME_COMMANDS, count - first)
+            header = unpack(CommandHeader, memoryview(self.frame([])))
+            self.issued += part
+            frame = struct_of(CommandHeader).pack(*header._replace(count=part)) + encoded * part
+            assert self.rig.core.apply(self.slot, frame, self.rig.now_ns, BUDGET) == self.rig.module.APPLIED
 
     def frame(self, commands: Sequence[tuple[int, Command]] | None = None) -> bytes:
         """A COMMANDS frame of what is in flight, or of other numbered commands."""
@@ -250,7 +309,7 @@ class Client:
 
     def acknowledge(self) -> None:
         """Acknowledge everything received with the next frame."""
-        self.acknowledged_outcome = self.told[-1].number if self.told else 0
+        self.acknowledged_outcome = self.received
         self.acknowledged_answer = self.answers[-1].command if self.answers else 0
 
     def hear(self, frame: bytes) -> None:
@@ -266,9 +325,12 @@ class Client:
             record = unpack(OutcomeRecord, view, at)
             at += size_of(OutcomeRecord)
             assert header.outcome_first <= record.number <= header.outcome_last, f"{record.number} outside of {header}"
-            if self.told and record.number <= self.told[-1].number:
+            if record.number <= max((each[-1].number for each in (self.told, self.told_for_group) if each), default=0):
                 continue
             start = heap + record.heap_offset
+            if record.command == 0:
+                self.told_for_group.append(group_told(record, frame[start:]))
+                continue
             value = frame[start : start + record.value_length]
             assert len(value) == record.value_length, f"the heap ends in the value of outcome {record.number}"
             self.marks[record.number] = record.sequence
@@ -288,6 +350,8 @@ class Client:
                     record.settled_ns,
                 )
             )
+        if header.outcome_first <= self.received + 1:
+            self.received = max(self.received, header.outcome_last)
         for index in range(header.answers):
             answer = unpack(WireAnswer, view, at)
             at += size_of(WireAnswer)
@@ -339,7 +403,7 @@ class Rig:
             "blocks": 4 * capacity,
             "ids": capacity,
             "answers": 1024,
-            "groups": 1,
+            "groups": 2,
             "errors": 2,
         }
         plan = plan_arena(
@@ -365,10 +429,10 @@ class Rig:
     def arena(self) -> Memory:
         return Memory(self.memory)
 
-    def client(self, orphans: Orphans = Orphans.CANCEL) -> Client:
-        """A new client that has said hello."""
+    def client(self, orphans: Orphans = Orphans.CANCEL, *, group: bytes = b"", listens: bool = False) -> Client:
+        """A new client that has said hello; a member of `group`, if that is given."""
         self.opened += 1
-        client = Client(self, self.opened, orphans)
+        client = Client(self, self.opened, orphans, group, listens)
         self.clients.append(client)
         return client
 
@@ -451,11 +515,11 @@ class Rig:
         self.report()
         self.core.end_turn(self.now_ns)
 
-    def close(self, client: Client) -> None:
+    def close(self, client: Client, *, goodbye: bool = False) -> None:
         """The client is dead."""
         self.clients.remove(client)
         self.core.begin_turn(self.now_ns)
-        self.core.close_client(client.slot, self.now_ns)
+        self.core.close_client(client.slot, self.now_ns, goodbye=goodbye)
         self.resume()
         self.report()
         self.core.end_turn(self.now_ns)
@@ -491,6 +555,15 @@ def forget(key: bytes, *, wait: bool = False) -> KeyAct:
 
 def cancel(operation: int, *, wait: bool = False) -> OperationAct:
     return OperationAct(CommandKind.CANCEL, operation, wants_answer=wait)
+
+
+def give_back(operation: int, *, wait: bool = False) -> OperationAct:
+    return OperationAct(CommandKind.CANCEL, operation, gives_back=True, wants_answer=wait)
+
+
+def done(told: GroupTold) -> OperationAct:
+    """The member has done what the outcome of its group asks for; the answer says whether it held it."""
+    return OperationAct(CommandKind.GROUP_ACK, told.operation, wants_answer=True)
 
 
 def reschedule(operation: int, timeout_ns: int, *, registered_ns: int = 0, wait: bool = False) -> OperationAct:

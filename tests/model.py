@@ -60,6 +60,7 @@ class Register:
     id: bytes | None = None
     if_exists: str = "error"
     orphans: Orphans | None = None
+    for_group: bool = False
     wants_answer: bool = False
 
 
@@ -78,7 +79,10 @@ class KeyAct:
 
 @dataclass(frozen=True)
 class OperationAct:
-    """CANCEL, RESCHEDULE, their *_ID kin, SET_ORPHANS. `operation` is the registration's command number."""
+    """CANCEL, RESCHEDULE, their *_ID kin, SET_ORPHANS; GROUP_ACK.
+
+    `operation` is the registration's command number; for GROUP_ACK it is the op id.
+    """
 
     kind: CommandKind
     operation: int = 0
@@ -86,6 +90,7 @@ class OperationAct:
     timeout_ns: int = NO_DEADLINE
     registered_ns: int = 0
     orphans: Orphans = Orphans.CANCEL
+    gives_back: bool = False
     purgatory: int = 0
     wants_answer: bool = False
 
@@ -112,6 +117,16 @@ class Told(NamedTuple):
     settled_ns: int
 
 
+class GroupOutcome(NamedTuple):
+    """An outcome of a group: what whoever is told is told. Its operation is known by its payload."""
+
+    state: Outcome
+    settled_key: int
+    value: bytes
+    purgatory: int
+    keys: tuple[bytes, ...]
+
+
 class Answer(NamedTuple):
     """A refusal, or the answer to a command that wanted one."""
 
@@ -133,7 +148,7 @@ class Event:
     value: bytes
     limited: bool
     left: int
-    client: Client
+    client: Client | None  # None: handed on, nobody's
     command: int
     applied_ns: int
     settled: int = 0
@@ -153,6 +168,9 @@ class Operation:
     deadline_ns: int
     orphans: Orphans
     id: bytes | None
+    payload: bytes
+    group: bytes = b""  # the group's, not its client's any more
+    kept: bool = False  # its client has died, and nobody will be told
     satisfied: int = 0
     failed: int = 0
     counted: int = 0  # sequence of the newest event that changed it
@@ -166,22 +184,39 @@ class Operation:
         return None
 
 
+class Settled(NamedTuple):
+    """An outcome that its owner has not acknowledged."""
+
+    operation: Operation
+    told: Told
+    event: Event | None
+
+
 @dataclass(eq=False)
 class Client:
     name: int
     orphans: Orphans = Orphans.CANCEL
-    alive: bool = True
+    group: bytes = b""
     last_command: int = 0
     next_outcome: int = 1
     told: list[Told] = field(default_factory=list)
+    heard: int = 0  # of these, before the present turn
     marks: list[tuple[int, int]] = field(
         default_factory=list
     )  # of each outcome: least and greatest mark that loses nothing
     answers: list[Answer] = field(default_factory=list)
-    unacknowledged: list[int] = field(default_factory=list)
+    unacknowledged: list[Settled] = field(default_factory=list)
+
+    def handed_over(self) -> list[Settled]:
+        """What limited events gave it, and would go on if it died."""
+        return [
+            each
+            for each in self.unacknowledged
+            if each.event and each.event.limited and each.operation.orphans is not Orphans.GROUP
+        ]
 
 
-class Settled(NamedTuple):
+class Settling(NamedTuple):
     """How an operation settled, whether its owner is told or not."""
 
     op: Operation
@@ -220,7 +255,8 @@ class Model:
         self.watermarks: dict[tuple[int, bytes], int] = {}
         self.ids: dict[tuple[int, bytes], Remembered] = {}
         self.clients: list[Client] = []
-        self.settled: list[Settled] = []
+        self.group_outcomes: dict[tuple[bytes, bytes], GroupOutcome] = {}  # (group, payload): not done
+        self.settled: list[Settling] = []
         self.registrations = 0
 
     # what can be seen -------------------------------------------------------------------------------------------------
@@ -241,19 +277,60 @@ class Model:
 
     # clients ----------------------------------------------------------------------------------------------------------
 
-    def open_client(self, orphans: Orphans = Orphans.CANCEL) -> Client:
-        client = Client(len(self.clients), orphans)
+    def open_client(self, orphans: Orphans = Orphans.CANCEL, group: bytes = b"") -> Client:
+        client = Client(len(self.clients), orphans, group)
         self.clients.append(client)
         return client
 
     def close_client(self, client: Client, now_ns: int) -> None:
-        client.alive = False
+        """It is dead. It may come back with its numbering; none of this is its own any more then."""
+        for op in [op for op in self.pending if self.owns(client, op)]:
+            if op.orphans is Orphans.GROUP:
+                op.group = client.group
+            else:
+                op.kept = True
+                if op.orphans is Orphans.CANCEL:
+                    self._settle(op, Outcome.CANCELLED, now_ns)
+        for each in client.unacknowledged:
+            if each.operation.orphans is Orphans.GROUP:
+                self._give_to_group(client.group, each.operation, each.told)
+        credits = client.handed_over()
         client.unacknowledged.clear()
-        for op in [op for op in self.pending if op.client is client and op.orphans is Orphans.CANCEL]:
-            self._settle(op, Outcome.CANCELLED, now_ns)
+        for each in credits:
+            self._hand_on(each, now_ns)
 
-    def acknowledge(self, client: Client, outcome: int) -> None:
-        client.unacknowledged = [number for number in client.unacknowledged if number > outcome]
+    @staticmethod
+    def owns(client: Client, op: Operation) -> bool:
+        return op.client is client and not op.group and not op.kept
+
+    def acknowledge(self, client: Client) -> None:
+        """It has received everything that it was told."""
+        client.unacknowledged.clear()
+
+    def _give_to_group(self, group: bytes, op: Operation, told: Told) -> None:
+        self.group_outcomes[group, op.payload] = GroupOutcome(
+            told.state, told.settled_key, told.value, op.purgatory, tuple(key.name for key in op.keys)
+        )
+
+    def _hand_on(self, settled: Settled, now_ns: int) -> None:
+        """What a limited event gave goes on, as an event of its own."""
+        assert settled.event is not None
+        event = Event(
+            sequence=self.newest + 1,
+            kind=EventKind.FIRE,
+            purgatory=settled.event.purgatory,
+            key=settled.event.key,
+            amount=1,
+            value=settled.told.value,
+            limited=True,
+            left=1,
+            client=None,
+            command=0,
+            applied_ns=now_ns,
+        )
+        self.events.append(event)
+        for op in self.watchers(event):
+            self._give(op, event, now_ns)
 
     # commands ---------------------------------------------------------------------------------------------------------
 
@@ -287,8 +364,13 @@ class Model:
             return self._answer(client, refusal)
         if command.mark_of_other_arena:
             return self._answer(client, ErrorCode.MARK_TOO_OLD)
-        held = sum(op.client is client for op in self.pending) + len(client.unacknowledged)
-        full = len(self.pending) + sum(len(each.unacknowledged) for each in self.clients) >= self.capacity
+        if command.for_group:
+            held = sum(op.group == client.group for op in self.pending)
+            held += sum(group == client.group for group, _ in self.group_outcomes)
+        else:
+            held = sum(self.owns(client, op) for op in self.pending) + len(client.unacknowledged)
+        unacknowledged = sum(len(each.unacknowledged) for each in self.clients) + len(self.group_outcomes)
+        full = len(self.pending) + unacknowledged >= self.capacity
         if held >= self.quota_operations:
             return self._answer(client, ErrorCode.ARENA_FULL if full else ErrorCode.QUOTA_EXCEEDED)
         replaced = None
@@ -320,6 +402,8 @@ class Model:
             deadline_ns=NO_DEADLINE if no_deadline else registered_ns + command.timeout_ns,
             orphans=client.orphans if command.orphans is None else command.orphans,
             id=command.id,
+            payload=command.payload,
+            group=client.group if command.for_group else b"",
         )
         self.pending.append(op)
         if op.id is not None:
@@ -446,9 +530,7 @@ class Model:
         elif event.kind is EventKind.ADVANCE and key.target is not None and event.amount >= key.target:
             op.satisfied |= bit
         elif event.kind is EventKind.FIRE and key.target is None:
-            if event.limited and (
-                event.left == 0 or not op.client.alive or not self.would_complete(op, bit, event.amount)
-            ):
+            if event.limited and (event.left == 0 or op.kept or not self.would_complete(op, bit, event.amount)):
                 return
             if op.condition is Condition.TOTAL:
                 op.missing -= min(op.missing, event.amount)
@@ -490,11 +572,11 @@ class Model:
         self, op: Operation, state: Outcome, now_ns: int, ordinal: int | None = None, event: Event | None = None
     ) -> None:
         self.pending.remove(op)
-        self.settled.append(Settled(op, state, ordinal, event, now_ns))
+        self.settled.append(Settling(op, state, ordinal, event, now_ns))
         if op.id is not None and self.ids[op.purgatory, op.id].operation is op:
             self.ids[op.purgatory, op.id].operation = None
         client = op.client
-        if not client.alive:
+        if op.kept:
             return
         told = Told(
             number=client.next_outcome,
@@ -509,6 +591,8 @@ class Model:
             deadline_ns=op.deadline_ns,
             settled_ns=now_ns,
         )
+        if op.group:
+            return self._give_to_group(op.group, op, told)
         client.next_outcome += 1
         client.told.append(told)
         client.marks.append(
@@ -516,7 +600,7 @@ class Model:
             if event
             else (op.counted, self.newest if not op.uncounted else op.uncounted - 1)
         )
-        client.unacknowledged.append(told.number)
+        client.unacknowledged.append(Settled(op, told, event))
 
     @staticmethod
     def satisfied(op: Operation, state: Outcome, ordinal: int | None) -> int:
@@ -532,7 +616,18 @@ class Model:
             if op is None:
                 return self._answer(client, ErrorCode.UNKNOWN_OPERATION)
         else:
-            op = next((o for o in self.pending if o.client is client and o.command == command.operation), None)
+            op = next((o for o in self.pending if self.owns(client, o) and o.command == command.operation), None)
+        if command.gives_back and op is None:
+            found = next((each for each in client.unacknowledged if each.told.command == command.operation), None)
+            if found is not None and found.event is not None and found.event.limited:
+                client.unacknowledged.remove(found)
+                if found.told in client.told[client.heard :]:
+                    # Given back in the turn in which it was handed over: nobody heard of it.
+                    del client.marks[client.told.index(found.told)]
+                    client.told.remove(found.told)
+                if command.wants_answer:
+                    self._answer(client, ErrorCode.NONE, 1)
+                return self._hand_on(found, now_ns)
         if op is not None:
             if command.kind in (CommandKind.CANCEL, CommandKind.CANCEL_ID):
                 self._settle(op, Outcome.CANCELLED, now_ns)

@@ -15,15 +15,17 @@ from typing import Any
 
 import msgpack
 
-from harness import START_NS, Rig, encode
+from harness import START_NS, Rig, S, encode
 from harness import Client as Talker
-from model import Command
+from model import Command, KeyAct
 from timerd.clock import ManualClock
 from timerd.conductor import RECORDS_PER_STEP, Conductor
+from timerd.core import NEVER
+from timerd.liveness import Kind, Sign
 from timerd.sessions import Host, Sessions
 from timerd_shm.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.layout import ClientRecord, Region
-from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
+from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
 
 PROCESSES: dict[int, int] = {}  # start ticks of the pids that there are
 HERE = Host(b"b" * 16, 11, 22, PROCESSES.get)
@@ -67,29 +69,109 @@ class Network:
         self.answers.setdefault(routing, []).append(frame)
 
 
+class Lifelines:
+    """A Liveness whose connections are numbers and whose processes are PROCESSES. It has what came since the last look.
+
+    `pidfds` = False: the system refuses them, so that /proc is all there is.
+    """
+
+    due_ns = NEVER
+
+    def __init__(self, pidfds: bool = True) -> None:
+        self.pidfds = pidfds
+        self.connections: set[int] = set()
+        self.came: list[Sign] = []
+        self.refused = 0
+        self.looks = 0  # at /proc
+        self._processes: dict[int, tuple[int, int]] = {}  # watch -> (pid, start ticks)
+        self._made = 0
+
+    def connect(self, session: bytes) -> int:
+        """A client connects and shows a session; the number of its connection."""
+        self._made += 1
+        self.connections.add(self._made)
+        self.came.append(Sign(self._made, Kind.SHOWN, session))
+        return self._made
+
+    def cut(self, connection: int, kind: Kind = Kind.ENDED) -> None:
+        """The end of file, or rubbish, comes from a connection that the daemon has not closed."""
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.came.append(Sign(connection, kind))
+
+    def start_ticks_of(self, pid: int) -> int | None:
+        self.looks += 1
+        return PROCESSES.get(pid)
+
+    @property
+    def watched(self) -> list[int]:
+        """Pids of the processes that are watched."""
+        return sorted(pid for pid, _ in self._processes.values())
+
+    def pending(self) -> bool:
+        """Whether the daemon would be woken."""
+        return bool(self.came) or any(PROCESSES.get(pid) != start for pid, start in self._processes.values())
+
+    def signs(self, limit: int, now_ns: int) -> list[Sign]:
+        ended = [watch for watch, (pid, start) in self._processes.items() if PROCESSES.get(pid) != start]
+        for watch in ended:
+            del self._processes[watch]
+        self.came += [Sign(watch, Kind.ENDED) for watch in ended]
+        found, self.came = self.came[:limit], self.came[limit:]
+        return found
+
+    def watch(self, pid: int) -> int:
+        if not self.pidfds or pid not in PROCESSES:
+            return 0
+        self._made += 1
+        self._processes[self._made] = pid, PROCESSES[pid]
+        return self._made
+
+    def drop(self, watch: int) -> None:
+        self.connections.discard(watch)
+        self._processes.pop(watch, None)
+
+    def take_refused(self) -> int:
+        refused, self.refused = self.refused, 0
+        return refused
+
+
 class World:
     """A conductor on a manual clock, with the real core and a network in memory."""
 
-    def __init__(self, records_per_step: int = RECORDS_PER_STEP, **knobs: Any) -> None:
+    def __init__(
+        self, records_per_step: int = RECORDS_PER_STEP, *, lease_ns: int = 15 * S, pidfds: bool = True, **knobs: Any
+    ) -> None:
         self.rig = Rig(**knobs)
         self.records_per_step = records_per_step
+        self.lease_ns = lease_ns
+        self.pidfds = pidfds
         self.clock = ManualClock(START_NS)
         self.network = Network()
         self.snapshots = 0
+        self.wall_ahead_ns = 1_800_000_000 * S - START_NS  # the wall clock is so much ahead of the other
         self.attach()
 
     def attach(self) -> None:
         """A conductor for the core as it is now: at first, and after `restart`."""
         now_ns = self.clock.now_ns()
         self.core = self.rig.core
-        self.sessions = Sessions(self.core, self.client_record, HERE, lease_ns=15 * 10**9, now_ns=now_ns)
+        self.lifelines = Lifelines(self.pidfds)
+        self.sessions = Sessions(
+            self.core,
+            self.client_record,
+            HERE._replace(start_ticks_of=self.lifelines.start_ticks_of),
+            self.lifelines,
+            lease_ns=self.lease_ns,
+            now_ns=now_ns,
+        )
         self.conductor = Conductor(
             self.core,
             self.network,
             self.clock,
             self.sessions,
+            self.lifelines,
             take_snapshot=self.take_snapshot,
-            lease_ns=15 * 10**9,
             pid=4711,
             now_ns=now_ns,
             records_per_step=self.records_per_step,
@@ -109,6 +191,10 @@ class World:
         self.snapshots += 1
         return "/snapshot"
 
+    def wall_ns(self) -> int:
+        """The wall clock, which a test may set."""
+        return self.clock.now_ns() + self.wall_ahead_ns
+
     def turn(self, by_ns: int = 0) -> int:
         """One turn, after moving the clock."""
         return self.conductor.do_work(self.clock.move(by_ns))
@@ -117,7 +203,8 @@ class World:
         """Turns at this very time until none is due; a bounded number."""
         for _ in range(10_000):
             self.turn()
-            if self.conductor.due_ns > self.clock.now_ns() and not (self.network.up or self.network.up_subscriptions):
+            busy = self.network.up or self.network.up_subscriptions or self.lifelines.pending()
+            if self.conductor.due_ns > self.clock.now_ns() and not busy:
                 return
         raise AssertionError("the conductor never comes to rest")
 
@@ -165,6 +252,8 @@ class Peer(Talker):
         self.issued = 0
         self.in_flight = []
         self.told = []
+        self.told_for_group = []
+        self.received = 0
         self.marks = {}
         self.flags = {}
         self.answers = []
@@ -186,6 +275,7 @@ class Peer(Talker):
             "now_ns": 0,
             "orphans": 0,
             "group": None,
+            "listens": False,
             "waits": [],
             "purgatories": [],
         } | said
@@ -241,6 +331,12 @@ class Peer(Talker):
         message = b"\x01" + (self.session if secret is None else secret)
         self.world.network.up_subscriptions.append((self.subscriber, message))
 
+    def hold(self) -> int:
+        """Hold a liveness connection, as the real client does when it is welcomed; its number."""
+        connection = self.world.lifelines.connect(self.session)
+        self.world.settle()
+        return connection
+
     def acknowledge(self) -> None:
         """Take in what was published and acknowledge it, by a frame of its own."""
         self.take_published()
@@ -271,6 +367,11 @@ class Peer(Talker):
         self.say(UpKind.QUERY, message)
         self.world.settle()
         return self.take_answers()[-1]
+
+
+def fire(key: bytes = b"k", **more: Any) -> KeyAct:
+    """A fire on a key."""
+    return KeyAct(CommandKind.FIRE, key, **more)
 
 
 def patched(frame: bytes, field: str, value: bytes) -> bytes:

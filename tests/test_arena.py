@@ -278,10 +278,13 @@ def test_a_shortened_arena_is_refused_by_name(paths: InstancePaths) -> None:
 
 def test_quotas_follow_the_configuration_of_the_next_start(paths: InstancePaths) -> None:
     open_arena(SMALL, paths).close()
-    arena = open_arena(SMALL._replace(quota_operations=5, ring_bytes=1000, settled_ids_kept=10**9), paths)
+    arena = open_arena(
+        SMALL._replace(quota_operations=5, ring_bytes=1000, settled_ids_kept=10**9, group_retention=2 * 10**9), paths
+    )
     assert arena.news == ATTACHED
     header = arena.header()
-    assert (header.quota_operations, header.ring_bytes_max, header.ids_kept_ns) == (5, 1000, 10**9)
+    assert (header.quota_operations, header.ring_bytes_max) == (5, 1000)
+    assert (header.ids_kept_ns, header.group_kept_ns) == (10**9, 2 * 10**9)
     arena.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from damage import Pen, busy_rig
+from damage import Pen, busy_rig, grouped_rig
 from harness import MS, Rig, violations
 from model import Key, KeyAct, Register
 from timerd_shm import walk
@@ -23,6 +23,7 @@ from timerd_shm.layout import (
     REGION_RECORDS,
     REGIONS_OFFSET,
     ArenaHeader,
+    ClientState,
     IdState,
     KeyFlag,
     OpState,
@@ -31,6 +32,7 @@ from timerd_shm.layout import (
     Region,
     RegionRecord,
 )
+from timerd_shm.limits import GROUP_HELD_MAX
 from timerd_shm.reader import ArenaReader
 from timerd_shm.wire import CommandKind
 
@@ -39,6 +41,14 @@ from timerd_shm.wire import CommandKind
 def sound() -> bytes:
     """An arena in which everything is in use, and nothing wrong."""
     memory = bytes(busy_rig().memory)
+    assert check(memory) == []
+    return memory
+
+
+@pytest.fixture(scope="module")
+def grouped() -> bytes:
+    """The same with groups."""
+    memory = bytes(grouped_rig().memory)
     assert check(memory) == []
     return memory
 
@@ -72,7 +82,7 @@ DERIVED = [
     (region, field.name)
     for region, record in REGION_RECORDS.items()
     for field in fields(record)
-    if field.role is Role.DERIVED and region is not Region.GROUPS  # nobody uses groups yet
+    if field.role is Role.DERIVED
 ]
 
 
@@ -94,13 +104,13 @@ def in_use(reader: ArenaReader, region: Region) -> list[int]:
 
 
 @pytest.mark.parametrize(("region", "field"), DERIVED, ids=[f"{region.name}.{field}" for region, field in DERIVED])
-def test_every_derived_field_is_held_against_the_records(sound: bytes, region: Region, field: str) -> None:
-    with ArenaReader.from_bytes(sound) as reader:
+def test_every_derived_field_is_held_against_the_records(grouped: bytes, region: Region, field: str) -> None:
+    with ArenaReader.from_bytes(grouped) as reader:
         indexes = in_use(reader, region)[:24]
     assert indexes
     told = 0
     for index in indexes:
-        memory = bytearray(sound)
+        memory = bytearray(grouped)
         pen = Pen(memory)
         with ArenaReader.from_bytes(memory) as reader:
             record = reader.record(region, index)
@@ -381,10 +391,122 @@ def _(pen: Pen, sound: bytes) -> None:
 
 @pytest.mark.parametrize(("do", "says"), [each[1:] for each in DAMAGES], ids=[each[0] for each in DAMAGES])
 def test_each_kind_of_damage_is_said(sound: bytes, do: Damage, says: str) -> None:
-    memory = bytearray(sound)
-    do(Pen(memory), sound)
-    found = check(memory)
+    says_so(sound, do, says)
+
+
+def says_so(memory: bytes, do: Damage, says: str) -> None:
+    damaged = bytearray(memory)
+    do(Pen(damaged), memory)
+    found = check(damaged)
     assert any(re.search(says, sentence) for sentence in found), "\n".join(found) or "nothing was said"
+
+
+def group_op(memory: bytes, state: OpState, *, told: bool = False) -> int:
+    """A group's operation in that state; the first that a member was told has been received, too."""
+    with ArenaReader.from_bytes(memory) as reader:
+        return next(
+            index
+            for index, op in enumerate(reader.ops.used())
+            if op.group and op.state == state and bool(op.client_generation) == told
+        )
+
+
+def slot_in(memory: bytes, state: ClientState, group: int) -> int:
+    with ArenaReader.from_bytes(memory) as reader:
+        return next(slot for slot, c in enumerate(reader.clients) if (c.state, c.group) == (state, group))
+
+
+def same_name(pen: Pen) -> None:
+    pen.set(Region.GROUPS, 1, "name", b"workers".ljust(32, b"\0"))
+    pen.set(Region.GROUPS, 1, "name_length", 7)
+
+
+GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
+    "an operation of no group": (
+        r"is of group 6, which is not in use",
+        lambda pen, memory: pen.set(Region.OPS, group_op(memory, OpState.PENDING), "group", 7),
+    ),
+    "a group that is not in use": (
+        r"client \d is of group 0, which is not in use",
+        lambda pen, memory: pen.set(Region.GROUPS, 0, "state", 0),
+    ),
+    "a pending one that somebody is told of": (
+        r"is of group \d and pending, and a client is said to be told",
+        lambda pen, memory: pen.set(Region.OPS, group_op(memory, OpState.PENDING), "client_generation", 1),
+    ),
+    "a waiting one with a number": (
+        r"waits in its group, and has outcome number 3",
+        lambda pen, memory: pen.set(Region.OPS, group_op(memory, OpState.SETTLED), "outcome_number", 3),
+    ),
+    "told to who is of no group": (
+        r"of group 0 is said to be told to client \d of group -1",
+        lambda pen, memory: pen.set(Region.CLIENTS, slot_in(memory, ClientState.LIVE, 1), "group", 0),
+    ),
+    "told, and never counted": (
+        r"is said to be told to client \d .* for the 0\. time",
+        lambda pen, memory: pen.set(Region.OPS, group_op(memory, OpState.SETTLED, told=True), "deliveries", 0),
+    ),
+    "held, and in a list": (
+        r"outcomes of client \d: the list holds",
+        lambda pen, memory: pen.set(Region.CLIENTS, slot_in(memory, ClientState.LIVE, 1), "acknowledged", 2),
+    ),
+    "received, and in no list": (
+        r"outcomes of client \d: the list holds",
+        lambda pen, memory: pen.set(Region.CLIENTS, slot_in(memory, ClientState.LIVE, 1), "acknowledged", 0),
+    ),
+    "without its keys": (
+        r"has settled without its keys, and somebody else may be told",
+        lambda pen, memory: pen.set(Region.OPS, group_op(memory, OpState.SETTLED), "flags", 0),
+    ),
+    "another's waiting one": (
+        r"group 1: its list holds operations",
+        lambda pen, memory: pen.set(Region.OPS, group_op(memory, OpState.SETTLED), "group", 1),
+    ),
+    "kept by nobody's policy": (
+        r"has orphans policy 0 and is of generation 0, and its client is gone",
+        lambda pen, memory: pen.set(Region.OPS, op_in(memory, OpState.PENDING), "client_generation", 0),
+    ),
+    "left behind by a tombstone": (
+        r"is of a client of which only a tombstone is left",
+        lambda pen, memory: pen.set(Region.CLIENTS, 0, "state", ClientState.TOMBSTONE),
+    ),
+    "a tombstone in a group": (
+        r"is a tombstone, and of group 1",
+        lambda pen, memory: pen.set(Region.CLIENTS, slot_in(memory, ClientState.TOMBSTONE, 0), "group", 2),
+    ),
+    "a tombstone that listens": (
+        r"client \d in state 4 of group -1 is said to listen",
+        lambda pen, memory: pen.set(Region.CLIENTS, slot_in(memory, ClientState.TOMBSTONE, 0), "flags", 1),
+    ),
+    "one that leaves to a group, and has none": (
+        r"client 0 leaves its operations to a group, and has none",
+        lambda pen, memory: pen.set(Region.CLIENTS, 0, "orphans", Orphans.GROUP),
+    ),
+    "two groups of one name": (
+        r"groups 1 and 0 are both b'workers'",
+        lambda pen, memory: same_name(pen),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUP_DAMAGES)
+def test_each_kind_of_damage_to_groups_is_said(grouped: bytes, name: str) -> None:
+    says, do = GROUP_DAMAGES[name]
+    says_so(grouped, do, says)
+
+
+def test_an_outcome_too_many_for_a_member_is_said() -> None:
+    rig = Rig(capacity=1024, quota_operations=1024)
+    a = rig.client(group=b"g", listens=True)
+    a.mass(Register((Key(b"k"),), for_group=True), GROUP_HELD_MAX + 1)
+    rig.do(a, KeyAct(CommandKind.FIRE, b"k"))
+    memory = bytearray(rig.memory)
+    assert check(memory) == []
+    last = group_op(bytes(memory), OpState.SETTLED)
+    pen = Pen(memory)
+    for field, value in (("client", a.slot), ("client_generation", 1), ("deliveries", 1)):
+        pen.set(Region.OPS, last, field, value)
+    assert any(f"holds {GROUP_HELD_MAX + 1} outcomes" in sentence for sentence in check(memory))
 
 
 def test_random_damage_never_breaks_the_checker(sound: bytes, rng: random.Random) -> None:
@@ -410,6 +532,13 @@ def test_random_damage_never_breaks_the_checker(sound: bytes, rng: random.Random
 def test_acknowledged_outcomes_may_wait_for_the_next_turn(sound: bytes) -> None:
     memory = bytearray(sound)
     Pen(memory).set(Region.CLIENTS, 1, "acknowledged", 2)
+    assert check(memory)
+    assert check(memory, cut=True) == []
+
+
+def test_received_outcomes_of_a_group_may_wait_for_the_next_turn(grouped: bytes) -> None:
+    memory = bytearray(grouped)
+    Pen(memory).set(Region.CLIENTS, slot_in(grouped, ClientState.LIVE, 1), "acknowledged", 2)
     assert check(memory)
     assert check(memory, cut=True) == []
 

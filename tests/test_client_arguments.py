@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from timerd_client.arguments import (
+    group_of,
     id_hash,
     key_bytes,
     label_of,
@@ -29,7 +30,7 @@ from timerd_client.errors import (
     InvalidNameError,
     InvalidValueError,
     KeyTooLongError,
-    NotSupportedError,
+    NotAMemberError,
     OperationFailed,
     PayloadTooLargeError,
     Subject,
@@ -39,7 +40,7 @@ from timerd_client.errors import (
     refusal,
 )
 from timerd_client.mark import Mark
-from timerd_shm.layout import Condition, Outcome
+from timerd_shm.layout import Condition, Orphans, Outcome
 from timerd_shm.limits import KEY_SIZE_MAX, KEYS_MAX, MET_SHIFT, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
 from timerd_shm.wire import Met
 
@@ -188,10 +189,14 @@ def test_names_ids_and_policies_are_checked() -> None:
             id_hash(identifier)
     with pytest.raises(KeyTooLongError):
         id_hash("x" * 256)
-    with pytest.raises(NotSupportedError):
-        orphans_of("group")
+    assert orphans_of("group", "web") is Orphans.GROUP
+    with pytest.raises(NotAMemberError, match="group=NAME"):
+        orphans_of("group", None)
     with pytest.raises(InvalidValueError):
-        orphans_of("drop")
+        orphans_of("drop", "web")
+    assert (group_of("web"), group_of(None)) == ("web", None)
+    with pytest.raises(InvalidNameError, match="group 'Web'"):
+        group_of("Web")
 
 
 def test_a_mark_that_nobody_has_made_is_refused() -> None:

@@ -307,13 +307,6 @@ def test_no_daemon_is_said_within_the_stated_time(daemon: Daemon, runtime_dir: P
     assert 0.2 < time.monotonic() - start < 2
 
 
-def test_groups_are_not_supported_yet(daemon: Daemon) -> None:
-    with pytest.raises(td.NotSupportedError):
-        td.connect(group="workers")
-    with pytest.raises(td.NotSupportedError):
-        td.connect(orphans="group")
-
-
 def test_a_client_lives_through_a_restart_of_its_daemon(client: td.Client, daemon: Daemon) -> None:
     before = client.register("before", timeout=60, wait=True)
     daemon.stop()

@@ -28,16 +28,19 @@ BESIDE = {"Makefile", "LICENSE", ".gitignore", ".ci"}
 # Third-party modules that each package may import.
 MAY_IMPORT = {
     "timerd_shm": set[str](),
-    "timerd_client": {"timerd_shm", "zmq", "msgpack", "psutil"},
+    "timerd_client": {"timerd_shm", "zmq", "msgpack", "psutil", "cronsim"},
     "timerd": {"timerd_shm", "timerd_client", "zmq", "msgpack", "posix_ipc", "psutil"},
 }
 # What only the modules below some path may import: process facts are for where people look.
-ONLY_BELOW = {("timerd_client", "psutil"): PACKAGES["timerd_client"] / "timerctl"}
+ONLY_BELOW = {
+    ("timerd_client", "psutil"): PACKAGES["timerd_client"] / "timerctl",
+    ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "schedule.py",
+}
 # Inside timerd, each layer imports only from those before it.
 LAYERS = (
     {"__init__"},
     {"blocks", "clock", "config", "core", "lock", "messages", "sd_notify", "transport"},
-    {"arena"},
+    {"arena", "liveness"},
     {"journal", "sessions"},
     {"conductor"},
     {"loop"},

@@ -221,8 +221,9 @@ REFUSED: dict[str, tuple[Command, ErrorCode]] = {
     "a limit of nothing": (fire(b"k", limit=0), ErrorCode.INVALID_VALUE),
     "eleven years later": (reschedule(1, TIMEOUT_NS_MAX + 1), ErrorCode.TIMEOUT_OUT_OF_RANGE),
     "an unknown id": (OperationAct(CommandKind.CANCEL_ID, id=b"?" * 16), ErrorCode.UNKNOWN_OPERATION),
-    "a group's work": (OperationAct(CommandKind.GROUP_ACK, 1), ErrorCode.NOT_SUPPORTED),
-    "a group's orphan": (OperationAct(CommandKind.SET_ORPHANS, 1, orphans=Orphans.GROUP), ErrorCode.NOT_SUPPORTED),
+    "for no group": (Register((Key(b"k"),), timeout_ns=MS, for_group=True), ErrorCode.NOT_A_MEMBER),
+    "an orphan of no group": (Register((Key(b"k"),), timeout_ns=MS, orphans=Orphans.GROUP), ErrorCode.NOT_A_MEMBER),
+    "left to no group": (OperationAct(CommandKind.SET_ORPHANS, 1, orphans=Orphans.GROUP), ErrorCode.NOT_A_MEMBER),
 }
 
 

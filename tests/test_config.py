@@ -102,7 +102,7 @@ def test_a_file_that_is_not_there_is_refused() -> None:
         ("--instance=../x", "a name has the form"),
         ("--log-level=loud", "debug, info, warning, error"),
         ("--arena-file=", "it is empty"),
-        ("--lease=10ms", "limits are 1s to 366d"),
+        ("--lease=10ms", "limits are 2s to 366d"),
     ],
 )
 def test_what_is_out_of_range_is_refused_with_value_limit_and_remedy(flag: str, said: str) -> None:
@@ -129,7 +129,7 @@ def test_durations_are_read_to_the_nanosecond_and_a_bare_number_is_seconds_as_in
     assert settle(f"--tick={text}").config.tick == value == duration_ns(text)
 
 
-@pytest.mark.parametrize(("line", "value"), [("lease = 15", 15 * 10**9), ("lease = 1.5", 15 * 10**8)])
+@pytest.mark.parametrize(("line", "value"), [("lease = 15", 15 * 10**9), ("lease = 2.5", 25 * 10**8)])
 def test_a_number_in_the_file_is_seconds_too(tmp_path: Path, line: str, value: int) -> None:
     (tmp_path / "t.toml").write_text(line)
     assert settle("--config", str(tmp_path / "t.toml")).config.lease == value

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from harness import MS, S, violations
-from model import Key, KeyAct, Mark, Register
-from networks import HERE, NOTHING, PROCESSES, Peer, World, patched
+from model import Key, Mark, Register
+from networks import Peer, World, fire, patched
 from timerd.conductor import (
     DRY_NS,
     GAP_READ_NS,
@@ -18,18 +17,15 @@ from timerd.conductor import (
     RECORDS_PER_STEP,
     SUBSCRIPTIONS_PER_TURN,
 )
-from timerd.sessions import BEAT_NS, session_hash
+from timerd.liveness import Kind
+from timerd.sessions import BEAT_NS
 from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import struct_of
-from timerd_shm.layout import ClientState, Orphans, Outcome, Region
+from timerd_shm.layout import Orphans, Outcome, Region
 from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX, HEARTBEAT_NS
-from timerd_shm.wire import CommandHeader, CommandKind, DownKind, UpKind
+from timerd_shm.wire import CommandHeader, DownKind, UpKind
 
 KEY = (Key(b"k"),)
-
-
-def fire(key: bytes = b"k", **more: Any) -> KeyAct:
-    return KeyAct(CommandKind.FIRE, key, **more)
 
 
 @pytest.fixture
@@ -39,7 +35,7 @@ def world() -> World:
     return made
 
 
-# the life of a client ---------------------------------------------------------------------------------------------
+# what it is all for -----------------------------------------------------------------------------------------------
 
 
 def test_a_client_says_hello_subscribes_registers_and_is_told(world: World) -> None:
@@ -52,167 +48,6 @@ def test_a_client_says_hello_subscribes_registers_and_is_told(world: World) -> N
     alice.take_published()
     assert [(told.command, told.state, told.value) for told in alice.told] == [(1, Outcome.COMPLETED, b"hello")]
     assert violations(world.rig.memory) == []
-
-
-def test_welcome_says_what_a_client_needs(world: World) -> None:
-    peer = world.client("web-1", purgatories=["fetch", "default"])
-    welcome = peer.welcomes[0]
-    assert len(welcome["session"]) == 16 and welcome["session"] != NOTHING
-    assert welcome["topic"] == world.core.topic(welcome["slot"])
-    assert (welcome["applied"], welcome["unknown"], welcome["shared_clock"]) == (0, [], True)
-    assert welcome["purgatories"] == {"fetch": 1, "default": 0}
-    assert (welcome["heartbeat_ns"], welcome["lease_ns"], welcome["daemon_pid"]) == (HEARTBEAT_NS, 15 * S, 4711)
-
-
-@pytest.mark.parametrize("differs", [{"boot_id": b"x" * 16}, {"time_namespace": HERE.time_namespace + 1}])
-def test_a_client_of_another_clock_is_told_so(world: World, differs: dict[str, Any]) -> None:
-    assert world.client(**differs).welcomes[0]["shared_clock"] is False
-
-
-def test_the_session_is_nowhere_in_the_arena(world: World) -> None:
-    peer = world.client()
-    assert peer.session not in bytes(world.rig.memory)
-    assert session_hash(peer.session) in bytes(world.rig.memory)
-
-
-def test_a_repeated_hello_with_its_session_changes_nothing(world: World) -> None:
-    peer = world.client()
-    peer.send(Register(KEY, timeout_ns=S))
-    before = peer.session, peer.slot
-    peer.connect()
-    assert (peer.session, peer.slot) == before
-    assert peer.welcomes[-1]["applied"] == 1
-
-
-def test_a_hello_lists_what_it_waits_for_and_is_told_what_is_unknown(world: World) -> None:
-    peer = world.client()
-    peer.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
-    world.settle()
-    peer.connect(waits=[1, 2, 77])
-    assert peer.welcomes[-1]["unknown"] == [77]
-
-
-def test_a_lost_welcome_is_given_again_while_nothing_was_applied(world: World) -> None:
-    peer = Peer(world, "x")
-    peer.say(UpKind.HELLO, peer.hello())
-    world.settle()
-    peer.take_answers()  # lost
-    peer.connect()
-    assert len(world.sessions) == 1
-
-
-def test_an_incarnation_read_in_the_arena_is_not_enough_to_become_its_client(world: World) -> None:
-    alice, mallory = world.client("alice"), Peer(world, "mallory")
-    alice.send(Register(KEY, timeout_ns=S))
-    world.settle()
-    mallory.say(UpKind.HELLO, alice.hello())
-    world.settle()
-    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
-    mallory.session = b"guess".ljust(16, b".")
-    mallory.say(UpKind.HELLO, alice.hello())
-    world.settle()
-    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
-    alice.send(fire())
-    world.settle()
-    alice.take_published()
-    assert alice.state(1) is Outcome.COMPLETED
-
-
-def test_who_took_an_incarnation_before_its_first_command_hears_nothing_of_its_client(world: World) -> None:
-    """Mallory reads Alice's incarnation in the arena and is welcomed; when Alice is back, her topic is another one."""
-    alice, mallory = world.client("alice"), Peer(world, "mallory")
-    mallory.incarnation = alice.incarnation
-    mallory.connect()
-    alice.connect()
-    assert alice.slot != mallory.slot
-    alice.send(Register(KEY, timeout_ns=S), fire(value=b"for alice"))
-    world.settle()
-    alice.take_published()
-    assert alice.state(1) is Outcome.COMPLETED
-    assert not world.network.published.get(mallory.subscriber)
-    mallory.say(UpKind.ACK)
-    world.settle()
-    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.HELLO_FIRST]
-    world.run(S)
-    assert len(world.sessions) == 1 == world.counter("clients")
-    assert violations(world.rig.memory) == []
-
-
-def test_who_comes_back_with_a_session_that_is_not_known_is_told_so(world: World) -> None:
-    peer = Peer(world, "late")
-    peer.session = b"of long ago".ljust(16, b".")
-    peer.say(UpKind.HELLO, peer.hello())
-    world.settle()
-    assert [kind for kind, _ in peer.take_answers()] == [DownKind.SESSION_GONE]
-
-
-def test_bye_cancels_what_the_client_left_and_frees_its_slot(world: World) -> None:
-    alice, bob = world.client("alice"), world.client("bob")
-    alice.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
-    world.settle()
-    alice.say(UpKind.BYE)
-    world.settle()
-    assert world.counter("clients") == 1
-    assert world.rig.arena.count("cancelled", 0) == 2
-    assert world.rig.arena.in_use()["OPS"] == 0
-    alice.send(fire())
-    world.settle()
-    assert [kind for kind, _ in alice.take_answers()] == [DownKind.HELLO_FIRST]
-    assert bob.ask({"id": 1, "query": "ping"})[0] is DownKind.RESULT
-
-
-def test_a_full_house_is_said_by_name(world: World) -> None:
-    for _ in range(4):
-        world.client()
-    peer = Peer(world, "fifth")
-    peer.say(UpKind.HELLO, peer.hello())
-    world.settle()
-    kind, error = peer.take_answers()[0]
-    assert (kind, error["code"]) == (DownKind.ERROR, ErrorCode.ARENA_FULL)
-    assert "4 of 4" in error["message"]
-
-
-# a restart of the daemon ------------------------------------------------------------------------------------------
-
-
-def test_after_a_restart_the_session_still_holds_and_the_numbering_goes_on(world: World) -> None:
-    alice, bob = world.client("alice"), world.client("bob")
-    alice.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
-    world.settle()
-    world.restart()
-    assert len(world.sessions) == 2
-    alice.subscribe()
-    bob.send(fire())  # without a hello: the arena knows its session's hash
-    world.until_quiet()
-    assert alice.take_published()[0].outcome_newest in (0, 2)
-    alice.say(UpKind.ASK)
-    world.settle()
-    alice.take_answers()
-    assert [told.state for told in alice.told] == [Outcome.COMPLETED, Outcome.COMPLETED]
-    assert alice.send(fire(b"other")) == 3
-    world.settle()
-    assert alice.take_published()[-1].applied == 3
-
-
-def test_outcomes_of_before_a_restart_are_told_after_it(world: World) -> None:
-    alice = world.client("alice")
-    world.network.drops = True
-    alice.send(Register(KEY, timeout_ns=5 * MS))
-    world.run(10 * MS)
-    world.restart()
-    world.network.drops = False
-    alice.connect()
-    alice.say(UpKind.ASK)
-    world.settle()
-    alice.take_answers()
-    assert alice.state(1) is Outcome.EXPIRED
-
-
-def test_another_arena_knows_nobody(world: World) -> None:
-    alice = world.client("alice")
-    alice.say(UpKind.ACK, incarnation=alice.arena_incarnation + 1)
-    world.settle()
-    assert [kind for kind, _ in alice.take_answers()] == [DownKind.HELLO_FIRST]
 
 
 # subscriptions ----------------------------------------------------------------------------------------------------
@@ -534,50 +369,6 @@ def test_a_quiet_client_costs_about_two_turns_a_second(world: World) -> None:
     assert world.counter("turns") - before <= 10 * S // BEAT_NS + 2
 
 
-@pytest.fixture
-def processes() -> Iterator[dict[int, int]]:
-    """The processes of the host: pid and start ticks."""
-    PROCESSES.update({100: 7, 200: 8, 300: 9})
-    yield PROCESSES
-    PROCESSES.clear()
-
-
-def test_a_dead_process_is_noticed_within_two_seconds(world: World, processes: dict[int, int]) -> None:
-    peers = [world.client(pid=pid, start_ticks=start) for pid, start in processes.items()]
-    peers[0].send(Register(KEY, timeout_ns=S * 3600))
-    world.run(3 * S)
-    assert world.counter("clients") == 3
-    del processes[100]  # ended
-    processes[200] = 99  # ended, and its pid is another's
-    world.run(2 * S)
-    assert world.counter("clients") == 1
-    assert world.rig.arena.count("cancelled", 0) == 1
-    assert world.sessions.at(peers[2].slot) is not None
-
-
-@pytest.mark.parametrize("said", [{"pid_namespace": 1}, {"start_ticks": 1}, {"pid": 0}])
-def test_a_pid_that_means_nothing_here_never_kills_a_client(
-    world: World, processes: dict[int, int], said: dict[str, Any]
-) -> None:
-    known: dict[str, Any] = {"pid": 100, "start_ticks": processes[100]}
-    world.client(**(known | said))
-    processes.clear()
-    world.run(10 * S)
-    assert world.counter("clients") == 1
-
-
-def test_a_client_that_died_while_the_daemon_was_down_is_noticed_after_the_restart(
-    world: World, processes: dict[int, int]
-) -> None:
-    world.client(pid=100, start_ticks=7).send(Register(KEY, timeout_ns=3600 * S))
-    world.settle()
-    processes.clear()
-    world.restart()
-    world.run(2 * S)
-    assert world.counter("clients") == 0
-    assert world.rig.arena.record(Region.CLIENTS, 0).state == ClientState.FREE
-
-
 # questions --------------------------------------------------------------------------------------------------------
 
 
@@ -624,39 +415,6 @@ def test_a_wrong_question_is_answered_with_its_code(world: World, question: Any,
 
 
 # hostile frames ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("said", "code"),
-    [
-        ({"protocol": 99}, ErrorCode.UNSUPPORTED_VERSION),
-        ({"incarnation": b"short"}, ErrorCode.MALFORMED),
-        ({"incarnation": "sixteen bytes ok"}, ErrorCode.MALFORMED),
-        ({"name": "x" * 33}, ErrorCode.INVALID_NAME),
-        ({"name": "a\x1b[31m"}, ErrorCode.INVALID_NAME),
-        ({"name": 5}, ErrorCode.MALFORMED),
-        ({"pid": -1}, ErrorCode.MALFORMED),
-        ({"pid": 1 << 40}, ErrorCode.MALFORMED),
-        ({"pid": True}, ErrorCode.MALFORMED),
-        ({"group": "workers"}, ErrorCode.NOT_SUPPORTED),
-        ({"orphans": 2}, ErrorCode.NOT_SUPPORTED),
-        ({"waits": [-1]}, ErrorCode.MALFORMED),
-        ({"waits": "123"}, ErrorCode.MALFORMED),
-        ({"waits": [[]]}, ErrorCode.MALFORMED),
-        ({"purgatories": ["fine", "Not fine"]}, ErrorCode.INVALID_NAME),
-        ({"purgatories": ["p"] * 65}, ErrorCode.MALFORMED),
-        ({"purgatories": ["a", "b", "c"]}, ErrorCode.ARENA_FULL),
-    ],
-)
-def test_a_wrong_hello_is_refused_with_its_code_and_opens_nothing(
-    world: World, said: dict[str, object], code: ErrorCode
-) -> None:
-    peer = Peer(world, "x")
-    peer.say(UpKind.HELLO, peer.hello(**said))
-    world.settle()
-    kind, error = peer.take_answers()[0]
-    assert (kind, error["code"]) == (DownKind.ERROR, code)
-    assert len(world.sessions) == 0
 
 
 @pytest.mark.parametrize(
@@ -753,6 +511,9 @@ def test_nothing_that_comes_from_a_socket_makes_a_turn_raise(world: World, rng: 
         mallory.put((patched(bytes(frame), "session", mallory.session) if known else bytes(frame))[:cut])
         if rng.random() < 0.1:
             mallory.subscribe(rng.randbytes(rng.randrange(40)))
+        if rng.random() < 0.02:
+            shown = rng.choice([mallory.session, rng.randbytes(16)])
+            world.lifelines.cut(world.lifelines.connect(shown), rng.choice([Kind.ENDED, Kind.BROKEN]))
         world.turn(rng.randrange(3) * MS)
         if step % 100 == 0:
             world.settle()

@@ -161,9 +161,9 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 def test_a_ready_daemon_has_made_its_files_for_its_user_alone(daemon: Daemon) -> None:
     paths = daemon.paths
     assert mode(paths.directory) == 0o700
-    for file in (paths.commands, paths.outcomes, paths.arena, paths.lock, read_place(paths).path):
+    for file in (paths.commands, paths.outcomes, paths.liveness, paths.arena, paths.lock, read_place(paths).path):
         assert mode(file) == 0o600, file
-    assert paths.commands.is_socket() and paths.outcomes.is_socket()
+    assert paths.commands.is_socket() and paths.outcomes.is_socket() and paths.liveness.is_socket()
     assert daemon_running(paths)
     header = memory_of(daemon).header
     assert header.pid == daemon.pid and header.start_ticks == process_start_ticks(daemon.pid)
@@ -176,9 +176,10 @@ def test_with_a_unix_group_its_members_may_connect_and_look(make_daemon: MakeDae
     daemon = make_daemon(f"--unix-group={group.gr_name}")
     paths = daemon.paths
     assert mode(runtime_dir) == 0o750
-    assert mode(paths.commands) == mode(paths.outcomes) == 0o660
+    sockets = (paths.commands, paths.outcomes, paths.liveness)
+    assert [mode(path) for path in sockets] == [0o660] * 3
     assert mode(paths.arena) == mode(paths.lock) == mode(read_place(paths).path) == 0o640
-    for file in (runtime_dir, paths.commands, paths.outcomes, paths.arena, paths.lock, read_place(paths).path):
+    for file in (runtime_dir, *sockets, paths.arena, paths.lock, read_place(paths).path):
         assert file.stat().st_gid == group.gr_gid, file
 
 
@@ -201,7 +202,8 @@ def test_a_signal_ends_it_cleanly_and_keeps_the_arena(daemon: Daemon, number: si
     assert f"ending: {number.name}; the arena is kept" in daemon.log
     assert place.path.exists() and read_place(daemon.paths) == place
     assert not daemon_running(daemon.paths)
-    assert not daemon.paths.commands.exists() and not daemon.paths.outcomes.exists()
+    paths = daemon.paths
+    assert not paths.commands.exists() and not paths.outcomes.exists() and not paths.liveness.exists()
     assert memory_of(daemon).header.pid == 0
     assert check(memoryview(memory_of(daemon).memory)) == []
 

@@ -18,12 +18,14 @@ import pytest
 from harness import MS, START_NS, Rig, S, fire
 from model import Key, Register
 from test_commands import a_lost_frame_is_expected_again, outcomes_are_kept_until_acknowledged
+from test_groups_core import done_by_a_former_holder_is_refused, told_to_one_at_a_time
 from test_interleavings import (
     a_limited_event_is_taken_once,
     an_event_that_overtook_a_registration_counts,
     own_earlier_fire_does_not_complete_an_own_later_op,
 )
 from test_journal import no_row_is_lost_or_written_twice
+from test_owners import credit_of_a_dead_owner_goes_on
 from test_redo import recovers_from_a_crash_at_every_point
 from test_turn_bounds import CAPACITY, mass_fire_is_cut_into_turns
 from test_wheel import idle_costs_nothing
@@ -100,6 +102,9 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "UNLINK_FROM_ONE_LIST": removal_leaves_all_lists,
     "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
     "FREED_UNACKNOWLEDGED": outcomes_are_kept_until_acknowledged,
+    "CREDIT_DROPPED": credit_of_a_dead_owner_goes_on,
+    "TOLD_TO_TWO_MEMBERS": told_to_one_at_a_time,
+    "DONE_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
     "ROWS_APART": rows_are_true_with_what_they_tell,
 }
 LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}

@@ -75,6 +75,28 @@ def test_a_settled_id_is_remembered_and_may_be_replaced(settled_by: str) -> None
     rig.check()
 
 
+@pytest.mark.parametrize("settled_by", ("nothing", "fire", "deadline", "cancel"))
+def test_only_the_id_of_a_cancelled_operation_may_be_taken_over(settled_by: str) -> None:
+    rig = Rig()
+    client = rig.client()
+    rig.do(client, arm(timeout_ns=10 * MS))
+    if settled_by == "fire":
+        rig.do(client, fire(b"session/9"))
+    elif settled_by == "cancel":
+        rig.do(client, by_id(CommandKind.CANCEL_ID))
+    elif settled_by == "deadline":
+        rig.turn(rig.now_ns + 10 * MS)
+    rig.acknowledge()
+    rig.restart()
+    taken = rig.do(client, arm(if_exists="replace cancelled"))
+    if settled_by == "cancel":
+        assert (code(client, taken), client.state(taken)) == (None, Outcome.NONE)
+    else:
+        assert code(client, taken) == ErrorCode.OPERATION_EXISTS
+    assert code(client, rig.do(client, arm(if_exists="replace cancelled"))) == ErrorCode.OPERATION_EXISTS
+    rig.check()
+
+
 def test_an_id_is_forgotten_after_its_time_and_the_window_says_so() -> None:
     rig = Rig()
     client = rig.client()

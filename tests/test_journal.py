@@ -16,7 +16,7 @@ import timerd.core
 from audit import audit
 from harness import BUDGET, Rig
 from journals import JournaledRig
-from model import Settled
+from model import Settling
 from test_purgatory_model import Play, core_faults
 from test_redo import SITUATIONS, record
 from timerd_shm.journal import JournalLevel, RowKind
@@ -70,14 +70,14 @@ def told(directory: Path) -> list[tuple[object, ...]]:
                         reader.text(record.key),
                         reader.text(record.purgatory),
                         reader.text(record.id),
-                        HASHES[owner[:16]] if owner else None,
+                        HASHES.get(owner[:16], owner) if owner else None,
                     )
                 )
     assert not reader.damage, reader.damage
     return found
 
 
-def expected(settled: Settled) -> tuple[object, ...]:
+def expected(settled: Settling) -> tuple[object, ...]:
     op, event = settled.op, settled.event
     return (
         settled.state,
@@ -89,7 +89,7 @@ def expected(settled: Settled) -> tuple[object, ...]:
         op.keys[settled.ordinal or 0].name,
         (b"default", b"other")[op.purgatory],
         op.id,
-        op.client.name + 1,
+        op.group or op.client.name + 1,
     )
 
 

@@ -258,6 +258,25 @@ def test_after_a_restart_the_numbering_goes_on(world: World) -> None:
     assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
 
 
+def test_a_second_welcome_that_was_overtaken_by_a_report_changes_nothing() -> None:
+    """A hello that was said twice is answered twice, by ROUTER; what is applied meanwhile is reported by PUB."""
+    world = World()
+    hello = next(frame for frame in world.up() if kinds([frame]) == [UpKind.HELLO])
+    world.daemon.receive(hello)
+    world.exchange()
+    world.daemon.receive(hello)
+    late, world.daemon.routed[:] = list(world.daemon.routed), []
+    operation = world.register()
+    world.exchange()
+    assert world.protocol.applied == 1
+    for frame in late:
+        world.protocol.receive(frame, world.now, published=False)
+    assert (stands(world), world.protocol.frames_ignored) == (LinkState.LIVE, 1)
+    world.fire()
+    world.pass_time(400)
+    assert state_of(operation) is State.COMPLETED
+
+
 def test_operations_that_the_daemon_does_not_hold_after_a_restart_are_said(world: World) -> None:
     operation = world.register()
     world.exchange()

@@ -1,5 +1,8 @@
 """Random programs over the compiled core and the dumb model: the same outcomes, the same answers, and a sound arena.
 
+Clients die, fall silent, come back, give back, and leave their operations to groups. Which member is told of a group's
+outcome the model does not say; that every outcome is told, as it is, to one at a time, until it is done, it does.
+
 A failing seed is in the assertion's message; `run(seed)` plays it again.
 """
 
@@ -15,14 +18,16 @@ from typing import Any
 import pytest
 
 import timerd.core
-from harness import BUDGET, MS, Client, Rig
+from harness import BUDGET, MS, Client, GroupTold, Rig, done
 from model import Client as ModelClient
-from model import Command, Key, KeyAct, Mark, Model, OperationAct, Register, Told
-from timerd_shm.layout import Condition, Orphans, Outcome, Region
+from model import Command, GroupOutcome, Key, KeyAct, Mark, Model, OperationAct, Register, Told
+from timerd_shm.layout import ClientState, Condition, OpState, Orphans, Outcome, Region
 from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.reader import ArenaReader
 from timerd_shm.wire import CommandKind
 
 KEYS = (b"a", b"b", b"c", b"sixteen bytes...", b"seventeen bytes..", b"l" * 49, b"m" * 255)
+GROUPS = (b"workers", b"others")
 IDS = tuple(bytes([number]) * 16 for number in range(1, 5))
 TURNS = 300
 SEEDS = range(1, 11)
@@ -36,7 +41,8 @@ class Play:
 
     def __init__(self, seed: int, core: ModuleType = timerd.core, tick_ns: int = MS) -> None:
         self.random = random.Random(seed)
-        self.rig = self.make_rig(capacity=64, ring_events=16, clients=4, purgatories=2, tick_ns=tick_ns, core=core)
+        knobs = {"capacity": 64, "ring_events": 16, "clients": 6, "purgatories": 2, "blocks": 1024}
+        self.rig = self.make_rig(tick_ns=tick_ns, core=core, **knobs)
         self.rig.cut = self.cut  # type: ignore[method-assign]
         self.purgatories = [0, self.rig.core.purgatory(b"other")]
         header = self.rig.arena.header
@@ -48,26 +54,32 @@ class Play:
             quota_operations=header.quota_operations,
         )
         self.sides: list[tuple[Client, ModelClient]] = []
+        self.dead: list[tuple[Client, ModelClient]] = []
+        self.groups: dict[Client, bytes] = {}
         self.saved: list[tuple[Client, Mark]] = []
         self.compared: dict[Client, tuple[int, int]] = {}
-        self.steps = self.crashes = 0
-        for _ in range(3):
+        self.judged: dict[Client, int] = {}  # of what it was told for its group
+        self.deliveries: dict[bytes, int] = {}  # payload -> the newest count told
+        self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = 0
+        for _ in range(4):
             self.open()
 
     def make_rig(self, **knobs: Any) -> Rig:
         return Rig(**knobs)
 
     def open(self) -> None:
-        orphans = self.random.choice((Orphans.CANCEL, Orphans.KEEP))
-        client = self.rig.client(orphans)
-        self.sides.append((client, self.model.open_client(orphans)))
-        self.compared[client] = (0, 0)
+        group = self.random.choice((b"", *GROUPS, GROUPS[0]))
+        orphans = self.random.choice((Orphans.CANCEL, Orphans.KEEP, *(Orphans.GROUP,) * 2 * bool(group)))
+        client = self.rig.client(orphans, group=group, listens=bool(group) and self.random.random() < 0.7)
+        self.sides.append((client, self.model.open_client(orphans, group)))
+        self.compared[client], self.judged[client], self.groups[client] = (0, 0), 0, group
 
     # a random command -------------------------------------------------------------------------------------------------
 
     def command(self, client: Client) -> Command:
-        chosen = self.random.choices((self.register, self.key_act, self.operation_act), weights=(10, 9, 3))[0](client)
-        return chosen
+        if client.told_for_group and self.random.random() < 0.3:
+            return done(self.random.choice(client.told_for_group[-8:]))
+        return self.random.choices((self.register, self.key_act, self.operation_act), weights=(10, 9, 4))[0](client)
 
     def register(self, client: Client) -> Register:
         choose = self.random
@@ -79,6 +91,8 @@ class Play:
         )
         mark, by_sequence = self.mark(client)
         registered_ns = choose.choice((0, self.rig.now_ns, self.rig.now_ns - choose.randrange(20 * MS)))
+        self.payloads += 1  # by it a group's operation is known again
+        member = bool(self.groups[client])
         return Register(
             keys,
             timeout_ns=choose.choice(
@@ -92,10 +106,11 @@ class Play:
             mark_of_other_arena=choose.random() < 0.01,
             purgatory=choose.choice(self.purgatories),
             registered_ns=registered_ns,
-            payload=choose.randbytes(choose.choice((0, 0, 10, 130))),
+            payload=(b"%06d" % self.payloads) * member + choose.randbytes(choose.choice((0, 0, 10, 130))),
             id=choose.choice(IDS) if choose.random() < 0.15 else None,
             if_exists=choose.choice(("error", "keep", "replace")),
-            orphans=choose.choice((None, None, Orphans.CANCEL, Orphans.KEEP)),
+            orphans=choose.choice((None, None, Orphans.CANCEL, Orphans.KEEP, *(Orphans.GROUP,) * member)),
+            for_group=member and choose.random() < 0.2,
             wants_answer=choose.random() < 0.2,
         )
 
@@ -124,7 +139,7 @@ class Play:
             choose.choice(KEYS),
             amount,
             choose.randbytes(choose.choice((0, 5, 200))) if kind in kinds[:3] else b"",
-            limit=choose.choice((1, 1, 2, 3)) if kind is CommandKind.FIRE and choose.random() < 0.4 else None,
+            limit=choose.choice((1, 1, 2, 3)) if kind is CommandKind.FIRE and choose.random() < 0.5 else None,
             purgatory=choose.choice(self.purgatories),
             wants_answer=choose.random() < 0.3,
         )
@@ -134,6 +149,7 @@ class Play:
         kind = choose.choice(
             (
                 CommandKind.CANCEL,
+                CommandKind.CANCEL,
                 CommandKind.RESCHEDULE,
                 CommandKind.RESCHEDULE,
                 CommandKind.SET_ORPHANS,
@@ -141,20 +157,25 @@ class Play:
                 CommandKind.RESCHEDULE_ID,
             )
         )
-        pending = [op.command for op in self.model.pending if op.client.name == self.rig_name(client)]
+        model = self.model_of(client)
+        pending = [op.command for op in self.model.pending if self.model.owns(model, op)]
+        handed_over = [each.told.command for each in model.unacknowledged if each.event and each.event.limited]
         any_command = choose.randint(1, client.issued) if client.issued else 1
+        if handed_over and choose.random() < 0.5:
+            return OperationAct(CommandKind.CANCEL, choose.choice(handed_over), gives_back=True, wants_answer=True)
         return OperationAct(
             kind,
             operation=choose.choice((*pending, any_command)),
             id=choose.choice(IDS) if kind in (CommandKind.CANCEL_ID, CommandKind.RESCHEDULE_ID) else None,
             timeout_ns=choose.choice((NO_DEADLINE, 5 * MS, choose.randrange(1, 100 * MS))),
-            orphans=choose.choice((Orphans.CANCEL, Orphans.KEEP)),
+            orphans=choose.choice((Orphans.CANCEL, Orphans.KEEP, *(Orphans.GROUP,) * bool(self.groups[client]))),
+            gives_back=kind is CommandKind.CANCEL and choose.random() < 0.6,
             purgatory=choose.choice(self.purgatories),
             wants_answer=choose.random() < 0.6,
         )
 
-    def rig_name(self, client: Client) -> int:
-        return next(model.name for mine, model in self.sides if mine is client)
+    def model_of(self, client: Client) -> ModelClient:
+        return next(model for mine, model in self.sides if mine is client)
 
     # steps ------------------------------------------------------------------------------------------------------------
 
@@ -169,16 +190,23 @@ class Play:
         what = choose.random()
         if what < 0.05:
             self.rig.restart()
-        elif what < 0.07:
-            self.replace_a_client()
-        elif what < 0.25:
+        elif what < 0.09:
+            self.let_one_die()
+        elif what < 0.12 and self.dead:
+            self.come_back()
+        elif what < 0.17:
+            self.fall_silent_or_listen()
+        elif what < 0.3:
             for client, model in self.sides:
                 if choose.random() < 0.6:
-                    self.rig.acknowledge(client)
-                    self.compare(client, model)
-                    self.model.acknowledge(model, client.acknowledged_outcome)
+                    self.acknowledge(client, model)
         else:
             self.turn()
+
+    def acknowledge(self, client: Client, model: ModelClient) -> None:
+        self.rig.acknowledge(client)
+        self.compare(client, model)
+        self.model.acknowledge(model)
 
     def turn(self) -> None:
         choose = self.random
@@ -191,9 +219,22 @@ class Play:
         self.rig.turn(self.rig.now_ns + jump, only=[client for client, _ in delivered])
         for model, commands in applied:
             for number, command in commands:
-                self.model.apply(model, command, self.rig.now_ns)
+                self.apply_to_model(model, number, command)
                 assert model.last_command == number
         self.model.advance(self.rig.now_ns)
+
+    def apply_to_model(self, model: ModelClient, number: int, command: Command) -> None:
+        if not isinstance(command, OperationAct) or command.kind is not CommandKind.GROUP_ACK:
+            return self.model.apply(model, command, self.rig.now_ns)
+        client = next(mine for mine, other in self.sides if other is model)
+        answer = client.answer(number)
+        assert answer is not None, f"done {command.operation:#x} was not answered"
+        if answer.value:
+            told = next(told for told in client.told_for_group if told.operation == command.operation)
+            assert self.model.group_outcomes.pop((model.group, told.payload), None), f"{told} was done before"
+            self.done += 1
+        model.last_command += 1
+        model.answers.append(answer)
 
     def crash(self, now_ns: int, delivered: list[Client]) -> None:
         """The daemon is killed at some ordering point of the coming turn; the clients will send everything again."""
@@ -218,22 +259,71 @@ class Play:
             self.rig.restart()
             self.rig.core.begin_turn(self.rig.now_ns)
 
-    def replace_a_client(self) -> None:
-        """One dies, with everything acknowledged (what becomes of unacknowledged hand-overs is another issue's)."""
-        client, model = self.random.choice(self.sides)
-        self.rig.acknowledge(client)
+    def let_one_die(self) -> None:
+        """What it has not acknowledged goes on; in which order several would, the model does not know."""
+        one = [side for side in self.sides if len(side[1].handed_over()) == 1]
+        client, model = self.random.choice(one if self.random.random() < 0.7 and one else self.sides)
         self.compare(client, model)
+        if len(model.handed_over()) > 1 or self.random.random() < 0.3:
+            self.acknowledge(client, model)
+        self.deaths += 1
         self.sides.remove((client, model))
         self.saved = [(maker, mark) for maker, mark in self.saved if maker is not client]
-        self.rig.close(client)
+        goodbye = self.random.random() < 0.2
+        if self.rig.module is core_faults and self.random.random() < 0.7:
+            doomed = self.rig.clone(bytes(self.rig.memory))
+            doomed.budget = self.rig.budget
+            core_faults.record(POINTS_MAX)
+            doomed.core.close_client(client.slot, doomed.now_ns, goodbye=goodbye)
+            doomed.resume()
+            self.rig.restart(self.random.choice(core_faults.snapshots()))
+            self.crashes += 1
+        self.rig.clients.remove(client)
+        self.rig.core.begin_turn(self.rig.now_ns)
+        if client.slot in self.rig.core.live_slots():
+            self.rig.core.close_client(client.slot, self.rig.now_ns, goodbye=goodbye)
+        self.rig.resume()
+        self.rig.report()
+        self.rig.core.end_turn(self.rig.now_ns)
         self.model.close_client(model, self.rig.now_ns)
-        self.open()
+        if not goodbye:
+            self.dead.append((client, model))
+        if len(self.sides) < 2 or self.random.random() < 0.7:
+            self.open()
+
+    def come_back(self) -> None:
+        """Its session finds its numbering, if its tombstone has not given way."""
+        client, model = self.dead.pop(self.random.randrange(len(self.dead)))
+        if len(self.sides) >= 5 or self.rig.core.find_tombstone(client.session) < 0:
+            return
+        group = self.groups[client]
+        self.rig.core.resume_client(
+            client.slot,
+            now_ns=self.rig.now_ns,
+            orphans=client.orphans,
+            group=self.rig.core.group(group) if group else 0,
+            listens=bool(group),
+        )
+        self.rig.clients.append(client)
+        self.sides.append((client, model))
+        self.returns += 1
+
+    def fall_silent_or_listen(self) -> None:
+        client, _ = self.random.choice(self.sides)
+        core, now_ns = self.rig.core, self.rig.now_ns
+        if self.groups[client] and self.random.random() < 0.5:
+            core.set_listening(client.slot, self.random.random() < 0.6, now_ns)
+        elif self.rig.arena.record(Region.CLIENTS, client.slot).state == ClientState.SILENT:
+            core.revive(client.slot, now_ns)
+        else:
+            core.silence(client.slot, now_ns)
 
     # comparing --------------------------------------------------------------------------------------------------------
 
     def compare_all(self) -> None:
         for client, model in self.sides:
             self.compare(client, model)
+        self.compare_groups()
         for purgatory in self.purgatories:
             pending = [op for op in self.model.pending if op.purgatory == purgatory]
             watched = sum(len(op.keys) - (op.satisfied | op.failed).bit_count() for op in pending)
@@ -244,7 +334,8 @@ class Play:
     def compare(self, client: Client, model: ModelClient) -> None:
         """The same outcomes with all their fields, and the same answers, since the last comparison."""
         told, answered = self.compared[client]
-        assert [each.number for each in client.told] == list(range(1, len(client.told) + 1))
+        numbers = [each.number for each in client.told]
+        assert numbers == sorted(set(numbers))
         expected, found = self.in_order(model.told[told:]), self.in_order(client.told[told:])
         assert found == expected
         for each in client.told[told:]:
@@ -262,6 +353,54 @@ class Play:
         ]
         assert codes == wanted
         self.compared[client] = (len(client.told), len(client.answers))
+        model.heard = len(model.told)
+
+    def compare_groups(self) -> None:
+        """What is told is as the model has it, and comes again with a higher count; one member at most holds it."""
+        for client, _ in self.sides:
+            for told in client.told_for_group[self.judged[client] :]:
+                assert told.deliveries > self.deliveries.get(told.payload, 0), f"{told} was told before"
+                self.deliveries[told.payload] = told.deliveries
+                known = self.model.group_outcomes.get((self.groups[client], told.payload))
+                assert known is None or known == self.as_modelled(told), f"{told} is not {known}"
+            self.judged[client] = len(client.told_for_group)
+        operations = [told.operation for client, _ in self.sides for told in client.told_for_group]
+        held = [op for client, _ in self.sides for op in self.rig.core.held(client.slot, sorted(set(operations)))]
+        assert len(held) == len(set(held)), f"held by two: {held}"
+        assert self.kept_by_groups() == sorted(self.model.group_outcomes)
+
+    def as_modelled(self, told: GroupTold) -> GroupOutcome:
+        purgatory = self.purgatories[(b"default", b"other").index(told.purgatory)]
+        return GroupOutcome(told.state, told.settled_key, told.value, purgatory, told.keys)
+
+    def kept_by_groups(self) -> list[tuple[bytes, bytes]]:
+        """Group and payload of each outcome of a group that is not done."""
+        with ArenaReader.from_bytes(self.rig.memory) as reader:
+            groups = [group.name[: group.name_length] for group in reader.groups]
+            return sorted(
+                (groups[op.group - 1], reader.blob(op.payload))
+                for op in reader.ops.used()
+                if op.state == OpState.SETTLED and op.group
+            )
+
+    def all_is_told_at_the_end(self) -> None:
+        """With one member that listens, everything that is not done is told to it, and done."""
+        while len(self.sides) > 4:
+            self.let_one_die()
+        for client, _ in self.sides:
+            if self.groups[client]:
+                self.rig.core.set_listening(client.slot, False, self.rig.now_ns)
+        self.rig.turn(only=[])
+        for group in GROUPS:
+            wanted = {payload for name, payload in self.model.group_outcomes if name == group}
+            client = self.rig.client(group=group, listens=True)
+            self.rig.turn(only=[])
+            assert {told.payload for told in client.told_for_group} >= wanted, "something is not told"
+            for told in client.told_for_group:
+                self.rig.do(client, done(told))
+            assert all(answer.value == 1 for answer in client.answers)
+            self.rig.close(client, goodbye=True)
+        assert self.kept_by_groups() == []
 
     def in_order(self, told: list[Told]) -> list[Told]:
         """Within a tick expiries have no order; everything else has."""
@@ -286,13 +425,17 @@ def run(seed: int, core: ModuleType = timerd.core, turns: int = TURNS) -> Play:
             play.compare_all()
         except AssertionError as error:
             raise AssertionError(f"seed={seed}, turn={turn}: {error}") from error
+    play.all_is_told_at_the_end()
     return play
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_core_does_what_the_model_does(seed: int) -> None:
     play = run(seed)
-    print(f"seed {seed}: {play.steps} commands in {TURNS} turns")
+    print(
+        f"seed {seed}: {play.steps} commands in {TURNS} turns; {play.deaths} deaths, {play.returns} came back; "
+        f"{play.rig.arena.count('handed_on')} handed on, {len(play.deliveries)} told to groups, {play.done} done"
+    )
     assert play.steps > TURNS, f"seed={seed}: only {play.steps} commands"
 
 

@@ -38,10 +38,15 @@ def test_the_code_of_the_readme_runs(
     try:
         for block in BLOCK.findall(README.read_text()):
             exec(compile(block, "README.md", "exec"), names)
+        said, end = "", time.monotonic() + 20
+        while "remind b'user 7'" not in said:
+            said += capsys.readouterr().out
+            assert time.monotonic() < end, said
+            time.sleep(0.01)
+        names["worker"].close()
     finally:
         done.set()
         worker.join()
-    said = capsys.readouterr().out
     assert "b'from the others'" in said and "State.COMPLETED ('write/7/r1', 'write/7/r3') ('write/7/r2',)" in said
     assert [outcome.value for outcome in names["batch"].outcomes()] == [b"2", b"1"]
     long_poll(names["poll"], names["post"])

@@ -11,9 +11,24 @@ from collections.abc import Callable
 
 import pytest
 
-from harness import BUDGET, MS, Client, Rig, advance, cancel, cancel_for_key, fail, fire, forget, reschedule
+from harness import (
+    BUDGET,
+    MS,
+    Client,
+    Rig,
+    advance,
+    cancel,
+    cancel_for_key,
+    done,
+    fail,
+    fire,
+    forget,
+    give_back,
+    reschedule,
+)
 from model import Command, Key, Mark, OperationAct, Register
 from timerd_shm.layout import Condition, Orphans, Region
+from timerd_shm.limits import GROUP_KEPT_NS, TOMBSTONE_KEPT_NS
 from timerd_shm.wire import CommandKind
 from truth import truth
 
@@ -113,6 +128,210 @@ def close(orphans: Orphans) -> Situation:
         return act
 
     return prepare
+
+
+GROUP = b"workers"
+
+
+def finish(rig: Rig) -> None:
+    """A turn that ends what is left to do."""
+    rig.core.begin_turn(rig.now_ns)
+    while rig.core.resume(rig.now_ns, BUDGET):
+        pass
+    rig.core.end_turn(rig.now_ns)
+
+
+def die(rig: Rig, client: Client, *, goodbye: bool = False) -> Act:
+    def act(rig: Rig) -> None:
+        if client.slot in rig.core.live_slots():
+            rig.core.close_client(client.slot, rig.now_ns, goodbye=goodbye)
+        finish(rig)
+
+    return act
+
+
+def applied(rig: Rig, client: Client, command: Command) -> Act:
+    """The client's command, and what follows from it."""
+    frame = client.frame([(client.issue(command), command)])
+
+    def act(rig: Rig) -> None:
+        turn(rig, client, frame)
+        finish(rig)
+
+    return act
+
+
+def work(*keys: bytes) -> Register:
+    return watch(*keys, payload=b"p" * 200, for_group=True)
+
+
+def owner_of_a_group_dies(rig: Rig) -> Act:
+    """Its group adopts what is pending, and what it may have acted on; another member listens."""
+    a, _ = rig.client(Orphans.GROUP, group=GROUP), rig.client(group=GROUP, listens=True)
+    rig.do(a, watch(b"k", LONG, payload=b"p" * 200), watch(b"k"), watch(b"l", id=ID), fire(b"k", value=b"v" * 200))
+    return die(rig, a)
+
+
+def last_of_a_group_dies(rig: Rig) -> Act:
+    a = rig.client(Orphans.GROUP, group=GROUP, listens=True)
+    rig.do(a, watch(b"k"), work(b"k", LONG), watch(b"l"), fire(b"k", value=b"v" * 200))
+    return die(rig, a)
+
+
+def holder_dies(rig: Rig) -> Act:
+    """What it has received, and what not, is told to the next member."""
+    a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP, listens=True)
+    rig.do(b, work(b"k"), work(b"k"), work(b"l"), fire(b"k", value=b"v"))
+    rig.acknowledge(a)
+    rig.do(b, work(b"m"), fire(b"l"), fire(b"m"))
+    return die(rig, a)
+
+
+def hand_out(rig: Rig) -> Act:
+    """Somebody comes who listens."""
+    a, b = rig.client(group=GROUP), rig.client(group=GROUP)
+    rig.do(b, work(b"k"), work(b"k", LONG), work(b"l"), fire(b"k", value=b"v" * 200))
+
+    def act(rig: Rig) -> None:
+        rig.core.set_listening(a.slot, True, rig.now_ns)
+        finish(rig)
+
+    return act
+
+
+def listens_no_more(rig: Rig) -> Act:
+    a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP)
+    rig.do(b, work(b"k"), work(b"k"), fire(b"k"))
+    rig.acknowledge(a)
+    rig.do(b, work(b"k"), fire(b"k"))
+
+    def act(rig: Rig) -> None:
+        rig.core.set_listening(a.slot, False, rig.now_ns)
+        finish(rig)
+
+    return act
+
+
+def group_outcome_is_done(received: bool) -> Situation:
+    def prepare(rig: Rig) -> Act:
+        a = rig.client(group=GROUP, listens=True)
+        rig.do(a, work(b"k", LONG), fire(b"k", value=b"v" * 200))
+        if received:
+            rig.acknowledge(a)
+        return applied(rig, a, done(a.told_for_group[0]))
+
+    return prepare
+
+
+def group_outcome_is_received(rig: Rig) -> Act:
+    a = rig.client(group=GROUP, listens=True)
+    rig.do(a, work(b"k"), fire(b"k"))
+
+    def act(rig: Rig) -> None:
+        rig.core.acknowledge(a.slot, 1, 0, BUDGET)
+
+    return act
+
+
+def group_outcome_is_told(rig: Rig) -> Act:
+    a = rig.client(group=GROUP, listens=True)
+    rig.do(a, work(b"k", LONG), work(b"k"))
+    return applied(rig, a, fire(b"k", value=b"v" * 200))
+
+
+def group_outcome_is_dropped(rig: Rig) -> Act:
+    a = rig.client(group=GROUP)
+    rig.do(a, work(b"k", LONG), fire(b"k", value=b"v" * 200))
+    rig.close(a)
+    rig.now_ns += GROUP_KEPT_NS
+
+    return finish
+
+
+def hand_on(key: bytes, *, watchers: int) -> Situation:
+    """A limited event goes on from an owner that died."""
+
+    def prepare(rig: Rig) -> Act:
+        a, b = rig.client(), rig.client()
+        rig.do(a, watch(b"other", key), watch(key))
+        rig.do(b, *(watch(key) for _ in range(watchers)), fire(key, limit=2, value=b"v" * 200))
+        return die(rig, a)
+
+    return prepare
+
+
+def handed_back(*, watchers: int) -> Situation:
+    """Its owner gives it back."""
+
+    def prepare(rig: Rig) -> Act:
+        a, b = rig.client(), rig.client()
+        rig.do(a, watch(LONG))
+        rig.do(b, *(watch(LONG) for _ in range(watchers)), fire(LONG, limit=1, value=b"v" * 200))
+        return applied(rig, a, give_back(1, wait=True))
+
+    return prepare
+
+
+def come_back(rig: Rig) -> Act:
+    """A session shows itself again, and a tombstone becomes its client."""
+    a = rig.client()
+    rig.do(a, watch(b"k"), fire(b"k"))
+    rig.close(a)
+    group = rig.core.group(GROUP)
+
+    def act(rig: Rig) -> None:
+        if rig.core.find_tombstone(a.session) == a.slot:
+            rig.core.resume_client(
+                a.slot, pid=7, start_ticks=8, pid_namespace=9, wall_ns=10, now_ns=rig.now_ns, group=group, listens=True
+            )
+
+    return act
+
+
+def tombstone_ends(rig: Rig) -> Act:
+    rig.close(rig.client())
+    rig.now_ns += TOMBSTONE_KEPT_NS
+    return finish
+
+
+def tombstone_gives_way(rig: Rig) -> Act:
+    for client in [rig.client() for _ in range(4)]:
+        rig.close(client)
+    return open_client(rig)
+
+
+def leave(*, goodbye: bool) -> Situation:
+    def prepare(rig: Rig) -> Act:
+        a = rig.client()
+        rig.do(a, fire(b"k", wait=True))
+        return die(rig, a, goodbye=goodbye)
+
+    return prepare
+
+
+def open_member(rig: Rig) -> Act:
+    rig.do(rig.client(group=GROUP), work(b"k"), fire(b"k"))
+
+    def act(rig: Rig) -> None:
+        rig.core.open_client(
+            b"i" * 16, b"s" * 16, orphans=Orphans.GROUP, group=rig.core.group(GROUP), listens=True, now_ns=rig.now_ns
+        )
+        finish(rig)
+
+    return act
+
+
+def new_group(rig: Rig) -> Act:
+    def act(rig: Rig) -> None:
+        rig.core.group(b"newcomers")
+
+    return act
+
+
+def group_record_is_used_again(rig: Rig) -> Act:
+    rig.core.group(b"one")
+    rig.core.group(b"two")
+    return new_group(rig)
 
 
 def replace_a_settled_id_at_once(rig: Rig) -> Act:
@@ -237,6 +456,29 @@ SITUATIONS: dict[str, Situation] = {
     "close a client: cancel": close(Orphans.CANCEL),
     "close a client: keep": close(Orphans.KEEP),
     "a new purgatory": new_purgatory,
+    "an owner of a group dies": owner_of_a_group_dies,
+    "the last of a group dies": last_of_a_group_dies,
+    "a holder dies": holder_dies,
+    "hand out": hand_out,
+    "listens no more": listens_no_more,
+    "register for the group": lambda rig: applied(rig, rig.client(group=GROUP), work(b"k", LONG)),
+    "a group's outcome: told": group_outcome_is_told,
+    "a group's outcome: received": group_outcome_is_received,
+    "a group's outcome: done": group_outcome_is_done(True),
+    "a group's outcome: done, not received": group_outcome_is_done(False),
+    "a group's outcome: dropped": group_outcome_is_dropped,
+    "hand on: two watchers": hand_on(LONG, watchers=3),
+    "hand on: nobody": hand_on(b"k", watchers=0),
+    "give back: a watcher": handed_back(watchers=2),
+    "give back: nobody": handed_back(watchers=0),
+    "leave a tombstone": leave(goodbye=False),
+    "say goodbye": leave(goodbye=True),
+    "come back from a tombstone": come_back,
+    "a tombstone ends": tombstone_ends,
+    "a tombstone gives way": tombstone_gives_way,
+    "open a member": open_member,
+    "a new group": new_group,
+    "a group's record is used again": group_record_is_used_again,
 }
 # These are series of transactions: what lies between them is neither before nor after, and finished by what comes next.
 SERIES = {
@@ -250,6 +492,20 @@ SERIES = {
     "acknowledge: many",
     "close a client: cancel",
     "close a client: keep",
+    "an owner of a group dies",
+    "the last of a group dies",
+    "a holder dies",
+    "hand out",
+    "listens no more",
+    "a group's outcome: told",
+    "hand on: two watchers",
+    "hand on: nobody",
+    "give back: a watcher",
+    "leave a tombstone",
+    "say goodbye",
+    "a tombstone gives way",
+    "open a member",
+    "a group's record is used again",
 }
 
 
@@ -319,7 +575,16 @@ def test_more_than_two_hundred_ordering_points_are_covered() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ("fire: every condition", "fire: totals", "advance: some", "register: id replaced", "expire: one")
+    "name",
+    (
+        "fire: every condition",
+        "fire: totals",
+        "advance: some",
+        "register: id replaced",
+        "expire: one",
+        "a holder dies",
+        "hand on: two watchers",
+    ),
 )
 def test_recovery_may_be_cut_off_as_well(name: str) -> None:
     rig = Rig(core=core_faults)

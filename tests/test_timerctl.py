@@ -29,7 +29,7 @@ from timerd_client.timerctl.text import columns_of, due_in, duration_ns, plain, 
 from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import OpState, Region
-from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.limits import LEASE_NS, NO_DEADLINE
 from timerd_shm.reader import ArenaReader
 from timerd_shm.rundir import ArenaPlace, InstancePaths, boot_id, write_place
 
@@ -204,8 +204,29 @@ def test_keys_show_watchers_and_watermarks(dead: Rig, run: Run) -> None:
 def test_clients_show_what_they_hold(dead: Rig, run: Run) -> None:
     alice, bob = json_of(run, "clients")
     assert (alice["name"], alice["pending"], alice["orphans"]) == ("client-1", 6, "cancel")
-    assert (bob["pending"], bob["unacknowledged"], bob["answers"], bob["watermarks"]) == (1, 2, 3, 1)
+    assert (bob["pending"], bob["backlog"], bob["answers"], bob["watermarks"]) == (1, 2, 3, 1)
     assert alice["pid"] is None and not alice["ended"] and alice["command"] is None
+    assert (alice["state"], alice["group"], alice["lease_ns"], alice["silent_ns"]) == ("live", None, LEASE_NS, 0)
+
+
+def test_clients_show_who_is_silent_who_is_dead_and_what_group_they_are_of(runtime_dir: Path, run: Run) -> None:
+    rig = Rig()
+    Pen(rig.memory).header("boot_id", boot_id())
+    member, gone = (rig.client() for _ in range(2))
+    group = rig.core.group(b"workers")
+    rig.core.open_client(b"m" * 16, b"h" * 16, name=b"member", now_ns=rig.now_ns, group=group, listens=True)
+    rig.core.silence(member.slot, rig.now_ns)
+    rig.core.set_silent_ns(member.slot, 16 * S)
+    rig.core.close_client(gone.slot, rig.now_ns)
+    rig.turn()
+    bury(rig, runtime_dir)
+    silent, dead, workers = json_of(run, "clients")
+    assert (silent["state"], silent["silent_ns"], silent["died_ns_ago"]) == ("silent", 16 * S, None)
+    assert (dead["state"], dead["died_ns_ago"] is None, dead["pending"]) == ("tombstone", False, 0)
+    assert (workers["state"], workers["group"], workers["listens"]) == ("live", "workers", True)
+    titles, first, second, third = run("clients")[1].splitlines()[-4:]
+    assert titles.split()[3:9] == ["state", "group", "lease", "silent", "pending", "backlog"]
+    assert "16.0 s" in first and "tombstone" in second and "workers" in third
 
 
 def test_errors_are_counted_and_harmless_to_print(dead: Rig, run: Run) -> None:

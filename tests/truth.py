@@ -47,6 +47,11 @@ class Teller:
         pending = sorted((op for op in self.ops if op.state == OpState.PENDING), key=lambda op: op.registration)
         return {
             "header": (header.newest, header.tail, header.ids_floor_ns, header.redo_count),
+            "groups": [
+                (group.name[: group.name_length], group.empty_since_ns)
+                for group in memory.all_records(Region.GROUPS)
+                if group.state
+            ],
             "pending, by registration": [self.name(op) for op in pending],
             "operations": {self.name(op): self.operation(op) for op in self.ops if op.state != OpState.FREE},
             "watermarks": {
@@ -65,6 +70,10 @@ class Teller:
                     client.session_low,
                     client.session_high,
                     client.orphans,
+                    client.flags,
+                    client.group,
+                    client.died_ns,
+                    (client.pid, client.start_ticks, client.pid_namespace, client.connected_wall_ns, client.lease_ns),
                     client.last_command,
                     client.next_outcome,
                     client.acknowledged,
@@ -94,8 +103,9 @@ class Teller:
         }
 
     @staticmethod
-    def name(op: OpRecord) -> tuple[int, int, int]:
-        return (op.client, op.client_generation, op.command)
+    def name(op: OpRecord) -> tuple[int, int]:
+        """Who registered it may be gone, or be told of it no more: the number of its registration stays."""
+        return (op.registration, op.command)
 
     def operation(self, op: OpRecord) -> dict[str, Any]:
         settled = op.state == OpState.SETTLED
@@ -111,10 +121,13 @@ class Teller:
             "purgatory": op.purgatory,
             "orphans": op.orphans,
             "group": op.group,
+            "told to": (op.client, op.client_generation),
             "flags": OpFlag(op.flags),
             "deliveries": op.deliveries,
         }
         if settled:
+            if op.flags & OpFlag.KEYS_KEPT:
+                said |= {"nodes": self.watched(op), "payload": self.blob(op.payload)}
             said |= {
                 "seen": op.seen,
                 "settled_ns": op.settled_ns,

@@ -84,6 +84,7 @@ def serve(config: Config) -> None:
     from .conductor import Conductor
     from .core import NEVER, Core
     from .journal import open_journal
+    from .liveness import Watches, room_for_watches
     from .loop import Loop
     from .sessions import Host, Sessions
     from .transport import ZmqTransport
@@ -130,25 +131,34 @@ def serve(config: Config) -> None:
             undo.callback(journal.close)
         transport = ZmqTransport(paths, group_id)
         undo.callback(transport.close)
+        watches_max = room_for_watches(config.clients)
+        if watches_max < config.clients:
+            log.warning(
+                "of %d clients the ends of %d only are noticed at once: raise the limit of open files (LimitNOFILE=)",
+                config.clients,
+                watches_max,
+            )
+        liveness = Watches(paths, group_id, watches_max=watches_max)
+        undo.callback(liveness.close)
 
         def take_snapshot() -> str:
             arena.write_snapshot(paths.snapshot, group_id)
             return str(paths.snapshot)
 
         now_ns = clock.now_ns()
-        sessions = Sessions(core, arena.client, Host.here(), lease_ns=config.lease, now_ns=now_ns)
+        sessions = Sessions(core, arena.client, Host.here(), liveness, lease_ns=config.lease, now_ns=now_ns)
         conductor = Conductor(
             core,
             transport,
             clock,
             sessions,
+            liveness,
             take_snapshot=take_snapshot,
-            lease_ns=config.lease,
             pid=os.getpid(),
             now_ns=now_ns,
             journal=journal,
         )
-        loop = Loop(conductor, transport, clock, watchdog_ns=watchdog_ns())
+        loop = Loop(conductor, transport, liveness, clock, watchdog_ns=watchdog_ns())
         undo.callback(loop.close)
 
         def is_over(now_ns: int) -> int:

@@ -27,6 +27,12 @@ ctypedef struct News:
     uint8_t queued
 
 
+ctypedef struct Member:
+    # A client's place in the ring of its group (see groups.pxd).
+    uint16_t group  # index + 1; 0 = it is in no ring
+    uint16_t next  # slot
+    uint16_t prev
+
 ctypedef struct Joined:
     # The operations (index + 1) that joined a bucket last, round and round: what their `ahead` hints are made from.
     uint32_t at
@@ -94,6 +100,7 @@ ctypedef struct Arena:
     IdRecord *ids
     uint32_t *id_heads
     AnswerRecord *answers
+    GroupRecord *groups
     PurgatoryRecord *purgatories
     uint64_t *counters
     uint64_t *daemon
@@ -122,10 +129,18 @@ ctypedef struct Arena:
     # Of the event that is being delivered (header.unfinished).
     uint32_t delivery_key  # index + 1; 0 = its key is gone, so it is done
     uint32_t cursor  # link of the watcher to visit next
-    # Of the orphan sweep and the acknowledgements that were cut.
-    uint32_t dead
-    uint32_t sweep_at
+    # Of the acknowledgements that were cut, and the sweep over what dead and silent clients hold.
     uint8_t acknowledging
+    uint8_t sweeping  # some client is dead, or holds outcomes of its group that others are to be told
+    uint32_t sweep_at
+    # Of groups: rings of members that can be told something, and whose turn it is in each (slot + 1; 0 = nobody).
+    Member *members
+    uint16_t *turns
+    uint8_t handing  # something may wait for a member
+    # When the next thing that is kept for a time ends: an outcome of a group without members, a tombstone.
+    uint64_t groups_due_ns
+    uint64_t tombstones_due_ns
+    uint32_t tombstones
     # Clients that have news.
     News *news
     uint16_t *queue

@@ -37,6 +37,7 @@ from timerd_shm.limits import (
     ANSWERS_PER_CLIENT_MAX,
     CAPACITY_MIN,
     CLIENTS_MAX,
+    GROUP_KEPT_NS,
     GROUPS_MAX,
     OUTCOMES_PER_CLIENT_MAX,
     PURGATORIES_MAX,
@@ -60,6 +61,7 @@ ATTACHED = "attached"
 CONFIGURED = (
     "ring_bytes_max",
     "ids_kept_ns",
+    "group_kept_ns",
     "quota_operations",
     "quota_watermarks",
     "quota_bytes",
@@ -88,6 +90,7 @@ class ArenaPlan(NamedTuple):
     tick_ns: int
     ring_bytes_max: int
     ids_kept_ns: int
+    group_kept_ns: int
     quota_operations: int
     quota_watermarks: int
     quota_bytes: int
@@ -111,6 +114,7 @@ def plan_arena(
     errors: int = ERRORS_DEFAULT,
     tick_ns: int = TICK_NS_DEFAULT,
     ids_kept_ns: int = SETTLED_IDS_KEPT_NS,
+    group_kept_ns: int = GROUP_KEPT_NS,
     quota_operations: int | None = None,
     quota_watermarks: int | None = None,
     quota_bytes: int | None = None,
@@ -173,6 +177,7 @@ def plan_arena(
         tick_ns,
         ring_bytes,
         ids_kept_ns,
+        group_kept_ns,
         quota_operations,
         quota_watermarks,
         quota_bytes,
@@ -194,6 +199,7 @@ def plan_of(config: Config) -> ArenaPlan:
         clients=config.clients,
         tick_ns=config.tick,
         ids_kept_ns=config.settled_ids_kept,
+        group_kept_ns=config.group_retention,
         quota_operations=config.quota_operations,
         quota_watermarks=config.quota_watermarks,
         quota_bytes=config.quota_bytes,

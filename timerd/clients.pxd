@@ -1,8 +1,8 @@
 """Client slots as the core sees them: whose an operation is, what a client is still to be told, its kept answers."""
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
-from timerd.dlist cimport answer_at, append, is_empty, unlink
+from timerd.dlist cimport answer_at, append, is_empty, link_of, unlink
 from timerd_shm.records cimport *
 
 
@@ -18,12 +18,28 @@ cdef inline ClientRecord *owner_of(Arena *a, OpRecord *op) noexcept nogil:
     return c
 
 
-cdef inline ClientRecord *charged(Arena *a, OpRecord *op) noexcept nogil:
-    """The client whose gauges count the operation, dead or alive; NULL once its slot is another's."""
-    cdef ClientRecord *c = a.clients + op.client
-    if c.generation != op.client_generation or c.state == CLIENT_STATE_FREE:
-        return NULL
-    return c
+cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int64_t bytes) noexcept nogil:
+    """Count the operation where it is charged: to its group, or to its client, dead or alive; to nobody if it is kept."""
+    cdef ClientRecord *c
+    cdef GroupRecord *g
+    if op.group:
+        g = a.groups + (op.group - 1)
+        g.pending += pending
+        g.unacknowledged += settled
+        g.bytes_held += bytes
+        return
+    c = a.clients + op.client
+    if c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
+        c.pending += pending
+        c.unacknowledged += settled
+        c.bytes_held += bytes
+
+
+cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
+    """Take a settled operation out of the list it is in: its client's outcomes or its group's (one that is held is in none)."""
+    if a.news[op.client].unreported == link_of(a, &op.next):
+        a.news[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
+    unlink(a, &op.next)
 
 
 cdef inline void tell(Arena *a, uint32_t slot) noexcept nogil:

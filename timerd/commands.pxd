@@ -10,13 +10,16 @@ from libc.string cimport memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, spent
 from timerd.blobs cimport blob_length, blocks_for, fill_blob
 from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, met, refuse, stage_answer, tell
+from timerd.groups cimport adopt_if_orphaned, find_held
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag, key_hash
 from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, AHEAD_STAGES_REGISTER, Ahead, follow, look
 from timerd.ids cimport find_id
 from timerd.journal cimport journal_action
 from timerd.keys cimport fill_key, find_key, release_key
-from timerd.purgatory cimport Verdict, begin_delivery, deliver, finish_settle, stage_settle, unmoved
+from timerd.purgatory cimport (
+    Verdict, begin_delivery, deliver, finish_free, finish_settle, hand_on, stage_free, stage_settle, unmoved,
+)
 from timerd.register cimport Registration, apply_register, deadline_of
 from timerd.ring cimport fill_event, make_room, stage_event
 from timerd.wheel cimport wheel_insert, wheel_remove
@@ -153,12 +156,22 @@ cdef inline void apply_event(
 cdef inline void apply_cancel(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
-    """Cancel a pending operation, in one transaction with the command's number."""
+    """Cancel a pending operation, in one transaction with the command's number.
+
+    With GIVE_BACK its owner gave up on it; what a limited event has handed over, unacknowledged, goes on to the next.
+    """
     cdef AnswerRecord *answer = NULL
     cdef Verdict v
+    if op != NULL and command.flags & COMMAND_FLAG_GIVE_BACK and op.state == OP_STATE_SETTLED:
+        if op.flags & OP_FLAG_HANDED_OVER and op.outcome_number > a.clients[slot].acknowledged:
+            if wants:
+                answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+            hand_on(a, op, slot, number, answer)
+            return
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
+    adopt_if_orphaned(a, op)
     v = unmoved(op)
     journal_action(a, slot, number, op, command, op.deadline_ns)
     stage_settle(a, op, OUTCOME_CANCELLED, 0, NULL, &v)
@@ -213,23 +226,54 @@ cdef inline void apply_orphans(
         keep_answer(a, answer)
 
 
+cdef inline void apply_done(Arena *a, uint32_t slot, uint64_t number, OpRecord *op, bint wants) noexcept nogil:
+    """GROUP_ACK: whoever was told of a group's outcome, and holds it, has done what is to be done. It ends."""
+    cdef AnswerRecord *answer = NULL
+    if op == NULL:
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    stage_free(a, op)
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
+    finish_free(a, op)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline uint32_t live_id(Arena *a, OperationCommand *command, const uint8_t *id) noexcept nogil:
+    """The record (index + 1) of the command's id, if it names a pending operation; else 0."""
+    cdef uint64_t low, high
+    cdef uint32_t known
+    memcpy(&low, id, 8)
+    memcpy(&high, id + 8, 8)
+    known = find_id(a, command.purgatory, low, high)
+    return known if known and a.ids[known - 1].state == ID_STATE_LIVE else 0
+
+
 cdef inline void apply_operation(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Ahead *ahead
 ) noexcept nogil:
-    """CANCEL, RESCHEDULE and SET_ORPHANS of the client's own operation; CANCEL_ID and RESCHEDULE_ID of anybody's."""
+    """CANCEL, RESCHEDULE and SET_ORPHANS of an own operation; CANCEL_ID and RESCHEDULE_ID of anybody's; GROUP_ACK."""
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
-    cdef uint64_t low, high
     cdef uint32_t known, tag
     a.touched += 1
     if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
         refuse(a, slot, number, command.purgatory, ERROR_CODE_TIMEOUT_OUT_OF_RANGE, TIMEOUT_NS_MAX)
         return
+    if command.kind == COMMAND_KIND_GROUP_ACK:
+        op = find_held(a, slot, command.operation)
+        if command.flags & COMMAND_FLAG_HAS_ID and live_id(a, command, id) == 0:
+            op = NULL  # what was to follow it is not there: it is not done
+        apply_done(a, slot, number, op, wants)
+        return
     if command.flags & COMMAND_FLAG_HAS_ID:
-        memcpy(&low, id, 8)
-        memcpy(&high, id + 8, 8)
-        known = find_id(a, command.purgatory, low, high)
-        if known == 0 or a.ids[known - 1].state != ID_STATE_LIVE:
+        known = live_id(a, command, id)
+        if known == 0:
             refuse(a, slot, number, command.purgatory, ERROR_CODE_UNKNOWN_OPERATION, 0)
             return
         op = a.ops + (a.ids[known - 1].op - 1)
@@ -240,10 +284,12 @@ cdef inline void apply_operation(
         apply_cancel(a, slot, number, op, command, wants)
     elif command.kind == COMMAND_KIND_RESCHEDULE or command.kind == COMMAND_KIND_RESCHEDULE_ID:
         apply_reschedule(a, slot, number, op, command, wants)
-    elif command.kind == COMMAND_KIND_SET_ORPHANS and command.orphans < ORPHANS_GROUP:
-        apply_orphans(a, slot, number, op, command, wants)
+    elif command.orphans >= ORPHANS_COUNT:
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_INVALID_VALUE, ORPHANS_GROUP)
+    elif command.orphans == ORPHANS_GROUP and a.clients[slot].group == 0:
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_NOT_A_MEMBER, 0)
     else:
-        refuse(a, slot, number, command.purgatory, ERROR_CODE_NOT_SUPPORTED, command.kind)
+        apply_orphans(a, slot, number, op, command, wants)
 
 
 cdef inline bint needs_id(uint32_t kind) noexcept nogil:
@@ -281,17 +327,16 @@ cdef inline bint apply_command(
         hash = ahead.hash if ahead.kind else key_hash(a.header.hash_seed, purgatory, p, key.key_length)
         apply_event(a, slot, number, key, p, p + key.key_length, hash)
         return True
-    if COMMAND_KIND_CANCEL <= kind < COMMAND_KIND_GROUP_REGISTER:
+    if COMMAND_KIND_CANCEL <= kind <= COMMAND_KIND_GROUP_ACK:
         operation = <OperationCommand *>p
-        variable = 16 if needs_id(kind) else 0
+        if length < sizeof(OperationCommand):
+            return False
+        variable = 16 if operation.flags & COMMAND_FLAG_HAS_ID else 0
         if length != sizeof(OperationCommand) + variable:
             return False
-        if needs_id(kind) != ((operation.flags & COMMAND_FLAG_HAS_ID) != 0):
+        if kind != COMMAND_KIND_GROUP_ACK and needs_id(kind) != (variable != 0):
             return False
         apply_operation(a, slot, number, operation, p + sizeof(OperationCommand), ahead)
-        return True
-    if kind == COMMAND_KIND_GROUP_REGISTER:
-        refuse(a, slot, number, purgatory, ERROR_CODE_NOT_SUPPORTED, kind)
         return True
     return False
 

@@ -3,16 +3,18 @@
 A turn takes the time once and does, in this order, a bounded amount of each:
 
     subscriptions, commands     an event read in a turn wins over a deadline in it
+    ends                        connections of clients, and processes, that have ended
     resume                      long deliveries, acknowledgements and orphans that a bound has cut
     wheel                       expiries, sweeps; not during a gap (below)
-    reports, duties             outcomes out; heartbeats, reminders, the dead
+    reports, duties             outcomes out; heartbeats, reminders, silence
 
 A *long event* is delivered over several turns. Until it is done the core answers UNFINISHED to commands, which then
 wait here in order; acknowledgements, questions and hellos go on. The same goes for a frame that needs more than its
 share of a turn. When enough of them wait, the command socket is not read any more, until they drain.
 
 A *gap* is a turn that starts a second late, or the first one: the process was stopped, or starved, and what happened
-meanwhile stands in the sockets. They are read until dry, 100 ms at most, before the wheel moves.
+meanwhile stands in the sockets. They are read until dry, 100 ms at most, before the wheel moves and before the end of a
+client is acted upon; every lease is whole after it.
 
 One thread calls this. Time, network, core and snapshots are passed in; nothing here blocks, and nothing that comes from
 a client makes do_work() raise.
@@ -35,12 +37,13 @@ from timerd_shm.errors import (
     UnsupportedVersionError,
 )
 from timerd_shm.fields import struct_of
-from timerd_shm.limits import ANNOUNCE_FIRST_NS, COMMANDS_PER_FRAME_MAX, GAP_NS, HEARTBEAT_NS
+from timerd_shm.limits import ANNOUNCE_FIRST_NS, COMMANDS_PER_FRAME_MAX, GAP_NS, HEARTBEAT_NS, HELD_QUERY_MAX
 from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
 
 from .clock import Clock
 from .core import APPLIED, EXPECTED, MALFORMED, NEVER, UNFINISHED, Core
 from .journal import Journal
+from .liveness import Kind, Liveness
 from .messages import HEADER_SIZE, Query, bare_header, message_frame, purgatory_name, read_hello, read_query
 from .sessions import Session, Sessions
 from .transport import Transport
@@ -53,6 +56,7 @@ RECORDS_PER_COMMAND = 8
 SUBSCRIPTIONS_PER_TURN = 64
 WAITING_FRAMES_MAX = 256  # commands behind a long event; beyond it the socket is not read
 WAITING_BYTES_MAX = 16 << 20
+SIGNS_PER_TURN = 128
 GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
 DRY_NS = 5_000_000  # the sockets are dry when nothing came for so long: libzmq's thread was stopped as well
 LOGGED_ERRORS_MAX = 64
@@ -69,6 +73,9 @@ TURN_NS_MAX = index_of(DAEMON_COUNTERS, "turn_ns_max")
 BUSY_NS = index_of(DAEMON_COUNTERS, "busy_ns")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")
 ASKED_AGAIN = index_of(DAEMON_COUNTERS, "asked_again")
+CLIENTS_SILENCED = index_of(DAEMON_COUNTERS, "clients_silenced")
+CLIENTS_DIED = index_of(DAEMON_COUNTERS, "clients_died")
+LIVENESS_REFUSED = index_of(DAEMON_COUNTERS, "liveness_refused")
 
 HEADER = struct_of(CommandHeader)
 REPORT = struct_of(ReportHeader)
@@ -92,9 +99,9 @@ class Conductor:
         transport: Transport,
         clock: Clock,
         sessions: Sessions,
+        liveness: Liveness,
         *,
         take_snapshot: Callable[[], str],
-        lease_ns: int,
         pid: int,
         now_ns: int,
         records_per_step: int = RECORDS_PER_STEP,
@@ -104,11 +111,12 @@ class Conductor:
         self._transport = transport
         self._clock = clock
         self._sessions = sessions
+        self._liveness = liveness
         self._take_snapshot = take_snapshot
         self._journal = journal
         self._journal_due_ns = NEVER
         self._records = records_per_step
-        self._welcome = {"heartbeat_ns": HEARTBEAT_NS, "lease_ns": lease_ns, "daemon_pid": pid}
+        self._welcome = {"heartbeat_ns": HEARTBEAT_NS, "daemon_pid": pid}
         self._incarnation = core.incarnation
         self._waiting: deque[Waiting] = deque()
         self._waiting_bytes = 0
@@ -119,6 +127,7 @@ class Conductor:
         # The first turn is a gap: clients may have sent while no daemon was there.
         self._gap_until_ns = now_ns + GAP_READ_NS
         self._heard_ns = now_ns
+        self._dry_ns = 0  # the last turn that had read all there was
         self.due_ns = now_ns
 
     @property
@@ -135,16 +144,20 @@ class Conductor:
             log.warning("gap: a turn began %d ms late; reading the sockets first", (now_ns - due_ns) // 1_000_000)
             self._gap_until_ns = now_ns + GAP_READ_NS
             self._heard_ns = now_ns
+            self._sessions.make_leases_whole(now_ns)
         self._frames_out = 0
         self._cut = False
         core.begin_turn(now_ns)
         work = self._accept_subscriptions(now_ns)
         frames = self._read_commands(now_ns)
-        if core.resume(now_ns, self._records):
-            self._cut = True
         if frames:
             self._heard_ns = now_ns
         self._end_gap(now_ns)
+        work += self._take_signs(now_ns)
+        if not self.in_gap:
+            work += self._act_upon_ends(now_ns)
+        if core.resume(now_ns, self._records):
+            self._cut = True
         if not self.in_gap and core.advance(now_ns, self._records):
             self._cut = True
         self._publish_reports(now_ns)
@@ -181,6 +194,9 @@ class Conductor:
             if budget <= 0 or self._is_full():
                 self._cut = True
                 break
+        else:
+            if not self.in_gap:
+                self._dry_ns = now_ns
         if received:
             self._core.count(FRAMES_IN, received)
         return frames + received
@@ -215,7 +231,7 @@ class Conductor:
                 self._send(routing, self._header(DownKind.HELLO_FIRST, now_ns))
                 return RECORDS_PER_FRAME
         session.routing = routing
-        self._core.heard(session.slot, now_ns)
+        self._sessions.came(session, now_ns)
         if (outcome, answer) != session.received:
             self._sessions.heard(session, (outcome, answer), now_ns)
         if kind == UpKind.COMMANDS:
@@ -271,7 +287,7 @@ class Conductor:
 
     def _end(self, session: Session, now_ns: int) -> None:
         log.debug("client %d says goodbye", session.slot)
-        self._sessions.close(session, now_ns)
+        self._sessions.close(session, now_ns, goodbye=True)
 
     def _let_wait(self, session: Session, frame: bytes) -> None:
         self._waiting.append(Waiting(session, frame))
@@ -300,6 +316,8 @@ class Conductor:
         except TimerdError as error:
             self._refuse(routing, error, now_ns)
             return
+        if session is None:
+            return
         session.routing = routing
         log.debug("client %d: %s (pid %d) says hello", session.slot, hello.name.decode(), session.process.pid)
         header = self._header(DownKind.WELCOME, now_ns, session)
@@ -313,6 +331,7 @@ class Conductor:
             "unknown": core.unknown_waits(session.slot, hello.waits),
             "newest": core.newest,
             "now_ns": now_ns,
+            "lease_ns": session.lease_ns,
             **self._welcome,
         }
         self._send(routing, message_frame(header, message))
@@ -325,21 +344,28 @@ class Conductor:
             if query.query == "snapshot":
                 self._questions.append((session, number))
                 return
-            result = {"id": number, **self._result(query, now_ns)}
+            result = {"id": number, **self._result(session, query, now_ns)}
         except TimerdError as error:
             self._refuse(session.routing, error, now_ns, session, number)
             return
         self._send(session.routing, message_frame(self._header(DownKind.RESULT, now_ns, session), result))
 
-    def _result(self, query: Query, now_ns: int) -> dict[str, Any]:
+    def _result(self, session: Session, query: Query, now_ns: int) -> dict[str, Any]:
+        core = self._core
         match query.query:
             case "purgatory":
-                return {"index": self._core.purgatory(purgatory_name(query.name).encode())}
+                return {"index": core.purgatory(purgatory_name(query.text("name")).encode())}
             case "mark":
-                return {"newest": self._core.newest}
+                return {"newest": core.newest}
             case "ping":
                 return {"now_ns": now_ns}
-        raise NotSupportedError("a query that this daemon does not know; it knows purgatory, mark, ping and snapshot")
+            case "listen":
+                return {"on": core.set_listening(session.slot, query.flag("on"), now_ns)}
+            case "held":
+                return {"held": core.held(session.slot, query.numbers("operations", HELD_QUERY_MAX))}
+        raise NotSupportedError(
+            "a query that this daemon does not know; it knows purgatory, mark, ping, listen, held and snapshot"
+        )
 
     def _answer_snapshots(self, now_ns: int) -> None:
         """After the turn, when the arena is at rest: one copy answers all who asked."""
@@ -359,6 +385,53 @@ class Conductor:
             else:
                 header = self._header(DownKind.RESULT, now_ns, session)
                 self._send(session.routing, message_frame(header, {"id": number, "path": path}))
+
+    # Ends and silence -------------------------------------------------------------------------------------------------
+
+    def _take_signs(self, now_ns: int) -> int:
+        """Connections that show a session, connections and processes that have ended; the signs dealt with."""
+        sessions, liveness = self._sessions, self._liveness
+        signs = liveness.signs(SIGNS_PER_TURN, now_ns)
+        for watch, kind, secret in signs:
+            if kind is Kind.ENDED:
+                sessions.ended(watch, now_ns)
+            elif kind is Kind.BROKEN:
+                sessions.broken(watch, now_ns)
+            elif not sessions.hold(watch, secret):
+                liveness.drop(watch)
+                self._core.count(LIVENESS_REFUSED)
+        if refused := liveness.take_refused():
+            self._core.count(LIVENESS_REFUSED, refused)
+        return len(signs) + refused
+
+    def _act_upon_ends(self, now_ns: int) -> int:
+        """Close the sessions of those that have ended and have nothing left to be applied; how many were looked at."""
+        sessions = self._sessions
+        if now_ns < sessions.due_ns:
+            return 0
+        ended = sessions.take_ended(now_ns)
+        unfinished = {waiting.session.slot for waiting in self._waiting}
+        for session in ended:
+            if session.slot in unfinished:
+                sessions.put_off(session, now_ns)
+            else:
+                self._bury(session, "has ended", now_ns)
+        return len(ended)
+
+    def _count_silence(self, now_ns: int) -> None:
+        silent, dead = self._sessions.count_silence(self._dry_ns, now_ns)
+        for session in silent:
+            log.info("client %d (pid %d) is silent", session.slot, session.process.pid)
+        if silent:
+            self._core.count(CLIENTS_SILENCED, len(silent))
+        for session in dead:
+            self._bury(session, f"has been silent for {session.silent_ns // 1_000_000_000} s", now_ns)
+
+    def _bury(self, session: Session, why: str, now_ns: int) -> None:
+        log.info("client %d (pid %d) %s", session.slot, session.process.pid, why)
+        self._core.count(CLIENTS_DIED)
+        self._sessions.close(session, now_ns, goodbye=False)
+        self._cut = True
 
     # What goes out ----------------------------------------------------------------------------------------------------
 
@@ -396,12 +469,11 @@ class Conductor:
         for session in sessions.unacknowledged(now_ns):
             self._core.count(ANNOUNCEMENTS)
             self._publish(session, self._empty_report(session, now_ns), now_ns)
-        for session in sessions.silent(now_ns):
-            self._publish(session, self._empty_report(session, now_ns), now_ns)
-        for session in sessions.take_dead():
-            log.info("client %d (pid %d) has ended", session.slot, session.process.pid)
-            sessions.close(session, now_ns)
-            self._cut = True
+        quiet = sessions.beat(now_ns)
+        if quiet is not None:
+            for session in quiet:
+                self._publish(session, self._empty_report(session, now_ns), now_ns)
+            self._count_silence(now_ns)
 
     def _publish(self, session: Session, frame: bytes, now_ns: int) -> None:
         self._transport.publish(frame)
@@ -454,7 +526,7 @@ class Conductor:
         elif self.in_gap:
             self.due_ns = min(self._gap_until_ns, self._heard_ns + DRY_NS)
         else:
-            self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._journal_due_ns)
+            self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
         if not work and now_ns >= due_ns:
             core.count(EMPTY_WAKEUPS)
         took_ns = self._clock.now_ns() - now_ns

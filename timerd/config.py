@@ -26,6 +26,7 @@ from timerd_shm.limits import (
     CAPACITY_MAX,
     CAPACITY_MIN,
     CLIENTS_MAX,
+    GROUP_KEPT_NS,
     HEARTBEAT_NS,
     LEASE_NS,
     NAME_PATTERN,
@@ -232,8 +233,11 @@ class Config(NamedTuple):
         int, Knob("count", "unacknowledged refusals and answers a client may have", 1, ANSWERS_PER_CLIENT_MAX)
     ] = ANSWERS_PER_CLIENT_MAX
     lease: Annotated[
-        int, Knob("duration", "how long a client may be silent before it is suspected", HEARTBEAT_NS, YEAR_NS)
+        int, Knob("duration", "how long a client may say nothing before it is silent", 2 * HEARTBEAT_NS, YEAR_NS)
     ] = LEASE_NS
+    group_retention: Annotated[
+        int, Knob("duration", "how long a group's outcomes are kept while it has no member", DURATIONS["s"], YEAR_NS)
+    ] = GROUP_KEPT_NS
     settled_ids_kept: Annotated[
         int, Knob("duration", "how long the id of a settled operation is remembered", DURATIONS["s"], YEAR_NS)
     ] = SETTLED_IDS_KEPT_NS

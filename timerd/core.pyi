@@ -54,26 +54,72 @@ class Core:
         lease_ns: int = ...,
         now_ns: int,
         wall_ns: int = 0,
+        group: int = 0,
+        listens: bool = False,
     ) -> int:
-        """The slot of a client: its old one if the arena knows this (16-byte) incarnation, else a free one.
+        """The slot of a client: its own if one of this (16-byte) incarnation is live or silent, else a free one.
 
-        Its session hash (16 bytes) is replaced. Raises ArenaFullError when all slots are in use.
+        `group` is what group() gave, 0 for none; `listens` says that it takes outcomes of its group. Of a client that
+        has a slot nothing changes but its session hash (16 bytes). When none is free, the oldest tombstone gives way.
+        Raises ArenaFullError when all slots are in use, NotAMemberError (orphans GROUP, or listens, without a group).
         """
     def find_session(self, session_hash: bytes) -> int:
-        """Slot of the live client with that session hash, or -1."""
+        """Slot of the live or silent client with that session hash, or -1."""
     def find_incarnation(self, incarnation: bytes) -> int:
-        """Slot of the live client with that incarnation, or -1."""
-    def close_client(self, slot: int, now_ns: int) -> None:
-        """The client is dead. Its operations go the way of their orphans policy in the calls of resume() that follow.
+        """Slot of the live or silent client with that incarnation, or -1."""
+    def find_tombstone(self, session_hash: bytes) -> int:
+        """Slot of the tombstone of that session, or -1."""
+    def is_dying(self, session_hash: bytes) -> bool:
+        """Whether the client of that session is dead, and what it held was not all dealt with yet: ask again later."""
+    def resume_client(
+        self,
+        slot: int,
+        *,
+        name: bytes = b"",
+        pid: int = 0,
+        start_ticks: int = 0,
+        pid_namespace: int = 0,
+        orphans: int = 0,
+        lease_ns: int = ...,
+        now_ns: int,
+        wall_ns: int = 0,
+        group: int = 0,
+        listens: bool = False,
+    ) -> None:
+        """Make a tombstone a live client again: same slot, topic, incarnation, session and numbering; no operations.
 
-        CANCEL: cancelled. KEEP, GROUP: they run on, and settle with nobody to tell. The slot is free when none is left.
+        Raises SessionGoneError when the slot is no tombstone, NotAMemberError as open_client().
         """
+    def close_client(self, slot: int, now_ns: int, *, goodbye: bool = False) -> None:
+        """The client is dead. What it held goes the way of its orphans policy in the calls of resume() that follow.
+
+        CANCEL: cancelled. KEEP: runs on, and settles with nobody to tell. GROUP: its group adopts it, outcomes that it
+        has not acknowledged too; what it was told for its group goes to the next member. What a limited event handed
+        over to it, unacknowledged, goes to its group or is fired again. Then its slot is a tombstone for an hour; after
+        a `goodbye` it is free.
+        """
+    def group(self, name: bytes) -> int:
+        """Index + 1 of the group of that name, made if it is new. Raises ArenaFullError, InvalidNameError."""
+    def set_listening(self, slot: int, listens: bool, now_ns: int) -> bool:
+        """Whether the client takes outcomes of its group; what it holds goes to others when it does not.
+
+        What it is then: one that has stopped does not begin again before all that it held is others'. Raises
+        NotAMemberError.
+        """
+    def silence(self, slot: int, now_ns: int) -> None:
+        """The client has fallen silent: what it holds of its group goes to other members, and it is given no more."""
+    def revive(self, slot: int, now_ns: int) -> None:
+        """Something came from a silent client: it is live again."""
+    def set_silent_ns(self, slot: int, silent_ns: int) -> None:
+        """How long the client has been silent while the daemon was reading, for those who look."""
+    def held(self, slot: int, operations: list[int]) -> list[int]:
+        """Those of the op ids whose outcome the client was told for its group and still holds: not done."""
     def topic(self, slot: int) -> int:
         """The client's topic: generation << 16 | slot. Frames to it begin with it as 8 little-endian bytes."""
     def heard(self, slot: int, now_ns: int) -> None:
         """Something came from the client."""
     def live_slots(self) -> list[int]:
-        """Slots of the live clients."""
+        """Slots of the clients that are live or silent."""
     def last_command(self, slot: int) -> int:
         """Number of the last command applied for that client."""
     def unknown_waits(self, slot: int, commands: list[int]) -> list[int]:
@@ -89,9 +135,9 @@ class Core:
     def acknowledge(self, slot: int, outcome: int, answer: int, budget: int = 65_536) -> bool:
         """Free what the client has received, up to these numbers; True if some is left for resume()."""
     def resume(self, now_ns: int, budget: int = 65_536) -> bool:
-        """Go on with a long event, acknowledgements, and the operations of dead clients; True if work is left."""
+        """Go on with a long event, acknowledgements, what the dead and silent held, groups; True if work is left."""
     def advance(self, now_ns: int, budget: int = 65_536) -> bool:
-        """Move the wheel to `now_ns`: expire what is due, sweep what comes; True if work is left."""
+        """Move the wheel to `now_ns`: expire what is due, sweep what comes, tell groups; True if work is left."""
     def reports(self, now_ns: int, outcomes_max: int = 16_384) -> list[tuple[int, bytes]]:
         """(slot, REPORT frame) of each client that has news since its last one: applied commands, outcomes, answers."""
     def has_reports(self) -> bool:
@@ -103,7 +149,7 @@ class Core:
     def end_turn(self, now_ns: int) -> int:
         """End a turn: the turn counter becomes even, gauges are published; the records touched in it."""
     def next_wake_ns(self) -> int:
-        """When the wheel has something to do next (CLOCK_MONOTONIC); NEVER if it is empty."""
+        """When the wheel has something to do, or what is kept for a time ends (CLOCK_MONOTONIC); NEVER if nothing."""
 
     # the journal -----------------------------------------------------------------------------------------------------
     @property

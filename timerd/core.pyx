@@ -6,15 +6,17 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.arena cimport Arena, Found, Joined, Journal, News, OwnerText, SeenText, commit
+from timerd.arena cimport Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
 from timerd.clients cimport is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
+from timerd.dlist cimport is_empty
+from timerd.groups cimport find_held, hand_out, is_used, join_group, leave_group, place_in_ring
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag
 from timerd.journal cimport TEXTS_SEEN, journal_client, open_journal, tend_journal
 from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
 from timerd.reports cimport Extent, measure, note_reported, report_size, write_report
-from timerd.turn cimport acknowledge_client, advance_wheel, resume_work
+from timerd.turn cimport acknowledge_client, advance_wheel, free_client, resume_work
 from timerd.wheel cimport next_tick, wheel_jump
 from timerd_shm.records cimport *
 
@@ -61,6 +63,7 @@ NEVER = NO_DEADLINE
 _FINGERPRINT = LAYOUT_FINGERPRINT
 globals()["LAYOUT_FINGERPRINT"] = _FINGERPRINT
 
+cdef uint32_t PRESENT = 1 << CLIENT_STATE_LIVE | 1 << CLIENT_STATE_SILENT
 cdef uint64_t OUTCOMES_IN_ANSWER = 4096  # a frame's worth of outcomes, when a client asks again
 
 if _FINGERPRINT != _layout.fingerprint():
@@ -73,19 +76,19 @@ if _FINGERPRINT != _layout.fingerprint():
 cdef class Core:
     cdef Arena arena
     cdef Py_buffer buffer, journal
-    cdef bint held, journaling
+    cdef bint attached, journaling
     cdef readonly uint64_t redo_replayed
 
     def __cinit__(self):
         memset(&self.arena, 0, sizeof(Arena))
-        self.held = self.journaling = False
+        self.attached = self.journaling = False
 
     def __init__(self, memory, uint64_t now_ns):
         cdef Arena *a = &self.arena
-        if self.held:
+        if self.attached:
             raise _errors.ClosedError("this Core is attached already; make another one")
         PyObject_GetBuffer(memory, &self.buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
-        self.held = True
+        self.attached = True
         try:
             self._attach(now_ns)
         except BaseException:
@@ -131,6 +134,7 @@ cdef class Core:
         a.ids = <IdRecord *>self._region(REGION_IDS)
         a.id_heads = <uint32_t *>self._region(REGION_ID_TABLE)
         a.answers = <AnswerRecord *>self._region(REGION_ANSWERS)
+        a.groups = <GroupRecord *>self._region(REGION_GROUPS)
         a.purgatories = <PurgatoryRecord *>self._region(REGION_PURGATORIES)
         a.counters = <uint64_t *>self._region(REGION_PURGATORY_COUNTERS)
         a.daemon = <uint64_t *>self._region(REGION_DAEMON_COUNTERS)
@@ -147,8 +151,12 @@ cdef class Core:
         a.news = <News *>calloc(a.regions[REGION_CLIENTS].count, sizeof(News))
         a.queue = <uint16_t *>calloc(a.regions[REGION_CLIENTS].count, sizeof(uint16_t))
         a.found = <Found *>calloc(REPLAY_WALK_MAX, sizeof(Found))
+        a.members = <Member *>calloc(a.regions[REGION_CLIENTS].count, sizeof(Member))
+        a.turns = <uint16_t *>calloc(a.regions[REGION_GROUPS].count, sizeof(uint16_t))
         a.joined = <Joined *>calloc(a.regions[REGION_BUCKETS].count, sizeof(Joined))
         if a.news == NULL or a.queue == NULL or a.found == NULL or a.joined == NULL:
+            raise MemoryError("no memory for the clients' news")
+        if a.members == NULL or a.turns == NULL:
             raise MemoryError("no memory for the clients' news")
         if not redo_is_sound(a):
             raise _errors.LayoutMismatchError(f"the redo slot is damaged (count {header.redo_count}): `timerctl destroy` it")
@@ -182,10 +190,12 @@ cdef class Core:
         self._let_go()
 
     cdef void _let_go(self):
-        if self.held:
+        if self.attached:
             free(self.arena.news)
             free(self.arena.queue)
             free(self.arena.found)
+            free(self.arena.members)
+            free(self.arena.turns)
             free(self.arena.joined)
             free(self.arena.journal.texts)
             free(self.arena.journal.owners)
@@ -195,13 +205,13 @@ cdef class Core:
                 self.journaling = False
             memset(&self.arena, 0, sizeof(Arena))
             PyBuffer_Release(&self.buffer)
-            self.held = False
+            self.attached = False
 
     def release(self):
         self._let_go()
 
     cdef Arena *_here(self) except NULL:
-        if not self.held:
+        if not self.attached:
             raise _errors.ClosedError("the arena was released")
         return &self.arena
 
@@ -228,16 +238,17 @@ cdef class Core:
     def open_client(
         self, bytes incarnation not None, bytes session_hash not None, *, bytes name=b"", uint32_t pid=0,
         uint64_t start_ticks=0, uint64_t pid_namespace=0, uint32_t orphans=0, uint64_t lease_ns=LEASE_NS,
-        uint64_t now_ns, uint64_t wall_ns=0,
+        uint64_t now_ns, uint64_t wall_ns=0, uint32_t group=0, bint listens=False,
     ):
         cdef Arena *a = self._here()
         cdef ClientRecord *c
         cdef uint64_t low, high
         cdef int slot
-        if len(incarnation) != 16 or len(session_hash) != 16 or len(name) > NAME_SIZE_MAX or orphans >= ORPHANS_COUNT:
-            raise _errors.InvalidValueError("a client needs 16 bytes of incarnation and session, and a name of 32 at most")
+        if len(incarnation) != 16 or len(session_hash) != 16:
+            raise _errors.InvalidValueError("a client needs 16 bytes of incarnation and of session")
+        self._check_client(name, orphans, group, listens)
         self._turn_at(now_ns)
-        slot = self._find(incarnation, False)
+        slot = self._find(incarnation, False, PRESENT)
         if slot >= 0:
             c = a.clients + slot
             memcpy(&low, PyBytes_AS_STRING(session_hash), 8)
@@ -248,25 +259,50 @@ cdef class Core:
             c.heard_ns = now_ns
             tell(a, slot)
             return slot
-        for slot in range(a.regions[REGION_CLIENTS].count):
-            if a.clients[slot].state == CLIENT_STATE_FREE:
-                break
-        else:
-            raise _errors.ArenaFullError(
-                f"{a.regions[REGION_CLIENTS].count} of {a.regions[REGION_CLIENTS].count} clients are connected: "
-                "close some, or start the daemon with more --clients"
-            )
+        slot = self._free_slot()
         c = a.clients + slot
         fill_client(c, incarnation, session_hash, name, pid, start_ticks, pid_namespace, orphans, lease_ns, now_ns, wall_ns)
+        fill_membership(c, group, listens)
         memset(a.news + slot, 0, sizeof(News))
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE))
         journal_client(a, slot, CLIENT_STATE_LIVE)
         commit(a)
         a.regions[REGION_CLIENTS].in_use += 1
+        join_group(a, slot)
         tell(a, slot)
         return slot
 
-    cdef int _find(self, bytes wanted, bint by_session) except -2:
+    cdef int _check_client(self, bytes name, uint32_t orphans, uint32_t group, bint listens) except -1:
+        """What open_client() and resume_client() are told about a client."""
+        cdef Arena *a = self._here()
+        if len(name) > NAME_SIZE_MAX or orphans >= ORPHANS_COUNT:
+            raise _errors.InvalidValueError(f"a client has a name of {NAME_SIZE_MAX} bytes at most, and a known orphans policy")
+        if group > a.regions[REGION_GROUPS].count or (group and not a.groups[group - 1].state):
+            raise _errors.InvalidValueError(f"there is no group {group}")
+        if not group and (listens or orphans == ORPHANS_GROUP):
+            raise _errors.NotAMemberError("orphans=\"group\" and listening need a group")
+        return 0
+
+    cdef int _free_slot(self) except -1:
+        """A free slot; the oldest tombstone gives way when there is none."""
+        cdef Arena *a = self._here()
+        cdef int slot, oldest = -1
+        for slot in range(a.regions[REGION_CLIENTS].count):
+            if a.clients[slot].state == CLIENT_STATE_FREE:
+                return slot
+            if a.clients[slot].state == CLIENT_STATE_TOMBSTONE:
+                if oldest < 0 or a.clients[slot].died_ns < a.clients[oldest].died_ns:
+                    oldest = slot
+        if oldest < 0:
+            count = a.regions[REGION_CLIENTS].count
+            raise _errors.ArenaFullError(
+                f"{count} of {count} clients are connected: close some, or start the daemon with more --clients"
+            )
+        free_client(a, oldest)
+        return oldest
+
+    cdef int _find(self, bytes wanted, bint by_session, uint32_t states) except -2:
+        """Slot of the client of that session hash, or incarnation, that is in one of these states (a bit each); or -1."""
         cdef Arena *a = self._here()
         cdef uint64_t low, high
         cdef ClientRecord *c
@@ -277,7 +313,7 @@ cdef class Core:
         memcpy(&high, PyBytes_AS_STRING(wanted) + 8, 8)
         for slot in range(a.regions[REGION_CLIENTS].count):
             c = a.clients + slot
-            if not is_live(a, slot):
+            if not states >> c.state & 1:
                 continue
             if by_session and c.session_low == low and c.session_high == high:
                 return slot
@@ -286,19 +322,140 @@ cdef class Core:
         return -1
 
     def find_session(self, bytes session_hash not None):
-        return self._find(session_hash, True)
+        return self._find(session_hash, True, PRESENT)
 
     def find_incarnation(self, bytes incarnation not None):
-        return self._find(incarnation, False)
+        return self._find(incarnation, False, PRESENT)
 
-    def close_client(self, int slot, uint64_t now_ns):
+    def find_tombstone(self, bytes session_hash not None):
+        return self._find(session_hash, True, 1 << CLIENT_STATE_TOMBSTONE)
+
+    def is_dying(self, bytes session_hash not None):
+        return self._find(session_hash, True, 1 << CLIENT_STATE_DEAD) >= 0
+
+    def resume_client(
+        self, int slot, *, bytes name=b"", uint32_t pid=0, uint64_t start_ticks=0, uint64_t pid_namespace=0,
+        uint32_t orphans=0, uint64_t lease_ns=LEASE_NS, uint64_t now_ns, uint64_t wall_ns=0, uint32_t group=0,
+        bint listens=False,
+    ):
+        cdef Arena *a = self._here()
+        cdef ClientRecord *c
+        cdef uint64_t word
+        if slot < 0 or slot >= <int>a.regions[REGION_CLIENTS].count or a.clients[slot].state != CLIENT_STATE_TOMBSTONE:
+            raise _errors.SessionGoneError(f"slot {slot} is no tombstone")
+        self._check_client(name, orphans, group, listens)
+        self._turn_at(now_ns)
+        c = a.clients + slot
+        word = ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE)
+        word = ClientRecord_with_flags(ClientRecord_with_orphans(word, orphans), CLIENT_FLAG_LISTENS if listens else 0)
+        td_put(&a.tx, ClientRecord_word_state(c), word)
+        word = ClientRecord_with_pid(ClientRecord_word_pid(c)[0], pid)
+        td_put(&a.tx, ClientRecord_word_pid(c), ClientRecord_with_group(word, group))
+        td_put(&a.tx, &c.start_ticks, start_ticks)
+        td_put(&a.tx, &c.pid_namespace, pid_namespace)
+        td_put(&a.tx, &c.connected_wall_ns, wall_ns)
+        td_put(&a.tx, &c.lease_ns, lease_ns)
+        commit(a)
+        a.tombstones -= 1
+        c.heard_ns = a.now_ns
+        c.silent_ns = 0
+        # What it had not acknowledged is gone: its first report says that those numbers are void.
+        memset(a.news + slot, 0, sizeof(News))
+        a.news[slot].outcome = c.acknowledged
+        a.news[slot].answer = c.answers_acknowledged
+        join_group(a, slot)
+        tell(a, slot)
+
+    def close_client(self, int slot, uint64_t now_ns, *, bint goodbye=False):
+        cdef Arena *a = self._here()
+        cdef ClientRecord *c = a.clients + self._live(slot)
+        cdef uint64_t word = ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_DEAD)
+        self._turn_at(now_ns)
+        td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(word, CLIENT_FLAG_GOODBYE if goodbye else 0))
+        td_put(&a.tx, &c.died_ns, a.now_ns)
+        if c.group and a.groups[c.group - 1].members == 1:
+            td_put(&a.tx, &a.groups[c.group - 1].empty_since_ns, a.now_ns)
+        journal_client(a, slot, CLIENT_STATE_DEAD)
+        commit(a)
+        leave_group(a, slot)
+        a.sweeping = 1
+
+    def group(self, bytes name not None):
+        cdef Arena *a = self._here()
+        cdef GroupRecord *g
+        cdef uint32_t index, unused = 0xFFFFFFFF, count = a.regions[REGION_GROUPS].count
+        if not 1 <= len(name) <= NAME_SIZE_MAX:
+            raise _errors.InvalidNameError(f"a group's name has {len(name)} bytes, not 1 to {NAME_SIZE_MAX}")
+        for index in range(count):
+            g = a.groups + index
+            if g.state == 0:
+                unused = index if unused == 0xFFFFFFFF else unused
+            elif g.name_length == len(name) and memcmp(g.name, PyBytes_AS_STRING(name), len(name)) == 0:
+                return index + 1
+        if unused == 0xFFFFFFFF:
+            for index in range(count):
+                if not is_used(a, index):
+                    break
+            else:
+                raise _errors.ArenaFullError(f"{count} of {count} groups have members or operations")
+            unused = index
+            g = a.groups + unused
+            td_put(&a.tx, GroupRecord_word_state(g), GroupRecord_with_state(GroupRecord_word_state(g)[0], 0))
+            commit(a)
+            a.regions[REGION_GROUPS].in_use -= 1
+        g = a.groups + unused
+        fill_group(g, name, a.now_ns)
+        td_put(&a.tx, GroupRecord_word_state(g), GroupRecord_with_state(GroupRecord_word_state(g)[0], 1))
+        commit(a)
+        a.regions[REGION_GROUPS].in_use += 1
+        return unused + 1
+
+    def set_listening(self, int slot, bint listens, uint64_t now_ns):
+        cdef Arena *a = self._here()
+        cdef ClientRecord *c = a.clients + self._live(slot)
+        cdef uint64_t word = ClientRecord_word_state(c)[0]
+        if c.group == 0:
+            raise _errors.NotAMemberError("the client is in no group whose outcomes it could take: connect with group=NAME")
+        if listens and c.held and not c.flags & CLIENT_FLAG_LISTENS:
+            return False  # it was told that it holds nothing any more, and the sweep has not found all of that yet
+        self._turn_at(now_ns)
+        td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(word, CLIENT_FLAG_LISTENS if listens else 0))
+        commit(a)
+        self._placed(slot)
+        return listens
+
+    cdef int _placed(self, uint32_t slot) except -1:
+        """Whether the client takes its group's outcomes may have changed: what it holds stays with it, or goes on."""
+        cdef Arena *a = self._here()
+        place_in_ring(a, slot)
+        if a.clients[slot].held:
+            a.sweeping = 1
+        return 0
+
+    cdef int _set_state(self, int slot, uint32_t state, uint64_t now_ns) except -1:
         cdef Arena *a = self._here()
         cdef ClientRecord *c = a.clients + self._live(slot)
         self._turn_at(now_ns)
-        td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_DEAD))
-        journal_client(a, slot, CLIENT_STATE_DEAD)
-        commit(a)
-        a.dead += 1
+        if c.state != state:
+            td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], state))
+            journal_client(a, slot, state)
+            commit(a)
+            self._placed(slot)
+        return 0
+
+    def silence(self, int slot, uint64_t now_ns):
+        self._set_state(slot, CLIENT_STATE_SILENT, now_ns)
+
+    def revive(self, int slot, uint64_t now_ns):
+        self._set_state(slot, CLIENT_STATE_LIVE, now_ns)
+
+    def set_silent_ns(self, int slot, uint64_t silent_ns):
+        self._here().clients[self._live(slot)].silent_ns = silent_ns
+
+    def held(self, int slot, list operations not None):
+        cdef Arena *a = self._here()
+        cdef uint32_t live = self._live(slot)
+        return [operation for operation in operations if find_held(a, live, operation) != NULL]
 
     def topic(self, int slot):
         cdef Arena *a = self._here()
@@ -414,6 +571,8 @@ cdef class Core:
         self._allow(budget)
         with nogil:
             done = advance_wheel(a)
+            # What has settled in this turn is told in it.
+            done = hand_out(a) and done
         return not done
 
     def has_reports(self):
@@ -469,7 +628,7 @@ cdef class Core:
     def unacknowledged(self, int slot):
         cdef Arena *a = self._here()
         cdef ClientRecord *c = a.clients + self._live(slot)
-        return c.unacknowledged != 0 or c.answers != 0
+        return c.answers != 0 or not is_empty(a, &c.next)
 
     def end_turn(self, uint64_t now_ns):
         cdef Arena *a = self._here()
@@ -479,19 +638,22 @@ cdef class Core:
         a.daemon[DAEMON_RECORDS_TOUCHED] += touched
         if touched > a.daemon[DAEMON_RECORDS_TOUCHED_MAX]:
             a.daemon[DAEMON_RECORDS_TOUCHED_MAX] = touched
-        a.daemon[DAEMON_CLIENTS] = a.regions[REGION_CLIENTS].in_use
+        a.daemon[DAEMON_CLIENTS] = a.regions[REGION_CLIENTS].in_use - a.tombstones
         a.header.turn_at_ns = a.now_ns
         TD_ORDERED_STORE(a.base, &a.header.turn, (a.header.turn | 1) + 1)
         return touched
 
     def next_wake_ns(self):
         cdef Arena *a = self._here()
-        cdef uint64_t tick = next_tick(a)
+        cdef uint64_t tick = next_tick(a), due
         cdef int level
+        if a.sweeping or a.handing:
+            return a.now_ns
         for level in range(1, LEVELS):
             if a.owed[level]:
                 return a.now_ns
-        return NEVER if tick == NO_DEADLINE else tick * a.tick_ns
+        due = NO_DEADLINE if tick == NO_DEADLINE else tick * a.tick_ns
+        return min(due, a.groups_due_ns, a.tombstones_due_ns)
 
     # The journal.
 
@@ -628,6 +790,20 @@ cdef void fill_client(
     c.lease_ns = lease_ns
     c.watermarks = 0
     c.bytes_held = 0
+    c.died_ns = 0
+
+
+cdef void fill_membership(ClientRecord *c, uint32_t group, bint listens):
+    c.group = group
+    c.flags = CLIENT_FLAG_LISTENS if listens else 0
+
+
+cdef void fill_group(GroupRecord *g, bytes name, uint64_t now_ns):
+    """A record that is not in use becomes this group's. It has no operations: a record is used again when it has none."""
+    g.name_length = len(name)
+    memset(g.name, 0, NAME_SIZE_MAX)
+    memcpy(g.name, PyBytes_AS_STRING(name), len(name))
+    g.empty_since_ns = now_ns
 
 
 cdef void fill_purgatory(PurgatoryRecord *p, bytes name):

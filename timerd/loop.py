@@ -16,6 +16,7 @@ from types import FrameType
 from .clock import Clock
 from .conductor import Conductor
 from .core import NEVER, Timer
+from .liveness import Watches
 from .sd_notify import WATCHDOG, notify
 from .transport import ZmqTransport
 
@@ -25,7 +26,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Loop:
     """The daemon's one thread. `watchdog_ns` is the service manager's patience (0: it has none to keep)."""
 
-    def __init__(self, conductor: Conductor, transport: ZmqTransport, clock: Clock, *, watchdog_ns: int = 0) -> None:
+    def __init__(
+        self, conductor: Conductor, transport: ZmqTransport, liveness: Watches, clock: Clock, *, watchdog_ns: int = 0
+    ) -> None:
         self._conductor = conductor
         self._transport = transport
         self._clock = clock
@@ -34,7 +37,7 @@ class Loop:
         self._stopped_by = 0
         self._bell, self._button = socket.socketpair()
         self._poller = select.epoll()
-        for readable in (self._timer.fileno(), self._bell.fileno(), *transport.filenos()):
+        for readable in (self._timer.fileno(), self._bell.fileno(), liveness.fileno(), *transport.filenos()):
             self._poller.register(readable, select.EPOLLIN)
         # Now, not in run(): a signal that comes as soon as the daemon has said that it is ready must end it cleanly.
         for each in (self._bell, self._button):

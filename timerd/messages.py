@@ -35,16 +35,33 @@ class Hello(NamedTuple):
     time_namespace: int
     boot_id: bytes
     orphans: Orphans
+    group: bytes  # empty: none
+    listens: bool
     waits: list[int]
     purgatories: list[str]
 
 
 class Query(NamedTuple):
-    """A question, with the number that its answer carries."""
+    """A question, with the number that its answer carries. What else it says is checked when it is asked for."""
 
     number: int
     query: str
-    name: str
+    said: dict[str, Any]
+
+    def text(self, name: str) -> str:
+        """A field that is a str."""
+        return _field(self.said, name, str)
+
+    def flag(self, name: str) -> bool:
+        """A field that is true or false."""
+        return _field(self.said, name, bool)
+
+    def numbers(self, name: str, most: int) -> list[int]:
+        """A field that is a list of so many 64-bit numbers at most."""
+        numbers = _numbers(self.said, name)
+        if len(numbers) > most:
+            raise MalformedError(f"query: {len(numbers)} of {most} numbers in {name!r}")
+        return numbers
 
 
 def read_hello(frame: bytes) -> Hello:
@@ -55,18 +72,16 @@ def read_hello(frame: bytes) -> Hello:
         raise UnsupportedVersionError(
             f"the client speaks protocol version {protocol}, and this daemon {PROTOCOL_VERSION}: upgrade the older"
         )
-    if found.get("group") is not None:
-        raise NotSupportedError("groups are not built yet: connect without group=")
     orphans = _number(found, "orphans", U32_MAX)
-    if orphans not in (Orphans.CANCEL, Orphans.KEEP):
-        raise NotSupportedError(f"orphans policy {orphans} needs a group; those of this daemon are cancel and keep")
+    if orphans not in list(Orphans):
+        raise NotSupportedError(f"there is no orphans policy {orphans}: cancel (0), keep (1), group (2)")
+    group, listens = found.get("group"), found.get("listens", False)
+    if not isinstance(listens, bool):
+        raise MalformedError("hello: 'listens' is not true or false")
     label = _field(found, "name", str)
     name = label.encode()
     if len(name) > NAME_SIZE_MAX or not label.isprintable():
         raise InvalidNameError(f"the client's name has {len(name)} of {NAME_SIZE_MAX} bytes, or is not printable")
-    waits = _field(found, "waits", list)
-    if not all(type(number) is int and 0 <= number <= U64_MAX for number in waits):
-        raise MalformedError("hello: a member of 'waits' is not a command number")
     purgatories = _field(found, "purgatories", list)
     if len(purgatories) > PURGATORIES_MAX:
         raise MalformedError(f"hello: {len(purgatories)} of {PURGATORIES_MAX} purgatories")
@@ -79,28 +94,22 @@ def read_hello(frame: bytes) -> Hello:
         time_namespace=_number(found, "time_namespace", U64_MAX),
         boot_id=_bytes(found, "boot_id", 16),
         orphans=Orphans(orphans),
-        waits=waits,
+        group=b"" if group is None else _name("group", group).encode(),
+        listens=listens,
+        waits=_numbers(found, "waits"),
         purgatories=[purgatory_name(name) for name in purgatories],
     )
 
 
 def read_query(frame: bytes) -> Query:
-    """The query in a frame; `name` is empty where it has none."""
+    """The query in a frame."""
     found = _read_map(frame)
-    name = found.get("name", "")
-    if not isinstance(name, str):
-        raise MalformedError("query: 'name' is not a str")
-    return Query(_number(found, "id", U64_MAX), _field(found, "query", str), name)
+    return Query(_number(found, "id", U64_MAX), _field(found, "query", str), found)
 
 
 def purgatory_name(name: object) -> str:
     """A purgatory's name, checked. Raises InvalidNameError."""
-    if not isinstance(name, str):
-        # Its text is not shown: that of a list in a list in a list is a recursion.
-        raise InvalidNameError(f"a purgatory's name is a {type(name).__name__}, not a str")
-    if not NAME_PATTERN.fullmatch(name):
-        raise InvalidNameError(f"purgatory {name[:NAME_SIZE_MAX]!r} is not of the form {NAME_PATTERN.pattern}")
-    return name
+    return _name("purgatory", name)
 
 
 def message_frame(header: bytes, message: dict[str, Any]) -> bytes:
@@ -154,6 +163,22 @@ def _number(found: dict[str, Any], name: str, most: int) -> int:
     if not 0 <= value <= most:
         raise MalformedError(f"field {name!r} is not in 0..{most}")
     return value
+
+
+def _numbers(found: dict[str, Any], name: str) -> list[int]:
+    numbers = _field(found, name, list)
+    if not all(type(number) is int and 0 <= number <= U64_MAX for number in numbers):
+        raise MalformedError(f"a member of {name!r} is not in 0..{U64_MAX}")
+    return numbers
+
+
+def _name(what: str, name: object) -> str:
+    if not isinstance(name, str):
+        # Its text is not shown: that of a list in a list in a list is a recursion.
+        raise InvalidNameError(f"a {what}'s name is a {type(name).__name__}, not a str")
+    if not NAME_PATTERN.fullmatch(name):
+        raise InvalidNameError(f"{what} {name[:NAME_SIZE_MAX]!r} is not of the form {NAME_PATTERN.pattern}")
+    return name
 
 
 def _bytes(found: dict[str, Any], name: str, size: int) -> bytes:

@@ -6,22 +6,26 @@ is nowhere but with its owner, at once; there is nothing to purge.
 
 An event enters the ring in one transaction, and is then delivered operation by operation; each keeps the sequence it has
 `seen`, so that a start can deliver the newest event again and nothing counts twice. A delivery that is too long for a
-turn goes on from `cursor`; until it is done no other command is applied (rule 8).
+turn goes on from `cursor`; until it is done no other command is applied (rule 8). What a limited event gave to an owner
+that does not take it (it died, or gives it back) is handed on: the operation ends, and a new event of limit 1 enters the
+ring, with nothing allocated.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 from timerd.arena cimport (
     Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram_add, spent, unused,
 )
 from timerd.blobs cimport blob_length, drop_blob, share_blob
-from timerd.clients cimport charged, fill_answer, is_live, keep_answer, owner_of, stage_answer, tell
-from timerd.dlist cimport append, answer_at, is_empty, link_of, node_at, unlink
+from timerd.clients cimport charge, fill_answer, is_live, keep_answer, leave_outcomes, owner_of, stage_answer, tell
+from timerd.dlist cimport append, answer_at, is_empty, link_of, node_at
+from timerd.groups cimport adopt_if_orphaned, place_in_ring, wait_in_group
 from timerd.handles cimport handle_remove
 from timerd.ids cimport settled_word
 from timerd.journal cimport journal_outcome
 from timerd.keys cimport detach, find_key, free_nodes
 from timerd.blobs cimport copy_blob
-from timerd.ring cimport event_at
+from timerd.ring cimport event_at, fill_event, stage_event
 from timerd.wheel cimport wheel_remove
 from timerd_shm.records cimport *
 
@@ -147,7 +151,11 @@ cdef inline void stage_settle(
     cdef ClientRecord *owner = owner_of(a, op)
     cdef uint32_t flags = op.flags, value = 0, length, error = 0
     cdef uint64_t number = 0, word
-    if owner != NULL:
+    cdef uint64_t *held = NULL
+    if op.group:
+        held = &a.groups[op.group - 1].bytes_held
+    elif owner != NULL:
+        held = &owner.bytes_held
         number = owner.next_outcome
         if a.staged_outcomes and a.staged_client == op.client:
             number += a.staged_outcomes
@@ -157,14 +165,20 @@ cdef inline void stage_settle(
             error = <uint32_t>e.amount
         if e.flags & EVENT_FLAG_LIMITED:
             flags |= OP_FLAG_HANDED_OVER | OP_FLAG_KEYS_KEPT
-        if owner != NULL and length:
-            if owner.bytes_held + length <= a.header.quota_bytes:
+        if e.flags & EVENT_FLAG_REDELIVERED:
+            flags |= OP_FLAG_REDELIVERED
+        if e.flags & EVENT_FLAG_VALUE_DROPPED:
+            flags |= OP_FLAG_VALUE_DROPPED
+        if held != NULL and length:
+            if held[0] + length <= a.header.quota_bytes:
                 value = share_blob(a, e.value)
-                owner.bytes_held += length
+                held[0] += length
             else:
                 flags |= OP_FLAG_VALUE_DROPPED
+    if op.group or op.orphans == ORPHANS_GROUP:
+        flags |= OP_FLAG_KEYS_KEPT
     fill_settlement(a, op, value, number, error)
-    word = OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_SETTLED if owner != NULL else OP_STATE_FREE)
+    word = OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_SETTLED if held != NULL else OP_STATE_FREE)
     word = OpRecord_with_outcome(word, outcome)
     td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_settled_key(word, settled_key))
     if flags != op.flags:
@@ -177,7 +191,7 @@ cdef inline void stage_settle(
         td_put(&a.tx, &op.seen, e.sequence)
     elif op.state == OP_STATE_PENDING:
         td_put(&a.tx, &op.seen, a.header.newest)  # else it settles while it is registered: `seen` is filled
-    if owner != NULL:
+    if number:
         td_put(&a.tx, &owner.next_outcome, number + 1)
         a.staged_client = op.client
         a.staged_outcomes += 1
@@ -191,10 +205,9 @@ cdef inline void stage_settle(
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
     """Give back a record whose state says FREE, with all that only it names. It is in no list."""
-    cdef ClientRecord *c = charged(a, op)
-    if c != NULL:
-        c.bytes_held -= blob_length(a, op.payload) + blob_length(a, op.value)
-    handle_remove(a, <uint32_t>(op - a.ops))
+    charge(a, op, 0, 0, -<int64_t>(blob_length(a, op.payload) + blob_length(a, op.value)))
+    if op.group == 0:
+        handle_remove(a, <uint32_t>(op - a.ops))
     drop_blob(a, op.payload)
     drop_blob(a, op.value)
     if op.flags & OP_FLAG_KEYS_KEPT:
@@ -221,14 +234,12 @@ cdef inline void count_settled(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcept nogil:
-    """An operation has settled, in truth: take it out of its bucket and all its lists, and give it to its owner."""
-    cdef ClientRecord *c = charged(a, op)
+    """It has settled, in truth: take it out of its bucket and all its lists, and give it to its owner or group."""
     cdef uint32_t node
     count_settled(a, op)
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
-        if c != NULL:
-            c.pending -= 1
+        charge(a, op, -1, 0, 0)
         wheel_remove(a, op)
         node = op.first_node
         while node:
@@ -242,8 +253,11 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
     if op.state == OP_STATE_FREE:
         free_op(a, op)
         return
-    append(a, &c.next, &op.next)
-    c.unacknowledged += 1
+    charge(a, op, 0, 1, 0)
+    if op.group:
+        wait_in_group(a, op)
+        return
+    append(a, &a.clients[op.client].next, &op.next)
     if a.news[op.client].unreported == 0:
         a.news[op.client].unreported = link_of(a, &op.next)
     tell(a, op.client)
@@ -251,24 +265,35 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
 
 cdef inline void settle(Arena *a, OpRecord *op, uint32_t outcome) noexcept nogil:
     """Settle a pending operation without an event: expired or cancelled."""
-    cdef Verdict v = unmoved(op)
+    cdef Verdict v
+    adopt_if_orphaned(a, op)
+    v = unmoved(op)
     stage_settle(a, op, outcome, 0, NULL, &v)
     commit(a)
     finish_settle(a, op, True)
 
 
+cdef inline void stage_free(Arena *a, OpRecord *op) noexcept nogil:
+    """The word by which a settled operation ends: nobody needs to be told any more."""
+    td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
+
+
+cdef inline void finish_free(Arena *a, OpRecord *op) noexcept nogil:
+    """A settled operation has ended, in truth: take it out of its list, and give back its record."""
+    leave_outcomes(a, op)
+    charge(a, op, 0, -1, 0)
+    if op.group and op.client_generation:
+        a.clients[op.client].held -= 1
+        place_in_ring(a, op.client)
+    free_op(a, op)
+
+
 cdef inline void free_settled(Arena *a, OpRecord *op) noexcept nogil:
     """Its outcome is acknowledged, or nobody is left to tell."""
-    cdef ClientRecord *c = charged(a, op)
-    td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
+    stage_free(a, op)
     commit(a)
-    if a.news[op.client].unreported == link_of(a, &op.next):
-        a.news[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
-    unlink(a, &op.next)
-    if c != NULL:
-        c.unacknowledged -= 1
     a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
-    free_op(a, op)
+    finish_free(a, op)
 
 
 cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept nogil:
@@ -279,7 +304,8 @@ cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept 
     a.touched += 1
     if op.seen >= e.sequence:
         return
-    if e.flags & EVENT_FLAG_LIMITED and owner_of(a, op) == NULL:
+    adopt_if_orphaned(a, op)
+    if e.flags & EVENT_FLAG_LIMITED and op.group == 0 and owner_of(a, op) == NULL:
         # Nobody would be told: what is handed over must reach somebody (rule 5).
         return
     v = judge(op, node.kind, node.ordinal, node.target, e)
@@ -358,6 +384,53 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
                 break
     finish_delivery(a, e)
     return True
+
+
+cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
+    """The event by which goes on what a limited event gave to a settled operation: same key and value, nothing allocated."""
+    cdef uint8_t name[256]
+    cdef uint32_t node = op.first_node, key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
+    cdef KeyRecord *key
+    cdef EventRecord *e
+    while a.nodes[node - 1].ordinal != op.settled_key - 1:
+        node = a.nodes[node - 1].next_of_op
+    key = a.keys + a.nodes[node - 1].key
+    if key.name_length > EVENT_KEY_INLINE:
+        key_blob = share_blob(a, key.name_blob)
+    elif key.name_length > KEY_INLINE:
+        copy_blob(a, key.name_blob, name)
+    else:
+        memcpy(name, key.name, key.name_length)
+    if op.flags & OP_FLAG_VALUE_DROPPED:
+        flags |= EVENT_FLAG_VALUE_DROPPED
+    e = fill_event(
+        a, EVENT_KIND_FIRE, op.purgatory, key.hash, name, key.name_length, 1, 1, flags, op.client, 0,
+        share_blob(a, op.value), key_blob,
+    )
+    e.client_generation = 0  # nobody's: it counts by sequence for everybody
+    return e
+
+
+cdef inline void hand_on(Arena *a, OpRecord *op, uint32_t slot, uint64_t command, AnswerRecord *answer) noexcept nogil:
+    """Its owner does not take what a limited event gave it: end the operation, and fire again. None is in delivery.
+
+    In one transaction, with the number of the `command` that asks for it (0 = none) and its answer (NULL = none).
+    """
+    cdef EventRecord *e = fill_hand_on(a, op)
+    stage_free(a, op)
+    stage_event(a, e)
+    if command:
+        td_put(&a.tx, &a.clients[slot].last_command, command)
+    if answer != NULL:
+        stage_answer(a, answer)
+    commit(a)
+    a.header.ring_bytes += blob_length(a, e.value) + blob_length(a, e.key_blob)
+    a.daemon[DAEMON_HANDED_ON] += 1
+    finish_free(a, op)
+    if answer != NULL:
+        keep_answer(a, answer)
+    begin_delivery(a, e)
+    deliver(a)
 
 
 cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:

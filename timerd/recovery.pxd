@@ -1,8 +1,9 @@
 """A start: finish the transaction that was being stored, then make everything derived anew from the truth.
 
 Nothing derived is believed, so it does not matter where the last life ended; and as this only stores derived fields (and
-frees what was acknowledged already), it may end anywhere itself. Order matters where lists have one: operations come back
-in order of registration, settled ones and answers in order of their numbers, ids in order of settling.
+frees what was acknowledged already, and takes silent clients for live ones), it may end anywhere itself. Order matters
+where lists have one: operations come back in order of registration, settled ones and answers in order of their numbers,
+ids and what waits in groups in order of settling.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -10,8 +11,9 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from timerd.arena cimport Arena, Joined, __builtin_prefetch, capacity, commit, counter, give
 from timerd.blobs cimport blob_length, drop_blob, share_blob
-from timerd.clients cimport is_live, owner_of, tell
-from timerd.dlist cimport append, make_empty
+from timerd.clients cimport charge, tell
+from timerd.dlist cimport append, is_empty, make_empty
+from timerd.groups cimport join_group, takes_outcomes, wait_in_group
 from timerd.handles cimport handle_insert
 from timerd.hash cimport handle_tag
 from timerd.ids cimport chain_id
@@ -131,6 +133,15 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.clients[i].answers = 0
         a.clients[i].watermarks = 0
         a.clients[i].bytes_held = 0
+        a.clients[i].held = 0
+        a.members[i].group = 0
+    for i in range(capacity(a, REGION_GROUPS)):
+        make_empty(a, &a.groups[i].next)
+        a.groups[i].members = 0
+        a.groups[i].pending = 0
+        a.groups[i].unacknowledged = 0
+        a.groups[i].bytes_held = 0
+        a.turns[i] = 0
     make_empty(a, &a.header.ids_next)
     a.header.ring_bytes = 0
     a.header.unfinished = 0
@@ -156,30 +167,28 @@ cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
 
 
 cdef inline void use_op(Arena *a, Marks *m, OpRecord *op) noexcept nogil:
-    """Count what the operation names: nodes and keys while it needs them, payload, value, id; and charge its client."""
+    """Count what the operation names: nodes and keys while it needs them, payload, value, id; and charge it."""
     cdef ClientRecord *c = a.clients + op.client
+    cdef uint64_t held = blob_length(a, op.payload)
     cdef uint32_t index = <uint32_t>(op - a.ops), node = op.first_node
     m.ops[index] = 1
     use_blob(a, m, op.payload)
     if op.state == OP_STATE_SETTLED:
         use_blob(a, m, op.value)
+        held += blob_length(a, op.value)
     if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT:
         while node and not m.nodes[node - 1]:
             m.nodes[node - 1] = 1
             a.keys[a.nodes[node - 1].key].refs += 1
             m.keys[a.nodes[node - 1].key] = 1
             node = a.nodes[node - 1].next_of_op
-    if c.generation != op.client_generation or c.state == CLIENT_STATE_FREE:
-        return
-    handle_insert(a, index, handle_tag(op.client, op.command))
-    c.bytes_held += blob_length(a, op.payload)
-    if op.state == OP_STATE_SETTLED:
-        c.bytes_held += blob_length(a, op.value)
+    charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, held)
+    if op.group == 0 and c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
+        handle_insert(a, index, handle_tag(op.client, op.command))
 
 
 cdef inline void restore_pending(Arena *a, OpRecord *op) noexcept nogil:
     """Back into its bucket and its watcher lists."""
-    cdef ClientRecord *c = a.clients + op.client
     cdef uint32_t node = op.first_node
     wheel_insert(a, op)
     while node:
@@ -187,19 +196,24 @@ cdef inline void restore_pending(Arena *a, OpRecord *op) noexcept nogil:
             attach(a, node)
         node = a.nodes[node - 1].next_of_op
     counter(a, op.purgatory, COUNT_PENDING)[0] += 1
-    if c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
-        c.pending += 1
 
 
 cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
-    """Back into its owner's outcomes, to be told again."""
-    append(a, &a.clients[op.client].next, &op.next)
-    a.clients[op.client].unacknowledged += 1
+    """Back into the outcomes of who is told, to be told again; or into none, if it has been received and is held."""
+    cdef ClientRecord *c = a.clients + op.client
+    if op.group:
+        c.held += 1
+    if op.outcome_number > c.acknowledged:
+        append(a, &c.next, &op.next)
+    else:
+        make_empty(a, &op.next)
 
 
 cdef inline bint is_outcome_due(Arena *a, OpRecord *op) noexcept nogil:
     """Whether a settled operation still has somebody to tell."""
     cdef ClientRecord *c = a.clients + op.client
+    if op.group:
+        return True
     return (
         c.generation == op.client_generation and c.state != CLIENT_STATE_FREE and op.outcome_number > c.acknowledged
     )
@@ -266,7 +280,7 @@ cdef inline void restore_operations(Arena *a, Marks *m, Ordered *items, Ordered 
             items[count].number = op.registration
             items[count].index = i
             count += 1
-        else:
+        elif op.client_generation:
             settled += 1
             last[-<int64_t>settled].number = op.outcome_number
             last[-<int64_t>settled].index = i
@@ -277,6 +291,25 @@ cdef inline void restore_operations(Arena *a, Marks *m, Ordered *items, Ordered 
     sort_by_number(last - settled, spare, settled)
     for k in range(settled):
         restore_settled(a, a.ops + last[<int64_t>(k - settled)].index)
+
+
+cdef inline void restore_waiting(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
+    """Groups' outcomes that nobody is told now, back into their groups' lists in order of settling. Members are there."""
+    cdef uint32_t i
+    cdef uint64_t count = 0, outcomes = 0, k
+    a.groups_due_ns = NO_DEADLINE
+    for i in range(capacity(a, REGION_GROUPS)):
+        outcomes += a.groups[i].unacknowledged
+    if outcomes == 0:
+        return
+    for i in range(a.regions[REGION_OPS].high_water):
+        if a.ops[i].state == OP_STATE_SETTLED and a.ops[i].group and a.ops[i].client_generation == 0:
+            items[count].number = a.ops[i].settled_ns
+            items[count].index = i
+            count += 1
+    sort_by_number(items, spare, count)
+    for k in range(count):
+        wait_in_group(a, a.ops + items[k].index)
 
 
 cdef inline void restore_ids(Arena *a, Marks *m, Ordered *items, Ordered *spare) noexcept nogil:
@@ -350,22 +383,48 @@ cdef inline void restore_keys(Arena *a, Marks *m) noexcept nogil:
 
 cdef inline void restore_clients(Arena *a) noexcept nogil:
     cdef uint32_t slot
-    a.dead = 0
+    cdef ClientRecord *c
     a.queued = 0
+    a.sweeping = 0
+    a.sweep_at = 0
+    a.tombstones = 0
+    a.tombstones_due_ns = NO_DEADLINE
     for slot in range(capacity(a, REGION_CLIENTS)):
+        c = a.clients + slot
         memset(a.news + slot, 0, sizeof(a.news[0]))
-        if a.clients[slot].state == CLIENT_STATE_FREE:
+        if c.state == CLIENT_STATE_FREE:
             continue
         a.regions[REGION_CLIENTS].in_use += 1
-        if a.clients[slot].state == CLIENT_STATE_DEAD:
-            a.dead += 1
+        if c.state == CLIENT_STATE_TOMBSTONE:
+            a.tombstones += 1
+            if c.died_ns + TOMBSTONE_KEPT_NS < a.tombstones_due_ns:
+                a.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
             continue
+        if c.state == CLIENT_STATE_SILENT:
+            # Nobody listened to it: its lease is whole again.
+            td_put(
+                &a.tx, ClientRecord_word_state(c),
+                ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE),
+            )
+            commit(a)
+        if c.state == CLIENT_STATE_DEAD or (c.held and not takes_outcomes(c)):
+            a.sweeping = 1
+        if c.state == CLIENT_STATE_DEAD:
+            continue
+        join_group(a, slot)
         # Told again: what this life has not reported begins behind what was acknowledged.
-        a.news[slot].outcome = a.clients[slot].acknowledged
-        a.news[slot].answer = a.clients[slot].answers_acknowledged
-        if a.clients[slot].unacknowledged:
-            a.news[slot].unreported = a.clients[slot].next
+        a.news[slot].outcome = c.acknowledged
+        a.news[slot].answer = c.answers_acknowledged
+        if not is_empty(a, &c.next):
+            a.news[slot].unreported = c.next
         tell(a, slot)
+
+
+cdef inline void restore_groups(Arena *a) noexcept nogil:
+    cdef uint32_t group
+    for group in range(capacity(a, REGION_GROUPS)):
+        if a.groups[group].state:
+            a.regions[REGION_GROUPS].in_use += 1
 
 
 cdef inline void restore_counters(Arena *a) noexcept nogil:
@@ -420,6 +479,8 @@ cdef inline bint rebuild(Arena *a) noexcept nogil:
         free_unreached(a, m.ids, REGION_IDS)
         free_unreached(a, m.answers, REGION_ANSWERS)
         restore_clients(a)
+        restore_waiting(a, items, spare)
+        restore_groups(a)
         restore_counters(a)
         if not ring_is_empty(a):
             # It may not have reached everybody; who has seen it, sees it no second time.

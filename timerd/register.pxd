@@ -9,8 +9,9 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
 from timerd.blobs cimport blocks_for, drop_blob, fill_blob
-from timerd.clients cimport fill_answer, keep_answer, met, refuse, stage_answer
+from timerd.clients cimport charge, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.dlist cimport unlink
+from timerd.groups cimport adopt_if_orphaned
 from timerd.handles cimport handle_insert
 from timerd.hash cimport handle_tag, key_hash
 from timerd.ids cimport fill_id, find_id, give_id
@@ -103,10 +104,41 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
     return True
 
 
+cdef inline bint needs_group(RegisterCommand *command) noexcept nogil:
+    if command.flags & REGISTER_FLAG_FOR_GROUP:
+        return True
+    return command.flags & REGISTER_FLAG_ORPHANS_GIVEN and command.orphans == ORPHANS_GROUP
+
+
+cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
+    """Whether its client, or its group, holds as much as one may: the code; `limit` becomes what it met."""
+    cdef ClientRecord *c = a.clients + r.slot
+    cdef GroupRecord *g
+    cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
+    if r.command.flags & REGISTER_FLAG_FOR_GROUP:
+        g = a.groups + (c.group - 1)
+        pending = g.pending
+        unacknowledged = g.unacknowledged
+        bytes_held = g.bytes_held
+    if pending + unacknowledged >= a.header.quota_operations:
+        if unused(a, REGION_OPS) == 0:
+            # Both are met; a higher quota would not help.
+            limit[0] = met(MET_OPERATIONS, capacity(a, REGION_OPS))
+            return ERROR_CODE_ARENA_FULL
+        limit[0] = met(MET_OPERATIONS, a.header.quota_operations)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if unacknowledged >= a.header.quota_outcomes:
+        limit[0] = met(MET_OUTCOMES, a.header.quota_outcomes)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if bytes_held + r.command.payload_length > a.header.quota_bytes:
+        limit[0] = met(MET_BYTES, a.header.quota_bytes)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    return ERROR_CODE_NONE
+
+
 cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
     """The code of what is wrong with the command itself, or ERROR_CODE_NONE; `limit` becomes what it met."""
     cdef RegisterCommand *command = r.command
-    cdef ClientRecord *c = a.clients + r.slot
     cdef uint32_t i, k
     limit[0] = 0
     if command.keys == 0:
@@ -122,8 +154,8 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         return ERROR_CODE_TIMEOUT_OUT_OF_RANGE
     if command.condition >= CONDITION_COUNT or command.orphans >= ORPHANS_COUNT:
         return ERROR_CODE_INVALID_CONDITION
-    if command.flags & REGISTER_FLAG_ORPHANS_GIVEN and command.orphans == ORPHANS_GROUP:
-        return ERROR_CODE_NOT_SUPPORTED
+    if needs_group(command) and a.clients[r.slot].group == 0:
+        return ERROR_CODE_NOT_A_MEMBER
     if command.condition == CONDITION_AT_LEAST and (command.needed == 0 or command.needed > command.keys):
         limit[0] = command.keys
         return ERROR_CODE_INVALID_CONDITION
@@ -144,20 +176,7 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
     if command.flags & REGISTER_FLAG_MARK_OF_OTHER_ARENA:
         limit[0] = a.header.tail
         return ERROR_CODE_MARK_TOO_OLD
-    if c.pending + c.unacknowledged >= a.header.quota_operations:
-        if unused(a, REGION_OPS) == 0:
-            # Both are met; a higher quota would not help.
-            limit[0] = met(MET_OPERATIONS, capacity(a, REGION_OPS))
-            return ERROR_CODE_ARENA_FULL
-        limit[0] = met(MET_OPERATIONS, a.header.quota_operations)
-        return ERROR_CODE_QUOTA_EXCEEDED
-    if c.unacknowledged >= a.header.quota_outcomes:
-        limit[0] = met(MET_OUTCOMES, a.header.quota_outcomes)
-        return ERROR_CODE_QUOTA_EXCEEDED
-    if c.bytes_held + command.payload_length > a.header.quota_bytes:
-        limit[0] = met(MET_BYTES, a.header.quota_bytes)
-        return ERROR_CODE_QUOTA_EXCEEDED
-    return ERROR_CODE_NONE
+    return refusal_of_quota(a, r, limit)
 
 
 cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t timeout_ns) noexcept nogil:
@@ -194,10 +213,14 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
         op.orphans = command.orphans
     op.flags = 0
     op.group = 0
+    op.client_generation = a.clients[r.slot].generation
+    if command.flags & REGISTER_FLAG_FOR_GROUP:
+        op.orphans = ORPHANS_GROUP
+        op.group = a.clients[r.slot].group
+        op.client_generation = 0
     op.command = r.number
     op.registration = a.header.registrations + 1
     op.client = r.slot
-    op.client_generation = a.clients[r.slot].generation
     op.first_node = 0
     op.id_record = 0
     op.payload = 0
@@ -280,7 +303,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             e = event_at(a, a.found[i].sequence)
             if (
                 e.client == r.slot
-                and e.client_generation == op.client_generation
+                and e.client_generation == a.clients[r.slot].generation
                 and not command.flags & REGISTER_FLAG_MARK_BY_SEQUENCE
                 and e.command <= command.mark_command
                 and not TD_DEFECT(DEFECT_MARK_IGNORES_OWN_COMMANDS)
@@ -328,6 +351,13 @@ cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nog
     give(a, REGION_OPS, <uint32_t>(op - a.ops))
 
 
+cdef inline bint may_replace(RegisterCommand *command, IdRecord *record) noexcept nogil:
+    """Whether a registration takes over an id that exists."""
+    if command.flags & REGISTER_FLAG_REPLACE_CANCELLED:
+        return record.state == ID_STATE_SETTLED and record.outcome == OUTCOME_CANCELLED
+    return command.flags & REGISTER_FLAG_REPLACE != 0
+
+
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
     """Apply a REGISTER command; False if it is malformed. What else is wrong with it is refused by its code."""
     cdef RegisterCommand *command = r.command
@@ -346,7 +376,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     code = refusal_of(a, r, &limit)
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_HAS_ID:
         known = find_id(a, command.purgatory, r.id_low, r.id_high)
-        if known and not command.flags & REGISTER_FLAG_REPLACE:
+        if known and not may_replace(command, &a.ids[known - 1]):
             code = ERROR_CODE_OPERATION_EXISTS
             limit = a.ids[known - 1].outcome
         elif not known and command.registered_ns and command.registered_ns < a.header.ids_floor_ns:
@@ -398,6 +428,8 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         settled_key = ordinal + 1
     elif op.deadline_ns <= a.now_ns:
         v.outcome = OUTCOME_EXPIRED
+    if replaced != NULL:
+        adopt_if_orphaned(a, replaced)
     # One transaction: the operation, its id, the operation it replaces, an answer, the command's number.
     journal_register(a, op, r.slot, command)
     if replaced != NULL:
@@ -422,9 +454,10 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     commit(a)
     # What is derived from it.
     a.header.registrations = op.registration
-    c.bytes_held += command.payload_length
+    charge(a, op, 0, 0, command.payload_length)
     counter(a, op.purgatory, COUNT_REGISTERED)[0] += 1
-    handle_insert(a, index, r.ahead.tag if r.ahead.kind else handle_tag(r.slot, r.number))
+    if op.group == 0:
+        handle_insert(a, index, r.ahead.tag if r.ahead.kind else handle_tag(r.slot, r.number))
     a.touched += 1
     if remembered:
         unlink(a, &a.ids[known - 1].next)
@@ -432,7 +465,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         finish_settle(a, replaced, True)
     if op.state == OP_STATE_PENDING:
         counter(a, op.purgatory, COUNT_PENDING)[0] += 1
-        c.pending += 1
+        charge(a, op, 1, 0, 0)
         wheel_insert(a, op)
         node = op.first_node
         while node:

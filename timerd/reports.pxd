@@ -1,10 +1,11 @@
 """Reports: what a client is told in one frame. Applied commands, outcomes in order of their numbers, answers, values.
 
-A value that settled many operations of one client stands in the frame's heap once.
+A value that settled many operations of one client stands in the frame's heap once. A group's outcome has its own, and
+behind it what its receiver, who did not register it, cannot know: the payload and the names of purgatory and keys.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from timerd.arena cimport Arena
 from timerd.blobs cimport blob_length, copy_blob
 from timerd.dlist cimport answer_at, at, link_of, op_at
@@ -33,6 +34,43 @@ cdef inline uint64_t report_size(Extent *x) noexcept nogil:
     return sizeof(ReportHeader) + x.outcomes * sizeof(OutcomeRecord) + x.answers * sizeof(WireAnswer) + x.heap
 
 
+cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
+    """Bytes of the names of its purgatory and its keys, each with its length before it."""
+    cdef uint32_t node = op.first_node, length = 1 + a.purgatories[op.purgatory].name_length
+    while node:
+        length += 1 + a.keys[a.nodes[node - 1].key].name_length
+        node = a.nodes[node - 1].next_of_op
+    return length
+
+
+cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept nogil:
+    """Write them; names_length bytes."""
+    cdef uint8_t *p = out
+    cdef uint32_t node = op.first_node
+    cdef PurgatoryRecord *purgatory = a.purgatories + op.purgatory
+    cdef KeyRecord *key
+    p[0] = purgatory.name_length
+    memcpy(p + 1, purgatory.name, purgatory.name_length)
+    p += 1 + purgatory.name_length
+    while node:
+        key = a.keys + a.nodes[node - 1].key
+        p[0] = key.name_length
+        if key.name_blob:
+            copy_blob(a, key.name_blob, p + 1)
+        else:
+            memcpy(p + 1, key.name, key.name_length)
+        p += 1 + key.name_length
+        node = a.nodes[node - 1].next_of_op
+    return <uint32_t>(p - out)
+
+
+cdef inline uint32_t heap_length(Arena *a, OpRecord *op, uint32_t last_value) noexcept nogil:
+    """Bytes of the heap that its outcome needs, behind an outcome whose value is `last_value`."""
+    if op.group:
+        return blob_length(a, op.value) + blob_length(a, op.payload) + names_length(a, op)
+    return blob_length(a, op.value) if op.value != last_value else 0
+
+
 cdef inline void measure(
     Arena *a, uint32_t slot, uint32_t first, uint64_t outcome_after, uint64_t answer_after, uint32_t outcomes_max,
     Extent *x,
@@ -47,7 +85,7 @@ cdef inline void measure(
     while link and link != head:
         op = op_at(a, link)
         if op.outcome_number > outcome_after:
-            length = blob_length(a, op.value) if op.value != last_value else 0
+            length = heap_length(a, op, last_value)
             if x.outcomes == outcomes_max or (x.outcomes and x.heap + length > REPORT_HEAP_MAX):
                 x.more = True
                 break
@@ -55,7 +93,7 @@ cdef inline void measure(
                 x.first = link
             x.outcomes += 1
             x.heap += length
-            if length:
+            if op.group == 0 and op.value:
                 last_value = op.value
         link = op.next
     # Answers are few; the new ones stand at the end.
@@ -71,7 +109,7 @@ cdef inline void fill_outcome(
     Arena *a, OpRecord *op, OutcomeRecord *out, uint8_t *heap, uint32_t *used, uint32_t *last_value, uint32_t *last_at
 ) noexcept nogil:
     cdef uint32_t length = blob_length(a, op.value)
-    out.command = op.command
+    out.command = 0 if op.group else op.command
     out.number = op.outcome_number
     out.operation = (<uint64_t>op.generation << 32) | <uint64_t>(op - a.ops)
     out.settled_ns = op.settled_ns
@@ -93,12 +131,23 @@ cdef inline void fill_outcome(
         out.satisfied = <uint64_t>1 << (op.settled_key - 1)
     if op.flags & OP_FLAG_HANDED_OVER:
         out.flags |= OUTCOME_FLAG_HANDED_OVER
-    if op.flags & OP_FLAG_REDELIVERED:
+    if op.flags & OP_FLAG_REDELIVERED or (op.group and op.deliveries > 1):
         out.flags |= OUTCOME_FLAG_REDELIVERED
     if op.flags & OP_FLAG_VALUE_DROPPED:
         out.flags |= OUTCOME_FLAG_VALUE_DROPPED
     if length:
         out.flags |= OUTCOME_FLAG_HAS_VALUE
+    if op.group:
+        out.flags |= OUTCOME_FLAG_HAS_PAYLOAD
+        out.heap_offset = used[0]
+        copy_blob(a, op.value, heap + used[0])
+        used[0] += length
+        out.payload_length = blob_length(a, op.payload)
+        copy_blob(a, op.payload, heap + used[0])
+        used[0] += out.payload_length
+        out.keys_length = copy_names(a, op, heap + used[0])
+        used[0] += out.keys_length
+    elif length:
         if op.value != last_value[0]:
             copy_blob(a, op.value, heap + used[0])
             last_value[0] = op.value

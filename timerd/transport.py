@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -71,8 +71,8 @@ class ZmqTransport:
         self._outcomes.setsockopt(zmq.XPUB_MANUAL, 1)
         self._outcomes.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_SIZE_MAX)
         try:
-            _bind(self._commands, paths.commands_endpoint, paths.commands, group_id)
-            _bind(self._outcomes, paths.outcomes_endpoint, paths.outcomes, group_id)
+            bind_guarded(lambda: self._commands.bind(paths.commands_endpoint), paths.commands, group_id)
+            bind_guarded(lambda: self._outcomes.bind(paths.outcomes_endpoint), paths.outcomes, group_id)
         except BaseException:
             self.close()
             raise
@@ -136,12 +136,13 @@ def _number(socket: zmq.Socket[bytes], option: int) -> int:
     return value
 
 
-def _bind(socket: zmq.Socket[bytes], endpoint: str, path: Path, group_id: int | None) -> None:
-    # libzmq calls bind(2) in this thread, and the umask is the only say over the file's mode at that moment.
+def bind_guarded(bind: Callable[[], object], path: Path, group_id: int | None) -> None:
+    """Bind a socket to `path`, from then on for this user alone, or for the group too; raises ResourceLimitError."""
+    # bind(2) is called in this thread, by libzmq as well, and the umask is the only say over the file's mode then.
     before = os.umask(0o177)
     try:
-        socket.bind(endpoint)
-    except zmq.ZMQError as error:
+        bind()
+    except (zmq.ZMQError, OSError) as error:
         raise ResourceLimitError(f"the socket {path} cannot be bound: {error.strerror}") from None
     finally:
         os.umask(before)

@@ -1,4 +1,4 @@
-"""What a turn does besides commands: the wheel moves, long deliveries go on, outcomes are freed, orphans are dealt with.
+"""What a turn does besides commands: the wheel moves, long deliveries go on, outcomes are freed, the dead are dealt with.
 
 Every loop here ends when the call has touched as many records as it may (spent); what is left goes on in the next turn.
 """
@@ -6,12 +6,13 @@ Every loop here ends when the call has touched as many records as it may (spent)
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport Arena, commit, spent
 from timerd.blobs cimport blob_length
-from timerd.clients cimport free_answer
-from timerd.dlist cimport answer_at, is_empty, op_at
+from timerd.clients cimport free_answer, leave_outcomes
+from timerd.dlist cimport answer_at, is_empty, make_empty, op_at
+from timerd.groups cimport adopt, hand_out, kept_until, take_back, takes_outcomes
 from timerd.handles cimport handle_remove
 from timerd.ids cimport forget_old_ids
 from timerd.lookahead cimport look_at_due, look_at_joined
-from timerd.purgatory cimport deliver, expire, free_settled, settle
+from timerd.purgatory cimport deliver, expire, finish_free, free_settled, hand_on, settle, stage_free
 from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_jump
 from timerd_shm.records cimport *
 
@@ -57,7 +58,12 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
         if spent(a):
             return False
         a.touched += 1
-        free_settled(a, op)
+        if op.group:
+            # Received, not done: held, in no list.
+            leave_outcomes(a, op)
+            make_empty(a, &op.next)
+        else:
+            free_settled(a, op)
     while not is_empty(a, &c.answers_next) and answer_at(a, c.answers_next).command <= c.answers_acknowledged:
         if spent(a):
             return False
@@ -86,43 +92,83 @@ cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, u
     return False
 
 
-cdef inline void sweep_orphan(Arena *a, OpRecord *op) noexcept nogil:
-    """Deal with one operation, if its owner is dead."""
-    cdef ClientRecord *c = a.clients + op.client
-    if op.state == OP_STATE_FREE or c.state != CLIENT_STATE_DEAD or c.generation != op.client_generation:
-        return
-    if op.state == OP_STATE_SETTLED:
+cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nogil:
+    """Deal with an operation of a dead client; False if it must wait for the event in delivery."""
+    if op.state == OP_STATE_SETTLED and op.outcome_number <= c.acknowledged:
         free_settled(a, op)
+    elif op.orphans == ORPHANS_GROUP:
+        adopt(a, op)
+    elif op.state == OP_STATE_SETTLED:
+        if not op.flags & OP_FLAG_HANDED_OVER or TD_DEFECT(DEFECT_CREDIT_DROPPED):
+            free_settled(a, op)
+        elif a.header.unfinished:
+            return False
+        else:
+            hand_on(a, op, 0, 0, NULL)
     elif op.orphans == ORPHANS_CANCEL:
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
     else:
         # It runs on as nobody's: no slot has generation 0.
-        handle_remove(a, <uint32_t>(op - a.ops))
-        c.pending -= 1
-        c.bytes_held -= blob_length(a, op.payload)
         td_put(
             &a.tx, OpRecord_word_client_generation(op),
             OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
         )
         commit(a)
+        handle_remove(a, <uint32_t>(op - a.ops))
+        c.pending -= 1
+        c.bytes_held -= blob_length(a, op.payload)
+    return True
+
+
+cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
+    """Deal with an operation, if its owner is dead, or if who was told of it for its group is not there any more."""
+    cdef ClientRecord *c = a.clients + op.client
+    if op.state == OP_STATE_FREE or op.client_generation == 0 or op.client_generation != c.generation:
+        return True
+    if op.group == 0:
+        return c.state != CLIENT_STATE_DEAD or sweep_own(a, op, c)
+    if not takes_outcomes(c) or TD_DEFECT(DEFECT_TOLD_TO_TWO_MEMBERS):
+        take_back(a, op)
+    return True
 
 
 cdef inline void free_client(Arena *a, uint32_t slot) noexcept nogil:
-    """No operation is the dead client's any more: its slot is free."""
+    """Nothing is left of the client: its slot is free."""
     cdef ClientRecord *c = a.clients + slot
+    if c.state == CLIENT_STATE_TOMBSTONE:
+        a.tombstones -= 1
     td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_FREE))
     commit(a)
     a.regions[REGION_CLIENTS].in_use -= 1
-    a.dead -= 1
 
 
-cdef inline bint free_dead_clients(Arena *a) noexcept nogil:
-    """Free the answers of dead clients, and the slots of those that hold nothing; False if the turn's bound came first."""
+cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
+    """Of a dead client only its numbering is left, in case that it comes back within the hour."""
+    cdef ClientRecord *c = a.clients + slot
+    td_put(
+        &a.tx, ClientRecord_word_state(c),
+        ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_TOMBSTONE),
+    )
+    td_put(&a.tx, ClientRecord_word_group(c), ClientRecord_with_group(ClientRecord_word_group(c)[0], 0))
+    commit(a)
+    a.tombstones += 1
+    if c.died_ns + TOMBSTONE_KEPT_NS < a.tombstones_due_ns:
+        a.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
+
+
+cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
+    """Free the answers of dead clients, and end those that hold nothing any more; False if the turn's bound came first.
+
+    a.sweeping says then whether the sweep has anything to look for.
+    """
     cdef uint32_t slot
     cdef ClientRecord *c
+    cdef bint wanted = False
     for slot in range(a.regions[REGION_CLIENTS].count):
         c = a.clients + slot
+        if c.held and not takes_outcomes(c):
+            wanted = True
         if c.state != CLIENT_STATE_DEAD:
             continue
         while not is_empty(a, &c.answers_next):
@@ -130,26 +176,85 @@ cdef inline bint free_dead_clients(Arena *a) noexcept nogil:
                 return False
             a.touched += 1
             free_answer(a, answer_at(a, c.answers_next))
-        if c.pending == 0 and c.unacknowledged == 0:
+        if c.pending or c.unacknowledged or c.held:
+            wanted = True
+        elif c.flags & CLIENT_FLAG_GOODBYE:
             free_client(a, slot)
+        else:
+            bury_client(a, slot)
+    a.sweeping = wanted
     return True
 
 
-cdef inline bint sweep_orphans(Arena *a) noexcept nogil:
-    """Walk over the operations in the order of their records, for all dead clients at once; False if work is left."""
+cdef inline bint sweep(Arena *a) noexcept nogil:
+    """Walk over the operations in the order of their records, round and round, until nobody dead or silent holds any.
+
+    One walk serves all of them, and who dies meanwhile: it ends when all have been found, by their counts. False if work
+    is left.
+    """
     cdef uint32_t high_water = a.regions[REGION_OPS].high_water, stretch
-    while a.dead:
-        if not free_dead_clients(a):
+    while a.sweeping:
+        if not end_dead_clients(a):
             return False
-        if a.dead == 0:
+        if not a.sweeping:
             break
         for stretch in range(1024):
             if spent(a):
                 return False
+            if a.sweep_at >= high_water:
+                a.sweep_at = 0
             a.touched += 1
-            a.sweep_at = a.sweep_at + 1 if a.sweep_at + 1 < high_water else 0
-            sweep_orphan(a, a.ops + a.sweep_at)
+            if not sweep_operation(a, a.ops + a.sweep_at):
+                return False
+            a.sweep_at += 1
     return True
+
+
+cdef inline bint drop_kept(Arena *a) noexcept nogil:
+    """Free the outcomes of groups that have had no member for as long as they are kept; False if the bound came first."""
+    cdef uint32_t group
+    cdef uint64_t until
+    cdef GroupRecord *g
+    cdef OpRecord *op
+    if a.now_ns < a.groups_due_ns:
+        return True
+    a.groups_due_ns = NO_DEADLINE
+    for group in range(a.regions[REGION_GROUPS].count):
+        g = a.groups + group
+        while g.members == 0 and not is_empty(a, &g.next):
+            op = op_at(a, g.next)
+            until = kept_until(a, g, op)
+            if until > a.now_ns:
+                if until < a.groups_due_ns:
+                    a.groups_due_ns = until
+                break
+            if spent(a):
+                a.groups_due_ns = a.now_ns
+                return False
+            a.touched += 1
+            stage_free(a, op)
+            commit(a)
+            finish_free(a, op)
+            a.daemon[DAEMON_GROUP_OUTCOMES_DROPPED] += 1
+    return True
+
+
+cdef inline void end_tombstones(Arena *a) noexcept nogil:
+    """Free the slots of those that were not back within the hour."""
+    cdef uint32_t slot
+    cdef ClientRecord *c
+    if a.now_ns < a.tombstones_due_ns:
+        return
+    a.tombstones_due_ns = NO_DEADLINE
+    for slot in range(a.regions[REGION_CLIENTS].count):
+        c = a.clients + slot
+        if c.state != CLIENT_STATE_TOMBSTONE:
+            continue
+        a.touched += 1
+        if c.died_ns + TOMBSTONE_KEPT_NS <= a.now_ns:
+            free_client(a, slot)
+        elif c.died_ns + TOMBSTONE_KEPT_NS < a.tombstones_due_ns:
+            a.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
 
 
 cdef inline bint resume_work(Arena *a) noexcept nogil:
@@ -165,7 +270,13 @@ cdef inline bint resume_work(Arena *a) noexcept nogil:
                 a.acknowledging = 1
                 left = True
                 break
-    if not sweep_orphans(a):
+    if not sweep(a):
         left = True
+    if not drop_kept(a):
+        left = True
+    end_tombstones(a)
     forget_old_ids(a)
-    return left
+    if not hand_out(a):
+        left = True
+    # The sweep fires again what was handed over to the dead.
+    return left or a.header.unfinished != 0

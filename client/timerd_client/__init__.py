@@ -12,14 +12,16 @@
 
 from . import errors
 from .batch import ThreadedBatch as Batch
+from .calls import Call
 from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from .connection import connect
 from .delayed import Delayed
 from .errors import *  # noqa: F403
 from .mark import Mark
+from .member import ThreadedGroupOutcome as GroupOutcome
 from .operation import ThreadedOperation as Operation
 from .outcome import Outcome, State
-from .process import client
+from .process import client, configure
 from .purgatory import Purgatory
 from .threaded import Client
 from .waiting import as_completed, wait
@@ -29,8 +31,10 @@ __all__ = [
     "ALL_SETTLED",
     "ANY",
     "Batch",
+    "Call",
     "Client",
     "Delayed",
+    "GroupOutcome",
     "Mark",
     "Operation",
     "Outcome",
@@ -40,6 +44,7 @@ __all__ = [
     "as_completed",
     "at_least",
     "client",
+    "configure",
     "connect",
     "total",
     "wait",

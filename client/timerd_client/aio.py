@@ -28,17 +28,21 @@ from timerd_shm.rundir import InstancePaths
 from timerd_shm.wire import CommandFlag, CommandKind
 
 from . import errors
-from .arguments import Key, Keys, Payload, Timeout, label_of, name_of, no_group, orphans_of, patience_s, timeout_ns
+from .aio_member import AioGroupOutcome as GroupOutcome
+from .aio_member import Member
+from .arguments import Key, Keys, Payload, Timeout, group_of, label_of, name_of, orphans_of, patience_s, timeout_ns
 from .batch import Batch as CommonBatch
 from .batch import fire_many, register_many
+from .calls import Call
 from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
-from .connection import locate
+from .connection import locate, settings
 from .errors import *  # noqa: F403
 from .link import Link, descriptor, monotonic_deadline, seconds_left
 from .mark import Mark
 from .operation import Operation as CommonOperation
 from .outcome import Outcome, State
 from .polling import POLL_S, RAISE, Polling
+from .process import configure
 from .promise import Promise, Reply
 from .protocol import NEVER, LinkState, Statistics
 from .purgatory import is_known, value_or_silence
@@ -50,7 +54,9 @@ __all__ = [
     "ALL_SETTLED",
     "ANY",
     "Batch",
+    "Call",
     "Client",
+    "GroupOutcome",
     "Mark",
     "Operation",
     "Outcome",
@@ -60,6 +66,7 @@ __all__ = [
     "as_completed",
     "at_least",
     "client",
+    "configure",
     "connect",
     "total",
     "wait",
@@ -73,12 +80,12 @@ TIMER_SLACK_S = 0.0005  # loops sleep whole milliseconds: one wake-up instead of
 class LoopLink(Link):
     """A link whose sockets are watched by a loop."""
 
-    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans) -> None:
+    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans, group: str | None) -> None:
         self.loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        super().__init__(paths, name, orphans)
+        super().__init__(paths, name, orphans, group)
         self._descriptors = [descriptor(self.outcomes), descriptor(self.commands)]
         for number in self._descriptors:
             self.loop.add_reader(number, self._pump)
@@ -105,7 +112,17 @@ class LoopLink(Link):
         if not loop.is_closed():
             call()
 
-    async def until(self, condition: Callable[[], bool], timeout: float) -> bool:
+    def watch(self, descriptor: int) -> None:
+        self.loop.add_reader(descriptor, self._on_lifeline)
+
+    def unwatch(self, descriptor: int) -> None:
+        self.loop.remove_reader(descriptor)
+
+    def _on_lifeline(self) -> None:
+        self.lifeline_ended()
+        self._rest()
+
+    async def until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until the condition holds, `timeout` seconds at most; whether it does."""
         if condition():
             return True
@@ -401,11 +418,15 @@ class Purgatory(Surface[AioOperation]):
         return await self.fire_wait(key)
 
 
-class Client(Purgatory):
+class Client(Purgatory, Member):
     """A connection to a daemon, from `await connect()`; also its purgatory "default"."""
 
-    def __init__(self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL) -> None:
-        super().__init__(LoopLink(paths, name, orphans), DEFAULT_PURGATORY)
+    def __init__(
+        self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL, group: str | None = None
+    ) -> None:
+        link = LoopLink(paths, name, orphans, group)
+        super().__init__(link, DEFAULT_PURGATORY)
+        self._join(link)
         self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
 
     async def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
@@ -423,7 +444,7 @@ class Client(Purgatory):
 
     @property
     def connected(self) -> bool:
-        """Whether the daemon was heard of lately: False before the first time, and after 3 s without a word."""
+        """Whether the daemon was heard of lately: False before the first time, after 3 s without, 2 s after its end."""
         return self._protocol.state is LinkState.LIVE
 
     def stats(self) -> Statistics:
@@ -474,8 +495,10 @@ class Client(Purgatory):
         """Wait until everything is acknowledged, `timeout` seconds at most, and end; as the threaded client does."""
         if self.closed:
             return
+        deadline = monotonic_deadline(timeout)
         try:
-            await self.flush(timeout)
+            await self._finish(timeout)
+            await self.flush(seconds_left(deadline) or 0.0)
         finally:
             self._looped.stop()
 
@@ -501,10 +524,10 @@ async def connect(
     name: str = "",
 ) -> Client:
     """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
-    no_group(group)
-    policy, label, patience = orphans_of(orphans), label_of(name), patience_s(timeout)
+    member_of = group_of(group)
+    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_s(timeout)
     paths = await asyncio.to_thread(locate, instance, True) if autostart else locate(instance, False)
-    client = Client(paths, name=label, orphans=policy)
+    client = Client(paths, name=label, orphans=policy, group=member_of)
     try:
         await client.wait_ready(patience)
     except BaseException:
@@ -520,7 +543,8 @@ os.register_at_fork(after_in_child=_clients.clear)
 async def client() -> Client:
     """The client of this process and the running loop: made on first use, and again after a fork or its close().
 
-    Its instance is $TIMERD_INSTANCE, else "default". Raises TimerdUnavailableError. Those of loops that have closed
+    It is made as `timerd_client.configure` said; else its instance is $TIMERD_INSTANCE, else "default", and it is in no
+    group. Raises TimerdUnavailableError. Those of loops that have closed
     are let go of at the next call.
     """
     loop = asyncio.get_running_loop()
@@ -529,7 +553,7 @@ async def client() -> Client:
             old._looped.stop()
     making = _clients.get(loop)
     if making is None or (making.done() and _made(making) is None):
-        making = _clients[loop] = loop.create_task(connect())
+        making = _clients[loop] = loop.create_task(connect(**settings))
     return await asyncio.shield(making)  # others may wait for the same
 
 

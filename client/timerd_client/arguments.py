@@ -14,7 +14,7 @@ from timerd_shm.errors import (
     InvalidNameError,
     InvalidValueError,
     KeyTooLongError,
-    NotSupportedError,
+    NotAMemberError,
     PayloadTooLargeError,
     TimeoutOutOfRangeError,
     TimerdError,
@@ -252,24 +252,25 @@ def label_of(name: object) -> str:
 
 
 def name_of(what: str, name: object) -> str:
-    """The name of a purgatory; raises InvalidNameError."""
+    """The name of a purgatory or group; raises InvalidNameError."""
     if not isinstance(name, str) or NAME_PATTERN.fullmatch(name) is None:
         raise InvalidNameError(f"{what} {shown(name)} is not of the form {NAME_PATTERN.pattern}")
     return name
 
 
-def orphans_of(policy: object) -> Orphans:
-    """The orphans policy of that name; raises NotSupportedError for "group", InvalidValueError."""
+def group_of(group: object) -> str | None:
+    """The name of a group, or None; raises InvalidNameError."""
+    return None if group is None else name_of("group", group)
+
+
+def orphans_of(policy: object, group: str | None) -> Orphans:
+    """The orphans policy of that name, for a client of that group; raises NotAMemberError, InvalidValueError."""
     if policy == "cancel":
         return Orphans.CANCEL
     if policy == "keep":
         return Orphans.KEEP
     if policy == "group":
-        raise NotSupportedError('orphans="group" needs groups, which this version does not have; use "keep"')
-    raise InvalidValueError(f'orphans={policy!r}: "cancel" or "keep"')
-
-
-def no_group(group: object) -> None:
-    """Raises NotSupportedError if a group is asked for."""
-    if group is not None:
-        raise NotSupportedError(f"group={group!r}: this version has no groups; leave it out")
+        if group is None:
+            raise NotAMemberError('orphans="group" needs a group that adopts them: connect(group=NAME)')
+        return Orphans.GROUP
+    raise InvalidValueError(f'orphans={shown(policy)}: "cancel", "keep" or "group"')

@@ -26,6 +26,7 @@ _HEADER_SIZE: Final = size_of(ReportHeader)
 _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
 _ANSWER_SIZE: Final = size_of(WireAnswer)
 _OUTCOME = struct_of(OutcomeRecord)
+GROUPS: Final = 0  # command number in the outcome of a group's operation
 
 
 def _columns(record: type[Any], *names: str) -> struct.Struct:
@@ -61,11 +62,18 @@ class Told(Interface):
         """Tell who waits."""
 
 
+class Answerable(Told, Interface):
+    """Whom the answer to a question is for."""
+
+    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
+        """Take it; whether `tell` is to be called when the lock is free."""
+
+
 class Query(NamedTuple):
     """A question as it travels, and whom its answer is for."""
 
     frame_map: bytes
-    reply: Reply
+    reply: Answerable
 
 
 class _Hold(NamedTuple):
@@ -171,9 +179,15 @@ class Awaited(Window):
                     tell(waiter)
             elif command in self._given_up:
                 self._settled_too_late(OutcomeRecord._make(_OUTCOME.unpack_from(frame, offset)))
+            elif command == GROUPS:
+                self._told_for_group(frame[offset : offset + size], frame, heap)
             else:
                 self.outcomes_unknown += 1
             offset += size
+
+    def _told_for_group(self, row: bytes, frame: bytes, heap: int) -> None:
+        """An outcome of this client's group; `heap` is where that of the frame starts."""
+        raise NotImplementedError
 
     def _settled_too_late(self, outcome: OutcomeRecord) -> None:
         withdrawal = self._given_up.pop(outcome.command)

@@ -10,16 +10,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from timerd_shm.errors import TimerdUnavailableError
 from timerd_shm.limits import CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths, daemon_running, find_instance, make_instance
 
-from .arguments import label_of, no_group, orphans_of, patience_s
+from .arguments import group_of, label_of, orphans_of, patience_s
 from .threaded import Client
 
 AUTOSTART_TIMEOUT_S = 15.0  # until a daemon that was started here serves; on top of connect's own timeout
 AUTOSTART_POLL_S = 0.01
+
+
+settings: dict[str, Any] = {}  # what `client()` of both faces gives to connect(); see process.configure
 
 
 def connect(
@@ -33,14 +37,16 @@ def connect(
 ) -> Client:
     """A client of the instance (default: $TIMERD_INSTANCE, else "default"), ready for use.
 
-    `orphans` says what becomes of its operations when this process dies: "cancel" or "keep". `autostart` starts the
-    instance's daemon if none runs; it ends 10 s after its last client. `name` is a label for `timerctl clients`:
-    printable text of at most 32 bytes. Raises TimerdUnavailableError within `timeout` seconds, InvalidNameError,
-    TimeoutOutOfRangeError, NotSupportedError (`group`).
+    `group` is a named set of clients of which one live member is told what is the group's: named calls, and what it has
+    adopted. `orphans` says what becomes of this client's operations when its process dies: "cancel", "keep" (they run
+    on, and nobody is told) or "group" (its group adopts them). `autostart` starts the instance's daemon if none runs;
+    it ends 10 s after its last client. `name` is a label for `timerctl clients`: printable text of at most 32 bytes.
+    Raises TimerdUnavailableError within `timeout` seconds, InvalidNameError, TimeoutOutOfRangeError, NotAMemberError
+    (orphans="group" without a group).
     """
-    no_group(group)
-    policy, label, patience = orphans_of(orphans), label_of(name), patience_s(timeout)
-    client = Client(locate(instance, autostart), name=label, orphans=policy)
+    member_of = group_of(group)
+    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_s(timeout)
+    client = Client(locate(instance, autostart), name=label, orphans=policy, group=member_of)
     try:
         client.wait_ready(patience)
     except BaseException:

@@ -22,6 +22,7 @@ from timerd_shm.wire import CommandKind
 
 from .commands import operation_command
 from .errors import OperationCancelled
+from .lifeline import Lifeline
 from .promise import Reply
 from .protocol import LinkState, Protocol
 from .session import Identity
@@ -64,11 +65,18 @@ def forget_context() -> zmq.Context[zmq.Socket[bytes]] | None:
     return old
 
 
-def identity(name: str, orphans: Orphans) -> Identity:
+def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
     """What this process says of itself."""
     pid = os.getpid()
     return Identity(
-        name, pid, process_start_ticks(pid) or 0, namespace_inode("pid"), namespace_inode("time"), boot_id(), orphans
+        name,
+        pid,
+        process_start_ticks(pid) or 0,
+        namespace_inode("pid"),
+        namespace_inode("time"),
+        boot_id(),
+        orphans,
+        group,
     )
 
 
@@ -83,18 +91,19 @@ class Flush(NamedTuple):
 class Link:
     """A connection to one daemon. Only its own thread or loop touches the sockets."""
 
-    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans) -> None:
+    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans, group: str | None) -> None:
         self.paths = paths
         self.lock = threading.Lock()
         self.closed = False
         self.idle = False  # whether the sender sleeps and has to be woken
-        self.protocol = Protocol(identity(name, orphans), time.monotonic_ns())
+        self.protocol = Protocol(identity(name, orphans, group), time.monotonic_ns())
         self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Operation] = weakref.WeakValueDictionary()
         self._reader: ArenaReader | None = None
         self._mapped = 0  # incarnation that was tried last
         self._unsent: bytes | None = None
         self._told_unknown = 0
         self._resets = 0
+        self.lifeline = Lifeline(paths.liveness)
         context = shared_context()
         self.commands = self._socket(context, zmq.DEALER)
         self.outcomes = self._socket(context, zmq.XSUB)
@@ -127,6 +136,14 @@ class Link:
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         """Run `call` in a loop; a promise has settled."""
+        raise NotImplementedError
+
+    def watch(self, descriptor: int) -> None:
+        """Call `lifeline_ended` when this descriptor is readable."""
+        raise NotImplementedError
+
+    def unwatch(self, descriptor: int) -> None:
+        """Look at that descriptor no longer: it is about to be closed."""
         raise NotImplementedError
 
     # for promises and surfaces ------------------------------------------------------------------------------------
@@ -295,10 +312,31 @@ class Link:
             waiter.tell()
         if protocol.arena != self._mapped and protocol.state is LinkState.LIVE:
             self._map_arena()
+        if protocol.state is LinkState.LIVE and not self.lifeline.is_held(protocol.session):
+            self._hold_lifeline()
         if protocol.complaints:
             complaints, protocol.complaints = protocol.complaints, []
             more = f" (and {len(complaints) - 1} more of this kind)" if len(complaints) > 1 else ""
             self.complain(complaints[0] + more)
+
+    def _hold_lifeline(self) -> None:
+        self._let_go_of_lifeline()
+        if self.lifeline.hold(self.protocol.session, time.monotonic_ns()):
+            self.watch(self.lifeline.fileno())
+
+    def _let_go_of_lifeline(self) -> None:
+        if self.lifeline.fileno() >= 0:
+            self.unwatch(self.lifeline.fileno())
+            self.lifeline.let_go()
+
+    def lifeline_ended(self) -> None:
+        """The daemon has ended, or does not take this connection."""
+        now_ns = time.monotonic_ns()
+        if self.lifeline.fileno() >= 0:
+            self.unwatch(self.lifeline.fileno())
+            if self.lifeline.has_ended(now_ns):
+                with self.lock:
+                    self.protocol.daemon_ended(now_ns)
 
     def _map_arena(self) -> None:
         """Map the daemon's arena, so that marks are exact; where it cannot be, they are what the daemon said last."""
@@ -336,6 +374,7 @@ class Link:
             waiter.tell()
         self.commands.close(linger=GOODBYE_LINGER_MS if protocol.state is LinkState.CLOSED else 0)
         self.outcomes.close(linger=0)
+        self._let_go_of_lifeline()  # after the goodbye
         if reader is not None:
             reader.close()
         links.discard(self)

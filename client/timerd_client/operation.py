@@ -104,8 +104,8 @@ class Operation(Promise):
         return True
 
     def set_orphans(self, policy: str) -> None:
-        """What becomes of it when this client dies: "cancel" or "keep". Applies while it is pending."""
-        orphans = orphans_of(policy)
+        """What becomes of it when this client dies: "cancel", "keep" or "group". Applies while it is pending."""
+        orphans = orphans_of(policy, self._link.protocol.identity.group)
         if not self.done():
             self._link.issue(operation_command(CommandKind.SET_ORPHANS, self.command, orphans=orphans))
 

@@ -9,10 +9,12 @@ import threading
 
 import zmq
 
-from timerd_shm.errors import TimerdError
+from timerd_shm.errors import InvalidValueError, TimerdError
+from timerd_shm.limits import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 
 from . import link as link_module
-from .connection import connect
+from .arguments import group_of, label_of, orphans_of, patience_s
+from .connection import connect, settings
 from .link import Link
 from .protocol import LinkState
 from .threaded import Client, ThreadedLink
@@ -24,10 +26,36 @@ _client_lock = threading.Lock()
 _inherited: list[Link | zmq.Context[zmq.Socket[bytes]] | Client] = []  # the parent's: kept, never closed or terminated
 
 
+def configure(
+    instance: str | None = None,
+    *,
+    autostart: bool = False,
+    timeout: float = CONNECT_TIMEOUT_S,
+    group: str | None = None,
+    orphans: str = "cancel",
+    name: str = "",
+) -> None:
+    """What `client()`, timerd_client.aio's too, gives to connect(), here and in forked processes. Connects to nothing.
+
+    So it may stand in a module that gunicorn loads before it forks. Raises what connect() raises for wrong arguments,
+    and InvalidValueError if `client()` has been used in this process.
+    """
+    orphans_of(orphans, group_of(group))
+    label_of(name)
+    patience_s(timeout)
+    with _client_lock:
+        if _client is not None and not _client.closed:
+            raise InvalidValueError("configure() after client(): it is connected; configure() first, or close() it")
+        settings.update(
+            instance=instance, autostart=autostart, timeout=timeout, group=group, orphans=orphans, name=name
+        )
+
+
 def client() -> Client:
     """The client of this process: made on first use, and again after a fork or after it was closed.
 
-    Its instance is $TIMERD_INSTANCE, else "default". Raises TimerdUnavailableError.
+    It is made as `configure()` said; else its instance is $TIMERD_INSTANCE, else "default", and it is in no group.
+    Raises TimerdUnavailableError.
     """
     global _client
     mine = _client
@@ -35,7 +63,7 @@ def client() -> Client:
         return mine
     with _client_lock:
         if _client is None or _client.closed:
-            _client = connect()
+            _client = connect(**settings)
         return _client
 
 
@@ -58,10 +86,14 @@ def _after_fork_in_child() -> None:
 
 
 def _at_exit() -> None:
-    """Say what was issued and goodbye; a second at most, and nothing to a daemon that is not there."""
+    """Say what was issued and goodbye; a second at most, and nothing to a daemon that is not there.
+
+    A handler that runs is waited for as in close(): else its call would be told to another, and run twice.
+    """
     for link in list(link_module.links):
         if isinstance(link, ThreadedLink) and not link.closed:
             protocol = link.protocol
+            link.finish(CLOSE_TIMEOUT_S)
             if protocol.state is LinkState.LIVE:
                 with contextlib.suppress(TimerdError), link.lock:
                     link.wait_locked(lambda p=protocol: p.applied >= p.issued, EXIT_TIMEOUT_S)  # type: ignore[misc]

@@ -15,9 +15,10 @@ Ground rules (DESIGN.md, rules 6 and 7):
 * After a restart of the daemon the numbering goes on (`applied` of WELCOME). In another arena, or when the daemon knows
   this client no more, what was waiting settles as failed with SessionGoneError: whether it was applied is unknown. The
   client goes on under a new incarnation with numbers from 1.
-* A daemon is *lost* when no frame was heard of it for 3 s in which this client listened. Who has asked it something is
-  told at once. An operation is given up (UNAVAILABLE) only while the daemon is lost, not before its deadline + 1 s
-  (unavailable.py): while the daemon lives its word comes. What was given up is withdrawn as soon as it is back.
+* A daemon is *lost* when no frame was heard of it for 3 s in which this client listened, or 2 s since its end was seen.
+  Who has asked it something is told at once. An operation is given up (UNAVAILABLE) only while the daemon is lost, not
+  before its deadline + 1 s (unavailable.py): while the daemon lives its word comes. What was given up is withdrawn as
+  soon as it is back.
 
 The caller of every method holds the link's lock, or is the only thread.
 """
@@ -46,14 +47,15 @@ from timerd_shm.limits import (
 )
 from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
 
-from .awaited import Query
-from .promise import Reply
+from .awaited import Answerable, Query
+from .group import Inbox
 from .session import NO_SESSION, Identity, Session
 from .unavailable import Deadlines
 
 NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
 RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
+ENDED_LOST_NS: Final = 2_000_000_000  # a daemon that is started again needs less
 ACKNOWLEDGE_DELAY_NS: Final = (
     5_000_000  # outcomes wait this long for a frame to ride in; the daemon reminds after 50 ms
 )
@@ -115,6 +117,8 @@ class Protocol(Session):
 
         self._outbox: deque[bytes] = deque()
         self.frames_ignored = 0
+        self.daemon_ns = 0  # the daemon's clock in the newest frame
+        self.inbox = Inbox(self)
 
         self._hello_at = now_ns
         self._hello_wait_ns = RETRANSMIT_FIRST_NS
@@ -129,6 +133,7 @@ class Protocol(Session):
         self._query_at = NEVER
         self._last_sent_ns = now_ns
         self._last_heard_ns = now_ns
+        self._ended_ns = 0  # when the end of a daemon was seen last
         self._ticked_ns = now_ns
         self._deadlines = Deadlines()
 
@@ -162,7 +167,7 @@ class Protocol(Session):
         if self.lost:
             self._deadlines.move(registration, due_ns)
 
-    def query(self, question: dict[str, Any], reply: Reply, now_ns: int) -> None:
+    def query(self, question: dict[str, Any], reply: Answerable, now_ns: int) -> None:
         """Ask; `reply` gets the RESULT map, or the error. Sent again until it is answered."""
         self._query_id += 1
         packed: bytes = msgpack.packb({**question, "id": self._query_id})
@@ -177,6 +182,10 @@ class Protocol(Session):
             self._outbox.append(self._frame(UpKind.BYE))
         self.state = LinkState.CLOSED
 
+    def daemon_ended(self, now_ns: int) -> None:
+        """Its end was seen. It is lost if it is not back within 2 s; the next frame says that it is."""
+        self._ended_ns = now_ns
+
     # time ---------------------------------------------------------------------------------------------------------
 
     def poll_deadline(self) -> int:
@@ -185,19 +194,26 @@ class Protocol(Session):
             case LinkState.CLOSED:
                 return NEVER
             case LinkState.CONNECTING | LinkState.HELLO:
-                return min(self._hello_at, self._last_heard_ns + self.lost_ns)
+                return min(self._hello_at, self._lost_at)
             case LinkState.LOST:
                 first_ns = 0 if self._deadlines.behind(self.issued) else self._deadlines.first_ns
-                return min(self._hello_at, max(first_ns + self.grace_ns, self._last_heard_ns + self.lost_ns))
+                return min(self._hello_at, max(first_ns + self.grace_ns, self._lost_at))
             case LinkState.LIVE:
                 return min(
                     self._acknowledge_at,
                     self._retransmit_at if self.applied < self._sent else NEVER,
                     self._query_at,
+                    self.inbox.ping_at,
                     self._ask_at if self._asking else NEVER,
                     self._last_sent_ns + HEARTBEAT_NS,
-                    self._last_heard_ns + self.lost_ns,
+                    self._lost_at,
                 )
+
+    @property
+    def _lost_at(self) -> int:
+        """When the daemon is lost, unless a frame comes before."""
+        at_ns = self._last_heard_ns + self.lost_ns
+        return min(at_ns, self._ended_ns + ENDED_LOST_NS) if self._ended_ns > self._last_heard_ns else at_ns
 
     def tick(self, now_ns: int) -> None:
         """Do what is due: hello, retransmission, questions, acknowledgements, the daemon's absence."""
@@ -229,7 +245,7 @@ class Protocol(Session):
             self._last_heard_ns += late_ns
         self._ticked_ns = now_ns
         silence_ns = now_ns - self._last_heard_ns
-        if silence_ns < self.lost_ns:
+        if now_ns < self._lost_at:
             return
         if not self.lost:
             self._stand(LinkState.LOST)
@@ -261,6 +277,7 @@ class Protocol(Session):
         self._hello_at = now_ns
 
     def _tick_live(self, now_ns: int) -> None:
+        self.inbox.tick(now_ns)
         if self.applied < self._sent and now_ns >= self._retransmit_at:
             self._go_back()
             self._retransmit_wait_ns = min(2 * self._retransmit_wait_ns, RETRANSMIT_LAST_NS)
@@ -312,7 +329,7 @@ class Protocol(Session):
 
     def _say_hello(self) -> None:
         self._outbox.clear()  # questions are asked again, the rest was for the old session
-        self._outbox.append(self._frame(UpKind.HELLO, self._hello(self._hello_at)))
+        self._outbox.append(self._frame(UpKind.HELLO, self._hello(self._hello_at, listens=self.inbox.listeners > 0)))
         self.resets += 1
 
     def _ask(self, now_ns: int) -> None:
@@ -342,6 +359,7 @@ class Protocol(Session):
                     f"the daemon speaks version {header.version} of the protocol, this client {PROTOCOL_VERSION}",
                 )
             return
+        self.daemon_ns = header.now_ns
         try:
             match header.kind:
                 case DownKind.REPORT:
@@ -410,6 +428,9 @@ class Protocol(Session):
         if self._given_up:
             self._forget_given_up(header)
 
+    def _told_for_group(self, row: bytes, frame: bytes, heap: int) -> None:
+        self.inbox.take_in(row, frame, heap)
+
     def _acknowledged(self, applied: int, now_ns: int) -> None:
         if not self._drop_applied(applied):
             return
@@ -432,6 +453,10 @@ class Protocol(Session):
 
     def _welcome(self, header: ReportHeader, welcome: dict[str, Any], now_ns: int) -> None:
         applied = int(welcome["applied"])
+        if header.incarnation == self.arena and welcome["session"] == self.session and applied < self.applied:
+            # The answer to a hello that was said twice, overtaken by a report over PUB: it is known already.
+            self.frames_ignored += 1
+            return
         if self.arena and header.incarnation != self.arena:
             self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
         self.arena = header.incarnation
@@ -442,6 +467,7 @@ class Protocol(Session):
         self._last_heard_ns = now_ns
         self._acknowledged(applied, now_ns)
         self._welcomed(welcome)
+        self.inbox.greeted(int(welcome["lease_ns"]), now_ns)
         self._stand(LinkState.HELLO)
         self._subscribe()
         self._subscribed = 1
@@ -475,6 +501,7 @@ class Protocol(Session):
 
     def _forget(self, error: SessionGoneError) -> None:
         self.fail_all(error)
+        self.inbox.forget()
         unacknowledged = self._begin_numbering_anew()
         if unacknowledged:
             self.complaints.append(f"{unacknowledged} commands were unacknowledged: {error}")

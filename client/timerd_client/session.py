@@ -14,9 +14,11 @@ from timerd_shm.limits import WAITS_MAX, WINDOW_COMMANDS_MAX
 from timerd_shm.wire import PROTOCOL_VERSION
 
 from .awaited import Awaited
+from .group import CALLS
 
 DEFAULT_PURGATORY: Final = "default"
 NO_SESSION: Final = bytes(16)
+NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that is named in the first hello; WELCOME tells the right one
 
 
 class Identity(NamedTuple):
@@ -29,6 +31,7 @@ class Identity(NamedTuple):
     time_namespace: int = 0
     boot_id: bytes = bytes(16)
     orphans: Orphans = Orphans.CANCEL
+    group: str | None = None
 
 
 class Session(Awaited):
@@ -47,6 +50,8 @@ class Session(Awaited):
         self.daemon_pid = 0
         self.shared_clock = False
         self.purgatories: dict[str, int] = {DEFAULT_PURGATORY: 0}
+        if identity.group is not None:
+            self.purgatories[CALLS] = NOT_KNOWN_YET
         self.subscriptions: deque[bytes] = deque()  # to send on the XSUB
         # the newest event: one word of the mapped arena, or of this list what the daemon said last
         self._newest_heard = [0]
@@ -61,7 +66,7 @@ class Session(Awaited):
         """From now on `words[index]` is the sequence of the newest event (of the arena whose incarnation was given)."""
         self.newest_words, self.newest_index = words, index
 
-    def _hello(self, now_ns: int) -> bytes:
+    def _hello(self, now_ns: int, *, listens: bool) -> bytes:
         """The map of a HELLO."""
         identity = self.identity
         packed: bytes = msgpack.packb(
@@ -76,7 +81,8 @@ class Session(Awaited):
                 "boot_id": identity.boot_id,
                 "now_ns": now_ns,
                 "orphans": int(identity.orphans),
-                "group": None,
+                "group": identity.group,
+                "listens": listens,
                 "waits": [command for command in self.waiting if command <= self.applied][:WAITS_MAX],
                 "purgatories": list(self.purgatories),
             }

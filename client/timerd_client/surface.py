@@ -27,7 +27,6 @@ from .arguments import (
     id_hash,
     key_bytes,
     mark_of,
-    no_group,
     orphans_of,
     payload_bytes,
     timeout_ns,
@@ -75,7 +74,6 @@ class Surface(Generic[OperationT]):
         if_exists: str = "error",
         since: Mark | None = None,
         orphans: str | None = None,
-        group: str | None = None,
         wait: bool = False,
     ) -> OperationT:
         """Register an operation: it completes when its condition holds over `keys`, or expires after `timeout` s.
@@ -83,7 +81,9 @@ class Surface(Generic[OperationT]):
         `keys` are a key, several, or {key: watermark}; None as a timeout means no deadline. The deadline counts from
         this call; it may be late, never early. `payload` stays with the operation. `id` (1..255 bytes) makes it
         idempotent in its purgatory: `if_exists` is "error", "keep" or "replace". `since` is the mark from which events
-        count (default: now). `wait=True` also waits for the daemon's word (in asyncio: `await op.accepted()`).
+        count (default: now). `orphans` is what becomes of it when this process dies, if not what connect() was told:
+        "cancel", "keep" (it runs on) or "group" (the group's next member is told). `wait=True` also waits for the
+        daemon's word (in asyncio: `await op.accepted()`).
 
         Raises the named error for what the caller can know to be wrong; what only the daemon knows (arena full, quota,
         id exists) settles the operation as failed with it. Raises BackpressureError, ClosedError.
@@ -120,8 +120,7 @@ class Surface(Generic[OperationT]):
         flags = policy = 0
         reply: Reply | None = None
         hashed: bytes | None = None
-        if id is not None or since is not None or orphans is not None or group is not None or if_exists != "error":
-            no_group(group)
+        if id is not None or since is not None or orphans is not None or if_exists != "error":
             if not isinstance(if_exists, str) or if_exists not in _IF_EXISTS:
                 raise InvalidValueError(f'if_exists={if_exists!r}: "error", "keep" or "replace"')
             if id is not None:
@@ -132,7 +131,7 @@ class Surface(Generic[OperationT]):
                 raise InvalidValueError(f"if_exists={if_exists!r} needs an id")
             if orphans is not None:
                 flags |= RegisterFlag.ORPHANS_GIVEN
-                policy = orphans_of(orphans)
+                policy = orphans_of(orphans, self._protocol.identity.group)
             if since is not None:
                 mark_of(since)
         if wait:

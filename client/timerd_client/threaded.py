@@ -23,7 +23,8 @@ from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_T
 from timerd_shm.rundir import InstancePaths
 
 from .arguments import name_of
-from .link import Link, descriptor, events
+from .link import Link, descriptor, events, monotonic_deadline, seconds_left
+from .member import Member
 from .protocol import NEVER, LinkState, Statistics
 from .purgatory import Purgatory
 from .session import DEFAULT_PURGATORY
@@ -37,9 +38,11 @@ POLL_MS_MAX = 60_000
 class ThreadedLink(Link):
     """A link whose sockets belong to a thread."""
 
-    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans) -> None:
+    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans, group: str | None) -> None:
         self._bell = -1
-        super().__init__(paths, name, orphans)
+        self.before_stop: list[Callable[[float], None]] = []  # what has to end before the connection does
+        self._poller = select.poll()
+        super().__init__(paths, name, orphans, group)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._moved = threading.Condition(self.lock)  # told when commands were applied or the state changed
         self._movers = 0
@@ -69,7 +72,17 @@ class ThreadedLink(Link):
         if self.closed:
             self.refuse_closed()
 
-    def wait_locked(self, condition: Callable[[], bool], timeout: float) -> bool:
+    def ring(self) -> None:
+        """Have the thread look at what is due; needs no lock."""
+        if self.idle and not self.closed:
+            with contextlib.suppress(OSError):  # it ends
+                os.eventfd_write(self._bell, 1)
+
+    def notify_locked(self) -> None:
+        """With the lock held: those who wait look at their condition."""
+        self._moved.notify_all()
+
+    def wait_locked(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """With the lock held: wait until the condition holds, `timeout` seconds at most; whether it does."""
         self._movers += 1
         try:
@@ -89,9 +102,20 @@ class ThreadedLink(Link):
             with self.lock:
                 self._moved.notify_all()
 
+    def watch(self, descriptor: int) -> None:
+        self._poller.register(descriptor, select.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._poller.unregister(descriptor)
+
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(call)
+
+    def finish(self, timeout: float) -> None:
+        """Wait, `timeout` seconds at most, until handlers that run have returned; none begins any more."""
+        for stop in self.before_stop:
+            stop(timeout)
 
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """End the thread, which lets go of the sockets; it is waited for `timeout` seconds at most."""
@@ -106,7 +130,7 @@ class ThreadedLink(Link):
                 self.complain("its thread still runs a callback: it ends after that")
 
     def _run(self) -> None:
-        poller = select.poll()
+        poller = self._poller
         for socket in (self.outcomes, self.commands):
             poller.register(descriptor(socket), select.POLLIN)
         poller.register(self._bell, select.POLLIN)
@@ -128,7 +152,9 @@ class ThreadedLink(Link):
                     wait_ns = protocol.poll_deadline() - time.monotonic_ns()
                 # The descriptors are edge-triggered: sending may have eaten the edge of something that came in.
                 if not self._pending():
-                    poller.poll(min(max(0, -(-wait_ns // 1_000_000)), POLL_MS_MAX) if wait_ns < NEVER else POLL_MS_MAX)
+                    wait_ms = min(max(0, -(-wait_ns // 1_000_000)), POLL_MS_MAX) if wait_ns < NEVER else POLL_MS_MAX
+                    if any(readable == self.lifeline.fileno() for readable, _ in poller.poll(wait_ms)):
+                        self.lifeline_ended()
                 self.idle = False
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._bell)
@@ -149,12 +175,15 @@ class ThreadedLink(Link):
         return bool((events(self.outcomes) | of_commands) & zmq.POLLIN or writable)
 
 
-class Client(Purgatory):
+class Client(Purgatory, Member):
     """A connection to a daemon, from `connect()`; also its purgatory "default". A context manager."""
 
-    def __init__(self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL) -> None:
-        link = ThreadedLink(paths, name, orphans)
+    def __init__(
+        self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL, group: str | None = None
+    ) -> None:
+        link = ThreadedLink(paths, name, orphans, group)
         super().__init__(link, DEFAULT_PURGATORY)
+        self._join(link)
         self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
 
     def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
@@ -177,7 +206,7 @@ class Client(Purgatory):
 
     @property
     def connected(self) -> bool:
-        """Whether the daemon was heard of lately: False before the first time, and after 3 s without a word."""
+        """Whether the daemon was heard of lately: False before the first time, after 3 s without, 2 s after its end."""
         return self._protocol.state is LinkState.LIVE
 
     def stats(self) -> Statistics:
@@ -232,7 +261,7 @@ class Client(Purgatory):
             link.end_flush(flush, timeout)
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until everything is acknowledged, `timeout` seconds at most, and end.
+        """Wait until handlers have returned and everything is acknowledged, `timeout` seconds at most, and end.
 
         What this client still waits for goes the way of its orphans policy; its operations here fail with ClosedError.
         Raises TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown; the
@@ -240,8 +269,10 @@ class Client(Purgatory):
         """
         if self._link.closed:
             return
+        deadline = monotonic_deadline(timeout)
         try:
-            self.flush(timeout)
+            self._threaded.finish(timeout)
+            self.flush(seconds_left(deadline) or 0.0)
         except ClosedError:
             pass
         finally:

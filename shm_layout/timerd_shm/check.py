@@ -25,6 +25,7 @@ from .layout import (
     BUCKETS,
     LEVEL_BITS,
     LEVELS,
+    ClientFlag,
     ClientState,
     Condition,
     EventKind,
@@ -33,12 +34,14 @@ from .layout import (
     KeyKind,
     OpFlag,
     OpState,
+    Orphans,
     Outcome,
     Region,
 )
-from .limits import KEYS_MAX, NO_DEADLINE
+from .limits import GROUP_HELD_MAX, KEYS_MAX, NO_DEADLINE
 from .reader import ArenaReader, DamageError
 
+PRESENT = (ClientState.LIVE, ClientState.SILENT)
 SENTENCES_MAX = 200  # of each kind; what follows is counted
 REDO_COUNT_WORD = offset_of(layout.ArenaHeader, "redo_count") // 8
 Progress = Callable[[str], None]
@@ -108,6 +111,7 @@ class Checker:
         self.answers = list(reader.answers.used())
         self.clients = list(reader.clients)
         self.purgatories = list(reader.purgatories)
+        self.groups = list(reader.groups)
         # Gathered from the truth.
         self.live_ops = [index for index, op in enumerate(self.ops) if op.state != OpState.FREE]
         self.node_used: set[int] = set()
@@ -119,6 +123,12 @@ class Checker:
         self.pending_of: Counter[int] = Counter()  # client slot -> operations
         self.settled_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # client slot -> (outcome number, op)
         self.bytes_of: Counter[int] = Counter()
+        self.held_of: Counter[int] = Counter()  # client slot -> its group's outcomes that it was told and has not done
+        self.pending_for: Counter[int] = Counter()  # group -> operations
+        self.settled_for: Counter[int] = Counter()
+        self.bytes_for: Counter[int] = Counter()
+        self.waiting: dict[int, set[int]] = defaultdict(set)  # group -> operations that nobody is told now
+        self.received: set[int] = set()  # operations of groups that are held, and in no list
         self.pending_in: Counter[int] = Counter()  # purgatory -> operations
         self.watched_in: Counter[int] = Counter()
         self.handles: dict[int, layout.OpRecord] = {}
@@ -131,6 +141,7 @@ class Checker:
             ("keys", self.check_keys),
             ("wheel", self.check_wheel),
             ("clients", self.check_clients),
+            ("groups", self.check_groups),
             ("handles", self.check_handles),
             ("ids", self.check_ids),
             ("blocks", self.check_blocks),
@@ -230,7 +241,20 @@ class Checker:
                 self.wrong(f"{self.name_op(index)} has seen event {op.seen}, and the newest is {self.header.newest}")
             self.refer_to_blob(op.payload)
             client = self.clients[op.client]
-            charged = client.generation == op.client_generation and client.state != ClientState.FREE
+            of_client = client.generation == op.client_generation and client.state != ClientState.FREE
+            charged = of_client and not op.group
+            if op.group:
+                if op.group > len(self.groups) or not self.groups[op.group - 1].state:
+                    self.wrong(f"{self.name_op(index)} is of group {op.group - 1}, which is not in use")
+                    continue
+                self.bytes_for[op.group - 1] += self.blob_length(op.payload)
+            elif charged and client.state == ClientState.TOMBSTONE:
+                self.wrong(f"{self.name_op(index)} is of a client of which only a tombstone is left")
+            elif not charged and (op.client_generation or op.orphans != Orphans.KEEP):
+                self.wrong(
+                    f"{self.name_op(index)} has orphans policy {op.orphans} and is of generation "
+                    f"{op.client_generation}, and its client is gone"
+                )
             if charged:
                 if other := commands.setdefault((op.client, op.client_generation, op.command), index) - index:
                     self.wrong(f"{self.name_op(index)} and operation {index + other} are of the same command")
@@ -240,9 +264,11 @@ class Checker:
                 self.bytes_of[op.client] += self.blob_length(op.payload)
             if op.state == OpState.PENDING:
                 self.check_pending(index, op)
+                if op.group:
+                    self.pending_for[op.group - 1] += 1
                 self.pending_of[op.client] += charged
             elif op.state == OpState.SETTLED:
-                self.check_settled(index, op, charged)
+                self.check_settled(index, op, of_client)
             else:
                 self.wrong(f"operation {index} has state {op.state}")
             if op.state == OpState.PENDING or op.flags & OpFlag.KEYS_KEPT:
@@ -271,6 +297,8 @@ class Checker:
             )
         if op.outcome:
             self.wrong(f"{self.name_op(index)} is pending and has outcome {op.outcome}")
+        if op.group and op.client_generation:
+            self.wrong(f"{self.name_op(index)} is of group {op.group - 1} and pending, and a client is said to be told")
         if op.deadline_ns != NO_DEADLINE:
             self.check_bucket_of(index, op)
         elif op.bucket:
@@ -293,32 +321,61 @@ class Checker:
                 f"{self.name_op(index)} is due at tick {due}, seen from {tick}, and is in bucket {level}:{position}"
             )
 
-    def check_settled(self, index: int, op: layout.OpRecord, charged: bool) -> None:
+    def check_settled(self, index: int, op: layout.OpRecord, of_client: bool) -> None:
         self.refer_to_blob(op.value)
-        if not charged:
-            self.wrong(
-                f"{self.name_op(index)} has settled, and its client is gone: nobody will be told, and it is kept"
-            )
-            return
-        client = self.clients[op.client]
-        self.bytes_of[op.client] += self.blob_length(op.value)
-        self.settled_of[op.client].append((op.outcome_number, index))
         if not Outcome.COMPLETED <= op.outcome <= Outcome.FAILED:
             self.wrong(f"{self.name_op(index)} has settled with outcome {op.outcome}")
         if op.outcome == Outcome.EXPIRED and op.settled_ns < op.deadline_ns:
             self.wrong(f"{self.name_op(index)} expired at {op.settled_ns}, and its deadline was {op.deadline_ns}")
         if op.settled_key > op.keys:
             self.wrong(f"{self.name_op(index)} was settled by key {op.settled_key} of {op.keys}")
+        told_to_others = op.group or op.orphans == Orphans.GROUP or op.flags & OpFlag.HANDED_OVER
+        if told_to_others and not op.flags & OpFlag.KEYS_KEPT:
+            self.wrong(f"{self.name_op(index)} has settled without its keys, and somebody else may be told")
+        if op.group:
+            self.settled_for[op.group - 1] += 1
+            self.bytes_for[op.group - 1] += self.blob_length(op.value)
+            if not op.client_generation:
+                self.waiting[op.group - 1].add(index)
+                if op.outcome_number:
+                    self.wrong(f"{self.name_op(index)} waits in its group, and has outcome number {op.outcome_number}")
+                return
+        if not of_client:
+            self.wrong(
+                f"{self.name_op(index)} has settled, and its client is gone: nobody will be told, and it is kept"
+            )
+            return
+        client = self.clients[op.client]
+        if op.group:
+            self.check_held(index, op, client)
+        else:
+            self.bytes_of[op.client] += self.blob_length(op.value)
+        if index not in self.received:
+            self.settled_of[op.client].append((op.outcome_number, index))
         if op.outcome_number >= client.next_outcome:
             self.wrong(
                 f"{self.name_op(index)} has outcome number {op.outcome_number}, and client {op.client}'s next one is "
                 f"{client.next_outcome}"
             )
-        if op.outcome_number <= client.acknowledged and not self.cut:
+        if op.outcome_number <= client.acknowledged and not op.group and not self.cut:
             self.wrong(
                 f"{self.name_op(index)} is kept, though its outcome {op.outcome_number} is acknowledged (up to "
                 f"{client.acknowledged})"
             )
+
+    def check_held(self, index: int, op: layout.OpRecord, client: layout.ClientRecord) -> None:
+        """An outcome of a group that a member was told and has not done."""
+        self.held_of[op.client] += 1
+        if client.state == ClientState.TOMBSTONE or client.group != op.group or not op.deliveries:
+            self.wrong(
+                f"{self.name_op(index)} of group {op.group - 1} is said to be told to client {op.client} of group "
+                f"{client.group - 1} in state {client.state}, for the {op.deliveries}. time"
+            )
+        if op.outcome_number > client.acknowledged:
+            return
+        self.received.add(index)
+        if (op.next, op.prev) != (own := self.reader.ops.link(index), own) and not self.cut:
+            self.stale(f"{self.name_op(index)} is received and held, and has links {op.next}, {op.prev}, not {own}")
 
     def check_nodes(self, index: int, op: layout.OpRecord) -> None:
         """The watch nodes of an operation, and what they say of its keys."""
@@ -558,6 +615,7 @@ class Checker:
                     f"{client.answers_acknowledged}; its next outcome is {client.next_outcome}, its last command "
                     f"{client.last_command}"
                 )
+            self.check_membership(slot, client)
             settled = sorted(self.settled_of[slot])
             kept = sorted(answers_of[slot])
             for command, _ in kept:
@@ -568,13 +626,14 @@ class Checker:
                     )
             with self.derived_links():
                 got = list(walk.outcomes(self.reader, slot, self.ops))
+                if self.cut:
+                    got = [index for index in got if index not in self.received]
                 self.compare(f"outcomes of client {slot}", got, settled)
             with self.derived_links():
                 got = list(walk.answers(self.reader, slot, self.answers))
                 self.compare(f"answers of client {slot}", got, kept)
-            self.check_client_gauges(
-                slot, client, len(settled), len(kept), watermarks[slot, client.generation & 0xFFFF]
-            )
+            own = sum(not self.ops[index].group for _, index in settled)
+            self.check_client_gauges(slot, client, own, len(kept), watermarks[slot, client.generation & 0xFFFF])
 
     def check_client_gauges(
         self, slot: int, client: layout.ClientRecord, unacknowledged: int, answers: int, watermarks: int
@@ -585,9 +644,43 @@ class Checker:
             ("answers", client.answers, answers),
             ("watermarks", client.watermarks, watermarks),
             ("bytes_held", client.bytes_held, self.bytes_of[slot]),
+            ("held", client.held, self.held_of[slot]),
         ):
             if said != is_:
                 self.stale(f"client {slot} says {name}={said}, and it is {is_}")
+
+    def check_membership(self, slot: int, client: layout.ClientRecord) -> None:
+        """What a client's state, group and flags say of each other, and how much of its group it may hold."""
+        if client.group > len(self.groups) or (client.group and not self.groups[client.group - 1].state):
+            self.wrong(f"client {slot} is of group {client.group - 1}, which is not in use")
+        if client.state == ClientState.TOMBSTONE and client.group:
+            self.wrong(f"client {slot} is a tombstone, and of group {client.group - 1}")
+        if client.flags & ClientFlag.LISTENS and (client.state not in PRESENT or not client.group):
+            self.wrong(f"client {slot} in state {client.state} of group {client.group - 1} is said to listen")
+        if client.orphans == Orphans.GROUP and client.state in PRESENT and not client.group:
+            self.wrong(f"client {slot} leaves its operations to a group, and has none")
+        if self.held_of[slot] > GROUP_HELD_MAX:
+            self.wrong(f"client {slot} holds {self.held_of[slot]} outcomes of its group, more than {GROUP_HELD_MAX}")
+
+    def check_groups(self) -> None:
+        members = Counter(client.group - 1 for client in self.clients if client.state in PRESENT and client.group)
+        names: dict[bytes, int] = {}
+        for number, group in enumerate(self.groups):
+            name = group.name[: group.name_length]
+            if group.state and (other := names.setdefault(name, number) - number):
+                self.wrong(f"groups {number} and {number + other} are both {name!r}")
+            for what, said, is_ in (
+                ("members", group.members, members[number]),
+                ("pending", group.pending, self.pending_for[number]),
+                ("unacknowledged", group.unacknowledged, self.settled_for[number]),
+                ("bytes_held", group.bytes_held, self.bytes_for[number]),
+            ):
+                if said != is_:
+                    self.stale(f"group {number} says {what}={said}, and it is {is_}")
+            with self.derived_links():
+                got = list(walk.waiting(self.reader, number, self.ops))
+                if sorted(got) != (expected := sorted(self.waiting[number])):
+                    self.stale(f"group {number}: its list holds operations {some(got)}, and those are {some(expected)}")
 
     def compare(self, what: str, got: list[int], numbered: list[tuple[int, int]]) -> None:
         """A list of records by number, held against the records that belong there."""
@@ -706,6 +799,7 @@ class Checker:
         for region, count in (
             (Region.CLIENTS, sum(client.state != ClientState.FREE for client in self.clients)),
             (Region.PURGATORIES, sum(purgatory.state != 0 for purgatory in self.purgatories)),
+            (Region.GROUPS, sum(group.state != 0 for group in self.groups)),
         ):
             if self.reader.region(region).in_use != count:
                 self.stale(f"{region.name} says that {self.reader.region(region).in_use} are in use, and {count} are")

@@ -64,6 +64,15 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("ids_forgotten", "ids", "settled ids dropped from the window of remembered ids"),
     Counter("starts", "starts", "daemons that attached to this arena"),
     Counter("busy_ns", "ns", "time spent in turns"),
+    Counter("orphans_adopted", "ops", "operations of dead owners that their group took over"),
+    Counter("handed_on", "ops", "completed by a limited event, and its owner did not take it: the event went on"),
+    Counter("group_outcomes_told", "outcomes", "outcomes of groups given to a member, each time"),
+    Counter("group_outcomes_returned", "outcomes", "of these, taken back: the member died, or does not take any"),
+    Counter("group_outcomes_dropped", "outcomes", "outcomes of groups that had no member for as long as they are kept"),
+    Counter("clients_silenced", "clients", "clients that said nothing for a lease; live again at their next frame"),
+    Counter("clients_died", "clients", "clients whose end was noticed, or that were silent for an hour; no goodbyes"),
+    Counter("tombstones_resumed", "clients", "clients that were taken for dead, and came back to their numbering"),
+    Counter("liveness_refused", "connections", "connections to NAME.live that showed no known session, or too many"),
     Counter(
         "journal_rows_dropped", "rows", "rows that the journal lacks: its files were not written, or not fast enough"
     ),

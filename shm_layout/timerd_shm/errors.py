@@ -42,6 +42,7 @@ class ErrorCode(IntEnum):
     RESOURCE_LIMIT = 26
     INVALID_VALUE = 27
     KEY_FAILED = 28
+    NOT_A_MEMBER = 29
     # insert new codes above this line; a code is never reused
 
 
@@ -220,6 +221,12 @@ class InvalidValueError(TimerdError, ValueError):
     """An amount, limit, watermark, code or option is of the wrong type or out of range."""
 
     code = ErrorCode.INVALID_VALUE
+
+
+class NotAMemberError(TimerdError):
+    """The client is in no group, and asks for what needs one. Connect with group=NAME."""
+
+    code = ErrorCode.NOT_A_MEMBER
 
 
 class OperationFailed(TimerdError):

@@ -112,7 +112,8 @@ class EventFlag(IntFlag):
     LIMITED = 1
     WANTS_ANSWER = 2  # fire_wait(): an answer row is due when it has been delivered
     DELIVERED = 4
-    REDELIVERED = 8
+    REDELIVERED = 8  # handed on from an owner that did not acknowledge it
+    VALUE_DROPPED = 16  # handed on, and its value had been dropped before
 
 
 class KeyFlag(IntFlag):
@@ -122,13 +123,23 @@ class KeyFlag(IntFlag):
 
 
 class ClientState(IntEnum):
-    """Life of a client slot. A tombstone keeps the numbering only."""
+    """Life of a client slot: FREE -> LIVE <-> SILENT -> DEAD -> TOMBSTONE -> LIVE again, or FREE.
+
+    DEAD while its operations go the way of their orphans policy; a tombstone keeps the numbering only.
+    """
 
     FREE = 0
     LIVE = 1
     SILENT = 2
     DEAD = 3
     TOMBSTONE = 4
+
+
+class ClientFlag(IntFlag):
+    """Flags of a client record."""
+
+    LISTENS = 1  # it takes the outcomes of its group
+    GOODBYE = 2  # it ended by itself: it will not come back, so it leaves no tombstone
 
 
 class IdState(IntEnum):
@@ -206,6 +217,7 @@ class ArenaHeader(NamedTuple):
     quota_outcomes: Annotated[int, U32, "unacknowledged outcomes a client may have"]
     quota_answers: Annotated[int, U32, "unacknowledged refusals and answers a client may have"]
     ids_kept_ns: Annotated[int, U64, "how long a settled id is remembered"]
+    group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
     ids_next: Annotated[int, U32, "link: head of the settled ids, oldest first", DERIVED]
     ids_prev: Annotated[int, U32, "link: tail", DERIVED]
     journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
@@ -244,7 +256,7 @@ class OpRecord(NamedTuple):
     state: Annotated[int, U8, "OpState"]
     outcome: Annotated[int, U8, "Outcome"]
     settled_key: Annotated[int, U8, "ordinal + 1 of the key whose event settled it; 0 = no key did"]
-    deliveries: Annotated[int, U8, "how often it was handed to a member of its group"]
+    deliveries: Annotated[int, U8, "how often somebody of its group was told; 255 = that often or more"]
     generation: Annotated[int, U32, "raised on each use of the record"]
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC", SETTLEMENT]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called"]
@@ -256,22 +268,22 @@ class OpRecord(NamedTuple):
     condition: Annotated[int, U8, "Condition"]
     orphans: Annotated[int, U8, "Orphans; its owner can change it"]
     flags: Annotated[int, U8, "OpFlag"]
-    group: Annotated[int, U16, "its group (index + 1) when adopted; 0 = its client's"]
+    group: Annotated[int, U16, "its group (index + 1), adopted or registered for it; 0 = its client's"]
     command: Annotated[int, U64, "command number of its registration: its name between client and daemon"]
     registration: Annotated[int, U64, "registration number: watchers settle in this order"]
-    client: Annotated[int, U16, "slot of its owner"]
+    client: Annotated[int, U16, "slot of its owner; of the member that is told now, if it is a group's"]
     bucket: Annotated[int, U16, "wheel bucket it is in (index + 1)", DERIVED]
-    client_generation: Annotated[int, U32, "generation of that slot; another one = the owner is gone"]
+    client_generation: Annotated[int, U32, "generation of that slot; 0 = nobody's: kept, or waits in its group"]
     first_node: Annotated[int, U32, "first of its watch nodes (index + 1)"]
     id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
     payload: Annotated[int, U32, "first block of its payload (index + 1)"]
     value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     failed: Annotated[int, U64, "failed keys, one bit each"]
-    outcome_number: Annotated[int, U64, "numbered per client, from 1", SETTLEMENT]
+    outcome_number: Annotated[int, U64, "numbered per client, from 1; 0 = told to nobody now", SETTLEMENT]
     error: Annotated[int, U32, "code given to fail()", SETTLEMENT]
     ahead: Annotated[int, U32, "operation (index + 1) that joined its bucket some places later", HINT]
-    next: Annotated[int, U32, "link: bucket list while pending, its client's outcomes when settled", DERIVED]
+    next: Annotated[int, U32, "link: bucket list while pending, its client's or group's outcomes when settled", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
 
 
@@ -330,8 +342,8 @@ class ClientRecord(NamedTuple):
     state: Annotated[int, U8, "ClientState"]
     orphans: Annotated[int, U8, "Orphans of its operations unless a registration says otherwise"]
     name_length: Annotated[int, U8, "bytes of its name"]
-    flags: Annotated[int, U8, "zero"]
-    generation: Annotated[int, U32, "raised on each use of the slot"]
+    flags: Annotated[int, U8, "ClientFlag"]
+    generation: Annotated[int, U32, "raised on each use of the slot, but not when a tombstone is resumed"]
     incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half"]
     incarnation_high: Annotated[int, U64, "high half"]
     session_low: Annotated[int, U64, "SHA-256 of its session, first 8 bytes: the secret itself is nowhere in the arena"]
@@ -341,7 +353,7 @@ class ClientRecord(NamedTuple):
     acknowledged: Annotated[int, U64, "outcomes up to this number are acknowledged"]
     answers_acknowledged: Annotated[int, U64, "answers up to this command number are acknowledged"]
     pid: Annotated[int, U32, "in the daemon's pid namespace; 0 = not known"]
-    group: Annotated[int, U16, "the group it is a member of (index + 1)"]
+    group: Annotated[int, U16, "the group it is a member of (index + 1); 0 = none, as in a tombstone"]
     reserved: Annotated[int, U16, "zero"]
     start_ticks: Annotated[int, U64, "field 22 of /proc/PID/stat: tells a recycled pid"]
     pid_namespace: Annotated[int, U64, "inode of its pid namespace"]
@@ -354,12 +366,15 @@ class ClientRecord(NamedTuple):
     prev: Annotated[int, U32, "link: tail", DERIVED]
     answers_next: Annotated[int, U32, "link: head of its answers, in order of command number", DERIVED]
     answers_prev: Annotated[int, U32, "link: tail", DERIVED]
-    pending: Annotated[int, U32, "its pending operations", DERIVED]
-    unacknowledged: Annotated[int, U32, "its settled operations", DERIVED]
+    pending: Annotated[int, U32, "its own pending operations", DERIVED]
+    unacknowledged: Annotated[int, U32, "its own settled operations", DERIVED]
     answers: Annotated[int, U32, "its unacknowledged answers", DERIVED]
     watermarks: Annotated[int, U32, "watermarks charged to it", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
-    reserved_tail: Annotated[bytes, raw(56), "zero"]
+    died_ns: Annotated[int, U64, "CLOCK_MONOTONIC when it was found dead"]
+    held: Annotated[int, U32, "outcomes of its group that it was told and has not done", DERIVED]
+    reserved_word: Annotated[int, U32, "zero"]
+    reserved_tail: Annotated[bytes, raw(40), "zero"]
 
 
 class LevelRecord(NamedTuple):
@@ -460,17 +475,22 @@ class AnswerRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """A named set of clients of which one live member is told."""
+    """A named set of clients of which one live member is told.
+
+    A record that has neither a member nor an operation is used for the next new group.
+    """
 
     state: Annotated[int, U8, "1 while in use"]
     name_length: Annotated[int, U8, "bytes of the name"]
     reserved: Annotated[int, U16, "zero"]
-    members: Annotated[int, U32, "live members", DERIVED]
+    members: Annotated[int, U32, "its clients that are live or silent", DERIVED]
     name: Annotated[bytes, raw(32), "its name"]
-    next: Annotated[int, U32, "link: settled operations nobody has acknowledged", DERIVED]
-    prev: Annotated[int, U32, "link", DERIVED]
     empty_since_ns: Annotated[int, U64, "CLOCK_MONOTONIC when its last member left"]
-    reserved_tail: Annotated[int, U64, "zero"]
+    next: Annotated[int, U32, "link: head of its settled operations that nobody is told now", DERIVED]
+    prev: Annotated[int, U32, "link: tail", DERIVED]
+    pending: Annotated[int, U32, "its pending operations", DERIVED]
+    unacknowledged: Annotated[int, U32, "its settled operations, told or not", DERIVED]
+    bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
 
 
 class PurgatoryRecord(NamedTuple):

@@ -31,6 +31,10 @@ REPLAY_WALK_MAX = 4_096  # events walked for one registration; beyond that its m
 ANSWERS_PER_CLIENT_MAX = 1_024
 OUTCOMES_PER_CLIENT_MAX = 65_536
 SETTLED_IDS_KEPT_NS = 3_600 * 1_000_000_000
+GROUP_KEPT_NS = 3_600 * 1_000_000_000  # outcomes of a group that has no member
+GROUP_HELD_MAX = 256  # outcomes of its group that a member is told before it has done some
+HELD_QUERY_MAX = 4_096  # op ids in one "held" query
+TOMBSTONE_KEPT_NS = 3_600 * 1_000_000_000  # a dead client's numbering
 
 FRAME_SIZE_MAX = 4 << 20  # a frame holds at least one command of any legal size, and many of the usual
 COMMANDS_PER_FRAME_MAX = 16_384

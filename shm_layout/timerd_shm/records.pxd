@@ -43,6 +43,8 @@ cdef extern from "timerd_layout.h" nogil:
         REPLAY_WALK_MAX
         ANSWERS_PER_CLIENT_MAX
         OUTCOMES_PER_CLIENT_MAX
+        GROUP_HELD_MAX
+        HELD_QUERY_MAX
         FRAME_SIZE_MAX
         COMMANDS_PER_FRAME_MAX
         WINDOW_COMMANDS_MAX
@@ -157,6 +159,7 @@ cdef extern from "timerd_layout.h" nogil:
         ERROR_CODE_RESOURCE_LIMIT
         ERROR_CODE_INVALID_VALUE
         ERROR_CODE_KEY_FAILED
+        ERROR_CODE_NOT_A_MEMBER
         ERROR_CODE_COUNT
         UP_KIND_COMMANDS
         UP_KIND_ACK
@@ -185,7 +188,6 @@ cdef extern from "timerd_layout.h" nogil:
         COMMAND_KIND_CANCEL_ID
         COMMAND_KIND_SET_ORPHANS
         COMMAND_KIND_GROUP_ACK
-        COMMAND_KIND_GROUP_REGISTER
         COMMAND_KIND_COUNT
         MET_NOTHING
         MET_OPERATIONS
@@ -230,7 +232,10 @@ cdef extern from "timerd_layout.h" nogil:
         EVENT_FLAG_WANTS_ANSWER
         EVENT_FLAG_DELIVERED
         EVENT_FLAG_REDELIVERED
+        EVENT_FLAG_VALUE_DROPPED
         KEY_FLAG_HAS_WATERMARK
+        CLIENT_FLAG_LISTENS
+        CLIENT_FLAG_GOODBYE
         REGISTER_FLAG_HAS_ID
         REGISTER_FLAG_KEEP
         REGISTER_FLAG_REPLACE
@@ -239,6 +244,8 @@ cdef extern from "timerd_layout.h" nogil:
         REGISTER_FLAG_MARK_OF_OTHER_ARENA
         REGISTER_FLAG_NO_MARK
         REGISTER_FLAG_ORPHANS_GIVEN
+        REGISTER_FLAG_FOR_GROUP
+        REGISTER_FLAG_REPLACE_CANCELLED
         COMMAND_FLAG_LIMITED
         COMMAND_FLAG_WANTS_ANSWER
         COMMAND_FLAG_HAS_ID
@@ -295,6 +302,15 @@ cdef extern from "timerd_layout.h" nogil:
         DAEMON_IDS_FORGOTTEN
         DAEMON_STARTS
         DAEMON_BUSY_NS
+        DAEMON_ORPHANS_ADOPTED
+        DAEMON_HANDED_ON
+        DAEMON_GROUP_OUTCOMES_TOLD
+        DAEMON_GROUP_OUTCOMES_RETURNED
+        DAEMON_GROUP_OUTCOMES_DROPPED
+        DAEMON_CLIENTS_SILENCED
+        DAEMON_CLIENTS_DIED
+        DAEMON_TOMBSTONES_RESUMED
+        DAEMON_LIVENESS_REFUSED
         DAEMON_JOURNAL_ROWS_DROPPED
         DAEMON_JOURNAL_FAILURES
         DEFECT_NO_REDO
@@ -309,11 +325,16 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_UNLINK_FROM_ONE_LIST
         DEFECT_LIMIT_NOT_LOWERED
         DEFECT_FREED_UNACKNOWLEDGED
+        DEFECT_CREDIT_DROPPED
+        DEFECT_TOLD_TO_TWO_MEMBERS
+        DEFECT_DONE_BY_FORMER_HOLDER
         DEFECT_ROWS_APART
         LAYOUT_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
+    const uint64_t GROUP_KEPT_NS
+    const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
     const uint64_t JOURNAL_FINGERPRINT
@@ -350,6 +371,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t quota_outcomes
         uint32_t quota_answers
         uint64_t ids_kept_ns
+        uint64_t group_kept_ns
         uint32_t ids_next
         uint32_t ids_prev
         uint64_t journal_rows
@@ -475,7 +497,10 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t answers
         uint32_t watermarks
         uint64_t bytes_held
-        uint8_t reserved_tail[56]
+        uint64_t died_ns
+        uint32_t held
+        uint32_t reserved_word
+        uint8_t reserved_tail[40]
 
     ctypedef struct LevelRecord:
         uint64_t occupied_low
@@ -553,10 +578,12 @@ cdef extern from "timerd_layout.h" nogil:
         uint16_t reserved
         uint32_t members
         uint8_t name[32]
+        uint64_t empty_since_ns
         uint32_t next
         uint32_t prev
-        uint64_t empty_since_ns
-        uint64_t reserved_tail
+        uint32_t pending
+        uint32_t unacknowledged
+        uint64_t bytes_held
 
     ctypedef struct PurgatoryRecord:
         uint8_t state
@@ -1019,6 +1046,10 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ClientRecord_word_answers(ClientRecord *record)
     uint64_t ClientRecord_with_watermarks(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_watermarks(ClientRecord *record)
+    uint64_t ClientRecord_with_held(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_held(ClientRecord *record)
+    uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_reserved_word(ClientRecord *record)
     uint64_t BucketRecord_with_next(uint64_t word, uint64_t value)
     uint64_t *BucketRecord_word_next(BucketRecord *record)
     uint64_t BucketRecord_with_prev(uint64_t word, uint64_t value)
@@ -1105,6 +1136,10 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *GroupRecord_word_next(GroupRecord *record)
     uint64_t GroupRecord_with_prev(uint64_t word, uint64_t value)
     uint64_t *GroupRecord_word_prev(GroupRecord *record)
+    uint64_t GroupRecord_with_pending(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_pending(GroupRecord *record)
+    uint64_t GroupRecord_with_unacknowledged(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_unacknowledged(GroupRecord *record)
     uint64_t PurgatoryRecord_with_state(uint64_t word, uint64_t value)
     uint64_t *PurgatoryRecord_word_state(PurgatoryRecord *record)
     uint64_t PurgatoryRecord_with_name_length(uint64_t word, uint64_t value)

@@ -6,6 +6,7 @@ holds the instance. In it, for an instance NAME:
 
     NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaPlace)
     NAME.pub    outcomes (XPUB)              NAME.lock   flocked by the daemon all its life, never unlinked
+    NAME.live   what tells of ends: held by each client as long as it lives
                                              NAME.journal  link to the journal's directory, if there is one
 """
 
@@ -53,6 +54,11 @@ class InstancePaths(NamedTuple):
     def outcomes(self) -> Path:
         """Socket that publishes outcomes."""
         return self.directory / f"{self.instance}.pub"
+
+    @property
+    def liveness(self) -> Path:
+        """Socket that clients hold a connection to; its end is theirs, or the daemon's."""
+        return self.directory / f"{self.instance}.live"
 
     @property
     def arena(self) -> Path:

@@ -47,6 +47,10 @@
 #define ANSWERS_PER_CLIENT_MAX 1024
 #define OUTCOMES_PER_CLIENT_MAX 65536
 #define SETTLED_IDS_KEPT_NS 3600000000000ULL
+#define GROUP_KEPT_NS 3600000000000ULL
+#define GROUP_HELD_MAX 256
+#define HELD_QUERY_MAX 4096
+#define TOMBSTONE_KEPT_NS 3600000000000ULL
 #define FRAME_SIZE_MAX 4194304
 #define COMMANDS_PER_FRAME_MAX 16384
 #define WINDOW_COMMANDS_MAX 65536
@@ -163,7 +167,8 @@
 #define ERROR_CODE_RESOURCE_LIMIT 26
 #define ERROR_CODE_INVALID_VALUE 27
 #define ERROR_CODE_KEY_FAILED 28
-#define ERROR_CODE_COUNT 29
+#define ERROR_CODE_NOT_A_MEMBER 29
+#define ERROR_CODE_COUNT 30
 #define UP_KIND_COMMANDS 1
 #define UP_KIND_ACK 2
 #define UP_KIND_ASK 3
@@ -191,8 +196,7 @@
 #define COMMAND_KIND_CANCEL_ID 10
 #define COMMAND_KIND_SET_ORPHANS 11
 #define COMMAND_KIND_GROUP_ACK 12
-#define COMMAND_KIND_GROUP_REGISTER 13
-#define COMMAND_KIND_COUNT 13
+#define COMMAND_KIND_COUNT 12
 #define MET_NOTHING 0
 #define MET_OPERATIONS 1
 #define MET_OUTCOMES 2
@@ -236,7 +240,10 @@
 #define EVENT_FLAG_WANTS_ANSWER 2
 #define EVENT_FLAG_DELIVERED 4
 #define EVENT_FLAG_REDELIVERED 8
+#define EVENT_FLAG_VALUE_DROPPED 16
 #define KEY_FLAG_HAS_WATERMARK 1
+#define CLIENT_FLAG_LISTENS 1
+#define CLIENT_FLAG_GOODBYE 2
 #define REGISTER_FLAG_HAS_ID 1
 #define REGISTER_FLAG_KEEP 2
 #define REGISTER_FLAG_REPLACE 4
@@ -245,6 +252,8 @@
 #define REGISTER_FLAG_MARK_OF_OTHER_ARENA 32
 #define REGISTER_FLAG_NO_MARK 64
 #define REGISTER_FLAG_ORPHANS_GIVEN 128
+#define REGISTER_FLAG_FOR_GROUP 256
+#define REGISTER_FLAG_REPLACE_CANCELLED 512
 #define COMMAND_FLAG_LIMITED 1
 #define COMMAND_FLAG_WANTS_ANSWER 8
 #define COMMAND_FLAG_HAS_ID 16
@@ -301,8 +310,17 @@
 #define DAEMON_IDS_FORGOTTEN 24
 #define DAEMON_STARTS 25
 #define DAEMON_BUSY_NS 26
-#define DAEMON_JOURNAL_ROWS_DROPPED 27
-#define DAEMON_JOURNAL_FAILURES 28
+#define DAEMON_ORPHANS_ADOPTED 27
+#define DAEMON_HANDED_ON 28
+#define DAEMON_GROUP_OUTCOMES_TOLD 29
+#define DAEMON_GROUP_OUTCOMES_RETURNED 30
+#define DAEMON_GROUP_OUTCOMES_DROPPED 31
+#define DAEMON_CLIENTS_SILENCED 32
+#define DAEMON_CLIENTS_DIED 33
+#define DAEMON_TOMBSTONES_RESUMED 34
+#define DAEMON_LIVENESS_REFUSED 35
+#define DAEMON_JOURNAL_ROWS_DROPPED 36
+#define DAEMON_JOURNAL_FAILURES 37
 #define DEFECT_NO_REDO 1
 #define DEFECT_EARLY_BY_A_TICK 2
 #define DEFECT_MARK_IGNORES_OWN_COMMANDS 3
@@ -315,8 +333,11 @@
 #define DEFECT_UNLINK_FROM_ONE_LIST 10
 #define DEFECT_LIMIT_NOT_LOWERED 11
 #define DEFECT_FREED_UNACKNOWLEDGED 12
-#define DEFECT_ROWS_APART 13
-#define LAYOUT_FINGERPRINT 2099380878
+#define DEFECT_CREDIT_DROPPED 13
+#define DEFECT_TOLD_TO_TWO_MEMBERS 14
+#define DEFECT_DONE_BY_FORMER_HOLDER 15
+#define DEFECT_ROWS_APART 16
+#define LAYOUT_FINGERPRINT 73648631
 #define JOURNAL_FINGERPRINT 2461630126ULL
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -352,6 +373,7 @@ typedef struct ArenaHeader {
     uint32_t quota_outcomes; /* unacknowledged outcomes a client may have */
     uint32_t quota_answers; /* unacknowledged refusals and answers a client may have */
     uint64_t ids_kept_ns; /* how long a settled id is remembered */
+    uint64_t group_kept_ns; /* how long a group's outcome is kept while the group has no member */
     uint32_t ids_next; /* link: head of the settled ids, oldest first */
     uint32_t ids_prev; /* link: tail */
     uint64_t journal_rows; /* rows that were put in the journal: the number of the next one */
@@ -361,7 +383,7 @@ typedef struct ArenaHeader {
     uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
-_Static_assert(sizeof(ArenaHeader) == 304, "ArenaHeader");
+_Static_assert(sizeof(ArenaHeader) == 312, "ArenaHeader");
 _Static_assert(offsetof(ArenaHeader, magic) == 0, "ArenaHeader.magic");
 _Static_assert(offsetof(ArenaHeader, layout_version) == 8, "ArenaHeader.layout_version");
 _Static_assert(offsetof(ArenaHeader, fingerprint) == 16, "ArenaHeader.fingerprint");
@@ -393,14 +415,15 @@ _Static_assert(offsetof(ArenaHeader, quota_bytes) == 224, "ArenaHeader.quota_byt
 _Static_assert(offsetof(ArenaHeader, quota_outcomes) == 232, "ArenaHeader.quota_outcomes");
 _Static_assert(offsetof(ArenaHeader, quota_answers) == 236, "ArenaHeader.quota_answers");
 _Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 240, "ArenaHeader.ids_kept_ns");
-_Static_assert(offsetof(ArenaHeader, ids_next) == 248, "ArenaHeader.ids_next");
-_Static_assert(offsetof(ArenaHeader, ids_prev) == 252, "ArenaHeader.ids_prev");
-_Static_assert(offsetof(ArenaHeader, journal_rows) == 256, "ArenaHeader.journal_rows");
-_Static_assert(offsetof(ArenaHeader, journal_segment) == 264, "ArenaHeader.journal_segment");
-_Static_assert(offsetof(ArenaHeader, journal_gaps) == 272, "ArenaHeader.journal_gaps");
-_Static_assert(offsetof(ArenaHeader, journal_level) == 280, "ArenaHeader.journal_level");
-_Static_assert(offsetof(ArenaHeader, journal_written) == 288, "ArenaHeader.journal_written");
-_Static_assert(offsetof(ArenaHeader, redo_count) == 296, "ArenaHeader.redo_count");
+_Static_assert(offsetof(ArenaHeader, group_kept_ns) == 248, "ArenaHeader.group_kept_ns");
+_Static_assert(offsetof(ArenaHeader, ids_next) == 256, "ArenaHeader.ids_next");
+_Static_assert(offsetof(ArenaHeader, ids_prev) == 260, "ArenaHeader.ids_prev");
+_Static_assert(offsetof(ArenaHeader, journal_rows) == 264, "ArenaHeader.journal_rows");
+_Static_assert(offsetof(ArenaHeader, journal_segment) == 272, "ArenaHeader.journal_segment");
+_Static_assert(offsetof(ArenaHeader, journal_gaps) == 280, "ArenaHeader.journal_gaps");
+_Static_assert(offsetof(ArenaHeader, journal_level) == 288, "ArenaHeader.journal_level");
+_Static_assert(offsetof(ArenaHeader, journal_written) == 296, "ArenaHeader.journal_written");
+_Static_assert(offsetof(ArenaHeader, redo_count) == 304, "ArenaHeader.redo_count");
 
 /* One word of the transaction in the redo slot: absolute, so storing it again changes nothing. */
 typedef struct RedoEntry {
@@ -435,7 +458,7 @@ typedef struct OpRecord {
     uint8_t state; /* OpState */
     uint8_t outcome; /* Outcome */
     uint8_t settled_key; /* ordinal + 1 of the key whose event settled it; 0 = no key did */
-    uint8_t deliveries; /* how often it was handed to a member of its group */
+    uint8_t deliveries; /* how often somebody of its group was told; 255 = that often or more */
     uint32_t generation; /* raised on each use of the record */
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called */
@@ -447,22 +470,22 @@ typedef struct OpRecord {
     uint8_t condition; /* Condition */
     uint8_t orphans; /* Orphans; its owner can change it */
     uint8_t flags; /* OpFlag */
-    uint16_t group; /* its group (index + 1) when adopted; 0 = its client's */
+    uint16_t group; /* its group (index + 1), adopted or registered for it; 0 = its client's */
     uint64_t command; /* command number of its registration: its name between client and daemon */
     uint64_t registration; /* registration number: watchers settle in this order */
-    uint16_t client; /* slot of its owner */
+    uint16_t client; /* slot of its owner; of the member that is told now, if it is a group's */
     uint16_t bucket; /* wheel bucket it is in (index + 1) */
-    uint32_t client_generation; /* generation of that slot; another one = the owner is gone */
+    uint32_t client_generation; /* generation of that slot; 0 = nobody's: kept, or waits in its group */
     uint32_t first_node; /* first of its watch nodes (index + 1) */
     uint32_t id_record; /* its id (index + 1); 0 = none */
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t failed; /* failed keys, one bit each */
-    uint64_t outcome_number; /* numbered per client, from 1 */
+    uint64_t outcome_number; /* numbered per client, from 1; 0 = told to nobody now */
     uint32_t error; /* code given to fail() */
     uint32_t ahead; /* operation (index + 1) that joined its bucket some places later */
-    uint32_t next; /* link: bucket list while pending, its client's outcomes when settled */
+    uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
     uint32_t prev; /* link */
 } OpRecord;
 _Static_assert(sizeof(OpRecord) == 128, "OpRecord");
@@ -579,8 +602,8 @@ typedef struct ClientRecord {
     uint8_t state; /* ClientState */
     uint8_t orphans; /* Orphans of its operations unless a registration says otherwise */
     uint8_t name_length; /* bytes of its name */
-    uint8_t flags; /* zero */
-    uint32_t generation; /* raised on each use of the slot */
+    uint8_t flags; /* ClientFlag */
+    uint32_t generation; /* raised on each use of the slot, but not when a tombstone is resumed */
     uint64_t incarnation_low; /* random 128 bits made by the client, low half */
     uint64_t incarnation_high; /* high half */
     uint64_t session_low; /* SHA-256 of its session, first 8 bytes: the secret itself is nowhere in the arena */
@@ -590,7 +613,7 @@ typedef struct ClientRecord {
     uint64_t acknowledged; /* outcomes up to this number are acknowledged */
     uint64_t answers_acknowledged; /* answers up to this command number are acknowledged */
     uint32_t pid; /* in the daemon's pid namespace; 0 = not known */
-    uint16_t group; /* the group it is a member of (index + 1) */
+    uint16_t group; /* the group it is a member of (index + 1); 0 = none, as in a tombstone */
     uint16_t reserved; /* zero */
     uint64_t start_ticks; /* field 22 of /proc/PID/stat: tells a recycled pid */
     uint64_t pid_namespace; /* inode of its pid namespace */
@@ -603,12 +626,15 @@ typedef struct ClientRecord {
     uint32_t prev; /* link: tail */
     uint32_t answers_next; /* link: head of its answers, in order of command number */
     uint32_t answers_prev; /* link: tail */
-    uint32_t pending; /* its pending operations */
-    uint32_t unacknowledged; /* its settled operations */
+    uint32_t pending; /* its own pending operations */
+    uint32_t unacknowledged; /* its own settled operations */
     uint32_t answers; /* its unacknowledged answers */
     uint32_t watermarks; /* watermarks charged to it */
     uint64_t bytes_held; /* payload and value bytes charged to it */
-    uint8_t reserved_tail[56]; /* zero */
+    uint64_t died_ns; /* CLOCK_MONOTONIC when it was found dead */
+    uint32_t held; /* outcomes of its group that it was told and has not done */
+    uint32_t reserved_word; /* zero */
+    uint8_t reserved_tail[40]; /* zero */
 } ClientRecord;
 _Static_assert(sizeof(ClientRecord) == 256, "ClientRecord");
 _Static_assert(offsetof(ClientRecord, state) == 0, "ClientRecord.state");
@@ -643,7 +669,10 @@ _Static_assert(offsetof(ClientRecord, unacknowledged) == 180, "ClientRecord.unac
 _Static_assert(offsetof(ClientRecord, answers) == 184, "ClientRecord.answers");
 _Static_assert(offsetof(ClientRecord, watermarks) == 188, "ClientRecord.watermarks");
 _Static_assert(offsetof(ClientRecord, bytes_held) == 192, "ClientRecord.bytes_held");
-_Static_assert(offsetof(ClientRecord, reserved_tail) == 200, "ClientRecord.reserved_tail");
+_Static_assert(offsetof(ClientRecord, died_ns) == 200, "ClientRecord.died_ns");
+_Static_assert(offsetof(ClientRecord, held) == 208, "ClientRecord.held");
+_Static_assert(offsetof(ClientRecord, reserved_word) == 212, "ClientRecord.reserved_word");
+_Static_assert(offsetof(ClientRecord, reserved_tail) == 216, "ClientRecord.reserved_tail");
 
 /* Which buckets of a level hold something: bit b is bucket b. */
 typedef struct LevelRecord {
@@ -799,23 +828,27 @@ typedef struct GroupRecord {
     uint8_t state; /* 1 while in use */
     uint8_t name_length; /* bytes of the name */
     uint16_t reserved; /* zero */
-    uint32_t members; /* live members */
+    uint32_t members; /* its clients that are live or silent */
     uint8_t name[32]; /* its name */
-    uint32_t next; /* link: settled operations nobody has acknowledged */
-    uint32_t prev; /* link */
     uint64_t empty_since_ns; /* CLOCK_MONOTONIC when its last member left */
-    uint64_t reserved_tail; /* zero */
+    uint32_t next; /* link: head of its settled operations that nobody is told now */
+    uint32_t prev; /* link: tail */
+    uint32_t pending; /* its pending operations */
+    uint32_t unacknowledged; /* its settled operations, told or not */
+    uint64_t bytes_held; /* payload and value bytes charged to it */
 } GroupRecord;
-_Static_assert(sizeof(GroupRecord) == 64, "GroupRecord");
+_Static_assert(sizeof(GroupRecord) == 72, "GroupRecord");
 _Static_assert(offsetof(GroupRecord, state) == 0, "GroupRecord.state");
 _Static_assert(offsetof(GroupRecord, name_length) == 1, "GroupRecord.name_length");
 _Static_assert(offsetof(GroupRecord, reserved) == 2, "GroupRecord.reserved");
 _Static_assert(offsetof(GroupRecord, members) == 4, "GroupRecord.members");
 _Static_assert(offsetof(GroupRecord, name) == 8, "GroupRecord.name");
-_Static_assert(offsetof(GroupRecord, next) == 40, "GroupRecord.next");
-_Static_assert(offsetof(GroupRecord, prev) == 44, "GroupRecord.prev");
-_Static_assert(offsetof(GroupRecord, empty_since_ns) == 48, "GroupRecord.empty_since_ns");
-_Static_assert(offsetof(GroupRecord, reserved_tail) == 56, "GroupRecord.reserved_tail");
+_Static_assert(offsetof(GroupRecord, empty_since_ns) == 40, "GroupRecord.empty_since_ns");
+_Static_assert(offsetof(GroupRecord, next) == 48, "GroupRecord.next");
+_Static_assert(offsetof(GroupRecord, prev) == 52, "GroupRecord.prev");
+_Static_assert(offsetof(GroupRecord, pending) == 56, "GroupRecord.pending");
+_Static_assert(offsetof(GroupRecord, unacknowledged) == 60, "GroupRecord.unacknowledged");
+_Static_assert(offsetof(GroupRecord, bytes_held) == 64, "GroupRecord.bytes_held");
 
 /* A named set of watchers. Index 0 is "default". */
 typedef struct PurgatoryRecord {
@@ -1021,7 +1054,7 @@ _Static_assert(offsetof(ReportHeader, now_ns) == 88, "ReportHeader.now_ns");
 
 /* An operation has settled. */
 typedef struct OutcomeRecord {
-    uint64_t command; /* command number of its registration */
+    uint64_t command; /* command number of its registration; 0 = a group's, not the receiver's own */
     uint64_t number; /* outcome number */
     uint64_t operation; /* op id: generation << 32 | index */
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
@@ -1033,7 +1066,7 @@ typedef struct OutcomeRecord {
     uint32_t heap_offset; /* of its value from the start of the heap */
     uint32_t value_length; /* bytes */
     uint32_t payload_length; /* bytes; after the value, with HAS_PAYLOAD */
-    uint32_t keys_length; /* bytes of its keys (u8 length, bytes), after the payload, with HAS_PAYLOAD */
+    uint32_t keys_length; /* bytes of names (u8 length, bytes): purgatory, then keys; with HAS_PAYLOAD */
     uint32_t error; /* code given to fail(), or an ErrorCode */
     uint8_t state; /* Outcome */
     uint8_t settled_key; /* ordinal + 1; 0 = none */
@@ -1468,9 +1501,9 @@ static inline uint64_t *ArenaHeader_word_quota_outcomes(ArenaHeader *record) { r
 static inline uint64_t ArenaHeader_with_quota_answers(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ArenaHeader_word_quota_answers(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 232); }
 static inline uint64_t ArenaHeader_with_ids_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
+static inline uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
 static inline uint64_t ArenaHeader_with_ids_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_ids_prev(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 248); }
+static inline uint64_t *ArenaHeader_word_ids_prev(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
 static inline uint64_t RegionRecord_with_record_size(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *RegionRecord_word_record_size(RegionRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
 static inline uint64_t RegionRecord_with_count(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1609,6 +1642,10 @@ static inline uint64_t ClientRecord_with_answers(uint64_t word, uint64_t value) 
 static inline uint64_t *ClientRecord_word_answers(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 184); }
 static inline uint64_t ClientRecord_with_watermarks(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ClientRecord_word_watermarks(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 184); }
+static inline uint64_t ClientRecord_with_held(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *ClientRecord_word_held(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 208); }
+static inline uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ClientRecord_word_reserved_word(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 208); }
 static inline uint64_t BucketRecord_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *BucketRecord_word_next(BucketRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t BucketRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1692,9 +1729,13 @@ static inline uint64_t *GroupRecord_word_reserved(GroupRecord *record) { return 
 static inline uint64_t GroupRecord_with_members(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *GroupRecord_word_members(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t GroupRecord_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *GroupRecord_word_next(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
+static inline uint64_t *GroupRecord_word_next(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 48); }
 static inline uint64_t GroupRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *GroupRecord_word_prev(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
+static inline uint64_t *GroupRecord_word_prev(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 48); }
+static inline uint64_t GroupRecord_with_pending(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *GroupRecord_word_pending(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 56); }
+static inline uint64_t GroupRecord_with_unacknowledged(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *GroupRecord_word_unacknowledged(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 56); }
 static inline uint64_t PurgatoryRecord_with_state(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 0)) | ((value & 0xff) << 0); }
 static inline uint64_t *PurgatoryRecord_word_state(PurgatoryRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t PurgatoryRecord_with_name_length(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 8)) | ((value & 0xff) << 8); }

@@ -143,10 +143,16 @@ def watermark_watchers(
 
 
 def outcomes(reader: ArenaReader, slot: int, records: Indexed[layout.OpRecord] | None = None) -> Iterator[int]:
-    """The settled operations that a client has not acknowledged, in order of outcome number."""
+    """The settled operations that a client is told and has not acknowledged, in order of outcome number."""
     head = reader.clients[slot]
     what = f"outcomes of client {slot}"
     return linked(reader.ops, reader.clients.link(slot), head.next, head.prev, what, records)
+
+
+def waiting(reader: ArenaReader, group: int, records: Indexed[layout.OpRecord] | None = None) -> Iterator[int]:
+    """The settled operations of a group (index) that nobody is told now, in the order of their list."""
+    head = reader.groups[group]
+    return linked(reader.ops, reader.groups.link(group), head.next, head.prev, f"outcomes of group {group}", records)
 
 
 def answers(reader: ArenaReader, slot: int, records: Indexed[layout.AnswerRecord] | None = None) -> Iterator[int]:

@@ -62,7 +62,6 @@ class CommandKind(IntEnum):
     CANCEL_ID = 10  # OperationCommand with an id
     SET_ORPHANS = 11  # OperationCommand; orphans
     GROUP_ACK = 12  # OperationCommand; operation is the op id of what the group's member has done
-    GROUP_REGISTER = 13  # named work that is the group's from the start
 
 
 class RegisterFlag(IntFlag):
@@ -76,6 +75,8 @@ class RegisterFlag(IntFlag):
     MARK_OF_OTHER_ARENA = 32  # the mark is of another incarnation: too old
     NO_MARK = 64  # behaves as if registered when applied
     ORPHANS_GIVEN = 128  # `orphans` is this operation's own; else its client's
+    FOR_GROUP = 256  # it is the sender's group's from the start: who of it is told, is told as of a group's
+    REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
 
 
 class CommandFlag(IntFlag):
@@ -84,7 +85,7 @@ class CommandFlag(IntFlag):
     LIMITED = 1
     WANTS_ANSWER = 8
     HAS_ID = 16
-    GIVE_BACK = 32  # CANCEL: nobody sees the outcome; what a limited event has handed over goes on to another
+    GIVE_BACK = 32  # CANCEL: its owner gave up on it; what a limited event handed over goes on to the next watcher
 
 
 class OutcomeFlag(IntFlag):
@@ -197,7 +198,7 @@ class ReportHeader(NamedTuple):
 class OutcomeRecord(NamedTuple):
     """An operation has settled."""
 
-    command: Annotated[int, U64, "command number of its registration"]
+    command: Annotated[int, U64, "command number of its registration; 0 = a group's, not the receiver's own"]
     number: Annotated[int, U64, "outcome number"]
     operation: Annotated[int, U64, "op id: generation << 32 | index"]
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
@@ -209,7 +210,7 @@ class OutcomeRecord(NamedTuple):
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]
     value_length: Annotated[int, U32, "bytes"]
     payload_length: Annotated[int, U32, "bytes; after the value, with HAS_PAYLOAD"]
-    keys_length: Annotated[int, U32, "bytes of its keys (u8 length, bytes), after the payload, with HAS_PAYLOAD"]
+    keys_length: Annotated[int, U32, "bytes of names (u8 length, bytes): purgatory, then keys; with HAS_PAYLOAD"]
     error: Annotated[int, U32, "code given to fail(), or an ErrorCode"]
     state: Annotated[int, U8, "Outcome"]
     settled_key: Annotated[int, U8, "ordinal + 1; 0 = none"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from timerd_shm.layout import ArenaHeader, ClientRecord, ClientState, Orphans
+from timerd_shm.layout import ArenaHeader, ClientFlag, ClientRecord, ClientState, Orphans
 
 from .instance import now_ns, open_arena, paths_of
 from .listing import declare, show
@@ -13,14 +13,18 @@ from .processes import process_of
 from .table import Column, Table
 from .text import label, size, span
 
+ENDED = (ClientState.DEAD, ClientState.TOMBSTONE)
 EPILOG = """\
-pending: operations that have not settled. unacked: settled ones whose outcome
-the client has not acknowledged. held: payload and value bytes charged to it.
-cpu: of one core, on average since the process started.
+state: live; silent (nothing came for its lease); dead (what it held is being
+cleared away); tombstone (dead, and its numbering is kept for an hour).
+silent: for how long, as far as the daemon was reading. pending: operations that
+have not settled. backlog: outcomes that it has not acknowledged. held: payload
+and value bytes charged to it. cpu: of one core, on average since the process
+started.
 
 examples:
   timerctl clients
-  timerctl clients --json | jq '.[] | select(.unacknowledged > 100)'
+  timerctl clients --json | jq '.[] | select(.backlog > 100)'
 """
 
 
@@ -42,16 +46,24 @@ def run(arguments: argparse.Namespace) -> int:
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
         header = reader.header()
-        records = reader.between_turns(lambda: list(reader.clients))
-    rows = [row_of(slot, client, header) for slot, client in enumerate(records) if client.state != ClientState.FREE]
+        records, groups = reader.between_turns(lambda: (list(reader.clients), list(reader.groups)))
+    names = [label(group.name[: group.name_length]) for group in groups]
+    rows = [
+        row_of(slot, client, names[client.group - 1] if 0 < client.group <= len(names) else None, header)
+        for slot, client in enumerate(records)
+        if client.state != ClientState.FREE
+    ]
     table = Table(
         Column("slot", right=True),
         Column("pid", right=True),
         Column("name", flexible=True),
         Column("state"),
+        Column("group", flexible=True),
+        Column("lease", right=True),
+        Column("silent", right=True),
         Column("pending", right=True),
-        Column("unacked", right=True),
-        Column("heard", right=True),
+        Column("backlog", right=True),
+        Column("heard", right=True, optional=True),
         Column("held", right=True, optional=True),
         Column("orphans", optional=True),
         Column("cpu", right=True, optional=True),
@@ -61,15 +73,21 @@ def run(arguments: argparse.Namespace) -> int:
     return show(arguments, paths, header, rows, table, cells_of, "No clients.")
 
 
-def row_of(slot: int, client: ClientRecord, header: ArenaHeader) -> dict[str, Any]:
+def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHeader) -> dict[str, Any]:
     process = process_of(client.pid, client.start_ticks, client.pid_namespace)
     return {
         "slot": slot,
         "pid": client.pid or None,
         "name": label(client.name[: client.name_length]),
         "state": ClientState(client.state).name.lower() if client.state in list(ClientState) else str(client.state),
+        "group": group,
+        "listens": bool(client.flags & ClientFlag.LISTENS),
+        "lease_ns": client.lease_ns,
+        "silent_ns": client.silent_ns,
+        "died_ns_ago": max(now_ns(header) - client.died_ns, 0) if client.state in ENDED else None,
         "pending": client.pending,
-        "unacknowledged": client.unacknowledged,
+        "backlog": client.unacknowledged,
+        "outcomes_held": client.held,
         "answers": client.answers,
         "watermarks": client.watermarks,
         "bytes_held": client.bytes_held,
@@ -89,8 +107,11 @@ def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
         row["pid"] or "-",
         row["name"] or "-",
         row["state"],
+        row["group"] or "-",
+        span(row["lease_ns"]),
+        "-" if row["died_ns_ago"] is not None else span(row["silent_ns"]),
         row["pending"],
-        row["unacknowledged"],
+        row["backlog"],
         span(row["heard_ns_ago"]),
         size(row["bytes_held"]),
         row["orphans"],

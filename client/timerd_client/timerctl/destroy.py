@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             place.journal_buffer,
             paths.commands,
             paths.outcomes,
+            paths.liveness,
             paths.snapshot,
             paths.journal,
             paths.arena,

@@ -1,0 +1,333 @@
+"""What this client is told for its group: outcomes of operations that it did not register. No I/O, no clock, no thread.
+
+    told by a report --> kept here --> handed to the caller --ack()--> done: the daemon frees it
+                            |
+                            '-- not sure that it is still ours: asked for ("held"), dropped if it is another's
+
+Ground rules (DESIGN.md, section "Who owns an operation"):
+
+* A member that is silent for a lease loses what it was told and has not done: another is told. It may have been
+  stopped, and then does not know. So, *just before an outcome is handed to the caller*, the newest answered question
+  must have been sent not longer ago than the lease (two thirds of it: the rest is for the way). Else the daemon is
+  asked, and what it does not confirm is dropped. Without a daemon nothing is confirmed, and the caller waits.
+* A pause that was longer lies between two answered questions. Whatever the daemon told before it answered the second
+  one may be another's by now, even if it is read after that answer: it is vouched for by the daemon's own clock, which
+  stands in every frame.
+* Listening is asked for and given up by one question at a time: a repeated old one would undo a newer one.
+
+Not closable: stopped between the check and the caller's code. That is what `deliveries` is for.
+
+The caller of every method holds the link's lock, or is the only thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from timerd_shm.errors import ErrorCode, NotAMemberError, TimerdError
+from timerd_shm.fields import struct_of
+from timerd_shm.limits import GROUP_HELD_MAX, HELD_QUERY_MAX, LEASE_NS
+from timerd_shm.wire import CommandFlag, CommandKind, OutcomeFlag, OutcomeRecord
+
+from .commands import operation_command
+from .outcome import Outcome
+from .promise import RawSettlement, Reply
+
+if TYPE_CHECKING:
+    from .link import Link
+    from .protocol import Protocol
+
+CALLS: Final = "calls"
+"""The purgatory of named calls: what is told from there goes to handlers, not to `outcomes()`."""
+NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
+UNTAKEN_MANY: Final = GROUP_HELD_MAX // 4
+
+_UNPACK: Final = struct_of(OutcomeRecord).unpack
+
+
+class Told:
+    """One outcome of the group, as it was told."""
+
+    __slots__ = ("arena", "client", "keys", "payload", "purgatory", "record", "row", "value", "vouched_ns")
+
+    def __init__(self, row: bytes, frame: bytes, heap: int, arena: int, client: bytes, told_ns: int) -> None:
+        """`heap` is where that of the frame starts; raises ValueError if the record points outside of it."""
+        self.row = row
+        self.record = record = OutcomeRecord._make(_UNPACK(row))
+        value_at = heap + record.heap_offset
+        payload_at = value_at + record.value_length
+        names_at = payload_at + record.payload_length
+        end = names_at + record.keys_length
+        if end > len(frame):
+            raise ValueError(f"outcome {record.number} has its payload outside of the frame")
+        self.value = frame[value_at:payload_at]
+        self.payload = frame[payload_at:names_at]
+        names = _names(frame[names_at:end])
+        self.purgatory = names[0].decode() if names else ""
+        self.keys = tuple(_text(name) for name in names[1:])
+        self.arena = arena  # with `client`: to whom it was told, and so whose acknowledgement counts
+        self.client = client
+        self.vouched_ns = told_ns  # the daemon's clock when it last said that this client holds it
+
+
+def _names(packed: bytes) -> list[bytes]:
+    """The names in u8 length + bytes."""
+    names, at = [], 0
+    while at < len(packed):
+        end = at + 1 + packed[at]
+        names.append(packed[at + 1 : end])
+        at = end
+    return names
+
+
+def _text(name: bytes) -> str | bytes:
+    """A key as its owner most probably gave it: str where it is UTF-8."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name
+
+
+class GroupOutcome(Outcome):
+    """How an operation of this client's group settled. Done only when `ack()` says so; else another member is told.
+
+    `keys` are the operation's, str where they are UTF-8. `deliveries` says how often it has been told: above 1 somebody
+    was told before, and may have acted. `redelivered` says the same as a bool.
+    """
+
+    def __init__(self, link: Link, told: Told) -> None:
+        settlement: RawSettlement = (told.row, told.value, told.arena, None)
+        super().__init__(told.keys, told.payload, settlement)
+        self._link = link
+        self._told = told
+
+    @property
+    def purgatory(self) -> str:
+        """Name of the operation's purgatory."""
+        return self._told.purgatory
+
+    @property
+    def keys(self) -> tuple[str | bytes, ...]:
+        """The operation's watch keys."""
+        return self._told.keys
+
+    @property
+    def deliveries(self) -> int:
+        """How often it has been told, this time included; at most 255."""
+        return self._told.record.deliveries
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was told before, or its operation was given what had been given to an owner that died."""
+        return self.deliveries > 1 or bool(self._told.record.flags & OutcomeFlag.REDELIVERED)
+
+    def ack(self) -> None:
+        """Say that it is done. Returns at once; once it was handed on to another member it does nothing.
+
+        Raises ClosedError: then another member is told.
+        """
+        acknowledge(self._link, self._told)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.state.name} keys={self.keys!r:.80} deliveries={self.deliveries}>"
+
+
+def acknowledge(link: Link, told: Told, reply: Reply | None = None) -> None:
+    """Say that it is done; `reply` gets 1 if the daemon took that from its present holder, else 0. Raises ClosedError.
+
+    It goes beyond a full window, as a cancel does: a member holds 256 at most.
+    """
+    with link.lock:
+        if link.closed:
+            link.refuse_closed()
+        protocol = link.protocol
+        if (protocol.arena, protocol.incarnation) != (told.arena, told.client):
+            if reply is not None:
+                reply.answer(0)  # told to a client that is no more: its op ids mean nothing now
+            return
+        flags = CommandFlag.WANTS_ANSWER if reply is not None else 0
+        number = protocol.issue(operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags))
+        if reply is not None:
+            protocol.replies[number] = reply
+        if link.idle:
+            link.wake()
+
+
+class _Question(NamedTuple):
+    """A query's reply that goes to the inbox instead of a caller."""
+
+    taken: Callable[[Any, TimerdError | None], None]
+
+    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
+        self.taken(value, error)
+        return False
+
+    def tell(self) -> None:
+        """Nobody waits for it: those who wait for outcomes look again after each frame."""
+
+
+class Inbox:
+    """What this client was told for its group and its caller has not been given yet."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+        self.outcomes: deque[Told] = deque()
+        self.calls: deque[Told] = deque()
+        self.listeners = 0  # loops and runners that want outcomes
+        self._left: deque[None] = deque()  # of these, those that have left
+        self.lease_ns = LEASE_NS
+        self.ping_at = NEVER
+        self.handed_on = 0  # outcomes that were another's when they were asked for
+        self.forget()
+
+    def forget(self) -> None:
+        """Another arena, or a new incarnation: nothing of the old one is ours."""
+        self.outcomes.clear()
+        self.calls.clear()
+        self._listens = False  # what the daemon has answered
+        self._switching = False  # a "listen" is on its way
+        self._pinging = False
+        self._asking = False  # a "held" is on its way
+        self._renewed_ns = -1  # when the newest answered question was sent; -1 = none was
+        self._doubt_before_ns = 0  # on the daemon's clock: what it told before must be asked for
+        self.ping_at = NEVER
+
+    # listening ----------------------------------------------------------------------------------------------------
+
+    def listen(self, now_ns: int) -> None:
+        """One more who wants outcomes. Raises NotAMemberError."""
+        if self._protocol.identity.group is None:
+            raise NotAMemberError("this client is in no group, and is told of no one's outcomes: connect(group=NAME)")
+        self._let_go(now_ns)
+        self.listeners += 1
+        self.ping_at = min(self.ping_at, now_ns)
+        self._switch(now_ns)
+
+    def leave(self) -> None:
+        """One less, from the next tick on. After the last, others are told what this client was told and has not done.
+
+        Needs no lock: a loop that was left may end in a garbage collection, wherever that is.
+        """
+        self._left.append(None)
+        self.ping_at = 0
+
+    def _let_go(self, now_ns: int) -> None:
+        """Take those off that have left."""
+        while self._left:
+            self._left.popleft()
+            self.listeners -= 1
+        self._switch(now_ns)
+
+    def _switch(self, now_ns: int) -> None:
+        """Have the daemon know whether this client listens; one question at a time."""
+        wanted = self.listeners > 0
+        if self._switching or self._listens is wanted:
+            return
+        self._switching = True
+
+        def switched(result: Any, error: TimerdError | None) -> None:
+            self._switching = False
+            if error is not None:
+                if error.code is ErrorCode.UNAVAILABLE:
+                    self.ping_at = 0  # again as soon as the daemon is back
+                elif error.code not in (ErrorCode.SESSION_GONE, ErrorCode.CLOSED):
+                    self._protocol.complaints.append(f"this client cannot listen for its group: {error}")
+                return
+            self._listens = bool(result["on"])  # not yet, where something that was given up is not another's yet
+            if not wanted:  # all of it is another's now, and so is what is still on its way
+                self.outcomes.clear()
+                self.calls.clear()
+                self._doubt_before_ns = self._protocol.daemon_ns
+            self._switch(now_ns)
+
+        self._protocol.query({"query": "listen", "on": wanted}, _Question(switched), now_ns)
+
+    def greeted(self, lease_ns: int, now_ns: int) -> None:
+        """A WELCOME has come. The hello said whether this client listens, which is made sure of."""
+        self.lease_ns = lease_ns
+        if self.listeners:
+            self._listens = False
+            self._switch(now_ns)
+
+    # telling ------------------------------------------------------------------------------------------------------
+
+    def take_in(self, row: bytes, frame: bytes, heap: int) -> None:
+        """A report has an outcome of the group; `heap` is where that of the frame starts."""
+        protocol = self._protocol
+        told = Told(row, frame, heap, protocol.arena, protocol.incarnation, protocol.daemon_ns)
+        if not self._listens and not self._switching:
+            return  # it crossed the end of the listening, which gave it to another
+        if told.purgatory == CALLS:
+            self.calls.append(told)
+            return
+        self.outcomes.append(told)
+        if len(self.outcomes) == UNTAKEN_MANY:
+            protocol.complaints.append(
+                f"{UNTAKEN_MANY} outcomes of group {protocol.identity.group!r} wait here for `client.outcomes()`; "
+                f"at {GROUP_HELD_MAX} this client is told nothing more, its named calls neither"
+            )
+
+    def next(self, queue: deque[Told], now_ns: int) -> Told | None:
+        """The next one to hand to the caller, now. None: there is none, or the daemon was asked whether it is ours."""
+        if not queue or self._asking:
+            return None
+        if self._is_over(now_ns - self._renewed_ns) or queue[0].vouched_ns < self._doubt_before_ns:
+            self._ask(now_ns)
+            return None
+        return queue.popleft()
+
+    def may_have(self, queue: deque[Told]) -> bool:
+        """Whether next() is worth a call."""
+        return bool(queue) and not self._asking
+
+    def tick(self, now_ns: int) -> None:
+        """A sign of life that is answered, each third of the lease, as long as there may be something to hand over."""
+        if now_ns < self.ping_at:
+            return
+        self.ping_at = now_ns + self.lease_ns // 3
+        self._let_go(now_ns)
+        if not self.listeners:
+            self.ping_at = self.ping_at if self._left else NEVER
+        elif not self._pinging:
+            self._pinging = True
+
+            def answered(_: Any, error: TimerdError | None) -> None:
+                self._pinging = False
+                if error is None:
+                    self._renewed(now_ns)
+
+            self._protocol.query({"query": "ping"}, _Question(answered), now_ns)
+
+    def _ask(self, now_ns: int) -> None:
+        """Ask which of those that wait here are still ours."""
+        asked = [*self.outcomes, *self.calls][:HELD_QUERY_MAX]
+        self._asking = True
+
+        def answered(result: Any, error: TimerdError | None) -> None:
+            self._asking = False
+            if error is not None:
+                return
+            self._renewed(now_ns)
+            held = set(result["held"])
+            lost = {id(told) for told in asked if told.record.operation not in held}
+            for told in asked:
+                told.vouched_ns = self._protocol.daemon_ns
+            for queue in (self.outcomes, self.calls):
+                kept = [told for told in queue if id(told) not in lost]
+                self.handed_on += len(queue) - len(kept)
+                queue.clear()
+                queue.extend(kept)
+
+        operations = [told.record.operation for told in asked]
+        self._protocol.query({"query": "held", "operations": operations}, _Question(answered), now_ns)
+
+    def _renewed(self, sent_ns: int) -> None:
+        """A question that was sent then has been answered."""
+        if self._renewed_ns >= 0 and self._is_over(sent_ns - self._renewed_ns):
+            self._doubt_before_ns = self._protocol.daemon_ns
+        self._renewed_ns = max(self._renewed_ns, sent_ns)
+
+    def _is_over(self, age_ns: int) -> bool:
+        return self._renewed_ns < 0 or age_ns > self.lease_ns * 2 // 3

@@ -1,0 +1,105 @@
+"""The connection by which the daemon knows for certain that this client has ended, and this client that the daemon has.
+
+The client shows its session over it and holds it as long as it lives; the kernel closes it with the process, however
+that ends. The daemon sends nothing. What must not happen is that another process holds it too: an exec closes it, and a
+forked child closes its copy, or it would keep a dead parent alive. Without it (an older daemon, too many clients) all
+goes on; the daemon then looks at the process, or waits for a lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import weakref
+from pathlib import Path
+from typing import Final
+
+from timerd_shm.limits import HEARTBEAT_NS
+
+REFUSED_NS: Final = HEARTBEAT_NS  # a connection that ends sooner was not taken; one that ends later has told something
+RETRY_FIRST_NS: Final = 50_000_000
+RETRY_LAST_NS: Final = 60_000_000_000
+
+# Held while a connection is made or closed, and by who forks: a child never has a copy that nobody there knows of.
+_changing = threading.RLock()
+_lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
+
+
+class Lifeline:
+    """One client's connection to NAME.live, made when there is a session, and again after it has ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+        self._session = b""
+        self._held_ns = 0  # when it was made
+        self._retry_at_ns = 0
+        self._retry_wait_ns = RETRY_FIRST_NS
+        with _changing:
+            _lifelines.add(self)
+
+    def fileno(self) -> int:
+        """Readable when it has ended; -1 while there is none."""
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def is_held(self, session: bytes) -> bool:
+        """Whether the daemon was shown this session."""
+        return self._session == session
+
+    def hold(self, session: bytes, now_ns: int) -> bool:
+        """Show the daemon this session; False if that cannot be done now. Does not block."""
+        if now_ns < self._retry_at_ns:
+            return False
+        self.let_go()
+        with _changing:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                made.setblocking(False)
+                made.connect(str(self._path))
+                made.send(session)
+            except OSError:
+                made.close()
+                self._wait(now_ns)
+                return False
+            self._socket = made
+        self._session = session
+        self._held_ns = now_ns
+        return True
+
+    def has_ended(self, now_ns: int) -> bool:
+        """To be asked when it is readable: whether the daemon has ended, and not only refused this connection."""
+        if self._socket is None:
+            return False
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            with contextlib.suppress(ConnectionResetError):
+                self._socket.recv(1)
+            self.let_go()
+            if now_ns - self._held_ns < REFUSED_NS:
+                self._wait(now_ns)
+                return False
+            self._retry_wait_ns = RETRY_FIRST_NS
+            return True
+        return False
+
+    def let_go(self) -> None:
+        """Close it."""
+        with _changing:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+            self._session = b""
+
+    def _wait(self, now_ns: int) -> None:
+        self._retry_at_ns = now_ns + self._retry_wait_ns
+        self._retry_wait_ns = min(2 * self._retry_wait_ns, RETRY_LAST_NS)
+
+
+def _after_fork_in_child() -> None:
+    for lifeline in list(_lifelines):
+        lifeline.let_go()
+    _changing.release()
+
+
+os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_after_fork_in_child)

@@ -1,0 +1,221 @@
+"""A member and what it is told for its group: the real protocol against the real conductor, on a manual clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import S, encode
+from model import Key, Register
+from networks import World
+from timerd_client.group import UNTAKEN_MANY, GroupOutcome, Told
+from timerd_client.outcome import State
+from timerd_shm.errors import NotAMemberError
+from timerd_shm.layout import Orphans
+from timerd_shm.limits import LEASE_NS
+from workers import Answer, Worker
+
+MS = 1_000_000
+
+
+def register(worker: Worker, key: bytes = b"job", payload: bytes = b"load", *, timeout_ns: int = 10 * MS) -> None:
+    """An operation of the worker's group."""
+    command = Register(
+        (Key(key),),
+        timeout_ns=timeout_ns,
+        payload=payload,
+        registered_ns=worker.now_ns,
+        for_group=True,
+        wants_answer=True,
+    )
+    answer = worker.issue(encode(command))
+    assert answer.come and answer.error is None, answer.error
+
+
+def told(worker: Worker) -> Told | None:
+    return worker.take(worker.inbox.outcomes)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World(lease_ns=LEASE_NS)
+    world.until_quiet()
+    return world
+
+
+def test_one_listening_member_is_told_with_all_there_is_to_know(world: World) -> None:
+    deaf, first, second = Worker(world), Worker(world).listen(), Worker(world).listen()
+    register(deaf, b"topic/\xff", b"what to do")
+    world.run(20 * MS)
+    found = [(worker, given) for worker in (deaf, first, second) if (given := told(worker)) is not None]
+    assert len(found) == 1
+    worker, given = found[0]
+    assert worker is not deaf
+    outcome = GroupOutcome(None, given)  # type: ignore[arg-type]
+    assert (outcome.state, outcome.purgatory, outcome.keys) == (State.EXPIRED, "default", (b"topic/\xff",))
+    assert (outcome.payload, outcome.deliveries, outcome.redelivered) == (b"what to do", 1, False)
+    assert 0 <= outcome.lateness_ns < 20 * MS
+    assert worker.ack(given) == 1
+    assert worker.ack(given) == 0, "it was done before"
+    worker.die()
+    world.run(S)
+    assert [told(each) for each in (first, second) if each is not worker] == [None]
+
+
+def test_what_a_dead_member_has_not_done_is_told_again(world: World) -> None:
+    first = Worker(world).listen()
+    register(first)
+    world.run(20 * MS)
+    given = told(first)
+    assert given is not None
+    second = Worker(world).listen()
+    first.die()
+    world.run(20 * MS)
+    again = told(second)
+    assert again is not None
+    assert (again.record.operation, again.record.deliveries, again.payload) == (given.record.operation, 2, b"load")
+    assert GroupOutcome(None, again).redelivered  # type: ignore[arg-type]
+
+
+def test_what_is_not_done_when_the_listening_ends_is_told_to_another(world: World) -> None:
+    first = Worker(world).listen()
+    register(first)
+    world.run(20 * MS)
+    given = told(first)
+    assert given is not None
+    second = Worker(world).listen()
+    first.inbox.leave()
+    first.pump()
+    again = told(second)
+    assert again is not None and again.record.deliveries == 2
+    assert first.ack(given) == 0, "it is another's"
+    assert second.ack(again) == 1
+
+
+def test_leaving_and_listening_again_at_once_ends_in_listening(world: World) -> None:
+    worker = Worker(world).listen()
+    worker.inbox.leave()
+    worker.protocol.tick(worker.now_ns)  # "listen" off is on its way, unanswered
+    worker.listen()
+    register(worker)
+    world.run(20 * MS)
+    assert told(worker) is not None
+
+
+def test_what_was_not_done_is_told_again_to_who_listens_again_at_once(world: World) -> None:
+    worker = Worker(world).listen()
+    register(worker)
+    world.run(20 * MS)
+    given = told(worker)
+    assert given is not None
+    worker.inbox.leave()
+    worker.listen()
+    again = told(worker)
+    assert again is not None and again.record.deliveries == 2
+    assert worker.ack(again) == 1
+
+
+def test_nothing_is_handed_over_that_became_anothers_while_this_one_was_stopped(world: World) -> None:
+    stopped = Worker(world).listen()
+    register(stopped)
+    world.run(20 * MS)
+    stopped.pump()
+    assert len(stopped.inbox.outcomes) == 1, "told, but not handed over yet"
+    other = Worker(world).listen()
+    for _ in range(20):
+        world.run(S)
+        other.pump()
+    again = told(other)
+    assert again is not None and again.record.deliveries == 2
+
+    assert stopped.inbox.next(stopped.inbox.outcomes, stopped.now_ns) is None, "before it has asked"
+    assert told(stopped) is None
+    assert stopped.inbox.handed_on == 1
+    assert other.ack(again) == 1
+    register(other)
+    world.run(20 * MS)
+    assert (told(stopped) is None) != (told(other) is None), "it takes part again"
+
+
+def test_what_is_read_late_is_asked_for_even_if_the_lease_is_whole_again(world: World) -> None:
+    stopped = Worker(world).listen()
+    register(stopped)
+    world.run(20 * MS)  # the report of it lies unread in its socket
+    other = Worker(world).listen()
+    for _ in range(20):
+        world.run(S)
+        other.pump()
+    assert told(other) is not None
+
+    late = world.network.published.pop(stopped.routing)
+    stopped.pump()  # it pings, and is answered, before it reads
+    for frame in late:
+        stopped.protocol.receive(frame, stopped.now_ns, published=True)
+    assert len(stopped.inbox.outcomes) == 1
+    assert told(stopped) is None
+    assert stopped.inbox.handed_on == 1
+
+
+def test_within_its_lease_a_member_hands_over_without_a_question(world: World) -> None:
+    worker = Worker(world).listen()
+    for _ in range(30):
+        world.run(S)
+        worker.pump()
+    register(worker)
+    world.run(20 * MS)
+    worker.pump()
+    assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is not None
+
+
+def test_without_a_daemon_nothing_is_handed_over_after_the_lease(world: World) -> None:
+    worker = Worker(world).listen()
+    register(worker)
+    world.run(20 * MS)
+    worker.pump()
+    world.clock.move(LEASE_NS)  # the daemon is not there: no turn
+    assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None
+    assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is None
+
+    world.restart()
+    world.until_quiet()
+    for _ in range(5):
+        worker.pump()
+        world.run(S)
+    given = told(worker)
+    assert given is not None and given.record.deliveries == 1, "it was this one's all the time"
+    assert worker.ack(given) == 1
+
+
+def test_a_member_tells_its_group_what_it_left(world: World) -> None:
+    owner, heir = Worker(world, orphans=Orphans.GROUP), Worker(world).listen()
+    owner.protocol.issue(encode(Register((Key(b"own"),), timeout_ns=50 * MS)))
+    owner.pump()
+    owner.die()
+    world.run(100 * MS)
+    given = told(heir)
+    assert given is not None and given.keys == ("own",)
+
+
+def test_a_backlog_that_nobody_takes_is_complained_of() -> None:
+    world = World(capacity=4 * UNTAKEN_MANY)
+    world.until_quiet()
+    worker = Worker(world).listen()
+    for _ in range(UNTAKEN_MANY):
+        register(worker)
+    world.run(20 * MS)
+    worker.pump()
+    (complaint,) = worker.protocol.complaints
+    assert "client.outcomes()" in complaint
+
+
+def test_a_client_without_a_group_cannot_listen(world: World) -> None:
+    worker = Worker(world, group=None)
+    with pytest.raises(NotAMemberError, match="group"):
+        worker.inbox.listen(worker.now_ns)
+
+
+def test_a_refused_listening_is_complained_of(world: World) -> None:
+    worker = Worker(world)
+    answer = Answer()
+    worker.protocol.query({"query": "listen", "on": "perhaps"}, answer, worker.now_ns)
+    worker.pump()
+    assert answer.error is not None

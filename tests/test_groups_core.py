@@ -1,0 +1,621 @@
+"""Groups, in the core: one live member is told at a time, the next one when it dies or falls silent before done."""
+
+from __future__ import annotations
+
+import pytest
+
+import timerd.core
+from harness import BUDGET, MS, START_NS, Client, GroupTold, Rig, S, advance, cancel, done, fire
+from model import Key, KeyAct, OperationAct, Register
+from timerd_shm.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
+from timerd_shm.layout import ClientState, Condition, OpState, Orphans, Outcome, Region
+from timerd_shm.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT
+from timerd_shm.wire import CommandKind, Met, OutcomeFlag
+
+WORKERS = b"workers"
+HOUR = 3_600 * S
+LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
+
+
+def worker(rig: Rig, orphans: Orphans = Orphans.GROUP) -> Client:
+    """A member that takes outcomes."""
+    return rig.client(orphans, group=WORKERS, listens=True)
+
+
+def watch(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
+    return Register(tuple(Key(key) for key in keys), timeout_ns=timeout_ns, **more)  # type: ignore[arg-type]
+
+
+def work(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
+    """An operation that is the group's from the start."""
+    return watch(*keys, timeout_ns=timeout_ns, for_group=True, **more)
+
+
+def silence(rig: Rig, client: Client) -> None:
+    rig.core.silence(client.slot, rig.now_ns)
+    rig.turn()
+
+
+def answer(rig: Rig, client: Client, told: GroupTold) -> int:
+    """Say that it is done; 1 if the client held it."""
+    number = rig.do(client, done(told))
+    found = client.answer(number)
+    assert found is not None and found.code == ErrorCode.NONE, found
+    return found.value
+
+
+def waiting(rig: Rig) -> int:
+    """Outcomes of groups that nobody is told now."""
+    return sum(
+        op.state == OpState.SETTLED and op.group != 0 and op.client_generation == 0
+        for op in rig.arena.records(Region.OPS)
+    )
+
+
+# one member ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_live_member_is_told_with_payload_and_names() -> None:
+    rig = Rig()
+    other = rig.core.purgatory(b"other")
+    a, b, c = worker(rig), worker(rig), rig.client(group=WORKERS)
+    rig.do(c, work(b"k", LONG, payload=b"p" * 300, needed=2, purgatory=other))
+    rig.do(c, *(fire_in(other, key, value=b"v" * 200) for key in (LONG, b"k")))
+    (told,) = a.told_for_group + b.told_for_group
+    assert told == GroupTold(
+        1, told.operation, Outcome.COMPLETED, 1, b"v" * 200, 1, told.flags, b"p" * 300, b"other", (b"k", LONG)
+    )
+    assert told.flags == OutcomeFlag.HAS_PAYLOAD | OutcomeFlag.HAS_VALUE
+    assert not c.told_for_group, "it does not listen"
+    assert not a.told + b.told + c.told, "nobody's own"
+    rig.check()
+
+
+def fire_in(purgatory: int, key: bytes, *, value: bytes) -> KeyAct:
+    return KeyAct(CommandKind.FIRE, key, value=value, purgatory=purgatory)
+
+
+def test_members_are_told_in_turn() -> None:
+    rig = Rig()
+    members = [worker(rig) for _ in range(3)]
+    rig.do(members[0], *(work(b"k", payload=b"%d" % n) for n in range(9)), fire(b"k"))
+    assert [[told.payload for told in each.told_for_group] for each in members] == [
+        [b"0", b"3", b"6"],
+        [b"1", b"4", b"7"],
+        [b"2", b"5", b"8"],
+    ]
+    rig.check()
+
+
+def test_an_expiry_is_told_in_the_turn_in_which_it_comes() -> None:
+    rig = Rig()
+    a = worker(rig)
+    rig.do(a, work(b"k", timeout_ns=5 * MS), watch(b"k", timeout_ns=5 * MS))
+    rig.turn(START_NS + 5 * MS)
+    assert [told.state for told in a.told_for_group] == [Outcome.EXPIRED]
+    assert a.state(2) is Outcome.EXPIRED
+
+
+def test_what_is_done_is_forgotten_received_or_not() -> None:
+    rig = Rig()
+    a = worker(rig)
+    rig.do(a, work(b"k", payload=b"p"), work(b"k"), fire(b"k", value=b"v"))
+    first, second = a.told_for_group
+    assert answer(rig, a, first) == 1, "before it is acknowledged"
+    rig.acknowledge(a)
+    assert rig.arena.in_use()["OPS"] == 1, "received is not done"
+    assert rig.core.held(a.slot, [first.operation, second.operation, 1 << 40]) == [second.operation]
+    rig.check()
+    assert answer(rig, a, second) == 1
+    assert answer(rig, a, second) == 0, "it is done"
+    assert rig.arena.in_use()["OPS"] == 0
+    assert rig.core.held(a.slot, [second.operation]) == []
+    rig.check()
+
+
+def test_a_member_is_told_no_more_than_it_may_hold() -> None:
+    rig = Rig(capacity=1024, quota_operations=1024)
+    a = worker(rig)
+    rig.do(a, *(work(b"k") for _ in range(GROUP_HELD_MAX + 10)), fire(b"k"))
+    assert len(a.told_for_group) == GROUP_HELD_MAX
+    rig.acknowledge(a)
+    rig.turn()
+    assert len(a.told_for_group) == GROUP_HELD_MAX, "received is not done"
+    assert answer(rig, a, a.told_for_group[7]) == 1
+    assert len(a.told_for_group) == GROUP_HELD_MAX + 1
+    b = worker(rig)
+    rig.turn()
+    assert len(b.told_for_group) == 9
+    rig.check()
+
+
+# the next one --------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_member_is_told_when_the_first_dies_before_it_has_done() -> None:
+    rig = Rig()
+    a, b = worker(rig), worker(rig)
+    rig.do(b, work(b"k", LONG, payload=b"p" * 200), work(b"k"), fire(b"k", value=b"v" * 200))
+    first, kept = a.told_for_group[0], b.told_for_group[0]
+    rig.acknowledge(a)
+    rig.close(a)
+    rig.turn()
+    again = b.told_for_group[1]
+    assert again.operation == first.operation
+    assert (again.deliveries, first.deliveries, kept.deliveries) == (2, 1, 1)
+    assert OutcomeFlag.REDELIVERED in again.flags and OutcomeFlag.REDELIVERED not in first.flags
+    assert again[4:5] + again[7:] == first[4:5] + first[7:], "value, payload and names are told again"
+    rig.check()
+
+
+def test_the_next_member_is_told_when_the_first_falls_silent_before_it_has_done() -> None:
+    rig = Rig()
+    a, b = worker(rig), worker(rig)
+    mine = rig.do(a, watch(b"own"), work(b"k"), fire(b"k"))
+    (first,) = a.told_for_group
+    silence(rig, a)
+    (again,) = b.told_for_group
+    assert (again.operation, again.deliveries) == (first.operation, 2)
+    rig.do(b, fire(b"own"))
+    assert a.state(mine) is Outcome.COMPLETED, "its own operations are as if it were not silent"
+    rig.check()
+
+
+def done_by_a_former_holder_is_refused(rig: Rig) -> None:
+    a, b = worker(rig), worker(rig)
+    rig.do(b, work(b"k"), fire(b"k"))
+    (first,) = a.told_for_group
+    silence(rig, a)
+    rig.core.revive(a.slot, rig.now_ns)
+    assert answer(rig, a, first) == 0, "another member has been told"
+    assert rig.core.held(a.slot, [first.operation]) == []
+    (again,) = b.told_for_group
+    assert answer(rig, b, again) == 1
+    rig.check()
+
+
+def test_a_silent_member_that_comes_back_is_answered_that_its_done_is_too_late() -> None:
+    done_by_a_former_holder_is_refused(Rig())
+
+
+def test_a_silent_member_that_comes_back_in_time_keeps_what_it_holds() -> None:
+    rig = Rig()
+    a, b = worker(rig), worker(rig)
+    rig.do(b, work(b"k"), fire(b"k"))
+    rig.core.silence(a.slot, rig.now_ns)
+    rig.core.revive(a.slot, rig.now_ns)
+    rig.turn()
+    assert not b.told_for_group
+    assert answer(rig, a, a.told_for_group[0]) == 1
+    rig.do(b, work(b"k"), fire(b"k"))
+    assert len(a.told_for_group) == 1 and len(b.told_for_group) == 1, "and it is told again, in its turn"
+    rig.do(b, work(b"k"), fire(b"k"))
+    assert len(a.told_for_group) == 2
+    rig.check()
+
+
+def test_a_silent_member_is_told_nothing_new() -> None:
+    rig = Rig()
+    a, b = worker(rig), worker(rig)
+    silence(rig, a)
+    rig.do(b, *(work(b"k") for _ in range(4)), fire(b"k"))
+    assert (len(a.told_for_group), len(b.told_for_group)) == (0, 4)
+    rig.check()
+
+
+def test_a_member_that_does_not_listen_any_more_gives_back_what_it_holds() -> None:
+    rig = Rig()
+    a, b = worker(rig), worker(rig)
+    rig.do(b, work(b"k"), fire(b"k"))
+    rig.core.set_listening(a.slot, False, rig.now_ns)
+    assert rig.core.next_wake_ns() <= rig.now_ns, "somebody else is to be told"
+    rig.turn()
+    assert len(b.told_for_group) == 1
+    assert rig.core.set_listening(a.slot, True, rig.now_ns)
+    rig.do(b, work(b"k"), work(b"k"), fire(b"k"))
+    assert (len(a.told_for_group), len(b.told_for_group)) == (2, 2)
+    rig.check()
+
+
+def test_done_on_condition_that_what_follows_is_pending() -> None:
+    rig = Rig()
+    a, follower = worker(rig), b"follower".ljust(16, b".")
+    rig.do(a, work(b"k"), fire(b"k"))
+    (told,) = a.told_for_group
+    conditional = OperationAct(CommandKind.GROUP_ACK, told.operation, id=follower, wants_answer=True)
+    assert a.answer(rig.do(a, conditional)).value == 0, "nothing of that id is pending"  # type: ignore[union-attr]
+    rig.do(a, work(b"k", id=follower, timeout_ns=MS))
+    rig.turn(rig.now_ns + MS)
+    assert a.answer(rig.do(a, conditional)).value == 0, "it has settled"  # type: ignore[union-attr]
+    rig.do(a, work(b"k", id=follower, if_exists="replace"))
+    assert a.answer(rig.do(a, conditional)).value == 1  # type: ignore[union-attr]
+    assert a.answer(rig.do(a, conditional)).value == 0, "it was done"  # type: ignore[union-attr]
+    rig.check()
+
+
+def test_a_member_that_stopped_listening_begins_again_when_all_that_it_held_is_others() -> None:
+    rig = Rig()
+    a = worker(rig)
+    rig.do(a, work(b"k"), fire(b"k"))
+    rig.acknowledge()
+    assert not rig.core.set_listening(a.slot, False, rig.now_ns)
+    assert not rig.core.set_listening(a.slot, True, rig.now_ns), "it would hold what it was told to have lost"
+    rig.turn()
+    assert rig.core.set_listening(a.slot, True, rig.now_ns)
+    rig.turn()
+    assert [told.deliveries for told in a.told_for_group] == [1, 2]
+    rig.check()
+
+
+def told_to_one_at_a_time(rig: Rig) -> None:
+    """Another client's death changes nothing for what a live member holds."""
+    a, b, c = worker(rig), worker(rig), worker(rig)
+    rig.do(c, *(work(b"k") for _ in range(3)), fire(b"k"))
+    rig.close(c)
+    held = [told.operation for each in (a, b) for told in each.told_for_group]
+    assert len(held) == 3 and len(set(held)) == 3, f"told to two: {held}"
+    assert all(rig.core.held(each.slot, [t.operation for t in each.told_for_group]) for each in (a, b))
+    rig.check()
+
+
+def test_what_a_live_member_holds_is_told_to_nobody_else() -> None:
+    told_to_one_at_a_time(Rig())
+
+
+def test_the_delivery_count_stays_at_its_end() -> None:
+    rig = Rig()
+    a, b = worker(rig), worker(rig)
+    rig.do(b, work(b"k"), fire(b"k"))
+    for _ in range(300):
+        a, b = b, a
+        silence(rig, b)
+        rig.core.revive(b.slot, rig.now_ns)
+    assert a.told_for_group[-1].deliveries == 255
+    assert answer(rig, a, a.told_for_group[-1]) == 1
+    rig.check()
+
+
+def test_withdrawn_numbers_are_void_and_acknowledged_over() -> None:
+    rig = Rig()
+    a, b = worker(rig), worker(rig)
+    own = rig.do(b, *(work(b"k") for _ in range(4)), fire(b"k"))
+    rig.acknowledge(b)
+    rig.core.begin_turn(rig.now_ns)
+    rig.core.silence(a.slot, rig.now_ns)
+    rig.resume()
+    rig.core.end_turn(rig.now_ns)
+    rig.report()
+    assert len(b.told_for_group) == 4
+    own = rig.do(a, watch(b"own"), fire(b"own"))
+    assert a.state(own) is Outcome.COMPLETED
+    rig.acknowledge()
+    assert rig.arena.record(Region.CLIENTS, a.slot).acknowledged == 3
+    assert not rig.core.unacknowledged(a.slot)
+    rig.check()
+
+
+# nobody there --------------------------------------------------------------------------------------------------------
+
+
+def test_a_late_listener_gets_what_waits() -> None:
+    rig = Rig()
+    a = rig.client(group=WORKERS)
+    rig.do(a, work(b"k", payload=b"1"), work(b"k", payload=b"2"), fire(b"k"))
+    assert waiting(rig) == 2
+    b = worker(rig)
+    rig.turn()
+    assert [told.payload for told in b.told_for_group] == [b"1", b"2"]
+    assert {told.deliveries for told in b.told_for_group} == {1}
+    rig.check()
+
+
+def test_without_members_an_outcome_is_kept_and_then_dropped_and_counted() -> None:
+    rig = Rig()
+    a = worker(rig)
+    rig.do(a, work(b"k"), work(b"later", timeout_ns=2 * HOUR), fire(b"k"))
+    rig.turn(START_NS + 30 * 60 * S)
+    rig.close(a)
+    gone = START_NS + 30 * 60 * S
+    assert waiting(rig) == 1
+    assert rig.core.next_wake_ns() <= gone + GROUP_KEPT_NS
+    rig.turn(gone + GROUP_KEPT_NS - 1)
+    assert waiting(rig) == 1, "dropped early"
+    rig.turn(gone + GROUP_KEPT_NS)
+    assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (0, 1)
+    rig.turn(START_NS + 2 * HOUR)
+    assert waiting(rig) == 1, "it settled with nobody there, and is kept from then on"
+    assert rig.core.next_wake_ns() == START_NS + 2 * HOUR + GROUP_KEPT_NS
+    rig.turn(START_NS + 2 * HOUR + GROUP_KEPT_NS)
+    assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (0, 2)
+    assert rig.core.next_wake_ns() == timerd.core.NEVER
+    assert rig.arena.in_use()["OPS"] == 0
+    rig.check()
+
+
+def test_a_member_that_does_not_listen_keeps_what_waits() -> None:
+    rig = Rig()
+    a = rig.client(group=WORKERS)
+    rig.do(a, work(b"k"), fire(b"k"))
+    rig.turn(START_NS + 3 * GROUP_KEPT_NS)
+    assert waiting(rig) == 1
+    rig.restart()
+    rig.turn()
+    assert waiting(rig) == 1
+
+
+def test_a_restart_changes_nothing_for_a_group() -> None:
+    rig = Rig(clients=6)
+    a, b = worker(rig), worker(rig)
+    rig.do(b, *(work(b"k", payload=b"%d" % n) for n in range(6)), work(b"l"), fire(b"k"))
+    rig.acknowledge(a)
+    assert answer(rig, a, a.told_for_group[0]) == 1
+    silence(rig, b)
+    assert len(a.told_for_group) == 6
+    told = [each.operation for each in a.told_for_group]
+    rig.restart()
+    rig.check()
+    assert rig.arena.record(Region.CLIENTS, b.slot).state == ClientState.LIVE, "a start makes leases whole"
+    rig.turn()
+    assert [each.operation for each in a.told_for_group] == told, "what was told is not told again under a new number"
+    assert rig.core.held(a.slot, told) == told[1:]
+    rig.do(b, fire(b"l"))
+    assert len(a.told_for_group) + len(b.told_for_group) == 3 + 3 + 3 + 1
+    for each in a.told_for_group[1:]:
+        answer(rig, a, each)
+    for each in b.told_for_group:
+        answer(rig, b, each)
+    assert rig.arena.in_use()["OPS"] == 0
+    rig.check()
+
+
+# adoption ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_group_adopts_what_its_dead_member_left_pending_and_settled() -> None:
+    rig = Rig()
+    a = rig.client(Orphans.GROUP, group=WORKERS)
+    rig.do(a, watch(b"settled", payload=b"s"), watch(b"pending", payload=b"p"), watch(b"received"))
+    rig.do(a, fire(b"received"))
+    rig.acknowledge(a)
+    rig.do(a, fire(b"settled", value=b"v" * 100))
+    b = worker(rig)
+    rig.close(a)
+    rig.turn()
+    (told,) = b.told_for_group
+    assert (told.payload, told.value, told.keys) == (b"s", b"v" * 100, (b"settled",))
+    assert told.deliveries == 2, "its owner may have acted"
+    assert OutcomeFlag.REDELIVERED in told.flags
+    rig.do(b, fire(b"pending"))
+    assert (b.told_for_group[1].payload, b.told_for_group[1].deliveries) == (b"p", 1)
+    assert rig.arena.count("orphans_adopted") == 2
+    for each in b.told_for_group:
+        assert answer(rig, b, each) == 1
+    assert rig.arena.in_use()["OPS"] == 0
+    rig.check()
+
+
+def test_what_happens_before_the_sweep_comes_by_happens_to_the_group() -> None:
+    rig = Rig()
+    a, b = rig.client(Orphans.GROUP, group=WORKERS), worker(rig)
+    ids = [bytes([n]) * 16 for n in range(2)]
+    rig.do(
+        a, watch(b"k"), watch(b"once"), watch(b"x", id=ids[0]), watch(b"y", id=ids[1]), watch(b"z", timeout_ns=5 * MS)
+    )
+    rig.clients.remove(a)
+    rig.core.close_client(a.slot, rig.now_ns)
+    cancel_by_id = OperationAct(CommandKind.CANCEL_ID, id=ids[0])
+    b.issue(fire(b"k"))
+    b.issue(fire(b"once", limit=1))
+    b.issue(cancel_by_id)
+    b.issue(watch(b"y", id=ids[1], if_exists="replace"))
+    rig.core.begin_turn(rig.now_ns + 5 * MS)
+    rig.now_ns += 5 * MS
+    assert rig.apply(b, b.frame()) == timerd.core.APPLIED
+    while rig.core.advance(rig.now_ns, BUDGET):
+        pass
+    rig.resume()
+    rig.report()
+    rig.core.end_turn(rig.now_ns)
+    assert [(told.keys[0], told.state) for told in b.told_for_group] == [
+        (b"k", Outcome.COMPLETED),
+        (b"once", Outcome.COMPLETED),
+        (b"x", Outcome.CANCELLED),
+        (b"y", Outcome.CANCELLED),
+        (b"z", Outcome.EXPIRED),
+    ]
+    assert {told.deliveries for told in b.told_for_group} == {1}
+    rig.check()
+
+
+def test_what_is_kept_runs_on_and_nobody_is_told() -> None:
+    rig = Rig()
+    a, b = rig.client(Orphans.KEEP, group=WORKERS), worker(rig)
+    rig.do(a, watch(b"k"), watch(b"l", timeout_ns=5 * MS), watch(b"settled"), fire(b"settled"))
+    rig.close(a)
+    assert rig.arena.count("pending", 0) == 2
+    rig.do(b, fire(b"k", limit=1))
+    assert rig.arena.count("pending", 0) == 2, "it takes no limited event"
+    late = rig.do(b, Register((Key(b"k"),), timeout_ns=HOUR, mark=None))
+    rig.do(b, fire(b"k"))
+    rig.turn(START_NS + 6 * MS)
+    assert rig.arena.count("pending", 0) == 0
+    assert not b.told_for_group and b.state(late) is Outcome.COMPLETED
+    rig.check()
+
+
+def test_an_operation_may_have_a_policy_of_its_own_and_change_it() -> None:
+    rig = Rig()
+    a, b = rig.client(Orphans.CANCEL, group=WORKERS), worker(rig)
+    rig.do(
+        a,
+        watch(b"k", payload=b"given", orphans=Orphans.GROUP),
+        watch(b"k", payload=b"changed"),
+        watch(b"k", payload=b"client's"),
+        watch(b"k", payload=b"changed to keep", orphans=Orphans.GROUP),
+        OperationAct(CommandKind.SET_ORPHANS, 2, orphans=Orphans.GROUP),
+        OperationAct(CommandKind.SET_ORPHANS, 4, orphans=Orphans.KEEP),
+    )
+    rig.close(a)
+    rig.do(b, fire(b"k"))
+    assert [told.payload for told in b.told_for_group] == [b"given", b"changed"]
+    assert rig.arena.count("orphans_cancelled") == 1
+    rig.check()
+
+
+def test_adoption_of_every_condition_goes_on_where_it_was() -> None:
+    rig = Rig()
+    a, b = rig.client(Orphans.GROUP, group=WORKERS), worker(rig)
+    rig.do(
+        a,
+        Register((Key(b"k"),), timeout_ns=HOUR, condition=Condition.TOTAL, total=10),
+        Register((Key(b"p", 7), Key(b"k")), timeout_ns=HOUR, needed=2),
+        fire(b"k", 4),
+    )
+    rig.close(a)
+    rig.restart()
+    rig.do(b, fire(b"k", 5), advance(b"p", 8))
+    assert len(b.told_for_group) == 1
+    rig.do(b, fire(b"k"))
+    assert len(b.told_for_group) == 2
+    rig.check()
+
+
+# charges, names, who may ---------------------------------------------------------------------------------------------
+
+
+def test_a_group_has_the_quota_of_a_client_and_adoption_is_above_it() -> None:
+    rig = Rig(quota_operations=3, clients=6)
+    a, b = rig.client(Orphans.GROUP, group=WORKERS), rig.client(group=WORKERS)
+    rig.do(a, *(watch(b"own") for _ in range(3)))
+    rig.do(b, *(work(b"k") for _ in range(3)))
+    refused = rig.do(b, work(b"k"))
+    found = b.answer(refused)
+    assert found is not None and found.code == ErrorCode.QUOTA_EXCEEDED
+    assert found.value == Met.OPERATIONS << MET_SHIFT | 3
+    assert rig.do(b, watch(b"k")) and b.answer(b.issued) is None, "its own quota is another"
+    rig.close(a)
+    group = rig.arena.record(Region.GROUPS, 0)
+    assert (group.pending, group.members) == (6, 1)
+    c = worker(rig)
+    rig.do(c, fire(b"k"), fire(b"own"))
+    assert len(c.told_for_group) == 6
+    refused = rig.do(b, work(b"k"))
+    assert (found := b.answer(refused)) and found.code == ErrorCode.QUOTA_EXCEEDED, "settled ones count until done"
+    for told in c.told_for_group[:4]:
+        answer(rig, c, told)
+    assert rig.do(b, work(b"k")) and b.answer(b.issued) is None
+    rig.check()
+
+
+def test_a_value_beyond_the_groups_byte_quota_is_dropped_and_said() -> None:
+    rig = Rig(quota_bytes=1000)
+    a = worker(rig)
+    rig.do(a, work(b"k", payload=b"p" * 600), work(b"k"), fire(b"k", value=b"v" * 300))
+    values = [(told.value, OutcomeFlag.VALUE_DROPPED in told.flags) for told in a.told_for_group]
+    assert values == [(b"v" * 300, False), (b"", True)]
+    refused = rig.do(a, work(b"k", payload=b"p" * 200))
+    assert (found := a.answer(refused)) and found.code == ErrorCode.QUOTA_EXCEEDED
+    assert rig.arena.record(Region.GROUPS, 0).bytes_held == 900
+    assert rig.arena.record(Region.CLIENTS, a.slot).bytes_held == 0
+    rig.check()
+
+
+def test_group_work_is_answered_and_cancelled_by_id_not_by_its_number() -> None:
+    rig = Rig()
+    a, b = rig.client(group=WORKERS), worker(rig)
+    number = rig.do(a, work(b"k", id=b"i" * 16, wants_answer=True))
+    assert (found := a.answer(number)) and found.code == ErrorCode.NONE
+    again = rig.do(b, work(b"k", id=b"i" * 16))
+    assert (found := b.answer(again)) and found.code == ErrorCode.OPERATION_EXISTS
+    assert (found := a.answer(rig.do(a, cancel(number, wait=True)))) and found.value == 0, "it is not its own"
+    rig.do(a, OperationAct(CommandKind.CANCEL_ID, id=b"i" * 16))
+    assert [told.state for told in b.told_for_group] == [Outcome.CANCELLED]
+    rig.check()
+
+
+def test_an_own_earlier_fire_does_not_complete_later_work_for_the_group() -> None:
+    rig = Rig()
+    a = worker(rig)
+    a.issue(fire(b"k"))
+    a.issue(work(b"k", mark=a.mark()))
+    rig.turn()
+    assert rig.arena.count("pending", 0) == 1
+    b = rig.client()
+    mark = a.mark()
+    rig.do(b, fire(b"k", value=b"v"))
+    assert len(a.told_for_group) == 1
+    rig.do(a, work(b"k", mark=mark))
+    assert [told.value for told in a.told_for_group] == [b"v", b"v"], "another's fire that overtook it does"
+    rig.check()
+
+
+def test_a_group_is_found_by_its_name_and_its_record_used_again_when_nothing_is_in_it() -> None:
+    rig = Rig(groups=2)
+    a = worker(rig)
+    first = rig.core.group(WORKERS)
+    assert rig.core.group(WORKERS) == first
+    second = rig.core.group(b"second")
+    assert second != first
+    assert rig.core.group(b"third") == second, "nobody joined"
+    b = rig.client(Orphans.GROUP, group=b"third")
+    with pytest.raises(ArenaFullError, match="2 of 2"):
+        rig.core.group(b"fourth")
+    rig.do(b, watch(b"k"))
+    rig.close(b)
+    with pytest.raises(ArenaFullError, match="2 of 2"):
+        rig.core.group(b"fourth")
+    rig.do(a, fire(b"k"))
+    rig.turn(rig.now_ns + GROUP_KEPT_NS)
+    assert rig.core.group(b"fourth") == second
+    rig.check()
+    for name in (b"", b"n" * 33):
+        with pytest.raises(InvalidNameError):
+            rig.core.group(name)
+
+
+def test_who_is_in_no_group_cannot_listen_or_leave_to_one() -> None:
+    rig = Rig()
+    a = rig.client()
+    with pytest.raises(NotAMemberError):
+        rig.core.set_listening(a.slot, True, rig.now_ns)
+    with pytest.raises(NotAMemberError):
+        rig.client(Orphans.GROUP)
+    with pytest.raises(NotAMemberError):
+        rig.client(listens=True)
+    assert rig.core.held(a.slot, [1, 2]) == []
+
+
+# bounds --------------------------------------------------------------------------------------------------------------
+
+
+def test_handing_out_is_cut_into_turns() -> None:
+    rig = Rig(capacity=4096, quota_operations=4096, nodes=8192, clients=24)
+    a = rig.client(group=WORKERS)
+    rig.do(a, *(work(b"k") for _ in range(2000)), fire(b"k"))
+    assert waiting(rig) == 2000
+    members = [worker(rig) for _ in range(20)]
+    touched, more = [], True
+    while more:
+        rig.core.begin_turn(rig.now_ns)
+        more = rig.core.resume(rig.now_ns, 100)
+        touched.append(rig.core.end_turn(rig.now_ns))
+    assert max(touched) <= 110 and len(touched) >= 20, touched
+    rig.turn()
+    assert {len(each.told_for_group) for each in members} == {100}
+    rig.check()
+
+
+def test_dropping_is_cut_into_turns() -> None:
+    rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
+    a = rig.client(group=WORKERS)
+    rig.do(a, *(work(b"k") for _ in range(2000)), fire(b"k"))
+    rig.close(a)
+    rig.now_ns += GROUP_KEPT_NS
+    touched, more = [], True
+    while more:
+        rig.core.begin_turn(rig.now_ns)
+        more = rig.core.resume(rig.now_ns, 100)
+        touched.append(rig.core.end_turn(rig.now_ns))
+    assert max(touched) <= 110 and len(touched) >= 20, touched
+    assert rig.arena.in_use()["OPS"] == 0
+    rig.check()

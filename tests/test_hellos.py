@@ -1,0 +1,427 @@
+"""Hello in each state of a client, and who is who: on a clock moved by hand and a network in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness import MS, S, violations
+from model import Key, Register
+from networks import HERE, NOTHING, Peer, World, fire
+from timerd.sessions import session_hash
+from timerd_shm.errors import ErrorCode
+from timerd_shm.layout import ClientState, Orphans, Outcome, Region
+from timerd_shm.limits import HEARTBEAT_NS, HELD_QUERY_MAX, TOMBSTONE_KEPT_NS
+from timerd_shm.wire import DownKind, UpKind
+
+KEY = (Key(b"k"),)
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.until_quiet()
+    return made
+
+
+def state_of(world: World, peer: Peer) -> ClientState:
+    return ClientState(world.client_record(peer.slot).state)
+
+
+def die(peer: Peer) -> None:
+    """The client ends without a goodbye, and the daemon has acted upon it."""
+    world = peer.world
+    world.lifelines.cut(peer.hold())
+    world.run(20 * MS)
+    assert world.sessions.at(peer.slot) is None
+
+
+# the life of a client ---------------------------------------------------------------------------------------------
+
+
+def test_welcome_says_what_a_client_needs(world: World) -> None:
+    peer = world.client("web-1", purgatories=["fetch", "default"])
+    welcome = peer.welcomes[0]
+    assert len(welcome["session"]) == 16 and welcome["session"] != NOTHING
+    assert welcome["topic"] == world.core.topic(welcome["slot"])
+    assert (welcome["applied"], welcome["unknown"], welcome["shared_clock"]) == (0, [], True)
+    assert welcome["purgatories"] == {"fetch": 1, "default": 0}
+    assert (welcome["heartbeat_ns"], welcome["lease_ns"], welcome["daemon_pid"]) == (HEARTBEAT_NS, 15 * S, 4711)
+
+
+@pytest.mark.parametrize("differs", [{"boot_id": b"x" * 16}, {"time_namespace": HERE.time_namespace + 1}])
+def test_a_client_of_another_clock_is_told_so(world: World, differs: dict[str, Any]) -> None:
+    assert world.client(**differs).welcomes[0]["shared_clock"] is False
+
+
+def test_the_session_is_nowhere_in_the_arena(world: World) -> None:
+    peer = world.client()
+    assert peer.session not in bytes(world.rig.memory)
+    assert session_hash(peer.session) in bytes(world.rig.memory)
+
+
+def test_a_repeated_hello_with_its_session_changes_nothing(world: World) -> None:
+    peer = world.client()
+    peer.send(Register(KEY, timeout_ns=S))
+    before = peer.session, peer.slot
+    peer.connect()
+    assert (peer.session, peer.slot) == before
+    assert peer.welcomes[-1]["applied"] == 1
+
+
+def test_a_hello_lists_what_it_waits_for_and_is_told_what_is_unknown(world: World) -> None:
+    peer = world.client()
+    peer.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
+    world.settle()
+    peer.connect(waits=[1, 2, 77])
+    assert peer.welcomes[-1]["unknown"] == [77]
+
+
+def test_a_lost_welcome_is_given_again_while_nothing_was_applied(world: World) -> None:
+    peer = Peer(world, "x")
+    peer.say(UpKind.HELLO, peer.hello())
+    world.settle()
+    peer.take_answers()  # lost
+    peer.connect()
+    assert len(world.sessions) == 1
+
+
+def test_an_incarnation_read_in_the_arena_is_not_enough_to_become_its_client(world: World) -> None:
+    alice, mallory = world.client("alice"), Peer(world, "mallory")
+    alice.send(Register(KEY, timeout_ns=S))
+    world.settle()
+    mallory.say(UpKind.HELLO, alice.hello())
+    world.settle()
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
+    mallory.session = b"guess".ljust(16, b".")
+    mallory.say(UpKind.HELLO, alice.hello())
+    world.settle()
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
+    alice.send(fire())
+    world.settle()
+    alice.take_published()
+    assert alice.state(1) is Outcome.COMPLETED
+
+
+def test_who_took_an_incarnation_before_its_first_command_hears_nothing_of_its_client(world: World) -> None:
+    """Mallory reads Alice's incarnation in the arena and is welcomed; when Alice is back, her topic is another one."""
+    alice, mallory = world.client("alice"), Peer(world, "mallory")
+    mallory.incarnation = alice.incarnation
+    mallory.connect()
+    alice.connect()
+    assert alice.slot != mallory.slot
+    alice.send(Register(KEY, timeout_ns=S), fire(value=b"for alice"))
+    world.settle()
+    alice.take_published()
+    assert alice.state(1) is Outcome.COMPLETED
+    assert not world.network.published.get(mallory.subscriber)
+    mallory.say(UpKind.ACK)
+    world.settle()
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.HELLO_FIRST]
+    world.run(S)
+    assert len(world.sessions) == 1 == world.counter("clients")
+    assert state_of(world, mallory) is ClientState.FREE, "what was never used leaves no tombstone"
+    assert violations(world.rig.memory) == []
+
+
+def test_who_comes_back_with_a_session_that_is_not_known_is_told_so(world: World) -> None:
+    peer = Peer(world, "late")
+    peer.session = b"of long ago".ljust(16, b".")
+    peer.say(UpKind.HELLO, peer.hello())
+    world.settle()
+    assert [kind for kind, _ in peer.take_answers()] == [DownKind.SESSION_GONE]
+
+
+def test_bye_cancels_what_the_client_left_and_frees_its_slot(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
+    world.settle()
+    alice.say(UpKind.BYE)
+    world.settle()
+    assert world.counter("clients") == 1
+    assert world.rig.arena.count("cancelled", 0) == 2
+    assert world.rig.arena.in_use()["OPS"] == 0
+    alice.send(fire())
+    world.settle()
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.HELLO_FIRST]
+    assert bob.ask({"id": 1, "query": "ping"})[0] is DownKind.RESULT
+
+
+def test_a_full_house_is_said_by_name(world: World) -> None:
+    for _ in range(4):
+        world.client()
+    peer = Peer(world, "fifth")
+    peer.say(UpKind.HELLO, peer.hello())
+    world.settle()
+    kind, error = peer.take_answers()[0]
+    assert (kind, error["code"]) == (DownKind.ERROR, ErrorCode.ARENA_FULL)
+    assert "4 of 4" in error["message"]
+
+
+# a restart of the daemon ------------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_the_session_still_holds_and_the_numbering_goes_on(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
+    world.settle()
+    world.restart()
+    assert len(world.sessions) == 2
+    alice.subscribe()
+    bob.send(fire())  # without a hello: the arena knows its session's hash
+    world.until_quiet()
+    assert alice.take_published()[0].outcome_newest in (0, 2)
+    alice.say(UpKind.ASK)
+    world.settle()
+    alice.take_answers()
+    assert [told.state for told in alice.told] == [Outcome.COMPLETED, Outcome.COMPLETED]
+    assert alice.send(fire(b"other")) == 3
+    world.settle()
+    assert alice.take_published()[-1].applied == 3
+
+
+def test_outcomes_of_before_a_restart_are_told_after_it(world: World) -> None:
+    alice = world.client("alice")
+    world.network.drops = True
+    alice.send(Register(KEY, timeout_ns=5 * MS))
+    world.run(10 * MS)
+    world.restart()
+    world.network.drops = False
+    alice.connect()
+    alice.say(UpKind.ASK)
+    world.settle()
+    alice.take_answers()
+    assert alice.state(1) is Outcome.EXPIRED
+
+
+def test_another_arena_knows_nobody(world: World) -> None:
+    alice = world.client("alice")
+    alice.say(UpKind.ACK, incarnation=alice.arena_incarnation + 1)
+    world.settle()
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.HELLO_FIRST]
+
+
+# the dead, and those who come back --------------------------------------------------------------------------------
+
+
+def test_a_dead_client_that_comes_back_finds_its_numbering_and_learns_what_is_gone(world: World) -> None:
+    alice = world.client("alice")
+    alice.send(Register(KEY, timeout_ns=60 * S), fire(b"other"), Register(KEY, timeout_ns=60 * S))
+    world.settle()
+    before = alice.slot, alice.session
+    die(alice)
+    assert state_of(world, alice) is ClientState.TOMBSTONE
+    assert world.counter("orphans_cancelled") == 2
+    alice.connect(waits=[1, 3])
+    assert (alice.slot, alice.session) == before
+    assert (alice.welcomes[-1]["applied"], alice.welcomes[-1]["unknown"]) == (3, [1, 3])
+    assert state_of(world, alice) is ClientState.LIVE
+    assert world.counter("tombstones_resumed") == 1
+    assert alice.send(Register(KEY, timeout_ns=60 * S)) == 4
+    fired = world.client("bob")
+    fired.send(fire())
+    world.settle()
+    alice.take_published()
+    assert alice.state(4) is Outcome.COMPLETED
+    assert violations(world.rig.memory) == []
+
+
+def test_what_a_dead_client_had_sent_twice_is_applied_once(world: World) -> None:
+    alice = world.client("alice")
+    alice.send(fire(), fire())
+    again = world.network.up[-1]
+    world.settle()
+    die(alice)
+    alice.connect()
+    world.network.up.append(again)
+    world.settle()
+    assert world.rig.arena.count("events", 0) == 2
+    assert world.counter("commands_skipped") == 2
+
+
+def test_a_tombstone_outlives_the_daemon(world: World) -> None:
+    alice = world.client("alice")
+    alice.send(fire())
+    world.settle()
+    die(alice)
+    world.restart()
+    world.until_quiet()
+    alice.connect()
+    assert alice.welcomes[-1]["applied"] == 1
+
+
+def test_a_tombstone_that_is_too_old_is_gone(world: World) -> None:
+    alice = world.client("alice")
+    die(alice)
+    world.run(TOMBSTONE_KEPT_NS + S)
+    assert state_of(world, alice) is ClientState.FREE
+    alice.say(UpKind.HELLO, alice.hello())
+    world.settle()
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.SESSION_GONE]
+
+
+def test_the_oldest_tombstone_gives_way_when_all_slots_are_used(world: World) -> None:
+    dead = [world.client() for _ in range(4)]
+    for peer in dead:
+        die(peer)
+        world.run(MS)
+    newcomer = world.client()
+    assert newcomer.slot == dead[0].slot
+    dead[0].say(UpKind.HELLO, dead[0].hello())
+    world.settle()
+    assert [kind for kind, _ in dead[0].take_answers()] == [DownKind.SESSION_GONE]
+    dead[1].connect()
+
+
+def test_a_goodbye_leaves_no_tombstone(world: World) -> None:
+    alice = world.client("alice")
+    alice.say(UpKind.BYE)
+    world.settle()
+    assert state_of(world, alice) is ClientState.FREE
+    assert world.counter("clients_died") == 0
+    alice.say(UpKind.HELLO, alice.hello())
+    world.settle()
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.SESSION_GONE]
+
+
+def test_while_what_it_held_is_cleared_away_a_hello_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(64, capacity=4_096, quota_operations=4_096)
+    world.until_quiet()
+    alice = world.client("alice")
+    alice.send(*(Register((Key(b"k%d" % n),), timeout_ns=3600 * S) for n in range(2_000)))
+    world.settle()
+    world.lifelines.cut(alice.hold())
+    world.turn()
+    world.turn(20 * MS)
+    assert state_of(world, alice) is ClientState.DEAD
+    alice.say(UpKind.HELLO, alice.hello(waits=[1]))
+    world.turn()
+    assert state_of(world, alice) is ClientState.DEAD, "that was to take many turns"
+    alice.send(fire())
+    world.turn()
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.HELLO_FIRST], "the hello is said again later"
+    world.settle()
+    alice.issued -= 1
+    alice.connect(waits=[1])
+    assert alice.welcomes[-1]["unknown"] == [1]
+    assert violations(world.rig.memory) == []
+
+
+def test_a_silent_client_says_hello_and_is_live_with_all_that_it_had(world: World) -> None:
+    alice = world.client("alice")
+    alice.send(Register(KEY, timeout_ns=3600 * S))
+    world.settle()
+    world.run(20 * S)
+    assert state_of(world, alice) is ClientState.SILENT
+    alice.connect(waits=[1])
+    assert alice.welcomes[-1]["unknown"] == []
+    assert state_of(world, alice) is ClientState.LIVE
+
+
+def test_the_session_of_a_tombstone_with_another_incarnation_is_refused(world: World) -> None:
+    alice = world.client("alice")
+    die(alice)
+    alice.say(UpKind.HELLO, alice.hello(incarnation=b"somebody else's."))
+    world.settle()
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.SESSION_GONE]
+    assert state_of(world, alice) is ClientState.TOMBSTONE
+
+
+def test_the_incarnation_of_a_tombstone_without_its_session_is_a_new_client(world: World) -> None:
+    """The arena tells everybody the incarnation: who shows it gets neither the numbering nor the topic."""
+    alice, mallory = world.client("alice"), Peer(world, "mallory")
+    alice.send(fire())
+    die(alice)
+    mallory.incarnation = alice.incarnation
+    mallory.connect()
+    assert mallory.slot != alice.slot and mallory.welcomes[-1]["applied"] == 0
+
+
+# groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_says_its_group_and_whether_it_listens(world: World) -> None:
+    alice = world.client("alice", group="workers", orphans=int(Orphans.GROUP), listens=True)
+    bob = world.client("bob", group="workers")
+    records = [world.client_record(peer.slot) for peer in (alice, bob)]
+    assert records[0].group == records[1].group != 0
+    group = world.rig.arena.record(Region.GROUPS, records[0].group - 1)
+    assert (group.name[: group.name_length], group.members) == (b"workers", 2)
+    assert records[0].orphans == Orphans.GROUP
+
+
+def test_an_operation_that_its_group_adopted_is_told_to_a_member_that_listens(world: World) -> None:
+    alice = world.client("alice", group="workers", orphans=int(Orphans.GROUP))
+    bob, carol = world.client("bob", group="workers"), world.client("carol")
+    alice.send(Register(KEY, timeout_ns=3600 * S, payload=b"job"))
+    world.settle()
+    die(alice)
+    carol.send(fire())
+    world.settle()
+    assert [header.outcomes for header in bob.take_published() if header.outcomes] == []
+    assert bob.ask({"id": 1, "query": "listen", "on": True})[1] == {"id": 1, "on": True}
+    assert sum(header.outcomes for header in bob.take_published()) == 1
+    [operation] = [record for record in world.rig.arena.records(Region.OPS) if record.group]
+    handle = operation.generation << 32 | 0
+    assert bob.ask({"id": 2, "query": "held", "operations": [handle, handle + 1]})[1]["held"] == [handle]
+    assert bob.ask({"id": 3, "query": "listen", "on": False})[1] == {"id": 3, "on": False}
+    assert bob.ask({"id": 4, "query": "held", "operations": [handle]})[1]["held"] == []
+
+
+@pytest.mark.parametrize(
+    ("question", "code"),
+    [
+        ({"query": "listen", "on": True}, ErrorCode.NOT_A_MEMBER),
+        ({"query": "listen"}, ErrorCode.MALFORMED),
+        ({"query": "listen", "on": 1}, ErrorCode.MALFORMED),
+        ({"query": "held", "operations": 5}, ErrorCode.MALFORMED),
+        ({"query": "held", "operations": [-1]}, ErrorCode.MALFORMED),
+        ({"query": "held", "operations": [0] * (HELD_QUERY_MAX + 1)}, ErrorCode.MALFORMED),
+    ],
+)
+def test_a_wrong_question_about_a_group_is_answered_with_its_code(
+    world: World, question: dict[str, Any], code: ErrorCode
+) -> None:
+    kind, error = world.client().ask({"id": 1, **question})
+    assert (kind, error["code"]) == (DownKind.ERROR, code)
+
+
+# refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({"protocol": 99}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"incarnation": b"short"}, ErrorCode.MALFORMED),
+        ({"incarnation": "sixteen bytes ok"}, ErrorCode.MALFORMED),
+        ({"name": "x" * 33}, ErrorCode.INVALID_NAME),
+        ({"name": "a\x1b[31m"}, ErrorCode.INVALID_NAME),
+        ({"name": 5}, ErrorCode.MALFORMED),
+        ({"pid": -1}, ErrorCode.MALFORMED),
+        ({"pid": 1 << 40}, ErrorCode.MALFORMED),
+        ({"pid": True}, ErrorCode.MALFORMED),
+        ({"group": "No!"}, ErrorCode.INVALID_NAME),
+        ({"group": 5}, ErrorCode.INVALID_NAME),
+        ({"listens": 1}, ErrorCode.MALFORMED),
+        ({"listens": True}, ErrorCode.NOT_A_MEMBER),
+        ({"orphans": 2}, ErrorCode.NOT_A_MEMBER),
+        ({"orphans": 3}, ErrorCode.NOT_SUPPORTED),
+        ({"waits": [-1]}, ErrorCode.MALFORMED),
+        ({"waits": "123"}, ErrorCode.MALFORMED),
+        ({"waits": [[]]}, ErrorCode.MALFORMED),
+        ({"purgatories": ["fine", "Not fine"]}, ErrorCode.INVALID_NAME),
+        ({"purgatories": ["p"] * 65}, ErrorCode.MALFORMED),
+        ({"purgatories": ["a", "b", "c"]}, ErrorCode.ARENA_FULL),
+    ],
+)
+def test_a_wrong_hello_is_refused_with_its_code_and_opens_nothing(
+    world: World, said: dict[str, object], code: ErrorCode
+) -> None:
+    peer = Peer(world, "x")
+    peer.say(UpKind.HELLO, peer.hello(**said))
+    world.settle()
+    kind, error = peer.take_answers()[0]
+    assert (kind, error["code"]) == (DownKind.ERROR, code)
+    assert len(world.sessions) == 0

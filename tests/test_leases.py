@@ -1,0 +1,483 @@
+"""Ends, which are certain, and silence, which is counted: on a clock moved by hand and a network in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness import MS, S, violations
+from model import Key, Register
+from networks import PROCESSES, Peer, World, fire
+from timerd.conductor import DRY_NS, RECORDS_PER_FRAME
+from timerd.liveness import Kind
+from timerd.sessions import BACK_WITHIN_NS, BEAT_NS, DEAD_AFTER_NS, LAST_WORDS_NS
+from timerd_shm.layout import ClientState, Orphans, Outcome
+from timerd_shm.limits import GAP_NS, HEARTBEAT_NS
+from timerd_shm.wire import UpKind
+
+KEY = (Key(b"k"),)
+LEASE = 15 * S
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(lease_ns=LEASE)
+    made.until_quiet()
+    return made
+
+
+@pytest.fixture
+def processes() -> Iterator[dict[int, int]]:
+    """The processes of the host: pid and start ticks."""
+    PROCESSES.update({100: 7, 200: 8, 300: 9})
+    yield PROCESSES
+    PROCESSES.clear()
+
+
+def state_of(peer: Peer) -> ClientState:
+    return ClientState(peer.world.client_record(peer.slot).state)
+
+
+def waits(peer: Peer) -> int:
+    """It registers an operation that nothing settles, and the daemon has applied it; its command number."""
+    command = peer.send(Register(KEY, timeout_ns=7200 * S))
+    peer.world.settle()
+    return command
+
+
+def keep_alive(peer: Peer, for_ns: int) -> None:
+    """The client says something each second for so long, and turns are made."""
+    for _ in range(for_ns // S):
+        peer.say(UpKind.ACK)
+        peer.world.run(S)
+
+
+# the end of a client ----------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_connection_is_acted_upon_a_moment_later(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    connection = alice.hold()
+    bob.hold()
+    waits(alice)
+    waits(bob)
+    world.lifelines.cut(connection)
+    world.settle()
+    assert state_of(alice) is ClientState.LIVE
+    world.run(LAST_WORDS_NS)
+    assert state_of(alice) is ClientState.TOMBSTONE
+    assert (world.counter("orphans_cancelled"), world.counter("clients_died")) == (1, 1)
+    assert state_of(bob) is ClientState.LIVE
+    assert violations(world.rig.memory) == []
+
+
+def test_what_a_client_sent_before_its_end_is_applied(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    command = waits(bob)
+    world.lifelines.cut(alice.hold())
+    world.settle()
+    world.run(LAST_WORDS_NS - MS)
+    alice.send(fire(value=b"last words"))  # libzmq's thread was slower than the kernel
+    world.settle()
+    bob.take_published()
+    assert bob.state(command) is Outcome.COMPLETED
+
+
+def test_a_goodbye_that_comes_with_the_end_of_file_is_a_goodbye(world: World) -> None:
+    alice = world.client("alice")
+    world.lifelines.cut(alice.hold())
+    world.settle()
+    alice.say(UpKind.BYE)
+    world.run(S)
+    assert state_of(alice) is ClientState.FREE
+    assert world.counter("clients_died") == 0
+
+
+def test_the_end_of_a_client_waits_for_its_commands_behind_a_long_event() -> None:
+    world = World(1_024, capacity=20_000, quota_operations=20_000)
+    world.until_quiet()
+    alice, bob, carol = world.client("alice"), world.client("bob"), world.client("carol")
+    alice.send(*(Register(KEY, timeout_ns=3600 * S) for _ in range(16_000)))
+    world.settle()
+    connection = bob.hold()
+    carol.send(fire())
+    bob.send(Register((Key(b"other"),), timeout_ns=3600 * S), fire(b"bob's last"))
+    world.lifelines.cut(connection)
+    world.turn()
+    world.turn(LAST_WORDS_NS)
+    assert world.rig.arena.header.unfinished == 1, "the event was to be longer than two turns"
+    assert state_of(bob) is ClientState.LIVE
+    world.run(S)
+    assert world.rig.arena.count("events", 0) == 2
+    assert state_of(bob) is ClientState.TOMBSTONE
+
+
+def test_an_end_that_is_seen_after_a_gap_waits_until_the_sockets_are_dry(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    connection, command = alice.hold(), waits(bob)
+    world.lifelines.cut(connection)
+    world.turn(60 * S)  # the daemon was stopped; both happened meanwhile
+    assert world.conductor.in_gap
+    for _ in range(5):
+        world.turn(DRY_NS - MS)
+        bob.say(UpKind.ACK)  # so they are not dry
+    alice.send(fire())
+    world.run(S)
+    bob.take_published()
+    assert bob.state(command) is Outcome.COMPLETED
+    assert state_of(alice) is ClientState.TOMBSTONE
+
+
+def test_a_connection_that_shows_no_known_session_is_closed_and_counted(world: World) -> None:
+    alice = world.client("alice")
+    unknown = world.lifelines.connect(b"of nobody here..")
+    world.settle()
+    assert unknown not in world.lifelines.connections
+    world.lifelines.refused = 3
+    world.run(S)
+    assert world.counter("liveness_refused") == 4
+    assert state_of(alice) is ClientState.LIVE
+
+
+def test_the_newest_connection_counts_and_the_one_before_is_closed(world: World) -> None:
+    alice = world.client("alice")
+    first = alice.hold()
+    second = alice.hold()
+    assert world.lifelines.connections == {second}
+    world.lifelines.cut(first)
+    world.run(S)
+    assert state_of(alice) is ClientState.LIVE
+    world.lifelines.cut(second)
+    third = alice.hold()  # both are seen in one turn: it has changed its connection
+    world.run(S)
+    assert state_of(alice) is ClientState.LIVE
+    world.lifelines.cut(third)
+    world.run(S)
+    assert state_of(alice) is ClientState.TOMBSTONE
+
+
+def test_who_says_goodbye_has_its_connection_closed(world: World) -> None:
+    alice = world.client("alice")
+    alice.hold()
+    alice.say(UpKind.BYE)
+    world.settle()
+    assert world.lifelines.connections == set()
+
+
+# processes --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_connection_the_process_is_watched_and_nothing_is_polled(
+    world: World, processes: dict[int, int]
+) -> None:
+    peers = [world.client(pid=pid, start_ticks=start) for pid, start in processes.items()]
+    waits(peers[0])
+    assert world.lifelines.watched == [100, 200, 300]
+    looks = world.lifelines.looks
+    world.run(30 * S)
+    assert world.lifelines.looks == looks, "/proc was read though a pidfd tells"
+    del processes[100]  # ended
+    processes[200] = 99  # ended, and its pid is another's
+    world.run(LAST_WORDS_NS)
+    assert [state_of(peer) for peer in peers[:2]] == [ClientState.TOMBSTONE] * 2
+    assert world.counter("orphans_cancelled") == 1
+    assert world.sessions.at(peers[2].slot) is not None
+
+
+def test_a_connection_takes_the_place_of_a_pidfd_and_gives_it_back(world: World, processes: dict[int, int]) -> None:
+    alice = world.client(pid=100, start_ticks=7)
+    connection = alice.hold()
+    assert world.lifelines.watched == []
+    world.lifelines.cut(connection, Kind.BROKEN)
+    world.run(S)
+    assert world.lifelines.watched == [100]
+    assert state_of(alice) is ClientState.LIVE
+    second = alice.hold()
+    del processes[100]
+    world.lifelines.cut(second, Kind.BROKEN)
+    world.run(S)
+    assert state_of(alice) is ClientState.TOMBSTONE
+
+
+def test_where_pidfds_are_refused_proc_is_read_each_beat(processes: dict[int, int]) -> None:
+    world = World(pidfds=False)
+    world.until_quiet()
+    alice = world.client(pid=100, start_ticks=7)
+    world.client("bob").hold()
+    looks = world.lifelines.looks
+    world.run(10 * S)
+    assert world.lifelines.looks - looks == 10 * S // BEAT_NS
+    del processes[100]
+    world.run(BEAT_NS + LAST_WORDS_NS)
+    assert state_of(alice) is ClientState.TOMBSTONE
+
+
+@pytest.mark.parametrize("said", [{"pid_namespace": 1}, {"start_ticks": 1}, {"pid": 0}])
+@pytest.mark.parametrize("pidfds", [True, False])
+def test_a_pid_that_means_nothing_here_never_kills_a_client(
+    processes: dict[int, int], said: dict[str, Any], pidfds: bool
+) -> None:
+    world = World(pidfds=pidfds)
+    world.until_quiet()
+    known: dict[str, Any] = {"pid": 100, "start_ticks": processes[100]}
+    world.client(**(known | said))
+    processes.clear()
+    world.run(10 * S)
+    assert world.counter("clients") == 1
+
+
+@pytest.mark.parametrize("became", [None, 99])
+def test_a_client_that_died_while_the_daemon_was_down_is_noticed_after_the_restart(
+    world: World, processes: dict[int, int], became: int | None
+) -> None:
+    """Its pid is nobody's, or another's by now."""
+    alice, bob = world.client(pid=100, start_ticks=7), world.client(pid=200, start_ticks=8)
+    waits(alice)
+    del processes[100]
+    if became is not None:
+        processes[100] = became
+    world.restart()
+    world.run(DRY_NS + 2 * LAST_WORDS_NS)
+    assert state_of(alice) is ClientState.TOMBSTONE
+    assert world.counter("orphans_cancelled") == 1
+    assert state_of(bob) is ClientState.LIVE
+    assert world.lifelines.watched[-1] == 200
+
+
+def test_a_process_that_is_hidden_from_the_next_daemon_is_not_taken_for_dead(
+    world: World, processes: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = world.client(pid=100, start_ticks=7)
+    monkeypatch.setattr("networks.Lifelines.start_ticks_of", lambda lifelines, pid: None)
+    world.restart()
+    world.run(S)
+    assert state_of(alice) is ClientState.LIVE
+    del processes[100]
+    world.run(S)
+    assert state_of(alice) is ClientState.TOMBSTONE
+
+
+# silence ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_is_silent_after_its_lease_and_live_at_its_next_frame(world: World) -> None:
+    alice = world.client("alice")
+    command = waits(alice)
+    world.run(LEASE - MS)
+    assert state_of(alice) is ClientState.LIVE
+    world.run(BEAT_NS + MS)
+    assert state_of(alice) is ClientState.SILENT
+    assert world.client_record(alice.slot).silent_ns >= LEASE
+    world.run(60 * S)
+    assert (world.counter("clients_silenced"), world.counter("orphans_cancelled")) == (1, 0)
+    world.client("bob").send(fire())
+    world.settle()
+    alice.take_published()
+    assert alice.state(command) is Outcome.COMPLETED, "a silent client is told like any other"
+    assert alice.send(fire(b"other")) == 2
+    world.settle()
+    assert state_of(alice) is ClientState.LIVE
+    world.run(S)
+    assert world.client_record(alice.slot).silent_ns <= S
+    assert violations(world.rig.memory) == []
+
+
+def test_silence_is_never_counted_longer_than_it_was(rng: random.Random) -> None:
+    for _ in range(20):
+        world = World(lease_ns=3 * S)
+        world.until_quiet()
+        alice = world.client()
+        keep_alive(alice, 2 * S)
+        world.run(rng.randrange(S))
+        alice.say(UpKind.ACK)
+        world.settle()
+        said_ns = world.clock.now_ns()
+        while state_of(alice) is ClientState.LIVE:
+            world.run(10 * MS)
+        assert 3 * S <= world.clock.now_ns() - said_ns <= 3 * S + BEAT_NS + 10 * MS
+
+
+def test_who_says_something_each_second_is_never_silent(world: World) -> None:
+    alice = world.client("alice")
+    keep_alive(alice, 300 * S)
+    assert world.counter("clients_silenced") == 0
+
+
+def test_any_frame_ends_silence(world: World) -> None:
+    for kind in (UpKind.ACK, UpKind.ASK, UpKind.COMMANDS, UpKind.QUERY):
+        alice = world.client("alice")
+        world.run(LEASE + S)
+        assert state_of(alice) is ClientState.SILENT
+        alice.say(kind, {"id": 1, "query": "ping"} if kind is UpKind.QUERY else None)
+        world.settle()
+        assert state_of(alice) is ClientState.LIVE, kind.name
+
+
+def test_a_daemon_that_was_stopped_suspects_nobody(world: World) -> None:
+    alice = world.client("alice")
+    waits(alice)
+    world.run(LEASE - S)
+    world.turn(3 * LEASE)
+    assert world.counter("gaps") == 1
+    world.run(LEASE - S)
+    assert state_of(alice) is ClientState.LIVE, "its lease was whole after the gap"
+    world.run(2 * S)
+    assert state_of(alice) is ClientState.SILENT
+    assert world.counter("orphans_cancelled") == 0
+
+
+def test_a_turn_that_is_late_but_no_gap_counts_as_a_heartbeat_at_most(world: World) -> None:
+    alice = world.client("alice")
+    late_ns = BEAT_NS + GAP_NS - 2 * MS
+    turns = LEASE // HEARTBEAT_NS - 1
+    for _ in range(turns):
+        world.turn(late_ns)
+    assert world.counter("gaps") == 0
+    assert turns * late_ns > LEASE + 3 * S
+    assert state_of(alice) is ClientState.LIVE
+    assert world.client_record(alice.slot).silent_ns <= turns * HEARTBEAT_NS
+
+
+def test_a_gap_does_not_end_silence(world: World) -> None:
+    alice = world.client("alice")
+    world.run(LEASE + S)
+    before_ns = world.client_record(alice.slot).silent_ns
+    world.turn(60 * S)
+    world.run(S)
+    assert state_of(alice) is ClientState.SILENT
+    assert before_ns <= world.client_record(alice.slot).silent_ns <= before_ns + 2 * HEARTBEAT_NS
+
+
+def test_nobody_is_judged_while_the_sockets_are_not_read_dry() -> None:
+    world = World(RECORDS_PER_FRAME, lease_ns=LEASE)  # a frame a turn
+    world.until_quiet()
+    alice, bob = world.client("alice"), world.client("bob")
+    for _ in range(10):
+        bob.say(UpKind.ACK)
+    for _ in range(2 * LEASE // (100 * MS)):
+        bob.say(UpKind.ACK)
+        world.turn(100 * MS)
+    assert len(world.network.up) == 10
+    assert state_of(alice) is ClientState.LIVE, "what it has said may be among the frames that wait"
+    alice.say(UpKind.ACK)
+    world.settle()
+    world.run(S)
+    assert world.counter("clients_silenced") == 0
+
+
+def test_an_hour_of_silence_is_death_and_not_the_end_of_the_numbering(world: World) -> None:
+    alice = world.client("alice")
+    waits(alice)
+    alice.hold()  # stopped, say: the connection stands
+    world.run(DEAD_AFTER_NS - S)
+    assert state_of(alice) is ClientState.SILENT
+    assert world.counter("orphans_cancelled") == 0
+    world.run(2 * S)
+    assert state_of(alice) is ClientState.TOMBSTONE
+    assert (world.counter("orphans_cancelled"), world.counter("clients_died")) == (1, 1)
+    assert world.lifelines.connections == set()
+    alice.connect(waits=[1])
+    assert (alice.welcomes[-1]["applied"], alice.welcomes[-1]["unknown"]) == (1, [1])
+
+
+def test_a_lease_longer_than_an_hour_is_kept() -> None:
+    world = World(lease_ns=2 * DEAD_AFTER_NS)
+    world.until_quiet()
+    alice = world.client()
+    world.run(2 * DEAD_AFTER_NS - S)
+    assert state_of(alice) is ClientState.LIVE
+    world.run(2 * S)
+    assert state_of(alice) is ClientState.TOMBSTONE
+
+
+def test_silence_hands_on_what_a_member_of_a_group_holds(world: World) -> None:
+    owner = world.client("owner", group="workers", orphans=int(Orphans.GROUP))
+    alice = world.client("alice", group="workers", listens=True)
+    waits(owner)
+    world.lifelines.cut(owner.hold())
+    world.run(S)
+    world.client("carol").send(fire())
+    world.settle()
+    assert sum(report.outcomes for report in alice.take_published()) == 1
+    bob = world.client("bob", group="workers", listens=True)
+    keep_alive(bob, LEASE + S)
+    assert state_of(alice) is ClientState.SILENT
+    assert sum(report.outcomes for report in bob.take_published()) == 1
+    assert world.counter("group_outcomes_returned") == 1
+
+
+# after a restart --------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_makes_leases_whole_however_long_nobody_served(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    waits(alice)
+    keep_alive(bob, LEASE + S)
+    assert (state_of(alice), state_of(bob)) == (ClientState.SILENT, ClientState.LIVE)
+    world.clock.move(600 * S)
+    world.restart()
+    world.run(LEASE - S)
+    assert (state_of(alice), state_of(bob)) == (ClientState.LIVE, ClientState.LIVE)
+    world.run(2 * S)
+    assert (state_of(alice), state_of(bob)) == (ClientState.SILENT, ClientState.SILENT)
+    assert world.counter("orphans_cancelled") == 0
+
+
+def test_who_does_not_come_back_is_dead_a_minute_after_a_restart_unless_something_tells(
+    world: World, processes: dict[int, int]
+) -> None:
+    gone, process, holder, back = (
+        world.client("gone"),
+        world.client("process", pid=100, start_ticks=7),
+        world.client("holder"),
+        world.client("back"),
+    )
+    for peer in (gone, process, holder, back):
+        waits(peer)
+    world.restart()
+    holder.hold()
+    back.say(UpKind.ACK)
+    world.run(BACK_WITHIN_NS - S)
+    assert state_of(gone) is ClientState.SILENT
+    world.run(2 * S)
+    assert state_of(gone) is ClientState.TOMBSTONE
+    assert [state_of(peer) for peer in (process, holder, back)] == [ClientState.SILENT] * 3
+    world.run(DEAD_AFTER_NS - BACK_WITHIN_NS - 3 * S)
+    assert world.counter("clients_died") == 1
+    world.run(3 * S)
+    assert world.counter("clients_died") == 4
+
+
+def test_a_client_keeps_the_lease_that_it_was_told(world: World) -> None:
+    alice = world.client("alice")
+    world.lease_ns = 2 * S
+    world.restart()
+    world.until_quiet()
+    bob = world.client("bob")
+    alice.connect()
+    assert (alice.welcomes[-1]["lease_ns"], bob.welcomes[-1]["lease_ns"]) == (LEASE, 2 * S)
+    world.run(4 * S)
+    assert (state_of(alice), state_of(bob)) == (ClientState.LIVE, ClientState.SILENT)
+
+
+# many -------------------------------------------------------------------------------------------------------------
+
+
+def test_many_ends_at_once_are_acted_upon_in_bounded_turns() -> None:
+    world = World(clients=600, capacity=2_048)
+    world.until_quiet()
+    peers = [world.client() for _ in range(500)]
+    for peer in peers:
+        peer.send(Register(KEY, timeout_ns=3600 * S))
+    world.settle()
+    for connection in [peer.hold() for peer in peers[:-1]]:
+        world.lifelines.cut(connection)
+    before = world.counter("turns")
+    world.run(S)
+    assert world.counter("clients") == 1
+    assert world.counter("orphans_cancelled") == 499
+    assert world.counter("turns") - before >= 4
+    assert violations(world.rig.memory) == []

@@ -1,0 +1,283 @@
+"""The liveness socket and pidfds, on real sockets and processes; time is passed in."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from timerd.core import NEVER
+from timerd.liveness import (
+    ACCEPTS_PER_TURN,
+    DESCRIPTORS_BESIDE,
+    FULL_NS,
+    NEWCOMER_NS,
+    NEWCOMERS_MAX,
+    SOCKETS_PER_CLIENT,
+    Kind,
+    Sign,
+    Watches,
+    room_for_watches,
+)
+from timerd_shm.rundir import InstancePaths
+
+SESSION = bytes(range(16))
+LIMIT = 256
+PATIENCE_S = 10
+
+MakeWatches = Callable[..., Watches]
+
+
+@pytest.fixture
+def make_watches(runtime_dir: Path) -> Iterator[MakeWatches]:
+    made: list[Watches] = []
+
+    def make(watches_max: int = 1_000) -> Watches:
+        made.append(Watches(InstancePaths(runtime_dir, "default"), watches_max=watches_max))
+        return made[-1]
+
+    yield make
+    for watches in made:
+        watches.close()
+
+
+@pytest.fixture
+def watches(make_watches: MakeWatches) -> Watches:
+    return make_watches()
+
+
+@pytest.fixture
+def connect(runtime_dir: Path) -> Iterator[Callable[..., socket.socket]]:
+    """Makes connections that have said something."""
+    made: list[socket.socket] = []
+
+    def make(said: bytes = b"") -> socket.socket:
+        made.append(socket.socket(socket.AF_UNIX))
+        made[-1].connect(str(InstancePaths(runtime_dir, "default").liveness))
+        made[-1].sendall(said)
+        return made[-1]
+
+    yield make
+    for connection in made:
+        connection.close()
+
+
+def drain(watches: Watches, now_ns: int = 0) -> list[Sign]:
+    """All the signs that there are."""
+    found: list[Sign] = []
+    while select.select([watches], [], [], 0)[0]:
+        found += watches.signs(LIMIT, now_ns)
+    return found
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except BlockingIOError:
+        return False
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+# connections ------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_shows_a_session_and_its_end_of_file_is_the_end(
+    watches: Watches, connect: Callable[..., socket.socket]
+) -> None:
+    connection = connect(SESSION)
+    [shown] = drain(watches)
+    assert (shown.kind, shown.session) == (Kind.SHOWN, SESSION)
+    assert drain(watches) == []
+    connection.close()
+    assert drain(watches) == [Sign(shown.watch, Kind.ENDED)]
+    assert (len(watches), watches.take_refused()) == (0, 0)
+
+
+def test_a_session_may_come_in_pieces(watches: Watches, connect: Callable[..., socket.socket]) -> None:
+    connection = connect(SESSION[:5])
+    assert drain(watches) == []
+    connection.sendall(SESSION[5:])
+    assert [sign.session for sign in drain(watches)] == [SESSION]
+
+
+def test_the_socket_is_for_its_user_alone_and_goes_with_the_daemon(watches: Watches, runtime_dir: Path) -> None:
+    path = InstancePaths(runtime_dir, "default").liveness
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    watches.close()
+    assert not path.exists()
+
+
+def test_the_socket_of_a_killed_daemon_is_replaced(
+    make_watches: MakeWatches, connect: Callable[..., socket.socket]
+) -> None:
+    make_watches()
+    second = make_watches()
+    connect(SESSION)
+    assert len(drain(second)) == 1
+
+
+def test_what_is_dropped_is_closed_and_says_nothing(watches: Watches, connect: Callable[..., socket.socket]) -> None:
+    connection = connect(SESSION)
+    [shown] = drain(watches)
+    watches.drop(shown.watch)
+    watches.drop(shown.watch)
+    assert is_closed(connection) and drain(watches) == []
+
+
+# hostile connections ----------------------------------------------------------------------------------------------
+
+
+def test_who_shows_nothing_is_closed_when_its_time_is_up(
+    watches: Watches, connect: Callable[..., socket.socket]
+) -> None:
+    silent, slow = connect(), connect(SESSION[:15])
+    assert watches.due_ns == NEVER
+    assert drain(watches, now_ns=1_000) == []
+    assert watches.due_ns == 1_000 + NEWCOMER_NS
+    watches.signs(LIMIT, 999 + NEWCOMER_NS)
+    assert not is_closed(silent)
+    assert watches.signs(LIMIT, 1_000 + NEWCOMER_NS) == []
+    assert is_closed(silent) and is_closed(slow)
+    assert (len(watches), watches.take_refused(), watches.due_ns) == (0, 2, NEVER)
+
+
+@pytest.mark.parametrize("said", [SESSION + b"!", b"GET / HTTP/1.1\r\n\r\n", bytes(100_000)])
+def test_who_says_more_than_a_session_is_closed(
+    watches: Watches, connect: Callable[..., socket.socket], said: bytes
+) -> None:
+    connection = connect(said)
+    assert drain(watches) == []
+    assert is_closed(connection)
+    assert (len(watches), watches.take_refused()) == (0, 1)
+
+
+def test_rubbish_after_the_session_is_no_end(watches: Watches, connect: Callable[..., socket.socket]) -> None:
+    connection = connect(SESSION)
+    [shown] = drain(watches)
+    connection.sendall(b"?")
+    assert drain(watches) == [Sign(shown.watch, Kind.BROKEN)]
+    assert is_closed(connection) and watches.take_refused() == 1
+
+
+def test_who_leaves_without_a_word_is_counted_and_no_more(
+    watches: Watches, connect: Callable[..., socket.socket]
+) -> None:
+    connect().close()
+    assert drain(watches) == []
+    assert (len(watches), watches.take_refused()) == (0, 1)
+
+
+def test_thousands_who_show_nothing_hold_few_descriptors_and_keep_nobody_out(
+    watches: Watches, connect: Callable[..., socket.socket]
+) -> None:
+    held = descriptors()
+    for _ in range(10):
+        crowd = [connect() for _ in range(300)]
+        honest = connect(SESSION)
+        assert [sign.kind for sign in drain(watches)] == [Kind.SHOWN]
+        assert len(watches) <= NEWCOMERS_MAX + 10
+        for each in crowd:
+            each.close()
+        honest.close()
+        assert [sign.kind for sign in drain(watches)] == [Kind.ENDED]
+    assert descriptors() == held
+    assert watches.take_refused() == 3_000
+
+
+def test_a_turn_accepts_a_bounded_number(watches: Watches, connect: Callable[..., socket.socket]) -> None:
+    for _ in range(ACCEPTS_PER_TURN + 10):
+        connect(SESSION)
+    assert len(watches.signs(LIMIT, 0)) == ACCEPTS_PER_TURN
+    assert len(drain(watches)) == 10
+
+
+def test_beyond_the_bound_connections_are_closed_and_counted(
+    make_watches: MakeWatches, connect: Callable[..., socket.socket]
+) -> None:
+    watches = make_watches(watches_max=3)
+    crowd = [connect(SESSION) for _ in range(5)]
+    assert len(drain(watches)) == 3
+    assert [is_closed(each) for each in crowd] == [False] * 3 + [True] * 2
+    assert watches.take_refused() == 2
+    assert watches.watch(os.getpid()) == 0, "pidfds are under the same bound"
+
+
+def test_without_a_descriptor_left_it_sleeps_and_accepts_later(
+    watches: Watches, connect: Callable[..., socket.socket]
+) -> None:
+    connect(SESSION)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        assert watches.signs(LIMIT, 0) == []
+        assert watches.due_ns == FULL_NS
+        assert watches.signs(LIMIT, 1) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert select.select([watches], [], [], 0)[0] == [], "a connection in the backlog would wake it again and again"
+    watches.signs(LIMIT, FULL_NS)
+    assert [sign.session for sign in drain(watches, FULL_NS)] == [SESSION]
+    assert watches.due_ns == NEVER
+
+
+def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be() -> None:
+    script = """
+import resource, sys
+from timerd.liveness import room_for_watches
+soft, hard = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+print(room_for_watches(500), *resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+    def room(soft: int, hard: int) -> list[int]:
+        out = subprocess.run([sys.executable, "-c", script, str(soft), str(hard)], check=True, capture_output=True)
+        return [int(word) for word in out.stdout.split()]
+
+    beside = SOCKETS_PER_CLIENT * 500 + DESCRIPTORS_BESIDE
+    wanted = 500 + NEWCOMERS_MAX
+    assert room(256, 4_096) == [wanted, wanted + beside, 4_096]
+    assert room(256, 1_200) == [1_200 - beside, 1_200, 1_200]
+    assert room(256, 300) == [0, 300, 300]
+    assert room_for_watches(1) == 1 + NEWCOMERS_MAX
+
+
+# processes --------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_process_is_a_sign_and_a_stop_is_none(watches: Watches) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    watch = watches.watch(child.pid)
+    assert watch > 0
+    child.send_signal(signal.SIGSTOP)
+    assert not select.select([watches], [], [], 0.05)[0]
+    child.kill()
+    assert select.select([watches], [], [], PATIENCE_S)[0]
+    assert drain(watches) == [Sign(watch, Kind.ENDED)], "it is a zombie, and has ended all the same"
+    child.wait()
+    assert watches.watch(child.pid) == 0, "there is no such process"
+    assert len(watches) == 0
+
+
+def test_where_pidfds_are_refused_nothing_is_watched(watches: Watches, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, flags: int = 0) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert watches.watch(os.getpid()) == 0

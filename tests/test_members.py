@@ -1,0 +1,464 @@
+"""Members of a group with real daemons and processes: both faces, workers that are killed, stopped and recycled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from timerd import State
+from timerd_client import aio
+
+PATIENCE_S = 10.0
+
+
+def member(**more: str) -> td.Client:
+    return td.connect(group="web", timeout=PATIENCE_S, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[td.Client]:
+    with member() as made:
+        yield made
+
+
+def leave_to_group(*payloads: bytes, timeout: float = 0.01) -> None:
+    """A client that ends at once, and whose operations its group adopts."""
+    with member(orphans="group") as owner:
+        for payload in payloads:
+            owner.register("left/behind", timeout=timeout, payload=payload)
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# outcomes() -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_is_told_what_its_group_was_left(client: td.Client) -> None:
+    leave_to_group(b"mine")
+    outcome = next(client.outcomes(timeout=PATIENCE_S))
+    assert (outcome.state, outcome.payload, outcome.keys, outcome.deliveries) == (
+        State.EXPIRED,
+        b"mine",
+        ("left/behind",),
+        1,
+    )
+
+
+def test_an_acknowledged_outcome_is_done_and_another_is_told_again(client: td.Client) -> None:
+    leave_to_group(b"1", b"2")
+    told = client.outcomes(timeout=PATIENCE_S)
+    first, second = next(told), next(told)
+    assert first.ack_wait()
+    assert not first.ack_wait(), "it is done"
+    told.close()  # type: ignore[attr-defined]
+    (again,) = client.outcomes(timeout=0.5)
+    assert (again.payload, again.deliveries, again.redelivered) == (second.payload, 2, True)
+    assert not second.ack_wait() or not again.ack_wait(), "done once"
+
+
+def test_a_loop_that_was_left_listens_no_more(client: td.Client) -> None:
+    for _ in client.outcomes(timeout=0.05):
+        raise AssertionError("there is nothing to be told")
+    leave_to_group(b"later")
+    with member() as other:
+        outcome = next(other.outcomes(timeout=PATIENCE_S))
+        assert (outcome.payload, outcome.deliveries) == (b"later", 1)
+        outcome.ack()
+
+
+def test_a_loop_ends_when_the_client_is_closed(client: td.Client) -> None:
+    ended = threading.Event()
+
+    def iterate() -> None:
+        assert list(client.outcomes()) == []
+        ended.set()
+
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    time.sleep(0.05)
+    client.close()
+    assert ended.wait(PATIENCE_S)
+    thread.join()
+    with pytest.raises(td.ClosedError):
+        client.outcomes()
+
+
+def test_what_needs_a_group_says_so(daemon: Daemon) -> None:
+    with pytest.raises(td.NotAMemberError, match="group=NAME"):
+        td.connect(orphans="group")
+    with pytest.raises(td.InvalidNameError):
+        td.connect(group="The Web")
+    with td.connect(timeout=PATIENCE_S) as single:
+        with pytest.raises(td.NotAMemberError):
+            single.outcomes()
+        with pytest.raises(td.NotAMemberError):
+            single.call_later("job", 1)
+        with pytest.raises(td.NotAMemberError):
+            single.every("job", seconds=1)(print)
+        with pytest.raises(td.NotAMemberError):
+            single.register("k", timeout=1, orphans="group")
+
+
+def test_an_operation_may_be_given_to_the_group_while_it_is_pending(client: td.Client) -> None:
+    with member() as owner:
+        owner.register("left/behind", timeout=0.05, payload=b"given").set_orphans("group")
+        owner.register("left/behind", timeout=0.05, payload=b"kept to itself")
+    (outcome,) = client.outcomes(timeout=0.3)
+    assert outcome.payload == b"given"
+
+
+def test_the_client_of_a_process_is_made_as_it_was_configured(daemon: Daemon) -> None:
+    """As gunicorn --preload does: the module is loaded before the fork, and its client is each worker's own."""
+    program = """
+import os, timerd as td
+td.configure(group="web", orphans="group", timeout=10)
+for number in (1, 2):
+    if os.fork() == 0:
+        td.client().call_later("job", 0.01)
+        print(td.client().cancel_call("nothing"), flush=True)
+        raise SystemExit
+    os.wait()
+try:
+    td.client(); td.configure()
+except td.InvalidValueError as error:
+    print(error)
+"""
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert out.stdout.startswith("False\nFalse\nconfigure() after client()"), out
+
+
+# named calls ----------------------------------------------------------------------------------------------------------
+
+
+def test_handlers_run_and_a_failing_one_does_not_end_its_schedule(
+    client: td.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[td.Call] = []
+
+    @client.every("often", seconds=0.05)
+    def often(call: td.Call) -> None:
+        calls.append(call)
+        if len(calls) == 1:
+            raise RuntimeError("of the handler")
+
+    with caplog.at_level(logging.WARNING):
+        eventually(lambda: len(calls) >= 3)
+    assert "of the handler" in caplog.text
+    assert len({call.due for call in calls}) == len(calls)
+    assert all(call.deliveries == 1 and call.name == "often" for call in calls)
+
+
+def test_a_call_is_made_once_and_may_be_made_again(client: td.Client) -> None:
+    calls: list[bytes] = []
+    client.handles("once")(lambda call: calls.append(call.payload))
+    with member() as other:
+        assert client.call_later("once", 0.1, b"first")
+        assert not other.call_at("once", datetime.now(UTC) + timedelta(seconds=0.1), b"second")
+        eventually(lambda: calls)
+        eventually(lambda: other.call_at("once", datetime.now(UTC), b"third"))
+        eventually(lambda: len(calls) == 2)
+        assert calls == [b"first", b"third"]
+        assert client.call_later("once", 60)
+        assert other.cancel_call("once")
+        assert not other.cancel_call("once")
+
+
+def test_close_waits_for_the_handler_that_runs(daemon: Daemon) -> None:
+    began, done = threading.Event(), threading.Event()
+    with member() as worker:
+
+        @worker.handles("slow")
+        def slow(call: td.Call) -> None:
+            began.set()
+            time.sleep(0.2)
+            done.set()
+
+        worker.call_later("slow", 0)
+        assert began.wait(PATIENCE_S)
+    assert done.is_set()
+    with member() as other:
+        again: list[td.Call] = []
+        other.handles("slow")(again.append)
+        time.sleep(0.2)
+        assert not again
+
+
+def test_a_handler_that_outlasts_the_close_is_run_again_elsewhere(client: td.Client) -> None:
+    began, hold = threading.Event(), threading.Event()
+    worker = member()
+
+    @worker.handles("stuck")
+    def stuck(call: td.Call) -> None:
+        began.set()
+        hold.wait(PATIENCE_S)
+
+    worker.call_later("stuck", 0)
+    assert began.wait(PATIENCE_S)
+    calls: list[int] = []
+    client.handles("stuck")(lambda call: calls.append(call.deliveries))
+    worker.close(timeout=0.1)
+    eventually(lambda: calls == [2])
+    hold.set()
+
+
+def test_a_schedule_lives_through_a_daemon_that_is_killed_and_one_that_forgets(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    daemon = make_daemon()
+    calls: list[td.Call] = []
+    worker = member()
+    worker.every("often", seconds=0.05)(calls.append)
+    eventually(lambda: len(calls) >= 2)
+    daemon.kill()
+    daemon.start()
+    before = len(calls)
+    eventually(lambda: len(calls) >= before + 2)
+    daemon.destroy()  # the arena too
+    daemon.start()
+    before = len(calls)
+    eventually(lambda: len(calls) >= before + 2)
+    with suppress(td.SessionGoneError):  # for what was on its way to the arena that is gone
+        worker.close()
+    assert len({call.due for call in calls}) == len(calls)
+
+
+def test_the_asyncio_client_does_the_same(daemon: Daemon) -> None:
+    async def work() -> None:
+        calls: list[td.Call] = []
+        async with await aio.connect(group="web", timeout=PATIENCE_S) as client:
+
+            @client.every("often", seconds=0.05)
+            async def often(call: td.Call) -> None:
+                await asyncio.sleep(0.01)
+                calls.append(call)
+                if len(calls) == 1:
+                    raise RuntimeError("of the handler")
+
+            client.handles("once")(calls.append)
+            assert await client.call_later("once", 0.01, b"x")
+            assert not await client.call_later("once", 0.01)
+            assert await client.call_at("never", datetime(2100, 1, 1, tzinfo=UTC))
+            assert await client.cancel_call("never")
+            end = time.monotonic() + PATIENCE_S
+            while len([call for call in calls if call.name == "often"]) < 3 or len({call.name for call in calls}) < 2:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.01)
+
+            await asyncio.to_thread(leave_to_group, b"1", b"2")
+            async for outcome in client.outcomes(timeout=PATIENCE_S):
+                assert await outcome.ack_wait()
+                if outcome.payload == b"2":
+                    break
+            with pytest.raises(td.InvalidValueError):
+                client.every("often", seconds=1)(print)
+        due = [call.due for call in calls if call.due]
+        assert len(set(due)) == len(due)
+
+    asyncio.run(work())
+
+
+def test_closing_an_asyncio_client_waits_for_its_handlers(daemon: Daemon) -> None:
+    async def work() -> list[str]:
+        done: list[str] = []
+        async with await aio.connect(group="web", timeout=PATIENCE_S) as client:
+            began = asyncio.Event()
+
+            @client.handles("slow")
+            async def slow(call: td.Call) -> None:
+                began.set()
+                await asyncio.sleep(0.2)
+                done.append("slow")
+
+            await client.call_later("slow", 0)
+            await asyncio.wait_for(began.wait(), PATIENCE_S)
+        return done
+
+    assert asyncio.run(work()) == ["slow"]
+
+
+def test_a_process_that_only_iterates_passes_calls_on(client: td.Client) -> None:
+    calls: list[td.Call] = []
+    with member() as other:
+        told = other.outcomes(timeout=PATIENCE_S)
+        leave_to_group(b"x")
+        next(told).ack()
+        for number in range(4):
+            client.call_later(f"call-{number}", 0.05)
+            client.handles(f"call-{number}")(calls.append)
+        eventually(lambda: len(calls) == 4)
+    assert {call.name for call in calls} == {f"call-{number}" for number in range(4)}
+
+
+# processes ------------------------------------------------------------------------------------------------------------
+
+LISTENER = """
+import sys, timerd as td
+client = td.connect(group="web", timeout=10)
+for outcome in client.outcomes(timeout=float(sys.argv[1])):
+    print("told", outcome.payload.decode(), outcome.deliveries, flush=True)
+    sys.stdin.readline()
+    print("done", outcome.payload.decode(), outcome.ack_wait(), flush=True)
+print("end", flush=True)
+"""
+
+
+@pytest.fixture
+def listener(daemon: Daemon) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts processes that listen, and wait for a line before they acknowledge."""
+    made: list[subprocess.Popen[str]] = []
+
+    def start(timeout: float = PATIENCE_S) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", LISTENER, str(timeout)]
+        made.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return made[-1]
+
+    yield start
+    for process in made:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip()
+
+
+def test_what_a_killed_process_held_is_told_to_another(
+    client: td.Client, listener: Callable[..., subprocess.Popen[str]]
+) -> None:
+    victim = listener()
+    leave_to_group(b"x")
+    assert line(victim) == "told x 1"
+    victim.kill()
+    outcome = next(client.outcomes(timeout=PATIENCE_S))
+    assert (outcome.payload, outcome.deliveries, outcome.redelivered) == (b"x", 2, True)
+    assert outcome.ack_wait()
+
+
+def test_a_stopped_process_does_not_act_on_what_was_handed_on(
+    make_daemon: Callable[..., Daemon], listener: Callable[..., subprocess.Popen[str]], runtime_dir: Path
+) -> None:
+    make_daemon("--lease=2s", instance="short")
+    os.environ["TIMERD_INSTANCE"] = "short"
+    try:
+        stopped = listener(1.0)
+        leave_to_group(b"1", b"2")
+        assert line(stopped) == "told 1 1"
+        time.sleep(0.1)  # and the second one lies in its memory
+        stopped.send_signal(signal.SIGSTOP)
+        told = []
+        with member() as other:
+            for outcome in other.outcomes(timeout=PATIENCE_S):
+                told.append((outcome.payload, outcome.deliveries))
+                assert outcome.ack_wait()
+                if len(told) == 2:
+                    break
+        assert told == [(b"1", 2), (b"2", 2)]
+        stopped.send_signal(signal.SIGCONT)
+        out, _ = stopped.communicate("\n\n", timeout=PATIENCE_S)
+        assert out.splitlines() == ["done 1 False", "end"]
+    finally:
+        del os.environ["TIMERD_INSTANCE"]
+
+
+APPLICATION = """
+import os, time
+import timerd as td
+
+client = td.connect(group="web", timeout=10)
+
+def note(word, call):
+    fd = os.open("notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, f"{word} {call.due.timestamp():.1f} {time.time():.6f} {os.getpid()}\\n".encode())
+    os.close(fd)
+
+@client.every("job", seconds=0.2)
+def job(call):
+    note("begin", call)
+    time.sleep(0.03)
+    note("end", call)
+
+def application(environ, start_response):
+    start_response("200 OK", [("Content-Length", "0")])
+    return [b""]
+"""
+
+
+class Note(NamedTuple):
+    """What the application has noted."""
+
+    word: str
+    due: str
+    at: str
+    worker: str
+
+
+def notes_in(path: Path) -> list[Note]:
+    return [Note(*line.split()) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def visit(port: int) -> None:
+    """A request; a worker that is just ending may refuse it."""
+    with suppress(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
+
+
+def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(daemon: Daemon, runtime_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (runtime_dir / "application.py").write_text(APPLICATION)
+    path = runtime_dir / "notes"
+    command = [sys.executable, "-m", "gunicorn", f"--bind=127.0.0.1:{port}", "--workers=4", "--max-requests=4"]
+    with (runtime_dir / "gunicorn.log").open("wb") as log:
+        server = subprocess.Popen(
+            [*command, f"--chdir={runtime_dir}", "application"],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "HOME": str(runtime_dir)},  # where some versions keep a control socket
+        )
+    try:
+        end, restarted = time.monotonic() + 60, False
+        while len(notes := notes_in(path)) < 30 or len({note.worker for note in notes}) <= 5:
+            assert time.monotonic() < end, f"{notes}\n{(runtime_dir / 'gunicorn.log').read_text()}"
+            visit(port)
+            time.sleep(0.03)
+            if len(notes) >= 12 and not restarted:
+                restarted = True
+                daemon.stop()
+                daemon.start()
+    finally:
+        server.terminate()
+        server.wait(30)
+    notes = notes_in(path)
+    assert [note.word for note in notes] == ["begin", "end"] * (len(notes) // 2), "no two at once"
+    begun, ended = notes[::2], notes[1::2]
+    assert [note.due for note in begun] == [note.due for note in ended]
+    due = [float(note.due) for note in begun]
+    assert due == sorted(set(due)), "each once, in order"
+    after = [following - float(note.at) for note, following in zip(ended, due[1:], strict=False)]
+    assert max(after) < 0.2 + 1.0, "the next one is the first point after the last was done, on a busy machine too"

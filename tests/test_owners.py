@@ -1,0 +1,531 @@
+"""Owners that die or fall silent, in the core: what a limited event gave them goes on, their numbering stays."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+import timerd.core
+from harness import BUDGET, MS, START_NS, Client, Rig, S, cancel, fire, give_back
+from model import Key, KeyAct, Register
+from timerd_shm.errors import ArenaFullError, ErrorCode, NotAMemberError, SessionGoneError
+from timerd_shm.layout import ClientState, Condition, Orphans, Outcome, Region
+from timerd_shm.limits import TOMBSTONE_KEPT_NS
+from timerd_shm.wire import CommandKind, OutcomeFlag
+
+HOUR = 3_600 * S
+LONG = b"a key that is longer than what fits in the record of an event, so that it needs a block of its own"
+MIDDLE = b"a key between sixteen and forty-eight bytes"
+HANDED_ON = OutcomeFlag.HANDED_OVER | OutcomeFlag.REDELIVERED
+
+
+def watch(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
+    return Register(tuple(Key(key) for key in keys), timeout_ns=timeout_ns, **more)  # type: ignore[arg-type]
+
+
+def state(rig: Rig, client: Client) -> ClientState:
+    return ClientState(rig.arena.record(Region.CLIENTS, client.slot).state)
+
+
+# limited events ------------------------------------------------------------------------------------------------------
+
+
+def credit_of_a_dead_owner_goes_on(rig: Rig) -> None:
+    a, b, c = rig.client(), rig.client(), rig.client()
+    rig.do(a, watch(b"k"))
+    first, second = rig.do(b, watch(b"k")), rig.do(c, watch(b"k"))
+    rig.do(c, fire(b"k", limit=1, value=b"token"))
+    assert a.state(1) is Outcome.COMPLETED
+    rig.close(a)
+    rig.turn()
+    told = b.outcome(first)
+    assert told is not None and (told.state, told.value) == (Outcome.COMPLETED, b"token"), f"first watcher: {told}"
+    assert b.flags[told.number] & HANDED_ON == HANDED_ON
+    assert c.state(second) is Outcome.NONE, "there was one"
+    assert rig.arena.count("handed_on") == 1
+    rig.check()
+
+
+def test_what_was_handed_over_to_an_owner_that_died_goes_to_the_next_watcher_in_order() -> None:
+    credit_of_a_dead_owner_goes_on(Rig())
+
+
+@pytest.mark.parametrize("key", [b"k", MIDDLE, LONG, b"m" * 255])
+def test_value_and_key_survive_the_going_on(key: bytes) -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    rig.do(a, watch(b"other", key))
+    mark = b.mark()
+    rig.do(b, fire(key, limit=1, value=b"v" * 500))
+    rig.close(a)
+    rig.restart()
+    rig.check()
+    number = rig.do(b, watch(key, mark=mark))
+    told = b.outcome(number)
+    assert told is not None and told.value == b"v" * 500
+    rig.acknowledge()
+    assert rig.arena.in_use()["OPS"] == 0
+    rig.check()
+
+
+def test_it_goes_to_a_late_registration_whose_mark_is_older() -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    rig.do(a, watch(b"k"))
+    rig.do(b, fire(b"k", limit=1, value=b"v"))
+    mark = b.mark()
+    rig.close(a)
+    late, later = rig.do(b, watch(b"k", mark=mark), watch(b"k", mark=mark)), b.issued
+    assert (b.state(late), b.state(later)) == (Outcome.COMPLETED, Outcome.NONE)
+    assert b.flags[1] & HANDED_ON == HANDED_ON
+    rig.check()
+
+
+def test_it_counts_by_sequence_for_everybody() -> None:
+    """The new event is nobody's: no command number says when it came, neither its firer's nor its first receiver's."""
+    for who in range(2):
+        rig = Rig()
+        a, b = rig.client(), rig.client()
+        rig.do(a, watch(b"k"))
+        rig.do(b, fire(b"k", limit=1))
+        late = (a, b)[who]
+        mark = late.mark()
+        rig.close(a)
+        if late is a:
+            come_back(rig, a)
+        assert late.state(rig.do(late, watch(b"k", mark=mark))) is Outcome.COMPLETED
+
+
+def test_what_was_acknowledged_and_not_freed_yet_goes_to_nobody() -> None:
+    rig = Rig()
+    a, b = rig.client(group=b"g"), rig.client(group=b"g", listens=True)
+    rig.do(a, *(watch(b"k", orphans=orphans) for orphans in (*Orphans, *Orphans)))
+    rig.do(b, watch(b"k"), fire(b"k", limit=6))
+    rig.core.begin_turn(rig.now_ns)
+    assert rig.core.acknowledge(a.slot, 6, 0, 1), "most of it is left"
+    rig.core.close_client(a.slot, rig.now_ns)
+    rig.clients.remove(a)
+    # The sweep comes first.
+    rig.core.resume(rig.now_ns, 0)
+    rig.resume()
+    rig.report()
+    rig.core.end_turn(rig.now_ns)
+    assert not b.told and not b.told_for_group
+    assert (rig.arena.count("handed_on"), rig.arena.count("orphans_adopted")) == (0, 0)
+    rig.check()
+
+
+def test_it_goes_on_again_when_the_next_one_dies_too() -> None:
+    rig = Rig()
+    clients = [rig.client() for _ in range(4)]
+    for client in clients:
+        rig.do(client, watch(b"k"))
+    rig.do(clients[-1], fire(b"k", limit=1, value=b"v"))
+    for client in clients[:-1]:
+        assert client.state(1) is Outcome.COMPLETED
+        rig.close(client)
+    rig.turn()
+    assert clients[-1].state(1) is Outcome.COMPLETED
+    rig.acknowledge()
+    rig.close(clients[-1])
+    assert rig.arena.count("handed_on") == 3, "what was acknowledged is taken"
+    rig.check()
+
+
+def test_several_credits_of_several_dead_go_on() -> None:
+    rig = Rig()
+    a, b, c = rig.client(), rig.client(), rig.client()
+    rig.do(a, watch(b"k"), watch(b"l"), watch(b"plain"))
+    rig.do(b, watch(b"k"), watch(b"k"))
+    rig.do(c, *(watch(b"k") for _ in range(4)), watch(b"l"), fire(b"k", limit=3), fire(b"l", limit=1), fire(b"plain"))
+    for client in (a, b):
+        rig.clients.remove(client)
+        rig.core.close_client(client.slot, rig.now_ns)
+    rig.turn()
+    assert sorted(told.command for told in c.told) == [1, 2, 3, 5], "three k of four, in order, and l"
+    assert rig.arena.count("handed_on") == 4
+    rig.check()
+
+
+def test_it_waits_while_a_long_event_is_being_delivered() -> None:
+    rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
+    a, b, c = rig.client(), rig.client(), rig.client()
+    rig.do(a, watch(b"k"))
+    rig.do(b, watch(b"k"), *(watch(b"long") for _ in range(1000)))
+    rig.do(c, fire(b"k", limit=1))
+    c.issue(KeyAct(CommandKind.FIRE, b"long"))
+    rig.core.begin_turn(rig.now_ns)
+    assert rig.core.apply(c.slot, c.frame(), rig.now_ns, 100) == timerd.core.UNFINISHED
+    rig.clients.remove(a)
+    rig.core.close_client(a.slot, rig.now_ns)
+    long_event = rig.arena.header.unfinished
+    while rig.arena.header.unfinished == long_event:
+        assert rig.core.newest == long_event, "another event entered the ring"
+        assert rig.core.resume(rig.now_ns, 100)
+    rig.resume()
+    rig.report()
+    rig.core.end_turn(rig.now_ns)
+    assert [told.command for told in b.told] == [*range(2, 1002), 1]
+    assert rig.core.newest == long_event + 1
+    rig.check()
+
+
+def test_a_long_way_to_the_next_watcher_is_cut_into_turns() -> None:
+    """It is delivered as any event: over those whom it would only advance, at a turn's pace."""
+    rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
+    a, b = rig.client(), rig.client()
+    rig.do(a, watch(b"k"))
+    rig.do(b, *(watch(b"k", b"never", needed=2) for _ in range(1000)), watch(b"k"), fire(b"k", limit=1))
+    rig.core.close_client(a.slot, rig.now_ns)
+    rig.clients.remove(a)
+    touched, more = [], True
+    while more:
+        rig.core.begin_turn(rig.now_ns)
+        more = rig.core.resume(rig.now_ns, 100)
+        touched.append(rig.core.end_turn(rig.now_ns))
+    assert max(touched) <= 110 and len(touched) >= 10, touched
+    rig.turn()
+    assert [told.command for told in b.told] == [1001]
+    rig.check()
+
+
+def test_a_value_that_its_first_receiver_had_no_room_for_is_said_to_be_dropped() -> None:
+    rig = Rig(quota_bytes=600)
+    a, b = rig.client(), rig.client()
+    rig.do(a, watch(b"k", payload=b"p" * 500))
+    rig.do(b, watch(b"k"), fire(b"k", limit=1, value=b"v" * 200))
+    rig.close(a)
+    rig.turn()
+    (told,) = b.told
+    assert told.value == b"" and OutcomeFlag.VALUE_DROPPED in b.flags[told.number]
+    rig.check()
+
+
+def test_total_and_quorum_credits_go_on_with_an_amount_of_one() -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    rig.do(a, watch(b"k", condition=Condition.TOTAL, total=5))
+    rig.do(b, watch(b"k", condition=Condition.TOTAL, total=5), watch(b"k"), fire(b"k", 5, limit=1))
+    rig.close(a)
+    rig.turn()
+    assert [told.command for told in b.told] == [2]
+    rig.check()
+
+
+# giving back ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_its_owner_gives_back_goes_to_the_next_watcher() -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    rig.do(a, watch(LONG))
+    rig.do(b, watch(LONG), fire(LONG, limit=1, value=b"v" * 300))
+    assert a.state(1) is Outcome.COMPLETED
+    number = rig.do(a, give_back(1, wait=True))
+    assert (found := a.answer(number)) and (found.code, found.value) == (ErrorCode.NONE, 1)
+    (told,) = b.told
+    assert told.value == b"v" * 300 and b.flags[told.number] & HANDED_ON == HANDED_ON
+    assert rig.core.unknown_waits(a.slot, [1]) == [1]
+    rig.acknowledge()
+    rig.check()
+    assert rig.arena.record(Region.CLIENTS, a.slot).bytes_held == 0
+
+
+def test_giving_back_cancels_what_is_pending_and_leaves_what_was_not_handed_over_or_is_acknowledged() -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    rig.do(a, watch(b"pending"), watch(b"plain"), watch(b"taken"), fire(b"plain"), fire(b"taken", limit=1))
+    rig.do(b, watch(b"taken"), watch(b"plain"))
+    a.acknowledge()
+    for operation, value in ((1, 1), (2, 0), (3, 0), (99, 0)):
+        number = rig.do(a, give_back(operation, wait=True))
+        assert (found := a.answer(number)) and found.value == value, f"operation {operation}"
+    assert a.state(1) is Outcome.CANCELLED
+    assert not b.told and rig.arena.count("handed_on") == 0
+    rig.check()
+
+
+def test_a_plain_cancel_takes_nothing_back() -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    rig.do(a, watch(b"k"))
+    rig.do(b, watch(b"k"), fire(b"k", limit=1))
+    assert (found := a.answer(rig.do(a, cancel(1, wait=True)))) and found.value == 0
+    assert not b.told
+    rig.check()
+
+
+# silence -------------------------------------------------------------------------------------------------------------
+
+
+def test_silence_changes_nothing_for_a_clients_own_operations() -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    rig.do(a, watch(b"k"), watch(b"once"), watch(b"due", timeout_ns=5 * MS))
+    rig.core.silence(a.slot, rig.now_ns)
+    assert state(rig, a) is ClientState.SILENT
+    assert rig.core.live_slots() == [a.slot, b.slot]
+    assert rig.core.find_session(a.session) == rig.core.find_incarnation(a.incarnation) == a.slot
+    rig.do(b, fire(b"k"), fire(b"once", limit=1))
+    rig.turn(START_NS + 5 * MS)
+    assert [told.state for told in a.told] == [Outcome.COMPLETED, Outcome.COMPLETED, Outcome.EXPIRED]
+    rig.core.revive(a.slot, rig.now_ns)
+    rig.core.revive(a.slot, rig.now_ns)
+    assert state(rig, a) is ClientState.LIVE
+    assert rig.arena.count("handed_on") == 0
+    rig.core.set_silent_ns(a.slot, 7)
+    assert rig.arena.record(Region.CLIENTS, a.slot).silent_ns == 7
+    rig.check()
+
+
+def test_a_start_makes_every_lease_whole() -> None:
+    rig = Rig()
+    a = rig.client()
+    rig.core.silence(a.slot, rig.now_ns)
+    rig.restart()
+    assert state(rig, a) is ClientState.LIVE
+
+
+# tombstones ----------------------------------------------------------------------------------------------------------
+
+
+def come_back(rig: Rig, client: Client, **more: object) -> None:
+    """The client shows its session again."""
+    slot = rig.core.find_tombstone(client.session)
+    assert slot == client.slot
+    rig.core.resume_client(slot, now_ns=rig.now_ns, **more)
+    rig.clients.append(client)
+
+
+def test_a_session_that_comes_back_finds_its_numbering_and_none_of_its_operations() -> None:
+    rig = Rig()
+    a = rig.client()
+    rig.do(a, watch(b"k"), watch(b"pending"), fire(b"k"), fire(b"k", wait=True))
+    topic = rig.core.topic(a.slot)
+    missed = rig.do(a, watch(b"l"), fire(b"l"))
+    a.told.pop()
+    a.received = 1
+    rig.close(a)
+    assert rig.core.find_session(a.session) == rig.core.find_incarnation(a.incarnation) == -1
+    assert state(rig, a) is ClientState.TOMBSTONE
+    assert (rig.arena.count("clients"), rig.arena.region(Region.CLIENTS).in_use) == (0, 1)
+    rig.restart()
+    rig.check()
+    come_back(rig, a, name=b"again", pid=7)
+    assert (rig.core.topic(a.slot), rig.core.last_command(a.slot)) == (topic, missed + 1)
+    assert rig.core.unknown_waits(a.slot, [1, 2, missed]) == [1, 2, missed]
+    assert a.issued == missed + 1
+    number = rig.do(a, watch(b"m"), fire(b"m"))
+    assert a.state(number) is Outcome.COMPLETED, "its next command is the next one"
+    told = a.outcome(number)
+    assert told is not None and told.number == 3, "numbers go on; those of what is gone are void"
+    assert a.received == 3, "and are covered by the first report"
+    rig.acknowledge()
+    rig.check()
+
+
+def test_what_a_dead_client_had_sent_twice_is_not_applied_twice_when_it_comes_back() -> None:
+    rig = Rig()
+    a = rig.client()
+    a.issue(fire(b"k", 5))
+    frame = a.frame()
+    rig.turn()
+    newest = rig.core.newest
+    rig.close(a)
+    come_back(rig, a)
+    assert rig.core.apply(a.slot, frame, rig.now_ns) == timerd.core.APPLIED
+    assert rig.core.newest == newest
+
+
+def test_a_dying_client_is_said_to_be_until_the_sweep_has_found_everything() -> None:
+    rig = Rig(capacity=4096, quota_operations=4096)
+    a = rig.client()
+    rig.do(a, *(watch(b"k") for _ in range(2000)))
+    rig.clients.remove(a)
+    rig.core.close_client(a.slot, rig.now_ns)
+    assert rig.core.next_wake_ns() <= rig.now_ns
+    asked = 0
+    while rig.core.resume(rig.now_ns, 100):
+        assert rig.core.is_dying(a.session) and rig.core.find_tombstone(a.session) == -1
+        asked += 1
+    assert asked >= 20
+    assert not rig.core.is_dying(a.session)
+    assert rig.core.find_tombstone(a.session) == a.slot
+    assert rig.core.find_tombstone(bytes(16)) == -1
+    with pytest.raises(SessionGoneError):
+        rig.core.topic(a.slot)
+
+
+def test_a_goodbye_leaves_no_tombstone() -> None:
+    rig = Rig()
+    a = rig.client()
+    rig.do(a, watch(b"k"))
+    rig.close(a, goodbye=True)
+    assert state(rig, a) is ClientState.FREE
+    assert rig.core.find_tombstone(a.session) == -1
+    assert rig.core.next_wake_ns() == timerd.core.NEVER
+    rig.check()
+
+
+def test_a_goodbye_that_was_cut_by_a_restart_leaves_none_either() -> None:
+    rig = Rig()
+    a = rig.client()
+    rig.do(a, watch(b"k"))
+    rig.core.close_client(a.slot, rig.now_ns, goodbye=True)
+    rig.restart()
+    rig.resume()
+    assert state(rig, a) is ClientState.FREE
+
+
+def test_a_tombstone_ends_after_an_hour() -> None:
+    rig = Rig()
+    a, b = rig.client(), rig.client()
+    rig.close(a)
+    rig.turn(START_NS + 10 * S)
+    rig.close(b)
+    rig.restart()
+    assert rig.core.next_wake_ns() == START_NS + TOMBSTONE_KEPT_NS
+    rig.turn(START_NS + TOMBSTONE_KEPT_NS - 1)
+    assert state(rig, a) is ClientState.TOMBSTONE
+    rig.turn(START_NS + TOMBSTONE_KEPT_NS)
+    assert (state(rig, a), state(rig, b)) == (ClientState.FREE, ClientState.TOMBSTONE)
+    assert rig.core.next_wake_ns() == START_NS + 10 * S + TOMBSTONE_KEPT_NS
+    rig.turn(START_NS + 10 * S + TOMBSTONE_KEPT_NS)
+    assert rig.core.next_wake_ns() == timerd.core.NEVER
+    rig.check()
+
+
+def test_the_oldest_tombstone_gives_way_to_a_new_client() -> None:
+    rig = Rig(clients=3)
+    old = [rig.client() for _ in range(3)]
+    for each in (old[1], old[0]):
+        rig.now_ns += S
+        rig.close(each)
+    new = rig.client()
+    assert new.slot == old[1].slot
+    assert rig.core.find_tombstone(old[1].session) == -1
+    assert rig.core.find_tombstone(old[0].session) == old[0].slot
+    assert rig.core.topic(new.slot) != old[1].slot | 1 << 16, "another generation"
+    rig.client()
+    with pytest.raises(ArenaFullError, match="3 of 3"):
+        rig.client()
+    rig.check()
+
+
+def test_a_watermark_stays_charged_to_who_set_it() -> None:
+    rig = Rig(quota_watermarks=1)
+    a = rig.client()
+    rig.do(a, KeyAct(CommandKind.ADVANCE, b"p", 5))
+    rig.close(a)
+    come_back(rig, a)
+    refused = rig.do(a, KeyAct(CommandKind.ADVANCE, b"q", 5))
+    assert (found := a.answer(refused)) and found.code == ErrorCode.QUOTA_EXCEEDED
+    rig.check()
+
+
+def test_a_client_comes_back_into_a_group() -> None:
+    rig = Rig()
+    a, b = rig.client(Orphans.GROUP, group=b"g", listens=True), rig.client()
+    rig.do(a, watch(b"k", payload=b"p"))
+    rig.close(a)
+    rig.do(b, fire(b"k"))
+    with pytest.raises(NotAMemberError):
+        rig.core.resume_client(a.slot, now_ns=rig.now_ns, listens=True)
+    come_back(rig, a, orphans=Orphans.GROUP, group=rig.core.group(b"g"), listens=True)
+    rig.turn()
+    assert [told.payload for told in a.told_for_group] == [b"p"]
+    rig.check()
+    with pytest.raises(SessionGoneError):
+        rig.core.resume_client(a.slot, now_ns=rig.now_ns)
+
+
+# the sweep -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_mass_death_is_cut_into_turns_and_misses_nothing() -> None:
+    """100,000 operations of several owners and every policy; one dies while the sweep is half-way, one falls silent."""
+    many, budget = 100_000, 8_192
+    rig = Rig(
+        capacity=131_072, nodes=262_144, quota_operations=131_072, quota_outcomes=131_072, clients=8, ring_events=1024
+    )
+    owners = [
+        rig.client(Orphans.CANCEL),
+        rig.client(Orphans.KEEP),
+        rig.client(Orphans.GROUP, group=b"g"),
+        rig.client(Orphans.GROUP, group=b"g"),
+    ]
+    for number in range(8):
+        owners[number % 4].mass(watch(b"k%d" % number), many // 8)
+    credited = rig.do(owners[0], *(watch(b"once") for _ in range(100)), fire(b"once", limit=100))
+    member, silent = rig.client(group=b"g", listens=True), rig.client(group=b"g", listens=True)
+    heir = rig.client()
+    rig.do(heir, *(watch(b"once") for _ in range(100)))
+    rig.do(member, *(watch(b"w", for_group=True) for _ in range(100)), fire(b"w"))
+    assert len(silent.told_for_group) == 50 and credited
+    rig.clients = [member, silent, heir]
+    for owner in owners[:3]:
+        rig.core.close_client(owner.slot, rig.now_ns)
+    touched, more, turns = [], True, 0
+    while more:
+        rig.core.begin_turn(rig.now_ns)
+        more = rig.core.resume(rig.now_ns, budget)
+        touched.append(rig.core.end_turn(rig.now_ns))
+        turns += 1
+        if turns == 7:
+            rig.core.close_client(owners[3].slot, rig.now_ns)
+            rig.core.silence(silent.slot, rig.now_ns)
+            more = True
+    assert max(touched) <= budget + 64, max(touched)
+    # Each operation is looked at twice at most, and settled or handed on with its nodes beside.
+    assert sum(touched) <= 5 * many, sum(touched)
+    rig.turn()
+    assert rig.arena.count("orphans_cancelled") == many // 4
+    assert rig.arena.count("orphans_adopted") == many // 2
+    assert rig.arena.count("handed_on") == 100
+    assert len(heir.told) == 100 and len(member.told_for_group) == 100
+    assert rig.arena.count("pending", 0) == many // 4 * 3
+    assert rig.arena.record(Region.GROUPS, 0).pending == many // 2
+    assert [state(rig, owner) for owner in owners] == [ClientState.TOMBSTONE] * 4
+
+
+def test_the_newest_death_is_swept_for_a_whole_round() -> None:
+    """Whoever dies while a sweep is under way: what lies behind it is found as well."""
+    for cut in range(0, 60, 7):
+        rig = Rig(capacity=64, quota_operations=64, clients=6)
+        a, b, c = rig.client(), rig.client(Orphans.GROUP, group=b"g"), rig.client(group=b"g", listens=True)
+        for number in range(20):
+            rig.do(a if number % 2 else b, watch(b"k", payload=b"%d" % number))
+        rig.do(c, *(watch(b"w", for_group=True) for _ in range(10)), fire(b"w"))
+        rig.clients = [c]
+        rig.core.close_client(a.slot, rig.now_ns)
+        rig.core.resume(rig.now_ns, cut + 1)
+        rig.core.close_client(b.slot, rig.now_ns)
+        rig.core.resume(rig.now_ns, 1)
+        rig.core.set_listening(c.slot, False, rig.now_ns)
+        rig.resume()
+        assert rig.arena.count("orphans_cancelled") == 10
+        assert rig.arena.count("orphans_adopted") == 10
+        assert rig.arena.count("group_outcomes_returned") == 10
+        rig.check()
+
+
+def test_answers_of_the_dead_are_freed() -> None:
+    rig = Rig()
+    a = rig.client()
+    rig.do(a, *(fire(b"k", wait=True) for _ in range(9)))
+    rig.close(a)
+    assert rig.arena.in_use()["ANSWERS"] == 0
+    rig.check()
+
+
+def test_a_new_client_with_a_known_session_hash_is_another(seed: int) -> None:
+    """A tombstone is found by its session alone; its slot's next user has another."""
+    rig = Rig(clients=1)
+    a = rig.client()
+    rig.close(a)
+    b = rig.client()
+    assert (b.slot, rig.core.find_tombstone(a.session)) == (a.slot, -1)
+    rig.close(b)
+    assert rig.core.find_tombstone(hashlib.blake2b(b"session 2", digest_size=16).digest()) == b.slot
+    assert rig.core.resume(rig.now_ns, BUDGET) is False

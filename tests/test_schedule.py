@@ -1,0 +1,118 @@
+"""When periodic work is due: pure points on the wall clock."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from timerd_client.schedule import Schedule, datetime_of, schedule_of, wall_ns_of
+from timerd_shm.errors import InvalidValueError, NotSupportedError
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def points(schedule: Schedule, start: str, number: int, zone: ZoneInfo = BERLIN) -> list[str]:
+    """The first points after that local time, as local time."""
+    found, at = [], wall_ns_of(datetime.fromisoformat(start).replace(tzinfo=zone))
+    for _ in range(number):
+        at = schedule.after(at)
+        found.append(datetime_of(at).astimezone(zone).strftime("%m-%d %H:%M:%S %z"))
+    return found
+
+
+def test_a_period_is_a_grid_that_is_the_same_wherever_one_looks_from(rng: random.Random) -> None:
+    for seconds in (0.2, 1, 60, 86_400, timedelta(minutes=7)):
+        schedule = schedule_of(seconds, None, "UTC")
+        period_ns = schedule.after(0)
+        for _ in range(100):
+            at = rng.randrange(2_000_000_000_000_000_000)
+            point = schedule.after(at)
+            assert at < point <= at + period_ns
+            assert point % period_ns == 0
+            assert schedule.after(rng.randrange(point - period_ns, point)) == point
+            assert schedule.after(point) == point + period_ns
+
+
+def test_cron_in_the_night_that_has_no_half_past_two() -> None:
+    daily = schedule_of(None, "30 2 * * *", "Europe/Berlin")
+    assert points(daily, "2026-03-28 00:00", 3) == [
+        "03-28 02:30:00 +0100",
+        "03-29 03:00:00 +0200",
+        "03-30 02:30:00 +0200",
+    ]
+    often = schedule_of(None, "*/30 * * * *", "Europe/Berlin")
+    assert points(often, "2026-03-29 01:15", 2) == ["03-29 01:30:00 +0100", "03-29 03:00:00 +0200"]
+
+
+def test_cron_in_the_night_that_has_half_past_two_twice() -> None:
+    daily = schedule_of(None, "30 2 * * *", "Europe/Berlin")
+    assert points(daily, "2026-10-24 12:00", 2) == ["10-25 02:30:00 +0200", "10-26 02:30:00 +0100"], "once"
+    often = schedule_of(None, "*/30 * * * *", "Europe/Berlin")
+    assert points(often, "2026-10-25 01:45", 5) == [
+        "10-25 02:00:00 +0200",
+        "10-25 02:30:00 +0200",
+        "10-25 02:00:00 +0100",
+        "10-25 02:30:00 +0100",
+        "10-25 03:00:00 +0100",
+    ]
+
+
+def test_cron_points_only_go_forward_wherever_one_looks_from(rng: random.Random) -> None:
+    for expression in ("*/5 * * * *", "30 2 * * *", "0 3 29 2 *", "15 1,2,3 * * 7"):
+        schedule = schedule_of(None, expression, "Europe/Berlin")
+        around = wall_ns_of(datetime(2026, 10, 25, tzinfo=UTC))
+        for _ in range(50):
+            at = around + rng.randrange(5 * 3_600_000_000_000)
+            point = schedule.after(at)
+            assert point > at
+            assert schedule.after(point - 1) == point, "from just before it, it is the same"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cron", "timezone", "said"),
+    [
+        (None, None, "UTC", "one of them"),
+        (60, "* * * * *", "UTC", "one of them"),
+        (0, None, "UTC", "seconds=0"),
+        (-1, None, "UTC", "seconds=-1"),
+        (math.nan, None, "UTC", "seconds=nan"),
+        (True, None, "UTC", "seconds=True"),
+        ("60", None, "UTC", "seconds='60'"),
+        (None, "61 * * * *", "UTC", "61"),
+        (None, "* * *", "UTC", "five fields"),
+        (None, "0 0 31 2 *", "UTC", "31 2"),
+        (None, 5, "UTC", "cron=5"),
+        (None, "0 3 * * *", "Europe/Atlantis", "Atlantis"),
+        (None, "0 3 * * *", "../etc", "etc"),
+        (None, "0 3 * * *", None, "timezone=None"),
+    ],
+)
+def test_what_is_wrong_with_a_schedule_is_said(seconds: Any, cron: Any, timezone: Any, said: str) -> None:
+    with pytest.raises(InvalidValueError, match=said):
+        schedule_of(seconds, cron, timezone)
+
+
+def test_without_its_package_cron_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *more: Any) -> Any:
+        if name == "cronsim":
+            raise ImportError(name)
+        return real(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(NotSupportedError, match=r"timerd\[cron\]"):
+        schedule_of(None, "0 3 * * *", "UTC")
+    assert schedule_of(60, None, "UTC").after(0)
+
+
+def test_a_moment_is_exact_to_the_microsecond() -> None:
+    when = datetime(2027, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
+    assert datetime_of(wall_ns_of(when)) == when
+    assert wall_ns_of(when.astimezone(BERLIN)) == wall_ns_of(when)

@@ -1,0 +1,200 @@
+"""Clients' own protocols on the simulated network of networks.py: the real one against the real conductor.
+
+worker = Worker(World()).listen()
+told = worker.take(worker.inbox.outcomes)        # what the caller of `outcomes()` would be given
+worker.do(worker.calls.begin("job"))             # the steps of a named call, without a thread
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any, cast
+
+from networks import HERE, Lifelines, World
+from timerd_client.calls import Ask, Calls, Pause, Run, Say, Step, Steps
+from timerd_client.commands import operation_command
+from timerd_client.errors import NOBODY, Subject
+from timerd_client.group import Told
+from timerd_client.promise import Reply
+from timerd_client.protocol import LinkState, Protocol
+from timerd_client.session import Identity
+from timerd_shm.errors import TimerdError
+from timerd_shm.layout import Orphans
+from timerd_shm.wire import CommandFlag, CommandKind
+
+
+class Answer:
+    """Whom an answer is for."""
+
+    def __init__(self) -> None:
+        self.come = False
+        self.value: Any = None
+        self.error: TimerdError | None = None
+
+    def tell(self) -> None:
+        """Nobody waits."""
+
+    def subject(self, command: int) -> Subject:
+        return NOBODY
+
+    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
+        self.come, self.value, self.error = True, value, error
+        return False
+
+
+class Worker:
+    """The real client's protocol on the network, with its inbox and its named calls; the face is the test."""
+
+    made = 0
+
+    def __init__(self, world: World, group: str | None = "web", orphans: Orphans = Orphans.CANCEL) -> None:
+        Worker.made += 1
+        self.world = world
+        self.routing = b"w%d" % Worker.made
+        identity = Identity(
+            self.routing.decode(),
+            pid_namespace=HERE.pid_namespace,
+            time_namespace=HERE.time_namespace,
+            boot_id=HERE.boot_id,
+            orphans=orphans,
+            group=group,
+        )
+        self.protocol = Protocol(identity, self.now_ns)
+        self.inbox = self.protocol.inbox
+        self.complaints: list[str] = []
+        self.calls = Calls(self.protocol, self.complaints.append, world.wall_ns, world.clock.now_ns)
+        self.steps: list[Step] = []  # that it has done
+        self.lifeline = 0
+        self._lifelines: Lifelines | None = None
+        self.wait(lambda: self.protocol.state is LinkState.LIVE)
+
+    @property
+    def now_ns(self) -> int:
+        return self.world.clock.now_ns()
+
+    def pump(self) -> None:
+        """Talk with the daemon until nothing moves."""
+        network, protocol = self.world.network, self.protocol
+        for _ in range(100):
+            if self.now_ns >= protocol.poll_deadline():
+                protocol.tick(self.now_ns)
+            frames = []
+            while (frame := protocol.next_frame(self.now_ns)) is not None:
+                frames.append((self.routing, frame))
+            network.up += frames
+            while protocol.subscriptions:
+                network.up_subscriptions.append((self.routing, protocol.subscriptions.popleft()))
+            self.world.settle()
+            if not self.hear() and not frames:
+                if protocol.state is LinkState.LIVE and self._lifelines is not self.world.lifelines:
+                    self._lifelines = self.world.lifelines  # another daemon's, after a restart
+                    self.lifeline = self._lifelines.connect(protocol.session)
+                    self.world.settle()
+                return
+        raise AssertionError("the two never stop talking")
+
+    def hear(self, *, published: bool = True) -> bool:
+        """Take in what has come; `published` = False leaves what the subscription has brought."""
+        network = self.world.network
+        heard = [(frame, True) for frame in (network.published.pop(self.routing, []) if published else [])]
+        heard += [(frame, False) for frame in network.answers.pop(self.routing, [])]
+        for frame, was_published in heard:
+            self.protocol.receive(frame, self.now_ns, published=was_published)
+        self.protocol.take_ready()
+        return bool(heard)
+
+    def listen(self) -> Worker:
+        self.inbox.listen(self.now_ns)
+        self.pump()
+        return self
+
+    def take(self, queue: deque[Told]) -> Told | None:
+        """What the caller is given, after as many questions as it takes."""
+        self.pump()
+        for _ in range(3):
+            told = self.inbox.next(queue, self.now_ns)
+            if told is not None:
+                return told
+            self.pump()
+        return None
+
+    def issue(self, *commands: bytes) -> Answer:
+        """Issue commands of which the first wants an answer, and wait for it."""
+        answer = Answer()
+        self.protocol.replies[self.protocol.issue_all(commands)] = cast(Reply, answer)
+        self.wait(lambda: answer.come)
+        return answer
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Talk with the daemon until it holds. That takes time only if the daemon has just been started."""
+        self.pump()
+        for _ in range(200):
+            if condition():
+                return
+            self.world.run(50_000_000)
+            self.pump()
+        raise AssertionError(f"it never holds; {self.protocol.plight(self.now_ns)}")
+
+    def ack(self, told: Told) -> int:
+        """Say that it is done; 1 if it was still this member's."""
+        flags = CommandFlag.WANTS_ANSWER
+        return int(self.issue(operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags)).value)
+
+    def holds(self, told: Told) -> bool:
+        """Whether the daemon says so."""
+        answer = Answer()
+        self.protocol.query({"query": "held", "operations": [told.record.operation]}, answer, self.now_ns)
+        self.wait(lambda: answer.come)
+        return bool(answer.value["held"])
+
+    def begin(self, name: str = "job") -> None:
+        """Have a schedule run, as far as that goes without a pause."""
+        steps = self.calls.begin(name)
+        step = next(steps)
+        assert isinstance(step, Ask)
+        answer = self.issue(*step.commands)
+        with suppress(StopIteration):
+            assert isinstance(steps.send((answer.value, answer.error)), Pause)
+
+    def do(self, steps: Steps, cut: int | None = None) -> bool:
+        """Do the steps, or so many of them and then die; whether it lives."""
+        value: Any = None
+        for number in count():
+            if number == cut:
+                self.die()
+                return False
+            try:
+                step = steps.send(value)
+            except StopIteration:
+                return True
+            self.steps.append(step)
+            value = None
+            match step:
+                case Ask(commands):
+                    answer = self.issue(*commands)
+                    value = answer.value, answer.error
+                case Run(handler, call):
+                    handler(call)
+                case Say(commands):
+                    self.protocol.issue_all(commands)
+                    self.pump()
+                case Pause(seconds):
+                    self.world.run(round(seconds * 1e9))
+        return False
+
+    def do_all(self, cut: int | None = None) -> bool:
+        """Do what it is told now; whether it lives."""
+        while (told := self.take(self.inbox.calls)) is not None:
+            if not self.do(self.calls.carry_out(told), cut):
+                return False
+        return True
+
+    def die(self) -> None:
+        """As after SIGKILL: the end of file on its liveness connection, and nothing more."""
+        if self._lifelines is self.world.lifelines:  # else the daemon was started after it had last connected
+            self._lifelines.cut(self.lifeline)
+        self.world.network.topics.pop(self.routing, None)
+        self.world.settle()

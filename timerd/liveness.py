@@ -1,0 +1,258 @@
+"""What tells the daemon for certain that a client has ended: `Liveness` for the sessions, `Watches` on the machine.
+
+A client holds a connection to NAME.live, over which it has shown its session: its end of file is the client's end, in
+whatever pid namespace that runs. While a client holds none, a pidfd tells, where the daemon can see its process. The
+kernel tells both by one epoll, so nothing is polled and an idle daemon sleeps. A process that is stopped has not ended.
+
+The daemon sends nothing over these connections, and takes no more from them than a session. Whoever may open the socket
+may do mischief with it, so that all is bounded: how many may stand there without having shown a session and for how
+long, how many there are at all (RLIMIT_NOFILE is shared with the other sockets), and how many are looked at in a turn.
+What is over a bound is closed and counted; a client that finds its connection closed goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import select
+import socket
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from timerd_shm.rundir import InstancePaths
+
+from .core import NEVER
+from .transport import BACKLOG, bind_guarded
+
+SESSION_SIZE = 16
+ACCEPTS_PER_TURN = 64
+NEWCOMERS_MAX = 128  # connections that have shown nothing yet; an honest client shows its session as it connects
+NEWCOMER_NS = 2_000_000_000  # how long they may take
+FULL_NS = 1_000_000_000  # without a descriptor left nothing is accepted for so long
+DESCRIPTORS_BESIDE = 64  # of the daemon itself: arena, lock, timer, libzmq, standard streams
+SOCKETS_PER_CLIENT = 2  # those of the transport
+
+
+class Kind(Enum):
+    """What a sign says."""
+
+    SHOWN = "shown"  # a new connection has shown a session
+    ENDED = "ended"  # the holder of the connection, or the process, has ended
+    BROKEN = "broken"  # the connection said more than a session: it is closed, and tells nothing any more
+
+
+class Sign(NamedTuple):
+    """Something that was noticed about a watch, which is a number that is never used twice."""
+
+    watch: int
+    kind: Kind
+    session: bytes = b""
+
+
+class Liveness(Protocol):
+    """What sessions need to learn of ends. Nothing here blocks."""
+
+    @property
+    def due_ns(self) -> int:
+        """When `signs` is to be called though nothing was noticed: somebody's time is up."""
+
+    def signs(self, limit: int, now_ns: int) -> list[Sign]:
+        """What was noticed since the last call, about `limit` of it at most. A watch that has ended is gone."""
+
+    def watch(self, pid: int) -> int:
+        """Watch a process; 0 if that cannot be done here, or there is none. Who it is, the caller looks up after it."""
+
+    def drop(self, watch: int) -> None:
+        """Watch this no longer; a watch that is gone is ignored."""
+
+    def take_refused(self) -> int:
+        """Connections that were closed since the last call because they showed no session, or because of a bound."""
+
+
+class _Watch:
+    """A connection, or a pidfd."""
+
+    __slots__ = ("descriptor", "is_process", "number", "received", "until_ns")
+
+    def __init__(self, number: int, descriptor: int, *, is_process: bool, until_ns: int = NEVER) -> None:
+        self.number = number
+        self.descriptor = descriptor
+        self.is_process = is_process
+        self.received = b""
+        self.until_ns = until_ns  # for a newcomer
+
+    @property
+    def has_shown(self) -> bool:
+        return len(self.received) == SESSION_SIZE
+
+
+class Watches:
+    """The socket NAME.live, its connections, and pidfds.
+
+    The socket has safe permissions from the moment of bind, as those of the transport. Raises ResourceLimitError.
+    """
+
+    def __init__(self, paths: InstancePaths, group_id: int | None = None, *, watches_max: int) -> None:
+        self._path = paths.liveness
+        self._watches_max = watches_max
+        self._by_descriptor: dict[int, _Watch] = {}
+        self._by_number: dict[int, _Watch] = {}
+        self._newcomers: dict[int, _Watch] = {}  # the oldest first
+        self._made = 0
+        self._refused = 0
+        self._full_until_ns = NEVER  # while nothing is accepted
+        self._epoll = select.epoll()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._path.unlink(missing_ok=True)  # of a killed daemon: the caller holds the instance's lock
+            bind_guarded(lambda: self._listener.bind(str(self._path)), self._path, group_id)
+            self._listener.listen(BACKLOG)
+            self._epoll.register(self._listener, select.EPOLLIN)
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while there are signs, level-triggered."""
+        return self._epoll.fileno()
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    @property
+    def due_ns(self) -> int:
+        newcomer = next(iter(self._newcomers.values()), None)
+        return self._full_until_ns if newcomer is None else min(self._full_until_ns, newcomer.until_ns)
+
+    def signs(self, limit: int, now_ns: int) -> list[Sign]:
+        found: list[Sign] = []
+        waiting = False
+        for descriptor, _ in self._epoll.poll(0, limit):
+            if descriptor == self._listener.fileno():
+                waiting = True
+            else:
+                self._look(self._by_descriptor[descriptor], found)
+        # After the others: their descriptors must not be given to newcomers while events of theirs are looked at.
+        if waiting:
+            self._accept(found, now_ns)
+        if now_ns >= self.due_ns:
+            self._expire(now_ns)
+        return found
+
+    def watch(self, pid: int) -> int:
+        if len(self._by_number) >= self._watches_max:
+            return 0
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            return 0
+        return self._add(descriptor, is_process=True).number
+
+    def drop(self, watch: int) -> None:
+        if watch in self._by_number:
+            self._remove(self._by_number[watch])
+
+    def take_refused(self) -> int:
+        refused, self._refused = self._refused, 0
+        return refused
+
+    def close(self) -> None:
+        """Close everything and remove the socket's file; before the instance's lock is given up."""
+        for watch in list(self._by_number.values()):
+            self._remove(watch)
+        self._listener.close()
+        self._epoll.close()
+        self._path.unlink(missing_ok=True)
+
+    def _look(self, watch: _Watch, found: list[Sign]) -> None:
+        """Something has happened to a watch."""
+        if watch.is_process:
+            self._remove(watch)
+            found.append(Sign(watch.number, Kind.ENDED))
+            return
+        try:
+            data = os.read(watch.descriptor, SESSION_SIZE + 1)
+        except BlockingIOError:
+            return
+        except OSError:  # reset: it has ended with something unread
+            data = b""
+        if not data:
+            self._remove(watch)
+            if watch.has_shown:
+                found.append(Sign(watch.number, Kind.ENDED))
+            else:
+                self._refused += 1
+            return
+        had_shown = watch.has_shown
+        watch.received += data
+        if len(watch.received) > SESSION_SIZE:
+            self._remove(watch)
+            self._refused += 1
+            if had_shown:
+                found.append(Sign(watch.number, Kind.BROKEN))
+        elif watch.has_shown:
+            self._newcomers.pop(watch.number, None)
+            found.append(Sign(watch.number, Kind.SHOWN, watch.received))
+
+    def _accept(self, found: list[Sign], now_ns: int) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno == errno.ECONNABORTED:
+                    continue
+                # No descriptor is left. The connection waits in the backlog and would wake the daemon again and again.
+                self._epoll.unregister(self._listener)
+                self._full_until_ns = now_ns + FULL_NS
+                self._refused += 1
+                return
+            if len(self._by_number) >= self._watches_max:
+                connection.close()
+                self._refused += 1
+                continue
+            connection.setblocking(False)
+            watch = self._add(connection.detach(), is_process=False, until_ns=now_ns + NEWCOMER_NS)
+            self._newcomers[watch.number] = watch
+            self._look(watch, found)
+            while len(self._newcomers) > NEWCOMERS_MAX:
+                self._refuse(next(iter(self._newcomers.values())))
+
+    def _expire(self, now_ns: int) -> None:
+        while self._newcomers and now_ns >= (oldest := next(iter(self._newcomers.values()))).until_ns:
+            self._refuse(oldest)
+        if now_ns >= self._full_until_ns:
+            self._full_until_ns = NEVER
+            self._epoll.register(self._listener, select.EPOLLIN)
+
+    def _refuse(self, watch: _Watch) -> None:
+        self._remove(watch)
+        self._refused += 1
+
+    def _add(self, descriptor: int, *, is_process: bool, until_ns: int = NEVER) -> _Watch:
+        self._made += 1
+        watch = _Watch(self._made, descriptor, is_process=is_process, until_ns=until_ns)
+        self._by_descriptor[descriptor] = self._by_number[watch.number] = watch
+        self._epoll.register(descriptor, select.EPOLLIN)
+        return watch
+
+    def _remove(self, watch: _Watch) -> None:
+        del self._by_descriptor[watch.descriptor], self._by_number[watch.number]
+        self._newcomers.pop(watch.number, None)
+        os.close(watch.descriptor)  # which leaves the epoll with it: no other process has a copy
+
+
+def room_for_watches(clients: int) -> int:
+    """How many watches fit beside the sockets of so many clients; the limit of descriptors is raised if it may be."""
+    wanted = clients + NEWCOMERS_MAX
+    beside = SOCKETS_PER_CLIENT * clients + DESCRIPTORS_BESIDE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted + beside:
+        most = wanted + beside if hard == resource.RLIM_INFINITY else min(hard, wanted + beside)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return wanted if soft == resource.RLIM_INFINITY else max(0, min(wanted, soft - beside))
