@@ -668,3 +668,14 @@ def test_a_thread_writes_what_a_turn_hands_over(rig: JournaledRig) -> None:
     with JournalReader(rig.plan.directory) as reader:
         assert told(reader) == numbered(0, 400)
     assert isinstance(rig.journal, Journal)
+
+
+def test_segments_of_which_no_file_was_made_are_written_by_the_next_start(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    rig.client()
+    doomed = rig.clone(bytes(rig.memory))
+    rig.restart(bytes(doomed.memory) + bytes(doomed.buffer))
+    doomed.core.release()
+    rows = rig.rows()
+    assert rows[0].number == 0 and RowKind.CLIENT in kinds(rows)
+    assert sum(bool(row.record.flags & RowFlag.START) for row in rows if row.record.kind == RowKind.SEGMENT) == 3

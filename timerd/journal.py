@@ -134,8 +134,10 @@ class JournalFiles:
             oldest = min(header.journal_written, max(0, rows - capacity + BUFFER_ROWS_MIN))
         self._go_on(header)
         if self._descriptor < 0:
+            if oldest <= self.written < rows and self._begins_segment(self.written):
+                self._segment = self.written  # killed again before the first file: the buffer holds several segments
             # In a directory without the present segment: what is before it has nowhere to stand.
-            oldest = max(oldest, header.journal_segment)
+            oldest = max(oldest, self._segment)
         if not oldest <= self.written <= rows:
             self._seal(self._next())
             self._segment = header.journal_segment
