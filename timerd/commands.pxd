@@ -15,7 +15,7 @@ from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag, key_hash
 from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, AHEAD_STAGES_REGISTER, Ahead, follow, look
 from timerd.ids cimport find_id
-from timerd.journal cimport journal_action
+from timerd.journal cimport journal_action, journal_group
 from timerd.keys cimport fill_key, find_key, release_key
 from timerd.purgatory cimport (
     Verdict, begin_delivery, deliver, finish_free, finish_settle, hand_on, stage_free, stage_settle, unmoved,
@@ -131,7 +131,7 @@ cdef inline void apply_event(
         a, event_kind(command.kind), command.purgatory, hash, name, command.key_length, command.amount,
         command.limit, flags, slot, number, value, key_blob,
     )
-    stage_event(a, e)
+    stage_event(a, e, NULL)
     if command.kind == COMMAND_KIND_ADVANCE:
         stage_watermark(a, slot, a.keys + (key - 1), command.amount)
         if not a.keys[key - 1].flags & KEY_FLAG_HAS_WATERMARK:
@@ -166,7 +166,7 @@ cdef inline void apply_cancel(
         if op.flags & OP_FLAG_HANDED_OVER and op.outcome_number > a.clients[slot].acknowledged:
             if wants:
                 answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
-            hand_on(a, op, slot, number, answer)
+            hand_on(a, op, slot, number, command, answer)
             return
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
@@ -233,6 +233,7 @@ cdef inline void apply_done(Arena *a, uint32_t slot, uint64_t number, OpRecord *
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
     stage_free(a, op)
+    journal_group(a, op, GROUP_STEP_DONE, op.group, slot, op.client_generation, op.deliveries, op.outcome_number, number)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
         stage_answer(a, answer)

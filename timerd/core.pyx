@@ -13,7 +13,7 @@ from timerd.dlist cimport is_empty
 from timerd.groups cimport find_held, hand_out, is_used, join_group, leave_group, place_in_ring
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag
-from timerd.journal cimport TEXTS_SEEN, journal_client, open_journal, tend_journal
+from timerd.journal cimport TEXTS_SEEN, journal_client, journal_state, open_journal, tend_journal
 from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
 from timerd.reports cimport Extent, measure, note_reported, report_size, write_report
 from timerd.turn cimport acknowledge_client, advance_wheel, free_client, resume_work
@@ -265,7 +265,7 @@ cdef class Core:
         fill_membership(c, group, listens)
         memset(a.news + slot, 0, sizeof(News))
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE))
-        journal_client(a, slot, CLIENT_STATE_LIVE)
+        journal_state(a, slot, CLIENT_STATE_LIVE)
         commit(a)
         a.regions[REGION_CLIENTS].in_use += 1
         join_group(a, slot)
@@ -355,6 +355,7 @@ cdef class Core:
         td_put(&a.tx, &c.pid_namespace, pid_namespace)
         td_put(&a.tx, &c.connected_wall_ns, wall_ns)
         td_put(&a.tx, &c.lease_ns, lease_ns)
+        journal_client(a, slot, CLIENT_STATE_LIVE, CLIENT_FLAG_LISTENS if listens else 0, orphans, group, pid)
         commit(a)
         a.tombstones -= 1
         c.heard_ns = a.now_ns
@@ -375,7 +376,7 @@ cdef class Core:
         td_put(&a.tx, &c.died_ns, a.now_ns)
         if c.group and a.groups[c.group - 1].members == 1:
             td_put(&a.tx, &a.groups[c.group - 1].empty_since_ns, a.now_ns)
-        journal_client(a, slot, CLIENT_STATE_DEAD)
+        journal_client(a, slot, CLIENT_STATE_DEAD, CLIENT_FLAG_GOODBYE if goodbye else 0, c.orphans, c.group, c.pid)
         commit(a)
         leave_group(a, slot)
         a.sweeping = 1
@@ -420,6 +421,8 @@ cdef class Core:
             return False  # it was told that it holds nothing any more, and the sweep has not found all of that yet
         self._turn_at(now_ns)
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(word, CLIENT_FLAG_LISTENS if listens else 0))
+        if listens != (c.flags & CLIENT_FLAG_LISTENS != 0):
+            journal_client(a, slot, c.state, CLIENT_FLAG_LISTENS if listens else 0, c.orphans, c.group, c.pid)
         commit(a)
         self._placed(slot)
         return listens
@@ -438,7 +441,7 @@ cdef class Core:
         self._turn_at(now_ns)
         if c.state != state:
             td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], state))
-            journal_client(a, slot, state)
+            journal_state(a, slot, state)
             commit(a)
             self._placed(slot)
         return 0

@@ -30,6 +30,7 @@ cdef extern from *:
         OUTCOME_ROWS_MAX = 9, /* with the texts of a key, an owner, a purgatory and an id */
         EVENT_ROWS_MAX = 8,
         ACTION_ROWS_MAX = 2,
+        GROUP_ROWS_MAX = 3,
     };
     """
     enum:
@@ -38,6 +39,7 @@ cdef extern from *:
         OUTCOME_ROWS_MAX
         EVENT_ROWS_MAX
         ACTION_ROWS_MAX
+        GROUP_ROWS_MAX
 
 
 cdef inline void *row_at(Journal *j, uint64_t number) noexcept nogil:
@@ -214,12 +216,16 @@ cdef inline uint32_t client_text(Arena *a, uint32_t slot, uint32_t generation) n
     return <uint32_t>(owner.row - j.segment)
 
 
+cdef inline uint32_t group_text(Arena *a, uint32_t group) noexcept nogil:
+    """The text of a group (index + 1), 0 if there is none."""
+    cdef GroupRecord *g = a.groups + (group - 1)
+    return text_of(a, TEXT_KIND_GROUP, group, g.name, g.name_length) if group else 0
+
+
 cdef inline uint32_t owner_text(Arena *a, OpRecord *op) noexcept nogil:
     """The text of an operation's client, or of its group while nobody is told."""
-    cdef GroupRecord *group
     if op.client_generation == 0 and op.group:
-        group = <GroupRecord *>(a.base + a.regions[REGION_GROUPS].offset) + (op.group - 1)
-        return text_of(a, TEXT_KIND_GROUP, op.group, group.name, group.name_length)
+        return group_text(a, op.group)
     return client_text(a, op.client, op.client_generation)
 
 
@@ -367,8 +373,8 @@ cdef inline void journal_register(Arena *a, OpRecord *op, uint32_t slot, Registe
         )
 
 
-cdef inline void journal_event(Arena *a, EventRecord *e) noexcept nogil:
-    """Tell that an event enters the ring in the transaction being staged."""
+cdef inline void journal_event(Arena *a, EventRecord *e, OpRecord *of) noexcept nogil:
+    """Tell that an event enters the ring in the transaction being staged; `of`: handed on from this operation, or NULL."""
     cdef uint32_t key, owner, purgatory
     cdef EventRow *row
     if a.journal.level != JOURNAL_LEVEL_EVENTS or not journal_room(a, EVENT_ROWS_MAX, 1):
@@ -384,7 +390,7 @@ cdef inline void journal_event(Arena *a, EventRecord *e) noexcept nogil:
     row.sequence = e.sequence
     row.applied_ns = e.applied_ns
     row.amount = e.amount
-    row.command = e.command
+    row.command = e.command if of == NULL else op_id(a, of)
     row.owner = owner
     row.limit = e.left
     row.purgatory = purgatory
@@ -418,18 +424,21 @@ cdef inline void journal_action(
     memset(row.rest, 0, sizeof(row.rest))
 
 
-cdef inline void journal_client(Arena *a, uint32_t slot, uint32_t state) noexcept nogil:
-    """Tell that a client gets a state in the transaction being staged."""
+cdef inline void journal_client(
+    Arena *a, uint32_t slot, uint32_t state, uint32_t flags, uint32_t orphans, uint32_t group, uint32_t pid
+) noexcept nogil:
+    """Tell what a client is by the transaction being staged."""
     cdef ClientRecord *c = a.clients + slot
-    cdef uint32_t owner
+    cdef uint32_t owner, name
     cdef ClientRow *row
-    if a.journal.level != JOURNAL_LEVEL_EVENTS or not journal_room(a, ACTION_ROWS_MAX, 1):
+    if a.journal.level != JOURNAL_LEVEL_EVENTS or not journal_room(a, GROUP_ROWS_MAX, 1):
         return
     owner = client_text(a, slot, c.generation)
+    name = group_text(a, group)
     row = <ClientRow *>next_row(&a.journal, ROW_KIND_CLIENT)
     row.state = state
-    row.orphans = c.orphans
-    row.reserved = 0
+    row.orphans = orphans
+    row.flags = flags
     row.client_generation = c.generation
     row.at_ns = a.now_ns
     row.incarnation_low = c.incarnation_low
@@ -437,7 +446,41 @@ cdef inline void journal_client(Arena *a, uint32_t slot, uint32_t state) noexcep
     row.client = slot
     row.reserved_half = 0
     row.owner = owner
-    row.pid = c.pid
+    row.pid = pid
+    row.group = name
+    memset(row.rest, 0, sizeof(row.rest))
+
+
+cdef inline void journal_state(Arena *a, uint32_t slot, uint32_t state) noexcept nogil:
+    """Tell that a client gets a state, and nothing else, in the transaction being staged."""
+    cdef ClientRecord *c = a.clients + slot
+    journal_client(a, slot, state, c.flags, c.orphans, c.group, c.pid)
+
+
+cdef inline void journal_group(
+    Arena *a, OpRecord *op, uint32_t step, uint32_t group, uint32_t slot, uint32_t generation, uint32_t deliveries,
+    uint64_t outcome_number, uint64_t command,
+) noexcept nogil:
+    """Tell what becomes of an operation of a group in the transaction being staged."""
+    cdef uint32_t owner, name
+    cdef GroupRow *row
+    if a.journal.level != JOURNAL_LEVEL_EVENTS or not journal_room(a, GROUP_ROWS_MAX, 1):
+        return
+    owner = client_text(a, slot, generation)
+    name = group_text(a, group)
+    row = <GroupRow *>next_row(&a.journal, ROW_KIND_GROUP)
+    row.step = step
+    row.deliveries = deliveries
+    row.reserved = 0
+    row.group = name
+    row.operation = op_id(a, op)
+    row.at_ns = a.now_ns
+    row.outcome_number = outcome_number
+    row.command = command
+    row.client = slot
+    row.reserved_half = 0
+    row.client_generation = generation
+    row.owner = owner
     row.reserved_word = 0
     memset(row.rest, 0, sizeof(row.rest))
 

@@ -88,11 +88,11 @@ cdef inline EventRecord *fill_event(
     return e
 
 
-cdef inline void stage_event(Arena *a, EventRecord *e) noexcept nogil:
-    """The words by which a filled event enters the ring."""
+cdef inline void stage_event(Arena *a, EventRecord *e, OpRecord *of) noexcept nogil:
+    """The words by which a filled event enters the ring. `of`: the operation that it is handed on from, or NULL."""
     td_put(&a.tx, &a.slots[e.key_hash & a.slot_mask].newest, e.sequence)
     td_put(&a.tx, &a.header.newest, e.sequence)
-    journal_event(a, e)
+    journal_event(a, e, of)
 
 
 cdef inline bint event_is_on(

@@ -38,6 +38,7 @@ ENUMS: tuple[type[IntEnum], ...] = (
     journal.JournalLevel,
     journal.RowKind,
     journal.TextKind,
+    journal.GroupStep,
 )
 FLAGS = (
     layout.OpFlag,

@@ -67,8 +67,19 @@ class RowKind(IntEnum):
     KEY = 9  # one for each key, behind them
     EVENT = 10
     ACTION = 11  # cancel, reschedule or set_orphans of a pending operation
-    CLIENT = 12  # a client came, or is dead
+    CLIENT = 12  # a client has another state, or listens or not
     WATERMARK = 13  # one that there was when the journal began
+    GROUP = 14  # what becomes of an operation of a group
+
+
+class GroupStep(IntEnum):
+    """What becomes of an operation of a group. When it settles, an OUTCOME row says."""
+
+    ADOPTED = 1  # its client has died: it is the group's, pending or settled
+    TOLD = 2  # a member was told how it has settled
+    RETURNED = 3  # that member is dead or silent, or listens no more: another is told
+    DONE = 4  # the member that was told has said so
+    DROPPED = 5  # the group had no member for as long as outcomes are kept
 
 
 class TextKind(IntEnum):
@@ -90,7 +101,7 @@ class RowFlag(IntFlag):
     AT_REGISTRATION = 8  # it settled while it was registered
     SNAPSHOT = 16  # REGISTER: it was pending when the journal began; its mark is not known
     CONTINUES = 32  # SEGMENT: nothing lies between the row before it and this one
-    START = 64  # SEGMENT: a daemon has attached to the arena
+    START = 64  # SEGMENT: a daemon has attached to the arena: clients that were silent are live
 
 
 class SegmentHeader(NamedTuple):
@@ -251,7 +262,7 @@ class EventRow(NamedTuple):
     sequence: Annotated[int, U64, "from 1"]
     applied_ns: Annotated[int, U64, "when it was applied"]
     amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail"]
-    command: Annotated[int, U64, "its client's command number"]
+    command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id whose owner did not take it"]
     owner: Annotated[int, U32, "text: its client"]
     limit: Annotated[int, U32, "operations that it may complete, with LIMITED"]
     purgatory: Annotated[int, U32, "text"]
@@ -280,12 +291,12 @@ class ActionRow(NamedTuple):
 
 
 class ClientRow(NamedTuple):
-    """CLIENT: a client's state has changed."""
+    """CLIENT: a client's state has changed. That a start makes silent ones live, its SEGMENT row says."""
 
     kind: Annotated[int, U8, "RowKind"]
     state: Annotated[int, U8, "ClientState"]
     orphans: Annotated[int, U8, "Orphans of its operations"]
-    reserved: Annotated[int, U8, "zero"]
+    flags: Annotated[int, U8, "ClientFlag"]
     client_generation: Annotated[int, U32, "generation of its slot"]
     at_ns: Annotated[int, U64, "when"]
     incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half"]
@@ -294,7 +305,7 @@ class ClientRow(NamedTuple):
     reserved_half: Annotated[int, U16, "zero"]
     owner: Annotated[int, U32, "text: the client"]
     pid: Annotated[int, U32, "in the daemon's pid namespace; 0 = not known"]
-    reserved_word: Annotated[int, U32, "zero"]
+    group: Annotated[int, U32, "text: its group; 0 = none"]
     rest: Annotated[bytes, raw(16), "zero"]
 
 
@@ -310,6 +321,26 @@ class WatermarkRow(NamedTuple):
     purgatory: Annotated[int, U32, "text"]
     reserved_word: Annotated[int, U32, "zero"]
     rest: Annotated[bytes, raw(24), "zero"]
+
+
+class GroupRow(NamedTuple):
+    """GROUP: what becomes of an operation of a group."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    step: Annotated[int, U8, "GroupStep"]
+    deliveries: Annotated[int, U8, "members that were told of it, or may have acted on it; 255 = at least so many"]
+    reserved: Annotated[int, U8, "zero"]
+    group: Annotated[int, U32, "text: the group"]
+    operation: Annotated[int, U64, "op id"]
+    at_ns: Annotated[int, U64, "when"]
+    outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = nobody is told"]
+    command: Annotated[int, U64, "command number, of DONE"]
+    client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died"]
+    reserved_half: Annotated[int, U16, "zero"]
+    client_generation: Annotated[int, U32, "generation of that slot; 0 = nobody's"]
+    owner: Annotated[int, U32, "text: that client"]
+    reserved_word: Annotated[int, U32, "zero"]
+    rest: Annotated[bytes, raw(8), "zero"]
 
 
 class BufferHeader(NamedTuple):
@@ -338,6 +369,7 @@ ROWS: dict[RowKind, type] = {
     RowKind.ACTION: ActionRow,
     RowKind.CLIENT: ClientRow,
     RowKind.WATERMARK: WatermarkRow,
+    RowKind.GROUP: GroupRow,
 }
 JOURNAL_RECORDS: tuple[type, ...] = (SegmentHeader, BlockHeader, BufferHeader, *dict.fromkeys(ROWS.values()))
 

@@ -39,6 +39,7 @@ from .journal import (
     BlockHeader,
     RowKind,
     SegmentHeader,
+    TextKind,
     journal_fingerprint,
 )
 
@@ -293,7 +294,7 @@ class JournalReader:
         self.damage: list[Damage] = []
         self._on_damage = on_damage
         self._segment: Segment | None = None
-        self._texts: dict[int, bytes] = {}
+        self._texts: dict[int, tuple[bytes, int]] = {}  # with their kinds
         self._next_row: tuple[int, int] | None = None  # (incarnation, row number) of what comes next
         self._refused = -1  # newest segment that was passed over because of its header
         there = self._list()
@@ -369,7 +370,7 @@ class JournalReader:
                 if known is not None:  # else PAD, or a kind of a newer version
                     row = known[0](*known[1].unpack_from(blocks, at))
                     if row.kind == RowKind.TEXT and row.length <= TEXT_INLINE:
-                        self._texts[record] = row.text[: row.length]
+                        self._texts[record] = row.text[: row.length], row.text_kind
                     self._record = record + 1
                     yield Row(Offset(segment, record), number + record, row)
                 at += ROW_SIZE
@@ -386,20 +387,24 @@ class JournalReader:
             if found is None:
                 return None
             self._texts[record] = found
-        return self._texts[record]
+        return self._texts[record][0]
 
-    def _read_text(self, record: int) -> bytes | None:
+    def text_kind(self, record: int) -> TextKind | None:
+        """What the text that text() gives is the name of."""
+        return None if self.text(record) is None else TextKind(self._texts[record][1])
+
+    def _read_text(self, record: int) -> tuple[bytes, int] | None:
         row = self._row(record)
         if row is None or row[0] != RowKind.TEXT:
             return None
-        length, text = row[2], row[4:]
+        kind, length, text = row[1], row[2], row[4:]
         while len(text) < length:
             record += 1
             more = self._row(record)
             if more is None or more[0] != RowKind.CONTINUED:
                 return None
             text += more[4:]
-        return text[:length]
+        return text[:length], kind
 
     def _row(self, record: int) -> bytes | None:
         if self._segment is None:

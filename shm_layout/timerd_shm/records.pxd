@@ -217,6 +217,7 @@ cdef extern from "timerd_layout.h" nogil:
         ROW_KIND_ACTION
         ROW_KIND_CLIENT
         ROW_KIND_WATERMARK
+        ROW_KIND_GROUP
         ROW_KIND_COUNT
         TEXT_KIND_KEY
         TEXT_KIND_CLIENT
@@ -224,6 +225,12 @@ cdef extern from "timerd_layout.h" nogil:
         TEXT_KIND_PURGATORY
         TEXT_KIND_ID
         TEXT_KIND_COUNT
+        GROUP_STEP_ADOPTED
+        GROUP_STEP_TOLD
+        GROUP_STEP_RETURNED
+        GROUP_STEP_DONE
+        GROUP_STEP_DROPPED
+        GROUP_STEP_COUNT
         OP_FLAG_HANDED_OVER
         OP_FLAG_KEYS_KEPT
         OP_FLAG_REDELIVERED
@@ -330,6 +337,7 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_DONE_BY_FORMER_HOLDER
         DEFECT_ROWS_APART
         LAYOUT_FINGERPRINT
+        JOURNAL_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
@@ -337,7 +345,6 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
-    const uint64_t JOURNAL_FINGERPRINT
 
     ctypedef struct ArenaHeader:
         uint8_t magic[8]
@@ -865,7 +872,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint8_t kind
         uint8_t state
         uint8_t orphans
-        uint8_t reserved
+        uint8_t flags
         uint32_t client_generation
         uint64_t at_ns
         uint64_t incarnation_low
@@ -874,7 +881,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint16_t reserved_half
         uint32_t owner
         uint32_t pid
-        uint32_t reserved_word
+        uint32_t group
         uint8_t rest[16]
 
     ctypedef struct WatermarkRow:
@@ -887,6 +894,23 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t purgatory
         uint32_t reserved_word
         uint8_t rest[24]
+
+    ctypedef struct GroupRow:
+        uint8_t kind
+        uint8_t step
+        uint8_t deliveries
+        uint8_t reserved
+        uint32_t group
+        uint64_t operation
+        uint64_t at_ns
+        uint64_t outcome_number
+        uint64_t command
+        uint16_t client
+        uint16_t reserved_half
+        uint32_t client_generation
+        uint32_t owner
+        uint32_t reserved_word
+        uint8_t rest[8]
 
     uint64_t ArenaHeader_with_fingerprint(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_fingerprint(ArenaHeader *record)

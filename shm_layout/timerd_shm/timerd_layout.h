@@ -225,13 +225,20 @@
 #define ROW_KIND_ACTION 11
 #define ROW_KIND_CLIENT 12
 #define ROW_KIND_WATERMARK 13
-#define ROW_KIND_COUNT 14
+#define ROW_KIND_GROUP 14
+#define ROW_KIND_COUNT 15
 #define TEXT_KIND_KEY 1
 #define TEXT_KIND_CLIENT 2
 #define TEXT_KIND_GROUP 3
 #define TEXT_KIND_PURGATORY 4
 #define TEXT_KIND_ID 5
 #define TEXT_KIND_COUNT 5
+#define GROUP_STEP_ADOPTED 1
+#define GROUP_STEP_TOLD 2
+#define GROUP_STEP_RETURNED 3
+#define GROUP_STEP_DONE 4
+#define GROUP_STEP_DROPPED 5
+#define GROUP_STEP_COUNT 5
 #define OP_FLAG_HANDED_OVER 1
 #define OP_FLAG_KEYS_KEPT 2
 #define OP_FLAG_REDELIVERED 4
@@ -338,7 +345,7 @@
 #define DEFECT_DONE_BY_FORMER_HOLDER 15
 #define DEFECT_ROWS_APART 16
 #define LAYOUT_FINGERPRINT 73648631
-#define JOURNAL_FINGERPRINT 2461630126ULL
+#define JOURNAL_FINGERPRINT 1512811717
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
 typedef struct ArenaHeader {
@@ -1369,7 +1376,7 @@ typedef struct EventRow {
     uint64_t sequence; /* from 1 */
     uint64_t applied_ns; /* when it was applied */
     uint64_t amount; /* amount of a fire, offset of an advance, code of a fail */
-    uint64_t command; /* its client's command number */
+    uint64_t command; /* its client's command number; under REDELIVERED the op id whose owner did not take it */
     uint32_t owner; /* text: its client */
     uint32_t limit; /* operations that it may complete, with LIMITED */
     uint32_t purgatory; /* text */
@@ -1427,12 +1434,12 @@ _Static_assert(offsetof(ActionRow, reserved) == 42, "ActionRow.reserved");
 _Static_assert(offsetof(ActionRow, owner) == 44, "ActionRow.owner");
 _Static_assert(offsetof(ActionRow, rest) == 48, "ActionRow.rest");
 
-/* CLIENT: a client's state has changed. */
+/* CLIENT: a client's state has changed. That a start makes silent ones live, its SEGMENT row says. */
 typedef struct ClientRow {
     uint8_t kind; /* RowKind */
     uint8_t state; /* ClientState */
     uint8_t orphans; /* Orphans of its operations */
-    uint8_t reserved; /* zero */
+    uint8_t flags; /* ClientFlag */
     uint32_t client_generation; /* generation of its slot */
     uint64_t at_ns; /* when */
     uint64_t incarnation_low; /* random 128 bits made by the client, low half */
@@ -1441,14 +1448,14 @@ typedef struct ClientRow {
     uint16_t reserved_half; /* zero */
     uint32_t owner; /* text: the client */
     uint32_t pid; /* in the daemon's pid namespace; 0 = not known */
-    uint32_t reserved_word; /* zero */
+    uint32_t group; /* text: its group; 0 = none */
     uint8_t rest[16]; /* zero */
 } ClientRow;
 _Static_assert(sizeof(ClientRow) == 64, "ClientRow");
 _Static_assert(offsetof(ClientRow, kind) == 0, "ClientRow.kind");
 _Static_assert(offsetof(ClientRow, state) == 1, "ClientRow.state");
 _Static_assert(offsetof(ClientRow, orphans) == 2, "ClientRow.orphans");
-_Static_assert(offsetof(ClientRow, reserved) == 3, "ClientRow.reserved");
+_Static_assert(offsetof(ClientRow, flags) == 3, "ClientRow.flags");
 _Static_assert(offsetof(ClientRow, client_generation) == 4, "ClientRow.client_generation");
 _Static_assert(offsetof(ClientRow, at_ns) == 8, "ClientRow.at_ns");
 _Static_assert(offsetof(ClientRow, incarnation_low) == 16, "ClientRow.incarnation_low");
@@ -1457,7 +1464,7 @@ _Static_assert(offsetof(ClientRow, client) == 32, "ClientRow.client");
 _Static_assert(offsetof(ClientRow, reserved_half) == 34, "ClientRow.reserved_half");
 _Static_assert(offsetof(ClientRow, owner) == 36, "ClientRow.owner");
 _Static_assert(offsetof(ClientRow, pid) == 40, "ClientRow.pid");
-_Static_assert(offsetof(ClientRow, reserved_word) == 44, "ClientRow.reserved_word");
+_Static_assert(offsetof(ClientRow, group) == 44, "ClientRow.group");
 _Static_assert(offsetof(ClientRow, rest) == 48, "ClientRow.rest");
 
 /* WATERMARK: a key's watermark when the journal began. */
@@ -1482,6 +1489,41 @@ _Static_assert(offsetof(WatermarkRow, newest) == 24, "WatermarkRow.newest");
 _Static_assert(offsetof(WatermarkRow, purgatory) == 32, "WatermarkRow.purgatory");
 _Static_assert(offsetof(WatermarkRow, reserved_word) == 36, "WatermarkRow.reserved_word");
 _Static_assert(offsetof(WatermarkRow, rest) == 40, "WatermarkRow.rest");
+
+/* GROUP: what becomes of an operation of a group. */
+typedef struct GroupRow {
+    uint8_t kind; /* RowKind */
+    uint8_t step; /* GroupStep */
+    uint8_t deliveries; /* members that were told of it, or may have acted on it; 255 = at least so many */
+    uint8_t reserved; /* zero */
+    uint32_t group; /* text: the group */
+    uint64_t operation; /* op id */
+    uint64_t at_ns; /* when */
+    uint64_t outcome_number; /* the member's number of this outcome; 0 = nobody is told */
+    uint64_t command; /* command number, of DONE */
+    uint16_t client; /* slot of the member; of ADOPTED, of the owner that died */
+    uint16_t reserved_half; /* zero */
+    uint32_t client_generation; /* generation of that slot; 0 = nobody's */
+    uint32_t owner; /* text: that client */
+    uint32_t reserved_word; /* zero */
+    uint8_t rest[8]; /* zero */
+} GroupRow;
+_Static_assert(sizeof(GroupRow) == 64, "GroupRow");
+_Static_assert(offsetof(GroupRow, kind) == 0, "GroupRow.kind");
+_Static_assert(offsetof(GroupRow, step) == 1, "GroupRow.step");
+_Static_assert(offsetof(GroupRow, deliveries) == 2, "GroupRow.deliveries");
+_Static_assert(offsetof(GroupRow, reserved) == 3, "GroupRow.reserved");
+_Static_assert(offsetof(GroupRow, group) == 4, "GroupRow.group");
+_Static_assert(offsetof(GroupRow, operation) == 8, "GroupRow.operation");
+_Static_assert(offsetof(GroupRow, at_ns) == 16, "GroupRow.at_ns");
+_Static_assert(offsetof(GroupRow, outcome_number) == 24, "GroupRow.outcome_number");
+_Static_assert(offsetof(GroupRow, command) == 32, "GroupRow.command");
+_Static_assert(offsetof(GroupRow, client) == 40, "GroupRow.client");
+_Static_assert(offsetof(GroupRow, reserved_half) == 42, "GroupRow.reserved_half");
+_Static_assert(offsetof(GroupRow, client_generation) == 44, "GroupRow.client_generation");
+_Static_assert(offsetof(GroupRow, owner) == 48, "GroupRow.owner");
+_Static_assert(offsetof(GroupRow, reserved_word) == 52, "GroupRow.reserved_word");
+_Static_assert(offsetof(GroupRow, rest) == 56, "GroupRow.rest");
 
 /* Fields that share a word: the word with one of them replaced, and the word's address. */
 static inline uint64_t ArenaHeader_with_fingerprint(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }

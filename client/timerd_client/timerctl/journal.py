@@ -14,9 +14,9 @@ from enum import IntEnum, IntFlag
 from pathlib import Path
 from typing import Any, TextIO
 
-from timerd_shm.journal import JournalLevel, RowFlag, RowKind
+from timerd_shm.journal import GroupStep, JournalLevel, RowFlag, RowKind, TextKind
 from timerd_shm.journal_reader import Damage, JournalError, JournalReader, Offset, Row
-from timerd_shm.layout import ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
+from timerd_shm.layout import ClientFlag, ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
 from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
 
@@ -35,7 +35,7 @@ examples:
   timerctl journal export --from 17:40960 --output outcomes.jsonl
 """
 HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)
-TEXTS = ("key", "owner", "purgatory", "id")
+TEXTS = ("key", "owner", "group", "purgatory", "id")
 POLL_S = 0.2
 INCARNATION_SIZE = 16
 ENUMS: dict[str, type[IntEnum]] = {
@@ -46,9 +46,14 @@ ENUMS: dict[str, type[IntEnum]] = {
     "command_kind": CommandKind,
     "orphans": Orphans,
     "state": ClientState,
+    "step": GroupStep,
     "level": JournalLevel,
 }
-FLAGS: dict[RowKind, type[IntFlag]] = {RowKind.EVENT: EventFlag, RowKind.ACTION: CommandFlag}
+FLAGS: dict[RowKind, type[IntFlag]] = {
+    RowKind.EVENT: EventFlag,
+    RowKind.ACTION: CommandFlag,
+    RowKind.CLIENT: ClientFlag,
+}
 # The field of each kind that says when.
 TIMES = {
     RowKind.SEGMENT: "monotonic_ns",
@@ -61,6 +66,7 @@ TIMES = {
     RowKind.ACTION: "applied_ns",
     RowKind.CLIENT: "at_ns",
     RowKind.WATERMARK: "at_ns",
+    RowKind.GROUP: "at_ns",
 }
 
 
@@ -265,6 +271,10 @@ class Teller:
                 return f"{member(CommandKind, record.command_kind).lower():<10}  operation {record.operation:#x}"
             case RowKind.CLIENT:
                 return f"{'client':<10}  {text('owner', record.owner)} is {member(ClientState, record.state).lower()}"
+            case RowKind.GROUP:
+                said = f"{member(GroupStep, record.step).lower():<10}  operation {record.operation:#x}"
+                said += f" of {text('group', record.group)}"
+                return said + (f"  ({owner})" if (owner := text("owner", record.owner)) else "")
             case RowKind.GAP:
                 return f"{'gap':<10}  {record.rows} rows are missing here"
             case RowKind.WATERMARK:
@@ -278,7 +288,7 @@ class Teller:
 
     def _text(self, name: str, number: int) -> dict[str, Any]:
         found = self._reader.text(number)
-        if name == "owner" and found is not None and len(found) >= INCARNATION_SIZE:
+        if name == "owner" and found is not None and self._reader.text_kind(number) == TextKind.CLIENT:
             return {"owner": plain(found[INCARNATION_SIZE:]), "owner_incarnation": found[:INCARNATION_SIZE].hex()}
         if name == "id" and found is not None:
             return {name: found.hex()}
