@@ -165,6 +165,11 @@ class Audit:
 
     def register(self, first: Row, second: Row, *keys: Row) -> None:
         r, s = first.record, second.record
+        if r.flags & RowFlag.SNAPSHOT:
+            # Killed before the first snapshot had ended, a daemon begins with another one. All was told before.
+            if r.operation not in self.operations:
+                self.say(first, f"operation {r.operation:#x} was there before the journal: it cannot be audited")
+            return
         flags = RegisterFlag(r.command_flags)
         names = [(key.record, self.reader.text(key.record.key)) for key in keys]
         marked = not flags & RegisterFlag.NO_MARK
@@ -247,9 +252,8 @@ class Audit:
         wrong = op not in self.settled or op in self.ended or op.group != group
         match step:
             case GroupStep.TOLD:
-                wrong = wrong or holder is not None or member is None
-                wrong = wrong or not member.takes_outcomes or member.client.group != group
-                wrong = wrong or record.deliveries != min(told + 1, 255)
+                there = member is not None and member.takes_outcomes and member.client.group == group
+                wrong = wrong or holder is not None or not there or record.deliveries != min(told + 1, 255)
                 self.deliveries[op] = record.deliveries
                 if member is not None:
                     self.holders[op] = member
@@ -259,17 +263,17 @@ class Audit:
                 wrong = wrong or holder is not member
                 self.ended.add(op)
             case GroupStep.DROPPED:
-                there = (ClientState.LIVE, ClientState.SILENT)
+                living = (ClientState.LIVE, ClientState.SILENT)
                 wrong = wrong or holder is not None
-                wrong = wrong or any(m.client.group == group and m.state in there for m in self.members.values())
+                wrong = wrong or any(m.client.group == group and m.state in living for m in self.members.values())
                 self.ended.add(op)
         if wrong:
             self.say(row, f"operation {record.operation:#x} of group {group!r} cannot be {step.name} now")
         return None
 
     def adopted(self, row: Row, op: Operation, member: Member | None, group: bytes) -> None:
-        wrong = member is None or member.state is not ClientState.DEAD or member.client.group != group
-        wrong = wrong or op.client is not member.client or op.orphans is not Orphans.GROUP
+        ended = member is not None and member.state is ClientState.DEAD and member.client.group == group
+        wrong = not ended or op.client is not (member and member.client) or op.orphans is not Orphans.GROUP
         if op in self.model.pending:
             wrong = wrong or self.left.pop(op, None) is not member
         else:

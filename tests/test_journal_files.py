@@ -434,14 +434,14 @@ def test_a_buffer_of_another_size_keeps_what_no_file_has(tmp_path: Path, rig: Jo
     header = rig.arena.header
     path = tmp_path / "arena.journal"
     path.write_bytes(rig.buffer)
-    same, kept = open_buffer(path, BUFFER_ROWS, header)
+    same, kept = open_buffer(path, BUFFER_ROWS, header, BUFFER_ROWS)
     assert kept and bytes(same) == bytes(rig.buffer)
-    larger, kept = open_buffer(path, 4 * BUFFER_ROWS, header)
+    larger, kept = open_buffer(path, 4 * BUFFER_ROWS, header, 4 * BUFFER_ROWS)
     assert kept
     for number in range(header.journal_written, header.journal_rows):
         old, new = 4096 + number % BUFFER_ROWS * 64, 4096 + number % (4 * BUFFER_ROWS) * 64
         assert larger[new : new + 64] == rig.buffer[old : old + 64]
-    _, kept = open_buffer(path, BUFFER_ROWS, header._replace(incarnation=1))
+    _, kept = open_buffer(path, BUFFER_ROWS, header._replace(incarnation=1), BUFFER_ROWS)
     assert not kept
     assert [each.name for each in tmp_path.glob("arena*")] == ["arena.journal"]
 

@@ -223,3 +223,16 @@ def test_destroy_removes_buffer_and_link_and_leaves_the_files(make_daemon: MakeD
     assert timerctl("destroy", "--yes").returncode == 0
     assert not buffer.exists() and not daemon.paths.journal.is_symlink()
     assert list(directory.glob("*.segment"))
+
+
+def test_the_default_arena_and_buffer_fit_a_containers_shared_memory(runtime_dir: Path, directory: Path) -> None:
+    script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
+    inside = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
+    if subprocess.run([*inside, "true"], capture_output=True, timeout=30).returncode:
+        pytest.skip("this machine lets nobody mount a small /dev/shm")
+    daemon = [*inside, sys.executable, "-m", "timerd", f"--journal={directory}", "--ephemeral", "--idle-exit=0"]
+    run = subprocess.run(daemon, capture_output=True, text=True, timeout=30)
+    assert run.returncode == 0, run.stderr
+    assert f"the journal's buffer has {4096 + (4 << 20)} bytes" in run.stderr
+    run = subprocess.run([*daemon, "--journal-buffer=16MiB"], capture_output=True, text=True, timeout=30)
+    assert run.returncode == 4 and "lower --journal-buffer or --capacity" in run.stderr

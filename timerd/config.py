@@ -268,14 +268,15 @@ class Config(NamedTuple):
         int, Knob("bytes", "bytes beyond that, of files that a consumer holds", 0, 1 << 50)
     ] = 4 << 30
     journal_buffer: Annotated[
-        int,
+        int | None,
         Knob(
             "bytes",
             "shared memory for rows that are not written yet; rounded up to a power of two",
             BUFFER_ROWS_MIN * ROW_SIZE,
             1 << 30,
+            derived="at most 16MiB, as fits",
         ),
-    ] = 16 << 20
+    ] = None
 
 
 # In an order in which each needs only those before it.

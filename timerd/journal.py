@@ -65,6 +65,8 @@ ANCHOR_NS = 10_000_000_000  # between two rows with both clocks, while there are
 PAUSE_S = 0.001  # rows of so much time are written at once
 RETRY_FIRST_S = 0.25
 RETRY_LAST_S = 10.0
+BUFFER_SIZE_MOST = 16 << 20
+BUFFER_SIZE_LEAST = 1 << 20
 END_TIMEOUT_S = 5.0  # for the last rows; what stays in the buffer, the next start writes
 
 log = logging.getLogger("timerd")
@@ -456,7 +458,11 @@ def open_journal(
     )
     header = arena.header()
     files = JournalFiles(plan, clock, header.boot_id)
-    buffer, buffered = open_buffer(arena.place.journal_buffer, power_of_two(config.journal_buffer // ROW_SIZE), header)
+    most = power_of_two((config.journal_buffer or BUFFER_SIZE_MOST) // ROW_SIZE)
+    least = power_of_two((config.journal_buffer or BUFFER_SIZE_LEAST) // ROW_SIZE)
+    buffer, buffered = open_buffer(arena.place.journal_buffer, most, header, least)
+    if len(buffer) < BUFFER_HEADER_SIZE + most * ROW_SIZE:
+        log.info("the journal's buffer has %d bytes: no more was free, or it was there", len(buffer))
     try:
         journal = Journal(core, files, buffer, header, clock, buffered=buffered)
         paths.journal.symlink_to(plan.directory)
@@ -467,18 +473,27 @@ def open_journal(
     return journal
 
 
-def open_buffer(path: Path, rows: int, header: ArenaHeader) -> tuple[mmap.mmap, bool]:
+def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple[mmap.mmap, bool]:
     """The buffer beside an arena, and whether it holds what no file has: the one that is there, or a new one.
 
-    What one of another size holds goes over to the new one; it stays if that is too much. Raises ResourceLimitError.
+    It has `rows`, or, where there is no room, half as many, and so on, not less than `least`. What one of another size
+    holds goes over to the new one; it stays if that is too much. Raises ResourceLimitError.
     """
     try:
         old = _map_buffer(path, header)
-        if old is not None:
-            there = unpack(BufferHeader, old[:BUFFER_HEADER_SIZE]).rows
-            if there == rows or header.journal_rows - header.journal_written > rows:
-                return old, True
-        return _make_buffer(path, rows, header, old), old is not None
+        if old is None:
+            path.unlink(missing_ok=True)  # another arena's, whose room may be needed
+        while True:
+            if old is not None:
+                there = unpack(BufferHeader, old[:BUFFER_HEADER_SIZE]).rows
+                if least <= there <= rows or header.journal_rows - header.journal_written > rows:
+                    return old, True
+            try:
+                return _make_buffer(path, rows, header, old), old is not None
+            except OSError as error:
+                if error.errno != errno.ENOSPC or rows // 2 < least:
+                    raise
+            rows //= 2
     except OSError as error:
         if isinstance(error, ResourceLimitError):
             raise
