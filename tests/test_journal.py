@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -15,12 +17,18 @@ import pytest
 import timerd.core
 from audit import audit
 from harness import BUDGET, Rig
-from journals import JournaledRig
+from journals import JournaledRig, outcomes
 from model import Settling
+from test_groups_core import done_by_a_former_holder_is_refused, told_to_one_at_a_time
+from test_interleavings import a_limited_event_is_taken_once
+from test_owners import credit_of_a_dead_owner_goes_on
 from test_purgatory_model import Play, core_faults
 from test_redo import SITUATIONS, record
+from timerd_client.timerctl.journal import Teller
+from timerd_shm.generate import DEFECTS
 from timerd_shm.journal import JournalLevel, RowKind
 from timerd_shm.journal_reader import JournalReader, Row
+from timerd_shm.layout import EventFlag
 
 HASHES = {hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest(): number for number in range(1, 100)}
 TURNS = 120
@@ -180,3 +188,55 @@ def no_row_is_lost_or_written_twice(directory: Path, name: str) -> None:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_path: Path, name: str) -> None:
     no_row_is_lost_or_written_twice(tmp_path, name)
+
+
+TOLD_WRONGLY: dict[str, Callable[[Rig], None]] = {
+    "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
+    "TOLD_TO_TWO_MEMBERS": told_to_one_at_a_time,
+    "DONE_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
+}
+
+
+@pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
+@pytest.mark.parametrize("defect", TOLD_WRONGLY)
+def test_an_audit_finds_what_a_seeded_defect_did(tmp_path: Path, defect: str) -> None:
+    for name, number in (("sound", 0), ("defect", DEFECTS.index(defect) + 1)):
+        rig = JournaledRig(tmp_path / name, core=core_faults)
+        core_faults.set_defect(number)
+        with suppress(AssertionError):
+            TOLD_WRONGLY[defect](rig)
+        core_faults.set_defect(0)
+        rig.tend()
+        assert bool(audit(tmp_path / name).wrong) == bool(number)
+
+
+def test_a_handed_on_event_names_the_operation_that_it_came_of(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    credit_of_a_dead_owner_goes_on(rig)
+    rig.tend()
+    rows = rig.rows()
+    event = next(
+        row.record for row in rows if row.record.kind == RowKind.EVENT and row.record.flags & EventFlag.REDELIVERED
+    )
+    first, second = outcomes(rows)
+    assert event.command == first.record.operation
+    assert (event.sequence, event.client_generation) == (second.record.sequence, 0)
+    assert not audit(tmp_path).wrong
+
+
+def test_what_becomes_of_a_groups_operation_can_be_read(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    done_by_a_former_holder_is_refused(rig)
+    rig.tend()
+    with JournalReader(tmp_path) as reader:
+        teller = Teller(reader)
+        lines = [teller.line(row)[14:] for row in reader.rows()]
+    behind = lines.index("completed   k  after 0 ns  (workers)") + 1
+    assert [line for line in lines[behind:] if line] == [
+        "told        operation 0x100000000 of workers  (client-1)",
+        "client      client-1 is silent",
+        "returned    operation 0x100000000 of workers  (client-1)",
+        "told        operation 0x100000000 of workers  (client-2)",
+        "client      client-1 is live",
+        "done        operation 0x100000000 of workers  (client-2)",
+    ]
