@@ -152,6 +152,8 @@ def facts(rows: list[Row]) -> list[tuple[object, ...]]:
             found.append(("event", record.sequence, record.amount))
         elif record.kind == RowKind.ACTION:
             found.append(("action", name, record.command_kind))
+        elif record.kind == RowKind.GROUP:
+            found.append(("group", name, record.step, record.deliveries, record.client))
         elif record.kind == RowKind.KEY:
             found.append(("key", name, record.ordinal, record.target))
         elif record.kind == RowKind.CLIENT:
