@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -192,7 +192,7 @@ class Member:
         self._calls = Calls(link.protocol, link.complain)
         self._runner: Runner | None = None
 
-    def outcomes(self, timeout: float | timedelta | None = None) -> Iterator[ThreadedGroupOutcome]:
+    def outcomes(self, timeout: float | timedelta | None = None) -> Generator[ThreadedGroupOutcome, None, None]:
         """What this process is told without having registered it: outcomes of its group's operations, as they come.
 
             for outcome in client.outcomes():
@@ -213,7 +213,7 @@ class Member:
             self._calls.group  # noqa: B018  # raises NotAMemberError here, not in the first iteration
         return self._told(seconds)
 
-    def _told(self, seconds: float | None) -> Iterator[ThreadedGroupOutcome]:
+    def _told(self, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
         link = self._member_link
         inbox = link.protocol.inbox
         with link.lock:
