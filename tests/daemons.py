@@ -99,7 +99,9 @@ class Daemon:
         if self.process is not None:
             self.stop()
         if self.paths.arena.exists():
-            read_place(self.paths).path.unlink(missing_ok=True)
+            place = read_place(self.paths)
+            place.path.unlink(missing_ok=True)
+            place.journal_buffer.unlink(missing_ok=True)
             self.paths.arena.unlink()
 
     def stats(self) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class Daemon:
 def arenas_of(directory: Path) -> list[Path]:
     """Shared memory that daemons of this runtime directory have made and not removed."""
     suffix = InstancePaths(directory, "x").shm_name.rpartition("-")[2]
-    return sorted(SHM_DIRECTORY.glob(f"timerd-*-{suffix}"))
+    return sorted(SHM_DIRECTORY.glob(f"timerd-*-{suffix}*"))
 
 
 def processes_of(directory: Path, timeout: float = LEAVE_TIMEOUT_S) -> list[psutil.Process]:

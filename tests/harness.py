@@ -393,6 +393,7 @@ class Rig:
         tick_ns: int = MS,
         now_ns: int = START_NS,
         core: ModuleType = timerd.core,
+        incarnation: int = INCARNATION,
         **knobs: int,
     ) -> None:
         self.module = core
@@ -414,7 +415,7 @@ class Rig:
             **(enough | {"quota_bytes": enough["blocks"] * BLOCK_DATA} | knobs),
         )
         self.memory = bytearray(plan.size)
-        format_arena(memoryview(self.memory), plan, incarnation=INCARNATION, hash_seed=HASH_SEED)
+        format_arena(memoryview(self.memory), plan, incarnation=incarnation, hash_seed=HASH_SEED)
         self.core: Any = core.Core(self.memory, now_ns)
         self.clients: list[Client] = []
         self.opened = 0

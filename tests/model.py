@@ -216,6 +216,16 @@ class Client:
         ]
 
 
+class Settling(NamedTuple):
+    """How an operation settled, whether its owner is told or not."""
+
+    op: Operation
+    state: Outcome
+    ordinal: int | None
+    event: Event | None
+    settled_ns: int
+
+
 @dataclass
 class Remembered:
     """An id: of a pending operation, or (operation None) of one that has settled."""
@@ -246,6 +256,7 @@ class Model:
         self.ids: dict[tuple[int, bytes], Remembered] = {}
         self.clients: list[Client] = []
         self.group_outcomes: dict[tuple[bytes, bytes], GroupOutcome] = {}  # (group, payload): not done
+        self.settled: list[Settling] = []
         self.registrations = 0
 
     # what can be seen -------------------------------------------------------------------------------------------------
@@ -561,6 +572,7 @@ class Model:
         self, op: Operation, state: Outcome, now_ns: int, ordinal: int | None = None, event: Event | None = None
     ) -> None:
         self.pending.remove(op)
+        self.settled.append(Settling(op, state, ordinal, event, now_ns))
         if op.id is not None and self.ids[op.purgatory, op.id].operation is op:
             self.ids[op.purgatory, op.id].operation = None
         client = op.client

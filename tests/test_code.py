@@ -39,9 +39,9 @@ ONLY_BELOW = {
 # Inside timerd, each layer imports only from those before it.
 LAYERS = (
     {"__init__"},
-    {"clock", "config", "core", "lock", "messages", "sd_notify", "transport"},
+    {"blocks", "clock", "config", "core", "lock", "messages", "sd_notify", "transport"},
     {"arena", "liveness"},
-    {"sessions"},
+    {"journal", "sessions"},
     {"conductor"},
     {"loop"},
     {"__main__"},

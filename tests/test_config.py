@@ -232,7 +232,7 @@ def test_what_is_made_from_other_knobs_is_shown_with_its_formula_and_is_what_the
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--journal=/tmp"], 2, "journal = '/tmp' (flag --journal): it is not built yet"),
+        (["--journal=/nowhere/j"], 4, "the journal's directory /nowhere/j cannot be made, or may not be written"),
         (["--nodes=10"], 2, "nodes = 10"),
         (["--unix-group=no-such-group"], 2, "no such group"),
         (["--runtime-dir=/nowhere/t"], 4, "/nowhere/t: does not exist, and cannot be made): choose one"),
@@ -275,7 +275,9 @@ def test_show_config_as_json_has_plain_numbers() -> None:
     assert shown["tick"]["value"] == 1_000_000
 
 
-@pytest.mark.parametrize(("arguments", "said"), [(["--tick=2s"], "limits"), (["--journal=/tmp"], "not built yet")])
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["--tick=2s"], "limits"), (["--journal-level=all"], "outcomes, events")]
+)
 def test_a_wrong_knob_ends_with_status_2_and_one_line(arguments: list[str], said: str) -> None:
     ended = run(*arguments)
     assert ended.returncode == 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from test_interleavings import (
     an_event_that_overtook_a_registration_counts,
     own_earlier_fire_does_not_complete_an_own_later_op,
 )
+from test_journal import no_row_is_lost_or_written_twice
 from test_owners import credit_of_a_dead_owner_goes_on
 from test_redo import recovers_from_a_crash_at_every_point
 from test_turn_bounds import CAPACITY, mass_fire_is_cut_into_turns
@@ -82,6 +84,11 @@ def a_crash_leaves_before_or_after(rig: Rig) -> None:
     recovers_from_a_crash_at_every_point("cancel: id and payload")
 
 
+def rows_are_true_with_what_they_tell(rig: Rig) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        no_row_is_lost_or_written_twice(Path(directory), "cancel: id and payload")
+
+
 BODIES: dict[str, Callable[[Rig], None]] = {
     "NO_REDO": a_crash_leaves_before_or_after,
     "EARLY_BY_A_TICK": never_early,
@@ -98,6 +105,7 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "CREDIT_DROPPED": credit_of_a_dead_owner_goes_on,
     "TOLD_TO_TWO_MEMBERS": told_to_one_at_a_time,
     "DONE_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
+    "ROWS_APART": rows_are_true_with_what_they_tell,
 }
 LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}
 

@@ -41,7 +41,8 @@ class Play:
 
     def __init__(self, seed: int, core: ModuleType = timerd.core, tick_ns: int = MS) -> None:
         self.random = random.Random(seed)
-        self.rig = Rig(capacity=64, ring_events=16, clients=6, purgatories=2, tick_ns=tick_ns, core=core, blocks=1024)
+        knobs = {"capacity": 64, "ring_events": 16, "clients": 6, "purgatories": 2, "blocks": 1024}
+        self.rig = self.make_rig(tick_ns=tick_ns, core=core, **knobs)
         self.rig.cut = self.cut  # type: ignore[method-assign]
         self.purgatories = [0, self.rig.core.purgatory(b"other")]
         header = self.rig.arena.header
@@ -62,6 +63,9 @@ class Play:
         self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = 0
         for _ in range(4):
             self.open()
+
+    def make_rig(self, **knobs: Any) -> Rig:
+        return Rig(**knobs)
 
     def open(self) -> None:
         group = self.random.choice((b"", *GROUPS, GROUPS[0]))

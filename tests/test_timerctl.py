@@ -487,13 +487,6 @@ def test_a_number_that_cannot_be_is_refused_with_its_limits(
         assert run(*(argument.format(right) for argument in arguments))[0] == Exit.NO_INSTANCE
 
 
-@pytest.mark.parametrize("command", ["journal"])
-def test_what_comes_later_says_so(run: Run, command: str) -> None:
-    status, _, err = run(command)
-    assert status == Exit.PROBLEM
-    assert err.startswith(f"timerctl: {command}: ") and "not supported" in err
-
-
 def test_the_version_is_timerds(run: Run) -> None:
     assert run("--version") == (Exit.OK, f"timerctl {td.__version__}\n", "")
 
@@ -510,7 +503,12 @@ def test_help_teaches_with_examples_and_lists_the_exit_statuses(run: Run) -> Non
 
 @pytest.mark.parametrize(
     "command",
-    ["", *LOOKING, "register", "fire", "advance", "fail", "cancel-for-key", "forget", "destroy", "load", "journal"],
+    [
+        "",
+        *LOOKING,
+        *("register", "fire", "advance", "fail", "cancel-for-key", "forget", "destroy", "load"),
+        *("journal", "journal tail", "journal export"),
+    ],
 )
 def test_help_fits_into_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")

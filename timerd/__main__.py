@@ -17,7 +17,6 @@ from timerd_shm.errors import (
     InvalidConfigError,
     InvalidNameError,
     LayoutMismatchError,
-    NotSupportedError,
     ResourceLimitError,
     TimerdError,
 )
@@ -33,7 +32,6 @@ EXIT_CONFIG, EXIT_RUNNING, EXIT_RESOURCES, EXIT_ARENA = 2, 3, 4, 5  # described 
 EXITS: dict[type[TimerdError], int] = {
     InvalidConfigError: EXIT_CONFIG,
     InvalidNameError: EXIT_CONFIG,
-    NotSupportedError: EXIT_CONFIG,
     InstanceRunningError: EXIT_RUNNING,
     ResourceLimitError: EXIT_RESOURCES,
     LayoutMismatchError: EXIT_ARENA,
@@ -76,6 +74,10 @@ def _ask_the_machine(config: Config) -> None:
         group_id_of(config.unix_group)
     if config.arena_file and not os.access(os.path.dirname(os.path.abspath(config.arena_file)), os.W_OK | os.X_OK):
         raise ResourceLimitError(f"the arena {config.arena_file} cannot be opened: its directory may not be written")
+    if config.journal:
+        directory = os.path.abspath(config.journal)
+        if not os.access(directory if os.path.isdir(directory) else os.path.dirname(directory), os.W_OK | os.X_OK):
+            raise ResourceLimitError(f"the journal's directory {directory} cannot be made, or may not be written")
 
 
 def serve(config: Config) -> None:
@@ -83,6 +85,7 @@ def serve(config: Config) -> None:
     # Here, not above: --help, --show-config and a wrong flag need no compiled core.
     from .conductor import Conductor
     from .core import NEVER, Core
+    from .journal import open_journal
     from .liveness import Watches, room_for_watches
     from .loop import Loop
     from .sessions import Host, Sessions
@@ -124,6 +127,10 @@ def serve(config: Config) -> None:
             log.warning("an earlier daemon was killed in a transaction of %d words: finished", core.redo_replayed)
         arena.sign(os.getpid(), now_ns)
         undo.callback(arena.sign, 0, 0)
+        paths.journal.unlink(missing_ok=True)
+        journal = open_journal(config, paths, arena, core, clock, group_id) if config.journal else None
+        if journal is not None:
+            undo.callback(journal.close)
         transport = ZmqTransport(paths, group_id)
         undo.callback(transport.close)
         watches_max = room_for_watches(config.clients)
@@ -151,6 +158,7 @@ def serve(config: Config) -> None:
             take_snapshot=take_snapshot,
             pid=os.getpid(),
             now_ns=now_ns,
+            journal=journal,
         )
         loop = Loop(conductor, transport, liveness, clock, watchdog_ns=watchdog_ns())
         undo.callback(loop.close)

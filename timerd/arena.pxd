@@ -45,6 +45,43 @@ ctypedef struct Found:
     uint64_t ordinal
 
 
+ctypedef struct SeenText:
+    # A text that stands in the journal's present segment.
+    uint64_t hash
+    uint64_t row
+
+
+ctypedef struct OwnerText:
+    # A client's text in the journal's present segment.
+    uint64_t row
+    uint64_t generation
+
+
+ctypedef struct Journal:
+    # What journal.pxd remembers. `level` 0 = there is none, and nothing else is valid.
+    uint32_t level
+    uint32_t staged  # rows of the transaction being staged
+    char *rows  # the buffer's
+    uint64_t capacity  # rows it holds, a power of two
+    uint64_t head  # number of the next row, as in the header
+    uint64_t tail  # rows below it stand in files, and may be overwritten
+    uint64_t room  # rows may be staged up to this number without a look at anything else
+    uint64_t segment  # row with which the present segment begins
+    uint64_t segment_rows  # rows of a segment
+    uint64_t told  # dropped rows that GAP rows have told
+    uint64_t lost  # dropped rows that none has told yet
+    uint64_t lost_from_ns
+    uint64_t lost_to_ns
+    uint32_t opening  # RowFlag of a segment that is to begin before the next row; 0 = none
+    uint8_t snapshotting  # what there was at the beginning is still being told
+    uint32_t snapshot_op  # index that it comes to next
+    uint32_t snapshot_key
+    uint64_t snapshot_last  # newest registration when the journal began
+    SeenText *texts
+    OwnerText *owners
+    uint64_t purgatories[PURGATORIES_MAX]  # rows of their texts
+
+
 ctypedef struct Arena:
     char *base
     ArenaHeader *header
@@ -110,6 +147,7 @@ ctypedef struct Arena:
     uint32_t queued
     Found *found
     uint8_t *scratch
+    Journal journal
 
 
 cdef extern from *:
@@ -180,7 +218,17 @@ cdef inline void give(Arena *a, int region, uint32_t index) noexcept nogil:
 
 
 cdef inline void commit(Arena *a) noexcept nogil:
-    """Make what was staged true, all or nothing."""
+    """Make what was staged true, all or nothing, and with it the journal's rows of it."""
+    if a.journal.staged:
+        if TD_DEFECT(DEFECT_ROWS_APART):
+            TD_ORDERED_STORE(a.base, &a.header.journal_rows, a.journal.head + a.journal.staged)
+        td_put(&a.tx, &a.header.journal_rows, a.journal.head + a.journal.staged)
+        if a.journal.segment != a.header.journal_segment:
+            td_put(&a.tx, &a.header.journal_segment, a.journal.segment)
+        if a.journal.told != a.header.journal_gaps:
+            td_put(&a.tx, &a.header.journal_gaps, a.journal.told)
+        a.journal.head += a.journal.staged
+        a.journal.staged = 0
     td_commit(&a.tx)
     a.staged_outcomes = 0
 

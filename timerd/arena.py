@@ -347,8 +347,9 @@ class Arena:
         os.close(self._descriptor)
 
     def remove(self) -> None:
-        """Take the arena's name away; who maps it keeps it."""
+        """Take the arena's name away, and the journal's buffer; who maps it keeps it."""
         self.place.path.unlink(missing_ok=True)
+        self.place.journal_buffer.unlink(missing_ok=True)
 
 
 def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_id: int | None = None) -> Arena:

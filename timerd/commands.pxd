@@ -15,6 +15,7 @@ from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag, key_hash
 from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, AHEAD_STAGES_REGISTER, Ahead, follow, look
 from timerd.ids cimport find_id
+from timerd.journal cimport journal_action, journal_group
 from timerd.keys cimport fill_key, find_key, release_key
 from timerd.purgatory cimport (
     Verdict, begin_delivery, deliver, finish_free, finish_settle, hand_on, stage_free, stage_settle, unmoved,
@@ -130,7 +131,7 @@ cdef inline void apply_event(
         a, event_kind(command.kind), command.purgatory, hash, name, command.key_length, command.amount,
         command.limit, flags, slot, number, value, key_blob,
     )
-    stage_event(a, e)
+    stage_event(a, e, NULL)
     if command.kind == COMMAND_KIND_ADVANCE:
         stage_watermark(a, slot, a.keys + (key - 1), command.amount)
         if not a.keys[key - 1].flags & KEY_FLAG_HAS_WATERMARK:
@@ -153,25 +154,26 @@ cdef inline void apply_event(
 
 
 cdef inline void apply_cancel(
-    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, bint wants, bint gives_back
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
     """Cancel a pending operation, in one transaction with the command's number.
 
-    `gives_back`: its owner gave up on it; what a limited event has handed over, unacknowledged, goes on to the next.
+    With GIVE_BACK its owner gave up on it; what a limited event has handed over, unacknowledged, goes on to the next.
     """
     cdef AnswerRecord *answer = NULL
     cdef Verdict v
-    if op != NULL and gives_back and op.state == OP_STATE_SETTLED:
+    if op != NULL and command.flags & COMMAND_FLAG_GIVE_BACK and op.state == OP_STATE_SETTLED:
         if op.flags & OP_FLAG_HANDED_OVER and op.outcome_number > a.clients[slot].acknowledged:
             if wants:
                 answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
-            hand_on(a, op, slot, number, answer)
+            hand_on(a, op, slot, number, command, answer)
             return
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
     adopt_if_orphaned(a, op)
     v = unmoved(op)
+    journal_action(a, slot, number, op, command, op.deadline_ns)
     stage_settle(a, op, OUTCOME_CANCELLED, 0, NULL, &v)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
@@ -188,10 +190,12 @@ cdef inline void apply_reschedule(
 ) noexcept nogil:
     """Give a pending operation a new deadline. One that is past expires at the next tick."""
     cdef AnswerRecord *answer = NULL
+    cdef uint64_t deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
-    td_put(&a.tx, &op.deadline_ns, deadline_of(a, command.registered_ns, command.timeout_ns))
+    td_put(&a.tx, &op.deadline_ns, deadline_ns)
+    journal_action(a, slot, number, op, command, deadline_ns)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
         stage_answer(a, answer)
@@ -205,13 +209,14 @@ cdef inline void apply_reschedule(
 
 
 cdef inline void apply_orphans(
-    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t orphans, bint wants
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
     cdef AnswerRecord *answer = NULL
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
-    td_put(&a.tx, OpRecord_word_orphans(op), OpRecord_with_orphans(OpRecord_word_orphans(op)[0], orphans))
+    td_put(&a.tx, OpRecord_word_orphans(op), OpRecord_with_orphans(OpRecord_word_orphans(op)[0], command.orphans))
+    journal_action(a, slot, number, op, command, op.deadline_ns)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
         stage_answer(a, answer)
@@ -228,6 +233,7 @@ cdef inline void apply_done(Arena *a, uint32_t slot, uint64_t number, OpRecord *
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
     stage_free(a, op)
+    journal_group(a, op, GROUP_STEP_DONE, op.group, slot, op.client_generation, op.deliveries, op.outcome_number, number)
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
         stage_answer(a, answer)
@@ -276,7 +282,7 @@ cdef inline void apply_operation(
         tag = ahead.tag if ahead.kind else handle_tag(slot, command.operation)
         op = find_operation(a, slot, command.operation, tag)
     if command.kind == COMMAND_KIND_CANCEL or command.kind == COMMAND_KIND_CANCEL_ID:
-        apply_cancel(a, slot, number, op, wants, command.flags & COMMAND_FLAG_GIVE_BACK != 0)
+        apply_cancel(a, slot, number, op, command, wants)
     elif command.kind == COMMAND_KIND_RESCHEDULE or command.kind == COMMAND_KIND_RESCHEDULE_ID:
         apply_reschedule(a, slot, number, op, command, wants)
     elif command.orphans >= ORPHANS_COUNT:
@@ -284,7 +290,7 @@ cdef inline void apply_operation(
     elif command.orphans == ORPHANS_GROUP and a.clients[slot].group == 0:
         refuse(a, slot, number, command.purgatory, ERROR_CODE_NOT_A_MEMBER, 0)
     else:
-        apply_orphans(a, slot, number, op, command.orphans, wants)
+        apply_orphans(a, slot, number, op, command, wants)
 
 
 cdef inline bint needs_id(uint32_t kind) noexcept nogil:

@@ -42,6 +42,7 @@ from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHea
 
 from .clock import Clock
 from .core import APPLIED, EXPECTED, MALFORMED, NEVER, UNFINISHED, Core
+from .journal import Journal
 from .liveness import Kind, Liveness
 from .messages import HEADER_SIZE, Query, bare_header, message_frame, purgatory_name, read_hello, read_query
 from .sessions import Session, Sessions
@@ -59,6 +60,7 @@ SIGNS_PER_TURN = 128
 GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
 DRY_NS = 5_000_000  # the sockets are dry when nothing came for so long: libzmq's thread was stopped as well
 LOGGED_ERRORS_MAX = 64
+JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more to tell than its buffer takes at once
 
 GAPS = index_of(DAEMON_COUNTERS, "gaps")
 FRAMES_IN = index_of(DAEMON_COUNTERS, "frames_in")
@@ -103,6 +105,7 @@ class Conductor:
         pid: int,
         now_ns: int,
         records_per_step: int = RECORDS_PER_STEP,
+        journal: Journal | None = None,
     ) -> None:
         self._core = core
         self._transport = transport
@@ -110,6 +113,8 @@ class Conductor:
         self._sessions = sessions
         self._liveness = liveness
         self._take_snapshot = take_snapshot
+        self._journal = journal
+        self._journal_due_ns = NEVER
         self._records = records_per_step
         self._welcome = {"heartbeat_ns": HEARTBEAT_NS, "daemon_pid": pid}
         self._incarnation = core.incarnation
@@ -157,6 +162,8 @@ class Conductor:
             self._cut = True
         self._publish_reports(now_ns)
         self._do_duties(now_ns)
+        if self._journal is not None:
+            self._journal_due_ns = now_ns + JOURNAL_AGAIN_NS if self._journal.tend(now_ns) else NEVER
         work += frames + self._frames_out + core.end_turn(now_ns)
         self._answer_snapshots(now_ns)
         self._close_turn(now_ns, due_ns, work)
@@ -519,7 +526,7 @@ class Conductor:
         elif self.in_gap:
             self.due_ns = min(self._gap_until_ns, self._heard_ns + DRY_NS)
         else:
-            self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns)
+            self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
         if not work and now_ns >= due_ns:
             core.count(EMPTY_WAKEUPS)
         took_ns = self._clock.now_ns() - now_ns

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
-from timerd_shm.errors import InvalidConfigError, NotSupportedError
+from timerd_shm.errors import InvalidConfigError
+from timerd_shm.journal import BUFFER_ROWS_MIN, ROW_SIZE, SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN, JournalLevel
 from timerd_shm.layout import BLOCK_DATA
 from timerd_shm.limits import (
     ANSWERS_PER_CLIENT_MAX,
@@ -46,6 +47,7 @@ from timerd_shm.version import Version
 PREFIX = "TIMERD_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 NEAR = 0.8  # how alike two names are when one may be meant for the other (difflib's ratio)
+JOURNAL_LEVELS = tuple(level.name.lower() for level in JournalLevel if level)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 EXIT_STATUSES = """\
 exit status:
@@ -69,6 +71,7 @@ class Knob(NamedTuple):
     low: int = 0
     high: int = 0
     derived: str = ""  # what the default is, where it is None and no number
+    choices: tuple[str, ...] = ()
 
     def read(self, text: str) -> int | str | bool:
         """The value that a flag or a variable says; raises ValueError with what is wrong and what to write instead."""
@@ -104,8 +107,8 @@ class Knob(NamedTuple):
             raise ValueError(f"the limits are {self.limits()}" + (remedy if bare else ""))
         if self.unit == "name" and not NAME_PATTERN.fullmatch(str(value)):
             raise ValueError(f"a name has the form {NAME_PATTERN.pattern}")
-        if self.unit == "level" and value not in LOG_LEVELS:
-            raise ValueError(f"write one of {', '.join(LOG_LEVELS)}")
+        if self.choices and value not in self.choices:
+            raise ValueError(f"write one of {', '.join(self.choices)}")
         if self.unit in ("path", "text") and (not value or "\0" in str(value)):
             raise ValueError("it is empty, or holds a zero byte")
         return value
@@ -246,12 +249,34 @@ class Config(NamedTuple):
     idle_exit: Annotated[
         int, Knob("duration", "with --ephemeral: end this long after the last client left", 0, YEAR_NS)
     ] = 10 * DURATIONS["s"]
-    log_level: Annotated[str, Knob("level", f"least level of what is logged to stderr: {', '.join(LOG_LEVELS)}")] = (
-        "info"
-    )
-    journal: Annotated[str | None, Knob("path", "directory of the journal (not built yet)", derived="no journal")] = (
-        None
-    )
+    log_level: Annotated[
+        str, Knob("level", f"least level of what is logged to stderr: {', '.join(LOG_LEVELS)}", choices=LOG_LEVELS)
+    ] = "info"
+    journal: Annotated[
+        str | None, Knob("path", "write how operations settle into this directory", derived="no journal")
+    ] = None
+    journal_level: Annotated[
+        str, Knob("level", "outcomes, or events: registrations and events as well", choices=JOURNAL_LEVELS)
+    ] = "outcomes"
+    journal_segment_size: Annotated[
+        int, Knob("bytes", "bytes of a file of the journal", SEGMENT_SIZE_MIN, SEGMENT_SIZE_MAX)
+    ] = 64 << 20
+    journal_keep: Annotated[
+        int, Knob("bytes", "bytes of the journal; beyond it the oldest files are removed", SEGMENT_SIZE_MIN, 1 << 50)
+    ] = 1 << 30
+    journal_hold_limit: Annotated[
+        int, Knob("bytes", "bytes beyond that, of files that a consumer holds", 0, 1 << 50)
+    ] = 4 << 30
+    journal_buffer: Annotated[
+        int | None,
+        Knob(
+            "bytes",
+            "shared memory for rows that are not written yet; rounded up to a power of two",
+            BUFFER_ROWS_MIN * ROW_SIZE,
+            1 << 30,
+            derived="at most 16MiB, as fits",
+        ),
+    ] = None
 
 
 # In an order in which each needs only those before it.
@@ -386,7 +411,7 @@ def settle(
 
 
 def _check(config: Config, sources: Mapping[str, str]) -> None:
-    """Whether the values fit each other, and this version. Raises InvalidConfigError, NotSupportedError."""
+    """Whether the values fit each other. Raises InvalidConfigError."""
     if config.ring_events & (config.ring_events - 1):
         below = 1 << (config.ring_events.bit_length() - 1)
         raise InvalidConfigError(
@@ -397,10 +422,6 @@ def _check(config: Config, sources: Mapping[str, str]) -> None:
         raise InvalidConfigError(
             f"nodes = {config.nodes} ({sources['nodes']}) is below capacity = {config.capacity}: "
             "an operation has at least one watch node"
-        )
-    if config.journal is not None:
-        raise NotSupportedError(
-            f"journal = {config.journal!r} ({sources['journal']}): it is not built yet; leave it out"
         )
 
 

@@ -151,6 +151,28 @@ class Core:
     def next_wake_ns(self) -> int:
         """When the wheel has something to do, or what is kept for a time ends (CLOCK_MONOTONIC); NEVER if nothing."""
 
+    # the journal -----------------------------------------------------------------------------------------------------
+    @property
+    def journal_rows(self) -> int:
+        """Rows ever put in the journal of this arena: the number of the next one. Those before it are true."""
+    @property
+    def journal_dropped(self) -> int:
+        """Rows that the journal of this arena lacks."""
+    def open_journal(self, buffer: WriteableBuffer, level: int, segment_rows: int, written: int, now_ns: int) -> bool:
+        """Tell from now on, in `buffer` (BufferHeader, then rows), what happens; whether that continues what is there.
+
+        Rows up to `written` stand in files; the others that there are, the buffer holds. `segment_rows` is a multiple
+        of BLOCK_ROWS. Raises LayoutMismatchError when the buffer is not this arena's, or does not hold those rows.
+        """
+    def tend_journal(self, written: int, wall_ns: int = 0, records: int = 4096) -> bool:
+        """Once a turn: rows up to `written` stand in files, so their places are free; tell a gap that has ended.
+
+        With `wall_ns`, tell what the wall clock says. Go on with what there was when the journal began, over so many
+        records; True if some of that is left.
+        """
+    def renew_journal(self) -> None:
+        """Begin another segment before the next row: the file of the present one is lost."""
+
     # counters --------------------------------------------------------------------------------------------------------
     def count(self, counter: int, amount: int = 1) -> None:
         """Add to a counter of the daemon (position in DAEMON_COUNTERS)."""

@@ -6,13 +6,14 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.arena cimport Arena, Found, Joined, Member, News, commit
+from timerd.arena cimport Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
 from timerd.clients cimport is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
 from timerd.dlist cimport is_empty
 from timerd.groups cimport find_held, hand_out, is_used, join_group, leave_group, place_in_ring
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag
+from timerd.journal cimport TEXTS_SEEN, journal_client, journal_state, open_journal, tend_journal
 from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
 from timerd.reports cimport Extent, measure, note_reported, report_size, write_report
 from timerd.soundness cimport Damage
@@ -30,6 +31,7 @@ cdef extern from "faults.h":
     uint64_t faults_count
     void faults_record(uint64_t limit)
     void faults_set_defect(int number)
+    void faults_beside(const char *memory, uint64_t size)
 
 cdef extern from "<time.h>" nogil:
     ctypedef long time_t
@@ -81,13 +83,13 @@ def _damaged(str what):
 
 cdef class Core:
     cdef Arena arena
-    cdef Py_buffer buffer
-    cdef bint attached
+    cdef Py_buffer buffer, journal
+    cdef bint attached, journaling
     cdef readonly uint64_t redo_replayed
 
     def __cinit__(self):
         memset(&self.arena, 0, sizeof(Arena))
-        self.attached = False
+        self.attached = self.journaling = False
 
     def __init__(self, memory, uint64_t now_ns):
         cdef Arena *a = &self.arena
@@ -227,6 +229,12 @@ cdef class Core:
             free(self.arena.members)
             free(self.arena.turns)
             free(self.arena.joined)
+            free(self.arena.journal.texts)
+            free(self.arena.journal.owners)
+            if self.journaling:
+                faults_beside(NULL, 0)
+                PyBuffer_Release(&self.journal)
+                self.journaling = False
             memset(&self.arena, 0, sizeof(Arena))
             PyBuffer_Release(&self.buffer)
             self.attached = False
@@ -289,6 +297,7 @@ cdef class Core:
         fill_membership(c, group, listens)
         memset(a.news + slot, 0, sizeof(News))
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE))
+        journal_state(a, slot, CLIENT_STATE_LIVE)
         commit(a)
         a.regions[REGION_CLIENTS].in_use += 1
         join_group(a, slot)
@@ -378,6 +387,7 @@ cdef class Core:
         td_put(&a.tx, &c.pid_namespace, pid_namespace)
         td_put(&a.tx, &c.connected_wall_ns, wall_ns)
         td_put(&a.tx, &c.lease_ns, lease_ns)
+        journal_client(a, slot, CLIENT_STATE_LIVE, CLIENT_FLAG_LISTENS if listens else 0, orphans, group, pid)
         commit(a)
         a.tombstones -= 1
         c.heard_ns = a.now_ns
@@ -398,6 +408,7 @@ cdef class Core:
         td_put(&a.tx, &c.died_ns, a.now_ns)
         if c.group and a.groups[c.group - 1].members == 1:
             td_put(&a.tx, &a.groups[c.group - 1].empty_since_ns, a.now_ns)
+        journal_client(a, slot, CLIENT_STATE_DEAD, CLIENT_FLAG_GOODBYE if goodbye else 0, c.orphans, c.group, c.pid)
         commit(a)
         leave_group(a, slot)
         a.sweeping = 1
@@ -442,6 +453,8 @@ cdef class Core:
             return False  # it was told that it holds nothing any more, and the sweep has not found all of that yet
         self._turn_at(now_ns)
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(word, CLIENT_FLAG_LISTENS if listens else 0))
+        if listens != (c.flags & CLIENT_FLAG_LISTENS != 0):
+            journal_client(a, slot, c.state, CLIENT_FLAG_LISTENS if listens else 0, c.orphans, c.group, c.pid)
         commit(a)
         self._placed(slot)
         return listens
@@ -460,6 +473,7 @@ cdef class Core:
         self._turn_at(now_ns)
         if c.state != state:
             td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], state))
+            journal_state(a, slot, state)
             commit(a)
             self._placed(slot)
         return 0
@@ -539,6 +553,9 @@ cdef class Core:
     def begin_turn(self, uint64_t now_ns):
         cdef Arena *a = self._here()
         self._turn_at(now_ns)
+        if a.journal.level == 0 and a.header.journal_level:
+            # What happens from now on, no journal tells.
+            TD_ORDERED_STORE(a.base, &a.header.journal_level, 0)
         TD_ORDERED_STORE(a.base, &a.header.turn, a.header.turn | 1)
         a.turn_began = a.touched
         with nogil:
@@ -672,6 +689,69 @@ cdef class Core:
                 return a.now_ns
         due = NO_DEADLINE if tick == NO_DEADLINE else tick * a.tick_ns
         return min(due, a.groups_due_ns, a.tombstones_due_ns)
+
+    # The journal.
+
+    @property
+    def journal_rows(self):
+        return self._here().header.journal_rows
+
+    @property
+    def journal_dropped(self):
+        return self._here().daemon[DAEMON_JOURNAL_ROWS_DROPPED]
+
+    def open_journal(self, buffer, uint32_t level, uint64_t segment_rows, uint64_t written, uint64_t now_ns):
+        cdef Arena *a = self._here()
+        cdef Journal *j = &a.journal
+        cdef BufferHeader *header
+        cdef bint continues
+        if self.journaling or not JOURNAL_LEVEL_NONE < level < JOURNAL_LEVEL_COUNT:
+            raise _errors.InvalidValueError(f"a core has one journal, of level 1 or 2, not {level}")
+        PyObject_GetBuffer(buffer, &self.journal, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        self.journaling = True
+        header = <BufferHeader *>self.journal.buf
+        if (
+            <uint64_t>self.journal.len < BUFFER_HEADER_SIZE
+            or <uint64_t>self.journal.len < BUFFER_HEADER_SIZE + <uint64_t>header.rows * ROW_SIZE
+            or header.rows < BUFFER_ROWS_MIN
+            or header.rows & (header.rows - 1)
+            or header.fingerprint != JOURNAL_FINGERPRINT
+            or header.incarnation != a.header.incarnation
+            or segment_rows == 0
+            or segment_rows % BLOCK_ROWS
+        ):
+            raise _errors.LayoutMismatchError(f"{self.journal.len} bytes are no journal's buffer of this arena")
+        if not written <= a.header.journal_rows <= written + header.rows:
+            raise _errors.LayoutMismatchError(
+                f"the journal has {written} rows, and its buffer ends with {a.header.journal_rows} of {header.rows}"
+            )
+        self._turn_at(now_ns)
+        j.rows = <char *>self.journal.buf + BUFFER_HEADER_SIZE
+        j.capacity = header.rows
+        j.texts = <SeenText *>calloc(TEXTS_SEEN, sizeof(SeenText))
+        j.owners = <OwnerText *>calloc(a.regions[REGION_CLIENTS].count, sizeof(OwnerText))
+        if j.texts == NULL or j.owners == NULL:
+            raise MemoryError("no memory for the journal's texts")
+        faults_beside(<const char *>self.journal.buf, self.journal.len)
+        with nogil:
+            continues = open_journal(a, level, segment_rows, written)
+        return continues
+
+    def tend_journal(self, uint64_t written, uint64_t wall_ns=0, uint64_t records=4096):
+        cdef Arena *a = self._here()
+        cdef bint left
+        if a.journal.level == 0 or not a.journal.tail <= written <= a.journal.head:
+            raise _errors.InvalidValueError(
+                f"{written} rows written, of {a.journal.tail} to {a.journal.head} in the buffer of level {a.journal.level}"
+            )
+        with nogil:
+            left = tend_journal(a, written, wall_ns, records)
+        return left
+
+    def renew_journal(self):
+        cdef Arena *a = self._here()
+        if a.journal.opening == 0:
+            a.journal.opening = ROW_FLAG_CONTINUES
 
     # Counters.
 

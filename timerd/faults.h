@@ -16,18 +16,28 @@
 static char *faults_copies;
 static uint64_t faults_size, faults_count, faults_limit;
 static int faults_defect;
+static const char *faults_journal;
+static uint64_t faults_journal_size;
+
+/* Memory that belongs to the arena and lies beside it: the journal's buffer. It stands behind the arena in a copy. */
+static void faults_beside(const char *memory, uint64_t size) {
+    faults_journal = memory;
+    faults_journal_size = size;
+}
 
 void td_point(const char *base) {
     const ArenaHeader *header = (const ArenaHeader *)(const void *)base;
-    if (faults_count >= faults_limit || (faults_size && header->size != faults_size))
+    if (faults_count >= faults_limit || (faults_size && header->size + faults_journal_size != faults_size))
         return;
     if (!faults_copies) {
-        faults_size = header->size;
+        faults_size = header->size + faults_journal_size;
         faults_copies = malloc(faults_size * faults_limit);
         if (!faults_copies)
             return;
     }
-    memcpy(faults_copies + faults_size * faults_count, base, faults_size);
+    memcpy(faults_copies + faults_size * faults_count, base, header->size);
+    if (faults_journal_size)
+        memcpy(faults_copies + faults_size * faults_count + header->size, faults_journal, faults_journal_size);
     faults_count += 1;
 }
 
@@ -46,5 +56,6 @@ static char *faults_copies;
 static uint64_t faults_size, faults_count;
 static void faults_record(uint64_t limit) { (void)limit; }
 static void faults_set_defect(int number) { (void)number; }
+static void faults_beside(const char *memory, uint64_t size) { (void)memory; (void)size; }
 #endif
 #endif

@@ -14,6 +14,7 @@ from timerd.blobs cimport blob_length
 from timerd.clients cimport leave_outcomes, tell
 from timerd.dlist cimport append, is_empty, link_of, op_at, unlink
 from timerd.handles cimport handle_remove
+from timerd.journal cimport journal_group
 from timerd_shm.records cimport *
 
 
@@ -88,6 +89,9 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
         # Its owner may have acted on it: whoever is told next is told the second time.
         td_put(&a.tx, OpRecord_word_deliveries(op), OpRecord_with_deliveries(OpRecord_word_deliveries(op)[0], 1))
         td_put(&a.tx, &op.outcome_number, 0)
+    journal_group(
+        a, op, GROUP_STEP_ADOPTED, c.group, op.client, op.client_generation, op.state == OP_STATE_SETTLED, 0, 0
+    )
     commit(a)
     handle_remove(a, <uint32_t>(op - a.ops))
     c.bytes_held -= held
@@ -115,15 +119,17 @@ cdef inline void tell_member(Arena *a, OpRecord *op, uint32_t slot) noexcept nog
     """Tell a member of an outcome that waits in its group's list."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t word = OpRecord_word_client(op)[0]
-    if op.deliveries < 255:
+    cdef uint32_t deliveries = op.deliveries
+    if deliveries < 255:
+        deliveries += 1
         td_put(
-            &a.tx, OpRecord_word_deliveries(op),
-            OpRecord_with_deliveries(OpRecord_word_deliveries(op)[0], op.deliveries + 1),
+            &a.tx, OpRecord_word_deliveries(op), OpRecord_with_deliveries(OpRecord_word_deliveries(op)[0], deliveries)
         )
     word = OpRecord_with_client_generation(OpRecord_with_client(word, slot), c.generation)
     td_put(&a.tx, OpRecord_word_client(op), word)
     td_put(&a.tx, &op.outcome_number, c.next_outcome)
     td_put(&a.tx, &c.next_outcome, c.next_outcome + 1)
+    journal_group(a, op, GROUP_STEP_TOLD, op.group, slot, c.generation, deliveries, c.next_outcome, 0)
     commit(a)
     unlink(a, &op.next)
     append(a, &c.next, &op.next)
@@ -160,6 +166,7 @@ cdef inline void take_back(Arena *a, OpRecord *op) noexcept nogil:
         OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
     )
     td_put(&a.tx, &op.outcome_number, 0)
+    journal_group(a, op, GROUP_STEP_RETURNED, op.group, slot, op.client_generation, op.deliveries, 0, 0)
     commit(a)
     leave_outcomes(a, op)
     a.clients[slot].held -= 1

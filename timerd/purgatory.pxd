@@ -22,6 +22,7 @@ from timerd.dlist cimport append, answer_at, is_empty, link_of, node_at
 from timerd.groups cimport adopt_if_orphaned, place_in_ring, wait_in_group
 from timerd.handles cimport handle_remove
 from timerd.ids cimport settled_word
+from timerd.journal cimport journal_action, journal_outcome
 from timerd.keys cimport detach, find_key, free_nodes
 from timerd.blobs cimport copy_blob
 from timerd.ring cimport event_at, fill_event, stage_event
@@ -199,6 +200,7 @@ cdef inline void stage_settle(
     if op.id_record:
         td_put(&a.tx, IdRecord_word_state(&a.ids[op.id_record - 1]), settled_word(&a.ids[op.id_record - 1], outcome))
         td_put(&a.tx, &a.ids[op.id_record - 1].settled_ns, a.now_ns)
+    journal_outcome(a, op, outcome, settled_key, flags, e, error)
 
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
@@ -409,16 +411,19 @@ cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
     return e
 
 
-cdef inline void hand_on(Arena *a, OpRecord *op, uint32_t slot, uint64_t command, AnswerRecord *answer) noexcept nogil:
+cdef inline void hand_on(
+    Arena *a, OpRecord *op, uint32_t slot, uint64_t number, OperationCommand *command, AnswerRecord *answer
+) noexcept nogil:
     """Its owner does not take what a limited event gave it: end the operation, and fire again. None is in delivery.
 
-    In one transaction, with the number of the `command` that asks for it (0 = none) and its answer (NULL = none).
+    In one transaction, with the `number` of the `command` that asks for it and its answer (NULL = none).
     """
     cdef EventRecord *e = fill_hand_on(a, op)
     stage_free(a, op)
-    stage_event(a, e)
-    if command:
-        td_put(&a.tx, &a.clients[slot].last_command, command)
+    if command != NULL:
+        td_put(&a.tx, &a.clients[slot].last_command, number)
+        journal_action(a, slot, number, op, command, op.deadline_ns)
+    stage_event(a, e, op)
     if answer != NULL:
         stage_answer(a, answer)
     commit(a)

@@ -15,6 +15,7 @@ from timerd.groups cimport adopt_if_orphaned
 from timerd.handles cimport handle_insert
 from timerd.hash cimport handle_tag, key_hash
 from timerd.ids cimport fill_id, find_id, give_id
+from timerd.journal cimport journal_register
 from timerd.lookahead cimport Ahead
 from timerd.keys cimport attach, fill_key, find_key, free_nodes, release_key
 from timerd.purgatory cimport Verdict, finish_settle, judge, satisfy, settled_keys, stage_settle, unmoved
@@ -427,9 +428,11 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         settled_key = ordinal + 1
     elif op.deadline_ns <= a.now_ns:
         v.outcome = OUTCOME_EXPIRED
-    # One transaction: the operation, its id, the operation it replaces, an answer, the command's number.
     if replaced != NULL:
         adopt_if_orphaned(a, replaced)
+    # One transaction: the operation, its id, the operation it replaces, an answer, the command's number.
+    journal_register(a, op, r.slot, command)
+    if replaced != NULL:
         old = unmoved(replaced)
         stage_settle(a, replaced, OUTCOME_CANCELLED, 0, NULL, &old)
         # The id goes over to the new operation.

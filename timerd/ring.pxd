@@ -9,6 +9,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from timerd.arena cimport Arena, Found, unused
 from timerd.blobs cimport blob_equals, blob_length, blocks_for, drop_blob, fill_blob
+from timerd.journal cimport journal_event
 from timerd.short cimport copy_short, same_short
 from timerd_shm.records cimport *
 
@@ -87,10 +88,11 @@ cdef inline EventRecord *fill_event(
     return e
 
 
-cdef inline void stage_event(Arena *a, EventRecord *e) noexcept nogil:
-    """The words by which a filled event enters the ring."""
+cdef inline void stage_event(Arena *a, EventRecord *e, OpRecord *of) noexcept nogil:
+    """The words by which a filled event enters the ring. `of`: the operation that it is handed on from, or NULL."""
     td_put(&a.tx, &a.slots[e.key_hash & a.slot_mask].newest, e.sequence)
     td_put(&a.tx, &a.header.newest, e.sequence)
+    journal_event(a, e, of)
 
 
 cdef inline bint event_is_on(

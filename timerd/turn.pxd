@@ -11,6 +11,7 @@ from timerd.dlist cimport answer_at, is_empty, make_empty, op_at
 from timerd.groups cimport adopt, hand_out, kept_until, take_back, takes_outcomes
 from timerd.handles cimport handle_remove
 from timerd.ids cimport forget_old_ids
+from timerd.journal cimport journal_group, journal_state
 from timerd.lookahead cimport look_at_due, look_at_joined
 from timerd.purgatory cimport deliver, expire, finish_free, free_settled, hand_on, settle, stage_free
 from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_jump
@@ -104,7 +105,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         elif a.header.unfinished:
             return False
         else:
-            hand_on(a, op, 0, 0, NULL)
+            hand_on(a, op, 0, 0, NULL, NULL)
     elif op.orphans == ORPHANS_CANCEL:
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
@@ -139,6 +140,7 @@ cdef inline void free_client(Arena *a, uint32_t slot) noexcept nogil:
     if c.state == CLIENT_STATE_TOMBSTONE:
         a.tombstones -= 1
     td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_FREE))
+    journal_state(a, slot, CLIENT_STATE_FREE)
     commit(a)
     a.regions[REGION_CLIENTS].in_use -= 1
 
@@ -151,6 +153,7 @@ cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
         ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_TOMBSTONE),
     )
     td_put(&a.tx, ClientRecord_word_group(c), ClientRecord_with_group(ClientRecord_word_group(c)[0], 0))
+    journal_state(a, slot, CLIENT_STATE_TOMBSTONE)
     commit(a)
     a.tombstones += 1
     if c.died_ns + TOMBSTONE_KEPT_NS < a.tombstones_due_ns:
@@ -233,6 +236,7 @@ cdef inline bint drop_kept(Arena *a) noexcept nogil:
                 return False
             a.touched += 1
             stage_free(a, op)
+            journal_group(a, op, GROUP_STEP_DROPPED, op.group, 0, 0, op.deliveries, 0, 0)
             commit(a)
             finish_free(a, op)
             a.daemon[DAEMON_GROUP_OUTCOMES_DROPPED] += 1

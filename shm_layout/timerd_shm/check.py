@@ -200,6 +200,11 @@ class Checker:
             self.wrong(f"the ring of {reader.events.count} events says that it holds {header.tail}..{header.newest}")
         if self.purgatories[0].state != 1:
             self.wrong("there is no default purgatory")
+        if not max(header.journal_segment, header.journal_written) <= header.journal_rows:
+            self.wrong(
+                f"the journal has {header.journal_rows} rows, {header.journal_written} of them written, and its "
+                f"segment begins at {header.journal_segment}"
+            )
         for region in layout.REGION_RECORDS:
             row = reader.region(region)
             if row.high_water > row.count:

@@ -73,6 +73,10 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("clients_died", "clients", "clients whose end was noticed, or that were silent for an hour; no goodbyes"),
     Counter("tombstones_resumed", "clients", "clients that were taken for dead, and came back to their numbering"),
     Counter("liveness_refused", "connections", "connections to NAME.live that showed no known session, or too many"),
+    Counter(
+        "journal_rows_dropped", "rows", "rows that the journal lacks: its files were not written, or not fast enough"
+    ),
+    Counter("journal_failures", "failures", "failed attempts to write the journal's files; `timerctl errors` says why"),
     # insert new counters above this line; ids are positions
 )
 

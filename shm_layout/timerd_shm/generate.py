@@ -13,7 +13,7 @@ import sys
 from enum import IntEnum, IntFlag
 from pathlib import Path
 
-from . import counters, errors, layout, limits, wire
+from . import counters, errors, journal, layout, limits, wire
 from .fields import Field, Role, fields, size_of
 
 HERE = Path(__file__).resolve().parent
@@ -35,6 +35,10 @@ ENUMS: tuple[type[IntEnum], ...] = (
     wire.DownKind,
     wire.CommandKind,
     wire.Met,
+    journal.JournalLevel,
+    journal.RowKind,
+    journal.TextKind,
+    journal.GroupStep,
 )
 FLAGS = (
     layout.OpFlag,
@@ -44,6 +48,7 @@ FLAGS = (
     wire.RegisterFlag,
     wire.CommandFlag,
     wire.OutcomeFlag,
+    journal.RowFlag,
 )
 
 ORDERING = r"""
@@ -118,6 +123,7 @@ DEFECTS = (
     "CREDIT_DROPPED",  # rule 5: what was handed over to an owner that died goes to nobody
     "TOLD_TO_TWO_MEMBERS",  # a group's outcome is handed out again while its holder lives
     "DONE_BY_FORMER_HOLDER",  # a member that does not hold an outcome any more can say that it is done
+    "ROWS_APART",  # rule 2: the journal's rows become true before what they tell
 )
 
 
@@ -139,9 +145,9 @@ def upper_name(name: str) -> str:
 
 
 def integer_constants() -> dict[str, int]:
-    """Every integer constant of layout.py, limits.py and wire.py, and every enum member, by its C name."""
+    """Every integer constant of layout.py, limits.py, wire.py and journal.py, and every enum member, by its C name."""
     found: dict[str, int] = {}
-    for module in (layout, limits, wire):
+    for module in (layout, limits, wire, journal):
         for name, value in vars(module).items():
             if name.isupper() and type(value) is int:
                 found[name] = value
@@ -158,6 +164,7 @@ def integer_constants() -> dict[str, int]:
     for index, defect in enumerate(DEFECTS, start=1):
         found[f"DEFECT_{defect}"] = index
     found["LAYOUT_FINGERPRINT"] = layout.fingerprint()
+    found["JOURNAL_FINGERPRINT"] = journal.journal_fingerprint()
     return found
 
 
@@ -198,7 +205,7 @@ def header_text() -> str:
     lines += [
         f"#define {name} {value}{'ULL' if value > 0x7FFFFFFF else ''}" for name, value in integer_constants().items()
     ]
-    for record in layout.RECORDS + wire.WIRE_RECORDS:
+    for record in layout.RECORDS + wire.WIRE_RECORDS + journal.JOURNAL_RECORDS:
         packed = record in wire.WIRE_RECORDS
         lines += ["", f"/* {(record.__doc__ or '').splitlines()[0]} */", f"typedef struct {c_name(record)} {{"]
         lines += [f"    {c_field(f)}; /* {f.about} */" for f in fields(record)]
@@ -221,7 +228,7 @@ def cython_text() -> str:
     constants = integer_constants()
     lines += [f"        {name}" for name, value in constants.items() if value <= 0x7FFFFFFF]
     lines += [f"    const uint64_t {name}" for name, value in constants.items() if value > 0x7FFFFFFF]
-    for record in layout.RECORDS + wire.WIRE_RECORDS:
+    for record in layout.RECORDS + wire.WIRE_RECORDS + journal.JOURNAL_RECORDS:
         lines += ["", f"    ctypedef struct {c_name(record)}:"]
         lines += [f"        {c_field(f)}" for f in fields(record)]
     lines.append("")
@@ -258,7 +265,7 @@ def record_section(record: type) -> list[str]:
 
 
 def markdown_text() -> str:
-    lines = [f"<!-- {NOTICE} -->", "# The arena and the frames, field by field", ""]
+    lines = [f"<!-- {NOTICE} -->", "# The arena, the frames and the journal, field by field", ""]
     lines += [
         f"Layout version {layout.LAYOUT_VERSION}, fingerprint 0x{layout.fingerprint():08x}; "
         f"protocol version {wire.PROTOCOL_VERSION}.",
@@ -279,6 +286,10 @@ def markdown_text() -> str:
         lines += record_section(record)
     lines += ["## Wire records", ""]
     for record in wire.WIRE_RECORDS:
+        lines += [line.replace("| truth |", "| |") for line in record_section(record)]
+    lines += ["## Journal", "", (journal.__doc__ or "").strip(), ""]
+    lines += [f"Version {journal.JOURNAL_VERSION}, fingerprint 0x{journal.journal_fingerprint():08x}.", ""]
+    for record in journal.JOURNAL_RECORDS:
         lines += [line.replace("| truth |", "| |") for line in record_section(record)]
     lines += ["## Enumerations", ""]
     enumerations: tuple[type[IntEnum] | type[IntFlag], ...] = (*ENUMS, *FLAGS)

@@ -104,7 +104,6 @@ class OpFlag(IntFlag):
     KEYS_KEPT = 2  # its watch nodes outlive the settling, because another process may be told
     REDELIVERED = 4
     VALUE_DROPPED = 8
-    JOURNALED = 16  # its terminal row is in the journal
 
 
 class EventFlag(IntFlag):
@@ -221,6 +220,11 @@ class ArenaHeader(NamedTuple):
     group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
     ids_next: Annotated[int, U32, "link: head of the settled ids, oldest first", DERIVED]
     ids_prev: Annotated[int, U32, "link: tail", DERIVED]
+    journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
+    journal_segment: Annotated[int, U64, "row with which the journal's present segment begins"]
+    journal_gaps: Annotated[int, U64, "dropped rows that GAP rows have told"]
+    journal_level: Annotated[int, U64, "JournalLevel of the daemon that has attached"]
+    journal_written: Annotated[int, U64, "rows that stand in the journal's files for good", STATISTIC]
     redo_count: Annotated[int, U64, "entries of a committed transaction that are being stored; 0 = none"]
 
 

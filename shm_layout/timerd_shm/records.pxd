@@ -58,6 +58,15 @@ cdef extern from "timerd_layout.h" nogil:
         MET_SHIFT
         PROTOCOL_VERSION
         TOPIC_OFFSET
+        JOURNAL_VERSION
+        ROW_SIZE
+        BLOCK_SIZE
+        BLOCK_ROWS
+        TEXT_INLINE
+        SEGMENT_SIZE_MIN
+        SEGMENT_SIZE_MAX
+        BUFFER_HEADER_SIZE
+        BUFFER_ROWS_MIN
         OP_STATE_FREE
         OP_STATE_PENDING
         OP_STATE_SETTLED
@@ -191,11 +200,42 @@ cdef extern from "timerd_layout.h" nogil:
         MET_BLOCKS
         MET_IDS
         MET_COUNT
+        JOURNAL_LEVEL_NONE
+        JOURNAL_LEVEL_OUTCOMES
+        JOURNAL_LEVEL_EVENTS
+        JOURNAL_LEVEL_COUNT
+        ROW_KIND_PAD
+        ROW_KIND_SEGMENT
+        ROW_KIND_TEXT
+        ROW_KIND_CONTINUED
+        ROW_KIND_ANCHOR
+        ROW_KIND_GAP
+        ROW_KIND_OUTCOME
+        ROW_KIND_REGISTER
+        ROW_KIND_REGISTERED
+        ROW_KIND_KEY
+        ROW_KIND_EVENT
+        ROW_KIND_ACTION
+        ROW_KIND_CLIENT
+        ROW_KIND_WATERMARK
+        ROW_KIND_GROUP
+        ROW_KIND_COUNT
+        TEXT_KIND_KEY
+        TEXT_KIND_CLIENT
+        TEXT_KIND_GROUP
+        TEXT_KIND_PURGATORY
+        TEXT_KIND_ID
+        TEXT_KIND_COUNT
+        GROUP_STEP_ADOPTED
+        GROUP_STEP_TOLD
+        GROUP_STEP_RETURNED
+        GROUP_STEP_DONE
+        GROUP_STEP_DROPPED
+        GROUP_STEP_COUNT
         OP_FLAG_HANDED_OVER
         OP_FLAG_KEYS_KEPT
         OP_FLAG_REDELIVERED
         OP_FLAG_VALUE_DROPPED
-        OP_FLAG_JOURNALED
         EVENT_FLAG_LIMITED
         EVENT_FLAG_WANTS_ANSWER
         EVENT_FLAG_DELIVERED
@@ -223,6 +263,13 @@ cdef extern from "timerd_layout.h" nogil:
         OUTCOME_FLAG_HANDED_OVER
         OUTCOME_FLAG_HAS_PAYLOAD
         OUTCOME_FLAG_HAS_VALUE
+        ROW_FLAG_HANDED_OVER
+        ROW_FLAG_REDELIVERED
+        ROW_FLAG_VALUE_DROPPED
+        ROW_FLAG_AT_REGISTRATION
+        ROW_FLAG_SNAPSHOT
+        ROW_FLAG_CONTINUES
+        ROW_FLAG_START
         COUNT_REGISTERED
         COUNT_COMPLETED
         COUNT_EXPIRED
@@ -272,6 +319,8 @@ cdef extern from "timerd_layout.h" nogil:
         DAEMON_CLIENTS_DIED
         DAEMON_TOMBSTONES_RESUMED
         DAEMON_LIVENESS_REFUSED
+        DAEMON_JOURNAL_ROWS_DROPPED
+        DAEMON_JOURNAL_FAILURES
         DEFECT_NO_REDO
         DEFECT_EARLY_BY_A_TICK
         DEFECT_MARK_IGNORES_OWN_COMMANDS
@@ -287,7 +336,9 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_CREDIT_DROPPED
         DEFECT_TOLD_TO_TWO_MEMBERS
         DEFECT_DONE_BY_FORMER_HOLDER
+        DEFECT_ROWS_APART
         LAYOUT_FINGERPRINT
+        JOURNAL_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
     const uint64_t SETTLED_IDS_KEPT_NS
@@ -331,6 +382,11 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t group_kept_ns
         uint32_t ids_next
         uint32_t ids_prev
+        uint64_t journal_rows
+        uint64_t journal_segment
+        uint64_t journal_gaps
+        uint64_t journal_level
+        uint64_t journal_written
         uint64_t redo_count
 
     ctypedef struct RedoEntry:
@@ -658,6 +714,204 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t value
         uint32_t code
         uint32_t reserved
+
+    ctypedef struct SegmentHeader:
+        uint8_t magic[8]
+        uint32_t crc
+        uint32_t version
+        uint32_t fingerprint
+        uint32_t level
+        uint64_t sequence
+        uint64_t first_row
+        uint64_t incarnation
+        uint8_t boot_id[16]
+        uint64_t monotonic_ns
+        uint64_t wall_ns
+        uint32_t first_block
+        uint32_t pid
+        uint8_t instance[32]
+        uint8_t host[64]
+
+    ctypedef struct BlockHeader:
+        uint32_t crc
+        uint32_t count
+        uint64_t first_row
+        uint64_t sequence
+        uint64_t incarnation
+        uint8_t reserved[32]
+
+    ctypedef struct BufferHeader:
+        uint8_t magic[8]
+        uint32_t fingerprint
+        uint32_t rows
+        uint64_t incarnation
+
+    ctypedef struct SegmentRow:
+        uint8_t kind
+        uint8_t level
+        uint8_t flags
+        uint8_t reserved
+        uint32_t reserved_word
+        uint64_t incarnation
+        uint64_t monotonic_ns
+        uint64_t newest
+        uint8_t rest[32]
+
+    ctypedef struct TextRow:
+        uint8_t kind
+        uint8_t text_kind
+        uint8_t length
+        uint8_t reserved
+        uint8_t text[60]
+
+    ctypedef struct AnchorRow:
+        uint8_t kind
+        uint8_t reserved_bytes[7]
+        uint64_t monotonic_ns
+        uint64_t wall_ns
+        uint8_t rest[40]
+
+    ctypedef struct GapRow:
+        uint8_t kind
+        uint8_t reserved_bytes[7]
+        uint64_t rows
+        uint64_t from_ns
+        uint64_t to_ns
+        uint8_t rest[32]
+
+    ctypedef struct OutcomeRow:
+        uint8_t kind
+        uint8_t outcome
+        uint8_t settled_key
+        uint8_t flags
+        uint32_t key
+        uint64_t operation
+        uint64_t registered_ns
+        uint64_t deadline_ns
+        uint64_t settled_ns
+        uint64_t sequence
+        uint32_t owner
+        uint32_t error
+        uint32_t purgatory
+        uint32_t id
+
+    ctypedef struct RegisterRow:
+        uint8_t kind
+        uint8_t condition
+        uint8_t needed
+        uint8_t keys
+        uint16_t command_flags
+        uint8_t orphans
+        uint8_t flags
+        uint64_t operation
+        uint64_t registration
+        uint64_t command
+        uint64_t registered_ns
+        uint64_t deadline_ns
+        uint64_t mark_sequence
+        uint64_t mark_command
+
+    ctypedef struct RegisteredRow:
+        uint8_t kind
+        uint8_t reserved
+        uint16_t client
+        uint32_t client_generation
+        uint64_t operation
+        uint64_t total
+        uint64_t applied_ns
+        uint64_t newest
+        uint64_t progress
+        uint32_t owner
+        uint32_t purgatory
+        uint32_t id
+        uint32_t payload_length
+
+    ctypedef struct KeyRow:
+        uint8_t kind
+        uint8_t key_kind
+        uint8_t ordinal
+        uint8_t reserved
+        uint32_t key
+        uint64_t operation
+        uint64_t target
+        uint8_t rest[40]
+
+    ctypedef struct EventRow:
+        uint8_t kind
+        uint8_t event_kind
+        uint8_t flags
+        uint8_t reserved
+        uint32_t key
+        uint64_t sequence
+        uint64_t applied_ns
+        uint64_t amount
+        uint64_t command
+        uint32_t owner
+        uint32_t limit
+        uint32_t purgatory
+        uint32_t client_generation
+        uint16_t client
+        uint16_t reserved_half
+        uint32_t value_length
+
+    ctypedef struct ActionRow:
+        uint8_t kind
+        uint8_t command_kind
+        uint8_t flags
+        uint8_t orphans
+        uint32_t client_generation
+        uint64_t operation
+        uint64_t applied_ns
+        uint64_t deadline_ns
+        uint64_t command
+        uint16_t client
+        uint16_t reserved
+        uint32_t owner
+        uint8_t rest[16]
+
+    ctypedef struct ClientRow:
+        uint8_t kind
+        uint8_t state
+        uint8_t orphans
+        uint8_t flags
+        uint32_t client_generation
+        uint64_t at_ns
+        uint64_t incarnation_low
+        uint64_t incarnation_high
+        uint16_t client
+        uint16_t reserved_half
+        uint32_t owner
+        uint32_t pid
+        uint32_t group
+        uint8_t rest[16]
+
+    ctypedef struct WatermarkRow:
+        uint8_t kind
+        uint8_t reserved_bytes[3]
+        uint32_t key
+        uint64_t watermark
+        uint64_t at_ns
+        uint64_t newest
+        uint32_t purgatory
+        uint32_t reserved_word
+        uint8_t rest[24]
+
+    ctypedef struct GroupRow:
+        uint8_t kind
+        uint8_t step
+        uint8_t deliveries
+        uint8_t reserved
+        uint32_t group
+        uint64_t operation
+        uint64_t at_ns
+        uint64_t outcome_number
+        uint64_t command
+        uint16_t client
+        uint16_t reserved_half
+        uint32_t client_generation
+        uint32_t owner
+        uint32_t reserved_word
+        uint8_t rest[8]
 
     uint64_t ArenaHeader_with_fingerprint(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_fingerprint(ArenaHeader *record)

@@ -7,6 +7,7 @@ holds the instance. In it, for an instance NAME:
     NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaPlace)
     NAME.pub    outcomes (XPUB)              NAME.lock   flocked by the daemon all its life, never unlinked
     NAME.live   what tells of ends: held by each client as long as it lives
+                                             NAME.journal  link to the journal's directory, if there is one
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ class InstancePaths(NamedTuple):
         return self.directory / f"{self.instance}.snapshot"
 
     @property
+    def journal(self) -> Path:
+        """Link to the journal's directory, while the daemon writes one."""
+        return self.directory / f"{self.instance}.journal"
+
+    @property
     def commands_endpoint(self) -> str:
         """Address of `commands` for ZeroMQ; raises ResourceLimitError when the path is too long for a socket."""
         return _endpoint(self.commands)
@@ -102,6 +108,11 @@ class ArenaPlace(NamedTuple):
     def path(self) -> Path:
         """The file that a reader maps: shared memory is a file under /dev/shm on Linux."""
         return SHM_DIRECTORY / self.name.lstrip("/") if self.kind == "shm" else Path(self.name)
+
+    @property
+    def journal_buffer(self) -> Path:
+        """The journal's buffer, which stands beside the arena."""
+        return self.path.with_name(f"{self.path.name}.journal")
 
 
 def instance_name(name: str | None = None) -> str:

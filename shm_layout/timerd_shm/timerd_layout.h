@@ -66,6 +66,15 @@
 #define MET_SHIFT 56
 #define PROTOCOL_VERSION 1
 #define TOPIC_OFFSET 0
+#define JOURNAL_VERSION 1
+#define ROW_SIZE 64
+#define BLOCK_SIZE 4096
+#define BLOCK_ROWS 63
+#define TEXT_INLINE 60
+#define SEGMENT_SIZE_MIN 65536
+#define SEGMENT_SIZE_MAX 1073741824
+#define BUFFER_HEADER_SIZE 4096
+#define BUFFER_ROWS_MIN 1024
 #define OP_STATE_FREE 0
 #define OP_STATE_PENDING 1
 #define OP_STATE_SETTLED 2
@@ -199,11 +208,42 @@
 #define MET_BLOCKS 7
 #define MET_IDS 8
 #define MET_COUNT 9
+#define JOURNAL_LEVEL_NONE 0
+#define JOURNAL_LEVEL_OUTCOMES 1
+#define JOURNAL_LEVEL_EVENTS 2
+#define JOURNAL_LEVEL_COUNT 3
+#define ROW_KIND_PAD 0
+#define ROW_KIND_SEGMENT 1
+#define ROW_KIND_TEXT 2
+#define ROW_KIND_CONTINUED 3
+#define ROW_KIND_ANCHOR 4
+#define ROW_KIND_GAP 5
+#define ROW_KIND_OUTCOME 6
+#define ROW_KIND_REGISTER 7
+#define ROW_KIND_REGISTERED 8
+#define ROW_KIND_KEY 9
+#define ROW_KIND_EVENT 10
+#define ROW_KIND_ACTION 11
+#define ROW_KIND_CLIENT 12
+#define ROW_KIND_WATERMARK 13
+#define ROW_KIND_GROUP 14
+#define ROW_KIND_COUNT 15
+#define TEXT_KIND_KEY 1
+#define TEXT_KIND_CLIENT 2
+#define TEXT_KIND_GROUP 3
+#define TEXT_KIND_PURGATORY 4
+#define TEXT_KIND_ID 5
+#define TEXT_KIND_COUNT 5
+#define GROUP_STEP_ADOPTED 1
+#define GROUP_STEP_TOLD 2
+#define GROUP_STEP_RETURNED 3
+#define GROUP_STEP_DONE 4
+#define GROUP_STEP_DROPPED 5
+#define GROUP_STEP_COUNT 5
 #define OP_FLAG_HANDED_OVER 1
 #define OP_FLAG_KEYS_KEPT 2
 #define OP_FLAG_REDELIVERED 4
 #define OP_FLAG_VALUE_DROPPED 8
-#define OP_FLAG_JOURNALED 16
 #define EVENT_FLAG_LIMITED 1
 #define EVENT_FLAG_WANTS_ANSWER 2
 #define EVENT_FLAG_DELIVERED 4
@@ -231,6 +271,13 @@
 #define OUTCOME_FLAG_HANDED_OVER 4
 #define OUTCOME_FLAG_HAS_PAYLOAD 8
 #define OUTCOME_FLAG_HAS_VALUE 16
+#define ROW_FLAG_HANDED_OVER 1
+#define ROW_FLAG_REDELIVERED 2
+#define ROW_FLAG_VALUE_DROPPED 4
+#define ROW_FLAG_AT_REGISTRATION 8
+#define ROW_FLAG_SNAPSHOT 16
+#define ROW_FLAG_CONTINUES 32
+#define ROW_FLAG_START 64
 #define COUNT_REGISTERED 0
 #define COUNT_COMPLETED 1
 #define COUNT_EXPIRED 2
@@ -280,6 +327,8 @@
 #define DAEMON_CLIENTS_DIED 33
 #define DAEMON_TOMBSTONES_RESUMED 34
 #define DAEMON_LIVENESS_REFUSED 35
+#define DAEMON_JOURNAL_ROWS_DROPPED 36
+#define DAEMON_JOURNAL_FAILURES 37
 #define DEFECT_NO_REDO 1
 #define DEFECT_EARLY_BY_A_TICK 2
 #define DEFECT_MARK_IGNORES_OWN_COMMANDS 3
@@ -295,7 +344,9 @@
 #define DEFECT_CREDIT_DROPPED 13
 #define DEFECT_TOLD_TO_TWO_MEMBERS 14
 #define DEFECT_DONE_BY_FORMER_HOLDER 15
-#define LAYOUT_FINGERPRINT 1521937344
+#define DEFECT_ROWS_APART 16
+#define LAYOUT_FINGERPRINT 73648631
+#define JOURNAL_FINGERPRINT 1512811717
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
 typedef struct ArenaHeader {
@@ -333,9 +384,14 @@ typedef struct ArenaHeader {
     uint64_t group_kept_ns; /* how long a group's outcome is kept while the group has no member */
     uint32_t ids_next; /* link: head of the settled ids, oldest first */
     uint32_t ids_prev; /* link: tail */
+    uint64_t journal_rows; /* rows that were put in the journal: the number of the next one */
+    uint64_t journal_segment; /* row with which the journal's present segment begins */
+    uint64_t journal_gaps; /* dropped rows that GAP rows have told */
+    uint64_t journal_level; /* JournalLevel of the daemon that has attached */
+    uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
-_Static_assert(sizeof(ArenaHeader) == 272, "ArenaHeader");
+_Static_assert(sizeof(ArenaHeader) == 312, "ArenaHeader");
 _Static_assert(offsetof(ArenaHeader, magic) == 0, "ArenaHeader.magic");
 _Static_assert(offsetof(ArenaHeader, layout_version) == 8, "ArenaHeader.layout_version");
 _Static_assert(offsetof(ArenaHeader, fingerprint) == 16, "ArenaHeader.fingerprint");
@@ -370,7 +426,12 @@ _Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 240, "ArenaHeader.ids_kept_
 _Static_assert(offsetof(ArenaHeader, group_kept_ns) == 248, "ArenaHeader.group_kept_ns");
 _Static_assert(offsetof(ArenaHeader, ids_next) == 256, "ArenaHeader.ids_next");
 _Static_assert(offsetof(ArenaHeader, ids_prev) == 260, "ArenaHeader.ids_prev");
-_Static_assert(offsetof(ArenaHeader, redo_count) == 264, "ArenaHeader.redo_count");
+_Static_assert(offsetof(ArenaHeader, journal_rows) == 264, "ArenaHeader.journal_rows");
+_Static_assert(offsetof(ArenaHeader, journal_segment) == 272, "ArenaHeader.journal_segment");
+_Static_assert(offsetof(ArenaHeader, journal_gaps) == 280, "ArenaHeader.journal_gaps");
+_Static_assert(offsetof(ArenaHeader, journal_level) == 288, "ArenaHeader.journal_level");
+_Static_assert(offsetof(ArenaHeader, journal_written) == 296, "ArenaHeader.journal_written");
+_Static_assert(offsetof(ArenaHeader, redo_count) == 304, "ArenaHeader.redo_count");
 
 /* One word of the transaction in the redo slot: absolute, so storing it again changes nothing. */
 typedef struct RedoEntry {
@@ -1052,6 +1113,418 @@ _Static_assert(offsetof(WireAnswer, command) == 0, "WireAnswer.command");
 _Static_assert(offsetof(WireAnswer, value) == 8, "WireAnswer.value");
 _Static_assert(offsetof(WireAnswer, code) == 16, "WireAnswer.code");
 _Static_assert(offsetof(WireAnswer, reserved) == 20, "WireAnswer.reserved");
+
+/* The start of a segment file; the rest of its first 4 KiB is zero. */
+typedef struct SegmentHeader {
+    uint8_t magic[8]; /* b'timerdj', 1 */
+    uint32_t crc; /* CRC-32 of the header behind this field */
+    uint32_t version; /* JOURNAL_VERSION */
+    uint32_t fingerprint; /* CRC-32 of the journal's field table */
+    uint32_t level; /* JournalLevel */
+    uint64_t sequence; /* number of the segment in its directory, as in its file's name */
+    uint64_t first_row; /* number of its record 0 */
+    uint64_t incarnation; /* of the arena; row numbers and op ids compare only within one */
+    uint8_t boot_id[16]; /* the boot whose CLOCK_MONOTONIC the times are of */
+    uint64_t monotonic_ns; /* CLOCK_MONOTONIC when the file was made */
+    uint64_t wall_ns; /* CLOCK_REALTIME at that moment */
+    uint32_t first_block; /* blocks before it are absent: the file was removed while it was written */
+    uint32_t pid; /* of the daemon */
+    uint8_t instance[32]; /* name of the instance, zero padded */
+    uint8_t host[64]; /* host name, zero padded, cut */
+} SegmentHeader;
+_Static_assert(sizeof(SegmentHeader) == 184, "SegmentHeader");
+_Static_assert(offsetof(SegmentHeader, magic) == 0, "SegmentHeader.magic");
+_Static_assert(offsetof(SegmentHeader, crc) == 8, "SegmentHeader.crc");
+_Static_assert(offsetof(SegmentHeader, version) == 12, "SegmentHeader.version");
+_Static_assert(offsetof(SegmentHeader, fingerprint) == 16, "SegmentHeader.fingerprint");
+_Static_assert(offsetof(SegmentHeader, level) == 20, "SegmentHeader.level");
+_Static_assert(offsetof(SegmentHeader, sequence) == 24, "SegmentHeader.sequence");
+_Static_assert(offsetof(SegmentHeader, first_row) == 32, "SegmentHeader.first_row");
+_Static_assert(offsetof(SegmentHeader, incarnation) == 40, "SegmentHeader.incarnation");
+_Static_assert(offsetof(SegmentHeader, boot_id) == 48, "SegmentHeader.boot_id");
+_Static_assert(offsetof(SegmentHeader, monotonic_ns) == 64, "SegmentHeader.monotonic_ns");
+_Static_assert(offsetof(SegmentHeader, wall_ns) == 72, "SegmentHeader.wall_ns");
+_Static_assert(offsetof(SegmentHeader, first_block) == 80, "SegmentHeader.first_block");
+_Static_assert(offsetof(SegmentHeader, pid) == 84, "SegmentHeader.pid");
+_Static_assert(offsetof(SegmentHeader, instance) == 88, "SegmentHeader.instance");
+_Static_assert(offsetof(SegmentHeader, host) == 120, "SegmentHeader.host");
+
+/* The first 64 bytes of a block. */
+typedef struct BlockHeader {
+    uint32_t crc; /* CRC-32 of the block behind this field */
+    uint32_t count; /* rows in it, 1 to BLOCK_ROWS; the others are zero */
+    uint64_t first_row; /* number of its first row */
+    uint64_t sequence; /* the segment's */
+    uint64_t incarnation; /* the segment's */
+    uint8_t reserved[32]; /* zero */
+} BlockHeader;
+_Static_assert(sizeof(BlockHeader) == 64, "BlockHeader");
+_Static_assert(offsetof(BlockHeader, crc) == 0, "BlockHeader.crc");
+_Static_assert(offsetof(BlockHeader, count) == 4, "BlockHeader.count");
+_Static_assert(offsetof(BlockHeader, first_row) == 8, "BlockHeader.first_row");
+_Static_assert(offsetof(BlockHeader, sequence) == 16, "BlockHeader.sequence");
+_Static_assert(offsetof(BlockHeader, incarnation) == 24, "BlockHeader.incarnation");
+_Static_assert(offsetof(BlockHeader, reserved) == 32, "BlockHeader.reserved");
+
+/* The start of the buffer between core and writer: shared memory, so that rows outlive a killed daemon. */
+typedef struct BufferHeader {
+    uint8_t magic[8]; /* b'timerdb', 1 */
+    uint32_t fingerprint; /* CRC-32 of the journal's field table */
+    uint32_t rows; /* rows it holds; a power of two */
+    uint64_t incarnation; /* of the arena whose rows it holds */
+} BufferHeader;
+_Static_assert(sizeof(BufferHeader) == 24, "BufferHeader");
+_Static_assert(offsetof(BufferHeader, magic) == 0, "BufferHeader.magic");
+_Static_assert(offsetof(BufferHeader, fingerprint) == 8, "BufferHeader.fingerprint");
+_Static_assert(offsetof(BufferHeader, rows) == 12, "BufferHeader.rows");
+_Static_assert(offsetof(BufferHeader, incarnation) == 16, "BufferHeader.incarnation");
+
+/* SEGMENT: record 0 of each segment. */
+typedef struct SegmentRow {
+    uint8_t kind; /* RowKind */
+    uint8_t level; /* JournalLevel */
+    uint8_t flags; /* RowFlag */
+    uint8_t reserved; /* zero */
+    uint32_t reserved_word; /* zero */
+    uint64_t incarnation; /* of the arena */
+    uint64_t monotonic_ns; /* CLOCK_MONOTONIC */
+    uint64_t newest; /* newest event */
+    uint8_t rest[32]; /* zero */
+} SegmentRow;
+_Static_assert(sizeof(SegmentRow) == 64, "SegmentRow");
+_Static_assert(offsetof(SegmentRow, kind) == 0, "SegmentRow.kind");
+_Static_assert(offsetof(SegmentRow, level) == 1, "SegmentRow.level");
+_Static_assert(offsetof(SegmentRow, flags) == 2, "SegmentRow.flags");
+_Static_assert(offsetof(SegmentRow, reserved) == 3, "SegmentRow.reserved");
+_Static_assert(offsetof(SegmentRow, reserved_word) == 4, "SegmentRow.reserved_word");
+_Static_assert(offsetof(SegmentRow, incarnation) == 8, "SegmentRow.incarnation");
+_Static_assert(offsetof(SegmentRow, monotonic_ns) == 16, "SegmentRow.monotonic_ns");
+_Static_assert(offsetof(SegmentRow, newest) == 24, "SegmentRow.newest");
+_Static_assert(offsetof(SegmentRow, rest) == 32, "SegmentRow.rest");
+
+/* TEXT, and CONTINUED with its next bytes (where only `kind` and `text` are set). */
+typedef struct TextRow {
+    uint8_t kind; /* RowKind */
+    uint8_t text_kind; /* TextKind */
+    uint8_t length; /* bytes of the whole text; the rest stands in CONTINUED rows behind it */
+    uint8_t reserved; /* zero */
+    uint8_t text[60]; /* its first bytes, zero padded */
+} TextRow;
+_Static_assert(sizeof(TextRow) == 64, "TextRow");
+_Static_assert(offsetof(TextRow, kind) == 0, "TextRow.kind");
+_Static_assert(offsetof(TextRow, text_kind) == 1, "TextRow.text_kind");
+_Static_assert(offsetof(TextRow, length) == 2, "TextRow.length");
+_Static_assert(offsetof(TextRow, reserved) == 3, "TextRow.reserved");
+_Static_assert(offsetof(TextRow, text) == 4, "TextRow.text");
+
+/* ANCHOR: both clocks at one moment. */
+typedef struct AnchorRow {
+    uint8_t kind; /* RowKind */
+    uint8_t reserved_bytes[7]; /* zero */
+    uint64_t monotonic_ns; /* CLOCK_MONOTONIC */
+    uint64_t wall_ns; /* CLOCK_REALTIME */
+    uint8_t rest[40]; /* zero */
+} AnchorRow;
+_Static_assert(sizeof(AnchorRow) == 64, "AnchorRow");
+_Static_assert(offsetof(AnchorRow, kind) == 0, "AnchorRow.kind");
+_Static_assert(offsetof(AnchorRow, reserved_bytes) == 1, "AnchorRow.reserved_bytes");
+_Static_assert(offsetof(AnchorRow, monotonic_ns) == 8, "AnchorRow.monotonic_ns");
+_Static_assert(offsetof(AnchorRow, wall_ns) == 16, "AnchorRow.wall_ns");
+_Static_assert(offsetof(AnchorRow, rest) == 24, "AnchorRow.rest");
+
+/* GAP: the buffer was full, because the files could not be written or not fast enough. */
+typedef struct GapRow {
+    uint8_t kind; /* RowKind */
+    uint8_t reserved_bytes[7]; /* zero */
+    uint64_t rows; /* rows dropped, without the texts that they would have named */
+    uint64_t from_ns; /* CLOCK_MONOTONIC of the first of them; 0 = before this daemon's start */
+    uint64_t to_ns; /* of the last of them */
+    uint8_t rest[32]; /* zero */
+} GapRow;
+_Static_assert(sizeof(GapRow) == 64, "GapRow");
+_Static_assert(offsetof(GapRow, kind) == 0, "GapRow.kind");
+_Static_assert(offsetof(GapRow, reserved_bytes) == 1, "GapRow.reserved_bytes");
+_Static_assert(offsetof(GapRow, rows) == 8, "GapRow.rows");
+_Static_assert(offsetof(GapRow, from_ns) == 16, "GapRow.from_ns");
+_Static_assert(offsetof(GapRow, to_ns) == 24, "GapRow.to_ns");
+_Static_assert(offsetof(GapRow, rest) == 32, "GapRow.rest");
+
+/* OUTCOME: an operation has settled. There is one for each. */
+typedef struct OutcomeRow {
+    uint8_t kind; /* RowKind */
+    uint8_t outcome; /* Outcome */
+    uint8_t settled_key; /* ordinal + 1 of the key that settled it; 0 = no key did */
+    uint8_t flags; /* RowFlag */
+    uint32_t key; /* text: the key that settled it, else its first key */
+    uint64_t operation; /* op id: generation << 32 | index; unique within the incarnation */
+    uint64_t registered_ns; /* when register() was called */
+    uint64_t deadline_ns; /* NO_DEADLINE = none */
+    uint64_t settled_ns; /* when it settled */
+    uint64_t sequence; /* of the event that settled it, else of the newest event that it could have been given */
+    uint32_t owner; /* text: its client, or its group while nobody is told; 0 = nobody */
+    uint32_t error; /* code given to fail() */
+    uint32_t purgatory; /* text */
+    uint32_t id; /* text: its id; 0 = none */
+} OutcomeRow;
+_Static_assert(sizeof(OutcomeRow) == 64, "OutcomeRow");
+_Static_assert(offsetof(OutcomeRow, kind) == 0, "OutcomeRow.kind");
+_Static_assert(offsetof(OutcomeRow, outcome) == 1, "OutcomeRow.outcome");
+_Static_assert(offsetof(OutcomeRow, settled_key) == 2, "OutcomeRow.settled_key");
+_Static_assert(offsetof(OutcomeRow, flags) == 3, "OutcomeRow.flags");
+_Static_assert(offsetof(OutcomeRow, key) == 4, "OutcomeRow.key");
+_Static_assert(offsetof(OutcomeRow, operation) == 8, "OutcomeRow.operation");
+_Static_assert(offsetof(OutcomeRow, registered_ns) == 16, "OutcomeRow.registered_ns");
+_Static_assert(offsetof(OutcomeRow, deadline_ns) == 24, "OutcomeRow.deadline_ns");
+_Static_assert(offsetof(OutcomeRow, settled_ns) == 32, "OutcomeRow.settled_ns");
+_Static_assert(offsetof(OutcomeRow, sequence) == 40, "OutcomeRow.sequence");
+_Static_assert(offsetof(OutcomeRow, owner) == 48, "OutcomeRow.owner");
+_Static_assert(offsetof(OutcomeRow, error) == 52, "OutcomeRow.error");
+_Static_assert(offsetof(OutcomeRow, purgatory) == 56, "OutcomeRow.purgatory");
+_Static_assert(offsetof(OutcomeRow, id) == 60, "OutcomeRow.id");
+
+/* REGISTER: a registration. Its second half is the REGISTERED row behind it; then come its KEY rows. */
+typedef struct RegisterRow {
+    uint8_t kind; /* RowKind */
+    uint8_t condition; /* Condition */
+    uint8_t needed; /* k of AT_LEAST */
+    uint8_t keys; /* number of KEY rows */
+    uint16_t command_flags; /* RegisterFlag of the command */
+    uint8_t orphans; /* Orphans */
+    uint8_t flags; /* RowFlag */
+    uint64_t operation; /* op id */
+    uint64_t registration; /* registration number: watchers settle in this order */
+    uint64_t command; /* command number */
+    uint64_t registered_ns; /* when register() was called */
+    uint64_t deadline_ns; /* NO_DEADLINE = none */
+    uint64_t mark_sequence; /* newest event of the mark; under SNAPSHOT the newest event that it was given */
+    uint64_t mark_command; /* newest own command of the mark; under SNAPSHOT the failed keys, one bit each */
+} RegisterRow;
+_Static_assert(sizeof(RegisterRow) == 64, "RegisterRow");
+_Static_assert(offsetof(RegisterRow, kind) == 0, "RegisterRow.kind");
+_Static_assert(offsetof(RegisterRow, condition) == 1, "RegisterRow.condition");
+_Static_assert(offsetof(RegisterRow, needed) == 2, "RegisterRow.needed");
+_Static_assert(offsetof(RegisterRow, keys) == 3, "RegisterRow.keys");
+_Static_assert(offsetof(RegisterRow, command_flags) == 4, "RegisterRow.command_flags");
+_Static_assert(offsetof(RegisterRow, orphans) == 6, "RegisterRow.orphans");
+_Static_assert(offsetof(RegisterRow, flags) == 7, "RegisterRow.flags");
+_Static_assert(offsetof(RegisterRow, operation) == 8, "RegisterRow.operation");
+_Static_assert(offsetof(RegisterRow, registration) == 16, "RegisterRow.registration");
+_Static_assert(offsetof(RegisterRow, command) == 24, "RegisterRow.command");
+_Static_assert(offsetof(RegisterRow, registered_ns) == 32, "RegisterRow.registered_ns");
+_Static_assert(offsetof(RegisterRow, deadline_ns) == 40, "RegisterRow.deadline_ns");
+_Static_assert(offsetof(RegisterRow, mark_sequence) == 48, "RegisterRow.mark_sequence");
+_Static_assert(offsetof(RegisterRow, mark_command) == 56, "RegisterRow.mark_command");
+
+/* REGISTERED: the second half of a registration. */
+typedef struct RegisteredRow {
+    uint8_t kind; /* RowKind */
+    uint8_t reserved; /* zero */
+    uint16_t client; /* slot of the client that registered it; under SNAPSHOT of its owner */
+    uint32_t client_generation; /* generation of that slot; 0 = nobody's */
+    uint64_t operation; /* op id */
+    uint64_t total; /* amount to reach, under TOTAL; under SNAPSHOT what is missing of it */
+    uint64_t applied_ns; /* when it was applied */
+    uint64_t newest; /* newest event when it was applied */
+    uint64_t progress; /* under SNAPSHOT: satisfied keys, one bit each; else 0 */
+    uint32_t owner; /* text: its client or group */
+    uint32_t purgatory; /* text */
+    uint32_t id; /* text: its id; 0 = none */
+    uint32_t payload_length; /* bytes of its payload */
+} RegisteredRow;
+_Static_assert(sizeof(RegisteredRow) == 64, "RegisteredRow");
+_Static_assert(offsetof(RegisteredRow, kind) == 0, "RegisteredRow.kind");
+_Static_assert(offsetof(RegisteredRow, reserved) == 1, "RegisteredRow.reserved");
+_Static_assert(offsetof(RegisteredRow, client) == 2, "RegisteredRow.client");
+_Static_assert(offsetof(RegisteredRow, client_generation) == 4, "RegisteredRow.client_generation");
+_Static_assert(offsetof(RegisteredRow, operation) == 8, "RegisteredRow.operation");
+_Static_assert(offsetof(RegisteredRow, total) == 16, "RegisteredRow.total");
+_Static_assert(offsetof(RegisteredRow, applied_ns) == 24, "RegisteredRow.applied_ns");
+_Static_assert(offsetof(RegisteredRow, newest) == 32, "RegisteredRow.newest");
+_Static_assert(offsetof(RegisteredRow, progress) == 40, "RegisteredRow.progress");
+_Static_assert(offsetof(RegisteredRow, owner) == 48, "RegisteredRow.owner");
+_Static_assert(offsetof(RegisteredRow, purgatory) == 52, "RegisteredRow.purgatory");
+_Static_assert(offsetof(RegisteredRow, id) == 56, "RegisteredRow.id");
+_Static_assert(offsetof(RegisteredRow, payload_length) == 60, "RegisteredRow.payload_length");
+
+/* KEY: a key of a registration. */
+typedef struct KeyRow {
+    uint8_t kind; /* RowKind */
+    uint8_t key_kind; /* KeyKind */
+    uint8_t ordinal; /* position among the operation's keys, from 0 */
+    uint8_t reserved; /* zero */
+    uint32_t key; /* text */
+    uint64_t operation; /* op id */
+    uint64_t target; /* watermark to reach; 0 for an event key */
+    uint8_t rest[40]; /* zero */
+} KeyRow;
+_Static_assert(sizeof(KeyRow) == 64, "KeyRow");
+_Static_assert(offsetof(KeyRow, kind) == 0, "KeyRow.kind");
+_Static_assert(offsetof(KeyRow, key_kind) == 1, "KeyRow.key_kind");
+_Static_assert(offsetof(KeyRow, ordinal) == 2, "KeyRow.ordinal");
+_Static_assert(offsetof(KeyRow, reserved) == 3, "KeyRow.reserved");
+_Static_assert(offsetof(KeyRow, key) == 4, "KeyRow.key");
+_Static_assert(offsetof(KeyRow, operation) == 8, "KeyRow.operation");
+_Static_assert(offsetof(KeyRow, target) == 16, "KeyRow.target");
+_Static_assert(offsetof(KeyRow, rest) == 24, "KeyRow.rest");
+
+/* EVENT: an event has entered the ring. */
+typedef struct EventRow {
+    uint8_t kind; /* RowKind */
+    uint8_t event_kind; /* EventKind */
+    uint8_t flags; /* EventFlag */
+    uint8_t reserved; /* zero */
+    uint32_t key; /* text */
+    uint64_t sequence; /* from 1 */
+    uint64_t applied_ns; /* when it was applied */
+    uint64_t amount; /* amount of a fire, offset of an advance, code of a fail */
+    uint64_t command; /* its client's command number; under REDELIVERED the op id whose owner did not take it */
+    uint32_t owner; /* text: its client */
+    uint32_t limit; /* operations that it may complete, with LIMITED */
+    uint32_t purgatory; /* text */
+    uint32_t client_generation; /* generation of its client's slot; 0 = nobody's */
+    uint16_t client; /* slot of its client */
+    uint16_t reserved_half; /* zero */
+    uint32_t value_length; /* bytes of its value */
+} EventRow;
+_Static_assert(sizeof(EventRow) == 64, "EventRow");
+_Static_assert(offsetof(EventRow, kind) == 0, "EventRow.kind");
+_Static_assert(offsetof(EventRow, event_kind) == 1, "EventRow.event_kind");
+_Static_assert(offsetof(EventRow, flags) == 2, "EventRow.flags");
+_Static_assert(offsetof(EventRow, reserved) == 3, "EventRow.reserved");
+_Static_assert(offsetof(EventRow, key) == 4, "EventRow.key");
+_Static_assert(offsetof(EventRow, sequence) == 8, "EventRow.sequence");
+_Static_assert(offsetof(EventRow, applied_ns) == 16, "EventRow.applied_ns");
+_Static_assert(offsetof(EventRow, amount) == 24, "EventRow.amount");
+_Static_assert(offsetof(EventRow, command) == 32, "EventRow.command");
+_Static_assert(offsetof(EventRow, owner) == 40, "EventRow.owner");
+_Static_assert(offsetof(EventRow, limit) == 44, "EventRow.limit");
+_Static_assert(offsetof(EventRow, purgatory) == 48, "EventRow.purgatory");
+_Static_assert(offsetof(EventRow, client_generation) == 52, "EventRow.client_generation");
+_Static_assert(offsetof(EventRow, client) == 56, "EventRow.client");
+_Static_assert(offsetof(EventRow, reserved_half) == 58, "EventRow.reserved_half");
+_Static_assert(offsetof(EventRow, value_length) == 60, "EventRow.value_length");
+
+/* ACTION: a command changed a pending operation. A cancelled one's OUTCOME row follows. */
+typedef struct ActionRow {
+    uint8_t kind; /* RowKind */
+    uint8_t command_kind; /* CommandKind */
+    uint8_t flags; /* CommandFlag of the command */
+    uint8_t orphans; /* Orphans, of SET_ORPHANS */
+    uint32_t client_generation; /* generation of the slot of the client that sent it */
+    uint64_t operation; /* op id */
+    uint64_t applied_ns; /* when it was applied */
+    uint64_t deadline_ns; /* the new deadline, of RESCHEDULE; NO_DEADLINE = none */
+    uint64_t command; /* command number */
+    uint16_t client; /* slot of that client */
+    uint16_t reserved; /* zero */
+    uint32_t owner; /* text: that client */
+    uint8_t rest[16]; /* zero */
+} ActionRow;
+_Static_assert(sizeof(ActionRow) == 64, "ActionRow");
+_Static_assert(offsetof(ActionRow, kind) == 0, "ActionRow.kind");
+_Static_assert(offsetof(ActionRow, command_kind) == 1, "ActionRow.command_kind");
+_Static_assert(offsetof(ActionRow, flags) == 2, "ActionRow.flags");
+_Static_assert(offsetof(ActionRow, orphans) == 3, "ActionRow.orphans");
+_Static_assert(offsetof(ActionRow, client_generation) == 4, "ActionRow.client_generation");
+_Static_assert(offsetof(ActionRow, operation) == 8, "ActionRow.operation");
+_Static_assert(offsetof(ActionRow, applied_ns) == 16, "ActionRow.applied_ns");
+_Static_assert(offsetof(ActionRow, deadline_ns) == 24, "ActionRow.deadline_ns");
+_Static_assert(offsetof(ActionRow, command) == 32, "ActionRow.command");
+_Static_assert(offsetof(ActionRow, client) == 40, "ActionRow.client");
+_Static_assert(offsetof(ActionRow, reserved) == 42, "ActionRow.reserved");
+_Static_assert(offsetof(ActionRow, owner) == 44, "ActionRow.owner");
+_Static_assert(offsetof(ActionRow, rest) == 48, "ActionRow.rest");
+
+/* CLIENT: a client's state has changed. That a start makes silent ones live, its SEGMENT row says. */
+typedef struct ClientRow {
+    uint8_t kind; /* RowKind */
+    uint8_t state; /* ClientState */
+    uint8_t orphans; /* Orphans of its operations */
+    uint8_t flags; /* ClientFlag */
+    uint32_t client_generation; /* generation of its slot */
+    uint64_t at_ns; /* when */
+    uint64_t incarnation_low; /* random 128 bits made by the client, low half */
+    uint64_t incarnation_high; /* high half */
+    uint16_t client; /* its slot */
+    uint16_t reserved_half; /* zero */
+    uint32_t owner; /* text: the client */
+    uint32_t pid; /* in the daemon's pid namespace; 0 = not known */
+    uint32_t group; /* text: its group; 0 = none */
+    uint8_t rest[16]; /* zero */
+} ClientRow;
+_Static_assert(sizeof(ClientRow) == 64, "ClientRow");
+_Static_assert(offsetof(ClientRow, kind) == 0, "ClientRow.kind");
+_Static_assert(offsetof(ClientRow, state) == 1, "ClientRow.state");
+_Static_assert(offsetof(ClientRow, orphans) == 2, "ClientRow.orphans");
+_Static_assert(offsetof(ClientRow, flags) == 3, "ClientRow.flags");
+_Static_assert(offsetof(ClientRow, client_generation) == 4, "ClientRow.client_generation");
+_Static_assert(offsetof(ClientRow, at_ns) == 8, "ClientRow.at_ns");
+_Static_assert(offsetof(ClientRow, incarnation_low) == 16, "ClientRow.incarnation_low");
+_Static_assert(offsetof(ClientRow, incarnation_high) == 24, "ClientRow.incarnation_high");
+_Static_assert(offsetof(ClientRow, client) == 32, "ClientRow.client");
+_Static_assert(offsetof(ClientRow, reserved_half) == 34, "ClientRow.reserved_half");
+_Static_assert(offsetof(ClientRow, owner) == 36, "ClientRow.owner");
+_Static_assert(offsetof(ClientRow, pid) == 40, "ClientRow.pid");
+_Static_assert(offsetof(ClientRow, group) == 44, "ClientRow.group");
+_Static_assert(offsetof(ClientRow, rest) == 48, "ClientRow.rest");
+
+/* WATERMARK: a key's watermark when the journal began. */
+typedef struct WatermarkRow {
+    uint8_t kind; /* RowKind */
+    uint8_t reserved_bytes[3]; /* zero */
+    uint32_t key; /* text */
+    uint64_t watermark; /* highest offset advanced to */
+    uint64_t at_ns; /* when this row was written */
+    uint64_t newest; /* newest event then */
+    uint32_t purgatory; /* text */
+    uint32_t reserved_word; /* zero */
+    uint8_t rest[24]; /* zero */
+} WatermarkRow;
+_Static_assert(sizeof(WatermarkRow) == 64, "WatermarkRow");
+_Static_assert(offsetof(WatermarkRow, kind) == 0, "WatermarkRow.kind");
+_Static_assert(offsetof(WatermarkRow, reserved_bytes) == 1, "WatermarkRow.reserved_bytes");
+_Static_assert(offsetof(WatermarkRow, key) == 4, "WatermarkRow.key");
+_Static_assert(offsetof(WatermarkRow, watermark) == 8, "WatermarkRow.watermark");
+_Static_assert(offsetof(WatermarkRow, at_ns) == 16, "WatermarkRow.at_ns");
+_Static_assert(offsetof(WatermarkRow, newest) == 24, "WatermarkRow.newest");
+_Static_assert(offsetof(WatermarkRow, purgatory) == 32, "WatermarkRow.purgatory");
+_Static_assert(offsetof(WatermarkRow, reserved_word) == 36, "WatermarkRow.reserved_word");
+_Static_assert(offsetof(WatermarkRow, rest) == 40, "WatermarkRow.rest");
+
+/* GROUP: what becomes of an operation of a group. */
+typedef struct GroupRow {
+    uint8_t kind; /* RowKind */
+    uint8_t step; /* GroupStep */
+    uint8_t deliveries; /* members that were told of it, or may have acted on it; 255 = at least so many */
+    uint8_t reserved; /* zero */
+    uint32_t group; /* text: the group */
+    uint64_t operation; /* op id */
+    uint64_t at_ns; /* when */
+    uint64_t outcome_number; /* the member's number of this outcome; 0 = nobody is told */
+    uint64_t command; /* command number, of DONE */
+    uint16_t client; /* slot of the member; of ADOPTED, of the owner that died */
+    uint16_t reserved_half; /* zero */
+    uint32_t client_generation; /* generation of that slot; 0 = nobody's */
+    uint32_t owner; /* text: that client */
+    uint32_t reserved_word; /* zero */
+    uint8_t rest[8]; /* zero */
+} GroupRow;
+_Static_assert(sizeof(GroupRow) == 64, "GroupRow");
+_Static_assert(offsetof(GroupRow, kind) == 0, "GroupRow.kind");
+_Static_assert(offsetof(GroupRow, step) == 1, "GroupRow.step");
+_Static_assert(offsetof(GroupRow, deliveries) == 2, "GroupRow.deliveries");
+_Static_assert(offsetof(GroupRow, reserved) == 3, "GroupRow.reserved");
+_Static_assert(offsetof(GroupRow, group) == 4, "GroupRow.group");
+_Static_assert(offsetof(GroupRow, operation) == 8, "GroupRow.operation");
+_Static_assert(offsetof(GroupRow, at_ns) == 16, "GroupRow.at_ns");
+_Static_assert(offsetof(GroupRow, outcome_number) == 24, "GroupRow.outcome_number");
+_Static_assert(offsetof(GroupRow, command) == 32, "GroupRow.command");
+_Static_assert(offsetof(GroupRow, client) == 40, "GroupRow.client");
+_Static_assert(offsetof(GroupRow, reserved_half) == 42, "GroupRow.reserved_half");
+_Static_assert(offsetof(GroupRow, client_generation) == 44, "GroupRow.client_generation");
+_Static_assert(offsetof(GroupRow, owner) == 48, "GroupRow.owner");
+_Static_assert(offsetof(GroupRow, reserved_word) == 52, "GroupRow.reserved_word");
+_Static_assert(offsetof(GroupRow, rest) == 56, "GroupRow.rest");
 
 /* Fields that share a word: the word with one of them replaced, and the word's address. */
 static inline uint64_t ArenaHeader_with_fingerprint(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }

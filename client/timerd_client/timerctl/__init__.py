@@ -1,8 +1,8 @@
 """timerctl: look at an instance of timerd, and lend it a hand.
 
-What only looks (stats, ops, keys, clients, errors) maps the arena read-only and asks nobody, so it works when the
-daemon is dead, and says so. What acts (register, fire, ...) is a client like any other. One command a module; each has
-`add`, which declares it, and a function of its parsed arguments that returns an exit status.
+What only looks (stats, ops, keys, clients, errors) maps the arena read-only, or reads files (journal), and asks nobody,
+so it works when the daemon is dead, and says so. What acts (register, fire, ...) is a client like any other. One
+command a module; each has `add`, which declares it, and a function of its parsed arguments that returns an exit status.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from timerd_shm.errors import TimerdError
 from timerd_shm.version import Version
 
-from . import check, clients, destroy, errors, events, keys, later, load, ops, register, stats
+from . import check, clients, destroy, errors, events, journal, keys, load, ops, register, stats
 from .exits import STATUSES, Exit, exit_of
 
 EPILOG = f"""\
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action=Version, nargs=0, help="print the version, and exit")
     top.add_argument("--instance", metavar="NAME", default=None, help="the instance to look at")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (stats, check, ops, keys, clients, errors, register, events, destroy, load, later):
+    for module in (stats, check, ops, keys, clients, errors, register, events, journal, destroy, load):
         module.add(commands, common)
     return top
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from timerd_shm.errors import ArenaNotReadyError, InstanceRunningError, LayoutMismatchError
-from timerd_shm.rundir import SHM_DIRECTORY, InstancePaths, read_place
+from timerd_shm.rundir import ArenaPlace, InstancePaths, read_place
 
 from .exits import Exit, UsageError
 from .instance import paths_of
@@ -36,13 +36,23 @@ def run(arguments: argparse.Namespace) -> int:
     paths = paths_of(arguments)
     with locked(paths):
         try:
-            arena = read_place(paths).path
+            place = read_place(paths)
         except (ArenaNotReadyError, LayoutMismatchError):
-            arena = SHM_DIRECTORY / paths.shm_name.lstrip("/")
+            place = ArenaPlace("shm", paths.shm_name, 0)
+        arena = place.path
         if not arguments.yes and not confirmed(paths, arena):
             print("Nothing was removed.")
             return Exit.PROBLEM
-        for path in (arena, paths.commands, paths.outcomes, paths.liveness, paths.snapshot, paths.arena):
+        for path in (
+            arena,
+            place.journal_buffer,
+            paths.commands,
+            paths.outcomes,
+            paths.liveness,
+            paths.snapshot,
+            paths.journal,
+            paths.arena,
+        ):
             path.unlink(missing_ok=True)
     print(f"Removed instance {paths.instance!r} ({arena}).")
     return Exit.OK

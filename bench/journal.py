@@ -1,0 +1,222 @@
+"""The journal: what it adds to an operation in the core, how fast its files are written, and how fast they are read.
+
+    python bench/journal.py [--rows 1M] [--repeat 5] [--directory DIR]
+
+The core's rows are those of bench/core.py's operations: each has a 12-byte key of its own, so an outcome is two rows.
+An insert and a completion are measured beside 10,000 pending operations, without a journal and at both levels in turns,
+and rows are given up at the end of each frame, as if they were written. Then the buffer is written to files in DIR (a
+new one under the temporary directory) by the call that the daemon's thread makes, and read back by chunks() and by
+rows(). These figures are the least of the repeats: what the code costs, not what a busy machine gives. At last 500
+operations settle in each millisecond, which is a million rows a second, with the journal's thread and without, and
+200,000 expire in one tick, with a buffer of 4 MiB and of 16: what a turn takes, and what was dropped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import zlib
+from pathlib import Path
+
+from core import BATCH, S, fire, machine, number, register
+from core import Rig as CoreRig
+from timerd.blocks import write_blocks
+from timerd.clock import ManualClock
+from timerd.journal import Journal, JournalFiles, JournalPlan
+from timerd_shm.fields import size_of, struct_of, unpack
+from timerd_shm.journal import (
+    BLOCK_ROWS,
+    BLOCK_SIZE,
+    BUFFER_HEADER_SIZE,
+    BUFFER_MAGIC,
+    JOURNAL_MAGIC,
+    JOURNAL_VERSION,
+    ROW_SIZE,
+    BufferHeader,
+    JournalLevel,
+    SegmentHeader,
+    journal_fingerprint,
+)
+from timerd_shm.journal_reader import HEADER_CRC, JournalReader, segment_path
+from timerd_shm.layout import ArenaHeader
+
+BUFFER_ROWS = 1 << 16
+SEGMENT_ROWS = 16_383 * BLOCK_ROWS
+
+
+def empty_buffer(rows: int = BUFFER_ROWS) -> bytearray:
+    buffer = bytearray(BUFFER_HEADER_SIZE + rows * ROW_SIZE)
+    struct_of(BufferHeader).pack_into(buffer, 0, BUFFER_MAGIC, journal_fingerprint(), rows, 1)
+    return buffer
+
+
+def cost(level: JournalLevel) -> dict[str, float]:
+    """ns for an insert and for a completion, and rows for both together."""
+    work = 40_000
+    rig = CoreRig(10_000 + 2 * work)
+    rig.apply(rig.frames(register(each, rig.now_ns, 3600 * S) for each in range(1, 10_001)))
+    if level:
+        rig.core.open_journal(empty_buffer(), level, SEGMENT_ROWS, 0, rig.now_ns)
+        while rig.core.tend_journal(rig.core.journal_rows):
+            pass
+    before = rig.core.journal_rows
+    first = rig.number
+    steps = {
+        "insert": rig.frames(register(each, rig.now_ns, 3600 * S) for each in range(first, first + work)),
+        "complete": rig.frames(fire(each) for each in range(first, first + work)),
+    }
+    found: dict[str, float] = {}
+    for name, frames in steps.items():
+        spent = 0.0
+        for frame in frames:
+            spent += rig.apply([frame])
+            if level:
+                rig.core.tend_journal(rig.core.journal_rows)
+        found[name] = spent / work * 1e9
+        rig.acknowledge()
+    found["rows"] = (rig.core.journal_rows - before) / work
+    assert rig.core.journal_dropped == 0
+    rig.close()
+    return found
+
+
+def write(directory: Path, rows: int) -> float:
+    """Write a segment of so many rows, taken from a full buffer again and again; seconds."""
+    rig = CoreRig(BUFFER_ROWS)
+    buffer = empty_buffer()
+    rig.core.open_journal(buffer, JournalLevel.OUTCOMES, SEGMENT_ROWS, 0, rig.now_ns)
+    count = BUFFER_ROWS // 2 - BATCH
+    rig.apply(rig.frames(register(each, rig.now_ns, 3600 * S) for each in range(1, count + 1)))
+    rig.apply(rig.frames(fire(each) for each in range(1, count + 1)))
+    header = SegmentHeader(
+        JOURNAL_MAGIC, 0, JOURNAL_VERSION, journal_fingerprint(), 1, 1, 0, 1, bytes(16), 0, 0, 0, 0, b"bench", b""
+    )
+    packed = struct_of(SegmentHeader).pack(*header)
+    packed = struct_of(SegmentHeader).pack(*header._replace(crc=zlib.crc32(packed[HEADER_CRC:])))
+    descriptor = os.open(segment_path(directory, 1), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    os.posix_fallocate(descriptor, 0, (2 + rows // BLOCK_ROWS) * BLOCK_SIZE)
+    os.pwrite(descriptor, packed, 0)
+    step = 1_000 // BLOCK_ROWS * BLOCK_ROWS  # a millisecond's rows at a million in a second
+    began = time.perf_counter()
+    for first in range(0, rows - step, step):
+        write_blocks(buffer, first, first + step, descriptor, 0, 1)
+    took = time.perf_counter() - began
+    os.close(descriptor)
+    rig.close()
+    return took
+
+
+def open_journal(rig: CoreRig, directory: Path, rows: int) -> Journal:
+    """A journal of the rig's core, on the rig's time."""
+    header = unpack(ArenaHeader, rig.memory[: size_of(ArenaHeader)])
+    plan = JournalPlan(directory, JournalLevel.OUTCOMES, 64 << 20, 1 << 40, 0, None, "bench")
+    clock = ManualClock(rig.now_ns)
+    files = JournalFiles(plan, clock, bytes(16))
+    return Journal(rig.core, files, empty_buffer(rows), header, clock, buffered=True)
+
+
+def burst(directory: Path, rows: int, count: int = 200_000) -> tuple[float, int]:
+    """So many operations expire in one tick: ms of the longest turn, rows dropped."""
+    rig = CoreRig(count)
+    journal = open_journal(rig, directory, rows)
+    journal.start()
+    rig.apply(rig.frames(register(each, rig.now_ns, S) for each in range(1, count + 1)))
+    rig.now_ns += 2 * S
+    worst = 0.0
+    while rig.count("pending"):
+        began = time.perf_counter()
+        rig.core.begin_turn(rig.now_ns)
+        rig.core.advance(rig.now_ns, 65_536)
+        journal.tend(rig.now_ns)
+        rig.core.end_turn(rig.now_ns)
+        worst = max(worst, (time.perf_counter() - began) * 1e3)
+    dropped = rig.core.journal_dropped
+    journal.close()
+    rig.core.release()
+    return worst, dropped
+
+
+def pace(directory: Path | None, turns: int = 2_000, settle: int = 500) -> tuple[list[float], int]:
+    """Turns of a millisecond in which so many operations are registered and completed: ms for each, rows dropped."""
+    rig = CoreRig(10_000 + settle)
+    journal = None
+    frames = []
+    for _ in range(turns):
+        frames += rig.frames(
+            [register(each, rig.now_ns, 3600 * S) for each in range(rig.number, rig.number + settle)]
+            + [fire(each) for each in range(rig.number, rig.number + settle)]
+        )
+    if directory is not None:
+        journal = open_journal(rig, directory, BUFFER_ROWS)
+        journal.start()
+    took = []
+    begin = time.perf_counter()
+    for turn, frame in enumerate(frames):
+        time.sleep(max(0.0, begin + turn * 0.001 - time.perf_counter()))
+        began = time.perf_counter()
+        rig.apply([frame])
+        if journal is not None:
+            journal.tend(rig.now_ns)
+        took.append((time.perf_counter() - began) * 1e3)
+        rig.acknowledge()
+    dropped = rig.core.journal_dropped
+    assert rig.count("completed") == turns * settle
+    if journal is not None:
+        journal.close()
+    rig.core.release()
+    return took, dropped
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=number, default=number("1M"), help="rows to write and read (1M)")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--directory", type=Path)
+    args = parser.parse_args()
+    print("  ".join(machine().values()))
+    runs: dict[JournalLevel, list[dict[str, float]]] = {level: [] for level in JournalLevel}
+    for _ in range(args.repeat):
+        for level in JournalLevel:
+            runs[level].append(cost(level))
+    for level in JournalLevel:
+        insert, complete, rows = (min(run[each] for run in runs[level]) for each in runs[level][0])
+        print(
+            f"{level.name.lower():10} insert {insert:6.0f} ns   complete {complete:6.0f} ns   {rows:.2f} rows for both"
+        )
+    directory = Path(tempfile.mkdtemp(prefix="tdj-", dir=args.directory))
+    try:
+        times: dict[str, list[float]] = {"write": [], "chunks": [], "rows": []}
+        for _ in range(args.repeat):
+            times["write"].append(write(directory, args.rows))
+            with JournalReader(directory) as reader:
+                began = time.perf_counter()
+                found = sum(chunk.rows for chunk in reader.chunks())
+                times["chunks"].append((time.perf_counter() - began) / found * args.rows)
+        with JournalReader(directory) as reader:
+            began = time.perf_counter()
+            found = sum(1 for _ in reader.rows())
+            times["rows"].append((time.perf_counter() - began) / found * args.rows)
+        for name, taken in times.items():
+            print(f"{name:10} {args.rows / min(taken) / 1e6:6.2f} million rows/s")
+        for name, place in (("without", None), ("with", directory / "paced")):
+            turns, dropped = pace(place)
+            turns.sort()
+            print(
+                f"{name:10} a turn of 500: median {statistics.median(turns):.2f} ms, "
+                f"p99 {turns[len(turns) * 99 // 100]:.2f}, worst {turns[-1]:.2f}; {dropped} rows dropped"
+            )
+        for mib in (4, 16):
+            worst, dropped = burst(directory / f"burst-{mib}", (mib << 20) // ROW_SIZE)
+            print(f"{mib:2} MiB     200,000 expire: worst turn {worst:.1f} ms; {dropped} rows dropped")
+    finally:
+        shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,387 @@
+"""The journal's files, declared once: rows of 64 bytes in blocks of 4 KiB in segments. journal_reader.py reads them.
+
+    DIR/000000000017.segment    header block (SegmentHeader, zeros), then blocks
+    DIR/holds/NAME              a consumer's word: segments from this number on are still needed
+    DIR/lock                    flocked by the daemon that writes here, never unlinked
+
+A block is a BlockHeader and BLOCK_ROWS rows. Its CRC is of everything behind the CRC, so rows are believed block by
+block; the last block of the newest segment is written again and again while rows come in. Blocks that were not written
+yet are zero.
+
+*Row numbers.* The core numbers rows from 0 for each arena incarnation, and a segment says with which number it
+begins: what is missing or twice shows in the numbers. Where a row stands in a segment is its *record*, from 0;
+(segment, record) is an Offset.
+
+*Texts.* Keys, clients, groups, purgatories and ids stand in TEXT rows, and other rows name them by the record of their
+TEXT row in the same segment (0 = none). So a reader may begin anywhere, and finds a text without having read what was
+before. A text may stand in a segment more than once.
+
+The order of rows is the order in which the daemon applied things. Times are CLOCK_MONOTONIC of the segment's boot;
+SEGMENT and ANCHOR rows say what the wall clock said then.
+
+To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. The fingerprint
+refuses what was forgotten.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum, IntFlag
+from typing import Annotated, NamedTuple
+
+from .fields import U8, U16, U32, U64, fields, raw, size_of
+
+JOURNAL_MAGIC = b"timerdj\x01"
+JOURNAL_VERSION = 1
+BUFFER_MAGIC = b"timerdb\x01"
+ROW_SIZE = 64
+BLOCK_SIZE = 4096
+BLOCK_ROWS = 63  # the first 64 bytes are the header
+TEXT_INLINE = 60
+SEGMENT_SIZE_MIN = 64 << 10
+SEGMENT_SIZE_MAX = 1 << 30
+BUFFER_HEADER_SIZE = 4096
+BUFFER_ROWS_MIN = 1024  # more than the largest group of rows that belong together, and the rest of a segment before it
+
+
+class JournalLevel(IntEnum):
+    """What is written. OUTCOMES: how operations settled. EVENTS: everything by which that can be computed again."""
+
+    NONE = 0
+    OUTCOMES = 1
+    EVENTS = 2
+
+
+class RowKind(IntEnum):
+    """The first byte of a row."""
+
+    PAD = 0  # nothing: what a block or a segment has left
+    SEGMENT = 1  # record 0 of each segment
+    TEXT = 2
+    CONTINUED = 3  # more bytes of the TEXT row before it
+    ANCHOR = 4  # what the wall clock says
+    GAP = 5  # rows were dropped here
+    OUTCOME = 6
+    REGISTER = 7  # level EVENTS, as all that follow
+    REGISTERED = 8  # the second half of a registration
+    KEY = 9  # one for each key, behind them
+    EVENT = 10
+    ACTION = 11  # cancel, reschedule or set_orphans of a pending operation
+    CLIENT = 12  # a client has another state, or listens or not
+    WATERMARK = 13  # one that there was when the journal began
+    GROUP = 14  # what becomes of an operation of a group
+
+
+class GroupStep(IntEnum):
+    """What becomes of an operation of a group. When it settles, an OUTCOME row says."""
+
+    ADOPTED = 1  # its client has died: it is the group's, pending or settled
+    TOLD = 2  # a member was told how it has settled
+    RETURNED = 3  # that member is dead or silent, or listens no more: another is told
+    DONE = 4  # the member that was told has said so
+    DROPPED = 5  # the group had no member for as long as outcomes are kept
+
+
+class TextKind(IntEnum):
+    """What a TEXT row names."""
+
+    KEY = 1
+    CLIENT = 2  # 16 bytes of incarnation, then the name
+    GROUP = 3
+    PURGATORY = 4
+    ID = 5  # the 128-bit hash of an id, as in the id's record
+
+
+class RowFlag(IntFlag):
+    """Flags of OUTCOME, REGISTER and SEGMENT rows."""
+
+    HANDED_OVER = 1  # completed by a limited event
+    REDELIVERED = 2
+    VALUE_DROPPED = 4
+    AT_REGISTRATION = 8  # it settled while it was registered
+    SNAPSHOT = 16  # REGISTER: it was pending when the journal began; its mark is not known
+    CONTINUES = 32  # SEGMENT: nothing lies between the row before it and this one
+    START = 64  # SEGMENT: a daemon has attached to the arena: clients that were silent are live
+
+
+class SegmentHeader(NamedTuple):
+    """The start of a segment file; the rest of its first 4 KiB is zero."""
+
+    magic: Annotated[bytes, raw(8), "b'timerdj', 1"]
+    crc: Annotated[int, U32, "CRC-32 of the header behind this field"]
+    version: Annotated[int, U32, "JOURNAL_VERSION"]
+    fingerprint: Annotated[int, U32, "CRC-32 of the journal's field table"]
+    level: Annotated[int, U32, "JournalLevel"]
+    sequence: Annotated[int, U64, "number of the segment in its directory, as in its file's name"]
+    first_row: Annotated[int, U64, "number of its record 0"]
+    incarnation: Annotated[int, U64, "of the arena; row numbers and op ids compare only within one"]
+    boot_id: Annotated[bytes, raw(16), "the boot whose CLOCK_MONOTONIC the times are of"]
+    monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC when the file was made"]
+    wall_ns: Annotated[int, U64, "CLOCK_REALTIME at that moment"]
+    first_block: Annotated[int, U32, "blocks before it are absent: the file was removed while it was written"]
+    pid: Annotated[int, U32, "of the daemon"]
+    instance: Annotated[bytes, raw(32), "name of the instance, zero padded"]
+    host: Annotated[bytes, raw(64), "host name, zero padded, cut"]
+
+
+class BlockHeader(NamedTuple):
+    """The first 64 bytes of a block."""
+
+    crc: Annotated[int, U32, "CRC-32 of the block behind this field"]
+    count: Annotated[int, U32, "rows in it, 1 to BLOCK_ROWS; the others are zero"]
+    first_row: Annotated[int, U64, "number of its first row"]
+    sequence: Annotated[int, U64, "the segment's"]
+    incarnation: Annotated[int, U64, "the segment's"]
+    reserved: Annotated[bytes, raw(32), "zero"]
+
+
+class SegmentRow(NamedTuple):
+    """SEGMENT: record 0 of each segment."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    level: Annotated[int, U8, "JournalLevel"]
+    flags: Annotated[int, U8, "RowFlag"]
+    reserved: Annotated[int, U8, "zero"]
+    reserved_word: Annotated[int, U32, "zero"]
+    incarnation: Annotated[int, U64, "of the arena"]
+    monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
+    newest: Annotated[int, U64, "newest event"]
+    rest: Annotated[bytes, raw(32), "zero"]
+
+
+class TextRow(NamedTuple):
+    """TEXT, and CONTINUED with its next bytes (where only `kind` and `text` are set)."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    text_kind: Annotated[int, U8, "TextKind"]
+    length: Annotated[int, U8, "bytes of the whole text; the rest stands in CONTINUED rows behind it"]
+    reserved: Annotated[int, U8, "zero"]
+    text: Annotated[bytes, raw(TEXT_INLINE), "its first bytes, zero padded"]
+
+
+class AnchorRow(NamedTuple):
+    """ANCHOR: both clocks at one moment."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    reserved_bytes: Annotated[bytes, raw(7), "zero"]
+    monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
+    wall_ns: Annotated[int, U64, "CLOCK_REALTIME"]
+    rest: Annotated[bytes, raw(40), "zero"]
+
+
+class GapRow(NamedTuple):
+    """GAP: the buffer was full, because the files could not be written or not fast enough."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    reserved_bytes: Annotated[bytes, raw(7), "zero"]
+    rows: Annotated[int, U64, "rows dropped, without the texts that they would have named"]
+    from_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the first of them; 0 = before this daemon's start"]
+    to_ns: Annotated[int, U64, "of the last of them"]
+    rest: Annotated[bytes, raw(32), "zero"]
+
+
+class OutcomeRow(NamedTuple):
+    """OUTCOME: an operation has settled. There is one for each."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    outcome: Annotated[int, U8, "Outcome"]
+    settled_key: Annotated[int, U8, "ordinal + 1 of the key that settled it; 0 = no key did"]
+    flags: Annotated[int, U8, "RowFlag"]
+    key: Annotated[int, U32, "text: the key that settled it, else its first key"]
+    operation: Annotated[int, U64, "op id: generation << 32 | index; unique within the incarnation"]
+    registered_ns: Annotated[int, U64, "when register() was called"]
+    deadline_ns: Annotated[int, U64, "NO_DEADLINE = none"]
+    settled_ns: Annotated[int, U64, "when it settled"]
+    sequence: Annotated[
+        int, U64, "of the event that settled it, else of the newest event that it could have been given"
+    ]
+    owner: Annotated[int, U32, "text: its client, or its group while nobody is told; 0 = nobody"]
+    error: Annotated[int, U32, "code given to fail()"]
+    purgatory: Annotated[int, U32, "text"]
+    id: Annotated[int, U32, "text: its id; 0 = none"]
+
+
+class RegisterRow(NamedTuple):
+    """REGISTER: a registration. Its second half is the REGISTERED row behind it; then come its KEY rows."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    condition: Annotated[int, U8, "Condition"]
+    needed: Annotated[int, U8, "k of AT_LEAST"]
+    keys: Annotated[int, U8, "number of KEY rows"]
+    command_flags: Annotated[int, U16, "RegisterFlag of the command"]
+    orphans: Annotated[int, U8, "Orphans"]
+    flags: Annotated[int, U8, "RowFlag"]
+    operation: Annotated[int, U64, "op id"]
+    registration: Annotated[int, U64, "registration number: watchers settle in this order"]
+    command: Annotated[int, U64, "command number"]
+    registered_ns: Annotated[int, U64, "when register() was called"]
+    deadline_ns: Annotated[int, U64, "NO_DEADLINE = none"]
+    mark_sequence: Annotated[int, U64, "newest event of the mark; under SNAPSHOT the newest event that it was given"]
+    mark_command: Annotated[int, U64, "newest own command of the mark; under SNAPSHOT the failed keys, one bit each"]
+
+
+class RegisteredRow(NamedTuple):
+    """REGISTERED: the second half of a registration."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    reserved: Annotated[int, U8, "zero"]
+    client: Annotated[int, U16, "slot of the client that registered it; under SNAPSHOT of its owner"]
+    client_generation: Annotated[int, U32, "generation of that slot; 0 = nobody's"]
+    operation: Annotated[int, U64, "op id"]
+    total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT what is missing of it"]
+    applied_ns: Annotated[int, U64, "when it was applied"]
+    newest: Annotated[int, U64, "newest event when it was applied"]
+    progress: Annotated[int, U64, "under SNAPSHOT: satisfied keys, one bit each; else 0"]
+    owner: Annotated[int, U32, "text: its client or group"]
+    purgatory: Annotated[int, U32, "text"]
+    id: Annotated[int, U32, "text: its id; 0 = none"]
+    payload_length: Annotated[int, U32, "bytes of its payload"]
+
+
+class KeyRow(NamedTuple):
+    """KEY: a key of a registration."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    key_kind: Annotated[int, U8, "KeyKind"]
+    ordinal: Annotated[int, U8, "position among the operation's keys, from 0"]
+    reserved: Annotated[int, U8, "zero"]
+    key: Annotated[int, U32, "text"]
+    operation: Annotated[int, U64, "op id"]
+    target: Annotated[int, U64, "watermark to reach; 0 for an event key"]
+    rest: Annotated[bytes, raw(40), "zero"]
+
+
+class EventRow(NamedTuple):
+    """EVENT: an event has entered the ring."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    event_kind: Annotated[int, U8, "EventKind"]
+    flags: Annotated[int, U8, "EventFlag"]
+    reserved: Annotated[int, U8, "zero"]
+    key: Annotated[int, U32, "text"]
+    sequence: Annotated[int, U64, "from 1"]
+    applied_ns: Annotated[int, U64, "when it was applied"]
+    amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail"]
+    command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id whose owner did not take it"]
+    owner: Annotated[int, U32, "text: its client"]
+    limit: Annotated[int, U32, "operations that it may complete, with LIMITED"]
+    purgatory: Annotated[int, U32, "text"]
+    client_generation: Annotated[int, U32, "generation of its client's slot; 0 = nobody's"]
+    client: Annotated[int, U16, "slot of its client"]
+    reserved_half: Annotated[int, U16, "zero"]
+    value_length: Annotated[int, U32, "bytes of its value"]
+
+
+class ActionRow(NamedTuple):
+    """ACTION: a command changed a pending operation. A cancelled one's OUTCOME row follows."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    command_kind: Annotated[int, U8, "CommandKind"]
+    flags: Annotated[int, U8, "CommandFlag of the command"]
+    orphans: Annotated[int, U8, "Orphans, of SET_ORPHANS"]
+    client_generation: Annotated[int, U32, "generation of the slot of the client that sent it"]
+    operation: Annotated[int, U64, "op id"]
+    applied_ns: Annotated[int, U64, "when it was applied"]
+    deadline_ns: Annotated[int, U64, "the new deadline, of RESCHEDULE; NO_DEADLINE = none"]
+    command: Annotated[int, U64, "command number"]
+    client: Annotated[int, U16, "slot of that client"]
+    reserved: Annotated[int, U16, "zero"]
+    owner: Annotated[int, U32, "text: that client"]
+    rest: Annotated[bytes, raw(16), "zero"]
+
+
+class ClientRow(NamedTuple):
+    """CLIENT: a client's state has changed. That a start makes silent ones live, its SEGMENT row says."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    state: Annotated[int, U8, "ClientState"]
+    orphans: Annotated[int, U8, "Orphans of its operations"]
+    flags: Annotated[int, U8, "ClientFlag"]
+    client_generation: Annotated[int, U32, "generation of its slot"]
+    at_ns: Annotated[int, U64, "when"]
+    incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half"]
+    incarnation_high: Annotated[int, U64, "high half"]
+    client: Annotated[int, U16, "its slot"]
+    reserved_half: Annotated[int, U16, "zero"]
+    owner: Annotated[int, U32, "text: the client"]
+    pid: Annotated[int, U32, "in the daemon's pid namespace; 0 = not known"]
+    group: Annotated[int, U32, "text: its group; 0 = none"]
+    rest: Annotated[bytes, raw(16), "zero"]
+
+
+class WatermarkRow(NamedTuple):
+    """WATERMARK: a key's watermark when the journal began."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    reserved_bytes: Annotated[bytes, raw(3), "zero"]
+    key: Annotated[int, U32, "text"]
+    watermark: Annotated[int, U64, "highest offset advanced to"]
+    at_ns: Annotated[int, U64, "when this row was written"]
+    newest: Annotated[int, U64, "newest event then"]
+    purgatory: Annotated[int, U32, "text"]
+    reserved_word: Annotated[int, U32, "zero"]
+    rest: Annotated[bytes, raw(24), "zero"]
+
+
+class GroupRow(NamedTuple):
+    """GROUP: what becomes of an operation of a group."""
+
+    kind: Annotated[int, U8, "RowKind"]
+    step: Annotated[int, U8, "GroupStep"]
+    deliveries: Annotated[int, U8, "members that were told of it, or may have acted on it; 255 = at least so many"]
+    reserved: Annotated[int, U8, "zero"]
+    group: Annotated[int, U32, "text: the group"]
+    operation: Annotated[int, U64, "op id"]
+    at_ns: Annotated[int, U64, "when"]
+    outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = nobody is told"]
+    command: Annotated[int, U64, "command number, of DONE"]
+    client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died"]
+    reserved_half: Annotated[int, U16, "zero"]
+    client_generation: Annotated[int, U32, "generation of that slot; 0 = nobody's"]
+    owner: Annotated[int, U32, "text: that client"]
+    reserved_word: Annotated[int, U32, "zero"]
+    rest: Annotated[bytes, raw(8), "zero"]
+
+
+class BufferHeader(NamedTuple):
+    """The start of the buffer between core and writer: shared memory, so that rows outlive a killed daemon.
+
+    Row n stands at BUFFER_HEADER_SIZE + n % rows * ROW_SIZE; which are there, the arena's header says.
+    """
+
+    magic: Annotated[bytes, raw(8), "b'timerdb', 1"]
+    fingerprint: Annotated[int, U32, "CRC-32 of the journal's field table"]
+    rows: Annotated[int, U32, "rows it holds; a power of two"]
+    incarnation: Annotated[int, U64, "of the arena whose rows it holds"]
+
+
+ROWS: dict[RowKind, type] = {
+    RowKind.SEGMENT: SegmentRow,
+    RowKind.TEXT: TextRow,
+    RowKind.CONTINUED: TextRow,
+    RowKind.ANCHOR: AnchorRow,
+    RowKind.GAP: GapRow,
+    RowKind.OUTCOME: OutcomeRow,
+    RowKind.REGISTER: RegisterRow,
+    RowKind.REGISTERED: RegisteredRow,
+    RowKind.KEY: KeyRow,
+    RowKind.EVENT: EventRow,
+    RowKind.ACTION: ActionRow,
+    RowKind.CLIENT: ClientRow,
+    RowKind.WATERMARK: WatermarkRow,
+    RowKind.GROUP: GroupRow,
+}
+JOURNAL_RECORDS: tuple[type, ...] = (SegmentHeader, BlockHeader, BufferHeader, *dict.fromkeys(ROWS.values()))
+
+assert BLOCK_SIZE == (BLOCK_ROWS + 1) * ROW_SIZE
+assert size_of(SegmentHeader) <= BLOCK_SIZE and size_of(BlockHeader) == ROW_SIZE
+assert all(size_of(row) == ROW_SIZE for row in ROWS.values()), {row.__name__: size_of(row) for row in ROWS.values()}
+
+
+def journal_fingerprint() -> int:
+    """CRC-32 of the journal's field table: names, types, offsets and record sizes, in order."""
+    table = ";".join(
+        f"{record.__name__}:" + ",".join(f"{f.name}@{f.offset}{f.storage.code}" for f in fields(record))
+        for record in JOURNAL_RECORDS
+    )
+    return zlib.crc32(table.encode())

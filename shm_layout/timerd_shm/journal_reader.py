@@ -1,0 +1,512 @@
+"""Reads a journal: typed rows or whole blocks, from any offset, while it is being written; standard library alone.
+
+    reader = JournalReader("/var/lib/timerd/journal")      # from its beginning, or start=Offset(17, 40960)
+    for row in reader.rows():                              # up to what there is now; call it again for what came since
+        row.record.outcome, reader.text(row.record.key), row.offset
+    reader.position                                        # an Offset: where to go on, now or in another process
+    reader.damage                                          # what could not be read, and was passed over
+
+    for chunk in reader.chunks():                          # many rows at once: chunk.blocks is a multiple of 4 KiB
+        numpy.frombuffer(chunk.blocks, "u1").reshape(-1, 64, 64)[:, 1:]      # a row of 64 bytes for each place
+
+Blocks are read into memory and believed by their CRC; a mapping would be a SIGBUS when the writer cuts a finished file
+to its length. What is damaged is said in `damage` and passed over, what was not written yet is the end for now. Row
+numbers only rise within an arena's incarnation, so a row that stands in two segments is given once.
+
+Raises JournalError, and nothing else, whatever the files hold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple, Self
+
+from .errors import TimerdError
+from .fields import offset_of, size_of, struct_of, unpack
+from .journal import (
+    BLOCK_ROWS,
+    BLOCK_SIZE,
+    JOURNAL_MAGIC,
+    JOURNAL_VERSION,
+    ROW_SIZE,
+    ROWS,
+    TEXT_INLINE,
+    BlockHeader,
+    RowKind,
+    SegmentHeader,
+    TextKind,
+    journal_fingerprint,
+)
+
+SEGMENT_SUFFIX = ".segment"
+SEGMENT_NAME = re.compile(r"(\d{12})\.segment")
+HOLDS = "holds"
+CHUNK_BLOCKS = 64
+HEADER_CRC = offset_of(SegmentHeader, "crc") + 4  # what the CRC is of begins behind it
+BLOCK = struct_of(BlockHeader)
+ROW_STRUCTS: dict[int, tuple[type, Struct]] = {kind: (record, struct_of(record)) for kind, record in ROWS.items()}
+NOTHING = bytes(ROW_SIZE)
+
+
+class JournalError(TimerdError):
+    """The journal is not there, is no journal of this version, or does not reach back to the offset that was asked."""
+
+
+class Offset(NamedTuple):
+    """A place in a journal: the record that comes next in a segment. Offsets compare as they follow each other."""
+
+    segment: int
+    record: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}:{self.record}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The offset that str() has written. Raises JournalError."""
+        match = re.fullmatch(r"(\d{1,12}):(\d{1,10})", text)
+        if match is None:
+            raise JournalError(f"{text!r} is not an offset: write SEGMENT:RECORD, as in 17:40960")
+        return cls(int(match[1]), int(match[2]))
+
+
+class Damage(NamedTuple):
+    """Something that could not be read; rows may be missing there."""
+
+    offset: Offset
+    what: str
+
+
+class Row(NamedTuple):
+    """A row: its place, its number within the arena's incarnation, and the record of its kind."""
+
+    offset: Offset
+    number: int
+    record: Any
+
+
+class Chunk(NamedTuple):
+    """Blocks whose CRC holds. Rows before `first` in the first of them were given before; unused rows are PAD."""
+
+    header: SegmentHeader
+    first: Offset
+    rows: int
+    blocks: memoryview
+
+
+# files ----------------------------------------------------------------------------------------------------------------
+
+
+def segment_path(directory: Path, sequence: int) -> Path:
+    """The file of a segment."""
+    return directory / f"{sequence:012}{SEGMENT_SUFFIX}"
+
+
+def segments_of(directory: Path) -> list[int]:
+    """Numbers of the segments there are, rising. Raises OSError."""
+    return sorted(int(match[1]) for name in os.listdir(directory) if (match := SEGMENT_NAME.fullmatch(name)))
+
+
+def parse_header(data: bytes, sequence: int) -> SegmentHeader:
+    """The header of a segment, from its file's first bytes. Raises JournalError, which says what is wrong with it."""
+    if len(data) < size_of(SegmentHeader):
+        raise JournalError(f"segment {sequence} has {len(data)} bytes, less than its header: it was never finished")
+    header = unpack(SegmentHeader, data)
+    if header.magic != JOURNAL_MAGIC:
+        raise JournalError(f"segment {sequence} begins with {header.magic!r}, and a journal's with {JOURNAL_MAGIC!r}")
+    if (header.version, header.fingerprint) != (JOURNAL_VERSION, journal_fingerprint()):
+        raise JournalError(
+            f"segment {sequence} is of journal version {header.version} (fingerprint 0x{header.fingerprint:08x}), this "
+            f"is {JOURNAL_VERSION} (0x{journal_fingerprint():08x}): read it with the version that wrote it"
+        )
+    if header.crc != zlib.crc32(data[HEADER_CRC : size_of(SegmentHeader)]) or header.sequence != sequence:
+        raise JournalError(f"the header of segment {sequence} is damaged")
+    return header
+
+
+def read_segment_header(descriptor: int, sequence: int) -> SegmentHeader:
+    """The header of an open segment file. Raises JournalError."""
+    try:
+        return parse_header(os.pread(descriptor, size_of(SegmentHeader), 0), sequence)
+    except OSError as error:
+        raise JournalError(f"segment {sequence} cannot be read: {error.strerror}") from None
+
+
+def rows_of_block(data: bytes | memoryview, header: SegmentHeader, block: int) -> int:
+    """Rows in that block of the segment: 0 when it was not written, -1 when it is damaged."""
+    crc, count, first_row, sequence, incarnation, _ = BLOCK.unpack_from(data)
+    if count == 0 and data[:ROW_SIZE] == NOTHING:
+        return 0
+    if (
+        not 1 <= count <= BLOCK_ROWS
+        or (sequence, incarnation) != (header.sequence, header.incarnation)
+        or first_row != header.first_row + block * BLOCK_ROWS
+        or crc != zlib.crc32(data[4:])
+    ):
+        return -1
+    return int(count)
+
+
+def hold(directory: str | os.PathLike[str], name: str, segment: int | None) -> None:
+    """Say that `name` still needs the segments from this number on; None: that it needs none. Raises JournalError.
+
+    The daemon keeps them, up to its --journal-hold-limit.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        raise JournalError(f"the consumer {name!r} is not of the form [A-Za-z0-9_-]{{1,64}}")
+    path = Path(directory) / HOLDS / name
+    try:
+        if segment is None:
+            path.unlink(missing_ok=True)
+            return
+        fresh = path.with_name(f".{name}.{os.getpid()}")
+        fresh.write_text(f"{segment}\n")
+        os.rename(fresh, path)
+    except OSError as error:
+        raise JournalError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def holds_of(directory: Path) -> dict[str, int]:
+    """Who needs which segments on; what is not a number is left out."""
+    found: dict[str, int] = {}
+    try:
+        for path in (directory / HOLDS).iterdir():
+            if not path.name.startswith(".") and (text := path.read_text().strip()).isdecimal():
+                found[path.name] = int(text)
+    except (OSError, UnicodeDecodeError):
+        pass
+    return found
+
+
+# the reader -----------------------------------------------------------------------------------------------------------
+
+
+class Segment:
+    """An open segment file."""
+
+    def __init__(self, directory: Path, sequence: int) -> None:
+        """Raises FileNotFoundError, and JournalError where it is no segment of this version."""
+        path = segment_path(directory, sequence)
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise JournalError(f"{path} cannot be read: {error.strerror}") from None
+        try:
+            self.header = read_segment_header(self._descriptor, sequence)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def read(self, block: int, count: int) -> bytes:
+        """Up to `count` whole blocks from that one on."""
+        try:
+            data = os.pread(self._descriptor, count * BLOCK_SIZE, (1 + block) * BLOCK_SIZE)
+        except OSError as error:
+            raise JournalError(f"segment {self.header.sequence} cannot be read: {error.strerror}") from None
+        return data[: len(data) // BLOCK_SIZE * BLOCK_SIZE]
+
+    def good(self, block: int, count: int) -> tuple[memoryview, int]:
+        """Blocks from that one on as far as they are good, and their rows. Only the last may be not full."""
+        data = memoryview(self.read(block, count))
+        rows = size = 0
+        while size < len(data):
+            found = rows_of_block(data[size : size + BLOCK_SIZE], self.header, block + size // BLOCK_SIZE)
+            if found <= 0:
+                break
+            rows += found
+            size += BLOCK_SIZE
+            if found < BLOCK_ROWS:
+                break
+        return data[:size], rows
+
+    def next_good(self, block: int, blocks_max: int | None = None) -> int | None:
+        """The first good block from that one on, among so many (all)."""
+        seen = 0
+        while blocks_max is None or seen < blocks_max:
+            data = memoryview(self.read(block, CHUNK_BLOCKS))
+            if not data:
+                return None
+            for at in range(0, len(data), BLOCK_SIZE):
+                if rows_of_block(data[at : at + BLOCK_SIZE], self.header, block) > 0:
+                    return block
+                block += 1
+            seen += CHUNK_BLOCKS
+        return None
+
+    def is_written(self, block: int) -> bool:
+        """Whether anything was ever written there."""
+        return self.read(block, 1)[:ROW_SIZE].strip(b"\0") != b""
+
+    def blocks(self) -> int:
+        """Blocks up to the last one that was ever written, good or not."""
+        blocks = max(os.fstat(self._descriptor).st_size // BLOCK_SIZE - 1, 0)
+        while blocks:
+            first = max(blocks - CHUNK_BLOCKS, 0)
+            written = len(self.read(first, blocks - first).rstrip(b"\0"))
+            if written:
+                return first + -(-written // BLOCK_SIZE)
+            blocks = first
+        return 0
+
+    def end(self) -> int:
+        """Records up to the last good block, in a sound file: found by halving."""
+        first = self.header.first_block
+        low, high = first, max(os.fstat(self._descriptor).st_size // BLOCK_SIZE - 1, first)
+        while low < high:
+            middle = (low + high) // 2
+            if self.is_written(middle):
+                low = middle + 1
+            else:
+                high = middle
+        if low == first:
+            return first * BLOCK_ROWS
+        _, rows = self.good(low - 1, 1)
+        return (low - 1) * BLOCK_ROWS + rows
+
+
+class JournalReader:
+    """A journal, from `start` (its beginning) on. Not for several threads. A context manager.
+
+    `on_damage` is called with each Damage as it is found; `damage` keeps the first DAMAGE_MAX.
+    """
+
+    DAMAGE_MAX = 1_000
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        start: Offset | None = None,
+        on_damage: Callable[[Damage], None] | None = None,
+    ) -> None:
+        """Raises JournalError when there is no such directory, or `start` is before what it holds."""
+        self.directory = Path(directory)
+        self.damage: list[Damage] = []
+        self._on_damage = on_damage
+        self._segment: Segment | None = None
+        self._texts: dict[int, tuple[bytes, int]] = {}  # with their kinds
+        self._next_row: tuple[int, int] | None = None  # (incarnation, row number) of what comes next
+        self._refused = -1  # newest segment that was passed over because of its header
+        there = self._list()
+        oldest = there[0] if there else 0
+        if start is not None and there and start.segment < oldest:
+            raise JournalError(f"offset {start} is gone: the oldest segment of {self.directory} is {oldest}")
+        self._at, self._record = Offset(oldest, 0) if start is None else start
+
+    @property
+    def position(self) -> Offset:
+        """What comes next: where this reader, or another one, goes on."""
+        return Offset(self._at, self._record)
+
+    @position.setter
+    def position(self, offset: Offset) -> None:
+        self._at, self._record = offset
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the segment that is open. The reader may go on; it opens it again."""
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    @property
+    def header(self) -> SegmentHeader | None:
+        """The header of the segment that was read last."""
+        return self._segment.header if self._segment else None
+
+    def end(self) -> Offset:
+        """Where the journal ends now."""
+        for sequence in reversed(self._list()):
+            try:
+                segment = Segment(self.directory, sequence)
+            except (FileNotFoundError, JournalError):
+                continue
+            try:
+                return Offset(sequence, segment.end())
+            finally:
+                segment.close()
+        return self.position
+
+    def chunks(self, end: Offset | None = None) -> Iterator[Chunk]:
+        """What there is now, up to `end`, as blocks; `position` is behind a chunk when it is given."""
+        while end is None or self.position < end:
+            chunk = self._next_chunk()
+            if chunk is None:
+                return
+            if end is not None and (self.position.segment, self.position.record) > end:
+                rows = end.record - chunk.first.record if end.segment == chunk.first.segment else 0
+                if rows <= 0:
+                    self.position = end
+                    return
+                chunk = chunk._replace(rows=rows)
+                self.position = end
+            yield chunk
+
+    def rows(self, end: Offset | None = None) -> Iterator[Row]:
+        """What there is now, up to `end`, row by row, without PAD. `position` is behind a row when it is given."""
+        for chunk in self.chunks(end):
+            behind, blocks = self.position, chunk.blocks
+            segment, first = chunk.first
+            number = chunk.header.first_row
+            self._at = segment
+            at = (1 + first % BLOCK_ROWS) * ROW_SIZE
+            for record in range(first, first + chunk.rows):
+                known = ROW_STRUCTS.get(blocks[at])
+                if known is not None:  # else PAD, or a kind of a newer version
+                    row = known[0](*known[1].unpack_from(blocks, at))
+                    if row.kind == RowKind.TEXT and row.length <= TEXT_INLINE:
+                        self._texts[record] = row.text[: row.length], row.text_kind
+                    self._record = record + 1
+                    yield Row(Offset(segment, record), number + record, row)
+                at += ROW_SIZE
+                if at % BLOCK_SIZE == 0:
+                    at += ROW_SIZE  # the header of the next block
+            self.position = behind
+
+    def text(self, record: int) -> bytes | None:
+        """The text that a row of the present segment names; None for 0, and where it cannot be read."""
+        if record == 0:
+            return None
+        if record not in self._texts:
+            found = self._read_text(record)
+            if found is None:
+                return None
+            self._texts[record] = found
+        return self._texts[record][0]
+
+    def text_kind(self, record: int) -> TextKind | None:
+        """What the text that text() gives is the name of."""
+        return None if self.text(record) is None else TextKind(self._texts[record][1])
+
+    def _read_text(self, record: int) -> tuple[bytes, int] | None:
+        row = self._row(record)
+        if row is None or row[0] != RowKind.TEXT:
+            return None
+        kind, length, text = row[1], row[2], row[4:]
+        while len(text) < length:
+            record += 1
+            more = self._row(record)
+            if more is None or more[0] != RowKind.CONTINUED:
+                return None
+            text += more[4:]
+        return text[:length], kind
+
+    def _row(self, record: int) -> bytes | None:
+        if self._segment is None:
+            return None
+        block, place = divmod(record, BLOCK_ROWS)
+        data, rows = self._segment.good(block, 1)
+        if place >= rows:
+            return None
+        return bytes(data[(1 + place) * ROW_SIZE : (2 + place) * ROW_SIZE])
+
+    # how it goes on -------------------------------------------------------------------------------------------------
+
+    def _list(self) -> list[int]:
+        try:
+            return segments_of(self.directory)
+        except OSError as error:
+            raise JournalError(f"there is no journal in {self.directory}: {error.strerror}") from None
+
+    def _say(self, offset: Offset, what: str) -> None:
+        damage = Damage(offset, what)
+        if len(self.damage) < self.DAMAGE_MAX:
+            self.damage.append(damage)
+        if self._on_damage is not None:
+            self._on_damage(damage)
+
+    def _next_chunk(self) -> Chunk | None:
+        """The next good blocks; None when there is nothing more at present."""
+        while True:
+            if self._segment is None and not self._open():
+                return None
+            segment = self._segment
+            assert segment is not None
+            # Asked before the blocks: what is written after a successor was there, is not in this segment.
+            successor = self._successor(segment.header.sequence)
+            chunk = self._read(segment, finished=successor is not None)
+            if chunk is not None:
+                return chunk
+            if successor is None:
+                return None
+            self._next_row = (segment.header.incarnation, segment.header.first_row + self.position.record)
+            self.close()
+            self.position = Offset(successor, 0)
+
+    def _successor(self, sequence: int) -> int | None:
+        return next((number for number in self._list() if number > sequence), None)
+
+    def _open(self) -> bool:
+        """Open the segment at `position`, or the next one that can be read; False when there is none yet."""
+        while True:
+            try:
+                segment = Segment(self.directory, self.position.segment)
+            except FileNotFoundError:
+                successor = self._successor(self.position.segment)
+                if successor is None:
+                    return False
+                if self.position.record or self.position.segment:
+                    self._say(self.position, f"segments before {successor} were removed before they were read")
+                self.position = Offset(successor, 0)
+                continue
+            except JournalError as error:
+                successor = self._successor(self.position.segment)
+                if successor is None:
+                    return False  # it is being made, or a later one will tell
+                if self.position.segment > self._refused:
+                    self._refused = self.position.segment
+                    self._say(self.position, str(error))
+                self.position = Offset(successor, 0)
+                continue
+            self._segment = segment
+            self._texts.clear()
+            self._follow_on(segment.header)
+            return True
+
+    def _follow_on(self, header: SegmentHeader) -> None:
+        """Row numbers go on from the segment before, or say what is missing or given already."""
+        record = max(self.position.record, header.first_block * BLOCK_ROWS)
+        if self._next_row is not None and self._next_row[0] == header.incarnation:
+            expected = self._next_row[1]
+            if header.first_row + record > expected:
+                what = f"rows {expected} to {header.first_row + record - 1} are in no segment"
+                self._say(Offset(header.sequence, record), what)
+            elif header.first_row + record < expected:
+                record = expected - header.first_row
+        self.position = Offset(header.sequence, record)
+
+    def _read(self, segment: Segment, finished: bool) -> Chunk | None:
+        """Good blocks from `position` on; None at the segment's end for now. Passes over what is damaged."""
+        while True:
+            record = self.position.record
+            block, place = divmod(record, BLOCK_ROWS)
+            data, rows = segment.good(block, CHUNK_BLOCKS)
+            if rows > place:
+                header = segment.header
+                self.position = Offset(header.sequence, block * BLOCK_ROWS + rows)
+                return Chunk(header, Offset(header.sequence, record), rows - place, data)
+            # Nothing new here. Something good behind it, and still nothing here: then this is damage.
+            later = segment.next_good(block + 1, None if finished else CHUNK_BLOCKS)
+            if later is None:
+                if finished and rows == 0 and segment.is_written(block):
+                    self._say(self.position, "the end of the segment is damaged")
+                return None
+            if segment.good(block, 1)[1] > place:
+                continue
+            self._say(self.position, f"blocks {block} to {later - 1} are damaged")
+            self.position = Offset(segment.header.sequence, later * BLOCK_ROWS)

@@ -1,0 +1,133 @@
+"""A core on a bench that writes a journal: a Rig whose rows go through a buffer into files, without a thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from harness import Rig
+from timerd.journal import Journal, JournalFiles, JournalPlan
+from timerd_shm.fields import struct_of
+from timerd_shm.journal import (
+    BUFFER_HEADER_SIZE,
+    BUFFER_MAGIC,
+    ROW_SIZE,
+    BufferHeader,
+    JournalLevel,
+    RowKind,
+    journal_fingerprint,
+)
+from timerd_shm.journal_reader import JournalReader, Row
+
+BUFFER_ROWS = 1024
+SEGMENT_SIZE = 64 << 10
+WALL_NS = 1_700_000_000_000_000_000
+BOOT = b"b" * 16
+
+
+def empty_buffer(incarnation: int, rows: int = BUFFER_ROWS) -> bytearray:
+    """A journal's buffer with nothing in it."""
+    buffer = bytearray(BUFFER_HEADER_SIZE + rows * ROW_SIZE)
+    struct_of(BufferHeader).pack_into(buffer, 0, BUFFER_MAGIC, journal_fingerprint(), rows, incarnation)
+    return buffer
+
+
+class JournaledRig(Rig):
+    """A Rig with a journal in `directory`. The files are written at the end of each turn."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        level: JournalLevel = JournalLevel.EVENTS,
+        buffer_rows: int = BUFFER_ROWS,
+        segment_size: int = SEGMENT_SIZE,
+        keep: int = 1 << 30,
+        hold_limit: int = 1 << 30,
+        **knobs: Any,
+    ) -> None:
+        super().__init__(**knobs)
+        self.plan = JournalPlan(directory, level, segment_size, keep, hold_limit, None, "test")
+        self.buffer = empty_buffer(self.arena.header.incarnation, buffer_rows)
+        self.open_journal()
+
+    def wall_ns(self) -> int:
+        return WALL_NS + self.now_ns
+
+    def open_journal(self, buffered: bool = True) -> None:
+        """Begin to write, as a daemon's start does."""
+        self.files = JournalFiles(self.plan, RigClock(self), BOOT)
+        self.journal = Journal(self.core, self.files, self.buffer, self.arena.header, RigClock(self), buffered=buffered)
+
+    def drop_journal(self) -> None:
+        """The process that writes it is gone."""
+        self.files.close()
+        self.files._buffer.release()
+
+    def turn(self, *arguments: Any, **more: Any) -> int:
+        touched = super().turn(*arguments, **more)
+        self.tend()
+        return touched
+
+    def tend(self) -> None:
+        while self.journal.tend(self.now_ns) and not self.core.journal_dropped:
+            pass
+
+    def restart(self, memory: bytes | None = None) -> None:
+        """A new daemon on a copy of arena and buffer, as after SIGKILL; or on that copy of them."""
+        self.drop_journal()
+        if memory is None:
+            self.buffer = bytearray(self.buffer)
+            super().restart()
+        else:
+            self.buffer = bytearray(memory[len(self.memory) :])
+            super().restart(memory[: len(self.memory)])
+        self.open_journal()
+        self.tend()
+
+    def clone(self, memory: bytes, directory: Path | None = None) -> JournaledRig:
+        """A new daemon on a copy of arena and buffer, beside this one.
+
+        It writes on in `directory`, a copy of the files; without one it puts rows in its buffer and no further.
+        """
+        rig = object.__new__(JournaledRig)
+        size = len(self.memory)
+        rig.buffer = bytearray(memory[size:] or self.buffer)
+        rig.plan, rig.module, rig.now_ns, rig.memory = self.plan, self.module, self.now_ns, bytearray(memory[:size])
+        rig.core, rig.clients, rig.opened = self.module.Core(rig.memory, self.advanced_ns), [], self.opened
+        rig.budget, rig.advanced_ns = self.budget, self.advanced_ns
+        if directory is not None:
+            rig.plan = self.plan._replace(directory=directory)
+            rig.open_journal()
+            return rig
+        rows, level = self.plan.segment_rows, self.plan.level
+        rig.core.open_journal(rig.buffer, level, rows, rig.arena.header.journal_written, self.now_ns)
+        return rig
+
+    def rows(self) -> list[Row]:
+        """What a reader finds in the files, which are undamaged."""
+        with JournalReader(self.plan.directory) as reader:
+            rows = list(reader.rows())
+        assert not reader.damage, reader.damage
+        return rows
+
+
+class RigClock:
+    """The bench's clock, as the journal asks for it."""
+
+    def __init__(self, rig: JournaledRig) -> None:
+        self.rig = rig
+
+    def now_ns(self) -> int:
+        return self.rig.now_ns
+
+    def wall_ns(self) -> int:
+        return self.rig.wall_ns()
+
+
+def outcomes(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.record.kind == RowKind.OUTCOME]
+
+
+def kinds(rows: list[Row]) -> list[RowKind]:
+    return [RowKind(row.record.kind) for row in rows]

@@ -1,0 +1,244 @@
+"""The journal: a row for each settling, exactly one, over kills at any instruction; and what an audit makes of them."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import timerd.core
+from audit import audit
+from harness import BUDGET, Rig
+from journals import JournaledRig, outcomes
+from model import Settling
+from test_groups_core import done_by_a_former_holder_is_refused, told_to_one_at_a_time
+from test_interleavings import a_limited_event_is_taken_once
+from test_owners import credit_of_a_dead_owner_goes_on
+from test_purgatory_model import Play, core_faults
+from test_redo import SITUATIONS, record
+from timerd_client.timerctl.journal import Teller
+from timerd_shm.generate import DEFECTS
+from timerd_shm.journal import JournalLevel, RowKind
+from timerd_shm.journal_reader import JournalReader, Row
+from timerd_shm.layout import EventFlag
+
+HASHES = {hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest(): number for number in range(1, 100)}
+TURNS = 120
+POINTS_TRIED = 8  # of a situation, evenly; test_redo tries all of them
+
+
+class JournaledPlay(Play):
+    """A random program on a core that writes a journal."""
+
+    def __init__(self, seed: int, directory: Path, core: ModuleType = timerd.core, **more: Any) -> None:
+        self.directory, self.more = directory, more
+        super().__init__(seed, core)
+
+    def make_rig(self, **knobs: Any) -> Rig:
+        return JournaledRig(self.directory, **self.more, **knobs)
+
+
+def play(seed: int, directory: Path, core: ModuleType = timerd.core, **more: Any) -> JournaledPlay:
+    made = JournaledPlay(seed, directory, core, **more)
+    for turn in range(TURNS):
+        try:
+            made.step()
+            made.compare_all()
+        except AssertionError as error:
+            raise AssertionError(f"seed={seed}, turn={turn}: {error}") from error
+    made.rig.turn(only=[])
+    assert made.rig.core.journal_dropped == 0
+    return made
+
+
+def told(directory: Path) -> list[tuple[object, ...]]:
+    """What the OUTCOME rows say, in texts instead of numbers. Who is told is left out where nobody is."""
+    found: list[tuple[object, ...]] = []
+    with JournalReader(directory) as reader:
+        for row in reader.rows():
+            record = row.record
+            if record.kind == RowKind.OUTCOME:
+                owner = reader.text(record.owner)
+                found.append(
+                    (
+                        record.outcome,
+                        record.settled_key,
+                        record.registered_ns,
+                        record.deadline_ns,
+                        record.settled_ns,
+                        record.error,
+                        reader.text(record.key),
+                        reader.text(record.purgatory),
+                        reader.text(record.id),
+                        HASHES.get(owner[:16], owner) if owner else None,
+                    )
+                )
+    assert not reader.damage, reader.damage
+    return found
+
+
+def expected(settled: Settling) -> tuple[object, ...]:
+    op, event = settled.op, settled.event
+    return (
+        settled.state,
+        0 if settled.ordinal is None else settled.ordinal + 1,
+        op.registered_ns,
+        op.deadline_ns,
+        settled.settled_ns,
+        event.amount if event and event.kind.name == "FAIL" else 0,
+        op.keys[settled.ordinal or 0].name,
+        (b"default", b"other")[op.purgatory],
+        op.id,
+        op.group or op.client.name + 1,
+    )
+
+
+def without_owner(rows: list[tuple[object, ...]]) -> Counter[tuple[object, ...]]:
+    return Counter(row[:-1] for row in rows)
+
+
+@pytest.mark.parametrize("level", [JournalLevel.OUTCOMES, JournalLevel.EVENTS])
+@pytest.mark.parametrize("seed", range(1, 3))
+def test_each_settled_operation_has_exactly_one_row_with_the_models_fields(
+    tmp_path: Path, seed: int, level: JournalLevel
+) -> None:
+    made = play(seed, tmp_path, level=level)
+    rows, wanted = told(tmp_path), [expected(settled) for settled in made.model.settled]
+    assert without_owner(rows) == without_owner(wanted)
+    owned = Counter(row for row in rows if row[-1] is not None)
+    assert not owned - Counter(wanted)
+    assert len(owned) > len(rows) // 2
+
+
+@pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
+@pytest.mark.parametrize("seed", range(11, 14))
+def test_an_audit_computes_every_outcome_again_over_kills_at_any_instruction(tmp_path: Path, seed: int) -> None:
+    made = play(seed, tmp_path, core_faults)
+    assert made.crashes
+    assert without_owner(told(tmp_path)) == without_owner([expected(settled) for settled in made.model.settled])
+    found = audit(tmp_path)
+    assert not found.wrong, f"seed={seed}: {found.wrong[:5]}"
+    print(f"seed {seed}: {found.outcomes} outcomes audited, {made.crashes} crashes")
+
+
+def test_an_audit_of_a_new_program_each_run_finds_nothing(tmp_path: Path, seed: int) -> None:
+    play(seed, tmp_path)
+    assert not (found := audit(tmp_path)).wrong, f"seed={seed}: {found.wrong[:5]}"
+
+
+def facts(rows: list[Row]) -> list[tuple[object, ...]]:
+    """What rows tell of operations and events, without where it stands: an operation is its (slot, command number)."""
+    found: list[tuple[object, ...]] = []
+    names = {}
+    for row, rest in pairwise([*rows, *rows[:1]]):
+        if row.record.kind == RowKind.REGISTER:
+            names[row.record.operation] = (rest.record.client, row.record.command)
+    for row in rows:
+        record = row.record
+        name = names.get(getattr(record, "operation", 0))
+        if record.kind == RowKind.OUTCOME:
+            found.append(("settled", name, record.outcome, record.settled_key, record.sequence, record.settled_ns))
+        elif record.kind == RowKind.REGISTER:
+            found.append(("registered", name, record.mark_sequence, record.deadline_ns))
+        elif record.kind == RowKind.EVENT:
+            found.append(("event", record.sequence, record.amount))
+        elif record.kind == RowKind.ACTION:
+            found.append(("action", name, record.command_kind))
+        elif record.kind == RowKind.GROUP:
+            found.append(("group", name, record.step, record.deliveries, record.client))
+        elif record.kind == RowKind.KEY:
+            found.append(("key", name, record.ordinal, record.target))
+        elif record.kind == RowKind.CLIENT:
+            found.append(("client", record.client, record.state))
+    return found
+
+
+def no_row_is_lost_or_written_twice(directory: Path, name: str) -> None:
+    """Play a situation of test_redo; a new daemon goes on from each copy, and its journal is that of no crash."""
+    rig = JournaledRig(directory / "whole", core=core_faults)
+    act = SITUATIONS[name](rig)
+    rig.tend()
+    shutil.copytree(directory / "whole", directory / "before")
+    copies = record(rig, act)
+    rig.tend()
+    whole = facts(rig.rows())
+    for point, copy in enumerate(copies[:: len(copies) // POINTS_TRIED + 1]):
+        files = directory / str(point)
+        shutil.copytree(directory / "before", files)
+        again = rig.clone(copy, files)
+        while again.core.resume(again.now_ns, BUDGET):
+            pass
+        if point % 2:
+            again.tend()
+        act(again)
+        again.tend()
+        assert facts(again.rows()) == whole, f"{name}, point {point}"
+        again.drop_journal()
+        again.core.release()
+        shutil.rmtree(files)
+
+
+@pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_path: Path, name: str) -> None:
+    no_row_is_lost_or_written_twice(tmp_path, name)
+
+
+TOLD_WRONGLY: dict[str, Callable[[Rig], None]] = {
+    "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
+    "TOLD_TO_TWO_MEMBERS": told_to_one_at_a_time,
+    "DONE_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
+}
+
+
+@pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
+@pytest.mark.parametrize("defect", TOLD_WRONGLY)
+def test_an_audit_finds_what_a_seeded_defect_did(tmp_path: Path, defect: str) -> None:
+    for name, number in (("sound", 0), ("defect", DEFECTS.index(defect) + 1)):
+        rig = JournaledRig(tmp_path / name, core=core_faults)
+        core_faults.set_defect(number)
+        with suppress(AssertionError):
+            TOLD_WRONGLY[defect](rig)
+        core_faults.set_defect(0)
+        rig.tend()
+        assert bool(audit(tmp_path / name).wrong) == bool(number)
+
+
+def test_a_handed_on_event_names_the_operation_that_it_came_of(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    credit_of_a_dead_owner_goes_on(rig)
+    rig.tend()
+    rows = rig.rows()
+    event = next(
+        row.record for row in rows if row.record.kind == RowKind.EVENT and row.record.flags & EventFlag.REDELIVERED
+    )
+    first, second = outcomes(rows)
+    assert event.command == first.record.operation
+    assert (event.sequence, event.client_generation) == (second.record.sequence, 0)
+    assert not audit(tmp_path).wrong
+
+
+def test_what_becomes_of_a_groups_operation_can_be_read(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    done_by_a_former_holder_is_refused(rig)
+    rig.tend()
+    with JournalReader(tmp_path) as reader:
+        teller = Teller(reader)
+        lines = [teller.line(row)[14:] for row in reader.rows()]
+    behind = lines.index("completed   k  after 0 ns  (workers)") + 1
+    assert [line for line in lines[behind:] if line] == [
+        "told        operation 0x100000000 of workers  (client-1)",
+        "client      client-1 is silent",
+        "returned    operation 0x100000000 of workers  (client-1)",
+        "told        operation 0x100000000 of workers  (client-2)",
+        "client      client-1 is live",
+        "done        operation 0x100000000 of workers  (client-2)",
+    ]

@@ -1,0 +1,681 @@
+"""The journal's files: tailed while they are written, damaged, removed, on a full disk, held, locked."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import timerd.journal
+from harness import MS, Client, Memory, S, fire
+from journals import BUFFER_ROWS, SEGMENT_SIZE, JournaledRig, empty_buffer, kinds, outcomes
+from model import Key, Register
+from timerd.blocks import write_blocks
+from timerd.journal import Journal, JournalFiles, open_buffer
+from timerd_shm.errors import ErrorCode, InstanceRunningError, TimerdError
+from timerd_shm.fields import offset_of, size_of
+from timerd_shm.journal import (
+    BLOCK_ROWS,
+    BLOCK_SIZE,
+    BlockHeader,
+    JournalLevel,
+    RowFlag,
+    RowKind,
+    SegmentHeader,
+    TextKind,
+)
+from timerd_shm.journal_reader import (
+    HEADER_CRC,
+    Damage,
+    JournalError,
+    JournalReader,
+    Offset,
+    Row,
+    hold,
+    parse_header,
+    segment_path,
+    segments_of,
+)
+from timerd_shm.layout import Outcome, Region
+
+Rows = dict[int, tuple[Offset, tuple[Any, ...]]]
+
+SEGMENT_ROWS = (SEGMENT_SIZE // BLOCK_SIZE - 1) * BLOCK_ROWS
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> JournaledRig:
+    return JournaledRig(tmp_path / "journal", level=JournalLevel.OUTCOMES, capacity=512, quota_operations=512)
+
+
+def settle(rig: JournaledRig, client: Client, *keys: bytes) -> None:
+    """An operation on each key that its event completes, in one turn; everything is acknowledged."""
+    for key in keys:
+        client.issue(Register((Key(key),), timeout_ns=S))
+        client.issue(fire(key))
+    rig.turn(rig.now_ns + MS)
+    rig.acknowledge(client)
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"key %d" % number for number in range(first, first + count)]
+
+
+def told(reader: JournalReader) -> list[bytes | None]:
+    """Keys of the outcomes that there are now, from where the reader is."""
+    return [reader.text(row.record.key) for row in reader.rows() if row.record.kind == RowKind.OUTCOME]
+
+
+def errors(rig: JournaledRig) -> list[str]:
+    """What `timerctl errors` would show."""
+    records = Memory(rig.memory).all_records(Region.ERRORS)
+    return [record.message.rstrip(b"\0").decode() for record in records if record.count]
+
+
+def starts_of(rig: JournaledRig) -> list[Any]:
+    """The SEGMENT rows with which daemons began."""
+    return [row.record for row in rig.rows() if row.record.kind == RowKind.SEGMENT and row.record.flags & RowFlag.START]
+
+
+# tailing --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_follows_what_is_written_across_segments(rig: JournaledRig) -> None:
+    client = rig.client()
+    reader = JournalReader(rig.plan.directory)
+    found: list[bytes | None] = []
+    for turn in range(150):
+        settle(rig, client, *numbered(turn * 20, turn % 20))
+        found += told(reader)
+        assert len(found) == sum(each % 20 for each in range(turn + 1)), "what a turn told can be read after it"
+    assert found == [key for turn in range(150) for key in numbered(turn * 20, turn % 20)]
+    assert len(segments_of(rig.plan.directory)) > 2
+    assert not reader.damage
+
+
+def test_reading_goes_on_from_any_offset_in_another_reader(rig: JournaledRig) -> None:
+    client = rig.client()
+    for turn in range(40):
+        settle(rig, client, *numbered(turn * 20, 20))
+    with JournalReader(rig.plan.directory) as reader:
+        whole = list(reader.rows())
+        end = reader.position
+    wanted = [row.offset for row in whole]
+    for at in random.Random(1).sample(range(len(whole)), 60):
+        with JournalReader(rig.plan.directory, start=wanted[at]) as reader:
+            row = next(reader.rows())
+            assert row == whole[at]
+            if row.record.kind == RowKind.OUTCOME:
+                assert (reader.text(row.record.key) or b"").startswith(b"key ")
+                assert reader.text(row.record.purgatory) == b"default"
+                assert (reader.text(row.record.owner) or b"")[16:] == b"client-1"
+            assert reader.position == Offset(row.offset.segment, row.offset.record + 1)
+            assert [row.offset for row in reader.rows()] == wanted[at + 1 :]
+            assert reader.position == end == reader.end()
+
+
+def test_an_end_bounds_rows_and_chunks(rig: JournaledRig) -> None:
+    client = rig.client()
+    for turn in range(40):
+        settle(rig, client, *numbered(turn * 20, 20))
+    whole = rig.rows()
+    for at in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+        with JournalReader(rig.plan.directory) as reader:
+            assert [row.offset for row in reader.rows(whole[at].offset)] == [row.offset for row in whole[:at]]
+            assert reader.position <= whole[at].offset
+            assert next(reader.rows()) == whole[at]
+
+
+def test_chunks_are_whole_blocks_and_hold_every_row_once(rig: JournaledRig) -> None:
+    client = rig.client()
+    for turn in range(40):
+        settle(rig, client, *numbered(turn * 20, 20))
+    numbers: list[int] = []
+    with JournalReader(rig.plan.directory) as reader:
+        for chunk in reader.chunks():
+            assert len(chunk.blocks) % BLOCK_SIZE == 0
+            first = chunk.header.first_row + chunk.first.record
+            numbers += range(first, first + chunk.rows)
+            kinds_there = bytes(chunk.blocks[64::64])
+            assert kinds_there.count(RowKind.OUTCOME) <= chunk.rows
+    assert numbers == list(range(rig.core.journal_rows))
+
+
+def test_long_keys_span_rows_and_known_ones_are_written_once(rig: JournaledRig) -> None:
+    client, long = rig.client(), b"x" * 255
+    settle(rig, client, long, b"y" * 60, b"y" * 61, long, long)
+    rows = rig.rows()
+    texts = [row for row in rows if row.record.kind == RowKind.TEXT and row.record.text_kind == TextKind.KEY]
+    assert [row.record.length for row in texts] == [255, 60, 61]
+    assert kinds(rows).count(RowKind.CONTINUED) == 4 + 0 + 1
+    with JournalReader(rig.plan.directory) as reader:
+        assert told(reader) == [long, b"y" * 60, b"y" * 61, long, long]
+
+
+def test_unique_keys_cost_one_row_more_than_the_outcomes(rig: JournaledRig) -> None:
+    client = rig.client()
+    for turn in range(10):
+        settle(rig, client, *numbered(turn * 40, 40))
+    rows = rig.rows()
+    assert len(outcomes(rows)) == 400
+    assert len(rows) <= 2 * 400 + 10
+
+
+def test_the_wall_clock_is_told_again_while_rows_come(rig: JournaledRig) -> None:
+    client = rig.client()
+    for _ in range(30):
+        settle(rig, client, b"k")
+        rig.turn(rig.now_ns + S)
+    anchors = [row.record for row in rig.rows() if row.record.kind == RowKind.ANCHOR]
+    assert 2 <= len(anchors) <= 4
+    assert all(
+        anchor.wall_ns - anchor.monotonic_ns == anchors[0].wall_ns - anchors[0].monotonic_ns for anchor in anchors
+    )
+
+
+# starts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_start_goes_on_where_the_last_one_was_killed(rig: JournaledRig) -> None:
+    client, wanted = rig.client(), []
+    for turn in range(60):
+        keys = numbered(turn * 10, 10)
+        settle(rig, client, *keys)
+        wanted += keys
+        if turn % 3 == 0:
+            rig.restart()
+    with JournalReader(rig.plan.directory) as reader:
+        assert told(reader) == wanted
+    starts = [
+        row.record for row in rig.rows() if row.record.kind == RowKind.SEGMENT and row.record.flags & RowFlag.START
+    ]
+    assert len(starts) == 21
+    assert all(start.flags & RowFlag.CONTINUES for start in starts[1:])
+    assert not starts[0].flags & RowFlag.CONTINUES
+
+
+def test_what_a_killed_daemon_had_not_written_is_written_by_the_next(rig: JournaledRig) -> None:
+    client = rig.client()
+    rig.journal.tend = lambda now_ns: False  # type: ignore[method-assign]  # its thread never comes to it
+    settle(rig, client, *numbered(0, 60))
+    settle(rig, client, *numbered(60, 60))
+    assert not outcomes(rig.rows())
+    rig.restart()
+    with JournalReader(rig.plan.directory) as reader:
+        assert told(reader) == numbered(0, 120)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 700, BLOCK_SIZE - 1])
+def test_a_torn_open_block_is_written_again(rig: JournaledRig, cut: int) -> None:
+    client = rig.client()
+    settle(rig, client, *numbered(0, 100))
+    sequence = segments_of(rig.plan.directory)[-1]
+    block = rig.core.journal_rows // BLOCK_ROWS
+    with segment_path(rig.plan.directory, sequence).open("r+b") as file:
+        file.seek((1 + block) * BLOCK_SIZE + cut)
+        file.write(b"torn" if cut < BLOCK_SIZE - 4 else b"t")
+    with JournalReader(rig.plan.directory) as reader:
+        before = told(reader)
+        assert not reader.damage, "the last block of the newest segment may be being written"
+        rig.restart()
+        assert before + told(reader) == numbered(0, 100)
+
+
+def test_a_file_that_was_begun_and_no_more_is_passed_over(rig: JournaledRig) -> None:
+    client = rig.client()
+    settle(rig, client, *numbered(0, 10))
+    path = segment_path(rig.plan.directory, segments_of(rig.plan.directory)[-1] + 1)
+    path.write_bytes(bytes(SEGMENT_SIZE))
+    rig.restart()
+    settle(rig, client, *numbered(10, 10))
+    with JournalReader(rig.plan.directory) as reader:
+        assert told(reader) == numbered(0, 20)
+        assert not reader.damage
+
+
+def test_another_arena_begins_another_segment(tmp_path: Path, rig: JournaledRig) -> None:
+    settle(rig, rig.client(), *numbered(0, 10))
+    rig.drop_journal()
+    other = JournaledRig(tmp_path / "journal", level=JournalLevel.OUTCOMES, incarnation=77)
+    settle(other, other.client(), *numbered(10, 10))
+    assert segments_of(tmp_path / "journal") == [1, 2]
+    assert segment_path(tmp_path / "journal", 1).stat().st_size < SEGMENT_SIZE, "the old one is cut to what it holds"
+    with JournalReader(tmp_path / "journal") as reader:
+        assert told(reader) == numbered(0, 20)
+        assert not reader.damage
+
+
+def test_a_journal_that_was_off_for_a_while_says_so(rig: JournaledRig) -> None:
+    client = rig.client()
+    settle(rig, client, b"a")
+    rig.drop_journal()
+    rig.core.release()
+    rig.core = rig.module.Core(rig.memory, rig.now_ns)  # a daemon without --journal
+    rig.core.begin_turn(rig.now_ns)
+    rig.core.end_turn(rig.now_ns)
+    rig.core.release()
+    rig.core = rig.module.Core(rig.memory, rig.now_ns)
+    rig.open_journal()
+    rig.tend()
+    starts = [
+        row.record for row in rig.rows() if row.record.kind == RowKind.SEGMENT and row.record.flags & RowFlag.START
+    ]
+    assert [bool(start.flags & RowFlag.CONTINUES) for start in starts] == [False, False]
+
+
+def test_a_journal_that_begins_late_tells_what_there_is(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path, level=JournalLevel.OUTCOMES)
+    client = rig.client()
+    rig.do(client, Register((Key(b"k"), Key(b"l")), timeout_ns=S, needed=2), Register((Key(b"m"),)), fire(b"k"))
+    rig.drop_journal()
+    rig.core.release()
+    rig.plan = rig.plan._replace(level=JournalLevel.EVENTS)
+    rig.core = rig.module.Core(rig.memory, rig.now_ns)
+    rig.open_journal()
+    client.issue(Register((Key(b"n"),)))
+    rig.turn()
+    registered = [row.record for row in rig.rows() if row.record.kind == RowKind.REGISTER]
+    halves = [row.record for row in rig.rows() if row.record.kind == RowKind.REGISTERED]
+    assert [bool(row.flags & RowFlag.SNAPSHOT) for row in sorted(registered, key=lambda row: row.registration)] == [
+        True,
+        True,
+        False,
+    ]
+    assert {row.progress for row in halves} == {0, 1}
+    rig.restart()
+    assert len([row for row in rig.rows() if row.record.kind == RowKind.REGISTER]) == 3, "it is told once"
+
+
+# what can go wrong ----------------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """Calls that a full disk would refuse."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        self.refused = 0
+        monkeypatch.setattr(timerd.journal, "write_blocks", self.refusing(write_blocks))
+        monkeypatch.setattr(os, "posix_fallocate", self.refusing(os.posix_fallocate))
+
+    def refusing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any) -> Any:
+            if self.full:
+                self.refused += 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return call(*arguments)
+
+        return wrapped
+
+
+def test_a_full_disk_stops_nothing_is_told_and_the_journal_resumes(
+    rig: JournaledRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, client, keys = Disk(monkeypatch), rig.client(), []
+    for turn in range(70):
+        disk.full = 10 <= turn < 50
+        keys += numbered(turn * 20, 20)
+        settle(rig, client, *numbered(turn * 20, 20))
+        assert [told.state for told in client.told[-20:]] == [Outcome.COMPLETED] * 20
+    rows = rig.rows()
+    gaps = [row.record for row in rows if row.record.kind == RowKind.GAP]
+    assert disk.refused and rig.core.journal_dropped
+    assert sum(gap.rows for gap in gaps) == rig.core.journal_dropped
+    assert len(gaps) == 1 and gaps[0].from_ns < gaps[0].to_ns
+    with JournalReader(rig.plan.directory) as reader:
+        found = told(reader)
+    lost = len(keys) - len(found)
+    assert lost == rig.core.journal_dropped
+    first = next(at for at, key in enumerate(keys) if key != found[at])
+    assert found == keys[:first] + keys[first + lost :], "one stretch is missing, and nothing else"
+    assert any("is not written: No space left on device" in error for error in errors(rig))
+    assert any("lacks rows" in error for error in errors(rig))
+    assert rig.arena.count("journal_failures") == disk.refused
+
+
+def test_a_gap_outlives_a_kill(rig: JournaledRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, client = Disk(monkeypatch), rig.client()
+    disk.full = True
+    for turn in range(40):
+        settle(rig, client, *numbered(turn * 20, 20))
+    dropped = rig.core.journal_dropped
+    assert dropped
+    rig.restart()
+    disk.full = False
+    settle(rig, client, b"k")
+    settle(rig, client, b"k")
+    assert sum(row.record.rows for row in rig.rows() if row.record.kind == RowKind.GAP) == rig.core.journal_dropped
+    assert rig.core.journal_dropped >= dropped
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_removed_file_or_directory_is_told_and_made_again(rig: JournaledRig, whole: bool) -> None:
+    client = rig.client()
+    settle(rig, client, *numbered(0, 100))
+    if whole:
+        shutil.rmtree(rig.plan.directory)
+    else:
+        segment_path(rig.plan.directory, 1).unlink()
+    for turn in range(1, 5):
+        settle(rig, client, *numbered(turn * 100, 100))
+    assert any("was removed while it was written" in error for error in errors(rig))
+    found = []
+    with JournalReader(rig.plan.directory) as reader:
+        found = [row for row in reader.rows() if row.record.kind == RowKind.OUTCOME]
+    assert len(found) >= 400
+    assert (rig.plan.directory / "lock").exists()
+
+
+def test_two_daemons_cannot_write_one_journal(rig: JournaledRig) -> None:
+    with pytest.raises(InstanceRunningError, match=r"written by another daemon \(instance test, pid \d+\)"):
+        JournalFiles(rig.plan, rig.files._clock, b"b" * 16)
+
+
+def test_old_segments_go_and_held_ones_stay_up_to_a_limit(tmp_path: Path) -> None:
+    rig = JournaledRig(
+        tmp_path,
+        level=JournalLevel.OUTCOMES,
+        keep=4 * SEGMENT_SIZE,
+        hold_limit=4 * SEGMENT_SIZE,
+        capacity=512,
+        quota_operations=512,
+    )
+    client = rig.client()
+
+    def fill(segments: int) -> None:
+        end = segments_of(tmp_path)[-1] + segments
+        for turn in range(100 * segments):
+            if segments_of(tmp_path)[-1] >= end:
+                return
+            settle(rig, client, *numbered(turn * 40, 40))
+
+    settle(rig, client, b"k")
+    fill(8)
+    assert len(segments_of(tmp_path)) == 4
+    oldest = segments_of(tmp_path)[0]
+    hold(tmp_path, "spark-1", oldest)
+    fill(3)
+    assert segments_of(tmp_path)[0] == oldest
+    assert not errors(rig)
+    fill(3)
+    assert len(segments_of(tmp_path)) == 8
+    assert any("was removed although spark-1 holds it" in error for error in errors(rig))
+    with pytest.raises(JournalError, match=f"offset {oldest}:0 is gone: the oldest segment"):
+        JournalReader(tmp_path, start=Offset(oldest, 0))
+    hold(tmp_path, "spark-1", None)
+    fill(1)
+    assert len(segments_of(tmp_path)) == 4
+
+
+def test_a_reader_that_is_overtaken_by_retention_says_so_and_goes_on(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path, level=JournalLevel.OUTCOMES, keep=SEGMENT_SIZE, capacity=512, quota_operations=512)
+    client, reader = rig.client(), JournalReader(tmp_path)
+    settle(rig, client, b"first")
+    assert told(reader) == [b"first"]
+    reader.close()
+    for turn in range(80):
+        settle(rig, client, *numbered(turn * 40, 40))
+    assert told(reader)[-1] == b"key 3199"
+    assert ["removed before they were read" in damage.what for damage in reader.damage] == [True]
+
+
+def test_a_buffer_of_another_size_keeps_what_no_file_has(tmp_path: Path, rig: JournaledRig) -> None:
+    client = rig.client()
+    settle(rig, client, *numbered(0, 50))
+    header = rig.arena.header
+    path = tmp_path / "arena.journal"
+    path.write_bytes(rig.buffer)
+    same, kept = open_buffer(path, BUFFER_ROWS, header, BUFFER_ROWS)
+    assert kept and bytes(same) == bytes(rig.buffer)
+    larger, kept = open_buffer(path, 4 * BUFFER_ROWS, header, 4 * BUFFER_ROWS)
+    assert kept
+    for number in range(header.journal_written, header.journal_rows):
+        old, new = 4096 + number % BUFFER_ROWS * 64, 4096 + number % (4 * BUFFER_ROWS) * 64
+        assert larger[new : new + 64] == rig.buffer[old : old + 64]
+    _, kept = open_buffer(path, BUFFER_ROWS, header._replace(incarnation=1), BUFFER_ROWS)
+    assert not kept
+    assert [each.name for each in tmp_path.glob("arena*")] == ["arena.journal"]
+
+
+def test_files_that_are_gone_are_written_again_as_far_as_the_buffer_goes(tmp_path: Path) -> None:
+    rig = JournaledRig(
+        tmp_path / "journal",
+        level=JournalLevel.OUTCOMES,
+        buffer_rows=4 * BUFFER_ROWS,
+        capacity=512,
+        quota_operations=512,
+    )
+    client = rig.client()
+    for turn in range(40):
+        settle(rig, client, *numbered(turn * 40, 40))
+    there = segments_of(rig.plan.directory)
+    for sequence in there[-3:]:
+        segment_path(rig.plan.directory, sequence).unlink()
+    rig.restart()
+    settle(rig, client, *numbered(1600, 40))
+    with JournalReader(rig.plan.directory) as reader:
+        assert told(reader) == numbered(0, 1640), "four segments' rows are still in the buffer"
+        assert not reader.damage
+    for sequence in segments_of(rig.plan.directory):
+        segment_path(rig.plan.directory, sequence).unlink()
+    rig.restart()
+    settle(rig, client, *numbered(1640, 40))
+    with JournalReader(rig.plan.directory) as reader:
+        found = told(reader)
+    assert found[-40:] == numbered(1640, 40)
+    assert found == numbered(1680 - len(found), len(found))
+
+
+def test_rows_whose_buffer_is_lost_are_told(rig: JournaledRig) -> None:
+    client = rig.client()
+    rig.journal.tend = lambda now_ns: False  # type: ignore[method-assign]
+    settle(rig, client, *numbered(0, 60))
+    rig.drop_journal()
+    rig.core.release()
+    rig.core = rig.module.Core(rig.memory, rig.now_ns)
+    rig.buffer = empty_buffer(rig.core.incarnation)
+    rig.open_journal(buffered=False)
+    settle(rig, client, b"after")
+    assert any("are lost" in error for error in errors(rig))
+    with JournalReader(rig.plan.directory) as reader:
+        assert told(reader) == [b"after"]
+
+
+# damage ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
+    """A journal of several segments, and each of its rows by number."""
+    directory = tmp_path_factory.mktemp("sound")
+    rig = JournaledRig(directory, capacity=512, quota_operations=512)
+    client = rig.client()
+    for turn in range(30):
+        settle(rig, client, *numbered(turn * 20, 20))
+    rows = {row.number: (row.offset, tuple(row.record)) for row in rig.rows()}
+    rig.drop_journal()
+    return directory, rows
+
+
+def damaged(directory: Path, harm: Callable[[bytearray], bytes | bytearray], segment: int) -> list[Row | Damage]:
+    """What a reader gives of a copy with one segment harmed: only rows, damage, or JournalError."""
+    copy = directory.parent / f"{directory.name}-copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(directory, copy)
+    path = segment_path(copy, segment)
+    path.write_bytes(harm(bytearray(path.read_bytes())))
+    with JournalReader(copy) as reader:
+        rows: list[Row | Damage] = []
+        for row in reader.rows():
+            rows.append(row)
+            for name in ("key", "owner", "purgatory", "id"):
+                reader.text(getattr(row.record, name, 0))
+            assert len(rows) < 100_000, "it does not end"
+        return rows + list(reader.damage)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_segment_is_passed_over_and_no_row_of_a_bad_block_is_given(
+    sound: tuple[Path, Rows], data: st.DataObject
+) -> None:
+    directory, rows = sound
+    segment = data.draw(st.sampled_from(segments_of(directory)))
+    size = segment_path(directory, segment).stat().st_size
+    harms = data.draw(
+        st.lists(
+            st.one_of(
+                st.tuples(st.just("flip"), st.integers(0, size - 1), st.integers(1, 255)),
+                st.tuples(st.just("zero"), st.integers(0, size - 1), st.integers(1, 3 * BLOCK_SIZE)),
+                st.tuples(st.just("cut"), st.integers(0, size), st.just(0)),
+                st.tuples(st.just("noise"), st.integers(0, size - 1), st.integers(1, 300)),
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+
+    def harm(content: bytearray) -> bytearray:
+        for kind, at, much in harms:
+            if kind == "cut":
+                del content[at:]
+            elif at < len(content):
+                end = min(at + (1 if kind == "flip" else much), len(content))
+                if kind == "flip":
+                    content[at] ^= much
+                elif kind == "zero":
+                    content[at:end] = bytes(end - at)
+                else:
+                    content[at:end] = random.Random(much).randbytes(end - at)
+        return content
+
+    for found in damaged(directory, harm, segment):
+        if isinstance(found, Row):
+            assert rows[found.number] == (found.offset, tuple(found.record)), "a row that was never written"
+
+
+def test_each_block_that_is_hit_is_said_and_the_others_are_read(
+    sound: tuple[Path, Rows],
+) -> None:
+    directory, rows = sound
+
+    def harm(content: bytearray) -> bytearray:
+        for block in (2, 3, 7):
+            content[(1 + block) * BLOCK_SIZE + 100] ^= 1
+        return content
+
+    found = damaged(directory, harm, 1)
+    damage = [each for each in found if isinstance(each, Damage)]
+    assert [each.offset for each in damage] == [Offset(1, 2 * BLOCK_ROWS), Offset(1, 7 * BLOCK_ROWS)]
+    gone = {number for number in rows if number // BLOCK_ROWS in (2, 3, 7)}
+    assert {each.number for each in found if isinstance(each, Row)} == set(rows) - gone
+
+
+def test_a_missing_segment_shows_in_the_row_numbers(sound: tuple[Path, Rows]) -> None:
+    directory, _ = sound
+    copy = directory.parent / "missing"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(directory, copy)
+    segment_path(copy, 2).unlink()
+    with JournalReader(copy) as reader:
+        list(reader.rows())
+        assert [f"rows {SEGMENT_ROWS} to {2 * SEGMENT_ROWS - 1} are in no segment"] == [d.what for d in reader.damage]
+
+
+def test_a_segment_that_stands_twice_is_given_once(sound: tuple[Path, Rows]) -> None:
+    """As after a backup was put back: other files, the same row numbers."""
+    directory, rows = sound
+    copy = directory.parent / "twice"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(directory, copy)
+    last = segments_of(copy)[-1]
+    content = bytearray(segment_path(copy, last).read_bytes())
+    rewrite_sequence(content, last + 1)
+    segment_path(copy, last + 1).write_bytes(content)
+    with JournalReader(copy) as reader:
+        assert [row.number for row in reader.rows()] == sorted(rows)
+        assert not reader.damage
+
+
+def rewrite_sequence(content: bytearray, sequence: int) -> None:
+    """Make a segment's bytes those of another number."""
+    at = offset_of(SegmentHeader, "sequence")
+    content[at : at + 8] = sequence.to_bytes(8, "little")
+    crc = zlib.crc32(content[HEADER_CRC : size_of(SegmentHeader)])
+    content[HEADER_CRC - 4 : HEADER_CRC] = crc.to_bytes(4, "little")
+    at = offset_of(BlockHeader, "sequence")
+    for block in range(BLOCK_SIZE, len(content), BLOCK_SIZE):
+        if any(content[block : block + 64]):
+            content[block + at : block + at + 8] = sequence.to_bytes(8, "little")
+            crc = zlib.crc32(content[block + 4 : block + BLOCK_SIZE])
+            content[block : block + 4] = crc.to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda data: b"", "has 0 bytes, less than its header"),
+        (lambda data: data[:100], "has 100 bytes, less than its header"),
+        (lambda data: b"PAR1" + data[4:], "begins with b'PAR1rdj"),
+        (lambda data: data[:12] + b"\x07" + data[13:], "is of journal version 7"),
+        (lambda data: data[:16] + b"\xff" + data[17:], "fingerprint 0x"),
+        (lambda data: data[:40] + b"\xff" + data[41:], "the header of segment 1 is damaged"),
+    ],
+)
+def test_a_header_that_is_torn_foreign_or_of_another_version_is_named(
+    sound: tuple[Path, Rows], harm: Callable[[bytes], bytes], said: str
+) -> None:
+    directory, _ = sound
+    content = harm(segment_path(directory, 1).read_bytes()[:BLOCK_SIZE])
+    with pytest.raises(JournalError, match=said.replace("(", r"\(")):
+        parse_header(content, 1)
+    found = damaged(directory, lambda data: bytearray(harm(bytes(data))), 1)
+    assert any(isinstance(each, Damage) and said in each.what for each in found)
+    assert any(isinstance(each, Row) and each.offset.segment == 2 for each in found)
+
+
+def test_what_is_no_journal_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="there is no journal in"):
+        JournalReader(tmp_path / "nowhere")
+    with pytest.raises(JournalError, match="not an offset: write SEGMENT:RECORD"):
+        Offset.parse("17")
+    with JournalReader(tmp_path) as reader:
+        assert list(reader.rows()) == []
+    assert issubclass(JournalError, TimerdError)
+    assert ErrorCode.NONE is JournalError.code
+
+
+def test_names_of_consumers_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="not of the form"):
+        hold(tmp_path, "../lock", 3)
+
+
+def test_a_thread_writes_what_a_turn_hands_over(rig: JournaledRig) -> None:
+    client = rig.client()
+    rig.journal.start()
+    for turn in range(20):
+        settle(rig, client, *numbered(turn * 20, 20))
+    rig.journal.close()
+    with JournalReader(rig.plan.directory) as reader:
+        assert told(reader) == numbered(0, 400)
+    assert isinstance(rig.journal, Journal)
+
+
+def test_segments_of_which_no_file_was_made_are_written_by_the_next_start(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    rig.client()
+    doomed = rig.clone(bytes(rig.memory))
+    rig.restart(bytes(doomed.memory) + bytes(doomed.buffer))
+    doomed.core.release()
+    rows = rig.rows()
+    assert rows[0].number == 0 and RowKind.CLIENT in kinds(rows)
+    assert sum(bool(row.record.flags & RowFlag.START) for row in rows if row.record.kind == RowKind.SEGMENT) == 3

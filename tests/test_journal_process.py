@@ -1,0 +1,238 @@
+"""The journal of a real daemon: killed again and again, at its file limit, refused, and looked at with timerctl."""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import random
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from audit import audit
+from daemons import SMALL, Daemon
+from timerd_client import connect
+from timerd_shm.journal import RowKind
+from timerd_shm.journal_reader import JournalReader
+from timerd_shm.layout import Outcome
+from timerd_shm.rundir import read_place
+
+MakeDaemon = Callable[..., Daemon]
+PATIENCE_S = 10.0
+
+
+@pytest.fixture
+def directory(runtime_dir: Path) -> Path:
+    return runtime_dir / "j"
+
+
+def flags(directory: Path, *more: str) -> tuple[str, ...]:
+    return (*SMALL, f"--journal={directory}", "--journal-segment-size=64KiB", "--journal-buffer=1MiB", *more)
+
+
+def told(directory: Path) -> list[tuple[bytes | None, Outcome]]:
+    with JournalReader(directory) as reader:
+        found = [
+            (reader.text(row.record.key), Outcome(row.record.outcome))
+            for row in reader.rows()
+            if row.record.kind == RowKind.OUTCOME
+        ]
+    assert not reader.damage
+    return found
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def timerctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "timerd_client.timerctl", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, env={**os.environ, "COLUMNS": "80"})
+
+
+def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
+    make_daemon: MakeDaemon, directory: Path, rng: random.Random
+) -> None:
+    daemon = make_daemon(*flags(directory, "--journal-level=events"))
+    wanted: Counter[tuple[bytes, Outcome]] = Counter()
+    with connect() as client:
+        for storm in range(4):
+            waiting = []
+            for number in range(150):
+                key = f"{storm}/{number}"
+                waiting.append((key, client.register(key, timeout=0.2 if number % 5 == 0 else 60)))
+                if number % 5:
+                    client.fire(key)
+                if number == 20 + 20 * storm:
+                    time.sleep(rng.random() * 0.01)
+                    daemon.kill()
+                    daemon.start()
+            for key, operation in waiting:
+                state = operation.result(timeout=PATIENCE_S).state
+                wanted[key.encode(), Outcome[state.name]] += 1
+    until(lambda: len(told(directory)) >= 600)
+    daemon.stop()
+    found = Counter((key or b"", outcome) for key, outcome in told(directory))
+    assert found == wanted
+    checked = audit(directory)
+    assert not checked.wrong, checked.wrong[:5]
+    assert checked.outcomes == 600
+
+
+def test_at_its_file_limit_the_daemon_goes_on_says_so_and_resumes(make_daemon: MakeDaemon, directory: Path) -> None:
+    daemon = make_daemon(*flags(directory, "--journal-buffer=64KiB"))
+    process = psutil.Process(daemon.pid)
+    with connect() as client:
+
+        def settle(name: str, count: int) -> None:
+            batch = client.register_many([f"{name}/{number}" for number in range(count)], timeout=60)
+            client.fire_many([f"{name}/{number}" for number in range(count)])
+            assert all(outcome for outcome in batch.outcomes())
+
+        settle("before", 100)
+        until(lambda: len(told(directory)) == 100)
+        process.rlimit(psutil.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
+        for number in range(8):
+            settle(f"full-{number}", 200)
+        until(lambda: "is not written: File too large" in timerctl("errors", "--json").stdout)
+        process.rlimit(psutil.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+        def resumes() -> bool:
+            settle("after", 20)
+            return (b"after/19", Outcome.COMPLETED) in told(directory)
+
+        until(resumes)
+    with JournalReader(directory) as reader:
+        gaps = [row.record.rows for row in reader.rows() if row.record.kind == RowKind.GAP]
+    assert gaps and sum(gaps) == daemon.stats()["counters"]["journal_rows_dropped"]
+
+
+def test_a_second_daemon_on_the_same_directory_is_refused(make_daemon: MakeDaemon, directory: Path) -> None:
+    first = make_daemon(*flags(directory))
+    second = Daemon(first.paths.directory, *flags(directory), instance="second", start=False)
+    assert second.spawn().wait(20) == 3
+    assert f"is written by another daemon (instance default, pid {first.pid})" in second.log
+
+
+def test_files_are_the_users_alone_or_the_groups_to_read(make_daemon: MakeDaemon, directory: Path) -> None:
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    daemon = make_daemon(*flags(directory))
+    until(lambda: any(directory.glob("*.segment")))
+    assert (mode(directory), mode(directory / "holds")) == (0o700, 0o700)
+    assert mode(next(directory.glob("*.segment"))) == 0o600
+    daemon.stop()
+    group = grp.getgrgid(os.getgid()).gr_name
+    shared = directory.with_name("shared")
+    daemon.flags = flags(shared, f"--unix-group={group}")
+    daemon.start()
+    until(lambda: any(shared.glob("*.segment")))
+    assert (mode(shared), mode(shared / "holds")) == (0o750, 0o770)
+    assert mode(next(shared.glob("*.segment"))) == 0o640
+
+
+def test_a_daemon_without_a_journal_leaves_no_way_to_one(make_daemon: MakeDaemon, directory: Path) -> None:
+    daemon = make_daemon(*flags(directory))
+    assert daemon.paths.journal.resolve() == directory
+    daemon.stop()
+    daemon.flags = SMALL
+    daemon.start()
+    refused = timerctl("journal", "tail")
+    assert refused.returncode == 3
+    assert "writes no journal: start it with --journal DIR" in refused.stderr
+    assert timerctl("journal", "tail", "--directory", str(directory)).returncode == 0
+
+
+@pytest.fixture
+def settled(make_daemon: MakeDaemon, directory: Path) -> Iterator[Path]:
+    """A journal with a few outcomes, whose daemon runs."""
+    make_daemon(*flags(directory, "--journal-level=events"))
+    with connect(name="web-1") as client:
+        for number in range(5):
+            operation = client.register(f"order/{number}", timeout=60, id=f"id-{number}")
+            client.fire(f"order/{number}", value=b"v")
+            assert operation.result(timeout=PATIENCE_S)
+        assert not client.register("a long key " * 20, timeout=0.01).result(timeout=PATIENCE_S)
+        until(lambda: len(told(directory)) == 6)
+        yield directory
+
+
+def test_tail_fits_into_80_columns_and_says_who_and_how_long(settled: Path) -> None:
+    shown = timerctl("journal", "tail", "-n", "3")
+    assert shown.returncode == 0, shown.stderr
+    assert len(shown.stdout.splitlines()) == 3
+    everything = timerctl("journal", "tail", "--since", "1:0").stdout
+    assert "completed   order/4  after " in everything and "(web-1)" in everything
+    assert "expired" in everything and "start " in everything
+    assert not [line for line in everything.splitlines() if len(line) > 80]
+
+
+def test_export_is_json_lines_and_goes_on_from_where_it_ended(settled: Path, tmp_path: Path) -> None:
+    first = timerctl("journal", "export", "--output", str(tmp_path / "rows.jsonl"))
+    assert first.returncode == 0, first.stderr
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    outcome = next(row for row in rows if row["kind"] == "outcome")
+    assert (outcome["outcome"], outcome["key"], outcome["owner"]) == ("COMPLETED", "order/0", "web-1")
+    assert outcome["purgatory"] == "default" and len(outcome["id"]) == 32
+    assert outcome["wait_ns"] == outcome["settled_ns"] - outcome["registered_ns"]
+    assert {row["kind"] for row in rows} >= {"segment", "client", "register", "registered", "key", "event", "outcome"}
+    place = first.stderr.split()[-1]
+    again = timerctl("journal", "export", "--from", place)
+    assert again.stdout == ""
+    with connect() as client:
+        client.fire_wait("order/9")
+    until(lambda: "order/9" in timerctl("journal", "export", "--from", place).stdout)
+    part = timerctl("journal", "export", "--from", rows[3]["offset"], "--to", rows[7]["offset"])
+    assert [json.loads(line) for line in part.stdout.splitlines()] == rows[3:7]
+
+
+def test_tail_follows_until_it_is_interrupted(settled: Path) -> None:
+    command = [sys.executable, "-u", "-m", "timerd_client.timerctl", "journal", "tail", "-f", "--json", "-n", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())
+        with connect() as client:
+            assert client.register("late", timeout=0.01).result(timeout=PATIENCE_S).state.name == "EXPIRED"
+        found = ""
+        while "EXPIRED" not in found:
+            found = process.stdout.readline()
+        assert json.loads(found)["key"] == "late"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+
+
+def test_destroy_removes_buffer_and_link_and_leaves_the_files(make_daemon: MakeDaemon, directory: Path) -> None:
+    daemon = make_daemon(*flags(directory))
+    buffer = read_place(daemon.paths).journal_buffer
+    assert buffer.exists() and stat.S_IMODE(buffer.stat().st_mode) == 0o600
+    daemon.stop()
+    assert timerctl("destroy", "--yes").returncode == 0
+    assert not buffer.exists() and not daemon.paths.journal.is_symlink()
+    assert list(directory.glob("*.segment"))
+
+
+def test_the_default_arena_and_buffer_fit_a_containers_shared_memory(runtime_dir: Path, directory: Path) -> None:
+    script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
+    inside = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
+    if subprocess.run([*inside, "true"], capture_output=True, timeout=30).returncode:
+        pytest.skip("this machine lets nobody mount a small /dev/shm")
+    daemon = [*inside, sys.executable, "-m", "timerd", f"--journal={directory}", "--ephemeral", "--idle-exit=0"]
+    run = subprocess.run(daemon, capture_output=True, text=True, timeout=30)
+    assert run.returncode == 0, run.stderr
+    assert f"the journal's buffer has {4096 + (4 << 20)} bytes" in run.stderr
+    run = subprocess.run([*daemon, "--journal-buffer=16MiB"], capture_output=True, text=True, timeout=30)
+    assert run.returncode == 4 and "lower --journal-buffer or --capacity" in run.stderr
