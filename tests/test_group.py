@@ -114,6 +114,24 @@ def test_what_was_not_done_is_told_again_to_who_listens_again_at_once(world: Wor
     assert worker.ack(again) == 1
 
 
+def test_an_outcome_in_two_reports_is_told_once(world: World) -> None:
+    worker = Worker(world).listen()
+    register(worker)
+    register(worker, b"later", timeout_ns=S)
+    world.run(20 * MS)
+    worker.hear()  # the acknowledgement has not gone out when the daemon is killed
+    world.run(S)
+    world.network.published.clear()
+    world.restart()
+    world.until_quiet()
+    worker.protocol.receive(world.core.report(0, 0, 0, worker.now_ns), worker.now_ns, published=False)
+    first, second = worker.take(worker.inbox.outcomes), worker.take(worker.inbox.outcomes)
+    assert first is not None and second is not None
+    assert (first.keys, second.keys) == (("job",), ("later",))
+    assert told(worker) is None
+    assert worker.protocol.statistics().outcomes_unknown == 0
+
+
 def test_nothing_is_handed_over_that_became_anothers_while_this_one_was_stopped(world: World) -> None:
     stopped = Worker(world).listen()
     register(stopped)

@@ -181,7 +181,7 @@ class Awaited(Window):
                 self._settled_too_late(OutcomeRecord._make(_OUTCOME.unpack_from(frame, offset)))
             elif command == GROUPS:
                 self._told_for_group(frame[offset : offset + size], frame, heap)
-            else:
+            elif OutcomeRecord._make(_OUTCOME.unpack_from(frame, offset)).number > self.received_outcome:
                 self.outcomes_unknown += 1
             offset += size
 

@@ -257,6 +257,8 @@ class Inbox:
         """A report has an outcome of the group; `heap` is where that of the frame starts."""
         protocol = self._protocol
         told = Told(row, frame, heap, protocol.arena, protocol.incarnation, protocol.daemon_ns)
+        if told.record.number <= protocol.received_outcome:
+            return  # a report may begin with what was heard before
         if not self._listens and not self._switching:
             return  # it crossed the end of the listening, which gave it to another
         if told.purgatory == CALLS:
