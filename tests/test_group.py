@@ -10,8 +10,10 @@ from networks import World
 from timerd_client.group import UNTAKEN_MANY, GroupOutcome, Told
 from timerd_client.outcome import State
 from timerd_shm.errors import NotAMemberError
+from timerd_shm.fields import unpack
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import LEASE_NS
+from timerd_shm.wire import CommandHeader, UpKind
 from workers import Answer, Worker
 
 MS = 1_000_000
@@ -130,6 +132,45 @@ def test_an_outcome_in_two_reports_is_told_once(world: World) -> None:
     assert (first.keys, second.keys) == (("job",), ("later",))
     assert told(worker) is None
     assert worker.protocol.statistics().outcomes_unknown == 0
+
+
+def lose_daemon(worker: Worker) -> None:
+    """The daemon is stopped until it is lost; what is sent to it meanwhile stands in its socket."""
+    world, protocol = worker.world, worker.protocol
+    while not protocol.lost:
+        world.clock.move(S // 2)
+        if worker.now_ns >= protocol.poll_deadline():
+            protocol.tick(worker.now_ns)
+        while (frame := protocol.next_frame(worker.now_ns)) is not None:
+            world.network.up.append((worker.routing, frame))
+
+
+def test_listening_that_was_not_answered_in_time_may_be_in_force(world: World) -> None:
+    deaf, worker = Worker(world), Worker(world)
+    register(deaf, timeout_ns=5 * S)
+    worker.inbox.listen(worker.now_ns)
+    lose_daemon(worker)
+    world.run(3 * S)  # it goes on, finds the question, and tells this member before it has asked again
+    given = told(worker)
+    assert given is not None and worker.holds(given)
+
+
+def test_who_left_before_its_listening_was_answered_is_told_nothing_for_ever(world: World) -> None:
+    deaf, worker = Worker(world), Worker(world)
+    register(deaf, timeout_ns=5 * S)
+    worker.inbox.listen(worker.now_ns)
+    lose_daemon(worker)
+    for _ in range(len(world.network.up)):
+        sent = world.network.up.popleft()
+        if unpack(CommandHeader, sent[1]).kind != UpKind.HELLO:
+            world.network.up.append(sent)
+    world.settle()
+    worker.hear()  # live again, by a report
+    worker.inbox.leave()
+    worker.pump()
+    world.run(3 * S)
+    heir = Worker(world).listen()
+    assert told(heir) is not None
 
 
 def test_nothing_is_handed_over_that_became_anothers_while_this_one_was_stopped(world: World) -> None:
