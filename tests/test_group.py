@@ -173,6 +173,22 @@ def test_who_left_before_its_listening_was_answered_is_told_nothing_for_ever(wor
     assert told(heir) is not None
 
 
+def test_who_was_taken_for_dead_within_its_lease_hands_nothing_over_that_is_anothers(world: World) -> None:
+    worker, other = Worker(world).listen(), Worker(world)
+    register(worker)
+    world.run(20 * MS)
+    worker.pump()
+    other.listen()
+    world.lifelines.cut(worker.lifeline)  # something in its process has closed the descriptor
+    world.run(50 * MS)
+    again = told(other)
+    assert again is not None and again.record.deliveries == 2
+    world.run(S)
+    worker.pump()
+    assert told(worker) is None and worker.inbox.handed_on == 1
+    assert other.ack(again) == 1
+
+
 def test_nothing_is_handed_over_that_became_anothers_while_this_one_was_stopped(world: World) -> None:
     stopped = Worker(world).listen()
     register(stopped)

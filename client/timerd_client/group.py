@@ -246,9 +246,14 @@ class Inbox:
         self._protocol.query({"query": "listen", "on": wanted}, _Question(switched), now_ns)
 
     def greeted(self, lease_ns: int, now_ns: int) -> None:
-        """A WELCOME has come. The hello said whether this client listens, which is made sure of."""
+        """A WELCOME has come. The hello said whether this client listens, which is made sure of.
+
+        It may have been taken for dead within its lease, so that all that it was told before is another's.
+        """
         self.lease_ns = lease_ns
+        self._doubt_before_ns = self._protocol.daemon_ns
         if self.listeners:
+            self.ping_at = min(self.ping_at, now_ns)
             self._listens = False
             self._switch(now_ns)
 
