@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from harness import S, encode
@@ -9,7 +11,8 @@ from model import Key, Register
 from networks import World
 from timerd_client.group import UNTAKEN_MANY, GroupOutcome, Told
 from timerd_client.outcome import State
-from timerd_shm.errors import NotAMemberError
+from timerd_client.promise import Reply
+from timerd_shm.errors import ErrorCode, NotAMemberError
 from timerd_shm.fields import unpack
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import LEASE_NS
@@ -114,6 +117,24 @@ def test_what_was_not_done_is_told_again_to_who_listens_again_at_once(world: Wor
     again = told(worker)
     assert again is not None and again.record.deliveries == 2
     assert worker.ack(again) == 1
+
+
+def test_an_answer_that_was_lost_with_its_client_is_not_waited_for_by_who_comes_back(world: World) -> None:
+    worker = Worker(world)
+    answer, before = Answer(), worker.protocol.issued
+    command = Register((Key(b"job"),), timeout_ns=S, registered_ns=worker.now_ns, for_group=True, wants_answer=True)
+    worker.protocol.replies[worker.protocol.issue(encode(command))] = cast(Reply, answer)
+    frame = worker.protocol.next_frame(worker.now_ns)
+    assert frame is not None
+    world.network.up.append((worker.routing, frame))
+    world.settle()
+    del world.network.published[worker.routing]  # nor does it hear the report
+    world.lifelines.cut(worker.lifeline)
+    world.run(50 * MS)
+    assert not answer.come
+    worker.wait(lambda: answer.come)
+    assert worker.protocol.applied == before + 1
+    assert answer.error is not None and answer.error.code is ErrorCode.UNAVAILABLE
 
 
 def test_an_outcome_in_two_reports_is_told_once(world: World) -> None:

@@ -322,6 +322,7 @@ class Conductor:
             "shared_clock": sessions.shares_clock(hello),
             "purgatories": purgatories,
             "unknown": core.unknown_waits(session.slot, hello.waits),
+            "gone": session.gone,
             "newest": core.newest,
             "now_ns": now_ns,
             "lease_ns": session.lease_ns,
