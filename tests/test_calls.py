@@ -10,7 +10,7 @@ import pytest
 
 from harness import S
 from networks import World
-from timerd_client.calls import CALL_PAYLOAD_MAX, PASSES_MAX, Ask, Call, Pause, Run, answer_of_call, answer_of_cancel
+from timerd_client.calls import CALL_PAYLOAD_MAX, PASSES_MAX, Ask, Call, Pause, Run, answer_of_cancel
 from timerd_client.schedule import Every, datetime_of
 from timerd_shm.errors import (
     ArenaFullError,
@@ -68,7 +68,7 @@ def pending(world: World) -> int:
 
 def later(worker: Worker, name: str = "job", delay: float = 1.0, payload: bytes = b"") -> bool:
     answer = worker.issue(worker.calls.later(name, delay, payload))
-    return answer_of_call(answer.value, answer.error)
+    return worker.calls.called(name, answer.value, answer.error)
 
 
 def cancel(worker: Worker, name: str = "job") -> bool:
@@ -379,6 +379,24 @@ def test_a_name_is_taken_while_its_handler_runs_but_for_the_handler(world: World
     assert later(other)
 
 
+def test_a_handler_whose_next_call_was_refused_leaves_its_name_free(world: World) -> None:
+    job = Job()
+    worker = worker_of(world, job, periodic=False)
+
+    def again(call: Call) -> None:
+        handling = worker.calls.handling.set("job")
+        worker.calls.later("job", 1, b"")
+        with pytest.raises(ArenaFullError):
+            worker.calls.called("job", 0, ArenaFullError("full"))
+        worker.calls.handling.reset(handling)
+
+    job.during = again
+    later(worker)
+    run(world, [worker], 5 * S)
+    assert len(job.calls) == 1
+    assert later(worker)
+
+
 @pytest.mark.parametrize("cut", [0, 1])
 def test_a_one_shot_is_done_by_another_if_its_worker_dies(world: World, cut: int) -> None:
     job = Job()
@@ -418,7 +436,7 @@ def test_a_call_whose_time_has_not_come_by_the_wall_clock_is_registered_again(wo
     worker = worker_of(world, job, periodic=False)
     when = datetime_of(world.wall_ns()) + timedelta(seconds=10)
     answer = worker.issue(worker.calls.at("job", when, b""))
-    assert answer_of_call(answer.value, answer.error)
+    assert worker.calls.called("job", answer.value, answer.error)
     world.wall_ahead_ns -= 5 * S  # somebody sets the clock back
     run(world, [worker], 12 * S)
     assert job.calls == []

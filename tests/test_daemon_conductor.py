@@ -22,7 +22,7 @@ from timerd.sessions import BEAT_NS
 from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import struct_of
 from timerd_shm.layout import Orphans, Outcome, Region
-from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX, HEARTBEAT_NS
+from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX, HEARTBEAT_NS, HELD_QUERY_MAX
 from timerd_shm.wire import CommandHeader, DownKind, UpKind
 
 KEY = (Key(b"k"),)
@@ -271,6 +271,22 @@ def test_a_turn_reads_a_bounded_number_of_commands(world: World) -> None:
         alice.send(*(fire() for _ in range(COMMANDS_PER_FRAME_MAX // 4)))
     world.turn()
     assert len(world.network.up) == 2
+
+
+def test_a_turn_reads_a_bounded_number_of_long_lists(world: World) -> None:
+    mallory = Peer(world, "mallory")
+    hello = mallory.hello(waits=list(range(50_000)))
+    for _ in range(10):
+        mallory.say(UpKind.HELLO, hello)
+    world.turn()
+    assert len(world.network.up) == 9
+    world.settle()
+    peer = world.client()
+    question = {"id": 1, "query": "held", "operations": [1 << 63] * HELD_QUERY_MAX}
+    for _ in range(20):
+        peer.say(UpKind.QUERY, question)
+    world.turn()
+    assert len(world.network.up) == 16
 
 
 def test_an_event_read_in_a_turn_wins_over_a_deadline_in_it(world: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from harness import S, encode
@@ -9,9 +11,12 @@ from model import Key, Register
 from networks import World
 from timerd_client.group import UNTAKEN_MANY, GroupOutcome, Told
 from timerd_client.outcome import State
-from timerd_shm.errors import NotAMemberError
+from timerd_client.promise import Reply
+from timerd_shm.errors import ErrorCode, NotAMemberError
+from timerd_shm.fields import unpack
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import LEASE_NS
+from timerd_shm.wire import CommandHeader, UpKind
 from workers import Answer, Worker
 
 MS = 1_000_000
@@ -112,6 +117,97 @@ def test_what_was_not_done_is_told_again_to_who_listens_again_at_once(world: Wor
     again = told(worker)
     assert again is not None and again.record.deliveries == 2
     assert worker.ack(again) == 1
+
+
+def test_an_answer_that_was_lost_with_its_client_is_not_waited_for_by_who_comes_back(world: World) -> None:
+    worker = Worker(world)
+    answer, before = Answer(), worker.protocol.issued
+    command = Register((Key(b"job"),), timeout_ns=S, registered_ns=worker.now_ns, for_group=True, wants_answer=True)
+    worker.protocol.replies[worker.protocol.issue(encode(command))] = cast(Reply, answer)
+    frame = worker.protocol.next_frame(worker.now_ns)
+    assert frame is not None
+    world.network.up.append((worker.routing, frame))
+    world.settle()
+    del world.network.published[worker.routing]  # nor does it hear the report
+    world.lifelines.cut(worker.lifeline)
+    world.run(50 * MS)
+    assert not answer.come
+    worker.wait(lambda: answer.come)
+    assert worker.protocol.applied == before + 1
+    assert answer.error is not None and answer.error.code is ErrorCode.UNAVAILABLE
+
+
+def test_an_outcome_in_two_reports_is_told_once(world: World) -> None:
+    worker = Worker(world).listen()
+    register(worker)
+    register(worker, b"later", timeout_ns=S)
+    world.run(20 * MS)
+    worker.hear()  # the acknowledgement has not gone out when the daemon is killed
+    world.run(S)
+    world.network.published.clear()
+    world.restart()
+    world.until_quiet()
+    worker.protocol.receive(world.core.report(0, 0, 0, worker.now_ns), worker.now_ns, published=False)
+    first, second = worker.take(worker.inbox.outcomes), worker.take(worker.inbox.outcomes)
+    assert first is not None and second is not None
+    assert (first.keys, second.keys) == (("job",), ("later",))
+    assert told(worker) is None
+    assert worker.protocol.statistics().outcomes_unknown == 0
+
+
+def lose_daemon(worker: Worker) -> None:
+    """The daemon is stopped until it is lost; what is sent to it meanwhile stands in its socket."""
+    world, protocol = worker.world, worker.protocol
+    while not protocol.lost:
+        world.clock.move(S // 2)
+        if worker.now_ns >= protocol.poll_deadline():
+            protocol.tick(worker.now_ns)
+        while (frame := protocol.next_frame(worker.now_ns)) is not None:
+            world.network.up.append((worker.routing, frame))
+
+
+def test_listening_that_was_not_answered_in_time_may_be_in_force(world: World) -> None:
+    deaf, worker = Worker(world), Worker(world)
+    register(deaf, timeout_ns=5 * S)
+    worker.inbox.listen(worker.now_ns)
+    lose_daemon(worker)
+    world.run(3 * S)  # it goes on, finds the question, and tells this member before it has asked again
+    given = told(worker)
+    assert given is not None and worker.holds(given)
+
+
+def test_who_left_before_its_listening_was_answered_is_told_nothing_for_ever(world: World) -> None:
+    deaf, worker = Worker(world), Worker(world)
+    register(deaf, timeout_ns=5 * S)
+    worker.inbox.listen(worker.now_ns)
+    lose_daemon(worker)
+    for _ in range(len(world.network.up)):
+        sent = world.network.up.popleft()
+        if unpack(CommandHeader, sent[1]).kind != UpKind.HELLO:
+            world.network.up.append(sent)
+    world.settle()
+    worker.hear()  # live again, by a report
+    worker.inbox.leave()
+    worker.pump()
+    world.run(3 * S)
+    heir = Worker(world).listen()
+    assert told(heir) is not None
+
+
+def test_who_was_taken_for_dead_within_its_lease_hands_nothing_over_that_is_anothers(world: World) -> None:
+    worker, other = Worker(world).listen(), Worker(world)
+    register(worker)
+    world.run(20 * MS)
+    worker.pump()
+    other.listen()
+    world.lifelines.cut(worker.lifeline)  # something in its process has closed the descriptor
+    world.run(50 * MS)
+    again = told(other)
+    assert again is not None and again.record.deliveries == 2
+    world.run(S)
+    worker.pump()
+    assert told(worker) is None and worker.inbox.handed_on == 1
+    assert other.ack(again) == 1
 
 
 def test_nothing_is_handed_over_that_became_anothers_while_this_one_was_stopped(world: World) -> None:

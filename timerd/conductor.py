@@ -53,6 +53,7 @@ from .transport import Transport
 RECORDS_PER_STEP = 65_536
 RECORDS_PER_FRAME = 512
 RECORDS_PER_COMMAND = 8
+BYTES_PER_RECORD = 2  # of a map: to unpack and to look up what two bytes say takes as long as to touch a record
 SUBSCRIPTIONS_PER_TURN = 64
 WAITING_FRAMES_MAX = 256  # commands behind a long event; beyond it the socket is not read
 WAITING_BYTES_MAX = 16 << 20
@@ -205,6 +206,10 @@ class Conductor:
         """Records that a frame with so many commands may touch in this turn."""
         return min(RECORDS_PER_FRAME + RECORDS_PER_COMMAND * commands, self._records)
 
+    def _share_of_map(self, frame: bytes) -> int:
+        """What a frame with a map takes: a hello may list very much that is waited for."""
+        return RECORDS_PER_FRAME + len(frame) // BYTES_PER_RECORD
+
     def _is_full(self) -> bool:
         return len(self._waiting) >= WAITING_FRAMES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX
 
@@ -222,7 +227,7 @@ class Conductor:
             return RECORDS_PER_FRAME
         if kind == UpKind.HELLO:
             self._greet(routing, secret, frame, now_ns)
-            return RECORDS_PER_FRAME
+            return self._share_of_map(frame)
         session = self._sessions.by_secret.get(secret)
         if session is None or incarnation != self._incarnation:
             session = self._sessions.find(secret) if incarnation == self._incarnation else None
@@ -253,6 +258,7 @@ class Conductor:
             self._send(routing, self._core.report(session.slot, outcome, answer, now_ns))
         elif kind == UpKind.QUERY:
             self._answer(session, frame, now_ns)
+            return self._share_of_map(frame)
         elif kind == UpKind.BYE:
             self._end(session, now_ns)
         elif kind != UpKind.ACK:
@@ -329,6 +335,7 @@ class Conductor:
             "shared_clock": sessions.shares_clock(hello),
             "purgatories": purgatories,
             "unknown": core.unknown_waits(session.slot, hello.waits),
+            "gone": session.gone,
             "newest": core.newest,
             "now_ns": now_ns,
             "lease_ns": session.lease_ns,

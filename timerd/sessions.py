@@ -81,6 +81,7 @@ class Session:
     __slots__ = (
         "ends_ns",
         "gap_ns",
+        "gone",
         "has_returned",
         "heard_ns",
         "is_silent",
@@ -109,6 +110,7 @@ class Session:
         self.routing = b""
         self.subscribed = False
         self.published_ns = 0  # when it was last sent a report
+        self.gone = 0  # of its commands up to this one nothing is held: it was dead, and came back from its tombstone
         self.received = (0, 0)  # newest outcome and answer that it has acknowledged
         self.progress_ns = 0  # when that last changed, or it was last reminded
         self.gap_ns = ANNOUNCE_FIRST_NS  # when it is reminded next, after progress_ns
@@ -241,6 +243,8 @@ class Sessions:
             core.resume_client(slot, **said)
             core.count(TOMBSTONES_RESUMED)
         session = self._add(slot, process, self._lease_ns, now_ns)
+        if tombstone is not None:
+            session.gone = core.last_command(slot)
         self._bind(session, secret)
         if not self._watch(session):
             self._end(session, now_ns)

@@ -15,7 +15,7 @@ from timerd_shm.errors import ClosedError
 from timerd_shm.limits import CLOSE_TIMEOUT_S
 
 from .arguments import Payload, timeout_ns
-from .calls import Ask, Calls, Pause, Run, Say, Steps, answer_of_call, answer_of_cancel
+from .calls import Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel
 from .group import GroupOutcome, Told, acknowledge
 from .link import monotonic_deadline, seconds_left
 from .member import Handler
@@ -212,11 +212,11 @@ class Member:
 
     async def call_later(self, name: str, delay: float | timedelta, payload: Payload = b"") -> bool:
         """As `timerd_client.Client.call_later`."""
-        return answer_of_call(*await self._asked(self._calls.later(name, delay, payload)))
+        return self._calls.called(name, *await self._asked(self._calls.later(name, delay, payload)))
 
     async def call_at(self, name: str, when: datetime, payload: Payload = b"") -> bool:
         """As `timerd_client.Client.call_at`."""
-        return answer_of_call(*await self._asked(self._calls.at(name, when, payload)))
+        return self._calls.called(name, *await self._asked(self._calls.at(name, when, payload)))
 
     async def cancel_call(self, name: str) -> bool:
         """As `timerd_client.Client.cancel_call`."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from typing import Protocol as Interface
 
-from timerd_shm.errors import SessionGoneError, TimerdError
+from timerd_shm.errors import SessionGoneError, TimerdError, TimerdUnavailableError
 from timerd_shm.fields import fields, size_of, struct_of
 from timerd_shm.layout import Outcome
 from timerd_shm.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
@@ -158,6 +158,15 @@ class Awaited(Window):
                 if waiter.settle(command, local(gone)):
                     self.ready.append(waiter)
 
+    def _gone_at_daemon(self, last: int) -> None:
+        """It took this client for dead after that command, and kept neither operations nor answers of those before."""
+        self._unknown_to_daemon([command for command in self.waiting if command <= last])
+        lost = TimerdUnavailableError("the daemon took this client for dead before it heard the answer; it is unknown")
+        for command in [command for command in self.replies if command <= last]:
+            reply = self.replies.pop(command)
+            if reply.answer(None, lost):
+                self.ready.append(reply)
+
     # settled by the daemon ----------------------------------------------------------------------------------------
 
     def _settle_all(self, header: ReportHeader, frame: bytes) -> None:
@@ -181,7 +190,7 @@ class Awaited(Window):
                 self._settled_too_late(OutcomeRecord._make(_OUTCOME.unpack_from(frame, offset)))
             elif command == GROUPS:
                 self._told_for_group(frame[offset : offset + size], frame, heap)
-            else:
+            elif OutcomeRecord._make(_OUTCOME.unpack_from(frame, offset)).number > self.received_outcome:
                 self.outcomes_unknown += 1
             offset += size
 

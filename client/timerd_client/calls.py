@@ -171,6 +171,16 @@ class Calls:
         due_ns = wall_ns_of(when)
         return self._called(self._name(name), due_ns, due_ns - self._wall_ns(), payload)
 
+    def called(self, name: str, value: Any, error: TimerdError | None) -> bool:
+        """What `call_later` and `call_at` return: False if the name is taken. Raises any other refusal."""
+        if error is not None:
+            if error.code is ErrorCode.OPERATION_EXISTS:
+                return False
+            raise error
+        if self.handling.get() == name:
+            self._called_again.add(name)
+        return True
+
     def cancel(self, name: object) -> bytes:
         """The command of `cancel_call`."""
         return self._by_id(CommandKind.CANCEL_ID, self._name(name), CommandFlag.WANTS_ANSWER)
@@ -183,7 +193,6 @@ class Calls:
             )
         exists = CLAIM
         if self.handling.get() == name:  # its own handler calls it again
-            self._called_again.add(name)
             exists = REPLACE
         return self._register(name, exists, _ENVELOPE.pack(_CALL, 0, due_ns) + body, timeout)
 
@@ -241,15 +250,14 @@ class Calls:
         record = told.record
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
         due = datetime_of(due_ns) if due_ns else None
+        self._called_again.discard(name)  # by what an earlier run has left behind
         yield Run(job.handler, Call(name, told.payload[_ENVELOPE.size :], due, record.deliveries, lateness_ns))
         schedule = job.schedule
         if schedule is not None:
             yield from self._insist(name, told, lambda: self._occurrence(name, REPLACE, self._next(schedule, due_ns)))
             return
         done = [operation_command(CommandKind.GROUP_ACK, record.operation)]
-        if name in self._called_again:
-            self._called_again.remove(name)
-        else:
+        if name not in self._called_again:
             done = [*self._free(name), *done]
         yield Say(done)
 
@@ -329,15 +337,6 @@ class Calls:
             0,
         )
         return head + tail
-
-
-def answer_of_call(value: Any, error: TimerdError | None) -> bool:
-    """What `call_later` and `call_at` return: False if the name is taken. Raises any other refusal."""
-    if error is None:
-        return True
-    if error.code is ErrorCode.OPERATION_EXISTS:
-        return False
-    raise error
 
 
 def answer_of_cancel(value: Any, error: TimerdError | None) -> bool:

@@ -186,7 +186,7 @@ class Inbox:
         """Another arena, or a new incarnation: nothing of the old one is ours."""
         self.outcomes.clear()
         self.calls.clear()
-        self._listens = False  # what the daemon has answered
+        self._listens: bool | None = False  # what the daemon has answered; None = it may be either
         self._switching = False  # a "listen" is on its way
         self._pinging = False
         self._asking = False  # a "held" is on its way
@@ -231,6 +231,7 @@ class Inbox:
             self._switching = False
             if error is not None:
                 if error.code is ErrorCode.UNAVAILABLE:
+                    self._listens = None
                     self.ping_at = 0  # again as soon as the daemon is back
                 elif error.code not in (ErrorCode.SESSION_GONE, ErrorCode.CLOSED):
                     self._protocol.complaints.append(f"this client cannot listen for its group: {error}")
@@ -245,9 +246,14 @@ class Inbox:
         self._protocol.query({"query": "listen", "on": wanted}, _Question(switched), now_ns)
 
     def greeted(self, lease_ns: int, now_ns: int) -> None:
-        """A WELCOME has come. The hello said whether this client listens, which is made sure of."""
+        """A WELCOME has come. The hello said whether this client listens, which is made sure of.
+
+        It may have been taken for dead within its lease, so that all that it was told before is another's.
+        """
         self.lease_ns = lease_ns
+        self._doubt_before_ns = self._protocol.daemon_ns
         if self.listeners:
+            self.ping_at = min(self.ping_at, now_ns)
             self._listens = False
             self._switch(now_ns)
 
@@ -257,7 +263,9 @@ class Inbox:
         """A report has an outcome of the group; `heap` is where that of the frame starts."""
         protocol = self._protocol
         told = Told(row, frame, heap, protocol.arena, protocol.incarnation, protocol.daemon_ns)
-        if not self._listens and not self._switching:
+        if told.record.number <= protocol.received_outcome:
+            return  # a report may begin with what was heard before
+        if self._listens is False and not self._switching:
             return  # it crossed the end of the listening, which gave it to another
         if told.purgatory == CALLS:
             self.calls.append(told)

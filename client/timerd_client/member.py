@@ -18,7 +18,7 @@ from timerd_shm.errors import ClosedError
 from timerd_shm.limits import CLOSE_TIMEOUT_S
 
 from .arguments import Payload, timeout_ns
-from .calls import Ask, Call, Calls, Pause, Run, Say, Steps, answer_of_call, answer_of_cancel
+from .calls import Ask, Call, Calls, Pause, Run, Say, Steps, answer_of_cancel
 from .group import GroupOutcome, Told, acknowledge
 from .link import monotonic_deadline, seconds_left
 from .promise import Reply
@@ -237,11 +237,11 @@ class Member:
         may call it again.) Returns when the daemon has it. `payload` has 65,526 bytes at most. Raises NotAMemberError,
         ArenaFullError, QuotaExceededError, TimerdUnavailableError, and what is wrong with the arguments.
         """
-        return answer_of_call(*self._asked(self._calls.later(name, delay, payload)))
+        return self._calls.called(name, *self._asked(self._calls.later(name, delay, payload)))
 
     def call_at(self, name: str, when: datetime, payload: Payload = b"") -> bool:
         """`call_later` for a moment: an aware datetime, else InvalidValueError. One in the past is due at once."""
-        return answer_of_call(*self._asked(self._calls.at(name, when, payload)))
+        return self._calls.called(name, *self._asked(self._calls.at(name, when, payload)))
 
     def cancel_call(self, name: str) -> bool:
         """Withdraw the pending call of that name, a schedule's next one too; False if none is pending.

@@ -100,6 +100,7 @@ class Session(Awaited):
         self._name_purgatories(welcome.get("purgatories", {}))
         self._hear_newest(int(welcome["newest"]))
         self._unknown_to_daemon(welcome.get("unknown", ()))
+        self._gone_at_daemon(int(welcome.get("gone", 0)))
 
     def _name_purgatories(self, indices: dict[str, int]) -> None:
         """Take the daemon's indices; commands that were kept for another arena carry that one's."""
