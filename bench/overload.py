@@ -197,7 +197,7 @@ class Sender:
             self.commands.set(zmq.RCVHWM, 1)
         self.outcomes.connect(paths.outcomes_endpoint)
         self.commands.connect(paths.commands_endpoint)
-        self.protocol = Protocol(identity(f"sender-{index}", Orphans.CANCEL), time.monotonic_ns())
+        self.protocol = Protocol(identity(f"sender-{index}", Orphans.CANCEL, None), time.monotonic_ns())
         self.next = 1
         self.applied = 0
         self.outcome = self.answer = 0  # acknowledged
@@ -648,7 +648,7 @@ def broken(run: dict[str, Any], full: dict[str, Any], slack: float) -> list[str]
         figures |= {f"{what}_during_{name}_ms": spans["during"][name] / 1e3 for name in ("p99", "max")}
         if not spans["during"]["count"] or not spans["after"]["count"]:
             figures[f"{what}_during_max_ms"] = float("inf")
-    found = [
+    found: list[str] = [
         f"{name} is {figures[name]:.1f}, and at most {bound.most * slack:g} is right: {bound.why}"
         for name, bound in BOUNDS.items()
         if figures[name] > bound.most * slack
@@ -656,7 +656,7 @@ def broken(run: dict[str, Any], full: dict[str, Any], slack: float) -> list[str]
     memory = run["private_bytes"]
     if memory["max"] > memory["bound"]:
         found.append(f"private memory was {memory['max']:,} bytes; its bound is {memory['bound']:,}")
-    return found + run["wrong"] + full["wrong"]
+    return [*found, *run["wrong"], *full["wrong"]]
 
 
 def show(run: dict[str, Any], full: dict[str, Any]) -> None:

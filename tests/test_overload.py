@@ -16,7 +16,7 @@ TIMEOUT_S = 120
 SLACK = 5  # tests share a machine that is busy without them
 
 
-@pytest.mark.parametrize(("flood", "seconds"), [("commands", 3), ("largest", 1), ("hellos", 1), ("asks", 1)])
+@pytest.mark.parametrize(("flood", "seconds"), [("commands", 3)])
 def test_a_flood_is_bounded_in_memory_and_hurts_nobody_for_long(
     flood: str, seconds: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
