@@ -25,7 +25,7 @@ from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
 
 MANY = 20_000
 PATIENCE_S = 10.0
-ROOM = (f"--capacity={MANY + 4_096}", f"--quota-operations={MANY + 4_096}", "--ring-events=65536")
+ROOM = (f"--capacity={MANY + 4_096}", f"--quota-operations={MANY + 4_096}", "--ring-events=65536", "--blocks=65536")
 
 SLOW = f"""
 import timerd as td
