@@ -10,7 +10,8 @@ A turn takes the time once and does, in this order, a bounded amount of each:
 
 A *long event* is delivered over several turns. Until it is done the core answers UNFINISHED to commands, which then
 wait here in order; acknowledgements, questions and hellos go on. The same goes for a frame that needs more than its
-share of a turn. When enough of them wait, the command socket is not read any more, until they drain.
+share of a turn. Those who have frames waiting take turns, a frame each. When enough of them wait, the command socket is
+not read any more, until they drain.
 
 A *gap* is a turn that starts a second late, or the first one: the process was stopped, or starved, and what happened
 meanwhile stands in the sockets. They are read until dry, 100 ms at most, before the wheel moves and before the end of a
@@ -25,7 +26,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from timerd_shm.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.errors import (
@@ -53,7 +54,8 @@ from .transport import Transport
 RECORDS_PER_STEP = 65_536
 RECORDS_PER_FRAME = 512
 RECORDS_PER_COMMAND = 8
-BYTES_PER_RECORD = 2  # of a map: to unpack and to look up what two bytes say takes as long as to touch a record
+BYTES_PER_RECORD = 64  # of a frame, up or down: to copy so many takes as long as to touch a record, at most
+BYTES_PER_ITEM = 2  # of a map: to unpack and to look up what two bytes say takes as long as to touch a record
 SUBSCRIPTIONS_PER_TURN = 64
 WAITING_FRAMES_MAX = 256  # commands behind a long event; beyond it the socket is not read
 WAITING_BYTES_MAX = 16 << 20
@@ -62,6 +64,11 @@ GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
 DRY_NS = 5_000_000  # the sockets are dry when nothing came for so long: libzmq's thread was stopped as well
 LOGGED_ERRORS_MAX = 64
 JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more to tell than its buffer takes at once
+HELLO_SIZE_EASY = 262_144  # a larger one names what the client waits for, which is looked up one by one:
+HELLO_REST_NS = 100_000_000  # it is welcomed once in that time
+SNAPSHOTS_WANTED_MAX = 8  # by one client; beyond it it asks again
+SNAPSHOT_REST = 9  # times as long as the last one took, until the next: a tenth of the time at most
+REPORT_BYTES_PER_TURN = 8 << 20
 
 GAPS = index_of(DAEMON_COUNTERS, "gaps")
 FRAMES_IN = index_of(DAEMON_COUNTERS, "frames_in")
@@ -82,13 +89,6 @@ HEADER = struct_of(CommandHeader)
 REPORT = struct_of(ReportHeader)
 
 log = logging.getLogger("timerd")
-
-
-class Waiting(NamedTuple):
-    """A frame behind a long event, or one that was applied in part."""
-
-    session: Session
-    frame: bytes
 
 
 class Conductor:
@@ -119,9 +119,10 @@ class Conductor:
         self._records = records_per_step
         self._welcome = {"heartbeat_ns": HEARTBEAT_NS, "daemon_pid": pid}
         self._incarnation = core.incarnation
-        self._waiting: deque[Waiting] = deque()
-        self._waiting_bytes = 0
-        self._questions: deque[tuple[Session, int]] = deque()  # snapshots to take after the turn
+        self._waiting: dict[Session, deque[bytes]] = {}  # frames behind a long event, or applied in part; in turn
+        self._waiting_frames = self._waiting_bytes = 0
+        self._snapshots_wanted: dict[Session, dict[int, None]] = {}  # by whom, and the numbers of its questions
+        self._snapshot_ns = 0  # not before this time
         self._frames_out = 0
         self._errors: set[tuple[int, str]] = set()
         self._cut = False  # a bound was reached, or something is left: the next turn follows at once
@@ -177,12 +178,19 @@ class Conductor:
         budget = self._records
         frames = 0
         while self._waiting and budget > 0:
-            session, frame = self._waiting[0]
-            if not self._apply_waiting(session, frame, now_ns):
+            session, queue = next(iter(self._waiting.items()))
+            frame = queue[0]
+            done = self._apply_waiting(session, frame, now_ns)
+            del self._waiting[session]
+            if done:
+                queue.popleft()
+                self._waiting_frames -= 1
+                self._waiting_bytes -= len(frame)
+            if queue:
+                self._waiting[session] = queue  # it is the others' turn
+            if not done:
                 self._cut = True
                 break
-            self._waiting.popleft()
-            self._waiting_bytes -= len(frame)
             budget -= self._share(HEADER.unpack_from(frame)[3])
             frames += 1
         if budget <= 0 or self._is_full():
@@ -191,7 +199,7 @@ class Conductor:
         received = 0
         for routing, frame in self._transport.receive(self._records):
             received += 1
-            budget -= self._take_frame(routing, frame, now_ns)
+            budget -= self._take_frame(routing, frame, now_ns) + len(frame) // BYTES_PER_RECORD
             if budget <= 0 or self._is_full():
                 self._cut = True
                 break
@@ -208,10 +216,10 @@ class Conductor:
 
     def _share_of_map(self, frame: bytes) -> int:
         """What a frame with a map takes: a hello may list very much that is waited for."""
-        return RECORDS_PER_FRAME + len(frame) // BYTES_PER_RECORD
+        return RECORDS_PER_FRAME + len(frame) // BYTES_PER_ITEM
 
     def _is_full(self) -> bool:
-        return len(self._waiting) >= WAITING_FRAMES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX
+        return self._waiting_frames >= WAITING_FRAMES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX
 
     def _take_frame(self, routing: bytes, frame: bytes, now_ns: int) -> int:
         """Deal with one frame; what it takes off the turn's budget of records."""
@@ -226,6 +234,9 @@ class Conductor:
             self._refuse(routing, other, now_ns)
             return RECORDS_PER_FRAME
         if kind == UpKind.HELLO:
+            known = self._sessions.by_secret.get(secret) if len(frame) > HELLO_SIZE_EASY else None
+            if known is not None and known.routing == routing and now_ns < known.greeted_ns + HELLO_REST_NS:
+                return RECORDS_PER_FRAME  # a client that was not welcomed says it again after 250 ms
             self._greet(routing, secret, frame, now_ns)
             return self._share_of_map(frame)
         session = self._sessions.by_secret.get(secret)
@@ -237,6 +248,7 @@ class Conductor:
                 return RECORDS_PER_FRAME
         session.routing = routing
         self._sessions.came(session, now_ns)
+        go_on = session.held and answer > session.received[1]
         if (outcome, answer) != session.received:
             self._sessions.heard(session, (outcome, answer), now_ns)
         if kind == UpKind.COMMANDS:
@@ -251,11 +263,15 @@ class Conductor:
                 self._let_wait(session, frame)
             return self._share(count)
         self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
+        if go_on:
+            self._tell_expected(session, now_ns)
         if kind == UpKind.BYE and self._waiting:
             self._let_wait(session, frame)
         elif kind == UpKind.ASK:
             self._core.count(ASKED_AGAIN)
-            self._send(routing, self._core.report(session.slot, outcome, answer, now_ns))
+            report = self._core.report(session.slot, outcome, answer, now_ns)
+            self._send(routing, report)
+            return RECORDS_PER_FRAME + len(report) // BYTES_PER_RECORD
         elif kind == UpKind.QUERY:
             self._answer(session, frame, now_ns)
             return self._share_of_map(frame)
@@ -279,11 +295,14 @@ class Conductor:
         """Apply a frame of commands; False if it has to wait: a long event is delivered, or its share is used up."""
         status = self._core.apply(session.slot, frame, now_ns, self._share(count))
         if status == APPLIED:
+            session.held = False
             return True
         if status == UNFINISHED:
             self._cut = True
             return False
         if status == EXPECTED:
+            # The next one is held back until answers are acknowledged; a later one was sent too early.
+            session.held |= HEADER.unpack_from(frame)[6] <= self._core.last_command(session.slot) + 1
             self._tell_expected(session, now_ns)
         else:
             assert status == MALFORMED, f"status={status}"
@@ -296,15 +315,16 @@ class Conductor:
         self._sessions.close(session, now_ns, goodbye=True)
 
     def _let_wait(self, session: Session, frame: bytes) -> None:
-        self._waiting.append(Waiting(session, frame))
+        self._waiting.setdefault(session, deque()).append(frame)
+        self._waiting_frames += 1
         self._waiting_bytes += len(frame)
         self._cut = True
 
     def _tell_expected(self, session: Session, now_ns: int) -> None:
         """Say which command is the next one: once for the many that were in flight behind a lost one."""
-        applied = self._core.last_command(session.slot)
-        if applied != session.told_applied or now_ns - session.told_ns >= ANNOUNCE_FIRST_NS:
-            session.told_applied, session.told_ns = applied, now_ns
+        told = self._core.last_command(session.slot), session.received[1]
+        if told != session.told or now_ns - session.told_ns >= ANNOUNCE_FIRST_NS:
+            session.told, session.told_ns = told, now_ns
             self._send(session.routing, self._empty_report(session, now_ns, DownKind.EXPECTED))
 
     # Hellos and questions ---------------------------------------------------------------------------------------------
@@ -324,7 +344,7 @@ class Conductor:
             return
         if session is None:
             return
-        session.routing = routing
+        session.routing, session.greeted_ns = routing, now_ns
         log.debug("client %d: %s (pid %d) says hello", session.slot, hello.name.decode(), session.process.pid)
         header = self._header(DownKind.WELCOME, now_ns, session)
         message = {
@@ -349,7 +369,9 @@ class Conductor:
             query = read_query(frame)
             number = query.number
             if query.query == "snapshot":
-                self._questions.append((session, number))
+                numbers = self._snapshots_wanted.setdefault(session, {})
+                if len(numbers) < SNAPSHOTS_WANTED_MAX:
+                    numbers[number] = None
                 return
             result = {"id": number, **self._result(session, query, now_ns)}
         except TimerdError as error:
@@ -376,15 +398,18 @@ class Conductor:
 
     def _answer_snapshots(self, now_ns: int) -> None:
         """After the turn, when the arena is at rest: one copy answers all who asked."""
-        if not self._questions:
+        if not self._snapshots_wanted or now_ns < self._snapshot_ns:
             return
         path: str | None = None
+        began_ns = self._clock.now_ns()
         try:
             path = self._take_snapshot()
         except OSError as failure:
             error = ResourceLimitError(f"the snapshot cannot be written: {failure.strerror}")
-        while self._questions:
-            session, number = self._questions.popleft()
+        ended_ns = self._clock.now_ns()
+        self._snapshot_ns = ended_ns + SNAPSHOT_REST * (ended_ns - began_ns)
+        wanted, self._snapshots_wanted = self._snapshots_wanted, {}
+        for session, number in ((session, number) for session, numbers in wanted.items() for number in numbers):
             if self._sessions.at(session.slot) is not session:
                 continue  # it has asked, and ended
             if path is None:
@@ -417,7 +442,7 @@ class Conductor:
         if now_ns < sessions.due_ns:
             return 0
         ended = sessions.take_ended(now_ns)
-        unfinished = {waiting.session.slot for waiting in self._waiting}
+        unfinished = {session.slot for session in self._waiting}
         for session in ended:
             if session.slot in unfinished:
                 sessions.put_off(session, now_ns)
@@ -461,7 +486,7 @@ class Conductor:
         return taken
 
     def _publish_reports(self, now_ns: int) -> None:
-        for slot, frame in self._core.reports(now_ns):
+        for slot, frame in self._core.reports(now_ns, bytes_max=REPORT_BYTES_PER_TURN):
             session = self._sessions.at(slot)
             # Who has not subscribed yet hears the newest number when it does, and asks.
             if session is not None and session.subscribed:
@@ -534,6 +559,8 @@ class Conductor:
             self.due_ns = min(self._gap_until_ns, self._heard_ns + DRY_NS)
         else:
             self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
+        if self._snapshots_wanted:
+            self.due_ns = min(self.due_ns, self._snapshot_ns)
         if not work and now_ns >= due_ns:
             core.count(EMPTY_WAKEUPS)
         took_ns = self._clock.now_ns() - now_ns

@@ -613,17 +613,23 @@ cdef class Core:
     def has_reports(self):
         return self._here().queued != 0
 
-    def reports(self, uint64_t now_ns, uint32_t outcomes_max=16384):
+    def reports(self, uint64_t now_ns, uint32_t outcomes_max=16384, uint64_t bytes_max=0xFFFFFFFFFFFFFFFF):
         cdef Arena *a = self._here()
         cdef Extent x
         cdef uint32_t i, slot, count = a.queued
+        cdef uint64_t size = 0
         cdef bytes frame
         cdef uint8_t *out
-        cdef list frames = []
+        cdef list frames = [], more = []
         self._turn_at(now_ns)
         a.queued = 0
         for i in range(count):
             slot = a.queue[i]
+            if size >= bytes_max:
+                # Next time it is the first; a.queued is at most i here, so what is read next is not overwritten.
+                a.queue[a.queued] = slot
+                a.queued += 1
+                continue
             a.news[slot].queued = 0
             if not is_live(a, slot):
                 continue
@@ -635,9 +641,11 @@ cdef class Core:
                 write_report(a, slot, DOWN_KIND_REPORT, &x, out)
                 note_reported(a, slot, &x)
             if x.more:
-                # a.queued is at most i here, so what is read next is not overwritten.
-                tell(a, slot)
+                more.append(slot)
             frames.append((slot, frame))
+            size += <uint64_t>len(frame)
+        for slot in more:
+            tell(a, slot)
         return frames
 
     def report(self, int slot, uint64_t outcome_after, uint64_t answer_after, uint64_t now_ns, uint32_t kind=1):

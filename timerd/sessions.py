@@ -82,8 +82,10 @@ class Session:
         "ends_ns",
         "gap_ns",
         "gone",
+        "greeted_ns",
         "has_returned",
         "heard_ns",
+        "held",
         "is_silent",
         "lease_ns",
         "process",
@@ -95,7 +97,7 @@ class Session:
         "silent_ns",
         "slot",
         "subscribed",
-        "told_applied",
+        "told",
         "told_ns",
         "topic",
         "watch",
@@ -109,12 +111,14 @@ class Session:
         self.secret = NO_SESSION
         self.routing = b""
         self.subscribed = False
+        self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
         self.published_ns = 0  # when it was last sent a report
         self.gone = 0  # of its commands up to this one nothing is held: it was dead, and came back from its tombstone
         self.received = (0, 0)  # newest outcome and answer that it has acknowledged
         self.progress_ns = 0  # when that last changed, or it was last reminded
         self.gap_ns = ANNOUNCE_FIRST_NS  # when it is reminded next, after progress_ns
-        self.told_applied = -1  # what the last EXPECTED said
+        self.held = False  # whether its next command waits until it acknowledges answers
+        self.told = (-1, 0)  # what the last EXPECTED said, and the answers that were acknowledged then
         self.told_ns = 0
         self.has_returned = True  # False: it is an earlier daemon's, and has said nothing to this one
         self.heard_ns = now_ns

@@ -24,7 +24,10 @@ from timerd_shm.limits import FRAME_SIZE_MAX
 from timerd_shm.rundir import InstancePaths
 
 BACKLOG = 1_024  # connections that wait to be accepted: all workers of a host start at once
-QUEUED_FRAMES_MAX = 1_000  # of one client, each way; beyond it its sends wait, and what is published to it is dropped
+# libzmq counts frames, not bytes. A frame up may have 4 MiB; a report is 1 MiB at most where values are not large.
+QUEUED_FRAMES_MAX = 64  # of one client, to be read; beyond it its sends wait
+QUEUED_ANSWERS_MAX = 64  # to one client; beyond it they are dropped, and it asks again
+QUEUED_REPORTS_MAX = 1_000  # published to one client; beyond it they are dropped, and it asks for them
 SUBSCRIPTION_SIZE_MAX = 64  # one byte and a session are 17
 LINGER_MS = 100  # what was published last may still leave; it is kept in the arena anyway
 
@@ -64,8 +67,9 @@ class ZmqTransport:
         for socket in (self._commands, self._outcomes):
             socket.setsockopt(zmq.LINGER, LINGER_MS)
             socket.setsockopt(zmq.BACKLOG, BACKLOG)
-            socket.setsockopt(zmq.SNDHWM, QUEUED_FRAMES_MAX)
             socket.setsockopt(zmq.RCVHWM, QUEUED_FRAMES_MAX)
+        self._commands.setsockopt(zmq.SNDHWM, QUEUED_ANSWERS_MAX)
+        self._outcomes.setsockopt(zmq.SNDHWM, QUEUED_REPORTS_MAX)
         self._commands.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._commands.setsockopt(zmq.MAXMSGSIZE, FRAME_SIZE_MAX)
         self._outcomes.setsockopt(zmq.XPUB_MANUAL, 1)

@@ -39,6 +39,7 @@ from timerd_shm.fields import struct_of
 from timerd_shm.limits import (
     ANNOUNCE_FIRST_NS,
     ANNOUNCE_LAST_NS,
+    ANSWERS_PER_CLIENT_MAX,
     DAEMON_LOST_NS,
     GAP_NS,
     GRACE_NS,
@@ -60,6 +61,7 @@ ACKNOWLEDGE_DELAY_NS: Final = (
     5_000_000  # outcomes wait this long for a frame to ride in; the daemon reminds after 50 ms
 )
 ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # or until there are so many
+ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # or so many answers, without which it may not go on
 # Ticks are never further apart while all is well, so a longer pause is this process's own.
 assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"
 
@@ -417,7 +419,10 @@ class Protocol(Session):
             if self._asking:  # is there more?
                 self._asking = False
                 missed = missed or (not published and header.outcome_newest > self.received_outcome)
-            if self.received_outcome - self._told_outcome >= ACKNOWLEDGE_OUTCOMES_MAX:
+            if self.received_answer > answered:
+                self._back_applied = -1  # if the daemon waited for their acknowledgement, what it expects now is news
+            many = self.received_outcome - self._told_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
+            if many or header.answers >= ACKNOWLEDGE_ANSWERS_MAX:
                 self._acknowledge_at = now_ns
             else:
                 self._acknowledge_at = min(self._acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)

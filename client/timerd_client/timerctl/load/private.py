@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,8 +51,8 @@ def flags_of(workload: Workload, pending: int) -> list[str]:
 
 
 @contextmanager
-def private_daemon(workload: Workload, pending: int) -> Iterator[InstancePaths]:
-    """Where it is, while it runs. Raises TimerdUnavailableError with what it said when it did not start."""
+def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
+    """Where it is, while it runs with these flags. Raises TimerdUnavailableError with what it said when it did not."""
     directory = Path(tempfile.mkdtemp(prefix="td-load-"))
     paths = InstancePaths(directory, INSTANCE)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMERD_")}
@@ -60,7 +60,7 @@ def private_daemon(workload: Workload, pending: int) -> Iterator[InstancePaths]:
     try:
         with log.open("wb") as output:
             daemon = subprocess.Popen(
-                [sys.executable, "-m", "timerd", f"--instance={INSTANCE}", "--ephemeral", *flags_of(workload, pending)],
+                [sys.executable, "-m", "timerd", f"--instance={INSTANCE}", "--ephemeral", *flags],
                 env=environment | {RUNTIME_DIR_VARIABLE: str(directory)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

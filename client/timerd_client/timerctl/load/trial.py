@@ -31,7 +31,7 @@ from .crew import Crew, CrewError, Member
 from .judge import Applied, Judgement, judge
 from .messages import Fired, Registered, Role, Task, Usage
 from .part import PURGATORY
-from .private import private_daemon
+from .private import flags_of, private_daemon
 from .ring import RingFollower
 from .room import check_instance, check_machine
 
@@ -69,7 +69,7 @@ def run_load(workload: Workload, options: Options, existing: Callable[[], Instan
     """Run it with the instance that `existing` finds, or a daemon of its own. Raises why it cannot begin."""
     check_machine(workload, options.pending, options.own)
     with ExitStack() as stack:
-        own = private_daemon(workload, options.pending) if options.own else None
+        own = private_daemon(flags_of(workload, options.pending)) if options.own else None
         paths = stack.enter_context(own) if own is not None else existing()
         reader = stack.enter_context(open_arena(paths))
         if not options.own:

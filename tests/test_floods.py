@@ -1,0 +1,152 @@
+"""Clients that ask for too much: a turn stays short, others are served in a bounded number of turns, all go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness import MS, Rig, S, fire, violations
+from model import Key, Register
+from networks import World
+from timerd.conductor import BYTES_PER_RECORD, HELLO_REST_NS, RECORDS_PER_STEP, SNAPSHOT_REST
+from timerd_shm.errors import ErrorCode
+from timerd_shm.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX
+from timerd_shm.wire import DownKind, UpKind
+
+STEP = 1_024
+ON_K = Register((Key(b"k"),), timeout_ns=3_600 * S)
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(capacity=16_384, quota_operations=16_384, ring_events=1_024, clients=16)
+    made.until_quiet()
+    return made
+
+
+def test_a_client_is_served_although_others_have_much_waiting() -> None:
+    crowd = 20 * STEP
+    world = World(STEP, capacity=crowd + 4_096, quota_operations=crowd + 4_096, clients=8)
+    world.until_quiet()
+    alice, mallory, eve = (world.client(name) for name in ("alice", "mallory", "eve"))
+    for _ in range(4):
+        eve.send(*(ON_K for _ in range(crowd // 4)))
+    world.settle()
+    eve.send(fire(b"k"))
+    for _ in range(20):
+        for flooder in (mallory, eve):
+            flooder.send(*(fire(b"other") for _ in range(60)))
+    for _ in range(18):
+        world.turn()
+    assert world.rig.arena.header.unfinished == 1, "the event was to be longer"
+    number = alice.send(fire(b"nobody's"))
+    turns = 0
+    while not (heard := alice.take_published()) or heard[-1].applied < number:
+        world.turn()
+        turns += not world.rig.arena.header.unfinished
+        assert turns <= 4, "a frame of one command waits behind all that others have sent"
+    assert world.rig.arena.count("events", 0) < 1_000, "nothing else was waiting"
+    world.settle()
+    assert world.rig.arena.count("events", 0) == 2 + 2 * 20 * 60
+    assert violations(world.rig.memory) == []
+
+
+def test_questions_for_many_outcomes_are_counted_by_what_they_copy(world: World) -> None:
+    mallory, alice = world.client("mallory"), world.client("alice")
+    mallory.send(*(Register((Key(b"k"),), timeout_ns=0) for _ in range(4_096)))
+    world.settle()
+    for _ in range(200):
+        mallory.say(UpKind.ASK)
+    alice.say(UpKind.QUERY, {"id": 1, "query": "ping"})
+    world.network.up.rotate(1)
+    world.turn()
+    copied = sum(len(frame) for frame in world.network.answers[mallory.routing])
+    assert 0 < copied <= 2 * RECORDS_PER_STEP * BYTES_PER_RECORD
+    assert [kind for kind, _ in alice.take_answers()] == [DownKind.RESULT]
+    assert world.network.up, "all were answered in one turn"
+
+
+def test_a_frame_is_counted_by_its_bytes(world: World) -> None:
+    mallory = world.client("mallory")
+    for _ in range(8):
+        mallory.put(mallory.header(UpKind.ACK) + bytes(FRAME_SIZE_MAX - 64))
+    world.turn()
+    assert len(world.network.up) >= 6
+
+
+def test_hellos_that_name_many_waits_are_taken_one_by_one_and_not_too_often(world: World) -> None:
+    mallory = world.client("mallory")
+    waits = list(range(1 << 20, (1 << 20) + 100_000))
+    for _ in range(3):
+        mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
+    world.turn(HELLO_REST_NS)
+    assert len(world.network.up) == 2, "several in a turn"
+    world.settle()
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.WELCOME]
+    world.turn(HELLO_REST_NS)
+    mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
+    world.settle()
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.WELCOME], "later it is welcomed again"
+
+
+def test_snapshots_take_a_tenth_of_the_time_at_most(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    mallory, alice = world.client("mallory"), world.client("alice")
+    took_ns = 20 * MS
+
+    def take_snapshot() -> str:
+        world.clock.move(took_ns)
+        world.snapshots += 1
+        return "/snapshot"
+
+    monkeypatch.setattr(world.conductor, "_take_snapshot", take_snapshot)
+    for number in range(500):
+        mallory.say(UpKind.QUERY, {"id": number, "query": "snapshot"})
+    began_ns = world.clock.now_ns()
+    world.run(SNAPSHOT_REST * took_ns // 2)
+    assert world.snapshots == 1
+    alice.say(UpKind.QUERY, {"id": 7, "query": "snapshot"})
+    world.run(2 * SNAPSHOT_REST * took_ns)
+    answers = [body["id"] for kind, body in alice.take_answers() if kind is DownKind.RESULT]
+    assert answers == [7], "who waits gets one"
+    assert world.snapshots * took_ns * (SNAPSHOT_REST + 1) <= world.clock.now_ns() - began_ns + 10 * took_ns
+
+
+def test_who_has_too_many_answers_goes_on_as_soon_as_it_has_acknowledged_them(world: World) -> None:
+    mallory = world.client("mallory")
+    refused = replace(ON_K, id=b"0123456789abcdef")
+    mallory.send(refused)
+    for _ in range(3):
+        mallory.send(*(refused for _ in range(ANSWERS_PER_CLIENT_MAX // 2)))
+    mallory.send(ON_K)
+    world.settle()
+    applied = [body.applied for kind, body in mallory.take_answers() if kind is DownKind.EXPECTED]
+    assert applied == [ANSWERS_PER_CLIENT_MAX + 1], "it is told once, where the daemon stands"
+    mallory.acknowledge()
+    world.turn()
+    told = [body.applied for kind, body in mallory.take_answers() if kind is DownKind.EXPECTED]
+    assert told == applied, "it is told at once that it may go on, not after a time"
+    assert {answer.code for answer in mallory.answers} == {ErrorCode.OPERATION_EXISTS}
+
+
+def test_reports_of_a_turn_are_bounded_in_bytes_and_each_has_its_turn() -> None:
+    rig = Rig(capacity=4_096, quota_operations=4_096, clients=16, blocks=16_384, quota_bytes=1 << 24)
+    clients = [rig.client() for _ in range(8)]
+    for client in clients:
+        for n in range(64):
+            client.issue(Register((Key(b"k%d" % n),), timeout_ns=S))
+    rig.turn()
+    for n in range(64):
+        clients[0].issue(fire(b"k%d" % n, value=bytes(20_000)))
+    rig.core.begin_turn(rig.now_ns)
+    assert rig.apply(clients[0], clients[0].frame(clients[0].in_flight)) == rig.module.APPLIED
+    most, heard = 1 << 20, []
+    while reports := rig.core.reports(rig.now_ns, bytes_max=most):
+        assert sum(len(frame) for _, frame in reports[:-1]) < most
+        heard += [slot for slot, _ in reports]
+        for slot, frame in reports:
+            clients[[client.slot for client in clients].index(slot)].hear(bytes(frame))
+    rig.core.end_turn(rig.now_ns)
+    assert set(heard[: len(clients)]) == {client.slot for client in clients}, "some were told twice before others"
+    assert [len(client.told) for client in clients] == [64] * len(clients)
+    rig.check()

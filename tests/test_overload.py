@@ -1,0 +1,37 @@
+"""More than the daemon can do, for three seconds: bench/overload.py holds its bounds, in its short form."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from daemons import arenas_of, processes_of
+
+BENCH = Path(__file__).resolve().parent.parent / "bench/overload.py"
+TIMEOUT_S = 120
+SLACK = 5  # tests share a machine that is busy without them
+
+
+@pytest.mark.parametrize(("flood", "seconds"), [("commands", 3)])
+def test_a_flood_is_bounded_in_memory_and_hurts_nobody_for_long(
+    flood: str, seconds: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(runtime_dir))
+    found = runtime_dir / "found.json"
+    command = [sys.executable, str(BENCH), f"--flood={flood}", f"--seconds={seconds}", f"--slack={SLACK}"]
+    done = subprocess.run(
+        [*command, f"--json={found}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stdout
+    run = json.loads(found.read_text())
+    assert run["broken"] == [] and run["wrong"] == []
+    assert run["private_bytes"]["max"] <= run["private_bytes"]["bound"]
+    assert run["latency_us"]["cancel"]["during"]["count"] > 0 and run["full"]["refusal_us"]["count"] > 0
+    if flood == "commands":
+        assert run["asked_rate"] > 2.5 * run["sustained_rate"], "it was not asked for three times what it can do"
+    left = [str(process) for process in processes_of(runtime_dir)] + [str(path) for path in arenas_of(runtime_dir)]
+    assert not left, f"left behind: {left}"
