@@ -374,6 +374,8 @@ class Protocol(Session):
                     self._error(header, _map_of(frame), now_ns)
                 case DownKind.HELLO_FIRST:
                     self._hello_first(header, now_ns)
+                case DownKind.SESSION_GONE if self.session == NO_SESSION:
+                    self.frames_ignored += 1  # the same: who shows no session cannot have lost it
                 case DownKind.SESSION_GONE:
                     self._begin_anew(now_ns)
                 case _:
@@ -452,6 +454,9 @@ class Protocol(Session):
             self._go_back()
 
     def _welcome(self, header: ReportHeader, welcome: dict[str, Any], now_ns: int) -> None:
+        if welcome.get("incarnation", self.incarnation) != self.incarnation:
+            self.frames_ignored += 1  # the answer to a hello that it said as another
+            return
         applied = int(welcome["applied"])
         if header.incarnation == self.arena and welcome["session"] == self.session and applied < self.applied:
             # The answer to a hello that was said twice, overtaken by a report over PUB: it is known already.
