@@ -429,6 +429,8 @@ class Protocol(Session):
             self._ask(now_ns)
         if self._given_up:
             self._forget_given_up(header)
+        if self.received_outcome >= header.outcome_newest:
+            self.inbox.forget_done(header.applied)
 
     def _told_for_group(self, row: bytes, frame: bytes, heap: int) -> None:
         self.inbox.take_in(row, frame, heap)
