@@ -126,6 +126,7 @@ class FakeDaemon:
         if not resumes:
             self.known, self.applied = hello["incarnation"], 0
         welcome = {
+            "incarnation": hello["incarnation"],
             "session": self.session,
             "slot": 0,
             "topic": 5,

@@ -66,6 +66,43 @@ def test_one_listening_member_is_told_with_all_there_is_to_know(world: World) ->
     assert [told(each) for each in (first, second) if each is not worker] == [None]
 
 
+def test_reports_that_overlap_tell_nothing_twice(world: World) -> None:
+    """What is asked for again may be on its way already, with what followed it."""
+    worker = Worker(world).listen()
+    register(worker, payload=b"first")
+    register(worker, payload=b"second", timeout_ns=30 * MS)
+    world.run(20 * MS)
+    worker.hear()
+    world.run(20 * MS)
+    session = world.sessions.find(worker.protocol.session)
+    assert session is not None
+    both = world.core.report(session.slot, 0, 0, worker.now_ns)
+    worker.protocol.receive(bytes(both), worker.now_ns, published=False)
+    given = [one for _ in range(3) if (one := told(worker)) is not None]
+    assert [one.payload for one in given] == [b"first", b"second"]
+    assert [worker.ack(one) for one in given] == [1, 1]
+
+
+def test_what_is_done_is_not_told_again_while_that_is_on_its_way(world: World) -> None:
+    """A member that stops listening and begins again may be told the same once more; the caller acts once."""
+    worker = Worker(world).listen()
+    register(worker)
+    world.run(20 * MS)
+    given = told(worker)
+    assert given is not None
+    worker.inbox.leave()
+    worker.pump()
+    worker.listen()
+    world.run(100 * MS)
+    worker.hear()
+    assert [one.record.deliveries for one in worker.inbox.outcomes] == [2]
+    assert worker.ack(given) == 1
+    assert told(worker) is None
+    register(worker, payload=b"another")
+    world.run(20 * MS)
+    assert [one.payload for one in (told(worker), told(worker)) if one is not None] == [b"another"]
+
+
 def test_what_a_dead_member_has_not_done_is_told_again(world: World) -> None:
     first = Worker(world).listen()
     register(first)

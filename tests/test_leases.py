@@ -229,6 +229,18 @@ def test_a_pid_that_means_nothing_here_never_kills_a_client(
     assert world.counter("clients") == 1
 
 
+def test_a_client_that_ended_before_its_hello_was_read_does_not_keep_its_slot(
+    world: World, processes: dict[int, int]
+) -> None:
+    """The daemon was stopped meanwhile. A process that is only hidden from it goes on speaking."""
+    gone, hidden = Peer(world, "gone"), Peer(world, "hidden")
+    gone.say(UpKind.HELLO, gone.hello(pid=400, start_ticks=1))
+    hidden.connect(pid=500, start_ticks=2)
+    keep_alive(hidden, BACK_WITHIN_NS + LEASE)
+    assert world.counter("clients") == 1
+    assert state_of(hidden) is ClientState.LIVE
+
+
 @pytest.mark.parametrize("became", [None, 99])
 def test_a_client_that_died_while_the_daemon_was_down_is_noticed_after_the_restart(
     world: World, processes: dict[int, int], became: int | None

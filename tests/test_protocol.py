@@ -277,6 +277,25 @@ def test_a_second_welcome_that_was_overtaken_by_a_report_changes_nothing() -> No
     assert state_of(operation) is State.COMPLETED
 
 
+def test_answers_to_what_it_was_before_are_not_taken() -> None:
+    """A daemon that was stopped answers all hellos at once. Numbers of the old session mean nothing to the new one."""
+    world = World()
+    hello = next(frame for frame in world.up() if kinds([frame]) == [UpKind.HELLO])
+    world.daemon.receive(hello)
+    world.exchange()
+    world.daemon.receive(hello)
+    welcome = world.daemon.routed.pop()
+    gone = world.daemon.report(DownKind.SESSION_GONE)
+    world.protocol.receive(gone, world.now, published=False)
+    operation = world.register()
+    for frame in (welcome, gone):
+        world.protocol.receive(frame, world.now, published=False)
+    assert (stands(world), world.protocol.frames_ignored) == (LinkState.CONNECTING, 2)
+    world.fire()
+    world.pass_time(400)
+    assert (stands(world), state_of(operation)) == (LinkState.LIVE, State.COMPLETED)
+
+
 def test_operations_that_the_daemon_does_not_hold_after_a_restart_are_said(world: World) -> None:
     operation = world.register()
     world.exchange()

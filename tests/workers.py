@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, cast
 
 from networks import HERE, Lifelines, World
 from timerd_client.calls import Ask, Calls, Pause, Run, Say, Step, Steps
-from timerd_client.commands import operation_command
 from timerd_client.errors import NOBODY, Subject
-from timerd_client.group import Told
+from timerd_client.group import Told, acknowledge
+from timerd_client.link import Link
 from timerd_client.promise import Reply
 from timerd_client.protocol import LinkState, Protocol
 from timerd_client.session import Identity
 from timerd_shm.errors import TimerdError
 from timerd_shm.layout import Orphans
-from timerd_shm.wire import CommandFlag, CommandKind
 
 
 class Answer:
@@ -140,8 +140,11 @@ class Worker:
 
     def ack(self, told: Told) -> int:
         """Say that it is done; 1 if it was still this member's."""
-        flags = CommandFlag.WANTS_ANSWER
-        return int(self.issue(operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags)).value)
+        answer = Answer()
+        link = SimpleNamespace(lock=nullcontext(), closed=False, idle=False, protocol=self.protocol)
+        acknowledge(cast(Link, link), told, cast(Reply, answer))
+        self.wait(lambda: answer.come)
+        return int(answer.value)
 
     def holds(self, told: Told) -> bool:
         """Whether the daemon says so."""

@@ -348,6 +348,7 @@ class Conductor:
         log.debug("client %d: %s (pid %d) says hello", session.slot, hello.name.decode(), session.process.pid)
         header = self._header(DownKind.WELCOME, now_ns, session)
         message = {
+            "incarnation": hello.incarnation,
             "session": session.secret,
             "slot": session.slot,
             "topic": session.topic,

@@ -120,7 +120,7 @@ class Session:
         self.held = False  # whether its next command waits until it acknowledges answers
         self.told = (-1, 0)  # what the last EXPECTED said, and the answers that were acknowledged then
         self.told_ns = 0
-        self.has_returned = True  # False: it is an earlier daemon's, and has said nothing to this one
+        self.has_returned = True  # False: it may have ended before this daemon could see, and has said nothing since
         self.heard_ns = now_ns
         self.silent_ns = 0  # since then, as far as it was counted
         self.is_silent = False  # that is more than its lease
@@ -226,7 +226,8 @@ class Sessions:
         core = self._core
         # A pid of another namespace is somebody else's here; one with other start ticks is somebody else's by now.
         process = Process(hello.pid if hello.pid_namespace == self._host.pid_namespace else 0, hello.start_ticks)
-        if self._host.has_ended(process):
+        is_known = not self._host.has_ended(process)
+        if not is_known:
             process = Process(0, 0)
         said: dict[str, Any] = {
             "name": hello.name,
@@ -249,6 +250,7 @@ class Sessions:
         session = self._add(slot, process, self._lease_ns, now_ns)
         if tombstone is not None:
             session.gone = core.last_command(slot)
+        session.has_returned = is_known  # else it may have ended while its hello waited; its next word tells
         self._bind(session, secret)
         if not self._watch(session):
             self._end(session, now_ns)

@@ -37,7 +37,7 @@ from .calls import Call
 from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from .connection import locate, settings
 from .errors import *  # noqa: F403
-from .link import Link, descriptor, monotonic_deadline, seconds_left
+from .link import Link, monotonic_deadline, seconds_left
 from .mark import Mark
 from .operation import Operation as CommonOperation
 from .outcome import Outcome, State
@@ -86,7 +86,7 @@ class LoopLink(Link):
         self._timer_at = NEVER
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         super().__init__(paths, name, orphans, group)
-        self._descriptors = [descriptor(self.outcomes), descriptor(self.commands)]
+        self._descriptors = self.sockets.filenos()
         for number in self._descriptors:
             self.loop.add_reader(number, self._pump)
         self.wake()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
-from time import monotonic_ns
 from typing import Any
 
 from timerd_shm.errors import TimerdError
@@ -198,7 +197,7 @@ def register_many(
     when: When,
 ) -> Batch:
     """See `Purgatory.register_many`."""
-    registered_ns = monotonic_ns()
+    registered_ns = surface._link.now_ns()
     names = column("key", keys)
     rows = len(names)
     payload_column = _payload_column(payloads, rows, "payload")

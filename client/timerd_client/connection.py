@@ -17,7 +17,7 @@ from timerd_shm.limits import CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths, daemon_running, find_instance, make_instance
 
 from .arguments import group_of, label_of, orphans_of, patience_s
-from .threaded import Client
+from .threaded import Client, ThreadedLink
 
 AUTOSTART_TIMEOUT_S = 15.0  # until a daemon that was started here serves; on top of connect's own timeout
 AUTOSTART_POLL_S = 0.01
@@ -46,7 +46,7 @@ def connect(
     """
     member_of = group_of(group)
     policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_s(timeout)
-    client = Client(locate(instance, autostart), name=label, orphans=policy, group=member_of)
+    client = Client(ThreadedLink(locate(instance, autostart), label, policy, member_of))
     try:
         client.wait_ready(patience)
     except BaseException:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .arguments import Keys, Timeout, timeout_ns
-from .link import monotonic_deadline, seconds_left
 from .outcome import Outcome, State
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class Delayed:
         self._try = try_complete
         self._keys = keys if isinstance(keys, (str, bytes, dict)) else list(keys)
         duration_ns = timeout_ns(timeout)
-        self._deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
+        self._deadline = purgatory._link.deadline(None if timeout is None else duration_ns / 1e9)
         self._on_done = on_done
         self._operation: ThreadedOperation | None = None
         self._lock = threading.Lock()
@@ -48,7 +47,9 @@ class Delayed:
         if self._try():
             self._settle(State.COMPLETED)
             return
-        operation = self._purgatory.register(self._keys, timeout=seconds_left(self._deadline), since=mark)
+        operation = self._purgatory.register(
+            self._keys, timeout=self._purgatory._link.seconds_left(self._deadline), since=mark
+        )
         with self._lock:
             self._operation = operation
             cancelled = self.state is not None

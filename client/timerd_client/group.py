@@ -149,6 +149,7 @@ def acknowledge(link: Link, told: Told, reply: Reply | None = None) -> None:
             return
         flags = CommandFlag.WANTS_ANSWER if reply is not None else 0
         number = protocol.issue(operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags))
+        protocol.inbox.done(told.record.operation, number)
         if reply is not None:
             protocol.replies[number] = reply
         if link.idle:
@@ -192,6 +193,7 @@ class Inbox:
         self._asking = False  # a "held" is on its way
         self._renewed_ns = -1  # when the newest answered question was sent; -1 = none was
         self._doubt_before_ns = 0  # on the daemon's clock: what it told before must be asked for
+        self._done: dict[int, int] = {}  # operation -> the command that says that it is done, in the commands' order
         self.ping_at = NEVER
 
     # listening ----------------------------------------------------------------------------------------------------
@@ -264,7 +266,9 @@ class Inbox:
         protocol = self._protocol
         told = Told(row, frame, heap, protocol.arena, protocol.incarnation, protocol.daemon_ns)
         if told.record.number <= protocol.received_outcome:
-            return  # a report may begin with what was heard before
+            return  # it was in the report before: what was asked for twice may overlap
+        if told.record.operation in self._done:
+            return  # told again while the word that it is done was on its way, which goes for this time too
         if self._listens is False and not self._switching:
             return  # it crossed the end of the listening, which gave it to another
         if told.purgatory == CALLS:
@@ -276,6 +280,21 @@ class Inbox:
                 f"{UNTAKEN_MANY} outcomes of group {protocol.identity.group!r} wait here for `client.outcomes()`; "
                 f"at {GROUP_HELD_MAX} this client is told nothing more, its named calls neither"
             )
+
+    def done(self, operation: int, command: int) -> None:
+        """The caller has acted, and says so by this command: it is not handed over again, however often it was told."""
+        self._done[operation] = command
+        for queue in (self.outcomes, self.calls):
+            for told in [told for told in queue if told.record.operation == operation]:
+                queue.remove(told)
+
+    def forget_done(self, applied: int) -> None:
+        """What is done by these commands is not told again, if all outcomes up to now were received."""
+        while self._done:
+            operation, command = next(iter(self._done.items()))
+            if command > applied:
+                return
+            del self._done[operation]
 
     def next(self, queue: deque[Told], now_ns: int) -> Told | None:
         """The next one to hand to the caller, now. None: there is none, or the daemon was asked whether it is ours."""

@@ -1,4 +1,4 @@
-"""What both faces have in common: a protocol with its lock, two sockets, and the daemon's arena, mapped read-only.
+"""What both faces have in common: a protocol with its lock, sockets, a clock, and the daemon's arena, mapped read-only.
 
 A face says how sending is started (`wake`), how a caller makes room in a full window (`make_room`), whether the calling
 thread may block (`may_block`), and how a promise reaches a coroutine (`call_in_loop`).
@@ -12,20 +12,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
-
-import zmq
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timerd_shm.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError
-from timerd_shm.rundir import InstancePaths, boot_id, namespace_inode, open_arena_file, process_start_ticks
+from timerd_shm.rundir import InstancePaths, boot_id, namespace_inode, process_start_ticks
 from timerd_shm.wire import CommandKind
 
 from .commands import operation_command
 from .errors import OperationCancelled
-from .lifeline import Lifeline
 from .promise import Reply
 from .protocol import LinkState, Protocol
 from .session import Identity
+from .sockets import Sockets, ZmqSockets
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,34 +33,8 @@ if TYPE_CHECKING:
 
     from .operation import Operation
 
-SOCKETS_MAX = 8_192  # two for each client; libzmq's own default of 1,023 ends at 511 clients
-RECONNECT_MS = 20
-RECONNECT_MS_MAX = 500
-SEND_FRAMES_MAX = 8  # few, so that what piles up becomes one frame instead of many queued ones
-GOODBYE_LINGER_MS = 200  # for the goodbye alone: everything else has been acknowledged by then
-
 logger = logging.getLogger("timerd_client")
-_context: zmq.Context[zmq.Socket[bytes]] | None = None
-_context_lock = threading.Lock()
 links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
-
-
-def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
-    """The one ZeroMQ context of this process, with room for many clients."""
-    global _context
-    with _context_lock:
-        if _context is None:
-            _context = zmq.Context()
-            _context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
-        return _context
-
-
-def forget_context() -> zmq.Context[zmq.Socket[bytes]] | None:
-    """In a forked child: the parent's context is not ours; the caller keeps it from being terminated."""
-    global _context, _context_lock
-    old, _context = _context, None
-    _context_lock = threading.Lock()
-    return old
 
 
 def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
@@ -91,35 +63,31 @@ class Flush(NamedTuple):
 class Link:
     """A connection to one daemon. Only its own thread or loop touches the sockets."""
 
-    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans, group: str | None) -> None:
+    def __init__(
+        self,
+        paths: InstancePaths,
+        name: str,
+        orphans: Orphans,
+        group: str | None,
+        sockets: Sockets | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`sockets`: those of libzmq, if none are given; `now_ns` is CLOCK_MONOTONIC."""
         self.paths = paths
+        self.now_ns = now_ns
         self.lock = threading.Lock()
         self.closed = False
         self.idle = False  # whether the sender sleeps and has to be woken
-        self.protocol = Protocol(identity(name, orphans, group), time.monotonic_ns())
+        self.protocol = Protocol(identity(name, orphans, group), now_ns())
         self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Operation] = weakref.WeakValueDictionary()
         self._reader: ArenaReader | None = None
         self._mapped = 0  # incarnation that was tried last
         self._unsent: bytes | None = None
         self._told_unknown = 0
         self._resets = 0
-        self.lifeline = Lifeline(paths.liveness)
-        context = shared_context()
-        self.commands = self._socket(context, zmq.DEALER)
-        self.outcomes = self._socket(context, zmq.XSUB)
-        self.commands.set(zmq.SNDHWM, SEND_FRAMES_MAX)
-        self.commands.set(zmq.IMMEDIATE, 1)  # or frames would queue up for a daemon that is not there
-        self.outcomes.connect(paths.outcomes_endpoint)
-        self.commands.connect(paths.commands_endpoint)
+        self.sockets: Sockets = ZmqSockets(paths) if sockets is None else sockets
+        self.lifeline = self.sockets.lifeline
         links.add(self)
-
-    @staticmethod
-    def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-        made = context.socket(kind)
-        made.set(zmq.LINGER, 0)
-        made.set(zmq.RECONNECT_IVL, RECONNECT_MS)
-        made.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
-        return made
 
     # what a face completes ----------------------------------------------------------------------------------------
 
@@ -130,6 +98,10 @@ class Link:
     def make_room(self) -> None:
         """Called with the lock held when the window is full; returns when it is not, or raises BackpressureError."""
         raise NotImplementedError
+
+    def gate(self) -> threading.Lock:
+        """What a caller waits at: a lock that another thread may release."""
+        return threading.Lock()
 
     def may_block(self) -> None:
         """Raises RuntimeError where blocking would wait for itself."""
@@ -147,6 +119,14 @@ class Link:
         raise NotImplementedError
 
     # for promises and surfaces ------------------------------------------------------------------------------------
+
+    def deadline(self, timeout: float | None) -> float | None:
+        """When that many seconds are over, by the link's clock; None = never."""
+        return None if timeout is None else self.now_ns() / 1e9 + timeout
+
+    def seconds_left(self, deadline: float | None) -> float | None:
+        """What is left until then, at least 0."""
+        return None if deadline is None else max(0.0, deadline - self.now_ns() / 1e9)
 
     def refuse_closed(self) -> None:
         """Raises ClosedError."""
@@ -174,14 +154,14 @@ class Link:
 
     def plight(self) -> str:
         """How it stands with the daemon, for messages."""
-        return self.protocol.plight(time.monotonic_ns())
+        return self.protocol.plight(self.now_ns())
 
     def ask(self, question: dict[str, Any]) -> Reply:
         """Send a question; raises ClosedError, TimerdUnavailableError if the daemon is lost."""
         reply = Reply(self)
         with self.lock:
             self.refuse_lost()
-            self.protocol.query(question, reply, time.monotonic_ns())
+            self.protocol.query(question, reply, self.now_ns())
             if self.idle:
                 self.wake()
         return reply
@@ -269,30 +249,22 @@ class Link:
             if protocol.resets != self._resets:
                 self._resets, self._unsent = protocol.resets, None
             while protocol.subscriptions:
-                self.outcomes.send(protocol.subscriptions.popleft(), zmq.DONTWAIT)
+                self.sockets.subscribe(protocol.subscriptions.popleft())
             frame = self._unsent or protocol.next_frame(now_ns)
         if frame is None:
             return False
-        try:
-            self.commands.send(frame, zmq.DONTWAIT)
-        except zmq.Again:
-            self._unsent = frame
-            return False
-        self._unsent = None
-        return True
+        sent = self.sockets.send(frame)
+        self._unsent = None if sent else frame
+        return sent
 
     def receive_some(self) -> bool:
         """Take what the sockets have; whether they had something. The promises to tell are in `protocol.ready`."""
         heard = False
-        for socket, published in ((self.outcomes, True), (self.commands, False)):
-            while events(socket) & zmq.POLLIN:
-                try:
-                    frame = socket.recv(zmq.DONTWAIT)
-                except zmq.Again:
-                    break
+        for published in (True, False):
+            while (frame := self.sockets.receive(published=published)) is not None:
                 heard = True
                 with self.lock:
-                    self.protocol.receive(frame, time.monotonic_ns(), published=published)
+                    self.protocol.receive(frame, self.now_ns(), published=published)
                 self.received()
         return heard
 
@@ -321,7 +293,7 @@ class Link:
 
     def _hold_lifeline(self) -> None:
         self._let_go_of_lifeline()
-        if self.lifeline.hold(self.protocol.session, time.monotonic_ns()):
+        if self.lifeline.hold(self.protocol.session, self.now_ns()):
             self.watch(self.lifeline.fileno())
 
     def _let_go_of_lifeline(self) -> None:
@@ -331,7 +303,7 @@ class Link:
 
     def lifeline_ended(self) -> None:
         """The daemon has ended, or does not take this connection."""
-        now_ns = time.monotonic_ns()
+        now_ns = self.now_ns()
         if self.lifeline.fileno() >= 0:
             self.unwatch(self.lifeline.fileno())
             if self.lifeline.has_ended(now_ns):
@@ -340,14 +312,14 @@ class Link:
 
     def _map_arena(self) -> None:
         """Map the daemon's arena, so that marks are exact; where it cannot be, they are what the daemon said last."""
-        from timerd_shm.reader import NEWEST_WORD, ArenaReader
+        from timerd_shm.reader import NEWEST_WORD
 
         protocol = self.protocol
         self._mapped = protocol.arena
         old, self._reader = self._reader, None
         if protocol.shared_clock:
             try:
-                reader = ArenaReader.from_descriptor(open_arena_file(self.paths))
+                reader = self.sockets.map_arena()
             except (TimerdError, OSError) as error:
                 logger.info("timerd client: arena not mapped: %s", error)
             else:
@@ -372,22 +344,11 @@ class Link:
             reader, self._reader = self._reader, None
         for waiter in waiters:
             waiter.tell()
-        self.commands.close(linger=GOODBYE_LINGER_MS if protocol.state is LinkState.CLOSED else 0)
-        self.outcomes.close(linger=0)
+        self.sockets.close(linger=protocol.state is LinkState.CLOSED)
         self._let_go_of_lifeline()  # after the goodbye
         if reader is not None:
             reader.close()
         links.discard(self)
-
-
-def events(socket: zmq.Socket[bytes]) -> int:
-    """ZMQ_EVENTS: what can be done with a socket now."""
-    return cast(int, socket.get(zmq.EVENTS))
-
-
-def descriptor(socket: zmq.Socket[bytes]) -> int:
-    """ZMQ_FD: readable (once) when the socket's events have changed."""
-    return cast(int, socket.get(zmq.FD))
 
 
 def monotonic_deadline(timeout: float | None) -> float | None:

@@ -7,7 +7,6 @@ of the client, which starts when it begins to listen.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -20,7 +19,6 @@ from timerd_shm.limits import CLOSE_TIMEOUT_S
 from .arguments import Payload, timeout_ns
 from .calls import Ask, Call, Calls, Pause, Run, Say, Steps, answer_of_cancel
 from .group import GroupOutcome, Told, acknowledge
-from .link import monotonic_deadline, seconds_left
 from .promise import Reply
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ class Runner:
         self._ended = False
         self._begun: dict[str, tuple[int, bytes]] = {}  # schedule -> arena and incarnation in which it was begun
         self._paused: deque[tuple[float, Steps]] = deque()
-        self._thread = threading.Thread(target=self._run, name="timerd-calls", daemon=True)
+        self._thread = link.thread(self._run, "timerd-calls")
 
         link.before_stop.append(self.stop)
         self._thread.start()
@@ -107,7 +105,7 @@ class Runner:
                 return self._calls.begin(name)
         for _ in range(len(self._paused)):
             at, steps = self._paused.popleft()
-            if at <= time.monotonic():
+            if at <= self._link.now_ns() / 1e9:
                 return steps
             self._paused.append((at, steps))
         return None
@@ -127,7 +125,7 @@ class Runner:
                     case Say(commands):
                         self._say(commands)
                     case Pause(seconds):
-                        self._paused.append((time.monotonic() + seconds, steps))
+                        self._paused.append((self._link.now_ns() / 1e9 + seconds, steps))
                         return
 
     def _handle(self, step: Run) -> None:
@@ -167,17 +165,17 @@ class Runner:
 def next_told(
     link: ThreadedLink, queue: deque[Told], until: float | None, stop: Callable[[], bool] = lambda: False
 ) -> Told | None:
-    """The next one for the caller; None when it is `until` (of time.monotonic), or `stop()`, or closed."""
+    """The next one for the caller; None when it is `until` (seconds of the link's clock), or `stop()`, or closed."""
     link.may_block()
     inbox, protocol = link.protocol.inbox, link.protocol
     with link.lock:
         while not link.closed and not stop():
-            told = inbox.next(queue, time.monotonic_ns())
+            told = inbox.next(queue, link.now_ns())
             if told is not None:
                 return told
             if link.idle and protocol.wants_to_send():
                 link.wake()
-            left = seconds_left(until)
+            left = link.seconds_left(until)
             if left == 0.0:
                 break
             link.wait_locked(lambda: inbox.may_have(queue) or link.closed or stop(), left)
@@ -220,7 +218,7 @@ class Member:
             self._listen_locked()
         try:
             while True:
-                told = next_told(link, inbox.outcomes, monotonic_deadline(seconds))
+                told = next_told(link, inbox.outcomes, link.deadline(seconds))
                 if told is None:
                     return
                 yield ThreadedGroupOutcome(link, told)
@@ -294,7 +292,7 @@ class Member:
         link = self._member_link
         if self._runner is None:
             self._runner = Runner(link, self._calls)
-        link.protocol.inbox.listen(time.monotonic_ns())
+        link.protocol.inbox.listen(link.now_ns())
         if link.idle:
             link.wake()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator
 from typing import Any
 
@@ -88,7 +87,7 @@ class Operation(Promise):
                 return False
             if reply is not None:
                 link.refuse_lost()
-            registered_ns = time.monotonic_ns()
+            registered_ns = link.now_ns()
             number = link.issue_locked(
                 operation_command(
                     CommandKind.RESCHEDULE,

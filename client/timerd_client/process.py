@@ -17,6 +17,7 @@ from .arguments import group_of, label_of, orphans_of, patience_s
 from .connection import connect, settings
 from .link import Link
 from .protocol import LinkState
+from .sockets import forget_context
 from .threaded import Client, ThreadedLink
 
 EXIT_TIMEOUT_S = 1.0
@@ -80,7 +81,7 @@ def _after_fork_in_child() -> None:
         link.lock = threading.Lock()
         _inherited.append(link)
     link_module.links.clear()
-    context = link_module.forget_context()
+    context = forget_context()
     if context is not None:
         _inherited.append(context)
 

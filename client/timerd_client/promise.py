@@ -99,7 +99,7 @@ class Promise:
         if self.done():
             return True
         self._link.may_block()
-        gate = threading.Lock()
+        gate = self._link.gate()
         gate.acquire()
 
         def release(_: object) -> None:

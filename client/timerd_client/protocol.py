@@ -376,6 +376,8 @@ class Protocol(Session):
                     self._error(header, _map_of(frame), now_ns)
                 case DownKind.HELLO_FIRST:
                     self._hello_first(header, now_ns)
+                case DownKind.SESSION_GONE if self.session == NO_SESSION:
+                    self.frames_ignored += 1  # the same: who shows no session cannot have lost it
                 case DownKind.SESSION_GONE:
                     self._begin_anew(now_ns)
                 case _:
@@ -432,6 +434,8 @@ class Protocol(Session):
             self._ask(now_ns)
         if self._given_up:
             self._forget_given_up(header)
+        if self.received_outcome >= header.outcome_newest:
+            self.inbox.forget_done(header.applied)
 
     def _told_for_group(self, row: bytes, frame: bytes, heap: int) -> None:
         self.inbox.take_in(row, frame, heap)
@@ -457,6 +461,9 @@ class Protocol(Session):
             self._go_back()
 
     def _welcome(self, header: ReportHeader, welcome: dict[str, Any], now_ns: int) -> None:
+        if welcome.get("incarnation", self.incarnation) != self.incarnation:
+            self.frames_ignored += 1  # the answer to a hello that it said as another
+            return
         applied = int(welcome["applied"])
         if header.incarnation == self.arena and welcome["session"] == self.session and applied < self.applied:
             # The answer to a hello that was said twice, overtaken by a report over PUB: it is known already.

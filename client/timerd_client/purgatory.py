@@ -13,7 +13,6 @@ from .arguments import Key, Keys, Payload, Timeout, timeout_ns
 from .batch import ThreadedBatch, fire_many, register_many
 from .conditions import ANY, When
 from .delayed import Delayed
-from .link import monotonic_deadline, seconds_left
 from .operation import ThreadedOperation
 from .outcome import Outcome, State
 from .polling import GRACE_S, POLL_S, RAISE, Polling
@@ -115,11 +114,11 @@ class Purgatory(Surface[ThreadedOperation]):
         polling = Polling(unavailable, poll_interval)
         link = self._threaded
         duration_ns = timeout_ns(timeout)
-        deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
+        deadline = link.deadline(None if timeout is None else duration_ns / 1e9)
         while True:
             mark = self.mark()
             value = predicate()
-            left = seconds_left(deadline)
+            left = link.seconds_left(deadline)
             if value or left == 0.0:
                 return value
             if polling.wanted and self._protocol.lost:
@@ -129,7 +128,7 @@ class Purgatory(Surface[ThreadedOperation]):
             outcome: Outcome | None = None
             try:
                 while not operation.wait(polling.patience(left)):
-                    left = seconds_left(deadline)
+                    left = link.seconds_left(deadline)
                     if not polling.waits_on(left, lost=self._protocol.lost):
                         break
                 outcome = operation.outcome()

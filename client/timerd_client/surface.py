@@ -7,7 +7,6 @@ everything else goes through `arguments`. Nothing is sent before everything has 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import monotonic_ns
 from typing import Generic, TypeVar
 
 from timerd_shm.errors import InvalidValueError
@@ -139,7 +138,7 @@ class Surface(Generic[OperationT]):
             flags |= _WANTS_ANSWER
 
         link, protocol = self._link, self._protocol
-        registered_ns = monotonic_ns()
+        registered_ns = link.now_ns()
         with link.lock:
             if wait:
                 link.refuse_lost()
@@ -292,7 +291,7 @@ class Surface(Generic[OperationT]):
 
     def _ask_reschedule(self, id: Key, timeout: Timeout) -> Reply:
         """RESCHEDULE_ID."""
-        registered_ns, duration_ns, hashed = monotonic_ns(), timeout_ns(timeout), id_hash(id)
+        registered_ns, duration_ns, hashed = self._link.now_ns(), timeout_ns(timeout), id_hash(id)
         command = operation_command(
             CommandKind.RESCHEDULE_ID,
             0,

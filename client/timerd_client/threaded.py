@@ -10,12 +10,10 @@ import contextlib
 import os
 import select
 import threading
-import time
 from collections.abc import Callable
+from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-
-import zmq
 
 from timerd_shm.errors import BackpressureError, ClosedError
 from timerd_shm.layout import Orphans
@@ -23,11 +21,12 @@ from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_T
 from timerd_shm.rundir import InstancePaths
 
 from .arguments import name_of
-from .link import Link, descriptor, events, monotonic_deadline, seconds_left
+from .link import Link
 from .member import Member
 from .protocol import NEVER, LinkState, Statistics
 from .purgatory import Purgatory
 from .session import DEFAULT_PURGATORY
+from .sockets import Sockets
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,31 +37,51 @@ POLL_MS_MAX = 60_000
 class ThreadedLink(Link):
     """A link whose sockets belong to a thread."""
 
-    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans, group: str | None) -> None:
+    def __init__(
+        self,
+        paths: InstancePaths,
+        name: str,
+        orphans: Orphans,
+        group: str | None,
+        sockets: Sockets | None = None,
+        now_ns: Callable[[], int] = monotonic_ns,
+    ) -> None:
         self._bell = -1
         self.before_stop: list[Callable[[float], None]] = []  # what has to end before the connection does
         self._poller = select.poll()
-        super().__init__(paths, name, orphans, group)
+        super().__init__(paths, name, orphans, group, sockets, now_ns)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._moved = threading.Condition(self.lock)  # told when commands were applied or the state changed
+        self._moved = self.condition()  # told when commands were applied or the state changed
         self._movers = 0
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="timerd-client", daemon=True)
+        self._thread = self.thread(self._run, "timerd-client")
         self._thread.start()
+
+    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
+        """A thread of this client, not started yet."""
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def in_own_thread(self) -> bool:
+        """Whether the caller is the thread of the sockets: a callback."""
+        return threading.current_thread() is self._thread
+
+    def condition(self) -> threading.Condition:
+        """What callers wait at with the lock held."""
+        return threading.Condition(self.lock)
 
     def wake(self) -> None:
         self.idle = False
         os.eventfd_write(self._bell, 1)
 
     def may_block(self) -> None:
-        if threading.current_thread() is self._thread:
+        if self.in_own_thread():
             raise RuntimeError(
                 "a callback of the client's own thread must not wait for the client: it would wait for itself"
             )
 
     def make_room(self) -> None:
         protocol = self.protocol
-        in_callback = threading.current_thread() is self._thread
+        in_callback = self.in_own_thread()
         if in_callback or not self.wait_locked(lambda: protocol.room > 0 or self.closed, BACKPRESSURE_TIMEOUT_S):
             raise BackpressureError(
                 f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged"
@@ -124,64 +143,68 @@ class ThreadedLink(Link):
                 return
             self._stopping = True
             self.wake()
-        if threading.current_thread() is not self._thread:
+        if not self.in_own_thread():
             self._thread.join(max(timeout, 0))
             if self._thread.is_alive():
                 self.complain("its thread still runs a callback: it ends after that")
 
     def _run(self) -> None:
-        poller = self._poller
-        for socket in (self.outcomes, self.commands):
-            poller.register(descriptor(socket), select.POLLIN)
-        poller.register(self._bell, select.POLLIN)
-        protocol = self.protocol
+        for descriptor in (*self.sockets.filenos(), self._bell):
+            self._poller.register(descriptor, select.POLLIN)
         try:
-            while True:
-                busy = self.receive_some()
-                now_ns = time.monotonic_ns()
-                self.tick(now_ns)
-                if self._stopping:
-                    break
-                # A full socket (send_some is False with a frame left) tells by its descriptor when there is room.
-                if self.send_some(now_ns) or busy:
-                    continue
-                with self.lock:
-                    if (protocol.wants_to_send() and self._unsent is None) or self._stopping or protocol.subscriptions:
-                        continue
-                    self.idle = True
-                    wait_ns = protocol.poll_deadline() - time.monotonic_ns()
+            while self.exchange():
                 # The descriptors are edge-triggered: sending may have eaten the edge of something that came in.
-                if not self._pending():
-                    wait_ms = min(max(0, -(-wait_ns // 1_000_000)), POLL_MS_MAX) if wait_ns < NEVER else POLL_MS_MAX
-                    if any(readable == self.lifeline.fileno() for readable, _ in poller.poll(wait_ms)):
-                        self.lifeline_ended()
+                if not self.sockets.has_input() and (self._unsent is None or not self.sockets.has_room()):
+                    self._sleep()
                 self.idle = False
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._bell)
         finally:
-            protocol.close(time.monotonic_ns())
-            while self.send_some(time.monotonic_ns()):
-                pass
-            self.close_sockets()
+            self.end()
             with self.lock:
                 bell, self._bell = self._bell, -1
-                self.idle = False
-                self._moved.notify_all()
             os.close(bell)
 
-    def _pending(self) -> bool:
-        of_commands = events(self.commands)
-        writable = self._unsent is not None and of_commands & zmq.POLLOUT
-        return bool((events(self.outcomes) | of_commands) & zmq.POLLIN or writable)
+    def exchange(self) -> bool:
+        """Take what came in, do what is due, send what there is, until nothing is left; False if this is the end."""
+        protocol = self.protocol
+        while True:
+            busy = self.receive_some()
+            now_ns = self.now_ns()
+            self.tick(now_ns)
+            if self._stopping:
+                return False
+            # A full socket (send_some is False with a frame left) tells by its descriptor when there is room.
+            if self.send_some(now_ns) or busy:
+                continue
+            with self.lock:
+                if (protocol.wants_to_send() and self._unsent is None) or self._stopping or protocol.subscriptions:
+                    continue
+                self.idle = True
+                return True
+
+    def _sleep(self) -> None:
+        """Until a descriptor or the protocol's clock wakes the thread."""
+        wait_ns = self.protocol.poll_deadline() - self.now_ns()
+        wait_ms = min(max(0, -(-wait_ns // 1_000_000)), POLL_MS_MAX) if wait_ns < NEVER else POLL_MS_MAX
+        if any(readable == self.lifeline.fileno() for readable, _ in self._poller.poll(wait_ms)):
+            self.lifeline_ended()
+
+    def end(self) -> None:
+        """Say goodbye and let go of the sockets."""
+        self.protocol.close(self.now_ns())
+        while self.send_some(self.now_ns()):
+            pass
+        self.close_sockets()
+        with self.lock:
+            self.idle = False
+            self._moved.notify_all()
 
 
 class Client(Purgatory, Member):
     """A connection to a daemon, from `connect()`; also its purgatory "default". A context manager."""
 
-    def __init__(
-        self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL, group: str | None = None
-    ) -> None:
-        link = ThreadedLink(paths, name, orphans, group)
+    def __init__(self, link: ThreadedLink) -> None:
         super().__init__(link, DEFAULT_PURGATORY)
         self._join(link)
         self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
@@ -236,9 +259,9 @@ class Client(Purgatory, Member):
 
     def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
         """Seconds that a question and its answer took; raises TimerdUnavailableError, at once if the daemon is lost."""
-        start = time.monotonic()
+        start_ns = self._link.now_ns()
         self._query({"query": "ping"}, timeout)
-        return time.monotonic() - start
+        return (self._link.now_ns() - start_ns) / 1e9
 
     def _query(self, question: dict[str, Any], timeout: float) -> dict[str, Any]:
         reply = self._threaded.ask(question)
@@ -269,10 +292,10 @@ class Client(Purgatory, Member):
         """
         if self._link.closed:
             return
-        deadline = monotonic_deadline(timeout)
+        deadline = self._link.deadline(timeout)
         try:
             self._threaded.finish(timeout)
-            self.flush(seconds_left(deadline) or 0.0)
+            self.flush(self._link.seconds_left(deadline) or 0.0)
         except ClosedError:
             pass
         finally:

@@ -1,0 +1,151 @@
+"""What a link reaches its daemon by: two ZeroMQ sockets and the lifeline, and the arena that it maps.
+
+A link is given one of these, so that it may be anything that keeps the promises of `Sockets`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol, cast
+
+import zmq
+
+from timerd_shm.rundir import InstancePaths, open_arena_file
+
+from .lifeline import Lifeline
+
+if TYPE_CHECKING:
+    from timerd_shm.reader import ArenaReader
+
+SOCKETS_MAX = 8_192  # two for each client; libzmq's own default of 1,023 ends at 511 clients
+RECONNECT_MS = 20
+RECONNECT_MS_MAX = 500
+SEND_FRAMES_MAX = 8  # few, so that what piles up becomes one frame instead of many queued ones
+GOODBYE_LINGER_MS = 200  # for the goodbye alone: everything else has been acknowledged by then
+
+_context: zmq.Context[zmq.Socket[bytes]] | None = None
+_context_lock = threading.Lock()
+
+
+class Held(Protocol):
+    """A lifeline: see `Lifeline`, whose methods these are."""
+
+    def fileno(self) -> int: ...
+    def is_held(self, session: bytes) -> bool: ...
+    def hold(self, session: bytes, now_ns: int) -> bool: ...
+    def has_ended(self, now_ns: int) -> bool: ...
+    def let_go(self) -> None: ...
+
+
+class Sockets(Protocol):
+    """The DEALER for commands, the XSUB for outcomes, the lifeline, and the way to the arena. Nothing here blocks."""
+
+    lifeline: Held
+
+    def send(self, frame: bytes) -> bool:
+        """Send a frame to the daemon; False if it cannot be taken now."""
+
+    def subscribe(self, message: bytes) -> None:
+        """Send a subscription, or the end of one."""
+
+    def receive(self, *, published: bool) -> bytes | None:
+        """The next frame from the XSUB (`published`) or the DEALER, if there is one."""
+
+    def has_input(self) -> bool:
+        """Whether there is a frame to receive."""
+
+    def has_room(self) -> bool:
+        """Whether a frame that could not be sent may be tried again."""
+
+    def filenos(self) -> list[int]:
+        """Descriptors that become readable, once, when what the two methods before say may have changed."""
+
+    def map_arena(self) -> ArenaReader:
+        """The arena of the daemon that is there now. Raises TimerdError, OSError."""
+
+    def close(self, *, linger: bool) -> None:
+        """Let go of both sockets; `linger`: what was sent last may still go out for a moment."""
+
+
+def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """The one ZeroMQ context of this process, with room for many clients."""
+    global _context
+    with _context_lock:
+        if _context is None:
+            _context = zmq.Context()
+            _context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
+        return _context
+
+
+def forget_context() -> zmq.Context[zmq.Socket[bytes]] | None:
+    """In a forked child: the parent's context is not ours; the caller keeps it from being terminated."""
+    global _context, _context_lock
+    old, _context = _context, None
+    _context_lock = threading.Lock()
+    return old
+
+
+class ZmqSockets:
+    """Sockets of libzmq, which connect again by themselves."""
+
+    def __init__(self, paths: InstancePaths) -> None:
+        self.lifeline: Held = Lifeline(paths.liveness)
+        self._paths = paths
+        context = shared_context()
+        self._commands = self._socket(context, zmq.DEALER)
+        self._outcomes = self._socket(context, zmq.XSUB)
+        self._commands.set(zmq.SNDHWM, SEND_FRAMES_MAX)
+        self._commands.set(zmq.IMMEDIATE, 1)  # or frames would queue up for a daemon that is not there
+        self._outcomes.connect(paths.outcomes_endpoint)
+        self._commands.connect(paths.commands_endpoint)
+
+    @staticmethod
+    def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+        made = context.socket(kind)
+        made.set(zmq.LINGER, 0)
+        made.set(zmq.RECONNECT_IVL, RECONNECT_MS)
+        made.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+        return made
+
+    def send(self, frame: bytes) -> bool:
+        try:
+            self._commands.send(frame, zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
+
+    def subscribe(self, message: bytes) -> None:
+        self._outcomes.send(message, zmq.DONTWAIT)
+
+    def receive(self, *, published: bool) -> bytes | None:
+        socket = self._outcomes if published else self._commands
+        if not events(socket) & zmq.POLLIN:
+            return None
+        try:
+            return socket.recv(zmq.DONTWAIT)
+        except zmq.Again:
+            return None
+
+    def has_input(self) -> bool:
+        # Both are asked, always: reading EVENTS is what re-arms a descriptor.
+        return bool((events(self._outcomes) | events(self._commands)) & zmq.POLLIN)
+
+    def has_room(self) -> bool:
+        return bool(events(self._commands) & zmq.POLLOUT)
+
+    def filenos(self) -> list[int]:
+        return [cast(int, socket.get(zmq.FD)) for socket in (self._outcomes, self._commands)]
+
+    def map_arena(self) -> ArenaReader:
+        from timerd_shm.reader import ArenaReader
+
+        return ArenaReader.from_descriptor(open_arena_file(self._paths))
+
+    def close(self, *, linger: bool) -> None:
+        self._commands.close(linger=GOODBYE_LINGER_MS if linger else 0)
+        self._outcomes.close(linger=0)
+
+
+def events(socket: zmq.Socket[bytes]) -> int:
+    """ZMQ_EVENTS: what can be done with a socket now."""
+    return cast(int, socket.get(zmq.EVENTS))
