@@ -11,6 +11,7 @@ from model import Key, Register
 from networks import World
 from timerd.conductor import BYTES_PER_RECORD, HELLO_REST_NS, RECORDS_PER_STEP, SNAPSHOT_REST
 from timerd_shm.errors import ErrorCode
+from timerd_shm.layout import Outcome
 from timerd_shm.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX
 from timerd_shm.wire import DownKind, UpKind
 
@@ -150,3 +151,27 @@ def test_reports_of_a_turn_are_bounded_in_bytes_and_each_has_its_turn() -> None:
     assert set(heard[: len(clients)]) == {client.slot for client in clients}, "some were told twice before others"
     assert [len(client.told) for client in clients] == [64] * len(clients)
     rig.check()
+
+
+def test_a_full_arena_refuses_by_name_and_settles_what_is_pending_on_time() -> None:
+    world = World(capacity=64, quota_operations=64)
+    world.until_quiet()
+    alice, bob = world.client("alice"), world.client("bob")
+    began_ns = world.clock.now_ns()
+    alice.send(*(Register((Key(b"%d" % n),), timeout_ns=(10 + n) * MS, registered_ns=began_ns) for n in range(64)))
+    world.settle()
+    refused = bob.send(Register((Key(b"one more"),), timeout_ns=MS))
+    world.settle()
+    bob.take_published()
+    answer = bob.answer(refused)
+    assert answer is not None and ErrorCode(answer.code) is ErrorCode.ARENA_FULL
+    world.run(100 * MS)
+    alice.take_published()
+    assert [told.state for told in alice.told] == [Outcome.EXPIRED] * 64
+    assert all(0 <= told.settled_ns - told.deadline_ns <= MS for told in alice.told)
+    alice.acknowledge()
+    world.settle()
+    again = bob.send(Register((Key(b"one more"),), timeout_ns=MS))
+    world.run(10 * MS)
+    bob.take_published()
+    assert bob.state(again) is Outcome.EXPIRED, "there is room again"
