@@ -473,6 +473,8 @@ def test_what_is_wrong_with_a_call_is_said_at_once(world: World) -> None:
         calls.at("job", datetime(2027, 1, 1), b"")
     with pytest.raises(InvalidValueError, match="datetime"):
         calls.at("job", 1_800_000_000, b"")
+    with pytest.raises(TimeoutOutOfRangeError, match="10 years"):
+        calls.at("job", datetime(9999, 1, 1, tzinfo=UTC), b"")
     with pytest.raises(InvalidValueError, match="delay"):
         calls.later("job", None, b"")
     with pytest.raises(TimeoutOutOfRangeError):

@@ -116,3 +116,8 @@ def test_a_moment_is_exact_to_the_microsecond() -> None:
     when = datetime(2027, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
     assert datetime_of(wall_ns_of(when)) == when
     assert wall_ns_of(when.astimezone(BERLIN)) == wall_ns_of(when)
+
+
+def test_a_time_zone_goes_with_cron_alone() -> None:
+    with pytest.raises(InvalidValueError, match=r"timezone='Mars/X' goes with cron="):
+        schedule_of(60, None, "Mars/X")

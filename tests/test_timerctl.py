@@ -403,6 +403,19 @@ def test_a_living_daemon_is_checked_on_a_copy(daemon: Daemon, run: Run) -> None:
 # how it ends ---------------------------------------------------------------------------------------------------------
 
 
+def test_destroy_finds_what_a_daemon_left_that_was_killed_while_it_made_its_arena(runtime_dir: Path, run: Run) -> None:
+    paths = InstancePaths(runtime_dir, "default")
+    arena = ArenaPlace("shm", paths.shm_name, 0).path
+    paths.lock.touch()
+    arena.write_bytes(bytes(4096))
+    try:
+        status, out, _ = run("destroy", "--yes")
+        assert (status, arena.exists()) == (Exit.OK, False) and str(arena) in out
+        assert run("destroy", "--yes")[0] == Exit.NO_INSTANCE
+    finally:
+        arena.unlink(missing_ok=True)
+
+
 def test_destroy_asks_and_refuses_while_a_daemon_runs(
     daemon: Daemon, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,14 @@ from datetime import datetime
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from timerd_shm.errors import ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError, PayloadTooLargeError
+from timerd_shm.errors import (
+    ErrorCode,
+    InvalidKeyError,
+    InvalidValueError,
+    NotAMemberError,
+    PayloadTooLargeError,
+    TimeoutOutOfRangeError,
+)
 from timerd_shm.layout import Condition, Orphans
 from timerd_shm.layout import Outcome as Settled
 from timerd_shm.limits import PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
@@ -68,6 +75,7 @@ _ENVELOPE: Final = struct.Struct("<BBq")  # before the payload: kind, passes, wa
 _CALL: Final = 1
 _OCCURRENCE: Final = 2
 CALL_PAYLOAD_MAX: Final = PAYLOAD_SIZE_MAX - _ENVELOPE.size
+DAY_NS: Final = 86_400 * 1_000_000_000
 
 
 class Call(NamedTuple):
@@ -169,7 +177,12 @@ class Calls:
     def at(self, name: object, when: object, payload: Payload) -> bytes:
         """The command of `call_at`."""
         due_ns = wall_ns_of(when)
-        return self._called(self._name(name), due_ns, due_ns - self._wall_ns(), payload)
+        left_ns = due_ns - self._wall_ns()
+        if left_ns > TIMEOUT_NS_MAX:
+            raise TimeoutOutOfRangeError(
+                f"when={shown(when)} is {left_ns // DAY_NS} days away, of at most {TIMEOUT_NS_MAX // DAY_NS} (10 years)"
+            )
+        return self._called(self._name(name), due_ns, left_ns, payload)
 
     def called(self, name: str, value: Any, error: TimerdError | None) -> bool:
         """What `call_later` and `call_at` return: False if the name is taken. Raises any other refusal."""

@@ -93,6 +93,8 @@ def schedule_of(seconds: object, cron: object, timezone: object) -> Schedule:
                 f"timezone={shown(timezone)} is not known here: a name as 'Europe/Berlin'; the package tzdata has them"
             ) from None
         return Cron(cron, zone)
+    if timezone != "UTC":
+        raise InvalidValueError(f"timezone={shown(timezone)} goes with cron=; seconds= count from 1970-01-01 00:00 UTC")
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):

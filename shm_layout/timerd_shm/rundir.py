@@ -156,6 +156,19 @@ def find_instance(instance: str | None = None) -> InstancePaths:
     )
 
 
+def find_remains(instance: str | None = None) -> InstancePaths | None:
+    """The files of an instance that was killed while it made its arena: a lock, and nothing that leads to the arena."""
+    for directory in runtime_directories():
+        paths = InstancePaths(directory, instance_name(instance))
+        if (
+            _is_ours(directory)
+            and os.access(paths.lock, os.F_OK)
+            and ArenaPlace("shm", paths.shm_name, 0).path.exists()
+        ):
+            return paths
+    return None
+
+
 def make_instance(
     instance: str | None = None, directory: str | None = None, *, look_only: bool = False
 ) -> InstancePaths:

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from timerd_shm.errors import ArenaNotReadyError, InstanceRunningError, LayoutMismatchError
-from timerd_shm.rundir import ArenaPlace, InstancePaths, read_place
+from timerd_shm.rundir import ArenaPlace, InstancePaths, find_remains, read_place
 
-from .exits import Exit, UsageError
+from .exits import Exit, NoInstanceError, UsageError
 from .instance import paths_of
 from .text import size
 
@@ -33,7 +33,13 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, then remove. Raises InstanceRunningError, UsageError where nobody can be asked."""
-    paths = paths_of(arguments)
+    try:
+        paths = paths_of(arguments)
+    except NoInstanceError:
+        remains = find_remains(arguments.instance)
+        if remains is None:
+            raise
+        paths = remains
     with locked(paths):
         try:
             place = read_place(paths)
