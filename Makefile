@@ -3,6 +3,7 @@
 #
 #   make demo       a gunicorn application on timerd, from nothing, in a few minutes
 #   make test       every test, lint and types among them
+#   make soak       the whole system simulated, seed after seed, until stopped (SEED=0)
 #   make bench      the core's numbers on this machine
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz       coverage-guided fuzzing of both sides with atheris, a minute each (FUZZ_SECONDS=60)
@@ -21,7 +22,7 @@ SANITIZED := $(addprefix tests/test_,check.py commands.py conditions.py groups_c
 	kafka.py owners.py purgatory_model.py hostile.py redo.py turn_bounds.py wheel.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON
 
-.PHONY: help machine demo test bench sanitize fuzz build generate fmt clean
+.PHONY: help machine demo test soak bench sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -45,6 +46,10 @@ demo: $(VENV)/installed-demo
 
 test: $(VENV)/installed-test
 	@$(PY) -m pytest
+
+SEED := 0
+soak: $(VENV)/installed-test
+	@PYTHONPATH=tests $(PY) -m simulation --seed $(SEED) --soak
 
 bench: $(VENV)/installed-demo
 	@$(PY) bench/core.py

@@ -1,0 +1,280 @@
+"""What must hold, whatever happens: who was told what, and what the commands that were issued add up to."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+from timerd_client.batch import ThreadedBatch
+from timerd_client.delayed import Delayed
+from timerd_client.group import GroupOutcome
+from timerd_client.operation import ThreadedOperation
+from timerd_client.outcome import State
+from timerd_client.protocol import LinkState
+from timerd_shm.errors import ErrorCode, TimerdError
+from timerd_shm.limits import GRACE_NS
+
+from .schedule import Schedule
+
+if TYPE_CHECKING:
+    from .process import Process
+
+TRACED = 400  # newest lines that a failure prints
+
+
+class Issued:
+    """A command, by which one can ask later whether it has been applied."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.incarnation = process.client._protocol.incarnation
+        self.number = process.client._protocol.issued
+        self.was_applied: bool | None = None  # as of its process's death
+
+    def applied(self) -> bool | None:
+        """Whether it certainly was (True), was not (False: refused), or may have been (None)."""
+        if self.was_applied is not None or not self.process.alive:
+            return self.was_applied
+        protocol = self.process.client._protocol
+        if (self.incarnation, self.number) in self.process.refused:
+            return False
+        known = protocol.incarnation == self.incarnation and protocol.applied >= self.number
+        return True if known else None
+
+    def freeze(self) -> None:
+        self.was_applied = self.applied()
+
+
+class Watched:
+    """An operation of a living process."""
+
+    def __init__(self, process: Process, operation: ThreadedOperation, what: str, key: str, arena: int) -> None:
+        self.process = process
+        self.operation = operation
+        self.what = what
+        self.key = key
+        self.arena = arena
+        self.issued = Issued(process)
+        self.earliest_ns = operation.deadline_ns
+        self.anybody_moves_it = False
+        self.target = 0  # of a watermark
+        self.told: Any = None
+
+
+class Total:
+    """A total on a key of its own: what was fired on it."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.fires: list[tuple[Issued, int]] = []
+
+
+class Books:
+    """Everything that is held against what happens. `failures` is looked at after each step."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.failures: list[str] = []
+        self.trace: deque[str] = deque(maxlen=TRACED)
+        self.arena = 0  # how many there have been
+        self.watched: list[Watched] = []
+        self.batches: list[tuple[Process, ThreadedBatch]] = []
+        self.delayed: list[tuple[Process, Delayed, list[object]]] = []
+        self.totals: dict[str, Total] = {}
+        self.limits: dict[bytes, int] = {}  # value of a limited event -> its limit
+        self.handed: Counter[bytes] = Counter()
+        self.advances: defaultdict[str, list[tuple[Issued, int, int]]] = defaultdict(list)
+        self.pairs: dict[str, tuple[Watched, Issued]] = {}
+        self.pair_keys: list[str] = []
+        self._numbers = 0
+        self.for_group: dict[bytes, Watched] = {}  # payload -> operation that a group adopts
+        self.done: set[bytes] = set()
+        self.acknowledged: dict[bytes, Issued] = {}
+        self.living: list[Process] = []
+        self.outcomes: Counter[str] = Counter()
+        self.complaints: Counter[str] = Counter()
+
+    def note(self, what: str) -> None:
+        """A line of the trace."""
+        self.trace.append(f"{self.schedule.now_ns / 1e9:.6f} {what}")
+
+    def fail(self, what: str) -> None:
+        """Something that must hold does not."""
+        self.note(f"FAILURE {what}")
+        self.failures.append(what)
+
+    def complaint(self, process: Process, what: str, error: BaseException | None) -> None:
+        """A client's log."""
+        self.note(f"{process.name}: {what} {error!r}")
+        if "was refused" in what:
+            self.complaints["refused"] += 1
+            number = int(what.split()[1])
+            process.refused.add((process.client._protocol.incarnation, number))
+        elif "unacknowledged" in what:
+            self.complaints["unknown"] += 1
+        elif any(known in what for known in ("wait here", "still runs", "clients are connected")):
+            self.complaints[what[:40]] += 1
+        else:
+            self.fail(f"{process.name} complains: {what} {error!r}")
+
+    # operations ---------------------------------------------------------------------------------------------------
+
+    def watch(self, process: Process, operation: ThreadedOperation, what: str, key: str) -> Watched:
+        """Hold an operation to what it promises."""
+        watched = Watched(process, operation, what, key, self.arena)
+        self.watched.append(watched)
+        operation.add_done_callback(lambda _: self._tell(watched))
+        return watched
+
+    def next_number(self) -> int:
+        """For a name that nobody has used."""
+        self._numbers += 1
+        return self._numbers
+
+    def moved(self, operation: ThreadedOperation) -> None:
+        """Its owner gives it another deadline."""
+        for watched in reversed(self.watched):
+            if watched.operation is operation:
+                watched.earliest_ns = min(watched.earliest_ns, operation.deadline_ns)
+                return
+
+    def _tell(self, watched: Watched) -> None:
+        try:
+            self._look_at_outcome(watched)
+        except Exception as error:
+            self.fail(f"{watched.what} on {watched.key}: {error!r}")
+
+    def _look_at_outcome(self, watched: Watched) -> None:
+        operation, now_ns = watched.operation, self.schedule.now_ns
+        who = f"{watched.process.name}: {watched.what} on {watched.key!r}, command {operation.command}"
+        if watched.told is not None:
+            self.fail(f"{who}: told twice, {watched.told} and {operation._settlement}")
+            return
+        watched.told = operation._settlement
+        outcome = operation.outcome()
+        assert outcome is not None
+        self.outcomes[outcome.state.name] += 1
+        self.note(f"{who}: {outcome!r}")
+        record = outcome._record
+        if record is not None and outcome.state is State.EXPIRED:
+            if now_ns < record.deadline_ns or record.settled_ns < record.deadline_ns:
+                self.fail(f"{who}: expired at {record.settled_ns}, told at {now_ns}, due at {record.deadline_ns}")
+            asked_ns = min(watched.earliest_ns, operation.deadline_ns)
+            if not watched.anybody_moves_it and record.deadline_ns < asked_ns:
+                self.fail(f"{who}: its deadline was {record.deadline_ns}, asked for was {asked_ns}")
+        if outcome.state is State.UNAVAILABLE:
+            protocol = watched.process.client._protocol
+            if now_ns < operation.deadline_ns + GRACE_NS or protocol.state is not LinkState.LOST:
+                self.fail(f"{who}: UNAVAILABLE at {now_ns}, due at {operation.deadline_ns}, {protocol.state}")
+        if outcome.state is State.COMPLETED and watched.arena == self.arena:
+            self._look_at_completion(watched, outcome, who)
+
+    def _look_at_completion(self, watched: Watched, outcome: Any, who: str) -> None:
+        if watched.what == "total":
+            total = self.totals[watched.key]
+            fired = sum(amount for _, amount in total.fires)
+            if fired < total.total:
+                self.fail(f"{who}: completed with {fired} of {total.total} fired")
+        if watched.what == "heartbeat":
+            self.fail(f"{who}: completed by its own client's fire before it")
+        if watched.what == "token" and not outcome.redelivered and outcome.value in self.limits:
+            self.handed[outcome.value] += 1
+            if self.handed[outcome.value] > self.limits[outcome.value]:
+                self.fail(f"{who}: {outcome.value!r} was handed over {self.handed[outcome.value]} times")
+        if watched.what == "watermark":
+            advanced = max((mark for _, mark, _ in self.advances[watched.key]), default=0)
+            if advanced < watched.target:
+                self.fail(f"{who}: completed at {watched.target}, advanced to {advanced}")
+
+    def died(self, process: Process) -> None:
+        """What its operations have come to is nobody's matter any more, but for what others must get."""
+        for watched in self.watched:
+            if watched.process is process:
+                watched.issued.freeze()
+
+    # groups -------------------------------------------------------------------------------------------------------
+
+    def told_for_group(self, process: Process, outcome: GroupOutcome) -> None:
+        """A member was given an outcome of its group."""
+        payload, now_ns = outcome.payload, self.schedule.now_ns
+        self.note(f"{process.name}: told for the group {payload!r}, delivery {outcome.deliveries}")
+        self.outcomes["for a group"] += 1
+        watched = self.for_group.get(payload)
+        if watched is None:
+            self.fail(f"{process.name}: told for its group {payload!r}, which nobody registered")
+            return
+        if watched.arena != self.arena:
+            return
+        owner = watched.process
+        if owner.alive and not owner.closing and owner.client._protocol.incarnation == watched.issued.incarnation:
+            self.fail(f"{process.name}: told for its group {payload!r}, whose owner {watched.process.name} lives")
+        if payload in self.done:
+            self.fail(f"{process.name}: told {payload!r} again, which was done")
+        if outcome._record is not None and outcome.state is State.EXPIRED and now_ns < outcome._record.deadline_ns:
+            self.fail(f"{process.name}: {payload!r} expired early")
+
+    # at the end ---------------------------------------------------------------------------------------------------
+
+    def settle_accounts(self) -> None:
+        """After the network has healed and time has passed, while living clients still are."""
+        for watched in self.watched:
+            if not watched.process.alive:
+                continue
+            who = f"{watched.process.name}: {watched.what} on {watched.key!r}, command {watched.operation.command}"
+            if watched.told is None:
+                self.fail(f"{who}: no outcome at the end ({watched.process.client._protocol.state})")
+            elif watched.operation._settlement is not watched.told:
+                self.fail(f"{who}: told {watched.told}, then {watched.operation._settlement}")
+            elif watched.what == "total":
+                self._settle_total(watched, who)
+        for process, batch in self.batches:
+            if process.alive and not batch.done():
+                self.fail(f"{process.name}: {batch!r} at the end")
+        for process, delayed, told in self.delayed:
+            if process.alive and len(told) != 1:
+                self.fail(f"{process.name}: a delayed operation was told {len(told)} times, state {delayed.state}")
+        for key, (watched, fired) in self.pairs.items():
+            outcome = watched.operation.outcome()
+            if not (watched.process.alive and watched.arena == self.arena and fired.applied()) or outcome is None:
+                continue
+            if outcome.state in (State.EXPIRED, State.CANCELLED):
+                self.fail(f"{watched.process.name}: {key!r} was fired by {fired.process.name}, but is {outcome!r}")
+        for payload, watched in self.for_group.items():
+            if watched.process.alive or watched.arena != self.arena or watched.told is not None:
+                continue
+            said = self.acknowledged.get(payload)
+            if watched.issued.was_applied and payload not in self.done and said is None:
+                self.fail(f"{payload!r} of {watched.process.name}, which has ended, was lost to its group")
+
+    def _settle_total(self, watched: Watched, who: str) -> None:
+        total, outcome = self.totals[watched.key], watched.operation.outcome()
+        assert outcome is not None
+        sure = sum(amount for issued, amount in total.fires if issued.applied())
+        if outcome.state is State.CANCELLED and sure >= total.total and watched.arena == self.arena:
+            self.fail(f"{who}: {sure} of {total.total} were applied, but it was still pending")
+
+    def settle_watermarks(self, found: dict[str, int]) -> None:
+        """`found` is what the arena says of each key."""
+        for key, advances in self.advances.items():
+            # What was issued before the arena was destroyed may be applied in the next one, if it had not been sent.
+            most = max((mark for _, mark, _ in advances), default=0)
+            sure = (mark for issued, mark, arena in advances if arena == self.arena and issued.applied())
+            least = max(sure, default=0)
+            if not least <= found.get(key, 0) <= most:
+                self.fail(f"watermark {key!r} is {found.get(key)}, applied {least}, issued {most}")
+
+
+def is_expected(error: TimerdError) -> bool:
+    """Whether a caller may meet it in this simulation."""
+    return error.code in {
+        ErrorCode.ARENA_FULL,
+        ErrorCode.QUOTA_EXCEEDED,
+        ErrorCode.OPERATION_EXISTS,
+        ErrorCode.UNKNOWN_OPERATION,
+        ErrorCode.MARK_TOO_OLD,
+        ErrorCode.UNAVAILABLE,
+        ErrorCode.BACKPRESSURE,
+        ErrorCode.CLOSED,
+        ErrorCode.SESSION_GONE,
+        ErrorCode.KEY_FAILED,
+    }

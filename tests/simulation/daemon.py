@@ -1,0 +1,195 @@
+"""A daemon in memory: the real conductor, sessions and core, which is killed at any store and starts again.
+
+The arena is one bytearray as long as it is not destroyed: what a kill leaves is written back into it, so that who maps
+it goes on reading it. A kill at a store is a copy that the core's build for tests has made at that ordering point; what
+the turn has said up to then is lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from harness import Memory
+from networks import Lifelines
+from timerd.arena import format_arena, plan_arena
+from timerd.clock import ManualClock
+from timerd.conductor import Conductor
+from timerd.core import NEVER
+from timerd.sessions import Host, Sessions
+from timerd_shm.check import check
+from timerd_shm.layout import ClientRecord, Region
+
+from .network import MS, Network
+from .schedule import Schedule
+
+core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
+
+BOOT_ID, PID_NAMESPACE, TIME_NAMESPACE = b"b" * 16, 11, 22
+LEASE_NS = 15_000 * MS
+POINTS_MAX = 150  # stores of a turn, at one of which it is killed
+
+
+class Daemon:
+    """One instance: its arena, and the process that serves it, if there is one."""
+
+    def __init__(self, schedule: Schedule, rng: Random, faults: Counter[str], **knobs: Any) -> None:
+        self.schedule = schedule
+        self.network = Network(schedule, rng, faults, self._on_input)
+        self.on_kill: Callable[[], None] = lambda: None
+        self.lifelines: Lifelines | None = None
+        self.memory = bytearray()
+        self.stopped = False
+        self._doomed = False
+        self._rng = rng
+        self._faults = faults
+        self._records = knobs.pop("records_per_step")
+        self._pidfds = knobs.pop("pidfds")
+        self._knobs = knobs
+        self._core: Any = None
+        self._conductor: Conductor | None = None
+        self._woken_at = NEVER
+        self.new_arena()
+
+    @property
+    def is_up(self) -> bool:
+        return self._conductor is not None
+
+    @property
+    def arena(self) -> Memory:
+        return Memory(self.memory)
+
+    def new_arena(self) -> None:
+        """Another arena, as after `timerctl destroy`; the daemon must be down."""
+        assert not self.is_up
+        plan = plan_arena(**self._knobs)
+        self.memory = bytearray(plan.size)
+        format_arena(
+            memoryview(self.memory),
+            plan,
+            incarnation=self._rng.getrandbits(63) + 1,
+            hash_seed=self._rng.getrandbits(64),
+        )
+
+    def start(self) -> None:
+        """Attach to the arena, and serve. Recovery may be cut off as well."""
+        assert not self.is_up
+        now_ns = self.schedule.now_ns
+        while self._rng.random() < 0.2:
+            core_faults.record(1 + self._rng.randrange(60))
+            core = core_faults.Core(self.memory, now_ns)
+            core.release()
+            copies = core_faults.snapshots()
+            if copies:
+                self._faults["killed in recovery"] += 1
+                self.memory[:] = copies[-1]
+        self._core = core_faults.Core(self.memory, now_ns)
+        if self._core.redo_replayed:
+            self._faults["transactions finished by a start"] += 1
+        self.check("after a start")
+        self.lifelines = Lifelines(self._pidfds)
+        host = Host(BOOT_ID, PID_NAMESPACE, TIME_NAMESPACE, self.lifelines.start_ticks_of)
+        sessions = Sessions(self._core, self._record, host, self.lifelines, lease_ns=LEASE_NS, now_ns=now_ns)
+        self._conductor = Conductor(
+            self._core,
+            self.network,
+            self.schedule.clock,
+            sessions,
+            self.lifelines,
+            take_snapshot=lambda: "/snapshot",
+            pid=4711,
+            now_ns=now_ns,
+            records_per_step=self._records,
+        )
+        self.stopped = False
+        self.network.bind()
+        self._wake(now_ns)
+
+    def _record(self, slot: int) -> ClientRecord:
+        record: ClientRecord = self.arena.record(Region.CLIENTS, slot)
+        return record
+
+    def kill(self) -> None:
+        """SIGKILL between two turns."""
+        if self._conductor is not None:
+            self._conductor = None
+            self._doomed = False
+            self._woken_at = NEVER
+            self._core.release()
+            self.lifelines = None
+            self.network.holds_back = None
+            self.network.unbind()
+
+    def kill_at_a_store(self) -> None:
+        """SIGKILL in the next turn, after one of its stores; after the turn if it has none. `on_kill` is told."""
+        self._doomed = True
+
+    def _turn_that_is_cut(self) -> None:
+        core_faults.record(POINTS_MAX)
+        self.network.holds_back = []
+        self._turn()
+        copies = core_faults.snapshots()
+        self.kill()
+        if copies:
+            self._faults["killed at a store"] += 1
+            self.memory[:] = self._rng.choice(copies)
+        self.on_kill()
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self.stopped = True
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self.stopped = False
+        self._wake(self.schedule.now_ns)
+
+    def check(self, when: str) -> None:
+        """Nothing derived differs from the records."""
+        found = check(memoryview(self.memory))
+        assert not found, f"{when}: check() finds " + "; ".join(found[:5])
+
+    def _on_input(self) -> None:
+        self._wake(self.schedule.now_ns + self._rng.randrange(100_000))
+
+    def _wake(self, at_ns: int) -> None:
+        if at_ns < self._woken_at and self.is_up:
+            self._woken_at = at_ns
+            self.schedule.at(at_ns, lambda: self._on_wake(at_ns))
+
+    def _on_wake(self, at_ns: int) -> None:
+        if at_ns != self._woken_at or not self.is_up:
+            return
+        self._woken_at = NEVER
+        if self.stopped:
+            return
+        if self._doomed:
+            self._turn_that_is_cut()
+        else:
+            self._turn()
+            conductor, now_ns = self._conductor, self.schedule.now_ns
+            assert conductor is not None
+            if self.network.has_input() or (self.lifelines is not None and self.lifelines.pending()):
+                self._wake(now_ns + 1_000)
+            elif conductor.due_ns != NEVER:
+                self._wake(max(conductor.due_ns, now_ns + 1_000) + self._rng.randrange(50_000))
+
+    def _turn(self) -> None:
+        assert self._conductor is not None
+        self._conductor.do_work(self.schedule.now_ns)
+
+    def look(self) -> None:
+        """Something happened that the kernel would wake it for."""
+        if self.is_up and self.lifelines is not None and self.lifelines.pending():
+            self._on_input()
+
+
+class JumpingClock(ManualClock):
+    """A clock whose wall time may be set, forwards and backwards."""
+
+    def jump(self, by_ns: int) -> None:
+        self._wall_ns += by_ns

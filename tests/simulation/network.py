@@ -1,0 +1,345 @@
+"""Sockets in memory between the conductor and the clients, and what goes wrong there.
+
+Frames of one direction of one connection keep their order, as in an ipc socket, unless the seed says otherwise.
+A publisher drops what a subscriber does not take (its high-water mark); so does everybody when a connection breaks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import NamedTuple
+
+from networks import Lifelines
+from timerd_client.sockets import Held
+from timerd_shm.fields import offset_of
+from timerd_shm.reader import ArenaReader
+from timerd_shm.wire import CommandHeader, UpKind
+
+from .schedule import Schedule
+
+MS = 1_000_000
+HEADER_KIND_AT = offset_of(CommandHeader, "kind")
+
+
+class Weather(NamedTuple):
+    """What a network does to frames: chances for each, and delays in ns."""
+
+    drop: float = 0.0
+    double: float = 0.0
+    overtake: float = 0.0
+    delay_ns: int = 200_000
+    long_delay: float = 0.0
+    long_delay_ns: int = 300 * MS
+    high_water: int = 1_000  # frames that a subscriber has not taken
+
+
+CALM = Weather()
+
+
+class Network:
+    """The conductor's Transport. `on_input` is called when something has come."""
+
+    def __init__(self, schedule: Schedule, rng: Random, faults: Counter[str], on_input: Callable[[], None]) -> None:
+        self.schedule = schedule
+        self.weather = CALM
+        self.rng = rng
+        self.faults = faults
+        self.on_input = on_input
+        self.is_open = False
+        self.holds_back: list[Callable[[], None]] | None = None  # what the daemon says in a turn that may be its last
+        self._up: deque[tuple[bytes, bytes]] = deque()
+        self._subscriptions: deque[tuple[Sockets | None, bytes]] = deque()
+        self._topics: dict[Sockets, set[bytes]] = {}
+        self._by_routing: dict[bytes, Sockets] = {}
+        self._newest: Sockets | None = None
+        self._made = 0
+
+    # the daemon's end ---------------------------------------------------------------------------------------------
+
+    def bind(self) -> None:
+        """A daemon is there."""
+        self.is_open = True
+
+    def unbind(self) -> None:
+        """It is not there any more: every connection breaks, and what was under way is lost."""
+        self.is_open = False
+        for sockets in list(self._by_routing.values()):
+            sockets.disconnected()
+        self._up.clear()
+        self._subscriptions.clear()
+
+    def connect(self, sockets: Sockets) -> None:
+        self._made += 1
+        sockets.routing = b"r%d" % self._made
+        self._by_routing[sockets.routing] = sockets
+        self._topics[sockets] = set()
+
+    def disconnect(self, sockets: Sockets) -> None:
+        self._by_routing.pop(sockets.routing, None)
+        self._topics.pop(sockets, None)
+
+    def has_input(self) -> bool:
+        return bool(self._up or self._subscriptions)
+
+    def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
+        for _ in range(limit):
+            if not self._up:
+                return
+            yield self._up.popleft()
+
+    def subscriptions(self, limit: int) -> Iterator[bytes]:
+        for _ in range(limit):
+            if not self._subscriptions:
+                return
+            self._newest, message = self._subscriptions.popleft()
+            yield message
+
+    def subscribe(self, topic: bytes) -> None:
+        if self._newest is not None and self._newest in self._topics:
+            self._topics[self._newest].add(topic)
+
+    def publish(self, frame: bytes) -> None:
+        for sockets, topics in list(self._topics.items()):
+            if any(frame.startswith(topic) for topic in topics):
+                self._say(lambda sockets=sockets: sockets.carry_down(frame, published=True))  # type: ignore[misc]
+
+    def send(self, routing: bytes, frame: bytes) -> None:
+        sockets = self._by_routing.get(routing)
+        if sockets is not None:
+            self._say(lambda: sockets.carry_down(frame, published=False))
+
+    def _say(self, carry: Callable[[], None]) -> None:
+        if self.holds_back is None:
+            carry()
+        else:
+            self.holds_back.append(carry)
+
+    # what comes up ------------------------------------------------------------------------------------------------
+
+    def arrive(self, routing: bytes, frame: bytes) -> None:
+        if routing in self._by_routing:
+            self._up.append((routing, frame))
+            self.on_input()
+
+    def intrude(self, frame: bytes) -> None:
+        """A frame of a stranger, who is not answered."""
+        if self.is_open:
+            self._up.append((b"stranger", frame))
+            self._subscriptions.append((None, frame))
+            self.on_input()
+
+    def arrive_subscription(self, sockets: Sockets, message: bytes) -> None:
+        if sockets in self._topics:
+            self._subscriptions.append((sockets, message))
+            self.on_input()
+
+    def carry(
+        self, channel: Channel, deliver: Callable[[], None], *, what: str, reliable: bool = False, once: bool = False
+    ) -> None:
+        """Take something to the other side, some time later; or not, or twice (not if `once`)."""
+        weather, rng = self.weather, self.rng
+        if not reliable and rng.random() < weather.drop:
+            self.faults[f"dropped {what}"] += 1
+            return
+        times = 1
+        if not (reliable or once) and rng.random() < weather.double:
+            self.faults[f"doubled {what}"] += 1
+            times = 2
+        epoch = channel.epoch
+        for _ in range(times):
+            delay_ns = rng.randrange(1 + weather.delay_ns)
+            if rng.random() < weather.long_delay:
+                self.faults[f"delayed {what}"] += 1
+                delay_ns = rng.randrange(1 + weather.long_delay_ns)
+            at_ns = self.schedule.now_ns + delay_ns
+            if not (reliable or once) and rng.random() < weather.overtake:
+                self.faults[f"overtook {what}"] += 1
+            else:
+                at_ns = channel.newest_ns = max(at_ns, channel.newest_ns + 1)
+            self.schedule.at(at_ns, lambda: deliver() if channel.epoch == epoch else None)
+
+
+class Channel:
+    """One direction of one connection: when what was sent last arrives. A new `epoch` loses what is under way."""
+
+    def __init__(self) -> None:
+        self.newest_ns = 0
+        self.epoch = 0
+
+
+class Sockets:
+    """A client's Sockets. They connect again by themselves, some time after the daemon is there."""
+
+    def __init__(self, network: Network, lifeline: Held, memory: Callable[[], bytearray | None]) -> None:
+        self.lifeline: Held = lifeline
+        self.routing = b""
+        self.on_input: Callable[[], None] = lambda: None
+        self.is_open = True
+        self._network = network
+        self._memory = memory
+        self._up = Channel()
+        self._down = Channel()
+        self._published = Channel()
+        self._outcomes: deque[bytes] = deque()
+        self._answers: deque[bytes] = deque()
+        self._under_way = 0  # published frames that have not been taken
+        self._subscribed: Counter[bytes] = Counter()
+        self._is_connected = False
+        self._connect_soon()
+
+    def _connect_soon(self) -> None:
+        self._network.schedule.after(self._network.rng.randrange(1, 100 * MS), self._connect)
+
+    def _connect(self) -> None:
+        if not self.is_open or self._is_connected:
+            return
+        if not self._network.is_open:
+            self._connect_soon()
+            return
+        self._is_connected = True
+        self._network.connect(self)
+        for message in self._subscribed:  # an XSUB says them again
+            self._carry_subscription(message)
+        self.on_input()
+
+    def disconnected(self) -> None:
+        """The connection is broken: what was under way is lost."""
+        if not self._is_connected:
+            return
+        self._is_connected = False
+        self._network.disconnect(self)
+        for channel in (self._up, self._down, self._published):
+            channel.epoch += 1
+        self._under_way = len(self._outcomes)
+        if self.is_open:
+            self._connect_soon()
+            self.on_input()  # so that it looks at its lifeline as well
+
+    def carry_down(self, frame: bytes, *, published: bool) -> None:
+        """The daemon sends a frame."""
+        network = self._network
+        if published:
+            if self._under_way >= network.weather.high_water:
+                network.faults["dropped at the high-water mark"] += 1
+                return
+            self._under_way += 1
+        channel = self._published if published else self._down
+        what = "published" if published else "answers"
+        network.carry(channel, lambda: self._arrive(frame, published=published), what=what)
+
+    def _arrive(self, frame: bytes, *, published: bool) -> None:
+        (self._outcomes if published else self._answers).append(frame)
+        self.on_input()
+
+    # the client's end ---------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> bool:
+        if not self._is_connected:
+            return False
+        network, routing = self._network, self.routing
+        # A second hello of a client that has gone on would be somebody else's: no socket doubles or reorders so.
+        once = frame[HEADER_KIND_AT] == UpKind.HELLO
+        network.carry(self._up, lambda: network.arrive(routing, frame), what="commands", once=once)
+        return True
+
+    def subscribe(self, message: bytes) -> None:
+        if message[:1] == b"\x01":
+            self._subscribed[message] += 1
+        else:
+            self._subscribed[b"\x01" + message[1:]] -= 1
+            self._subscribed += Counter()
+        if self._is_connected:
+            self._carry_subscription(message)
+
+    def _carry_subscription(self, message: bytes) -> None:
+        network = self._network
+        network.carry(self._up, lambda: network.arrive_subscription(self, message), what="subscriptions", reliable=True)
+
+    def receive(self, *, published: bool) -> bytes | None:
+        frames = self._outcomes if published else self._answers
+        if not frames:
+            return None
+        if published:
+            self._under_way = max(0, self._under_way - 1)
+        return frames.popleft()
+
+    def has_input(self) -> bool:
+        return bool(self._outcomes or self._answers)
+
+    def has_room(self) -> bool:
+        return self._is_connected
+
+    def filenos(self) -> list[int]:
+        return []
+
+    def map_arena(self) -> ArenaReader:
+        memory = self._memory()
+        if memory is None:
+            raise OSError("there is no arena to map")
+        return ArenaReader(memoryview(memory).toreadonly())
+
+    def close(self, *, linger: bool) -> None:
+        """What was sent arrives if `linger`; nothing else."""
+        self.is_open = False
+        if linger and self._is_connected:
+            self._network.schedule.after(500 * MS, self.disconnected)
+            self._network._topics.pop(self, None)
+        else:
+            self.disconnected()
+
+
+class Lifeline:
+    """A client's connection that tells the daemon of its end, and it of the daemon's."""
+
+    def __init__(
+        self, schedule: Schedule, lifelines: Callable[[], Lifelines | None], on_sign: Callable[[], None]
+    ) -> None:
+        self.on_end: Callable[[], None] = lambda: None
+        self._schedule = schedule
+        self._lifelines = lifelines
+        self._on_sign = on_sign
+        self._held: Lifelines | None = None
+        self._connection = 0
+        self._session = b""
+        self._held_ns = self._retry_ns = 0
+
+    def fileno(self) -> int:
+        return self._connection or -1
+
+    def is_held(self, session: bytes) -> bool:
+        return self._session == session
+
+    def hold(self, session: bytes, now_ns: int) -> bool:
+        self.let_go()
+        lifelines = self._lifelines()
+        if lifelines is None or now_ns < self._retry_ns:
+            self._retry_ns = max(self._retry_ns, now_ns + 50 * MS)
+            return False
+        self._held, self._session, self._held_ns = lifelines, session, now_ns
+        self._connection = lifelines.connect(session)
+        self._on_sign()
+        return True
+
+    def look(self) -> None:
+        """Has the daemon ended, or closed it?"""
+        if self._held is not None and (
+            self._held is not self._lifelines() or self._connection not in self._held.connections
+        ):
+            self.on_end()
+
+    def has_ended(self, now_ns: int) -> bool:
+        held_ns = self._held_ns
+        self.let_go()
+        if now_ns - held_ns < 1_000 * MS:
+            self._retry_ns = now_ns + 50 * MS
+            return False
+        return True
+
+    def let_go(self) -> None:
+        if self._held is not None:
+            self._held.cut(self._connection)
+            self._held = None
+            self._on_sign()
+        self._connection, self._session = 0, b""

@@ -1,0 +1,208 @@
+"""A process with one client: the real one, but for its I/O thread, whose passes the schedule makes, and its sockets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from networks import PROCESSES
+from timerd_client import link as link_module
+from timerd_client.protocol import NEVER, Protocol
+from timerd_client.session import Identity
+from timerd_client.threaded import Client, ThreadedLink
+from timerd_shm.layout import Orphans
+from timerd_shm.rundir import InstancePaths
+
+from .daemon import BOOT_ID, PID_NAMESPACE, TIME_NAMESPACE, Daemon
+from .network import Lifeline, Sockets
+from .schedule import Act, Caller, Condition, Gate, Schedule
+
+if TYPE_CHECKING:
+    from .books import Books
+
+PATHS = InstancePaths(Path("/nowhere"), "simulated")
+GROUP = "workers"
+
+
+class Process:
+    """A process that may be killed, stopped and continued; it holds one client."""
+
+    made = 0
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        rng: Random,
+        books: Books,
+        *,
+        name: str,
+        window: int,
+        maps: bool,
+        shares_clock: bool = True,
+        is_member: bool,
+        orphans: Orphans = Orphans.CANCEL,
+    ) -> None:
+        self.name = name
+        self.schedule: Schedule = daemon.schedule
+        self.daemon = daemon
+        self.rng = rng
+        self.books = books
+        self.alive = True
+        self.shares_clock = shares_clock
+        self.stopped = False
+        self.closing = False
+        self.refused: set[tuple[bytes, int]] = set()
+        self._held: list[Act] = []
+        self.callers: list[Caller] = []
+        self.pid = 1 + len(PROCESSES) + rng.randrange(1 << 20)
+        while self.pid in PROCESSES:
+            self.pid += 1
+        PROCESSES[self.pid] = rng.getrandbits(32)
+        self.lifeline = Lifeline(self.schedule, lambda: daemon.lifelines, daemon.look)
+        self.sockets = Sockets(daemon.network, self.lifeline, lambda: daemon.memory if maps else None)
+        self.link = PumpedLink(self, orphans, GROUP if is_member else None, window)
+        self.client = Client(self.link)
+
+    def begin(self, body: Callable[[], None]) -> Caller:
+        """Another thread of this process."""
+        caller = Caller(self.schedule, body, self.hold)
+        self.callers.append(caller)
+        caller.start()
+        return caller
+
+    def hold(self, act: Act) -> bool:
+        """Whether `act` must not happen now: the process is gone, or it is stopped, and then it happens later."""
+        if self.stopped and self.alive:
+            self._held.append(act)
+        return self.stopped or not self.alive
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self.stopped = True
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self.stopped = False
+        held, self._held = self._held, []
+        for act in held:
+            self.schedule.at(self.schedule.now_ns, act)
+
+    def kill(self) -> None:
+        """SIGKILL: its descriptors are closed, its threads are no more."""
+        if not self.alive:
+            return
+        self.alive = False
+        del PROCESSES[self.pid]
+        self.sockets.close(linger=False)
+        self.lifeline.let_go()
+        link_module.links.discard(self.link)
+        for caller in self.callers:
+            caller.kill()
+        self.books.died(self)
+
+
+class Pump:
+    """In the place of the link's thread: its passes, made by the schedule."""
+
+    def __init__(self, link: PumpedLink) -> None:
+        self._link = link
+        self._at_ns = NEVER
+        self._gate: Gate | None = None
+        self.over = False
+
+    def start(self) -> None:
+        self.wake_at(0)
+
+    def is_alive(self) -> bool:
+        return not self.over
+
+    def join(self, timeout: float | None = None) -> None:
+        if not self.over:
+            self._gate = Gate(self._link.process.schedule)
+            self._gate.acquire()
+            self._gate.acquire(timeout=-1 if timeout is None else timeout)
+
+    def wake_at(self, at_ns: int) -> None:
+        """A pass at that time, if none is due before."""
+        process = self._link.process
+        at_ns = max(at_ns, process.schedule.now_ns) + process.rng.randrange(50_000)
+        if at_ns < self._at_ns and not self.over:
+            self._at_ns = at_ns
+            process.schedule.at(at_ns, lambda: self._on_time(at_ns))
+
+    def _on_time(self, at_ns: int) -> None:
+        if at_ns == self._at_ns and not self._link.process.hold(lambda: self._on_time(at_ns)):
+            self._at_ns = NEVER
+            self._pass()
+
+    def _pass(self) -> None:
+        link = self._link
+        link.idle = False
+        link.process.lifeline.look()
+        if link.exchange():
+            self.wake_at(link.protocol.poll_deadline())
+            return
+        link.end()
+        self.over = True
+        if self._gate is not None:
+            self._gate.release()
+
+
+class PumpedLink(ThreadedLink):
+    """A threaded link whose I/O thread is a Pump, and whose callers wait on the schedule."""
+
+    def __init__(self, process: Process, orphans: Orphans, group: str | None, window: int) -> None:
+        self.process = process
+        self.pump = Pump(self)
+        schedule, rng = process.schedule, process.rng
+        super().__init__(PATHS, process.name, orphans, group, process.sockets, lambda: schedule.now_ns)
+        os.close(self._bell)
+        self._bell = -1
+        identity = Identity(
+            process.name,
+            process.pid,
+            PROCESSES[process.pid],
+            PID_NAMESPACE,
+            TIME_NAMESPACE if process.shares_clock else 0,
+            BOOT_ID,
+            orphans,
+            group,
+        )
+        self.protocol = Protocol(identity, schedule.now_ns, rng.randbytes, window)
+        process.sockets.on_input = lambda: self.pump.wake_at(0)
+        process.lifeline.on_end = self.lifeline_ended
+
+    def thread(self, run: Callable[[], None], name: str) -> Any:
+        if name == "timerd-client":
+            return self.pump
+        caller = Caller(self.process.schedule, run, self.process.hold)
+        self.process.callers.append(caller)
+        return caller
+
+    def condition(self) -> Any:
+        return Condition(self.process.schedule, self.lock)
+
+    def gate(self) -> Any:
+        return Gate(self.process.schedule)
+
+    def in_own_thread(self) -> bool:
+        return self.process.schedule.current is None
+
+    def wake(self) -> None:
+        self.idle = False
+        self.pump.wake_at(0)
+
+    def ring(self) -> None:
+        self.pump.wake_at(0)
+
+    def watch(self, descriptor: int) -> None:
+        """The pump looks at each pass."""
+
+    def unwatch(self, descriptor: int) -> None:
+        """It sees by itself that it is closed."""
+
+    def complain(self, what: str, error: BaseException | None = None) -> None:
+        self.process.books.complaint(self.process, what, error)

@@ -1,0 +1,286 @@
+"""What processes do, drawn from the seed: every call that a client has, on a few keys that all share.
+
+Some of it is arranged so that its result is known: a total on a key of its own, limited events with a value of their
+own, pairs of one operation and one event, watermarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from timerd_client.operation import ThreadedOperation
+from timerd_client.purgatory import Purgatory
+from timerd_client.threaded import Client
+from timerd_shm.errors import TimerdError
+
+from .books import Books, Issued, Total, Watched, is_expected
+from .process import Process
+
+MS = 1_000_000
+KEYS = ("a", "b", "c", "a key that is longer than what fits in any record, so that it needs a block of its own")
+TOKENS = ("l/0", "l/1")
+MARKS = ("w/0", "w/1", "w/2")
+IDS = ("one", "two", "three")
+PURGATORIES = ("default", "fetch")
+
+
+class Worker:
+    """One thread of a process, which does this and that until it is told to end."""
+
+    def __init__(self, process: Process, rng: Random, acts: dict[str, float], pause_ns: int) -> None:
+        self.process = process
+        self.client: Client = process.client
+        self.books: Books = process.books
+        self.rng = rng
+        self.ending = False
+        self.mine: list[ThreadedOperation] = []
+        self._names = list(acts)
+        self._weights = list(acts.values())
+        self._pause_ns = pause_ns
+
+    def run(self) -> None:
+        """Until `ending`, or its client is closed."""
+        try:
+            self.client.wait_ready(30)
+        except TimerdError as error:
+            assert is_expected(error), repr(error)
+        while not self.ending and not self.client.closed:
+            name = self.rng.choices(self._names, self._weights)[0]
+            act: Callable[[], None] = getattr(self, f"do_{name}")
+            self.books.note(f"{self.process.name}: {name}")
+            try:
+                act()
+            except TimeoutError:
+                pass
+            except TimerdError as error:
+                self.books.complaints[type(error).__name__] += 1
+                if not is_expected(error):
+                    self.books.fail(f"{self.process.name}: {name} raises {error!r}")
+            self.process.schedule.sleep(self._pause())
+
+    def _pause(self) -> int:
+        return 1 + int(self.rng.expovariate(1 / self._pause_ns))
+
+    def _timeout(self) -> float | None:
+        return self.rng.choice((0, 0.001, 0.02, 0.1, self.rng.random() * 2, self.rng.random() * 10, 60, None))
+
+    def _bytes(self) -> bytes:
+        return self.rng.randbytes(self.rng.choice((0, 0, 0, 3, 100, 400)))
+
+    def _purgatory(self) -> Purgatory:
+        return self.client.purgatory(self.rng.choice(PURGATORIES))
+
+    def _when(self, keys: int) -> When:
+        return self.rng.choice(
+            (ANY, ANY, ALL, ALL_SETTLED, at_least(self.rng.randint(1, keys)), total(self.rng.randint(1, 9)))
+        )
+
+    def _watch(self, operation: ThreadedOperation, what: str, key: str) -> Watched:
+        self.mine = [*(one for one in self.mine if not one.done()), operation]
+        return self.books.watch(self.process, operation, what, key)
+
+    # operations on keys that all share -------------------------------------------------------------------------------
+
+    def do_register(self) -> None:
+        keys = self.rng.sample(KEYS, self.rng.randint(1, 3))
+        more: dict[str, object] = {}
+        if self.rng.random() < 0.2:
+            more["since"] = self.client.mark()
+            self.process.schedule.sleep(self._pause())
+        if self.rng.random() < 0.2:
+            more["orphans"] = self.rng.choice(("cancel", "keep"))
+        if self.rng.random() < 0.1:
+            more["wait"] = True
+        operation = self._purgatory().register(
+            keys,
+            timeout=self._timeout(),
+            when=self._when(len(keys)),
+            payload=self._bytes(),
+            **more,  # type: ignore[arg-type]
+        )
+        self._watch(operation, "register", keys[0])
+
+    def do_register_id(self) -> None:
+        held = set(map(id, self.mine))
+        operation = self._purgatory().register(
+            self.rng.choice(KEYS),
+            timeout=self._timeout(),
+            id=self.rng.choice(IDS),
+            if_exists=self.rng.choice(("error", "keep", "replace")),
+        )
+        if id(operation) not in held:
+            self._watch(operation, "register", "id").anybody_moves_it = True
+
+    def do_register_many(self) -> None:
+        keys = [self.rng.choice(KEYS) for _ in range(self.rng.randint(0, 12))]
+        batch = self._purgatory().register_many(keys, timeout=self.rng.random(), payloads=self._bytes())
+        self.books.batches.append((self.process, batch))
+
+    def do_fire(self) -> None:
+        self._purgatory().fire(self.rng.choice(KEYS), value=self._bytes(), amount=self.rng.randint(1, 5))
+
+    def do_fire_many(self) -> None:
+        self.client.fire_many([self.rng.choice(KEYS) for _ in range(self.rng.randint(0, 12))], values=self._bytes())
+
+    def do_fire_wait(self) -> None:
+        self.client.fire_wait(self.rng.choice(KEYS), wait=self.rng.choice((0, 0.1, 5)))
+
+    def do_fail(self) -> None:
+        self._purgatory().fail(self.rng.choice(KEYS), code=self.rng.randint(0, 99), value=self._bytes())
+
+    def do_cancel_for_key(self) -> None:
+        self._purgatory().cancel_for_key(self.rng.choice(KEYS))
+
+    def do_cancel_for_key_wait(self) -> None:
+        self.client.cancel_for_key_wait(self.rng.choice(KEYS), wait=1)
+
+    def do_cancel(self) -> None:
+        if self.mine:
+            operation = self.rng.choice(self.mine)
+            cancelled = operation.cancel(self.rng.choice((0, 0.5, 5)))
+            outcome = operation.outcome()
+            if cancelled != (outcome is not None and outcome.state.name == "CANCELLED"):
+                self.books.fail(f"{self.process.name}: cancel() of {operation!r} is {cancelled}")
+
+    def do_cancel_id(self) -> None:
+        self.client.cancel(self.rng.choice(IDS), wait=self.rng.choice((0, 1)))
+
+    def do_reschedule(self) -> None:
+        if self.mine:
+            operation = self.rng.choice(self.mine)
+            try:
+                operation.reschedule(self._timeout(), wait=self.rng.random() < 0.3)
+            finally:
+                self.books.moved(operation)
+
+    def do_reschedule_id(self) -> None:
+        self.client.reschedule(self.rng.choice(IDS), self.rng.random(), wait=self.rng.choice((0, 1)))
+
+    def do_set_orphans(self) -> None:
+        if self.mine:
+            self.rng.choice(self.mine).set_orphans(self.rng.choice(("cancel", "keep")))
+
+    def do_result(self) -> None:
+        if self.mine:
+            self.rng.choice(self.mine).result(self.rng.random())
+
+    def do_wait_for(self) -> None:
+        looks = [self.rng.random() < 0.3 for _ in range(3)]
+        unavailable = self.rng.choice(("raise", "poll"))
+        key = self.rng.choice(KEYS)
+        self.client.wait_for(
+            lambda: looks.pop() if looks else True, key, self.rng.random() * 2, unavailable=unavailable
+        )
+
+    def do_delayed(self) -> None:
+        told: list[object] = []
+        looks = [self.rng.random() < 0.3 for _ in range(3)]
+        delayed = self.client.try_complete_else_watch(
+            lambda: looks.pop() if looks else True,
+            self.rng.choice(KEYS),
+            timeout=self.rng.random(),
+            on_done=told.append,
+        )
+        self.books.delayed.append((self.process, delayed, told))
+
+    def do_flush(self) -> None:
+        self.client.flush(self.rng.random())
+
+    def do_ping(self) -> None:
+        self.client.ping(0.2)
+        self.client.stats()
+
+    def do_snapshot(self) -> None:
+        self.client.snapshot(0.2)
+
+    # results that are known ---------------------------------------------------------------------------------------
+
+    def do_total(self) -> None:
+        key = f"t/{len(self.books.totals)}"
+        self.books.totals[key] = Total(self.rng.randint(1, 40))
+        operation = self.client.register(key, timeout=None, when=total(self.books.totals[key].total))
+        self.books.watch(self.process, operation, "total", key)
+
+    def do_add(self) -> None:
+        if self.books.totals:
+            key = self.rng.choice(list(self.books.totals)[-8:])
+            amount = self.rng.randint(1, 9)
+            self.client.fire(key, amount=amount)
+            self.books.totals[key].fires.append((Issued(self.process), amount))
+
+    def do_token(self) -> None:
+        key = self.rng.choice(TOKENS)
+        self._watch(self.client.register(key, timeout=self.rng.random() * 3), "token", key)
+
+    def do_hand_over(self) -> None:
+        value = b"hand-over %d" % len(self.books.limits)
+        self.books.limits[value] = limit = self.rng.randint(1, 3)
+        self.client.fire(self.rng.choice(TOKENS), value=value, limit=limit)
+
+    def do_pair(self) -> None:
+        key = f"p/{self.books.next_number()}"
+        self.books.pair_keys.append(key)
+        operation = self.client.register(key, timeout=None)
+        watched = self.books.watch(self.process, operation, "pair", key)
+        others = [one for one in self.books.living if one.client.connected]
+        firing = self.rng.choice(others) if others else self.process
+        firing.client.fire(key)
+        self.books.pairs[key] = (watched, Issued(firing))
+
+    def do_heartbeat(self) -> None:
+        key = f"h/{self.books.next_number()}"
+        self.books.pair_keys.append(key)
+        self.client.fire(key)
+        self.books.watch(self.process, self.client.register(key, timeout=None), "heartbeat", key)
+
+    def do_watermark(self) -> None:
+        key = self.rng.choice(MARKS)
+        newest = max((mark for _, mark, _ in self.books.advances[key]), default=0)
+        target = newest + self.rng.randint(-3, 20)
+        if target > 0:
+            operation = self.client.register({key: target}, timeout=self.rng.random() * 3)
+            self._watch(operation, "watermark", key).target = target
+
+    def do_advance(self) -> None:
+        key = self.rng.choice(MARKS)
+        newest = max((mark for _, mark, _ in self.books.advances[key]), default=0)
+        mark = max(1, newest + self.rng.randint(-5, 9))
+        self.client.advance(key, mark)
+        self.books.advances[key].append((Issued(self.process), mark, self.books.arena))
+
+    def do_for_group(self) -> None:
+        if self.client._protocol.identity.group is None:
+            return
+        payload = b"for the group %d" % self.books.next_number()
+        operation = self.client.register(
+            self.rng.choice(KEYS), timeout=self.rng.random() * 20, payload=payload, orphans="group"
+        )
+        self.books.for_group[payload] = self.books.watch(self.process, operation, "for group", payload.decode())
+
+
+def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool], *, well: bool) -> None:
+    """A thread that listens for its group; `well`: it acknowledges everything, and waits until that is taken."""
+    client, books = process.client, process.books
+    while not ending() and not client.closed:
+        try:
+            for outcome in client.outcomes(timeout=1.0 if well else rng.random() * 5):
+                books.told_for_group(process, outcome)
+                if not well and rng.random() < 0.5:
+                    process.schedule.sleep(1 + rng.randrange(300 * MS))
+                if well or rng.random() < 0.4:
+                    if outcome.ack_wait(5):
+                        books.done.add(outcome.payload)
+                elif rng.random() < 0.7:
+                    outcome.ack()
+                    books.acknowledged[outcome.payload] = Issued(process)
+                if not well and rng.random() < 0.1:
+                    break
+        except TimerdError as error:
+            if not is_expected(error):
+                books.fail(f"{process.name}: outcomes() raises {error!r}")
+        process.schedule.sleep(1 + rng.randrange(500 * MS))
+
+
+ACTS = tuple(name.removeprefix("do_") for name in vars(Worker) if name.startswith("do_"))

@@ -1,0 +1,107 @@
+"""The whole system, simulated: a fixed set of seeds, and defects that it finds. `make soak` goes on with others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simulation.daemon import core_faults
+from simulation.measured import Measure, told
+from simulation.run import Failure, Simulation, simulate
+from timerd_client.awaited import Awaited
+from timerd_client.session import Session
+from timerd_client.window import Window
+from timerd_shm.generate import DEFECTS
+
+MEASURED_SEEDS, OTHER_SEEDS = range(14), range(14, 22)
+COVERED_PERCENT = 85
+FAULTS = (
+    "arena destroyed",
+    "connection broken",
+    "daemon killed",
+    "daemon stopped",
+    "dropped commands",
+    "dropped published",
+    "killed at a store",
+    "process closed",
+    "process killed",
+    "process stopped",
+    "wall clock jumped",
+)
+
+
+@pytest.mark.parametrize("first", OTHER_SEEDS[::4])
+def test_what_must_hold_holds_whatever_happens(first: int) -> None:
+    for seed in range(first, first + 4):
+        simulate(seed)
+
+
+def test_the_fixed_seeds_go_through_nearly_all_of_conductor_and_protocol() -> None:
+    measure = Measure()
+    simulations: list[Simulation] = []
+    measure.of(lambda: simulations.extend(map(simulate, MEASURED_SEEDS)))
+    percent = measure.percent()
+    print(told(percent))
+    assert min(percent.values()) >= COVERED_PERCENT, told(percent)
+    faults: Counter[str] = sum((simulation.faults for simulation in simulations), start=Counter())
+    assert not [fault for fault in FAULTS if not faults[fault]], f"there were only {faults}"
+
+
+def test_a_seed_takes_the_same_steps_each_time() -> None:
+    traces = [list(simulate(1, 500).books.trace) for _ in range(2)]
+    assert traces[0] == traces[1]
+
+
+# defects ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_defect_is_left() -> Iterator[None]:
+    yield
+    core_faults.set_defect(0)
+
+
+def found() -> str:
+    """What the fixed seeds find, if they do."""
+    for seed in (*MEASURED_SEEDS, *OTHER_SEEDS):
+        try:
+            simulate(seed)
+        except Failure as failure:
+            return failure.short
+    return ""
+
+
+@pytest.mark.parametrize("defect", ("EARLY_BY_A_TICK", "NO_REPLAY", "LIMIT_NOT_LOWERED", "NO_REDO"))
+def test_a_defect_of_the_core_is_found(defect: str, no_defect_is_left: None) -> None:
+    core_faults.set_defect(DEFECTS.index(defect) + 1)
+    assert found(), f"{defect} is not found"
+
+
+def test_a_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Awaited, "acknowledged_outcome", property(lambda self: self.received_outcome + 1))
+    assert "no outcome at the end" in found()
+
+
+def test_a_client_that_sends_commands_again_under_new_numbers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def go_back(self: Window) -> None:
+        self._sent = self.applied
+        self.resets += 1
+        self.issue_all(self.commands[self.applied + 1 - self._base :][:5])
+
+    monkeypatch.setattr(Window, "_go_back", go_back)
+    assert found()
+
+
+def test_a_client_that_uses_numbers_again_after_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    welcomed = Session._welcomed
+
+    def forget_unacknowledged(self: Session, welcome: dict[str, Any]) -> None:
+        welcomed(self, welcome)
+        del self.commands[self.applied + 1 - self._base :]
+        self.issued = self._sent = self._offered = self.applied
+
+    monkeypatch.setattr(Session, "_welcomed", forget_unacknowledged)
+    assert found()
