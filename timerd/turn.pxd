@@ -12,7 +12,7 @@ from timerd.groups cimport adopt, hand_out, kept_until, take_back, takes_outcome
 from timerd.handles cimport handle_remove
 from timerd.ids cimport forget_old_ids
 from timerd.lookahead cimport look_at_due, look_at_joined
-from timerd.purgatory cimport deliver, expire, finish_free, free_settled, hand_on, settle, stage_free
+from timerd.purgatory cimport deliver, drop_settled, expire, free_settled, hand_on, settle
 from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_jump
 from timerd_shm.records cimport *
 
@@ -100,7 +100,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         adopt(a, op)
     elif op.state == OP_STATE_SETTLED:
         if not op.flags & OP_FLAG_HANDED_OVER or TD_DEFECT(DEFECT_CREDIT_DROPPED):
-            free_settled(a, op)
+            drop_settled(a, op)
         elif a.header.unfinished:
             return False
         else:
@@ -232,9 +232,7 @@ cdef inline bint drop_kept(Arena *a) noexcept nogil:
                 a.groups_due_ns = a.now_ns
                 return False
             a.touched += 1
-            stage_free(a, op)
-            commit(a)
-            finish_free(a, op)
+            drop_settled(a, op)
             a.daemon[DAEMON_GROUP_OUTCOMES_DROPPED] += 1
     return True
 
