@@ -271,6 +271,7 @@ class Client(Purgatory, Member):
             return
         deadline = monotonic_deadline(timeout)
         try:
+            self._threaded.may_block()
             self._threaded.finish(timeout)
             self.flush(seconds_left(deadline) or 0.0)
         except ClosedError:
