@@ -188,7 +188,10 @@ def test_C7_at_hello_a_client_hears_which_of_its_waits_are_unknown() -> None:
     settled = rig.do(client, Register((Key(b"j"),), timeout_ns=MS))
     refused = rig.do(client, Register((), timeout_ns=MS))
     rig.turn(rig.now_ns + 2 * MS)
-    assert rig.core.unknown_waits(client.slot, [pending, settled, refused, 99]) == [refused, 99]
+    waits = [pending, settled, refused, 99]
+    assert rig.core.unknown_waits(client.slot, waits) == [99], "its refusal is told yet"
+    rig.acknowledge()
+    assert rig.core.unknown_waits(client.slot, waits) == [settled, refused, 99]
 
 
 # bad commands ---------------------------------------------------------------------------------------------------------

@@ -205,6 +205,28 @@ def test_close_waits_for_the_handler_that_runs(daemon: Daemon) -> None:
         assert not again
 
 
+def test_a_callback_that_closes_the_client_does_not_wait_for_a_handler(client: td.Client) -> None:
+    started, release, closed = threading.Event(), threading.Event(), threading.Event()
+
+    @client.handles("slow")
+    def slow(call: td.Call) -> None:
+        started.set()
+        release.wait(10)
+
+    def close(_: object) -> None:
+        try:
+            client.close()
+        except RuntimeError:  # it would wait for itself
+            closed.set()
+
+    assert client.call_later("slow", 0)
+    assert started.wait(5)
+    client.register("k", timeout=30).add_done_callback(close)
+    client.fire("k")
+    assert closed.wait(3), "the client's own thread waits for the handler"
+    release.set()
+
+
 def test_a_handler_that_outlasts_the_close_is_run_again_elsewhere(client: td.Client) -> None:
     began, hold = threading.Event(), threading.Event()
     worker = member()

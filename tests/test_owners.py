@@ -116,6 +116,15 @@ def test_what_was_acknowledged_and_not_freed_yet_goes_to_nobody() -> None:
     rig.check()
 
 
+def test_what_was_dropped_with_its_owner_was_not_acknowledged() -> None:
+    rig = Rig()
+    client = rig.client()
+    rig.do(client, watch(LONG), watch(LONG), fire(LONG))
+    rig.close(client)
+    assert rig.arena.record(Region.CLIENTS, client.slot).unacknowledged == 0
+    assert rig.arena.count("outcomes_acknowledged") == 0
+
+
 def test_it_goes_on_again_when_the_next_one_dies_too() -> None:
     rig = Rig()
     clients = [rig.client() for _ in range(4)]

@@ -123,7 +123,7 @@ class Core:
     def last_command(self, slot: int) -> int:
         """Number of the last command applied for that client."""
     def unknown_waits(self, slot: int, commands: list[int]) -> list[int]:
-        """Those of the registrations' command numbers for which the arena holds no operation of that client."""
+        """Those of the registrations' command numbers for which the arena holds no operation and no refusal."""
     def purgatory(self, name: bytes) -> int:
         """Index of the purgatory of that name, made if it is new. Raises ArenaFullError, InvalidNameError."""
 

@@ -9,7 +9,7 @@ from libc.string cimport memcmp, memcpy, memset
 from timerd.arena cimport Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
 from timerd.clients cimport is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
-from timerd.dlist cimport is_empty
+from timerd.dlist cimport answer_at, is_empty, link_of
 from timerd.groups cimport find_held, hand_out, is_used, join_group, leave_group, place_in_ring
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag
@@ -508,8 +508,13 @@ cdef class Core:
 
     def unknown_waits(self, int slot, list commands not None):
         cdef Arena *a = self._here()
-        cdef uint32_t live = self._live(slot)
-        return [c for c in commands if find_operation(a, live, c, handle_tag(live, c)) == NULL]
+        cdef uint32_t live = self._live(slot), link = a.clients[live].answers_next
+        cdef set refused = set()  # and not told yet
+        while link != link_of(a, &a.clients[live].answers_next):
+            if answer_at(a, link).code:
+                refused.add(answer_at(a, link).command)
+            link = answer_at(a, link).next
+        return [c for c in commands if find_operation(a, live, c, handle_tag(live, c)) == NULL and c not in refused]
 
     def purgatory(self, bytes name not None):
         cdef Arena *a = self._here()

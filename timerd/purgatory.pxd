@@ -288,12 +288,17 @@ cdef inline void finish_free(Arena *a, OpRecord *op) noexcept nogil:
     free_op(a, op)
 
 
-cdef inline void free_settled(Arena *a, OpRecord *op) noexcept nogil:
-    """Its outcome is acknowledged, or nobody is left to tell."""
+cdef inline void drop_settled(Arena *a, OpRecord *op) noexcept nogil:
+    """Nobody is left to tell of it."""
     stage_free(a, op)
     commit(a)
-    a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
     finish_free(a, op)
+
+
+cdef inline void free_settled(Arena *a, OpRecord *op) noexcept nogil:
+    """Its outcome is acknowledged."""
+    a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
+    drop_settled(a, op)
 
 
 cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept nogil:

@@ -13,7 +13,9 @@ from timerd.handles cimport handle_remove
 from timerd.ids cimport forget_old_ids
 from timerd.journal cimport journal_group, journal_state
 from timerd.lookahead cimport look_at_due, look_at_joined
-from timerd.purgatory cimport deliver, expire, finish_free, free_settled, hand_on, settle, stage_free
+from timerd.purgatory cimport (
+    deliver, drop_settled, expire, finish_free, free_settled, hand_on, settle, stage_free,
+)
 from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_jump
 from timerd_shm.records cimport *
 
@@ -101,7 +103,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         adopt(a, op)
     elif op.state == OP_STATE_SETTLED:
         if not op.flags & OP_FLAG_HANDED_OVER or TD_DEFECT(DEFECT_CREDIT_DROPPED):
-            free_settled(a, op)
+            drop_settled(a, op)
         elif a.header.unfinished:
             return False
         else:

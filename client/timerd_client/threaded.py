@@ -294,6 +294,7 @@ class Client(Purgatory, Member):
             return
         deadline = self._link.deadline(timeout)
         try:
+            self._threaded.may_block()
             self._threaded.finish(timeout)
             self.flush(self._link.seconds_left(deadline) or 0.0)
         except ClosedError:
