@@ -47,8 +47,9 @@ import zmq
 import timerd as td
 from timerd.transport import QUEUED_ANSWERS_MAX, QUEUED_FRAMES_MAX, QUEUED_REPORTS_MAX
 from timerd_client.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
-from timerd_client.link import RECONNECT_MS, identity
+from timerd_client.link import identity
 from timerd_client.protocol import LinkState, Protocol
+from timerd_client.sockets import RECONNECT_MS
 from timerd_client.timerctl.load.private import private_daemon
 from timerd_client.timerctl.load.report import machine, percentiles
 from timerd_shm.fields import struct_of

@@ -259,7 +259,12 @@ class World:
         self.link = cast(
             Link,
             SimpleNamespace(
-                lock=threading.Lock(), protocol=self.protocol, closed=False, may_block=lambda: None, complain=print
+                lock=threading.Lock(),
+                gate=threading.Lock,
+                protocol=self.protocol,
+                closed=False,
+                may_block=lambda: None,
+                complain=print,
             ),
         )
         self.sent: list[bytes] = []

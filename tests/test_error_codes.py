@@ -18,6 +18,7 @@ import timerd as td
 from daemons import Daemon
 from timerd import at_least
 from timerd.config import read_command_line
+from timerd.core import Core
 from timerd.lock import InstanceLock
 from timerd_client.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from timerd_shm.errors import ErrorCode, TimerdError, error_for
@@ -166,7 +167,7 @@ def too_old_to_tell(client: td.Client, _: Daemon) -> None:
     for n in range(2 * IDS):
         client.register("k", timeout=0, id=f"done {n}").result(PATIENCE_S)
     with pytest.MonkeyPatch.context() as patch:  # a call that was on its way for long
-        patch.setattr("timerd_client.surface.monotonic_ns", lambda: called_ns)
+        patch.setattr(client._link, "now_ns", lambda: called_ns)
         client.register("k", timeout=60, id="late", wait=True)
 
 
@@ -205,6 +206,18 @@ def not_ready(_: td.Client, daemon: Daemon) -> None:
         arena[at : at + 4] = bytes(4)
 
     arena_file(daemon, change)
+
+
+@meets(ErrorCode.ARENA_DAMAGED, "names what is not there", "timerctl check", "timerctl destroy")
+def damaged(_: td.Client, daemon: Daemon) -> None:
+    descriptor = open_arena_file(daemon.paths)
+    try:
+        arena = bytearray(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+    finally:
+        os.close(descriptor)
+    at = offset_of(ArenaHeader, "tail")
+    arena[at : at + 8] = b"\xff" * 8
+    Core(arena, time.monotonic_ns())
 
 
 @meets(ErrorCode.ARENA_TRUNCATED, "bytes")
