@@ -473,7 +473,7 @@ def test_what_is_wrong_with_a_call_is_said_at_once(world: World) -> None:
         calls.at("job", datetime(2027, 1, 1), b"")
     with pytest.raises(InvalidValueError, match="datetime"):
         calls.at("job", 1_800_000_000, b"")
-    with pytest.raises(TimeoutOutOfRangeError, match="10 years"):
+    with pytest.raises(InvalidValueError, match="the year 2262"):
         calls.at("job", datetime(9999, 1, 1, tzinfo=UTC), b"")
     with pytest.raises(InvalidValueError, match="delay"):
         calls.later("job", None, b"")
@@ -495,6 +495,10 @@ def test_what_is_wrong_with_a_call_is_said_at_once(world: World) -> None:
     with pytest.raises(InvalidValueError, match="another name"):
         calls.add("job", print, None)
     assert worker.protocol.issued == issued
+
+
+def test_the_first_moment_of_all_is_in_the_past(world: World) -> None:
+    assert Worker(world).calls.at("job", datetime(1, 1, 1, tzinfo=UTC), b"")
 
 
 def test_a_moment_in_the_past_is_due_at_once(world: World) -> None:

@@ -45,7 +45,6 @@ from timerd_shm.errors import (
     InvalidValueError,
     NotAMemberError,
     PayloadTooLargeError,
-    TimeoutOutOfRangeError,
 )
 from timerd_shm.layout import Condition, Orphans
 from timerd_shm.layout import Outcome as Settled
@@ -75,7 +74,7 @@ _ENVELOPE: Final = struct.Struct("<BBq")  # before the payload: kind, passes, wa
 _CALL: Final = 1
 _OCCURRENCE: Final = 2
 CALL_PAYLOAD_MAX: Final = PAYLOAD_SIZE_MAX - _ENVELOPE.size
-DAY_NS: Final = 86_400 * 1_000_000_000
+WALL_NS_END: Final = 1 << 63
 
 
 class Call(NamedTuple):
@@ -177,12 +176,10 @@ class Calls:
     def at(self, name: object, when: object, payload: Payload) -> bytes:
         """The command of `call_at`."""
         due_ns = wall_ns_of(when)
-        left_ns = due_ns - self._wall_ns()
-        if left_ns > TIMEOUT_NS_MAX:
-            raise TimeoutOutOfRangeError(
-                f"when={shown(when)} is {left_ns // DAY_NS} days away, of at most {TIMEOUT_NS_MAX // DAY_NS} (10 years)"
-            )
-        return self._called(self._name(name), due_ns, left_ns, payload)
+        if due_ns >= WALL_NS_END:
+            raise InvalidValueError(f"when={shown(when)} is beyond what 64 bits of nanoseconds hold: the year 2262")
+        due_ns = max(due_ns, 0)  # before 1970 is as much in the past as 1970
+        return self._called(self._name(name), due_ns, due_ns - self._wall_ns(), payload)
 
     def called(self, name: str, value: Any, error: TimerdError | None) -> bool:
         """What `call_later` and `call_at` return: False if the name is taken. Raises any other refusal."""
