@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import timerd as td
 from daemons import Daemon, arenas_of, processes_of
 from guarantees import unproved
+from patience import PATIENCE_S
 from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
 
 SEED = pytest.StashKey[int]()
@@ -128,6 +130,13 @@ def make_daemon(runtime_dir: Path) -> Iterator[Callable[..., Daemon]]:
 def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
     """A running daemon of the default instance, with a small arena."""
     return make_daemon()
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[td.Client]:
+    """A client of that daemon."""
+    with td.connect(timeout=PATIENCE_S) as made:
+        yield made
 
 
 def clean_up(directory: Path) -> list[str]:

@@ -17,6 +17,7 @@ import pytest
 
 import timerd_client as td
 from daemons import Daemon
+from patience import PATIENCE_S, eventually
 from timerd_shm.fields import offset_of
 from timerd_shm.layout import ClientRecord, ClientState, Region
 from timerd_shm.reader import ArenaReader
@@ -24,7 +25,6 @@ from timerd_shm.rundir import read_place
 
 MakeDaemon = Callable[..., Daemon]
 Spawn = Callable[..., "Child"]
-PATIENCE_S = 15.0
 AT_ONCE_S = 0.1
 
 # What the tests patch into their daemons.
@@ -119,15 +119,6 @@ class Look:
             return [ClientState(client.state) for client in reader.clients if client.state]
 
 
-def takes(condition: Callable[[], bool], what: str) -> float:
-    """Seconds until the condition holds."""
-    start = time.monotonic()
-    while not condition():
-        assert time.monotonic() < start + PATIENCE_S, what
-        time.sleep(0.002)
-    return time.monotonic() - start
-
-
 def without_liveness(daemon: Daemon) -> None:
     """From now on nobody gets a liveness connection to this daemon."""
     daemon.paths.liveness.unlink()
@@ -147,7 +138,7 @@ def test_a_killed_client_is_noticed_at_once(make_daemon: MakeDaemon, spawn: Spaw
     for left, victim in zip((2, 1, 0), victims, strict=True):
         assert look.pending() == left + 1
         victim.process.kill()
-        took.append(takes(lambda left=left: look.pending() == left, "its operation was not cancelled"))  # type: ignore[misc]
+        took.append(eventually(lambda left=left: look.pending() == left, "its operation was not cancelled"))  # type: ignore[misc]
     assert min(took) < AT_ONCE_S, f"it took {took} s"
     assert (look.counter("orphans_cancelled"), look.counter("clients_died")) == (3, 3)
 
@@ -157,7 +148,7 @@ def test_where_pidfds_are_refused_too_proc_tells_within_two_beats(make_daemon: M
     without_liveness(daemon)
     victim, look = spawn(), Look(daemon)
     victim.end()
-    assert takes(lambda: look.pending() == 0, "its operation was not cancelled") < 3
+    assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 3
 
 
 def test_where_nothing_tells_silence_is_suspected_first_and_counts_as_death_much_later(
@@ -167,9 +158,9 @@ def test_where_nothing_tells_silence_is_suspected_first_and_counts_as_death_much
     without_liveness(daemon)
     victim, look = spawn(patch=OF_ANOTHER_NAMESPACE), Look(daemon)
     victim.end()
-    takes(lambda: look.states() == [ClientState.SILENT], "it was not suspected")
+    eventually(lambda: look.states() == [ClientState.SILENT], "it was not suspected")
     assert look.pending() == 1, "silence changes nothing for its own operations"
-    takes(lambda: look.pending() == 0, "it never counted as dead")
+    eventually(lambda: look.pending() == 0, "it never counted as dead")
     assert look.counter("clients_died") == 1
 
 
@@ -179,7 +170,7 @@ def test_a_client_of_another_pid_namespace_is_noticed_by_its_connection(make_dae
     with look.reader() as reader:
         assert [client.pid for client in reader.clients if client.state] == [0]
     victim.end()
-    assert takes(lambda: look.pending() == 0, "its operation was not cancelled") < 1
+    assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 1
 
 
 AIO = """
@@ -199,7 +190,7 @@ def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon,
     daemon = make_daemon(patch=NO_PIDFD)
     victim, look = spawn(script=AIO), Look(daemon)
     victim.end()
-    assert takes(lambda: look.pending() == 0, "its operation was not cancelled") < 1
+    assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 1
 
 
 def test_clients_for_whom_there_is_no_room_at_the_liveness_socket_go_on_without(
@@ -208,13 +199,13 @@ def test_clients_for_whom_there_is_no_room_at_the_liveness_socket_go_on_without(
     daemon = make_daemon(patch="import timerd.liveness as l; l.room_for_watches = lambda clients: 2")
     look = Look(daemon)
     clients = [spawn() for _ in range(3)]
-    takes(lambda: look.counter("liveness_refused") >= 1, "nobody was refused")
+    eventually(lambda: look.counter("liveness_refused") >= 1, "nobody was refused")
     assert "of 64 clients the ends of 2 only are noticed at once" in daemon.log
     for client in clients:
         client.do("client.ping(); assert client.state.value == 'live'")
     for left, client in zip((2, 1, 0), clients, strict=True):
         client.end()
-        assert takes(lambda left=left: look.pending() == left, "its operation was not cancelled") < 3  # type: ignore[misc]
+        assert eventually(lambda left=left: look.pending() == left, "its operation was not cancelled") < 3  # type: ignore[misc]
 
 
 def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: MakeDaemon, spawn: Spawn) -> None:
@@ -232,7 +223,7 @@ def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: Mak
         arena.seek(offset + offset_of(ClientRecord, "start_ticks"))
         arena.write((start_ticks - 1).to_bytes(8, "little"))
     daemon.start()
-    takes(lambda: look.pending() == 0, "it was taken for the client")
+    eventually(lambda: look.pending() == 0, "it was taken for the client")
     assert look.states() == [ClientState.TOMBSTONE]
 
 
@@ -244,7 +235,7 @@ def test_a_client_that_was_stopped_past_its_lease_finds_all_as_it_was(make_daemo
     sleeper, look = spawn(), Look(daemon)
     sleeper.do('client.fire("count"); client.fire("count"); client.flush()')
     os.kill(sleeper.pid, signal.SIGSTOP)
-    takes(lambda: look.states() == [ClientState.SILENT], "it was not suspected")
+    eventually(lambda: look.states() == [ClientState.SILENT], "it was not suspected")
     assert look.pending() == 1
     os.kill(sleeper.pid, signal.SIGCONT)
     sleeper.do('for _ in range(3): client.fire("count")')
@@ -265,7 +256,7 @@ def test_a_client_that_was_taken_for_dead_goes_on_with_its_numbering(
     sleeper, look = spawn(orphans=orphans), Look(daemon)
     sleeper.do('client.fire("count"); client.fire("count"); client.flush()')
     os.kill(sleeper.pid, signal.SIGSTOP)
-    takes(lambda: ClientState.TOMBSTONE in look.states(), "it was not taken for dead")
+    eventually(lambda: ClientState.TOMBSTONE in look.states(), "it was not taken for dead")
     os.kill(sleeper.pid, signal.SIGCONT)
     sleeper.do('for _ in range(3): client.fire("count")')
     sleeper.do("client.flush()")
@@ -310,7 +301,7 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
         victim.do("client.flush()")
     time.sleep(1.5)  # until each has heard of the new daemon, and holds a connection to it
     victims[0].end()
-    assert takes(lambda: look.pending() == 1, "its operation was not cancelled") < 1
+    assert eventually(lambda: look.pending() == 1, "its operation was not cancelled") < 1
 
 
 def test_a_client_that_has_seen_the_end_of_its_daemon_waits_two_seconds_for_the_next(daemon: Daemon) -> None:
@@ -318,10 +309,10 @@ def test_a_client_that_has_seen_the_end_of_its_daemon_waits_two_seconds_for_the_
         time.sleep(1.1)
         client.ping()
         daemon.kill()
-        took = takes(lambda: not client.connected, "it did not notice")
+        took = eventually(lambda: not client.connected, "it did not notice")
         assert 1.5 < took < 2.9, f"lost after {took} s; silence alone would say so after 3"
         daemon.start()
-        takes(lambda: client.connected, "it did not come back")
+        eventually(lambda: client.connected, "it did not come back")
 
 
 # forks ------------------------------------------------------------------------------------------------------------
@@ -353,7 +344,7 @@ def test_a_parent_that_dies_is_noticed_while_its_child_lives(make_daemon: MakeDa
     time.sleep(0.1)
     try:
         parent.end()
-        assert takes(lambda: look.pending() == 0, "its operation was not cancelled") < 1
+        assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 1
         assert psutil.Process(child).status() != psutil.STATUS_ZOMBIE
     finally:
         os.kill(child, signal.SIGKILL)
@@ -461,15 +452,15 @@ def test_workers_that_are_recycled_take_their_operations_with_them_and_leak_no_s
 ) -> None:
     daemon = make_daemon("--clients=8")
     look = Look(daemon)
-    takes(lambda: ask(gunicorn) != "", "no worker answered")
+    eventually(lambda: ask(gunicorn) != "", "no worker answered")
     with td.connect() as keeper:
         kept = keeper.register("untouched", timeout=600, wait=True)
         pids: set[str] = set()
         while len(pids) < RECYCLINGS:
             pid = ask(gunicorn, "/die" if len(pids) % 10 == 9 else "/")
             pids |= {pid or f"killed after {len(pids)}"}
-        takes(lambda: look.pending() <= 1 + WORKERS * (REQUESTS_EACH - 1), "workers left operations behind")
-        takes(lambda: look.states().count(ClientState.LIVE) <= 1 + WORKERS, "workers left slots behind")
+        eventually(lambda: look.pending() <= 1 + WORKERS * (REQUESTS_EACH - 1), "workers left operations behind")
+        eventually(lambda: look.states().count(ClientState.LIVE) <= 1 + WORKERS, "workers left slots behind")
         assert not kept.done()
         assert keeper.fire_wait("untouched") == 1
         assert look.counter("clients_died") >= 4

@@ -8,25 +8,20 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import timerd as td
 from daemons import Daemon
+from patience import PATIENCE_S, eventually
 from timerd import State
 from timerd_client import aio
 from timerd_client.protocol import LinkState
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, DAEMON_LOST_NS, GRACE_NS
 
-PATIENCE_S = 10.0
 MS = 1_000_000
 LOST_S = 0.3
-
-
-@pytest.fixture
-def client(daemon: Daemon) -> Iterator[td.Client]:
-    with td.connect(timeout=PATIENCE_S) as made:
-        yield made
 
 
 @pytest.fixture
@@ -50,10 +45,7 @@ def relax(client: td.Client | aio.Client) -> None:
 
 
 def until_state(client: td.Client, state: LinkState) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while client.state is not state:
-        assert time.monotonic() < end, f"{client.state} is not {state}"
-        time.sleep(0.01)
+    eventually(lambda: client.state is state, f"it never was {state}")
 
 
 def lose(client: td.Client, daemon: Daemon) -> None:
@@ -265,13 +257,10 @@ def test_wait_for_degrades_to_polling_and_returns_to_events(client: td.Client, d
     waiting.start()
     client.flush()
     lose(client, daemon)
-    end = time.monotonic() + PATIENCE_S
-    while len(looks) < 2 and time.monotonic() < end:
-        time.sleep(0.01)
+    eventually(lambda: len(looks) >= 2)
     assert looks == [True, False]  # it has stopped waiting for events, and looked itself
     find(client, daemon)
-    while client.fire_wait("rows") == 0 and time.monotonic() < end:
-        time.sleep(0.01)
+    eventually(lambda: client.fire_wait("rows") != 0)
     assert looks[:3] == [True, False, True]
     rows.append(1)
     client.fire("rows")
@@ -301,3 +290,45 @@ def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(client: td
         assert short.result(0).state is State.UNAVAILABLE
         assert client.ping() < PATIENCE_S
         assert client.stats()[:5] == (0, 0, 0, 1, 1)
+
+
+def test_no_daemon_is_said_within_the_stated_time(daemon: Daemon, runtime_dir: Path) -> None:
+    with pytest.raises(td.TimerdUnavailableError, match=str(runtime_dir)):
+        td.connect("absent")
+    daemon.stop()
+    start = time.monotonic()
+    with pytest.raises(td.TimerdUnavailableError):
+        td.connect(timeout=0.3)
+    assert 0.2 < time.monotonic() - start < 2
+
+
+def test_a_client_lives_through_a_restart_of_its_daemon(client: td.Client, daemon: Daemon) -> None:
+    before = client.register("before", timeout=60, wait=True)
+    daemon.stop()
+    during = client.register("during", timeout=60)
+    daemon.start()
+    client.fire("before", value=b"1")
+    client.fire("during", value=b"2")
+    assert before.result(PATIENCE_S).value == b"1"
+    assert during.result(PATIENCE_S).value == b"2"
+
+
+def test_in_a_new_arena_what_was_waiting_fails_and_the_client_goes_on(client: td.Client, daemon: Daemon) -> None:
+    purgatory = client.purgatory("p1")
+    operation = client.register("k", timeout=60, wait=True)
+    daemon.destroy()
+    daemon.start()
+    assert isinstance(operation.result(PATIENCE_S).error, td.SessionGoneError)
+    eventually(lambda: client.state is LinkState.LIVE)
+    again = purgatory.register("k", timeout=60)
+    purgatory.fire("k")
+    assert again.result(PATIENCE_S)
+
+
+def test_wait_for_says_that_the_daemon_is_gone_and_not_that_nothing_came(daemon: Daemon) -> None:
+    with td.connect() as client:
+        daemon.stop()
+        with pytest.raises(td.TimerdUnavailableError):
+            client.wait_for(lambda: False, "k", timeout=0.1)
+        assert client.wait_for(lambda: True, "k", timeout=0.1)
+        daemon.start()

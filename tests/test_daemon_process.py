@@ -23,6 +23,7 @@ import zmq
 from daemons import SMALL, Daemon
 from harness import MS, Memory, S, encode
 from model import Command, Key, KeyAct, Register
+from patience import PATIENCE_S, eventually
 from timerd.arena import plan_of
 from timerd.config import read_command_line
 from timerd.lock import InstanceLock
@@ -41,7 +42,7 @@ from timerd_shm.wire import (
 )
 
 MakeDaemon = Callable[..., Daemon]
-PATIENCE_MS = 10_000
+PATIENCE_MS = int(1e3 * PATIENCE_S)
 
 
 class Peer:
@@ -108,7 +109,7 @@ class Peer:
 
     def report(self, wanted: Callable[[ReportHeader], bool]) -> bytes:
         """The first report of which that is true."""
-        end = time.monotonic() + PATIENCE_MS / 1e3
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             if self.outcomes.poll(100):
                 frame: bytes = self.outcomes.recv()
@@ -146,13 +147,6 @@ def run(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def memory_of(daemon: Daemon) -> Memory:
     return Memory(read_place(daemon.paths).path.read_bytes())
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE_MS / 1e3
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
 
 
 # files ----------------------------------------------------------------------------------------------------------
@@ -238,7 +232,7 @@ def test_what_came_due_while_no_daemon_ran_expires_at_the_start(daemon: Daemon, 
     daemon.stop()
     time.sleep(0.3)
     daemon.start()
-    wait_until(lambda: memory_of(daemon).count("expired", 0) == 1, "it did not expire")
+    eventually(lambda: memory_of(daemon).count("expired", 0) == 1, "it did not expire")
 
 
 def test_a_stopped_process_notices_the_gap(daemon: Daemon, context: zmq.Context[Any]) -> None:
@@ -246,7 +240,7 @@ def test_a_stopped_process_notices_the_gap(daemon: Daemon, context: zmq.Context[
     os.kill(daemon.pid, signal.SIGSTOP)
     time.sleep(1.8)
     os.kill(daemon.pid, signal.SIGCONT)
-    wait_until(lambda: memory_of(daemon).count("gaps") == 1, "no gap was counted")
+    eventually(lambda: memory_of(daemon).count("gaps") == 1, "no gap was counted")
 
 
 def test_an_ephemeral_daemon_ends_when_idle_and_leaves_no_arena(
@@ -258,7 +252,7 @@ def test_an_ephemeral_daemon_ends_when_idle_and_leaves_no_arena(
     time.sleep(0.5)
     assert daemon.process is not None and daemon.process.poll() is None, "it has a client"
     peer.say(UpKind.BYE)
-    assert daemon.process.wait(PATIENCE_MS / 1e3) == 0
+    assert daemon.process.wait(PATIENCE_S) == 0
     daemon.process = None
     assert "ending: idle; the arena is removed" in daemon.log
     assert not place.path.exists() and not daemon.paths.arena.exists()
@@ -353,7 +347,7 @@ def test_a_look_at_the_lock_does_not_keep_a_daemon_from_starting(make_daemon: Ma
     starting = daemon.spawn()
     time.sleep(0.02)
     lock.release()
-    wait_until(lambda: "ready" in daemon.log or starting.poll() is not None, "it neither started nor ended")
+    eventually(lambda: "ready" in daemon.log or starting.poll() is not None, "it neither started nor ended")
     daemon.process = starting
     assert starting.poll() is None, daemon.log
 
@@ -365,7 +359,7 @@ def test_it_says_ready_pings_the_watchdog_and_says_stopping(make_daemon: MakeDae
     address = runtime_dir / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(address))
-        manager.settimeout(PATIENCE_MS / 1e3)
+        manager.settimeout(PATIENCE_S)
         daemon = make_daemon(start=False)
         daemon.process = daemon.spawn(NOTIFY_SOCKET=str(address), WATCHDOG_USEC="200000")
         assert manager.recv(100) == b"READY=1"
@@ -383,7 +377,7 @@ def test_an_idle_daemon_with_far_operations_sleeps(daemon: Daemon, context: zmq.
     peer.send(*(Register((Key(b"k%d" % n),), timeout_ns=7200 * S) for n in range(500)))
     peer.report(lambda report: report.applied == 500)
     peer.say(UpKind.BYE)
-    wait_until(lambda: memory_of(daemon).count("clients") == 0, "it did not say goodbye")
+    eventually(lambda: memory_of(daemon).count("clients") == 0, "it did not say goodbye")
     time.sleep(0.3)
     process = psutil.Process(daemon.pid)
     before, turns = process.num_ctx_switches().voluntary, memory_of(daemon).count("turns")
@@ -412,7 +406,7 @@ def test_a_plain_subscriber_hears_nothing(daemon: Daemon, context: zmq.Context[A
     peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
     assert peer.outcome().state == Outcome.EXPIRED
     assert not spy.poll(200)
-    wait_until(lambda: memory_of(daemon).count("frames_unknown_session") == 1, "the spy was not counted")
+    eventually(lambda: memory_of(daemon).count("frames_unknown_session") == 1, "the spy was not counted")
 
 
 def test_messages_that_are_no_frames_harm_nobody(daemon: Daemon, context: zmq.Context[Any]) -> None:
@@ -427,7 +421,7 @@ def test_messages_that_are_no_frames_harm_nobody(daemon: Daemon, context: zmq.Co
     raw.send(b"GET / HTTP/1.1\r\n\r\n")
     peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
     assert peer.outcome().state == Outcome.EXPIRED
-    wait_until(lambda: memory_of(daemon).count("frames_malformed") == 3, "not all were counted")
+    eventually(lambda: memory_of(daemon).count("frames_malformed") == 3, "not all were counted")
     raw.close()
 
 
@@ -455,5 +449,5 @@ def test_a_process_that_dies_is_noticed(daemon: Daemon, context: zmq.Context[Any
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    wait_until(lambda: memory_of(daemon).count("cancelled", 0) == 1, "its operation was not cancelled")
-    wait_until(lambda: memory_of(daemon).count("clients") == 0, "its slot was not freed")
+    eventually(lambda: memory_of(daemon).count("cancelled", 0) == 1, "its operation was not cancelled")
+    eventually(lambda: memory_of(daemon).count("clients") == 0, "its slot was not freed")

@@ -16,6 +16,7 @@ import zmq
 
 import timerd as td
 from daemons import Daemon
+from patience import PATIENCE_S
 from timerd import at_least
 from timerd.config import read_command_line
 from timerd.core import Core
@@ -29,7 +30,6 @@ from timerd_shm.reader import ArenaReader
 from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
 from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, RegisterFlag, ReportHeader, UpKind
 
-PATIENCE_S = 10.0
 CAPACITY, QUOTA, IDS = 2_048, 1_024, 64
 
 

@@ -21,6 +21,7 @@ import pytest
 
 from audit import audit
 from daemons import SMALL, Daemon
+from patience import PATIENCE_S, eventually
 from timerd_client import connect
 from timerd_shm.journal import RowKind
 from timerd_shm.journal_reader import JournalReader
@@ -28,7 +29,6 @@ from timerd_shm.layout import Outcome
 from timerd_shm.rundir import read_place
 
 MakeDaemon = Callable[..., Daemon]
-PATIENCE_S = 10.0
 
 
 @pytest.fixture
@@ -49,13 +49,6 @@ def told(directory: Path) -> list[tuple[bytes | None, Outcome]]:
         ]
     assert not reader.damage
     return found
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def timerctl(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -83,7 +76,7 @@ def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
             for key, operation in waiting:
                 state = operation.result(timeout=PATIENCE_S).state
                 wanted[key.encode(), Outcome[state.name]] += 1
-    until(lambda: len(told(directory)) >= 600)
+    eventually(lambda: len(told(directory)) >= 600)
     daemon.stop()
     found = Counter((key or b"", outcome) for key, outcome in told(directory))
     assert found == wanted
@@ -103,18 +96,18 @@ def test_at_its_file_limit_the_daemon_goes_on_says_so_and_resumes(make_daemon: M
             assert all(outcome for outcome in batch.outcomes())
 
         settle("before", 100)
-        until(lambda: len(told(directory)) == 100)
+        eventually(lambda: len(told(directory)) == 100)
         process.rlimit(psutil.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
         for number in range(8):
             settle(f"full-{number}", 200)
-        until(lambda: "is not written: File too large" in timerctl("errors", "--json").stdout)
+        eventually(lambda: "is not written: File too large" in timerctl("errors", "--json").stdout)
         process.rlimit(psutil.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
         def resumes() -> bool:
             settle("after", 20)
             return (b"after/19", Outcome.COMPLETED) in told(directory)
 
-        until(resumes)
+        eventually(resumes)
     with JournalReader(directory) as reader:
         gaps = [row.record.rows for row in reader.rows() if row.record.kind == RowKind.GAP]
     assert gaps and sum(gaps) == daemon.stats()["counters"]["journal_rows_dropped"]
@@ -132,7 +125,7 @@ def test_files_are_the_users_alone_or_the_groups_to_read(make_daemon: MakeDaemon
         return stat.S_IMODE(path.stat().st_mode)
 
     daemon = make_daemon(*flags(directory))
-    until(lambda: any(directory.glob("*.segment")))
+    eventually(lambda: any(directory.glob("*.segment")))
     assert (mode(directory), mode(directory / "holds")) == (0o700, 0o700)
     assert mode(next(directory.glob("*.segment"))) == 0o600
     daemon.stop()
@@ -140,7 +133,7 @@ def test_files_are_the_users_alone_or_the_groups_to_read(make_daemon: MakeDaemon
     shared = directory.with_name("shared")
     daemon.flags = flags(shared, f"--unix-group={group}")
     daemon.start()
-    until(lambda: any(shared.glob("*.segment")))
+    eventually(lambda: any(shared.glob("*.segment")))
     assert (mode(shared), mode(shared / "holds")) == (0o750, 0o770)
     assert mode(next(shared.glob("*.segment"))) == 0o640
 
@@ -167,7 +160,7 @@ def settled(make_daemon: MakeDaemon, directory: Path) -> Iterator[Path]:
             client.fire(f"order/{number}", value=b"v")
             assert operation.result(timeout=PATIENCE_S)
         assert not client.register("a long key " * 20, timeout=0.01).result(timeout=PATIENCE_S)
-        until(lambda: len(told(directory)) == 6)
+        eventually(lambda: len(told(directory)) == 6)
         yield directory
 
 
@@ -195,7 +188,7 @@ def test_export_is_json_lines_and_goes_on_from_where_it_ended(settled: Path, tmp
     assert again.stdout == ""
     with connect() as client:
         client.fire_wait("order/9")
-    until(lambda: "order/9" in timerctl("journal", "export", "--from", place).stdout)
+    eventually(lambda: "order/9" in timerctl("journal", "export", "--from", place).stdout)
     part = timerctl("journal", "export", "--from", rows[3]["offset"], "--to", rows[7]["offset"])
     assert [json.loads(line) for line in part.stdout.splitlines()] == rows[3:7]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_S
 from timerd.core import NEVER
 from timerd.liveness import (
     ACCEPTS_PER_TURN,
@@ -32,7 +33,6 @@ from timerd_shm.rundir import InstancePaths
 
 SESSION = bytes(range(16))
 LIMIT = 256
-PATIENCE_S = 10
 
 MakeWatches = Callable[..., Watches]
 

@@ -22,10 +22,9 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
+from patience import PATIENCE_S, eventually
 from timerd import State
 from timerd_client import aio
-
-PATIENCE_S = 10.0
 
 
 def member(**more: str) -> td.Client:
@@ -43,13 +42,6 @@ def leave_to_group(*payloads: bytes, timeout: float = 0.01) -> None:
     with member(orphans="group") as owner:
         for payload in payloads:
             owner.register("left/behind", timeout=timeout, payload=payload)
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # outcomes() -----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from daemons import Daemon
 from damage import LONG_KEY, Pen, busy_rig
 from harness import Rig
 from model import Key, Register
+from patience import eventually
 from timerd_client import connect
 from timerd_client.timerctl import main
 from timerd_client.timerctl.exits import Exit
@@ -327,10 +328,7 @@ def in_background(*arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_until_watched(run: Run, key: str) -> None:
-    end = time.monotonic() + 20
-    while not json_of(run, "ops", "--key", key):
-        assert time.monotonic() < end, f"nobody watches {key}"
-        time.sleep(0.02)
+    eventually(lambda: json_of(run, "ops", "--key", key), f"nobody watches {key}")
 
 
 def test_a_person_registers_and_another_fires(daemon: Daemon, run: Run) -> None:

@@ -1,0 +1,17 @@
+"""How tests with real processes wait: for a condition, and never for a time that is said to be enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 15.0  # ends a test that hangs, and measures nothing: a loaded machine must not come near it
+
+
+def eventually(condition: Callable[[], object], what: str = "it did not come to pass") -> float:
+    """Wait until the condition holds; the seconds that it took. AssertionError, with `what`, when it never does."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() < start + PATIENCE_S, what
+        time.sleep(0.005)
+    return time.monotonic() - start

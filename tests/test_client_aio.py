@@ -1,0 +1,159 @@
+"""The asyncio client against real daemons: the same surface, in the loop that it was made in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+from timerd import ALL, State
+from timerd_client import aio
+
+
+def test_asyncio_has_the_same_surface(daemon: Daemon) -> None:
+    async def main() -> None:
+        async with await aio.connect() as client:
+            operation = client.register("k", timeout=PATIENCE_S)
+            client.fire("k", value=b"v")
+            assert (await operation).value == b"v"
+            assert await client.fire_wait("k") == 0
+            assert (await client.register("never", timeout=0.02)).state is State.EXPIRED
+            assert await client.register("c", timeout=None).cancel()
+            fetch = await client.purgatory("fetch")
+            watched = fetch.register(["a", "b"], timeout=PATIENCE_S, when=ALL, id="i", wait=True)
+            await watched.accepted()
+            assert await fetch.reschedule("i", 60)
+            fetch.fire("a")
+            fetch.fire("b")
+            assert (await watched.result(PATIENCE_S)).satisfied == ("a", "b")
+            batch = client.register_many(["x", "y"], timeout=PATIENCE_S)
+            client.fire_many(["y", "x"], values=[b"1", b"2"])
+            assert await batch.values() == [b"2", b"1"]
+            assert await client.wait_for(lambda: 0, keys="q", timeout=0.02) == 0
+            several = [client.register(f"{index}", timeout=0.01) for index in range(3)]
+            assert len([one async for one in aio.as_completed(several, PATIENCE_S)]) == 3
+            with pytest.raises(TimeoutError):
+                await client.register("t", timeout=5).result(0.01)
+            await client.flush()
+
+    asyncio.run(main())
+
+
+def test_asyncio_has_a_client_of_each_process_and_loop(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+    async def use() -> aio.Client:
+        client, same = await asyncio.gather(aio.client(), aio.client())
+        assert client is same
+        operation = client.register("k", timeout=PATIENCE_S)
+        client.fire("k")
+        assert (await operation).state is State.COMPLETED
+        client.register("for ever", timeout=None)
+        return client
+
+    async def use_again() -> aio.Client:
+        await (await use()).close()
+        return await use()
+
+    first = asyncio.run(use())
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            assert asyncio.run(use()) is not first
+            assert first.closed
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not first.closed
+    second = asyncio.run(use_again())
+    assert first.closed, "its loop was closed"
+    assert second is not first
+    eventually(lambda: daemon.stats()["counters"]["clients"] == 1)
+    second._looped.stop()
+    assert not caplog.records
+
+
+def test_asyncio_without_a_daemon_says_so_to_all_who_ask_and_tries_again(make_daemon: Callable[..., Daemon]) -> None:
+    async def main() -> None:
+        asked = await asyncio.gather(aio.client(), aio.client(), return_exceptions=True)
+        assert [type(error) for error in asked] == [td.TimerdUnavailableError] * 2
+        make_daemon()
+        await (await aio.client()).close()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_await_cancels_its_operation(daemon: Daemon) -> None:
+    async def main() -> None:
+        async with await aio.connect() as client:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.register("k", timeout=None), 0.02)
+            assert await client.fire_wait("k") == 0
+
+    asyncio.run(main())
+
+
+def test_awaits_that_are_cancelled_in_a_full_window_cancel_their_operations(daemon: Daemon) -> None:
+    async def wait(client: aio.Client, key: str) -> td.Outcome:
+        return await client.register(key, timeout=None)
+
+    async def main() -> None:
+        async with await aio.connect() as client:
+            tasks = [asyncio.create_task(wait(client, "k")) for _ in range(50)]
+            await asyncio.sleep(0)
+            client._protocol.window = 50
+            with pytest.raises(td.BackpressureError):
+                client.fire("other")
+            for task in tasks:
+                task.cancel()
+            assert {type(end) for end in await asyncio.gather(*tasks, return_exceptions=True)} == {
+                asyncio.CancelledError
+            }
+            await client.room()
+            assert await client.fire_wait("k") == 0
+
+    asyncio.run(main())
+
+
+def test_a_client_whose_loop_is_closed_says_so(daemon: Daemon) -> None:
+    loop = asyncio.new_event_loop()
+    client = loop.run_until_complete(aio.connect())
+    loop.close()
+    for _ in range(2):
+        with pytest.raises(td.ClosedError):
+            client.fire("k")
+        with pytest.raises(td.ClosedError):
+            client.register("k", timeout=1)
+
+
+def test_asyncio_backpressure_is_said_at_once_and_room_is_awaited(daemon: Daemon) -> None:
+    async def main() -> None:
+        async with await aio.connect() as client:
+            client._protocol.window = 50
+            with pytest.raises(td.BackpressureError, match="room"):
+                for _ in range(51):
+                    client.fire("k")
+            assert await client.room() > 0
+            client.fire("k")
+
+    asyncio.run(main())
+
+
+def test_a_thousand_asyncio_waits_in_one_loop(daemon: Daemon) -> None:
+    async def main() -> None:
+        async with await aio.connect() as client:
+            operations = [client.register(f"w{index}", timeout=PATIENCE_S) for index in range(1000)]
+
+            async def outcome(operation: aio.AioOperation) -> td.Outcome:
+                return await operation
+
+            waits = asyncio.gather(*map(outcome, operations))
+            client.fire_many([f"w{index}" for index in range(1000)])
+            assert all(await waits)
+
+    asyncio.run(main())

@@ -1,0 +1,128 @@
+"""A full window, a daemon that stands still, flush() and close(): what a client does with what is not acknowledged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+from timerd_client.protocol import LinkState
+
+
+def test_backpressure_after_a_second_and_flush_in_time(client: td.Client, daemon: Daemon) -> None:
+    client.flush()
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        client._protocol.window = 100
+        start = time.monotonic()
+        with pytest.raises(td.BackpressureError, match="100 of 100"):
+            for _ in range(101):
+                client.fire("k")
+        assert 0.9 < time.monotonic() - start < 3
+        with pytest.raises(td.TimerdUnavailableError):
+            client.flush(0.1)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    client.flush(PATIENCE_S)
+
+
+def test_a_batch_that_met_backpressure_is_withdrawn_whole(client: td.Client, daemon: Daemon) -> None:
+    client.flush()
+    client._protocol.window = 100
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(td.BackpressureError):
+            client.register_many(["k"] * 150, timeout=60)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    client.flush(PATIENCE_S)
+    assert client.fire_wait("k") == 0
+    assert not client._protocol.waiting
+
+
+def test_a_registration_that_was_not_answered_is_withdrawn(
+    client: td.Client, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.flush()
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        monkeypatch.setattr(td.Operation.accepted, "__defaults__", (0.05,))
+        with pytest.raises(td.TimerdUnavailableError):
+            client.register("k", timeout=60, wait=True)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    client.flush(PATIENCE_S)
+    assert client.fire_wait("k") == 0
+
+
+def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are_seen(
+    client: td.Client, daemon: Daemon
+) -> None:
+    client.flush()
+    with td.connect() as other:
+        client._protocol.window = 10
+        with client._link.lock:
+            client._protocol.applied -= 10  # full, until it is put right
+        started = time.monotonic_ns()
+        registered: list[td.Operation] = []
+        thread = threading.Thread(target=lambda: registered.append(client.register("k", timeout=PATIENCE_S)))
+        thread.start()
+        eventually(lambda: client._link._movers > 0)  # type: ignore[attr-defined]
+        other.fire_wait("k", value=b"meanwhile")
+        waited = time.monotonic_ns() - started
+        with client._link.lock:
+            client._protocol.applied += 10
+            client._link._moved.notify_all()  # type: ignore[attr-defined]
+        thread.join(PATIENCE_S)
+        outcome = registered[0].result(PATIENCE_S)
+        assert outcome.value == b"meanwhile"
+        assert outcome._record is not None
+        assert outcome._record.registered_ns < started + waited
+
+
+def test_flush_says_when_it_cannot_know(client: td.Client, daemon: Daemon) -> None:
+    daemon.kill()
+    for _ in range(10):
+        client.fire("k")
+    daemon.destroy()
+    daemon.start()
+    with pytest.raises(td.SessionGoneError):
+        client.flush(PATIENCE_S)
+    eventually(lambda: client.state is LinkState.LIVE)
+    client.fire("k")
+    client.flush(PATIENCE_S)
+
+
+def test_closing_acknowledges_first_and_fails_what_waits(daemon: Daemon) -> None:
+    client = td.connect()
+    operation = client.register("k", timeout=60)
+    for _ in range(1000):
+        client.fire("other")
+    client.close()
+    client.close()
+    assert isinstance(operation.result(0).error, td.ClosedError)
+    with pytest.raises(td.ClosedError):
+        client.fire("k")
+    with pytest.raises(td.ClosedError):
+        client.mark()
+
+
+def test_close_does_not_wait_for_ever_for_a_callback(daemon: Daemon) -> None:
+    client = td.connect()
+    entered, leave = threading.Event(), threading.Event()
+    operation = client.register("k", timeout=PATIENCE_S)
+    operation.add_done_callback(lambda _: entered.set())
+    operation.add_done_callback(lambda _: leave.wait())
+    client.fire("k")
+    assert entered.wait(PATIENCE_S)
+    start = time.monotonic()
+    client.close(0.1)
+    assert time.monotonic() - start < PATIENCE_S / 2
+    leave.set()
+    eventually(lambda: client.closed)

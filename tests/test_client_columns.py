@@ -1,0 +1,68 @@
+"""register_many and fire_many: columns in, columns out, and nothing half done when one of their rows is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import timerd as td
+from patience import PATIENCE_S
+from timerd import ALL, State
+from timerd_client.arguments import Keys
+
+
+def test_columns_come_back_in_their_order(client: td.Client) -> None:
+    keys = [f"k{index}" for index in range(400)]
+    batch = client.register_many(keys, timeout=PATIENCE_S, payloads=[key.encode() for key in keys])
+    client.fire_many(keys[::-1], values=[key.encode() for key in keys[::-1]])
+    assert batch.values(PATIENCE_S) == [key.encode() for key in keys]
+    assert [outcome.payload for outcome in batch.outcomes()] == [key.encode() for key in keys]
+    assert set(batch.states()) == {State.COMPLETED}
+    assert batch.completed() == len(keys)
+    assert client.register_many([], timeout=1).outcomes(0) == []
+
+
+def test_columns_are_copied_and_checked_before_anything_is_sent(client: td.Client) -> None:
+    keys: list[Keys] = ["a", {"w": 5}, ("b", "c"), (name for name in "de")]
+    payloads = [b"1", b"2", b"3", b"4"]
+    batch = client.register_many(keys, timeout=0.01, payloads=payloads)
+    keys.clear()
+    payloads.clear()
+    assert [(outcome.missing, outcome.payload) for outcome in batch.outcomes(PATIENCE_S)] == [
+        (("a",), b"1"),
+        (("w",), b"2"),
+        (("b", "c"), b"3"),
+        (("d", "e"), b"4"),
+    ]
+    issued = client._protocol.issued
+    for wrong in ("abc", b"abc", {"a": 5}, {"a", "b"}, None, 5, ["a", 5], ["a", ""]):
+        for when in (td.ANY, ALL):
+            with pytest.raises((td.InvalidKeyError, td.InvalidValueError)):
+                client.register_many(wrong, timeout=1, when=when)  # type: ignore[arg-type]
+        with pytest.raises((td.InvalidKeyError, td.InvalidValueError)):
+            client.fire_many(wrong)  # type: ignore[arg-type]
+    with pytest.raises(td.InvalidConditionError):
+        client.register_many(["a"], timeout=1, when="any")  # type: ignore[arg-type]
+    for timeout in (b"1", "1", [1, 2], [-1], [None, None]):
+        with pytest.raises((td.TimeoutOutOfRangeError, td.InvalidValueError)):
+            client.register_many(["a"], timeout=timeout)  # type: ignore[arg-type]
+    for payload in ("x", None, 5, [None], ["x"], [b"x", b"y"]):
+        with pytest.raises(td.InvalidValueError):
+            client.register_many(["a"], timeout=1, payloads=payload)  # type: ignore[arg-type]
+        with pytest.raises(td.InvalidValueError):
+            client.fire_many(["a"], values=payload)  # type: ignore[arg-type]
+    assert client._protocol.issued == issued
+
+
+def test_a_column_says_which_of_its_rows_is_wrong(client: td.Client) -> None:
+    columns: list[Any] = [["a", ""], [["a"], []], ["a", 5]]
+    for keys in columns:
+        with pytest.raises(td.InvalidKeyError, match=r"^keys\[1\]: "):
+            client.register_many(keys, timeout=1)
+    with pytest.raises(td.TimeoutOutOfRangeError, match=r"^timeout\[1\]: "):
+        client.register_many(["a", "b"], timeout=[1, -1])
+    with pytest.raises(td.PayloadTooLargeError, match=r"^payloads\[1\]: "):
+        client.register_many(["a", "b"], timeout=1, payloads=[b"", bytes(65_537)])
+    with pytest.raises(td.InvalidValueError, match=r"^amounts\[2\]: "):
+        client.fire_many(["a", "b", "c"], amounts=[1, 2, 0])

@@ -1,0 +1,193 @@
+"""A client and its process: fork, autostart, the end of a script, many clients, and what people are shown of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+import timerd as td
+from daemons import SMALL_BY_ENVIRONMENT, Daemon
+from patience import PATIENCE_S, eventually
+from timerd_client import aio
+from timerd_client.connection import _alone
+from timerd_shm.rundir import daemon_running, find_instance
+
+
+def ended(pid: int) -> bool:
+    """Whether a process that is not our child has ended; whose it is may not have noticed yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_fork_gets_a_client_of_its_own(daemon: Daemon) -> None:
+    parent = td.client()
+    assert td.client() is parent
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            try:
+                parent.fire("k")
+            except td.ClosedError:
+                child = td.client()
+                operation = child.register("child", timeout=PATIENCE_S)
+                child.fire("child")
+                if operation.result(PATIENCE_S) and child is not parent:
+                    child.close()
+                    os.write(write, b"ok")
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    assert os.read(read, 2) == b"ok"
+    os.close(read)
+    operation = parent.register("k", timeout=PATIENCE_S)
+    parent.fire("k")
+    assert operation.result(PATIENCE_S)
+    parent.close()
+
+
+def test_a_fork_under_the_clients_lock_leaves_the_child_no_lock_to_wait_for(daemon: Daemon) -> None:
+    parent = td.connect()
+    pending = parent.register("k", timeout=60)
+    batch = parent.register_many(["k", "l"], timeout=60)
+    read, write = os.pipe()
+    with parent._link.lock:  # another thread's, as far as the child can see
+        pid = os.fork()
+        if pid == 0:
+            said = []
+            for call in (
+                lambda: parent.fire("k"),
+                lambda: parent.register("k", timeout=1),
+                lambda: parent.register_many(["k"], timeout=1),
+                lambda: parent.advance("k", 1),
+                parent.mark,
+                parent.flush,
+                lambda: pending.result().unwrap(),
+                lambda: batch.outcomes()[1].unwrap(),
+            ):
+                signal.alarm(int(PATIENCE_S))  # a child that waits is ended
+                try:
+                    call()
+                    said.append("nothing")
+                except BaseException as error:
+                    said.append(type(error).__name__)
+            os.write(write, " ".join(said).encode())
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    assert os.read(read, 1000).decode().split() == ["ClosedError"] * 8
+    os.close(read)
+    assert not pending.done()
+    parent.close()
+
+
+def test_what_a_script_fired_is_sent_before_it_ends(client: td.Client) -> None:
+    operation = client.register("script", timeout=PATIENCE_S)
+    code = "import timerd as td; c = td.client(); [c.fire('x') for _ in range(500)]; c.fire('script', value=b'last')"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
+    assert operation.result(PATIENCE_S).value == b"last"
+
+
+def test_autostart_starts_one_daemon_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SMALL_BY_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    code = """
+import timerd as td
+with td.connect("auto", autostart=True, timeout=10) as client:
+    operation = client.register("k", timeout=5)
+    client.fire("k")
+    assert operation.result(5)
+    print(client._protocol.daemon_pid)
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    pids = {process.communicate(timeout=30)[0].strip() for process in processes}
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(pids) == 1
+    paths = find_instance("auto")
+    pid = int(pids.pop())
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not daemon_running(paths) and ended(pid))
+    assert [file.name for file in paths.directory.iterdir()] == ["auto.lock"], "which is never unlinked"
+
+
+def test_an_autostart_that_fails_says_how_to_see_why_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
+    monkeypatch.setenv("TIMERD_TICK", "an hour")
+    with pytest.raises(td.TimerdUnavailableError, match="ended with status 2; run `timerd --instance auto`"):
+        td.connect("auto", autostart=True)
+    assert list(runtime_dir.iterdir()) == []
+
+
+def test_a_lock_file_that_goes_with_its_holder_is_never_held_by_two(tmp_path: Path) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(100):
+            with _alone(tmp_path / "lock"):
+                inside.append(number)
+                most.append(len(inside))
+                time.sleep(0.0001)
+                inside.pop()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(most), max(most)) == (400, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_150_clients_in_one_process(make_daemon: Callable[..., Daemon]) -> None:
+    make_daemon("--clients=256", instance="many")
+    clients = [td.connect("many", timeout=PATIENCE_S) for _ in range(150)]
+    try:
+        operations = [one.register("all", timeout=PATIENCE_S, wait=True) for one in clients]
+        assert clients[0].fire_wait("all") == len(clients)
+        assert all(operation.result(PATIENCE_S) for operation in operations)
+    finally:
+        for one in clients:
+            one.close()
+
+
+def test_what_people_print_is_readable(client: td.Client) -> None:
+    operation = client.register("k", timeout=None)
+    batch = client.register_many(["a", "b"], timeout=None)
+    client.fire("a")
+    eventually(lambda: batch.settled() == 1)
+    assert repr(batch) == "<ThreadedBatch 1 of 2 settled>"
+    assert repr(client) == "<Client of 'default' live>"
+    assert repr(client.purgatory("fetch")) == "<Purgatory 'fetch' of 'default'>"
+    assert repr(operation) == "<ThreadedOperation 'k' PENDING>"
+    assert operation.cancel()
+    assert repr(operation.result(0).state) == "State.CANCELLED"
+
+    async def main() -> str:
+        async with await aio.connect() as other:
+            return repr(other)
+
+    assert asyncio.run(main()) == "<Client of 'default' live>"
+
+
+def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, runtime_dir: Path) -> None:
+    name = "gunicorn: worker 7 (漢字)"
+    command = [sys.executable, "-m", "timerd_client.timerctl", "clients", "--json"]
+    with td.connect(name=name):
+        (shown,) = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert shown["name"] == name
