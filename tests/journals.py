@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness import Rig
+from harness import MS, Client, Rig, S, fire
+from model import Key, Register
 from timerd.journal import Journal, JournalFiles, JournalPlan
 from timerd_shm.fields import struct_of
 from timerd_shm.journal import (
+    BLOCK_ROWS,
+    BLOCK_SIZE,
     BUFFER_HEADER_SIZE,
     BUFFER_MAGIC,
     ROW_SIZE,
@@ -21,6 +24,7 @@ from timerd_shm.journal_reader import JournalReader, Row
 
 BUFFER_ROWS = 1024
 SEGMENT_SIZE = 64 << 10
+SEGMENT_ROWS = (SEGMENT_SIZE // BLOCK_SIZE - 1) * BLOCK_ROWS
 WALL_NS = 1_700_000_000_000_000_000
 BOOT = b"b" * 16
 
@@ -131,3 +135,16 @@ def outcomes(rows: list[Row]) -> list[Row]:
 
 def kinds(rows: list[Row]) -> list[RowKind]:
     return [RowKind(row.record.kind) for row in rows]
+
+
+def settle(rig: JournaledRig, client: Client, *keys: bytes) -> None:
+    """An operation on each key that its event completes, in one turn; everything is acknowledged."""
+    for key in keys:
+        client.issue(Register((Key(key),), timeout_ns=S))
+        client.issue(fire(key))
+    rig.turn(rig.now_ns + MS)
+    rig.acknowledge(client)
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"key %d" % number for number in range(first, first + count)]

@@ -1,4 +1,4 @@
-"""The journal's files: tailed while they are written, damaged, removed, on a full disk, held, locked."""
+"""The journal's files: tailed while they are written, taken up by a start, removed, on a full disk, held, locked."""
 
 from __future__ import annotations
 
@@ -6,68 +6,50 @@ import errno
 import os
 import random
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import timerd.journal
-from harness import MS, Client, Memory, S, fire
-from journals import BUFFER_ROWS, SEGMENT_SIZE, JournaledRig, empty_buffer, kinds, outcomes
+from harness import Memory, S, fire
+from journals import (
+    BUFFER_ROWS,
+    SEGMENT_SIZE,
+    JournaledRig,
+    empty_buffer,
+    kinds,
+    numbered,
+    outcomes,
+    settle,
+)
 from model import Key, Register
 from timerd.blocks import write_blocks
 from timerd.journal import Journal, JournalFiles, open_buffer
-from timerd_shm.errors import ErrorCode, InstanceRunningError, TimerdError
-from timerd_shm.fields import offset_of, size_of
+from timerd_shm.errors import InstanceRunningError
 from timerd_shm.journal import (
     BLOCK_ROWS,
     BLOCK_SIZE,
-    BlockHeader,
     JournalLevel,
     RowFlag,
     RowKind,
-    SegmentHeader,
     TextKind,
 )
 from timerd_shm.journal_reader import (
-    HEADER_CRC,
-    Damage,
     JournalError,
     JournalReader,
     Offset,
-    Row,
     hold,
-    parse_header,
     segment_path,
     segments_of,
 )
 from timerd_shm.layout import Outcome, Region
 
-Rows = dict[int, tuple[Offset, tuple[Any, ...]]]
-
-SEGMENT_ROWS = (SEGMENT_SIZE // BLOCK_SIZE - 1) * BLOCK_ROWS
-
 
 @pytest.fixture
 def rig(tmp_path: Path) -> JournaledRig:
     return JournaledRig(tmp_path / "journal", level=JournalLevel.OUTCOMES, capacity=512, quota_operations=512)
-
-
-def settle(rig: JournaledRig, client: Client, *keys: bytes) -> None:
-    """An operation on each key that its event completes, in one turn; everything is acknowledged."""
-    for key in keys:
-        client.issue(Register((Key(key),), timeout_ns=S))
-        client.issue(fire(key))
-    rig.turn(rig.now_ns + MS)
-    rig.acknowledge(client)
-
-
-def numbered(first: int, count: int) -> list[bytes]:
-    return [b"key %d" % number for number in range(first, first + count)]
 
 
 def told(reader: JournalReader) -> list[bytes | None]:
@@ -182,6 +164,17 @@ def test_the_wall_clock_is_told_again_while_rows_come(rig: JournaledRig) -> None
     )
 
 
+def test_a_thread_writes_what_a_turn_hands_over(rig: JournaledRig) -> None:
+    client = rig.client()
+    rig.journal.start()
+    for turn in range(20):
+        settle(rig, client, *numbered(turn * 20, 20))
+    rig.journal.close()
+    with JournalReader(rig.plan.directory) as reader:
+        assert told(reader) == numbered(0, 400)
+    assert isinstance(rig.journal, Journal)
+
+
 # starts ---------------------------------------------------------------------------------------------------------------
 
 
@@ -195,9 +188,7 @@ def test_a_start_goes_on_where_the_last_one_was_killed(rig: JournaledRig) -> Non
             rig.restart()
     with JournalReader(rig.plan.directory) as reader:
         assert told(reader) == wanted
-    starts = [
-        row.record for row in rig.rows() if row.record.kind == RowKind.SEGMENT and row.record.flags & RowFlag.START
-    ]
+    starts = starts_of(rig)
     assert len(starts) == 21
     assert all(start.flags & RowFlag.CONTINUES for start in starts[1:])
     assert not starts[0].flags & RowFlag.CONTINUES
@@ -266,9 +257,7 @@ def test_a_journal_that_was_off_for_a_while_says_so(rig: JournaledRig) -> None:
     rig.core = rig.module.Core(rig.memory, rig.now_ns)
     rig.open_journal()
     rig.tend()
-    starts = [
-        row.record for row in rig.rows() if row.record.kind == RowKind.SEGMENT and row.record.flags & RowFlag.START
-    ]
+    starts = starts_of(rig)
     assert [bool(start.flags & RowFlag.CONTINUES) for start in starts] == [False, False]
 
 
@@ -293,6 +282,17 @@ def test_a_journal_that_begins_late_tells_what_there_is(tmp_path: Path) -> None:
     assert {row.progress for row in halves} == {0, 1}
     rig.restart()
     assert len([row for row in rig.rows() if row.record.kind == RowKind.REGISTER]) == 3, "it is told once"
+
+
+def test_segments_of_which_no_file_was_made_are_written_by_the_next_start(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    rig.client()
+    doomed = rig.clone(bytes(rig.memory))
+    rig.restart(bytes(doomed.memory) + bytes(doomed.buffer))
+    doomed.core.release()
+    rows = rig.rows()
+    assert rows[0].number == 0 and RowKind.CLIENT in kinds(rows)
+    assert len(starts_of(rig)) == 3
 
 
 # what can go wrong ----------------------------------------------------------------------------------------------------
@@ -490,192 +490,6 @@ def test_rows_whose_buffer_is_lost_are_told(rig: JournaledRig) -> None:
         assert told(reader) == [b"after"]
 
 
-# damage ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
-    """A journal of several segments, and each of its rows by number."""
-    directory = tmp_path_factory.mktemp("sound")
-    rig = JournaledRig(directory, capacity=512, quota_operations=512)
-    client = rig.client()
-    for turn in range(30):
-        settle(rig, client, *numbered(turn * 20, 20))
-    rows = {row.number: (row.offset, tuple(row.record)) for row in rig.rows()}
-    rig.drop_journal()
-    return directory, rows
-
-
-def damaged(directory: Path, harm: Callable[[bytearray], bytes | bytearray], segment: int) -> list[Row | Damage]:
-    """What a reader gives of a copy with one segment harmed: only rows, damage, or JournalError."""
-    copy = directory.parent / f"{directory.name}-copy"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(directory, copy)
-    path = segment_path(copy, segment)
-    path.write_bytes(harm(bytearray(path.read_bytes())))
-    with JournalReader(copy) as reader:
-        rows: list[Row | Damage] = []
-        for row in reader.rows():
-            rows.append(row)
-            for name in ("key", "owner", "purgatory", "id"):
-                reader.text(getattr(row.record, name, 0))
-            assert len(rows) < 100_000, "it does not end"
-        return rows + list(reader.damage)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_a_damaged_segment_is_passed_over_and_no_row_of_a_bad_block_is_given(
-    sound: tuple[Path, Rows], data: st.DataObject
-) -> None:
-    directory, rows = sound
-    segment = data.draw(st.sampled_from(segments_of(directory)))
-    size = segment_path(directory, segment).stat().st_size
-    harms = data.draw(
-        st.lists(
-            st.one_of(
-                st.tuples(st.just("flip"), st.integers(0, size - 1), st.integers(1, 255)),
-                st.tuples(st.just("zero"), st.integers(0, size - 1), st.integers(1, 3 * BLOCK_SIZE)),
-                st.tuples(st.just("cut"), st.integers(0, size), st.just(0)),
-                st.tuples(st.just("noise"), st.integers(0, size - 1), st.integers(1, 300)),
-            ),
-            min_size=1,
-            max_size=4,
-        )
-    )
-
-    def harm(content: bytearray) -> bytearray:
-        for kind, at, much in harms:
-            if kind == "cut":
-                del content[at:]
-            elif at < len(content):
-                end = min(at + (1 if kind == "flip" else much), len(content))
-                if kind == "flip":
-                    content[at] ^= much
-                elif kind == "zero":
-                    content[at:end] = bytes(end - at)
-                else:
-                    content[at:end] = random.Random(much).randbytes(end - at)
-        return content
-
-    for found in damaged(directory, harm, segment):
-        if isinstance(found, Row):
-            assert rows[found.number] == (found.offset, tuple(found.record)), "a row that was never written"
-
-
-def test_each_block_that_is_hit_is_said_and_the_others_are_read(
-    sound: tuple[Path, Rows],
-) -> None:
-    directory, rows = sound
-
-    def harm(content: bytearray) -> bytearray:
-        for block in (2, 3, 7):
-            content[(1 + block) * BLOCK_SIZE + 100] ^= 1
-        return content
-
-    found = damaged(directory, harm, 1)
-    damage = [each for each in found if isinstance(each, Damage)]
-    assert [each.offset for each in damage] == [Offset(1, 2 * BLOCK_ROWS), Offset(1, 7 * BLOCK_ROWS)]
-    gone = {number for number in rows if number // BLOCK_ROWS in (2, 3, 7)}
-    assert {each.number for each in found if isinstance(each, Row)} == set(rows) - gone
-
-
-def test_a_missing_segment_shows_in_the_row_numbers(sound: tuple[Path, Rows]) -> None:
-    directory, _ = sound
-    copy = directory.parent / "missing"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(directory, copy)
-    segment_path(copy, 2).unlink()
-    with JournalReader(copy) as reader:
-        list(reader.rows())
-        assert [f"rows {SEGMENT_ROWS} to {2 * SEGMENT_ROWS - 1} are in no segment"] == [d.what for d in reader.damage]
-
-
-def test_a_segment_that_stands_twice_is_given_once(sound: tuple[Path, Rows]) -> None:
-    """As after a backup was put back: other files, the same row numbers."""
-    directory, rows = sound
-    copy = directory.parent / "twice"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(directory, copy)
-    last = segments_of(copy)[-1]
-    content = bytearray(segment_path(copy, last).read_bytes())
-    rewrite_sequence(content, last + 1)
-    segment_path(copy, last + 1).write_bytes(content)
-    with JournalReader(copy) as reader:
-        assert [row.number for row in reader.rows()] == sorted(rows)
-        assert not reader.damage
-
-
-def rewrite_sequence(content: bytearray, sequence: int) -> None:
-    """Make a segment's bytes those of another number."""
-    at = offset_of(SegmentHeader, "sequence")
-    content[at : at + 8] = sequence.to_bytes(8, "little")
-    crc = zlib.crc32(content[HEADER_CRC : size_of(SegmentHeader)])
-    content[HEADER_CRC - 4 : HEADER_CRC] = crc.to_bytes(4, "little")
-    at = offset_of(BlockHeader, "sequence")
-    for block in range(BLOCK_SIZE, len(content), BLOCK_SIZE):
-        if any(content[block : block + 64]):
-            content[block + at : block + at + 8] = sequence.to_bytes(8, "little")
-            crc = zlib.crc32(content[block + 4 : block + BLOCK_SIZE])
-            content[block : block + 4] = crc.to_bytes(4, "little")
-
-
-@pytest.mark.parametrize(
-    ("harm", "said"),
-    [
-        (lambda data: b"", "has 0 bytes, less than its header"),
-        (lambda data: data[:100], "has 100 bytes, less than its header"),
-        (lambda data: b"PAR1" + data[4:], "begins with b'PAR1rdj"),
-        (lambda data: data[:12] + b"\x07" + data[13:], "is of journal version 7"),
-        (lambda data: data[:16] + b"\xff" + data[17:], "fingerprint 0x"),
-        (lambda data: data[:40] + b"\xff" + data[41:], "the header of segment 1 is damaged"),
-    ],
-)
-def test_a_header_that_is_torn_foreign_or_of_another_version_is_named(
-    sound: tuple[Path, Rows], harm: Callable[[bytes], bytes], said: str
-) -> None:
-    directory, _ = sound
-    content = harm(segment_path(directory, 1).read_bytes()[:BLOCK_SIZE])
-    with pytest.raises(JournalError, match=said.replace("(", r"\(")):
-        parse_header(content, 1)
-    found = damaged(directory, lambda data: bytearray(harm(bytes(data))), 1)
-    assert any(isinstance(each, Damage) and said in each.what for each in found)
-    assert any(isinstance(each, Row) and each.offset.segment == 2 for each in found)
-
-
-def test_what_is_no_journal_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="there is no journal in"):
-        JournalReader(tmp_path / "nowhere")
-    with pytest.raises(JournalError, match="not an offset: write SEGMENT:RECORD"):
-        Offset.parse("17")
-    with JournalReader(tmp_path) as reader:
-        assert list(reader.rows()) == []
-    assert issubclass(JournalError, TimerdError)
-    assert ErrorCode.NONE is JournalError.code
-
-
 def test_names_of_consumers_are_checked(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="not of the form"):
         hold(tmp_path, "../lock", 3)
-
-
-def test_a_thread_writes_what_a_turn_hands_over(rig: JournaledRig) -> None:
-    client = rig.client()
-    rig.journal.start()
-    for turn in range(20):
-        settle(rig, client, *numbered(turn * 20, 20))
-    rig.journal.close()
-    with JournalReader(rig.plan.directory) as reader:
-        assert told(reader) == numbered(0, 400)
-    assert isinstance(rig.journal, Journal)
-
-
-def test_segments_of_which_no_file_was_made_are_written_by_the_next_start(tmp_path: Path) -> None:
-    rig = JournaledRig(tmp_path)
-    rig.client()
-    doomed = rig.clone(bytes(rig.memory))
-    rig.restart(bytes(doomed.memory) + bytes(doomed.buffer))
-    doomed.core.release()
-    rows = rig.rows()
-    assert rows[0].number == 0 and RowKind.CLIENT in kinds(rows)
-    assert sum(bool(row.record.flags & RowFlag.START) for row in rows if row.record.kind == RowKind.SEGMENT) == 3
