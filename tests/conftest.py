@@ -15,7 +15,9 @@ import pytest
 import timerd as td
 from daemons import Daemon, arenas_of, processes_of
 from guarantees import unproved
+from harness import Rig
 from patience import PATIENCE_S
+from shell import Run, bury, rig_of_this_boot, runner
 from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
 
 SEED = pytest.StashKey[int]()
@@ -137,6 +139,20 @@ def client(daemon: Daemon) -> Iterator[td.Client]:
     """A client of that daemon."""
     with td.connect(timeout=PATIENCE_S) as made:
         yield made
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """timerctl in this process: (exit status, output, error output)."""
+    return runner(capsys)
+
+
+@pytest.fixture
+def dead(runtime_dir: Path) -> Rig:
+    """An arena in which everything is in use, as the default instance, whose daemon is dead."""
+    rig = rig_of_this_boot()
+    bury(rig, runtime_dir)
+    return rig
 
 
 def clean_up(directory: Path) -> list[str]:

@@ -19,6 +19,7 @@ import pytest
 import timerd as td
 from daemons import SMALL_BY_ENVIRONMENT, Daemon
 from patience import PATIENCE_S, eventually
+from shell import command_of
 from timerd_client import aio
 from timerd_client.connection import _alone
 from timerd_shm.rundir import daemon_running, find_instance
@@ -187,7 +188,6 @@ def test_what_people_print_is_readable(client: td.Client) -> None:
 
 def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, runtime_dir: Path) -> None:
     name = "gunicorn: worker 7 (漢字)"
-    command = [sys.executable, "-m", "timerd_client.timerctl", "clients", "--json"]
     with td.connect(name=name):
-        (shown,) = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        (shown,) = json.loads(subprocess.run(command_of("clients", "--json"), capture_output=True, check=True).stdout)
     assert shown["name"] == name

@@ -22,6 +22,7 @@ import pytest
 from audit import audit
 from daemons import SMALL, Daemon
 from patience import PATIENCE_S, eventually
+from shell import command_of
 from timerd_client import connect
 from timerd_shm.journal import RowKind
 from timerd_shm.journal_reader import JournalReader
@@ -52,8 +53,9 @@ def told(directory: Path) -> list[tuple[bytes | None, Outcome]]:
 
 
 def timerctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "timerd_client.timerctl", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, env={**os.environ, "COLUMNS": "80"})
+    return subprocess.run(
+        command_of(*arguments), capture_output=True, text=True, timeout=30, env={**os.environ, "COLUMNS": "80"}
+    )
 
 
 def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(

@@ -1,90 +1,28 @@
-"""timerctl: what it shows of a dead daemon's arena, what it does with a living daemon, and how it ends."""
+"""timerctl: what it shows of a dead daemon's arena, and what it does with a living daemon."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import timerd as td
 from daemons import Daemon
-from damage import LONG_KEY, Pen, busy_rig
-from harness import Rig
+from damage import LONG_KEY, Pen
+from harness import Rig, S
 from model import Key, Register
 from patience import eventually
+from shell import LOOKING, Run, bury, in_background, json_of, rig_of_this_boot
 from timerd_client import connect
-from timerd_client.timerctl import main
 from timerd_client.timerctl.exits import Exit
-from timerd_client.timerctl.table import Column, Table, grid
-from timerd_client.timerctl.text import columns_of, due_in, duration_ns, plain, size, span
 from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
-from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import OpState, Region
-from timerd_shm.limits import LEASE_NS, NO_DEADLINE
+from timerd_shm.limits import LEASE_NS
 from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import ArenaPlace, InstancePaths, boot_id, write_place
-
-S = 10**9
-LOOKING = ("stats", "ops", "keys", "clients", "errors", "check")
-
-
-@pytest.fixture
-def rig() -> Rig:
-    """An arena in which everything is in use, of this boot."""
-    rig = busy_rig()
-    rig.core.log_error(ErrorCode.MALFORMED, b"a frame of 3 bytes from \x1b[31m nobody", 1_700_000_000 * S)
-    rig.core.log_error(ErrorCode.MALFORMED, b"a frame of 3 bytes from \x1b[31m nobody", 1_700_000_060 * S)
-    Pen(rig.memory).header("boot_id", boot_id())
-    return rig
-
-
-@pytest.fixture
-def dead(rig: Rig, runtime_dir: Path) -> Rig:
-    """That arena as the default instance, whose daemon is dead."""
-    bury(rig, runtime_dir)
-    return rig
-
-
-def bury(rig: Rig, directory: Path) -> None:
-    """Write the bench's arena where timerctl finds it."""
-    (directory / "arena").write_bytes(rig.memory)
-    write_place(InstancePaths(directory, "default"), ArenaPlace("file", str(directory / "arena"), 1))
-
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """timerctl in this process: (exit status, output, error output)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            status = main(arguments)
-        except SystemExit as end:
-            status = int(end.code or 0)
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
-
-
-def json_of(run: Run, *arguments: str) -> Any:
-    status, out, err = run(*arguments, "--json")
-    assert status == Exit.OK, err
-    return json.loads(out)
-
+from timerd_shm.rundir import boot_id
 
 # a dead daemon's arena -----------------------------------------------------------------------------------------------
 
@@ -266,7 +204,8 @@ def test_what_a_killed_turn_left_is_said_and_is_no_error(dead: Rig, run: Run, ru
     assert run("check")[0] == Exit.PROBLEM
 
 
-def test_stats_for_prometheus_is_what_its_own_parser_reads(rig: Rig, runtime_dir: Path, run: Run) -> None:
+def test_stats_for_prometheus_is_what_its_own_parser_reads(runtime_dir: Path, run: Run) -> None:
+    rig = rig_of_this_boot()
     rig.core.purgatory(b"fetch")
     bury(rig, runtime_dir)
     stats = json_of(run, "stats")
@@ -319,12 +258,6 @@ def test_stats_can_be_watched(dead: Rig, run: Run, monkeypatch: pytest.MonkeyPat
 
 
 # a living daemon -----------------------------------------------------------------------------------------------------
-
-
-def in_background(*arguments: str) -> subprocess.Popen[str]:
-    """timerctl as a process of its own."""
-    command = [sys.executable, "-m", "timerd_client.timerctl", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def wait_until_watched(run: Run, key: str) -> None:
@@ -396,278 +329,3 @@ def test_a_living_daemon_is_checked_on_a_copy(daemon: Daemon, run: Run) -> None:
         assert stats["alive"] and stats["pid"] == daemon.pid and 0 < stats["uptime_s"] < 600
         for operation in operations:
             operation.cancel()
-
-
-# how it ends ---------------------------------------------------------------------------------------------------------
-
-
-def test_destroy_finds_what_a_daemon_left_that_was_killed_while_it_made_its_arena(runtime_dir: Path, run: Run) -> None:
-    paths = InstancePaths(runtime_dir, "default")
-    arena = ArenaPlace("shm", paths.shm_name, 0).path
-    paths.lock.touch()
-    arena.write_bytes(bytes(4096))
-    try:
-        status, out, _ = run("destroy", "--yes")
-        assert (status, arena.exists()) == (Exit.OK, False) and str(arena) in out
-        assert run("destroy", "--yes")[0] == Exit.NO_INSTANCE
-    finally:
-        arena.unlink(missing_ok=True)
-
-
-def test_destroy_asks_and_refuses_while_a_daemon_runs(
-    daemon: Daemon, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    status, _, err = run("destroy", "--yes")
-    assert status == Exit.PROBLEM and f"(pid {daemon.pid}): stop it first" in err
-    daemon.stop()
-    status, _, err = run("destroy")
-    assert status == Exit.USAGE and "say --yes" in err
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    for answer, ends in (("n", Exit.PROBLEM), ("", Exit.PROBLEM), ("y", Exit.OK)):
-        asked: list[str] = []
-        monkeypatch.setattr("builtins.input", lambda question, a=answer, q=asked: (q.append(question), a)[1])
-        assert run("destroy")[0] == ends
-        assert "Remove instance 'default' with every operation in /dev/shm/timerd-" in asked[0]
-    left = {path.name for path in daemon.paths.directory.iterdir()}
-    assert left == {"default.lock", "default.log"}
-    assert run("destroy", "--yes")[0] == Exit.NO_INSTANCE
-
-
-def test_a_missing_instance_and_a_dead_daemon_are_different(dead: Rig, run: Run) -> None:
-    for command in ("stats", "ops", "check", "destroy"):
-        status, out, err = run("--instance", "nothing", command)
-        assert (status, out) == (Exit.NO_INSTANCE, "")
-        assert "no timerd instance 'nothing' in" in err and "autostart" not in err
-    assert run("stats", "--instance", "nothing")[0] == Exit.NO_INSTANCE
-    for command in ("fire", "fail", "forget", "cancel-for-key"):
-        status, _, err = run(command, "k")
-        assert status == Exit.NO_DAEMON and "is not running: start it" in err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (),
-        ("dance",),
-        ("ops", "--limit", "0"),
-        ("ops", "--due-within", "soon"),
-        ("ops", "--state", "lost"),
-        ("register", "k"),
-        ("register", "k", "--timeout", "5 parsecs"),
-        ("register", "k", "--timeout", "11000d"),
-        ("register", "k", "--timeout", "1s", "--when", "most"),
-        ("register", "--reach", "k", "--timeout", "1s"),
-        ("fire",),
-        ("fire", "k", "--amount", "-1"),
-        ("stats", "--instance", "NOT A NAME"),
-        ("stats", "--watch", "nan"),
-        ("stats", "--watch", "inf"),
-        ("ops", "--due-within", "9" * 400),
-        ("register", "k", "--timeout", "9" * 400),
-        ("register", "k", "--timeout", "1s", "--when", "at-least:99"),
-        ("register", "k", "--timeout", "1s", "--when", "total:" + "9" * 5000),
-        ("register", "--reach", "k=" + "9" * 5000, "--timeout", "1s"),
-    ],
-)
-def test_a_wrong_command_line_is_said(run: Run, arguments: tuple[str, ...]) -> None:
-    status, out, err = run(*arguments)
-    assert (status, out) == (Exit.USAGE, "")
-    assert err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "least", "most"),
-    [
-        (("fire", "k", "--amount", "{}"), 1, (1 << 64) - 1),
-        (("fire", "k", "--limit", "{}"), 1, (1 << 32) - 1),
-        (("fail", "k", "--code", "{}"), 0, (1 << 32) - 1),
-        (("advance", "k", "{}"), 0, (1 << 64) - 1),
-        (("register", "--reach", "k={}", "--timeout", "1s"), 0, (1 << 64) - 1),
-        (("keys", "--limit", "{}"), 1, 100_000),
-        (("ops", "--limit", "{}"), 1, 100_000),
-    ],
-)
-def test_a_number_that_cannot_be_is_refused_with_its_limits(
-    run: Run, arguments: tuple[str, ...], least: int, most: int
-) -> None:
-    for wrong in (least - 1, most + 1, "1.5", "many", "\u0663", "9" * 5000):
-        status, _, err = run(*(argument.format(wrong) for argument in arguments))
-        assert status == Exit.USAGE
-        assert f"is not a whole number from {least} to {most}" in err or "expected" in err, err
-    for right in (least, most):
-        assert run(*(argument.format(right) for argument in arguments))[0] == Exit.NO_INSTANCE
-
-
-def test_the_version_is_timerds(run: Run) -> None:
-    assert run("--version") == (Exit.OK, f"timerctl {td.__version__}\n", "")
-
-
-def test_help_teaches_with_examples_and_lists_the_exit_statuses(run: Run) -> None:
-    status, out, _ = run("--help")
-    assert status == Exit.OK
-    for member in Exit:
-        assert f"  {member.value:3}  " in out
-    assert "examples:" in out and "timerctl stats --watch" in out
-    for command in ("stats", "ops", "keys", "clients", "check", "register", "fire"):
-        assert "examples:" in run(command, "--help")[1], command
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "",
-        *LOOKING,
-        *("register", "fire", "advance", "fail", "cancel-for-key", "forget", "destroy", "load"),
-        *("journal", "journal tail", "journal export"),
-    ],
-)
-def test_help_fits_into_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    status, out, _ = run(*command.split(), "--help")
-    assert status == Exit.OK
-    assert [line for line in out.splitlines() if len(line) > 80] == []
-
-
-@pytest.mark.parametrize("bucket", ["9:9", "0:128", "x", "1", "1:", "-1:0", "0:" + "9" * 5000])
-def test_a_bucket_that_cannot_be_is_said(dead: Rig, run: Run, bucket: str) -> None:
-    status, out, err = run("ops", f"--bucket={bucket}")
-    assert (status, out) == (Exit.USAGE, "")
-    assert "levels are 0 to" in err
-
-
-def test_a_file_that_cannot_be_read_is_said(run: Run, tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "absent", Path("/dev/null")):
-        status, out, err = run("check", "--file", str(path))
-        assert (status, out) == (Exit.PROBLEM, "")
-        assert err.startswith("timerctl: ")
-
-
-@pytest.mark.parametrize("content", [b"", b"# notes\n", bytes(100_000), b"# notes\n" * 10_000])
-def test_a_file_that_is_no_arena_is_said_to_be_none(run: Run, tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "notes").write_bytes(content)
-    status, out, err = run("check", "--file", str(tmp_path / "notes"))
-    assert (status, out) == (Exit.PROBLEM, "")
-    assert f"{tmp_path}/notes is no arena" in err and "retry" not in err
-
-
-def test_a_full_disk_is_said(dead: Rig) -> None:
-    with open("/dev/full", "w") as full:
-        ended = subprocess.run(
-            [sys.executable, "-m", "timerd_client.timerctl", "ops"], stdout=full, stderr=subprocess.PIPE, text=True
-        )
-    assert ended.returncode == Exit.PROBLEM
-    assert ended.stderr == "timerctl: [Errno 28] No space left on device\n"
-
-
-def test_arguments_that_the_client_refuses_are_a_wrong_command_line(daemon: Daemon, run: Run) -> None:
-    for arguments in (
-        ("fire", ""),
-        ("fire", "x" * 256),
-        ("fire", "k", "--value", "x" * 65_537),
-        ("fire", "k", "--purgatory", "NOT A NAME"),
-        ("register", "--timeout", "1s"),
-        ("register", "k", "k", "--timeout", "1s"),
-        ("register", "k", "--reach", "k=1", "--timeout", "1s"),
-        ("register", *map(str, range(65)), "--timeout", "1s"),
-        ("register", "k", "--timeout", "1s", "--id", "x" * 256),
-        ("register", "k", "--timeout", "1s", "--if-exists", "keep"),
-    ):
-        status, out, err = run(*arguments)
-        assert (status, out) == (Exit.USAGE, ""), arguments
-        assert err.startswith("timerctl: ")
-
-
-def test_keys_and_ids_that_are_no_text_go_in_and_out(daemon: Daemon) -> None:
-    key = b"\xff\n\x1b[31m \xe6\xbc\xa2"
-    timerctl: list[str | bytes] = [sys.executable, "-m", "timerd_client.timerctl"]
-    with connect() as client:
-        operation = client.register(key, timeout=20, id=b"\xff", wait=True)
-        for encoding, written in (("utf-8", key[-3:]), ("ascii", b"\\u6f22")):
-            environment = {**os.environ, "PYTHONIOENCODING": encoding}
-            shown = subprocess.run([*timerctl, "keys"], capture_output=True, check=True, env=environment).stdout
-            assert b"\\xff\\n\\x1b[31m " + written in shown
-        again: list[str | bytes] = [*timerctl, "register", "k", "--timeout", "1s", "--id", b"\xff"]
-        refused = subprocess.run(again, capture_output=True)
-        assert (refused.returncode, refused.stderr) == (Exit.PROBLEM, b"")
-        assert refused.stdout.startswith(b"failed")
-        assert subprocess.run([*timerctl, "fire", key, "--value", b"\xfe"]).returncode == Exit.OK
-        assert operation.result(20).value == b"\xfe"
-
-
-def test_a_daemon_that_says_nothing_is_no_daemon(daemon: Daemon, run: Run) -> None:
-    os.kill(daemon.pid, signal.SIGSTOP)
-    try:
-        status, _, err = run("fire", "k")
-        assert status == Exit.NO_DAEMON
-        assert "does not answer" in err and "autostart" not in err
-    finally:
-        os.kill(daemon.pid, signal.SIGCONT)
-
-
-def test_a_closed_pipe_is_no_error(dead: Rig) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [sys.executable, "-m", "timerd_client.timerctl", "ops"]
-    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
-    os.close(writing)
-    assert (ended.returncode, ended.stderr) == (Exit.OK, "")
-
-
-# tables and texts ----------------------------------------------------------------------------------------------------
-
-
-def test_a_table_gives_way_in_order() -> None:
-    table = Table(
-        Column("n", right=True), Column("key", flexible=True), Column("a", optional=True), Column("b", optional=True)
-    )
-    rows = [(7, "x" * 30, "aaaa", "bbbb"), (10, "y", "a", "b")]
-    wide = table.lines(rows, 80)
-    assert wide == [
-        " n  key                             a     b",
-        " 7  " + "x" * 30 + "  aaaa  bbbb",
-        "10  y                               a     b",
-    ]
-    assert table.lines(rows, 40)[1] == " 7  " + "x" * 21 + "...  aaaa  bbbb"
-    assert table.lines(rows, 24)[1] == " 7  " + "x" * 11 + "...  aaaa"
-    assert table.lines(rows, 10)[1] == " 7  " + "x" * 9 + "..."
-    assert table.lines([], 80) == ["n  key  a  b"]
-
-
-def test_wide_characters_count_twice_in_a_table() -> None:
-    table = Table(Column("key", flexible=True), Column("n", right=True))
-    rows = [("\u6f22" * 20, 1), ("e\u0301" * 5, 22), ("plain", 333)]
-    for width in (20, 40, 80):
-        lines = table.lines(rows, width)
-        assert {columns_of(line) for line in lines} == {min(width, 45)}, lines
-
-
-def test_a_grid_uses_the_width() -> None:
-    pairs = [(f"name{number}", str(number)) for number in range(7)]
-    assert max(map(len, grid(pairs, 80))) <= 80
-    assert grid(pairs, 80)[0] == "name0  0   name1  1   name2  2   name3  3   name4  4   name5  5   name6  6"
-    assert grid(pairs, 40)[0] == "name0  0   name3  3   name6  6"
-    assert grid(pairs, 10) == [f"name{number}  {number}" for number in range(7)]
-    assert grid([]) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "ns"), [("30", 30 * S), ("1.5s", 1_500_000_000), ("200 ms", 200_000_000), ("2h", 7200 * S), ("0", 0)]
-)
-def test_durations_are_read(text: str, ns: int) -> None:
-    assert duration_ns(text) == ns
-
-
-def test_numbers_are_written_for_people() -> None:
-    spans = [0, 999, 1_500, 12_345_678, 3 * S, 59_990_000_000, 125 * S, 7_500 * S, 90_000 * S * 3, -1_500]
-    assert [span(ns) for ns in spans] == [
-        "0 ns", "999 ns", "1.50 us", "12.3 ms", "3.00 s", "60.0 s", "2 min 5 s", "2 h 5 min", "3 d 3 h", "-1.50 us"
-    ]  # fmt: skip
-    assert [size(count) for count in (0, 1023, 1536, 65_011_712, 1 << 31)] == [
-        "0 B",
-        "1023 B",
-        "1.5 KiB",
-        "62.0 MiB",
-        "2.0 GiB",
-    ]
-    assert due_in(NO_DEADLINE, 5) == "never"
-    assert plain(b"caf\xc3\xa9 \xff \n") == r"café \xff \n"

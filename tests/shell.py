@@ -1,0 +1,69 @@
+"""timerctl as tests run it, in this process or as one of its own, and an arena for it whose daemon is dead."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from damage import Pen, busy_rig
+from harness import Rig, S
+from timerd_client.timerctl import main
+from timerd_client.timerctl.exits import Exit
+from timerd_shm.errors import ErrorCode
+from timerd_shm.rundir import ArenaPlace, InstancePaths, boot_id, write_place
+
+LOOKING = ("stats", "ops", "keys", "clients", "errors", "check")
+Run = Callable[..., tuple[int, str, str]]
+
+
+def runner(capsys: pytest.CaptureFixture[str]) -> Run:
+    """timerctl in this process: (exit status, output, error output)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            status = main(arguments)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def json_of(run: Run, *arguments: str) -> Any:
+    """What a command prints with --json."""
+    status, out, err = run(*arguments, "--json")
+    assert status == Exit.OK, err
+    return json.loads(out)
+
+
+def command_of(*arguments: str) -> list[str]:
+    """The command line of timerctl as a process of its own."""
+    return [sys.executable, "-m", "timerd_client.timerctl", *arguments]
+
+
+def in_background(*arguments: str) -> subprocess.Popen[str]:
+    """timerctl as a process of its own, not waited for."""
+    return subprocess.Popen(command_of(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def rig_of_this_boot() -> Rig:
+    """An arena in which everything is in use, of this boot, with an error that was logged twice."""
+    rig = busy_rig()
+    rig.core.log_error(ErrorCode.MALFORMED, b"a frame of 3 bytes from \x1b[31m nobody", 1_700_000_000 * S)
+    rig.core.log_error(ErrorCode.MALFORMED, b"a frame of 3 bytes from \x1b[31m nobody", 1_700_000_060 * S)
+    Pen(rig.memory).header("boot_id", boot_id())
+    return rig
+
+
+def bury(rig: Rig, directory: Path) -> None:
+    """Write the bench's arena where timerctl finds it: the default instance, whose daemon is dead."""
+    (directory / "arena").write_bytes(rig.memory)
+    write_place(InstancePaths(directory, "default"), ArenaPlace("file", str(directory / "arena"), 1))

@@ -1,0 +1,229 @@
+"""timerctl: its exit statuses, what it refuses and how it says so, its help, and what it removes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from harness import Rig
+from shell import LOOKING, Run, command_of
+from timerd_client import connect
+from timerd_client.timerctl.exits import Exit
+from timerd_shm.rundir import ArenaPlace, InstancePaths
+
+
+def test_destroy_finds_what_a_daemon_left_that_was_killed_while_it_made_its_arena(runtime_dir: Path, run: Run) -> None:
+    paths = InstancePaths(runtime_dir, "default")
+    arena = ArenaPlace("shm", paths.shm_name, 0).path
+    paths.lock.touch()
+    arena.write_bytes(bytes(4096))
+    try:
+        status, out, _ = run("destroy", "--yes")
+        assert (status, arena.exists()) == (Exit.OK, False) and str(arena) in out
+        assert run("destroy", "--yes")[0] == Exit.NO_INSTANCE
+    finally:
+        arena.unlink(missing_ok=True)
+
+
+def test_destroy_asks_and_refuses_while_a_daemon_runs(
+    daemon: Daemon, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, _, err = run("destroy", "--yes")
+    assert status == Exit.PROBLEM and f"(pid {daemon.pid}): stop it first" in err
+    daemon.stop()
+    status, _, err = run("destroy")
+    assert status == Exit.USAGE and "say --yes" in err
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    for answer, ends in (("n", Exit.PROBLEM), ("", Exit.PROBLEM), ("y", Exit.OK)):
+        asked: list[str] = []
+        monkeypatch.setattr("builtins.input", lambda question, a=answer, q=asked: (q.append(question), a)[1])
+        assert run("destroy")[0] == ends
+        assert "Remove instance 'default' with every operation in /dev/shm/timerd-" in asked[0]
+    left = {path.name for path in daemon.paths.directory.iterdir()}
+    assert left == {"default.lock", "default.log"}
+    assert run("destroy", "--yes")[0] == Exit.NO_INSTANCE
+
+
+def test_a_missing_instance_and_a_dead_daemon_are_different(dead: Rig, run: Run) -> None:
+    for command in ("stats", "ops", "check", "destroy"):
+        status, out, err = run("--instance", "nothing", command)
+        assert (status, out) == (Exit.NO_INSTANCE, "")
+        assert "no timerd instance 'nothing' in" in err and "autostart" not in err
+    assert run("stats", "--instance", "nothing")[0] == Exit.NO_INSTANCE
+    for command in ("fire", "fail", "forget", "cancel-for-key"):
+        status, _, err = run(command, "k")
+        assert status == Exit.NO_DAEMON and "is not running: start it" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("dance",),
+        ("ops", "--limit", "0"),
+        ("ops", "--due-within", "soon"),
+        ("ops", "--state", "lost"),
+        ("register", "k"),
+        ("register", "k", "--timeout", "5 parsecs"),
+        ("register", "k", "--timeout", "11000d"),
+        ("register", "k", "--timeout", "1s", "--when", "most"),
+        ("register", "--reach", "k", "--timeout", "1s"),
+        ("fire",),
+        ("fire", "k", "--amount", "-1"),
+        ("stats", "--instance", "NOT A NAME"),
+        ("stats", "--watch", "nan"),
+        ("stats", "--watch", "inf"),
+        ("ops", "--due-within", "9" * 400),
+        ("register", "k", "--timeout", "9" * 400),
+        ("register", "k", "--timeout", "1s", "--when", "at-least:99"),
+        ("register", "k", "--timeout", "1s", "--when", "total:" + "9" * 5000),
+        ("register", "--reach", "k=" + "9" * 5000, "--timeout", "1s"),
+    ],
+)
+def test_a_wrong_command_line_is_said(run: Run, arguments: tuple[str, ...]) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (Exit.USAGE, "")
+    assert err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "least", "most"),
+    [
+        (("fire", "k", "--amount", "{}"), 1, (1 << 64) - 1),
+        (("fire", "k", "--limit", "{}"), 1, (1 << 32) - 1),
+        (("fail", "k", "--code", "{}"), 0, (1 << 32) - 1),
+        (("advance", "k", "{}"), 0, (1 << 64) - 1),
+        (("register", "--reach", "k={}", "--timeout", "1s"), 0, (1 << 64) - 1),
+        (("keys", "--limit", "{}"), 1, 100_000),
+        (("ops", "--limit", "{}"), 1, 100_000),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_with_its_limits(
+    run: Run, arguments: tuple[str, ...], least: int, most: int
+) -> None:
+    for wrong in (least - 1, most + 1, "1.5", "many", "\u0663", "9" * 5000):
+        status, _, err = run(*(argument.format(wrong) for argument in arguments))
+        assert status == Exit.USAGE
+        assert f"is not a whole number from {least} to {most}" in err or "expected" in err, err
+    for right in (least, most):
+        assert run(*(argument.format(right) for argument in arguments))[0] == Exit.NO_INSTANCE
+
+
+def test_the_version_is_timerds(run: Run) -> None:
+    assert run("--version") == (Exit.OK, f"timerctl {td.__version__}\n", "")
+
+
+def test_help_teaches_with_examples_and_lists_the_exit_statuses(run: Run) -> None:
+    status, out, _ = run("--help")
+    assert status == Exit.OK
+    for member in Exit:
+        assert f"  {member.value:3}  " in out
+    assert "examples:" in out and "timerctl stats --watch" in out
+    for command in ("stats", "ops", "keys", "clients", "check", "register", "fire"):
+        assert "examples:" in run(command, "--help")[1], command
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        *LOOKING,
+        *("register", "fire", "advance", "fail", "cancel-for-key", "forget", "destroy", "load"),
+        *("journal", "journal tail", "journal export"),
+    ],
+)
+def test_help_fits_into_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, _ = run(*command.split(), "--help")
+    assert status == Exit.OK
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("bucket", ["9:9", "0:128", "x", "1", "1:", "-1:0", "0:" + "9" * 5000])
+def test_a_bucket_that_cannot_be_is_said(dead: Rig, run: Run, bucket: str) -> None:
+    status, out, err = run("ops", f"--bucket={bucket}")
+    assert (status, out) == (Exit.USAGE, "")
+    assert "levels are 0 to" in err
+
+
+def test_a_file_that_cannot_be_read_is_said(run: Run, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent", Path("/dev/null")):
+        status, out, err = run("check", "--file", str(path))
+        assert (status, out) == (Exit.PROBLEM, "")
+        assert err.startswith("timerctl: ")
+
+
+@pytest.mark.parametrize("content", [b"", b"# notes\n", bytes(100_000), b"# notes\n" * 10_000])
+def test_a_file_that_is_no_arena_is_said_to_be_none(run: Run, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "notes").write_bytes(content)
+    status, out, err = run("check", "--file", str(tmp_path / "notes"))
+    assert (status, out) == (Exit.PROBLEM, "")
+    assert f"{tmp_path}/notes is no arena" in err and "retry" not in err
+
+
+def test_a_full_disk_is_said(dead: Rig) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command_of("ops"), stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == Exit.PROBLEM
+    assert ended.stderr == "timerctl: [Errno 28] No space left on device\n"
+
+
+def test_arguments_that_the_client_refuses_are_a_wrong_command_line(daemon: Daemon, run: Run) -> None:
+    for arguments in (
+        ("fire", ""),
+        ("fire", "x" * 256),
+        ("fire", "k", "--value", "x" * 65_537),
+        ("fire", "k", "--purgatory", "NOT A NAME"),
+        ("register", "--timeout", "1s"),
+        ("register", "k", "k", "--timeout", "1s"),
+        ("register", "k", "--reach", "k=1", "--timeout", "1s"),
+        ("register", *map(str, range(65)), "--timeout", "1s"),
+        ("register", "k", "--timeout", "1s", "--id", "x" * 256),
+        ("register", "k", "--timeout", "1s", "--if-exists", "keep"),
+    ):
+        status, out, err = run(*arguments)
+        assert (status, out) == (Exit.USAGE, ""), arguments
+        assert err.startswith("timerctl: ")
+
+
+def test_keys_and_ids_that_are_no_text_go_in_and_out(daemon: Daemon) -> None:
+    key = b"\xff\n\x1b[31m \xe6\xbc\xa2"
+    timerctl: list[str | bytes] = [sys.executable, "-m", "timerd_client.timerctl"]
+    with connect() as client:
+        operation = client.register(key, timeout=20, id=b"\xff", wait=True)
+        for encoding, written in (("utf-8", key[-3:]), ("ascii", b"\\u6f22")):
+            environment = {**os.environ, "PYTHONIOENCODING": encoding}
+            shown = subprocess.run([*timerctl, "keys"], capture_output=True, check=True, env=environment).stdout
+            assert b"\\xff\\n\\x1b[31m " + written in shown
+        again: list[str | bytes] = [*timerctl, "register", "k", "--timeout", "1s", "--id", b"\xff"]
+        refused = subprocess.run(again, capture_output=True)
+        assert (refused.returncode, refused.stderr) == (Exit.PROBLEM, b"")
+        assert refused.stdout.startswith(b"failed")
+        assert subprocess.run([*timerctl, "fire", key, "--value", b"\xfe"]).returncode == Exit.OK
+        assert operation.result(20).value == b"\xfe"
+
+
+def test_a_daemon_that_says_nothing_is_no_daemon(daemon: Daemon, run: Run) -> None:
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        status, _, err = run("fire", "k")
+        assert status == Exit.NO_DAEMON
+        assert "does not answer" in err and "autostart" not in err
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+
+
+def test_a_closed_pipe_is_no_error(dead: Rig) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = command_of("ops")
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (Exit.OK, "")
