@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from model import Client, Key, KeyAct, Mark, Model, Operation, Register, Settling
+from commands import Key, KeyAct, Mark, Register
+from model import Client, Model, Operation, Settling
 from timerd_shm.journal import GroupStep, RowFlag, RowKind
 from timerd_shm.journal_reader import JournalReader, Row
 from timerd_shm.layout import ClientFlag, ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import msgpack
 from hypothesis import strategies as st
 
+from commands import Command, Key, KeyAct, Mark, OperationAct, Register
 from harness import MS, S, cancel, encode, fire, give_back, reschedule
-from model import Command, Key, KeyAct, Mark, OperationAct, Register
 from networks import NOTHING, Peer
 from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import struct_of

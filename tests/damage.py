@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from commands import Key, KeyAct, Register
 from harness import MS, Rig, S, fire
-from model import Key, KeyAct, Register
 from timerd_shm.fields import fields, offset_of
 from timerd_shm.layout import REGION_RECORDS, ArenaHeader, Condition, Orphans, Region
 from timerd_shm.reader import ArenaReader

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import timerd.core
-from model import Answer, Command, KeyAct, Mark, OperationAct, Register, Told
+from commands import Answer, Command, KeyAct, Mark, OperationAct, Register, Told
 from timerd.arena import format_arena, plan_arena
 from timerd_shm.check import check
 from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from commands import Key, Register
 from harness import MS, Client, Rig, S, fire
-from model import Key, Register
 from timerd.journal import Journal, JournalFiles, JournalPlan
 from timerd_shm.fields import struct_of
 from timerd_shm.journal import (

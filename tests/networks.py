@@ -15,9 +15,9 @@ from typing import Any
 
 import msgpack
 
+from commands import Command, KeyAct
 from harness import START_NS, Rig, S, encode
 from harness import Client as Talker
-from model import Command, KeyAct
 from timerd.clock import ManualClock
 from timerd.conductor import RECORDS_PER_STEP, Conductor
 from timerd.core import NEVER

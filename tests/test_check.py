@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from commands import Key, KeyAct, Register
 from damage import Pen, busy_rig, grouped_rig
 from harness import MS, Rig, violations
-from model import Key, KeyAct, Register
 from timerd_shm import walk
 from timerd_shm.check import SENTENCES_MAX, check, examine, finished
 from timerd_shm.errors import LayoutMismatchError

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from commands import Answer, Command, Key, OperationAct, Register
 from harness import BUDGET, MS, Client, Memory, Rig, advance, cancel, fire, reschedule
-from model import Answer, Command, Key, OperationAct, Register
 from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import size_of, struct_of, unpack
 from timerd_shm.layout import BLOCK_DATA, Condition, Orphans, Outcome, Region

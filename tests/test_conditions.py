@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from commands import Key, KeyAct, Register
 from harness import MS, Rig, advance, cancel, cancel_for_key, fail, fire, forget
-from model import Key, KeyAct, Register
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import Condition, Orphans, Outcome
 from timerd_shm.limits import NO_DEADLINE

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from commands import Key, Mark, Register
 from harness import MS, S, violations
-from model import Key, Mark, Register
 from networks import Peer, World, fire, patched
 from timerd.conductor import (
     DRY_NS,

@@ -20,9 +20,9 @@ import psutil
 import pytest
 import zmq
 
+from commands import Command, Key, KeyAct, Register
 from daemons import SMALL, Daemon
 from harness import MS, Memory, S, encode
-from model import Command, Key, KeyAct, Register
 from patience import PATIENCE_S, eventually
 from timerd.arena import plan_of
 from timerd.config import read_command_line

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from commands import Key, Register
 from harness import MS, START_NS, Rig, S, fire
-from model import Key, Register
 from test_commands import a_lost_frame_is_expected_again, outcomes_are_kept_until_acknowledged
 from test_groups_core import done_by_a_former_holder_is_refused, told_to_one_at_a_time
 from test_interleavings import (

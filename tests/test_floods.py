@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from commands import Key, Register
 from harness import MS, Rig, S, fire, violations
-from model import Key, Register
 from networks import World
 from timerd.conductor import BYTES_PER_RECORD, HELLO_REST_NS, RECORDS_PER_STEP, SNAPSHOT_REST
 from timerd_shm.errors import ErrorCode

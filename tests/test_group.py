@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
+from commands import Key, Register
 from harness import S, encode
-from model import Key, Register
 from networks import World
 from timerd_client.group import UNTAKEN_MANY, GroupOutcome, Told
 from timerd_client.outcome import State

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import timerd.core
+from commands import Key, KeyAct, OperationAct, Register
 from harness import BUDGET, MS, START_NS, Client, GroupTold, Rig, S, advance, cancel, done, fire
-from model import Key, KeyAct, OperationAct, Register
 from timerd_shm.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
 from timerd_shm.layout import ClientState, Condition, OpState, Orphans, Outcome, Region
 from timerd_shm.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from commands import Key, Register
 from harness import MS, S, violations
-from model import Key, Register
 from networks import HERE, NOTHING, Peer, World, fire
 from timerd.sessions import session_hash
 from timerd_shm.errors import ErrorCode

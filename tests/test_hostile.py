@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fakedaemon
+from commands import Key, Register
 from corpus import MUTATIONS, UP, Mutation, down
 from fakedaemon import FakeDaemon, state_of
 from harness import MS, S, cancel, encode, violations
-from model import Key, Register
 from networks import NOTHING, Peer, World
 from timerd_client.outcome import State
 from timerd_client.protocol import LinkState

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from commands import Key, OperationAct, Register
 from harness import MS, Client, Rig, S, fire
-from model import Key, OperationAct, Register
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import Outcome
 from timerd_shm.limits import SETTLED_IDS_KEPT_NS

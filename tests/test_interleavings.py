@@ -11,8 +11,9 @@ from itertools import permutations
 
 import pytest
 
+from commands import Key, KeyAct, Register
 from harness import MS, Client, Rig, advance, cancel_for_key, fail, fire, forget
-from model import Key, KeyAct, Model, Register
+from model import Model
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import Condition, Outcome, Region
 from timerd_shm.limits import REPLAY_WALK_MAX

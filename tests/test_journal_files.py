@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import timerd.journal
+from commands import Key, Register
 from harness import Memory, S, fire
 from journals import (
     BUFFER_ROWS,
@@ -24,7 +25,6 @@ from journals import (
     outcomes,
     settle,
 )
-from model import Key, Register
 from timerd.blocks import write_blocks
 from timerd.journal import Journal, JournalFiles, open_buffer
 from timerd_shm.errors import InstanceRunningError

@@ -10,8 +10,8 @@ import random
 import time
 from collections import Counter
 
+from commands import Key, KeyAct, Register
 from harness import BUDGET, MS, START_NS, Client, Rig, S, advance, cancel, cancel_for_key, fail, fire, reschedule
-from model import Key, KeyAct, Register
 from timerd.core import NEVER
 from timerd_shm.fields import size_of, struct_of, unpack
 from timerd_shm.layout import SPAN, Outcome, Region

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from commands import Key, Register
 from harness import MS, S, violations
-from model import Key, Register
 from networks import PROCESSES, Peer, World, fire
 from timerd.conductor import DRY_NS, RECORDS_PER_FRAME
 from timerd.liveness import Kind

@@ -7,8 +7,8 @@ import hashlib
 import pytest
 
 import timerd.core
+from commands import Key, KeyAct, Register
 from harness import BUDGET, MS, START_NS, Client, Rig, S, cancel, fire, give_back
-from model import Key, KeyAct, Register
 from timerd_shm.errors import ArenaFullError, ErrorCode, NotAMemberError, SessionGoneError
 from timerd_shm.layout import ClientState, Condition, Orphans, Outcome, Region
 from timerd_shm.limits import TOMBSTONE_KEPT_NS

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 import timerd.core
+from commands import Command, GroupOutcome, Key, KeyAct, Mark, OperationAct, Register, Told
 from harness import BUDGET, MS, Client, GroupTold, Rig, done
 from model import Client as ModelClient
-from model import Command, GroupOutcome, Key, KeyAct, Mark, Model, OperationAct, Register, Told
+from model import Model
 from timerd_shm.layout import ClientState, Condition, OpState, Orphans, Outcome, Region
 from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.reader import ArenaReader

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from commands import Key, Register
 from damage import LONG_KEY, Pen, busy_rig
 from harness import MS, Rig
-from model import Key, Register
 from timerd_shm import hashing, walk
 from timerd_shm.errors import (
     ArenaNotReadyError,

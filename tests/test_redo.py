@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from commands import Command, Key, Mark, OperationAct, Register
 from harness import (
     BUDGET,
     MS,
@@ -26,7 +27,6 @@ from harness import (
     give_back,
     reschedule,
 )
-from model import Command, Key, Mark, OperationAct, Register
 from timerd_shm.layout import Condition, Orphans, Region
 from timerd_shm.limits import GROUP_KEPT_NS, TOMBSTONE_KEPT_NS
 from timerd_shm.wire import CommandKind

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from commands import Key, Register
 from daemons import Daemon
 from damage import LONG_KEY, Pen
 from harness import Rig, S
-from model import Key, Register
 from patience import eventually
 from shell import LOOKING, Run, bury, in_background, json_of, rig_of_this_boot
 from timerd_client import connect

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from commands import Key, KeyAct, Register
 from harness import BUDGET, MS, START_NS, Client, Rig, fire
-from model import Key, KeyAct, Register
 from timerd_shm.layout import Orphans, Outcome, Region
 from timerd_shm.wire import CommandKind
 

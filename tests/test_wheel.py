@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from commands import Key, Register
 from harness import MS, START_NS, US, Rig, S, cancel, fire, reschedule
-from model import Key, Register
 from timerd.core import NEVER
 from timerd_shm.fields import offset_of, size_of
 from timerd_shm.layout import FREE_LINKS, LEVELS, SPAN, OpRecord, OpState, Outcome, Region

@@ -1,0 +1,123 @@
+"""What a client says and what it is told, as tests write it: commands, outcomes, answers.
+
+The same objects go to the compiled core, encoded by harness, and to the oracle in model.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from timerd_shm.layout import Condition, Orphans, Outcome
+from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.wire import CommandKind
+
+# commands -------------------------------------------------------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    """What a client has read before it looks: the newest event, and the last command that it has issued itself."""
+
+    sequence: int
+    command: int
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of an operation; with a target it waits for the watermark, without for an event."""
+
+    name: bytes
+    target: int | None = None
+
+
+@dataclass(frozen=True)
+class Register:
+    """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when applied."""
+
+    keys: tuple[Key, ...]
+    timeout_ns: int = NO_DEADLINE
+    condition: Condition = Condition.AT_LEAST
+    needed: int = 1
+    total: int = 0
+    mark: Mark | None = None
+    mark_by_sequence: bool = False
+    mark_of_other_arena: bool = False
+    purgatory: int = 0
+    registered_ns: int = 0
+    payload: bytes = b""
+    id: bytes | None = None
+    if_exists: str = "error"
+    orphans: Orphans | None = None
+    for_group: bool = False
+    wants_answer: bool = False
+
+
+@dataclass(frozen=True)
+class KeyAct:
+    """FIRE, ADVANCE, FAIL, CANCEL_FOR_KEY or FORGET. `amount` is the amount, the watermark or the code."""
+
+    kind: CommandKind
+    key: bytes
+    amount: int = 1
+    value: bytes = b""
+    limit: int | None = None
+    purgatory: int = 0
+    wants_answer: bool = False
+
+
+@dataclass(frozen=True)
+class OperationAct:
+    """CANCEL, RESCHEDULE, their *_ID kin, SET_ORPHANS; GROUP_ACK.
+
+    `operation` is the registration's command number; for GROUP_ACK it is the op id.
+    """
+
+    kind: CommandKind
+    operation: int = 0
+    id: bytes | None = None
+    timeout_ns: int = NO_DEADLINE
+    registered_ns: int = 0
+    orphans: Orphans = Orphans.CANCEL
+    gives_back: bool = False
+    purgatory: int = 0
+    wants_answer: bool = False
+
+
+Command = Register | KeyAct | OperationAct
+
+
+# what a client is told ------------------------------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """An outcome, as its owner is told."""
+
+    number: int
+    command: int
+    state: Outcome
+    settled_key: int
+    value: bytes
+    satisfied: int
+    failed: int
+    error: int
+    registered_ns: int
+    deadline_ns: int
+    settled_ns: int
+
+
+class GroupOutcome(NamedTuple):
+    """An outcome of a group: what whoever is told is told. Its operation is known by its payload."""
+
+    state: Outcome
+    settled_key: int
+    value: bytes
+    purgatory: int
+    keys: tuple[bytes, ...]
+
+
+class Answer(NamedTuple):
+    """A refusal, or the answer to a command that wanted one."""
+
+    command: int
+    code: int
+    value: int
