@@ -19,11 +19,12 @@ from audit import audit
 from harness import BUDGET, Rig
 from journals import JournaledRig, outcomes
 from model import Settling
+from situations import SITUATIONS
 from test_groups_core import done_by_a_former_holder_is_refused, told_to_one_at_a_time
 from test_interleavings import a_limited_event_is_taken_once
 from test_owners import credit_of_a_dead_owner_goes_on
 from test_purgatory_model import Play, core_faults
-from test_redo import SITUATIONS, record
+from test_redo import record
 from timerd_client.timerctl.journal import Teller
 from timerd_shm.generate import DEFECTS
 from timerd_shm.journal import JournalLevel, RowKind
@@ -162,7 +163,7 @@ def facts(rows: list[Row]) -> list[tuple[object, ...]]:
 
 
 def no_row_is_lost_or_written_twice(directory: Path, name: str) -> None:
-    """Play a situation of test_redo; a new daemon goes on from each copy, and its journal is that of no crash."""
+    """Play a situation; a new daemon goes on from each copy, and its journal is that of no crash."""
     rig = JournaledRig(directory / "whole", core=core_faults)
     act = SITUATIONS[name](rig)
     rig.tend()
