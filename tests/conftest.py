@@ -14,6 +14,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon, arenas_of, processes_of
+from damage import busy_rig, grouped_rig
 from guarantees import unproved
 from harness import Rig
 from patience import PATIENCE_S
@@ -153,6 +154,23 @@ def dead(runtime_dir: Path) -> Rig:
     rig = rig_of_this_boot()
     bury(rig, runtime_dir)
     return rig
+
+
+@pytest.fixture(scope="session")
+def sound() -> bytes:
+    """An arena in which everything is in use, and nothing wrong."""
+    return sound_memory(busy_rig())
+
+
+@pytest.fixture(scope="session")
+def grouped() -> bytes:
+    """The same with groups."""
+    return sound_memory(grouped_rig())
+
+
+def sound_memory(rig: Rig) -> bytes:
+    rig.check()
+    return bytes(rig.memory)
 
 
 def clean_up(directory: Path) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from commands import Key, KeyAct, Register
 from harness import MS, Rig, S, fire
 from timerd_shm.fields import fields, offset_of
-from timerd_shm.layout import REGION_RECORDS, ArenaHeader, Condition, Orphans, Region
+from timerd_shm.layout import REGION_RECORDS, ArenaHeader, ClientState, Condition, Orphans, Region
 from timerd_shm.reader import ArenaReader
 from timerd_shm.wire import CommandKind
 
@@ -93,3 +93,9 @@ class Pen:
     def header(self, field: str, value: Any) -> None:
         code, offset = self._place(ArenaHeader, field, 0)
         struct.pack_into(code, self.memory, offset, value)
+
+
+def slot_in(memory: bytes, state: ClientState, group: int) -> int:
+    """The slot of a client in that state and group (index + 1; 0 = none)."""
+    with ArenaReader.from_bytes(memory) as reader:
+        return next(slot for slot, c in enumerate(reader.clients) if (c.state, c.group) == (state, group))

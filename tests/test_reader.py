@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from commands import Key, Register
-from damage import LONG_KEY, Pen, busy_rig
+from damage import LONG_KEY, Pen
 from harness import MS, Rig
 from timerd_shm import hashing, walk
 from timerd_shm.errors import (
@@ -36,14 +36,8 @@ from timerd_shm.reader import INCARNATION_WORD, NEWEST_WORD, TURN_WORD, ArenaRea
 from timerd_shm.rundir import ArenaPlace, InstancePaths, write_place
 
 
-@pytest.fixture(scope="module")
-def memory() -> bytes:
-    """An arena in which everything is in use."""
-    return bytes(busy_rig().memory)
-
-
-def test_records_come_as_their_types(memory: bytes) -> None:
-    with ArenaReader.from_bytes(memory) as reader:
+def test_records_come_as_their_types(sound: bytes) -> None:
+    with ArenaReader.from_bytes(sound) as reader:
         pending = [op for op in reader.ops.used() if op.state == OpState.PENDING]
         assert len(pending) == 7
         assert reader.record(Region.OPS, 0) == reader.ops[0]
@@ -63,16 +57,16 @@ def test_records_come_as_their_types(memory: bytes) -> None:
             reader.ops[64]
 
 
-def test_the_words_that_a_mark_needs_are_single_loads(memory: bytes) -> None:
-    with ArenaReader.from_bytes(memory) as reader:
+def test_the_words_that_a_mark_needs_are_single_loads(sound: bytes) -> None:
+    with ArenaReader.from_bytes(sound) as reader:
         header = reader.header()
         assert reader.words[NEWEST_WORD] == header.newest == 5
         assert reader.words[INCARNATION_WORD] == header.incarnation
         assert reader.words[TURN_WORD] == header.turn
 
 
-def test_walks_find_what_is_linked(memory: bytes) -> None:
-    with ArenaReader.from_bytes(memory) as reader:
+def test_walks_find_what_is_linked(sound: bytes) -> None:
+    with ArenaReader.from_bytes(sound) as reader:
         in_buckets = [
             index for place in walk.occupied_buckets(reader) for index in walk.bucket(reader, place.level, place.index)
         ]
@@ -93,9 +87,9 @@ def test_walks_find_what_is_linked(memory: bytes) -> None:
         assert [reader.ids[index].state for index in walk.settled_ids(reader)] == [IdState.SETTLED] * 2
 
 
-def test_a_file_is_mapped_read_only(memory: bytes, tmp_path: Path) -> None:
+def test_a_file_is_mapped_read_only(sound: bytes, tmp_path: Path) -> None:
     path = tmp_path / "arena"
-    path.write_bytes(memory)
+    path.write_bytes(sound)
     with ArenaReader.from_path(path) as reader:
         assert reader.memory.readonly
         assert reader.header().instance.rstrip(b"\0") == b"default"
@@ -115,7 +109,7 @@ def test_closing_lets_go_of_the_memory() -> None:
     arena.append(0)
 
 
-def test_an_instance_is_opened_by_name(memory: bytes, runtime_dir: Path) -> None:
+def test_an_instance_is_opened_by_name(sound: bytes, runtime_dir: Path) -> None:
     with pytest.raises(TimerdUnavailableError, match="no timerd instance 'other'"):
         ArenaReader.open("other")
     file = runtime_dir / "arena"
@@ -125,7 +119,7 @@ def test_an_instance_is_opened_by_name(memory: bytes, runtime_dir: Path) -> None
     file.write_bytes(b"")
     with pytest.raises(ArenaNotReadyError, match="has 0 bytes"):
         ArenaReader.open("other")
-    file.write_bytes(memory)
+    file.write_bytes(sound)
     before = len(os.listdir("/proc/self/fd"))
     with ArenaReader.open("other") as reader:
         assert reader.header().newest == 5
@@ -135,10 +129,10 @@ def test_an_instance_is_opened_by_name(memory: bytes, runtime_dir: Path) -> None
 # refusals ------------------------------------------------------------------------------------------------------------
 
 
-def test_not_ready_and_wrong_are_different(memory: bytes) -> None:
-    unfinished = bytearray(memory)
+def test_not_ready_and_wrong_are_different(sound: bytes) -> None:
+    unfinished = bytearray(sound)
     Pen(unfinished).header("layout_version", 0)
-    for early in (b"", memory[: HEADER_SIZE - 1], bytes(unfinished), bytes(len(memory))):
+    for early in (b"", sound[: HEADER_SIZE - 1], bytes(unfinished), bytes(len(sound))):
         with pytest.raises(ArenaNotReadyError):
             ArenaReader.from_bytes(early)
 
@@ -153,9 +147,9 @@ def test_not_ready_and_wrong_are_different(memory: bytes) -> None:
     ],
 )
 def test_another_layout_is_refused_with_both_values(
-    memory: bytes, field: str, value: bytes | int, both: tuple[str, str]
+    sound: bytes, field: str, value: bytes | int, both: tuple[str, str]
 ) -> None:
-    other = bytearray(memory)
+    other = bytearray(sound)
     Pen(other).header(field, value)
     with pytest.raises(LayoutMismatchError) as refused:
         ArenaReader.from_bytes(other)
@@ -163,14 +157,14 @@ def test_another_layout_is_refused_with_both_values(
     assert "same" in str(refused.value)
 
 
-def test_a_truncated_arena_is_refused_with_both_sizes(memory: bytes) -> None:
-    with pytest.raises(ArenaTruncatedError, match=f"{len(memory) - 1} bytes, and its header says {len(memory)}"):
-        ArenaReader.from_bytes(memory[:-1])
+def test_a_truncated_arena_is_refused_with_both_sizes(sound: bytes) -> None:
+    with pytest.raises(ArenaTruncatedError, match=f"{len(sound) - 1} bytes, and its header says {len(sound)}"):
+        ArenaReader.from_bytes(sound[:-1])
 
 
 @pytest.mark.parametrize(("field", "value"), [("offset", 1 << 40), ("offset", 8), ("count", 0xFFFF_FFFF)])
-def test_a_region_outside_of_the_arena_is_refused(memory: bytes, field: str, value: int) -> None:
-    other = bytearray(memory)
+def test_a_region_outside_of_the_arena_is_refused(sound: bytes, field: str, value: int) -> None:
+    other = bytearray(sound)
     code = "<Q" if field == "offset" else "<I"
     struct.pack_into(code, other, REGIONS_OFFSET + offset_of(RegionRecord, field), value)
     with pytest.raises(ArenaTruncatedError, match="OPS: "):
@@ -180,10 +174,10 @@ def test_a_region_outside_of_the_arena_is_refused(memory: bytes, field: str, val
 # damage --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_blob_whose_chain_loops_or_ends_early_is_reported(memory: bytes) -> None:
-    damaged = bytearray(memory)
+def test_a_blob_whose_chain_loops_or_ends_early_is_reported(sound: bytes) -> None:
+    damaged = bytearray(sound)
     pen = Pen(damaged)
-    with ArenaReader.from_bytes(memory) as reader:
+    with ArenaReader.from_bytes(sound) as reader:
         first = max(reader.ops.used(), key=lambda op: len(reader.blob(op.payload))).payload
         second = reader.blocks[first - 1].next
     pen.set(Region.BLOCKS, second - 1, "next", first)
@@ -200,9 +194,9 @@ def test_a_blob_whose_chain_loops_or_ends_early_is_reported(memory: bytes) -> No
         reader.blob(first)
 
 
-def test_a_list_that_loops_ends_with_an_error(memory: bytes) -> None:
-    damaged = bytearray(memory)
-    with ArenaReader.from_bytes(memory) as reader:
+def test_a_list_that_loops_ends_with_an_error(sound: bytes) -> None:
+    damaged = bytearray(sound)
+    with ArenaReader.from_bytes(sound) as reader:
         key = next(i for i, key in enumerate(reader.keys.used()) if key.refs and reader.key_name(i) == LONG_KEY)
         number = next(i for i, key in enumerate(reader.keys.used()) if reader.key_name(i) == b"k0" and key.refs)
         first, second, *_ = walk.event_watchers(reader, number)
@@ -214,9 +208,9 @@ def test_a_list_that_loops_ends_with_an_error(memory: bytes) -> None:
 
 
 @pytest.mark.parametrize("round_", range(20))
-def test_reading_random_bytes_ends(memory: bytes, rng: random.Random, round_: int) -> None:
+def test_reading_random_bytes_ends(sound: bytes, rng: random.Random, round_: int) -> None:
     """Whatever stands in the regions: no walk hangs, and nothing but DamageError comes out."""
-    damaged = bytearray(memory)
+    damaged = bytearray(sound)
     for _ in range(400):
         at = rng.randrange(HEADER_SIZE, len(damaged) - 8)
         damaged[at : at + 4] = rng.choice((rng.randbytes(4), b"\xff\xff\xff\xff", struct.pack("<I", rng.randrange(64))))
