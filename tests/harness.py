@@ -469,6 +469,15 @@ class Rig:
         while self.core.resume(self.now_ns, self.budget):
             self.cut()
 
+    def resume_in_turns(self, budget: int) -> list[int]:
+        """Go on with what is left in turns of that budget, until nothing is; the records touched in each."""
+        touched, more = [], True
+        while more:
+            self.core.begin_turn(self.now_ns)
+            more = self.core.resume(self.now_ns, budget)
+            touched.append(self.core.end_turn(self.now_ns))
+        return touched
+
     def turn(self, now_ns: int | None = None, only: Iterable[Client] | None = None) -> int:
         """One turn without a bound: what is in flight (`only` of some clients), the wheel, reports; records touched."""
         self.now_ns = self.now_ns if now_ns is None else now_ns

@@ -221,9 +221,10 @@ class World:
                 return turns
             self.clock.move(max(0, due_ns - self.clock.now_ns()))
 
-    def until_quiet(self) -> None:
-        """Past the gap of a start."""
+    def until_quiet(self) -> World:
+        """Past the gap of a start; this world."""
         self.run(20_000_000)
+        return self
 
     def client(self, name: str = "client", **said: Any) -> Peer:
         """A client that has said hello and is subscribed."""

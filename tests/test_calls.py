@@ -32,9 +32,7 @@ PERIOD_NS = 10 * S
 
 @pytest.fixture
 def world() -> World:
-    world = World()
-    world.until_quiet()
-    return world
+    return World().until_quiet()
 
 
 class Job:

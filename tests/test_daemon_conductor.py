@@ -30,9 +30,7 @@ KEY = (Key(b"k"),)
 
 @pytest.fixture
 def world() -> World:
-    made = World()
-    made.until_quiet()
-    return made
+    return World().until_quiet()
 
 
 # what it is all for -----------------------------------------------------------------------------------------------

@@ -21,9 +21,7 @@ ON_K = Register((Key(b"k"),), timeout_ns=3_600 * S)
 
 @pytest.fixture
 def world() -> World:
-    made = World(capacity=16_384, quota_operations=16_384, ring_events=1_024, clients=16)
-    made.until_quiet()
-    return made
+    return World(capacity=16_384, quota_operations=16_384, ring_events=1_024, clients=16).until_quiet()
 
 
 def test_a_client_is_served_although_others_have_much_waiting() -> None:

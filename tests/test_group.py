@@ -42,9 +42,7 @@ def told(worker: Worker) -> Told | None:
 
 @pytest.fixture
 def world() -> World:
-    world = World(lease_ns=LEASE_NS)
-    world.until_quiet()
-    return world
+    return World(lease_ns=LEASE_NS).until_quiet()
 
 
 def test_one_listening_member_is_told_with_all_there_is_to_know(world: World) -> None:

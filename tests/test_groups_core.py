@@ -594,11 +594,7 @@ def test_handing_out_is_cut_into_turns() -> None:
     rig.do(a, *(work(b"k") for _ in range(2000)), fire(b"k"))
     assert waiting(rig) == 2000
     members = [worker(rig) for _ in range(20)]
-    touched, more = [], True
-    while more:
-        rig.core.begin_turn(rig.now_ns)
-        more = rig.core.resume(rig.now_ns, 100)
-        touched.append(rig.core.end_turn(rig.now_ns))
+    touched = rig.resume_in_turns(100)
     assert max(touched) <= 110 and len(touched) >= 20, touched
     rig.turn()
     assert {len(each.told_for_group) for each in members} == {100}
@@ -611,11 +607,7 @@ def test_dropping_is_cut_into_turns() -> None:
     rig.do(a, *(work(b"k") for _ in range(2000)), fire(b"k"))
     rig.close(a)
     rig.now_ns += GROUP_KEPT_NS
-    touched, more = [], True
-    while more:
-        rig.core.begin_turn(rig.now_ns)
-        more = rig.core.resume(rig.now_ns, 100)
-        touched.append(rig.core.end_turn(rig.now_ns))
+    touched = rig.resume_in_turns(100)
     assert max(touched) <= 110 and len(touched) >= 20, touched
     assert rig.arena.in_use()["OPS"] == 0
     rig.check()

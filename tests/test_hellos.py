@@ -20,9 +20,7 @@ KEY = (Key(b"k"),)
 
 @pytest.fixture
 def world() -> World:
-    made = World()
-    made.until_quiet()
-    return made
+    return World().until_quiet()
 
 
 def state_of(world: World, peer: Peer) -> ClientState:

@@ -28,6 +28,23 @@ def code(client: Client, command: int) -> int | None:
     return answer.code if answer else None
 
 
+def after(settled_by: str) -> tuple[Rig, Client]:
+    """The id's operation has settled so ("nothing": not at all), all is acknowledged, and the daemon is another."""
+    rig = Rig()
+    client = rig.client()
+    rig.do(client, arm(timeout_ns=10 * MS))
+    match settled_by:
+        case "fire":
+            rig.do(client, fire(b"session/9"))
+        case "cancel":
+            rig.do(client, by_id(CommandKind.CANCEL_ID))
+        case "deadline":
+            rig.turn(rig.now_ns + 10 * MS)
+    rig.acknowledge()
+    rig.restart()
+    return rig, client
+
+
 @pytest.mark.parametrize("if_exists", ("error", "keep"))
 def test_an_id_that_exists_is_refused_and_the_op_and_its_deadline_stay(if_exists: str) -> None:
     rig = Rig()
@@ -56,18 +73,8 @@ def test_replacing_cancels_the_old_op_and_tells_its_owner() -> None:
 
 @pytest.mark.parametrize("settled_by", ("fire", "deadline", "cancel"))
 def test_a_settled_id_is_remembered_and_may_be_replaced(settled_by: str) -> None:
-    rig = Rig()
-    client = rig.client()
-    rig.do(client, arm(timeout_ns=10 * MS))
-    if settled_by == "fire":
-        rig.do(client, fire(b"session/9"))
-    elif settled_by == "cancel":
-        rig.do(client, by_id(CommandKind.CANCEL_ID))
-    else:
-        rig.turn(rig.now_ns + 10 * MS)
+    rig, client = after(settled_by)
     assert len(client.told) == 1
-    rig.acknowledge()
-    rig.restart()
     assert code(client, rig.do(client, arm())) == ErrorCode.OPERATION_EXISTS
     assert code(client, rig.do(client, arm(OTHER_ID))) is None
     again = rig.do(client, arm(if_exists="replace"))
@@ -77,17 +84,7 @@ def test_a_settled_id_is_remembered_and_may_be_replaced(settled_by: str) -> None
 
 @pytest.mark.parametrize("settled_by", ("nothing", "fire", "deadline", "cancel"))
 def test_only_the_id_of_a_cancelled_operation_may_be_taken_over(settled_by: str) -> None:
-    rig = Rig()
-    client = rig.client()
-    rig.do(client, arm(timeout_ns=10 * MS))
-    if settled_by == "fire":
-        rig.do(client, fire(b"session/9"))
-    elif settled_by == "cancel":
-        rig.do(client, by_id(CommandKind.CANCEL_ID))
-    elif settled_by == "deadline":
-        rig.turn(rig.now_ns + 10 * MS)
-    rig.acknowledge()
-    rig.restart()
+    rig, client = after(settled_by)
     taken = rig.do(client, arm(if_exists="replace cancelled"))
     if settled_by == "cancel":
         assert (code(client, taken), client.state(taken)) == (None, Outcome.NONE)

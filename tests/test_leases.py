@@ -24,9 +24,7 @@ LEASE = 15 * S
 
 @pytest.fixture
 def world() -> World:
-    made = World(lease_ns=LEASE)
-    made.until_quiet()
-    return made
+    return World(lease_ns=LEASE).until_quiet()
 
 
 @pytest.fixture

@@ -188,11 +188,7 @@ def test_a_long_way_to_the_next_watcher_is_cut_into_turns() -> None:
     rig.do(b, *(watch(b"k", b"never", needed=2) for _ in range(1000)), watch(b"k"), fire(b"k", limit=1))
     rig.core.close_client(a.slot, rig.now_ns)
     rig.clients.remove(a)
-    touched, more = [], True
-    while more:
-        rig.core.begin_turn(rig.now_ns)
-        more = rig.core.resume(rig.now_ns, 100)
-        touched.append(rig.core.end_turn(rig.now_ns))
+    touched = rig.resume_in_turns(100)
     assert max(touched) <= 110 and len(touched) >= 10, touched
     rig.turn()
     assert [told.command for told in b.told] == [1001]

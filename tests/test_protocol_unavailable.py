@@ -55,6 +55,15 @@ def error_of(operation: ThreadedOperation) -> str:
     return str(raised.value)
 
 
+def still_is_told(world: World, operation: ThreadedOperation) -> None:
+    """The client has given up neither its daemon nor the operation, and the daemon's word arrives."""
+    assert stands(world) is LinkState.LIVE
+    assert not operation.done()
+    world.daemon.settle(operation.command, Outcome.EXPIRED, b"")
+    world.exchange()
+    assert state_of(operation) is State.EXPIRED
+
+
 # when an operation is given up ------------------------------------------------------------------------------------
 
 
@@ -80,11 +89,7 @@ def test_an_operation_is_given_up_a_second_after_its_deadline_if_the_daemon_is_l
 def test_while_the_daemon_lives_its_word_is_waited_for_however_late(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     pass_with_heartbeats(world, 8_000)
-    assert stands(world) is LinkState.LIVE
-    assert not operation.done()
-    world.daemon.settle(operation.command, Outcome.EXPIRED, b"")
-    world.exchange()
-    assert state_of(operation) is State.EXPIRED
+    still_is_told(world, operation)
 
 
 def test_one_heartbeat_in_three_seconds_is_enough(world: World) -> None:
@@ -191,10 +196,7 @@ def test_a_client_that_was_stopped_itself_gives_nothing_up(world: World) -> None
     world.exchange()
     world.now += 60_000 * MS  # nobody ticked
     world.up()  # its sockets are empty yet: what the daemon said is still on its way
-    assert stands(world) is LinkState.LIVE
-    world.daemon.settle(operation.command, Outcome.EXPIRED, b"")
-    world.exchange()
-    assert state_of(operation) is State.EXPIRED
+    still_is_told(world, operation)
 
 
 def test_a_client_that_is_stopped_again_and_again_finds_out_all_the_same(world: World) -> None:
