@@ -10,19 +10,20 @@ assert alice.told[0].state is Outcome.EXPIRED
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 import msgpack
 
 from commands import Command, KeyAct
 from harness import START_NS, Rig, S, encode
 from harness import Client as Talker
-from timerd.clock import ManualClock
+from timerd.clock import Clock, ManualClock
 from timerd.conductor import RECORDS_PER_STEP, Conductor
 from timerd.core import NEVER
 from timerd.liveness import Kind, Sign
 from timerd.sessions import Host, Sessions
+from timerd.transport import Transport
 from timerd_shm.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.layout import ClientRecord, Region
 from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
@@ -32,17 +33,20 @@ HERE = Host(b"b" * 16, 11, 22, PROCESSES.get)
 NOTHING = bytes(16)
 
 
-class Network:
-    """A Transport whose sockets are lists. What is published reaches who is subscribed, unless `drops` is set."""
+Subscriber = TypeVar("Subscriber")
+
+
+class DaemonEnd(Generic[Subscriber]):
+    """The daemon's end of a network in memory: what has come up, in order, and who is subscribed to what."""
 
     def __init__(self) -> None:
         self.up: deque[tuple[bytes, bytes]] = deque()
-        self.up_subscriptions: deque[tuple[bytes, bytes]] = deque()  # (subscriber, message)
-        self.topics: dict[bytes, set[bytes]] = {}  # subscriber -> what it is subscribed to
-        self.published: dict[bytes, list[bytes]] = {}  # subscriber -> what it has heard
-        self.answers: dict[bytes, list[bytes]] = {}  # routing id -> what it was sent
-        self.drops = False
-        self._newest_subscriber = b""
+        self.up_subscriptions: deque[tuple[Subscriber | None, bytes]] = deque()  # (subscriber, message)
+        self.topics: dict[Subscriber, set[bytes]] = {}  # subscriber -> what it is subscribed to
+        self._newest_subscriber: Subscriber | None = None
+
+    def has_input(self) -> bool:
+        return bool(self.up or self.up_subscriptions)
 
     def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
         for _ in range(limit):
@@ -58,12 +62,25 @@ class Network:
             yield message
 
     def subscribe(self, topic: bytes) -> None:
+        assert self._newest_subscriber is not None, "a stranger's secret was taken for a client's"
         self.topics.setdefault(self._newest_subscriber, set()).add(topic)
 
+    def subscribers_of(self, frame: bytes) -> list[Subscriber]:
+        return [each for each, topics in self.topics.items() if any(frame.startswith(topic) for topic in topics)]
+
+
+class Network(DaemonEnd[bytes]):
+    """A Transport whose sockets are lists. What is published reaches who is subscribed, unless `drops` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.published: dict[bytes, list[bytes]] = {}  # subscriber -> what it has heard
+        self.answers: dict[bytes, list[bytes]] = {}  # routing id -> what it was sent
+        self.drops = False
+
     def publish(self, frame: bytes) -> None:
-        for subscriber, topics in self.topics.items():
-            if not self.drops and any(frame.startswith(topic) for topic in topics):
-                self.published.setdefault(subscriber, []).append(frame)
+        for subscriber in () if self.drops else self.subscribers_of(frame):
+            self.published.setdefault(subscriber, []).append(frame)
 
     def send(self, routing: bytes, frame: bytes) -> None:
         self.answers.setdefault(routing, []).append(frame)
@@ -136,6 +153,35 @@ class Lifelines:
         return refused
 
 
+def attached(
+    core: Any,
+    transport: Transport,
+    clock: Clock,
+    lifelines: Lifelines,
+    client_record: Callable[[int], ClientRecord],
+    *,
+    lease_ns: int,
+    records_per_step: int,
+    take_snapshot: Callable[[], str],
+) -> tuple[Sessions, Conductor]:
+    """What a daemon's start makes: the sessions and the conductor of a core that has attached to its arena."""
+    now_ns = clock.now_ns()
+    host = HERE._replace(start_ticks_of=lifelines.start_ticks_of)
+    sessions = Sessions(core, client_record, host, lifelines, lease_ns=lease_ns, now_ns=now_ns)
+    conductor = Conductor(
+        core,
+        transport,
+        clock,
+        sessions,
+        lifelines,
+        take_snapshot=take_snapshot,
+        pid=4711,
+        now_ns=now_ns,
+        records_per_step=records_per_step,
+    )
+    return sessions, conductor
+
+
 class World:
     """A conductor on a manual clock, with the real core and a network in memory."""
 
@@ -154,27 +200,17 @@ class World:
 
     def attach(self) -> None:
         """A conductor for the core as it is now: at first, and after `restart`."""
-        now_ns = self.clock.now_ns()
         self.core = self.rig.core
         self.lifelines = Lifelines(self.pidfds)
-        self.sessions = Sessions(
-            self.core,
-            self.client_record,
-            HERE._replace(start_ticks_of=self.lifelines.start_ticks_of),
-            self.lifelines,
-            lease_ns=self.lease_ns,
-            now_ns=now_ns,
-        )
-        self.conductor = Conductor(
+        self.sessions, self.conductor = attached(
             self.core,
             self.network,
             self.clock,
-            self.sessions,
             self.lifelines,
-            take_snapshot=self.take_snapshot,
-            pid=4711,
-            now_ns=now_ns,
+            self.client_record,
+            lease_ns=self.lease_ns,
             records_per_step=self.records_per_step,
+            take_snapshot=self.take_snapshot,
         )
 
     def restart(self) -> None:
@@ -203,7 +239,7 @@ class World:
         """Turns at this very time until none is due; a bounded number."""
         for _ in range(10_000):
             self.turn()
-            busy = self.network.up or self.network.up_subscriptions or self.lifelines.pending()
+            busy = self.network.has_input() or self.lifelines.pending()
             if self.conductor.due_ns > self.clock.now_ns() and not busy:
                 return
         raise AssertionError("the conductor never comes to rest")

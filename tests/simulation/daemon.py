@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 from harness import Memory
-from networks import Lifelines
+from networks import Lifelines, attached
 from timerd.arena import format_arena, plan_arena
 from timerd.clock import ManualClock
 from timerd.conductor import Conductor
 from timerd.core import NEVER
-from timerd.sessions import Host, Sessions
 from timerd_shm.check import check
 from timerd_shm.layout import ClientRecord, Region
 
@@ -29,7 +28,6 @@ from .schedule import Schedule
 
 core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
 
-BOOT_ID, PID_NAMESPACE, TIME_NAMESPACE = b"b" * 16, 11, 22
 LEASE_NS = 15_000 * MS
 POINTS_MAX = 150  # stores of a turn, at one of which it is killed
 
@@ -92,18 +90,15 @@ class Daemon:
             self._faults["transactions finished by a start"] += 1
         self.check("after a start")
         self.lifelines = Lifelines(self._pidfds)
-        host = Host(BOOT_ID, PID_NAMESPACE, TIME_NAMESPACE, self.lifelines.start_ticks_of)
-        sessions = Sessions(self._core, self._record, host, self.lifelines, lease_ns=LEASE_NS, now_ns=now_ns)
-        self._conductor = Conductor(
+        _, self._conductor = attached(
             self._core,
             self.network,
             self.schedule.clock,
-            sessions,
             self.lifelines,
-            take_snapshot=lambda: "/snapshot",
-            pid=4711,
-            now_ns=now_ns,
+            self._record,
+            lease_ns=LEASE_NS,
             records_per_step=self._records,
+            take_snapshot=lambda: "/snapshot",
         )
         self.stopped = False
         self.network.bind()

@@ -7,11 +7,11 @@ A publisher drops what a subscriber does not take (its high-water mark); so does
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from networks import Lifelines
+from networks import DaemonEnd, Lifelines
 from timerd_client.sockets import Held
 from timerd_shm.fields import offset_of
 from timerd_shm.reader import ArenaReader
@@ -38,10 +38,11 @@ class Weather(NamedTuple):
 CALM = Weather()
 
 
-class Network:
-    """The conductor's Transport. `on_input` is called when something has come."""
+class Network(DaemonEnd["Sockets"]):
+    """The conductor's Transport. `on_input` is called when something has come. A stranger's subscription is None's."""
 
     def __init__(self, schedule: Schedule, rng: Random, faults: Counter[str], on_input: Callable[[], None]) -> None:
+        super().__init__()
         self.schedule = schedule
         self.weather = CALM
         self.rng = rng
@@ -49,11 +50,7 @@ class Network:
         self.on_input = on_input
         self.is_open = False
         self.holds_back: list[Callable[[], None]] | None = None  # what the daemon says in a turn that may be its last
-        self._up: deque[tuple[bytes, bytes]] = deque()
-        self._subscriptions: deque[tuple[Sockets | None, bytes]] = deque()
-        self._topics: dict[Sockets, set[bytes]] = {}
         self._by_routing: dict[bytes, Sockets] = {}
-        self._newest: Sockets | None = None
         self._made = 0
 
     # the daemon's end ---------------------------------------------------------------------------------------------
@@ -67,43 +64,26 @@ class Network:
         self.is_open = False
         for sockets in list(self._by_routing.values()):
             sockets.disconnected()
-        self._up.clear()
-        self._subscriptions.clear()
+        self.up.clear()
+        self.up_subscriptions.clear()
 
     def connect(self, sockets: Sockets) -> None:
         self._made += 1
         sockets.routing = b"r%d" % self._made
         self._by_routing[sockets.routing] = sockets
-        self._topics[sockets] = set()
+        self.topics[sockets] = set()
 
     def disconnect(self, sockets: Sockets) -> None:
         self._by_routing.pop(sockets.routing, None)
-        self._topics.pop(sockets, None)
-
-    def has_input(self) -> bool:
-        return bool(self._up or self._subscriptions)
-
-    def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
-        for _ in range(limit):
-            if not self._up:
-                return
-            yield self._up.popleft()
-
-    def subscriptions(self, limit: int) -> Iterator[bytes]:
-        for _ in range(limit):
-            if not self._subscriptions:
-                return
-            self._newest, message = self._subscriptions.popleft()
-            yield message
+        self.topics.pop(sockets, None)
 
     def subscribe(self, topic: bytes) -> None:
-        if self._newest is not None and self._newest in self._topics:
-            self._topics[self._newest].add(topic)
+        if self._newest_subscriber in self.topics:  # it may have gone meanwhile
+            super().subscribe(topic)
 
     def publish(self, frame: bytes) -> None:
-        for sockets, topics in list(self._topics.items()):
-            if any(frame.startswith(topic) for topic in topics):
-                self._say(lambda sockets=sockets: sockets.carry_down(frame, published=True))  # type: ignore[misc]
+        for sockets in self.subscribers_of(frame):
+            self._say(lambda sockets=sockets: sockets.carry_down(frame, published=True))  # type: ignore[misc]
 
     def send(self, routing: bytes, frame: bytes) -> None:
         sockets = self._by_routing.get(routing)
@@ -120,19 +100,19 @@ class Network:
 
     def arrive(self, routing: bytes, frame: bytes) -> None:
         if routing in self._by_routing:
-            self._up.append((routing, frame))
+            self.up.append((routing, frame))
             self.on_input()
 
     def intrude(self, frame: bytes) -> None:
         """A frame of a stranger, who is not answered."""
         if self.is_open:
-            self._up.append((b"stranger", frame))
-            self._subscriptions.append((None, frame))
+            self.up.append((b"stranger", frame))
+            self.up_subscriptions.append((None, frame))
             self.on_input()
 
     def arrive_subscription(self, sockets: Sockets, message: bytes) -> None:
-        if sockets in self._topics:
-            self._subscriptions.append((sockets, message))
+        if sockets in self.topics:
+            self.up_subscriptions.append((sockets, message))
             self.on_input()
 
     def carry(
@@ -285,7 +265,7 @@ class Sockets:
         self.is_open = False
         if linger and self._is_connected:
             self._network.schedule.after(500 * MS, self.disconnected)
-            self._network._topics.pop(self, None)
+            self._network.topics.pop(self, None)
         else:
             self.disconnected()
 

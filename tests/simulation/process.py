@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from networks import PROCESSES
+from networks import HERE, PROCESSES
 from timerd_client import link as link_module
 from timerd_client.protocol import NEVER, Protocol
 from timerd_client.session import Identity
@@ -16,7 +16,7 @@ from timerd_client.threaded import Client, ThreadedLink
 from timerd_shm.layout import Orphans
 from timerd_shm.rundir import InstancePaths
 
-from .daemon import BOOT_ID, PID_NAMESPACE, TIME_NAMESPACE, Daemon
+from .daemon import Daemon
 from .network import Lifeline, Sockets
 from .schedule import Act, Caller, Condition, Gate, Schedule
 
@@ -165,9 +165,9 @@ class PumpedLink(ThreadedLink):
             process.name,
             process.pid,
             PROCESSES[process.pid],
-            PID_NAMESPACE,
-            TIME_NAMESPACE if process.shares_clock else 0,
-            BOOT_ID,
+            HERE.pid_namespace,
+            HERE.time_namespace if process.shares_clock else 0,
+            HERE.boot_id,
             orphans,
             group,
         )
