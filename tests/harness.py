@@ -246,20 +246,14 @@ def group_told(record: OutcomeRecord, heap: bytes) -> GroupTold:
 class Client:
     """A client as its daemon sees it: numbers its commands, resends what was not applied, counts what it is told."""
 
-    def __init__(self, rig: Rig, number: int, orphans: Orphans, group: bytes, listens: bool) -> None:
+    def __init__(
+        self, rig: Rig, incarnation: bytes, session: bytes, slot: int, orphans: Orphans = Orphans.CANCEL
+    ) -> None:
         self.rig = rig
-        self.incarnation = hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest()
-        self.session = hashlib.blake2b(b"session %d" % number, digest_size=16).digest()
+        self.incarnation = incarnation
+        self.session = session
+        self.slot = slot
         self.orphans = orphans
-        self.slot = rig.core.open_client(
-            self.incarnation,
-            self.session,
-            name=b"client-%d" % number,
-            orphans=orphans,
-            now_ns=rig.now_ns,
-            group=rig.core.group(group) if group else 0,
-            listens=listens,
-        )
         self.issued = 0
         self.in_flight: list[tuple[int, Command]] = []
         self.told: list[Told] = []
@@ -432,7 +426,20 @@ class Rig:
     def client(self, orphans: Orphans = Orphans.CANCEL, *, group: bytes = b"", listens: bool = False) -> Client:
         """A new client that has said hello; a member of `group`, if that is given."""
         self.opened += 1
-        client = Client(self, self.opened, orphans, group, listens)
+        incarnation, session = (
+            hashlib.blake2b(b"%s %d" % (what, self.opened), digest_size=16).digest()
+            for what in (b"incarnation", b"session")
+        )
+        slot = self.core.open_client(
+            incarnation,
+            session,
+            name=b"client-%d" % self.opened,
+            orphans=orphans,
+            now_ns=self.now_ns,
+            group=self.core.group(group) if group else 0,
+            listens=listens,
+        )
+        client = Client(self, incarnation, session, slot, orphans)
         self.clients.append(client)
         return client
 

@@ -277,25 +277,12 @@ class Peer(Talker):
 
     def __init__(self, world: World, name: str) -> None:
         Peer.made += 1
+        super().__init__(world.rig, b"client %09d" % Peer.made, NOTHING, -1)
         self.world = world
-        self.rig = world.rig
         self.name = name
         self.routing = b"r%d" % Peer.made
         self.subscriber = b"s%d" % Peer.made
-        self.incarnation = b"client %09d" % Peer.made
-        self.session = NOTHING
         self.arena_incarnation = 0
-        self.slot = -1
-        self.issued = 0
-        self.in_flight = []
-        self.told = []
-        self.told_for_group = []
-        self.received = 0
-        self.marks = {}
-        self.flags = {}
-        self.answers = []
-        self.acknowledged_outcome = 0
-        self.acknowledged_answer = 0
         self.welcomes: list[dict[str, Any]] = []
 
     def hello(self, **said: object) -> dict[str, object]:
