@@ -13,7 +13,8 @@ fields are rebuilt at every start, and settlement fields are filled before the s
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
@@ -107,6 +108,15 @@ def struct_of(record: type[Any]) -> struct.Struct:
 def size_of(record: type[Any]) -> int:
     """Size of a record class in bytes."""
     return struct_of(record).size
+
+
+def fingerprint_of(records: Iterable[type[Any]]) -> int:
+    """CRC-32 of a field table: names, types, offsets and record sizes, in order."""
+    table = ";".join(
+        f"{record.__name__}:" + ",".join(f"{f.name}@{f.offset}{f.storage.code}" for f in fields(record))
+        for record in records
+    )
+    return zlib.crc32(table.encode())
 
 
 def offset_of(record: type[Any], name: str) -> int:

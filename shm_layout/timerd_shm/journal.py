@@ -25,11 +25,10 @@ refuses what was forgotten.
 
 from __future__ import annotations
 
-import zlib
 from enum import IntEnum, IntFlag
 from typing import Annotated, NamedTuple
 
-from .fields import U8, U16, U32, U64, fields, raw, size_of
+from .fields import U8, U16, U32, U64, fingerprint_of, raw, size_of
 
 JOURNAL_MAGIC = b"timerdj\x01"
 JOURNAL_VERSION = 1
@@ -379,9 +378,5 @@ assert all(size_of(row) == ROW_SIZE for row in ROWS.values()), {row.__name__: si
 
 
 def journal_fingerprint() -> int:
-    """CRC-32 of the journal's field table: names, types, offsets and record sizes, in order."""
-    table = ";".join(
-        f"{record.__name__}:" + ",".join(f"{f.name}@{f.offset}{f.storage.code}" for f in fields(record))
-        for record in JOURNAL_RECORDS
-    )
-    return zlib.crc32(table.encode())
+    """CRC-32 of the journal's field table."""
+    return fingerprint_of(JOURNAL_RECORDS)

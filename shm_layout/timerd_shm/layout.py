@@ -16,11 +16,10 @@ forgotten.
 
 from __future__ import annotations
 
-import zlib
 from enum import IntEnum, IntFlag
 from typing import Annotated, NamedTuple
 
-from .fields import DERIVED, HINT, SETTLEMENT, STATISTIC, U8, U16, U32, U64, fields, offset_of, raw, size_of
+from .fields import DERIVED, HINT, SETTLEMENT, STATISTIC, U8, U16, U32, U64, fingerprint_of, offset_of, raw, size_of
 
 MAGIC = b"timerd\x00\x01"
 LAYOUT_VERSION = 1
@@ -590,8 +589,4 @@ def free_link(region: Region) -> int:
 
 def fingerprint() -> int:
     """CRC-32 of the field table: names, types, offsets and record sizes, in order."""
-    table = ";".join(
-        f"{record.__name__}:" + ",".join(f"{f.name}@{f.offset}{f.storage.code}" for f in fields(record))
-        for record in RECORDS
-    )
-    return zlib.crc32(table.encode())
+    return fingerprint_of(RECORDS)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from types import TracebackType
 from typing import Any, Self
 
 from timerd_shm.rundir import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, InstancePaths
@@ -134,7 +133,5 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
