@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+import timerd as td
+from timerd_client import aio
 from timerd_client.arguments import (
     group_of,
     id_hash,
@@ -250,3 +254,24 @@ def test_a_refusal_says_what_it_met(code: ErrorCode, value: int, says: str) -> N
 def test_a_missing_daemon_is_no_error_of_the_operating_system() -> None:
     # gunicorn takes an OSError of a view for its own client's broken connection, and answers nothing.
     assert not issubclass(TimerdUnavailableError, OSError)
+
+
+def knobs(call: Callable[..., Any]) -> list[tuple[str, object, Any]]:
+    """The parameters of a call, but for their types: a coroutine function may be taken where a function is."""
+    return [(knob.name, knob.kind, knob.default) for knob in inspect.signature(call).parameters.values()]
+
+
+def test_whoever_connects_or_says_how_to_has_the_same_knobs() -> None:
+    assert knobs(td.connect) == knobs(aio.connect) == knobs(td.configure)
+
+
+def test_both_faces_have_the_same_calls_with_the_same_arguments() -> None:
+    threaded, looped = (
+        {name: getattr(face, name) for name in dir(face) if not name.startswith("_")}
+        for face in (td.Client, aio.Client)
+    )
+    assert set(threaded) - set(looped) == {"snapshot"}, "for timerctl"
+    assert set(looped) - set(threaded) == {"room"}, "a thread waits for room by itself"
+    calls = {name for name in threaded.keys() & looped if callable(threaded[name])}
+    differing = {name for name in calls if knobs(threaded[name]) != knobs(looped[name])}
+    assert differing == {"try_complete_else_watch"}, "in a loop its coroutine is awaited, and needs no callback"
