@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from .exits import Exit
-from .instance import connected
+from .instance import add_place, connected, place_of
 from .text import U32_MAX, U64_MAX, key_of, whole
 
 FIRE_EPILOG = """\
@@ -24,7 +24,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the commands."""
     key = argparse.ArgumentParser(add_help=False, parents=[common])
     key.add_argument("key", metavar="KEY", type=key_of)
-    key.add_argument("--purgatory", metavar="NAME", help="default: the default one")
+    add_place(key)
     value = argparse.ArgumentParser(add_help=False)
     value.add_argument("--value", metavar="TEXT", default="", help="goes to whom it settles")
 
@@ -99,8 +99,3 @@ def run_forget(arguments: argparse.Namespace) -> int:
     with connected(arguments) as client:
         place_of(client, arguments).forget(arguments.key)
     return Exit.OK
-
-
-def place_of(client: Any, arguments: argparse.Namespace) -> Any:
-    """The client's default purgatory, or the one that is named."""
-    return client if arguments.purgatory is None else client.purgatory(arguments.purgatory)

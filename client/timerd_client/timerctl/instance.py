@@ -23,7 +23,7 @@ from timerd_shm.rundir import (
 from .exits import NoDaemonError, NoInstanceError
 
 if TYPE_CHECKING:
-    from timerd_client import Client
+    from timerd_client import Client, Purgatory
 
 NS = 1_000_000_000
 
@@ -59,16 +59,22 @@ def note_if_dead(paths: InstancePaths, alive: bool) -> str:
     return "" if alive else f"The daemon of {paths.instance!r} is not running: this is what its arena holds."
 
 
-@contextmanager
-def connected(arguments: argparse.Namespace) -> Iterator[Client]:
-    """A client of the instance. Raises NoInstanceError, and NoDaemonError when its daemon does not run."""
-    from timerd_client import connect
-
+def running(arguments: argparse.Namespace) -> InstancePaths:
+    """The files of the instance that the command line means. Raises NoInstanceError, NoDaemonError without a daemon."""
     paths = paths_of(arguments)
     if not daemon_running(paths):
         raise NoDaemonError(
             f"the daemon of instance {paths.instance!r} is not running: start it (`timerd --instance {paths.instance}`)"
         )
+    return paths
+
+
+@contextmanager
+def connected(arguments: argparse.Namespace) -> Iterator[Client]:
+    """A client of the instance. Raises NoInstanceError, and NoDaemonError when its daemon does not run."""
+    from timerd_client import connect
+
+    paths = running(arguments)
     try:
         with connect(paths.instance, name="timerctl") as client:
             yield client
@@ -76,3 +82,13 @@ def connected(arguments: argparse.Namespace) -> Iterator[Client]:
         raise NoDaemonError(
             f"the daemon of instance {paths.instance!r} does not answer: it is stopped, overloaded or has just ended"
         ) from None
+
+
+def add_place(command: argparse.ArgumentParser) -> None:
+    """Declare --purgatory of a command that acts."""
+    command.add_argument("--purgatory", metavar="NAME", help="default: the default one")
+
+
+def place_of(client: Client, arguments: argparse.Namespace) -> Purgatory:
+    """The client's default purgatory, or the one that --purgatory names."""
+    return client if arguments.purgatory is None else client.purgatory(arguments.purgatory)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from timerd_shm.errors import InvalidConditionError
 
 from .exits import Exit, UsageError
-from .instance import connected
+from .instance import add_place, connected, place_of
 from .listing import declare
 from .text import U64_MAX, duration_ns, key_of, plain, print_json, span, whole
 
@@ -58,7 +58,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--payload", metavar="TEXT", default="", help="comes back with the outcome")
     command.add_argument("--id", metavar="ID", type=key_of, help="makes the registration idempotent")
     command.add_argument("--if-exists", choices=("error", "keep", "replace"), default="error", help="with --id")
-    command.add_argument("--purgatory", metavar="NAME", help="default: the default one")
+    add_place(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,8 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"key {plain(key)!r} is given twice")
         keys[key] = offset
     with connected(arguments) as client:
-        place = client if arguments.purgatory is None else client.purgatory(arguments.purgatory)
-        operation = place.register(
+        operation = place_of(client, arguments).register(
             keys,
             timeout=None if arguments.timeout is None else arguments.timeout / 1e9,
             when=arguments.when,

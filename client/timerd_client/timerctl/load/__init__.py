@@ -5,7 +5,7 @@ registrar.py, firer.py, pending.py   the processes' parts; worker.py runs them, 
 pace.py          an absolute schedule       outcomes.py   outcomes as columns
 crew.py          the processes from outside      private.py    --own: a daemon for one run
 ring.py          when each event was applied     room.py       what is refused before it begins
-run.py           the run                         judge.py      right or wrong, op by op
+trial.py         the run                         judge.py      right or wrong, op by op
 report.py        what is printed
 """
 
@@ -17,10 +17,11 @@ import signal
 import sys
 from typing import Any
 
-from timerd_shm.rundir import InstancePaths, daemon_running
+from timerd_shm.rundir import InstancePaths
 
 from ..exits import NoDaemonError, NoInstanceError
-from ..instance import paths_of
+from ..instance import running
+from ..listing import declare
 from ..text import duration_ns
 
 DURATION_NS = 5_000_000_000
@@ -50,14 +51,15 @@ examples:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    command = commands.add_parser(
+    command = declare(
+        commands,
+        common,
         "load",
-        parents=[common],
+        run,
         help="the load test: right or wrong, how fast, how late",
         description="Register and fire from processes of their own at a given rate, judge every\n"
         "outcome, and say how fast and how late it was.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--rate", type=number, required=True, help="operations per second, as in 500, 20k, 1M")
     length = command.add_mutually_exclusive_group()
@@ -77,8 +79,6 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--pending", metavar="N", type=whole, default=0, help="far-future operations underneath")
     command.add_argument("--seed", metavar="N", type=whole, default=1, help="of the plan (1)")
     command.add_argument("--own", action="store_true", help="start a daemon for this run alone, and remove it")
-    command.add_argument("--json", action="store_true", help="print one JSON document")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -125,15 +125,9 @@ def run(arguments: argparse.Namespace) -> int:
 def found(arguments: argparse.Namespace) -> InstancePaths:
     """The running instance. Raises NoInstanceError, NoDaemonError, both with what to do."""
     try:
-        paths = paths_of(arguments)
-    except NoInstanceError as error:
-        raise NoInstanceError(f"{error}, or give --own for a daemon of this run alone") from None
-    if not daemon_running(paths):
-        raise NoDaemonError(
-            f"the daemon of instance {paths.instance!r} is not running: start it (`timerd --instance "
-            f"{paths.instance}`), or give --own for a daemon of this run alone"
-        )
-    return paths
+        return running(arguments)
+    except (NoInstanceError, NoDaemonError) as error:
+        raise type(error)(f"{error}, or give --own for a daemon of this run alone") from None
 
 
 def number(text: str) -> float:
