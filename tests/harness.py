@@ -540,6 +540,10 @@ class Rig:
         self.report()
         self.core.end_turn(self.now_ns)
 
+    def gauges(self) -> tuple[int, int]:
+        """Pending operations and watchers of the default purgatory: Kafka's numDelayed and watched."""
+        return self.arena.count("pending", 0), self.arena.count("watched", 0)
+
     def check(self) -> None:
         """Nothing derived differs from what the op records say."""
         found = violations(self.memory)

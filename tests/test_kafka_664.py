@@ -1,0 +1,68 @@
+"""KAFKA-664, expired requests of quiet topics stay on the watcher lists: here a million such leave nothing behind."""
+
+from __future__ import annotations
+
+import time
+
+from harness import BUDGET, MS, Client, Rig, fire
+from timerd.core import NEVER
+from timerd_shm.fields import size_of, struct_of, unpack
+from timerd_shm.wire import CommandHeader, CommandKind, RegisterCommand, RegisterFlag, ReportHeader
+
+BATCH, BATCHES, FRAME = 50_000, 20, 12_500
+
+
+def unfired(client: Client, rig: Rig, first: int) -> bytes:
+    """A frame of registrations, each on a key of its own that nobody ever fires."""
+    size = size_of(RegisterCommand) + 2 + 12
+    register = struct_of(RegisterCommand).pack(
+        *RegisterCommand(
+            kind=CommandKind.REGISTER,
+            purgatory=0,
+            flags=RegisterFlag.NO_MARK,
+            length=size,
+            condition=0,
+            needed=1,
+            keys=1,
+            orphans=0,
+            payload_length=0,
+            registered_ns=0,
+            timeout_ns=200 * MS,
+            mark_sequence=0,
+            mark_command=0,
+            total=0,
+        )
+    ) + bytes((12, 0))
+    header = unpack(CommandHeader, memoryview(client.frame([(first, fire(b"k"))])))._replace(count=FRAME)
+    keys = (b"%012d" % number for number in range(first, first + FRAME))
+    return struct_of(CommandHeader).pack(*header) + b"".join(register + key for key in keys)
+
+
+def test_KAFKA_664_a_million_operations_on_keys_without_events_leave_nothing_behind() -> None:
+    rig = Rig(capacity=131_072, nodes=131_072, blocks=1024)
+    client = rig.client()
+    empty, started, expired = rig.arena.in_use(), time.process_time(), 0
+    for _ in range(BATCHES):
+        for _ in range(BATCH // FRAME):
+            rig.core.begin_turn(rig.now_ns)
+            frame = unfired(client, rig, rig.core.last_command(client.slot) + 1)
+            assert rig.apply(client, frame) == rig.module.APPLIED
+            rig.core.end_turn(rig.now_ns)
+        assert rig.gauges() == (BATCH, BATCH)
+        assert rig.arena.in_use()["KEYS"] == BATCH
+        rig.now_ns += 200 * MS
+        rig.core.begin_turn(rig.now_ns)
+        assert not rig.core.advance(rig.now_ns, BUDGET)
+        told = [unpack(ReportHeader, memoryview(frame)) for _, frame in rig.core.reports(rig.now_ns, BATCH)]
+        expired += sum(header.outcomes for header in told)
+        rig.core.acknowledge(client.slot, expired, 0, BUDGET)
+        while rig.core.resume(rig.now_ns, BUDGET):
+            pass
+        rig.core.end_turn(rig.now_ns)
+        assert rig.gauges() == (0, 0)
+        assert rig.arena.in_use() == empty
+    took_s = time.process_time() - started
+    print(f"{expired} operations expired in {took_s:.1f} s")
+    assert expired == BATCHES * BATCH == rig.arena.count("expired", 0)
+    assert took_s < 10, f"{took_s:.1f} s"
+    assert rig.core.next_wake_ns() == NEVER
