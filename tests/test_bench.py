@@ -1,4 +1,4 @@
-"""The benches: each suite at a tiny size, what they refuse, what Ctrl-C leaves, and a report made from results alone."""
+"""The benches: each suite at a tiny size, what they refuse, what Ctrl-C leaves, and a report from results alone."""
 
 from __future__ import annotations
 
