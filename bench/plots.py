@@ -26,7 +26,16 @@ class Plot(NamedTuple):
     log_y: bool = False
 
 
-PLOTS: tuple[Plot, ...] = ()
+SERIES = ("api", "case", "pending")
+RATE = "operations asked for in a second"
+PLOTS: tuple[Plot, ...] = (
+    Plot("ladder-reached", "reached", "ladder", "points", "rate", "reached_rate", SERIES, RATE, "reached in a second",
+         log_x=True, log_y=True),
+    Plot("ladder-latency", "fire() to the owner's callback, p99", "ladder", "points", "rate", "completion_p99_ms",
+         SERIES, RATE, "ms", log_x=True, log_y=True),
+    Plot("ladder-cpu", "CPU of all processes for a request", "ladder", "points", "rate", "cpu_us", SERIES, RATE, "us",
+         log_x=True, log_y=True),
+)  # fmt: skip
 
 
 def points(plot: Plot, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[list[float], list[float]]]:

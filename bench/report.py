@@ -50,7 +50,7 @@ def to_reach(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
         sign = ">=" if target.at_least else "<="
         document = documents.get(target.suite)
         command = f"`{document['command']}`" if document else f"`python bench/{target.suite}.py`"
-        cells = [target.what, f"{sign} {shown(target.goal)} {target.unit}"]
+        cells = [target.what, f"{sign} {target.goal:,g} {target.unit}"]
         if figure is None:
             cells += ["-", "-", "not measured", command]
         else:

@@ -44,6 +44,8 @@ def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 TINY = {
     "core": ("--pending=10k", "--repeat=1"),
     "why_cython": ("--count=1k", "--repeat=1"),
+    "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
+    "latency": ("--rate=1k", "--fine-rate=500", "--seconds=0.2", "--apis=bulk"),
 }
 
 
