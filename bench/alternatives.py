@@ -34,7 +34,8 @@ def row_of(result: Result) -> Row:
     """What is shown of a run."""
     found = document(result)
     shown, judged = figures(found), result.judgement
-    counts = {"unheard": unheard(result), "lost": judged.lost, "early": judged.early}
+    missed = unheard(result.workload, result.registered[0], result.fired[0])
+    counts = {"unheard": missed, "lost": judged.lost, "early": judged.early}
     return {name: shown[name] for name in SHOWN} | counts | {name: shown[name] for name in REST}
 
 

@@ -29,6 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -66,7 +67,7 @@ class Suite:
         self.seed: int = args.seed
         self.tables: dict[str, list[Row]] = {}
         self.checks: dict[str, Row] = {}
-        self._machine = machine()  # before the run: its own load is not the machine's
+        self.machine = machine()  # before the run: its own load is not the machine's
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._began = time.monotonic()
 
@@ -90,7 +91,7 @@ class Suite:
         return {
             "suite": self.name,
             "command": shlex.join(["python", os.path.relpath(sys.argv[0], ROOT), *without_json(sys.argv[1:])]),
-            "machine": self._machine,
+            "machine": self.machine,
             "started": self._started,
             "seconds": round(time.monotonic() - self._began, 1),
             "short": self.short,
@@ -155,22 +156,22 @@ def run_suite(parser: Parser, play: Callable[[Suite], None]) -> int:
     args = parser.parse()
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     suite = Suite(parser.suite, args)
-    partial = False
+    partial, begun = True, True
     try:
         play(suite)
+        partial = False
     except KeyboardInterrupt:
-        partial = True
+        print(f"{suite.name}: interrupted; what follows is what there was", file=sys.stderr)
     except Refused as refusal:
+        begun = False
         parser.error(str(refusal))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    print("  ".join(str(suite._machine[name]) for name in ("cpu", "cores", "kernel", "python")))
+        if args.json is not None and begun:
+            write_json(args.json, suite.document(partial))
+    print("  ".join(str(suite.machine[name]) for name in ("cpu", "cores", "kernel", "python")))
     suite.show()
-    if partial:
-        print(f"{suite.name}: interrupted; what stands above is what there was", file=sys.stderr)
-    if args.json is not None:
-        write_json(args.json, suite.document(partial))
     if partial:
         return INTERRUPTED
     return 0 if all(check["held"] for check in suite.checks.values()) else 1
@@ -193,34 +194,35 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 # processes -----------------------------------------------------------------------------------------------------------
 
 
-def run_child(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, *, quiet: bool = True
-) -> subprocess.CompletedProcess[str]:
-    """Run a program in a session of its own: Ctrl-C is this process's, which then interrupts it and waits for its end.
-
-    What it says on stderr is shown unless `quiet`, and is kept then for a message.
-    """
+@contextmanager
+def child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A program in a session of its own: Ctrl-C is this process's. At the end it is interrupted, if it still runs."""
     process = subprocess.Popen(
         list(command),
         env=None if environment is None else {**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if quiet else None,
+        stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        restore_signals=True,
     )
     try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.communicate(timeout=CHILD_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
+
+def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    with child(command, environment) as process:
         out, err = process.communicate()
-    except BaseException:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.communicate(timeout=CHILD_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-        raise
-    return subprocess.CompletedProcess(list(command), process.returncode, out, err or "")
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 # the machine ---------------------------------------------------------------------------------------------------------
@@ -254,7 +256,10 @@ def compiler() -> str:
 
 def commit() -> str | None:
     """Of the sources, with a plus where they were changed since; None outside of a repository."""
-    told = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True)
+    try:
+        told = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
     return told.stdout.strip() if told.returncode == 0 else None
 
 

@@ -14,6 +14,7 @@ import sys
 from common import Parser, Suite, amount, chosen, listed, need_memory, real, run_suite
 from loads import APIS, measured, memory_of, run_load, why_not, workload_of
 
+RUNS = ("completion", "expiry", "fine")
 LATENCIES = {
     "completion": "completion_latency_us",
     "expiry": "expiry_lateness_us",
@@ -24,7 +25,8 @@ LATENCIES = {
 def play(suite: Suite) -> None:
     seconds, high, low = suite.args.seconds, suite.args.rate, suite.args.fine_rate
     need_memory(memory_of(high, seconds, 0), f"{high:,}/s for {seconds:g} s", "ask for less (--rate, --seconds)")
-    for case, rate, tick in (("low", high, "1ms"), ("expire", high, "1ms"), ("expire", low, "100us")):
+    runs = {"completion": ("low", high, "1ms"), "expiry": ("expire", high, "1ms"), "fine": ("expire", low, "100us")}
+    for case, rate, tick in map(runs.__getitem__, suite.args.runs):
         for api in suite.args.apis:
             suite.say(f"{case}: {rate:,}/s, {api}, a tick of {tick}")
             document = run_load(workload_of(rate, seconds, case, suite.seed), api, flags=[f"--tick={tick}"])
@@ -52,6 +54,7 @@ def main() -> int:
     parser.size("--seconds", real(0.2, 600, "seconds"), "5", "1", "of arrivals in each run")
     parser.size("--rate", rates, "100k", "20k", "operations a second, with ticks of 1 ms")
     parser.size("--fine-rate", rates, "10k", "2k", "operations a second, with ticks of 100 us")
+    parser.size("--runs", listed(chosen(RUNS)), ",".join(RUNS), ",".join(RUNS), "what is measured")
     parser.size("--apis", listed(chosen(tuple(APIS))), "per-op,bulk", "per-op", "how it is registered and fired")
     return run_suite(parser, play)
 

@@ -7,6 +7,7 @@ after 200 and 400 ms, all with a timeout of 200 ms; *expire* expires nearly all.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -38,12 +39,25 @@ def run_load(workload: Workload, api: str, pending: int = 0, flags: Sequence[str
 
 def load_on(paths: InstancePaths, workload: Workload, api: str, pending: int = 0) -> dict[str, Any]:
     """The document of one run with that daemon. Raises RuntimeError when there is none."""
+    return document_of(run_child(load_command(workload, api, pending), environment_of(paths)))
+
+
+def load_command(workload: Workload, api: str, pending: int = 0) -> list[str]:
+    """`timerctl load --json` for that workload."""
     command = [sys.executable, "-m", "timerd_client.timerctl", "load", "--json", f"--instance={INSTANCE}"]
     command += [f"--rate={workload.rate:.3f}", f"--count={workload.count}", f"--pending={pending}"]
     command += [f"--p50={workload.p50_ns // MS}ms", f"--p75={workload.p75_ns // MS}ms", f"--seed={workload.seed}"]
     command += [f"--registrars={workload.registrars}", f"--firers={workload.firers}"]
-    command += ["--bulk"] if APIS[api] else []
-    done = run_child(command, {RUNTIME_DIR_VARIABLE: str(paths.directory)})
+    return command + (["--bulk"] if APIS[api] else [])
+
+
+def environment_of(paths: InstancePaths) -> dict[str, str]:
+    """What a program needs to find a daemon."""
+    return {RUNTIME_DIR_VARIABLE: str(paths.directory)}
+
+
+def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What a run of `timerctl load --json` has printed. Raises RuntimeError with what it said instead."""
     if not done.stdout:
         raise RuntimeError(f"timerctl load ended with status {done.returncode}: {done.stderr.strip()}")
     document: dict[str, Any] = json.loads(done.stdout)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from array import array
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from daemons import arenas_of, processes_of
+from timerd_client.outcome import State
+from timerd_client.timerctl.load.messages import Fired, Registered, Usage
+from timerd_client.workload import Events, Workload, plan
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 TIMEOUT_S = 120
@@ -45,7 +52,10 @@ TINY = {
     "core": ("--pending=10k", "--repeat=1"),
     "why_cython": ("--count=1k", "--repeat=1"),
     "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
-    "latency": ("--rate=1k", "--fine-rate=500", "--seconds=0.2", "--apis=bulk"),
+    "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
+    "alternatives": ("--ways=redis,blpop,uvloop,threads", "--rates=500", "--seconds=0.2"),
+    "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
+    "idle": ("--pending=1k", "--seconds=0.5"),
 }
 
 
@@ -69,24 +79,64 @@ def test_each_suite_writes_one_document_and_leaves_nothing(name: str, place: Pat
         ("core", ("--pending=many",), "'many' is not a number such as 500, 10k or 1M"),
         ("core", ("--repeat=0",), "0 is not between 1 and 100 runs"),
         ("core", ("--json=/nowhere/x.json",), "there is no directory /nowhere; make it first"),
+        ("ladder", ("--rates=6M",), "6M is not between 100 and 5,000,000 operations a second: ask for one that is"),
+        ("ladder", ("--rates=5M", "--pending=0"), "beside 0 pending operations need"),
+        (
+            "core",
+            ("--pending=8M",),
+            "8,000,000 pending operations need 4.5 GiB of memory, and 768.0 MiB are available: ",
+        ),
+        ("alternatives", ("--ways=celery",), "'celery' is none of timerd, timerd-bulk, redis, "),
+        ("gil", ("--crews=3",), "'' is not a number such as 500"),
         ("overload", ("--seconds=nan",), "nan is not between 1 and 3600 seconds"),
         ("run", ("cores",), "'cores' is no suite: name some of core, "),
     ],
 )
-def test_nonsense_is_refused_with_value_limit_and_remedy(name: str, arguments: tuple[str, ...], says: str) -> None:
-    done = bench(name, *arguments)
-    assert done.returncode == 2 and says in done.stderr, done.stderr
+def test_nonsense_is_refused_with_value_limit_and_remedy(
+    name: str,
+    arguments: tuple[str, ...],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 30, total=1 << 30))
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(name).main()
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
 
 
-def test_more_memory_than_there_is_is_refused(tmp_path: Path) -> None:
-    program = (
-        "import sys, psutil, core; from types import SimpleNamespace as N;"
-        "psutil.virtual_memory = lambda: N(available=1 << 30, total=1 << 30);"
-        "sys.argv = ['core.py', '--pending=8M']; sys.exit(core.main())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=BENCH, capture_output=True, text=True, timeout=TIMEOUT_S)
-    assert done.returncode == 2
-    assert "8,000,000 pending operations need 4.5 GiB of memory, and 768.0 MiB are available: ask for" in done.stderr
+def test_a_way_that_is_not_installed_says_how_to_install_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(place))
+    result = place / "result.json"
+    done = bench("alternatives", "--ways=redis,blpop", "--rates=500", "--seconds=0.2", f"--json={result}")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(result.read_text())["tables"]["runs"]
+    assert [row["why_not"] for row in rows] == ["not installed: apt-get install redis-server"] * 2
+
+
+def test_an_event_that_overtook_its_registration_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way forgets an event that nobody waits for yet: all that expire because of it count, and no others."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    from alternative.trial import unheard
+
+    ms, none = 1_000_000, array("q")
+    workload = Workload(rate=1_000, count=4)
+    sent_ns = array("q", [10 * ms, 11 * ms, 12 * ms, 13 * ms])
+    expired, completed = int(State.EXPIRED.value), int(State.COMPLETED.value)
+    state, told = array("B", [completed, expired, expired, 0]), array("B", [1, 1, 1, 0])
+    owner = Registered(
+        plan(workload), sent_ns, state, told, none, none, none, none, 14 * ms, 3, none, {}, Usage(0, 0), ""
+    )  # fmt: skip
+    # Operation 0 completed; 1's event came in time, 2's a moment before its deadline, 3 was told nothing.
+    events = Events(none, array("I", [0, 1, 3, 2]), array("I"))
+    at_ns = array("q", [20 * ms, 20 * ms, 150 * ms, (12 + 198) * ms])
+    assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 2
+    # One that was fired before register() had returned is nobody's fault.
+    at_ns[1] = 11 * ms
+    assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 1
 
 
 def test_ctrl_c_leaves_what_there_was_and_says_so(place: Path) -> None:
@@ -120,13 +170,17 @@ def test_the_committed_report_is_what_the_committed_results_make() -> None:
 
 
 def test_the_report_follows_from_the_documents_alone(tmp_path: Path) -> None:
-    assert bench("core", "--pending=10k", "--repeat=1", f"--json={tmp_path / 'core.json'}").returncode == 0
-    document = json.loads((tmp_path / "core.json").read_text())
-    document["tables"]["figures"] = [
+    figures = [
         {"pending": 1_000_000, "figure": "insert_ns", "median": 100.0, "least": 90.0, "most": 120.0},
         {"pending": 1_000_000, "figure": "cancel_ns", "median": 32.5, "least": 30.0, "most": 40.0},
     ]
-    document["partial"] = True
+    where = dict.fromkeys(MACHINE, "a") | {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3]}
+    document = {
+        "suite": "core", "command": "python bench/core.py --pending=1M", "machine": where, "started": "2026-01-01",
+        "seconds": 1.5, "short": False, "partial": True, "seed": 1, "tables": {"figures": figures},
+        "checks": {"outcomes": {"held": False, "says": "one was lost"}},
+    }  # fmt: skip
+    assert set(document) == FIELDS
     (tmp_path / "core.json").write_text(json.dumps(document))
     texts = []
     for name in ("one.md", "two.md"):
@@ -138,4 +192,5 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path) -> None:
     assert f"insert | <= 50 ns | 100 ns | 2.00 | **no** | {command} |" in texts[0]
     assert f"cancel | <= 65 ns | 32.5 ns | 0.50 | yes | {command} |" in texts[0]
     assert "complete by key | <= 65 ns | - | - | not measured |" in texts[0]
+    assert "* **does not hold**: outcomes: one was lost" in texts[0]
     assert "**Partial run.**" in texts[0] and "| 1,000,000 | insert_ns | 100 | 90.0 | 120 |" in texts[0]

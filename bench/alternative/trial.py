@@ -117,21 +117,15 @@ def serve(connection: Connection, play: Callable[[int], Any], close: Callable[[]
         pass  # nobody waits for it any more
 
 
-def unheard(result: Result) -> int:
+def unheard(workload: Workload, owner: Registered, fired: Fired) -> int:
     """Operations that did not complete, although their event was fired after register() had returned, in good time.
 
-    Fired MARGIN_NS or more before the deadline, by the clocks of the two that called. Counted alike for all.
+    In good time: MARGIN_NS or more before the deadline, by the clocks of the two that called. Counted alike for all.
     """
-    workload = result.workload
-    found = 0
-    sent = [array("q", bytes(8 * len(answer.rows.due_ns))) for answer in result.registered]
-    for fired in result.fired:
-        for operation, at_ns in zip(fired.events.operation, fired.sent_ns, strict=False):
-            sent[operation % workload.registrars][operation // workload.registrars] = at_ns
-    for answer, times in zip(result.registered, sent, strict=True):
-        for row in range(len(answer.sent_ns)):
-            if answer.told[row] and answer.state[row] != EXPIRED:
-                continue
-            deadline_ns = answer.sent_ns[row] + workload.timeout_ns
-            found += returned_ns(answer, row) <= times[row] <= deadline_ns - MARGIN_NS
-    return found
+    latest_ns = workload.timeout_ns - MARGIN_NS
+    fired_ns = dict(zip(fired.events.operation, fired.sent_ns, strict=False))
+    return sum(
+        returned_ns(owner, row) <= fired_ns.get(row, 0) <= sent_ns + latest_ns
+        for row, sent_ns in enumerate(owner.sent_ns)
+        if not owner.told[row] or owner.state[row] == EXPIRED
+    )
