@@ -63,7 +63,7 @@ class OldPurgatory:
         """Complete these requests (uint32) at these times, but none before those due until then are registered."""
     def reap_until_stopped(self) -> None: ...
     def stop(self) -> None:
-        """End complete_all() and reap_until_stopped()."""
+        """End what the threads do."""
 
     # what there is, and what was -------------------------------------------------------------------------------------
     @property

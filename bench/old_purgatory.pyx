@@ -589,7 +589,7 @@ cdef void generate(
     write64(&p.next_due_ns, due_ns[0])
     while at < count:
         now_ns = clock_ns()
-        if now_ns >= give_up_ns:
+        if now_ns >= give_up_ns or read32(&p.stopping):
             break
         left = BETWEEN_CLOCKS
         while left and at < count and start_ns + due_ns[at] <= now_ns:

@@ -26,7 +26,18 @@ class Plot(NamedTuple):
     log_y: bool = False
 
 
-PLOTS: tuple[Plot, ...] = ()
+def of_article(case: str, y: str, title: str, y_label: str, log_y: bool) -> Plot:
+    """What the article plots against the rate, in one of its two cases."""
+    name, table = f"article_{case}_{y}", f"points_{case}"
+    label = "requests a second, asked"
+    return Plot(name, f"{title}, {case} case", "article", table, "asked", y, ("design",), label, y_label, True, log_y)
+
+
+PLOTS: tuple[Plot, ...] = (
+    *(of_article(case, "reached", "Rate reached", "requests a second", True) for case in ("low", "high")),
+    *(of_article(case, "cpu_cores", "CPU", "cores busy", False) for case in ("low", "high")),
+    *(of_article(case, "memory_mib", "Memory of records", "MiB", True) for case in ("low", "high")),
+)
 
 
 def points(plot: Plot, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[list[float], list[float]]]:
