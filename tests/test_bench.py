@@ -44,6 +44,7 @@ def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 TINY = {
     "core": ("--pending=10k", "--repeat=1"),
     "why_cython": ("--count=1k", "--repeat=1"),
+    "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20"),
     "article": ("--rates=5k", "--requests=1k", "--seconds=0.2", "--purge=100,never", "--memory=20"),
 }
 
@@ -69,6 +70,7 @@ def test_each_suite_writes_one_document_and_leaves_nothing(name: str, place: Pat
         ("core", ("--repeat=0",), "0 is not between 1 and 100 runs"),
         ("core", ("--json=/nowhere/x.json",), "there is no directory /nowhere; make it first"),
         ("overload", ("--seconds=nan",), "nan is not between 1 and 3600 seconds"),
+        ("rivals", ("--contestants=redis",), "'redis' is none of timerd, wheel of 20, heapq, "),
         ("article", ("--purge=0",), "0 is not between 1 and 10,000,000 entries, or never"),
         ("article", ("--memory=1M",), "1000000 MiB of records need 978.0 GiB of memory"),
         ("run", ("cores",), "'cores' is no suite: name some of core, "),
