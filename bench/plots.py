@@ -28,7 +28,28 @@ class Plot(NamedTuple):
 
 SERIES = ("api", "case", "pending")
 RATE = "operations asked for in a second"
+
+
+def of_article(case: str, y: str, title: str, y_label: str, log_y: bool) -> Plot:
+    """What the article plots against the rate, in one of its two cases."""
+    name, table = f"article_{case}_{y}", f"points_{case}"
+    label = "requests a second, asked"
+    return Plot(name, f"{title}, {case} case", "article", table, "asked", y, ("design",), label, y_label, True, log_y)
+
+
+def of_rivals(y: str, title: str, y_label: str) -> Plot:
+    """A figure of each contestant against the number of pending timers."""
+    name, label = f"rivals_{y}", "pending timers"
+    return Plot(name, title, "rivals", "recent", "pending", y, ("contestant",), label, y_label, True, True)
+
+
 PLOTS: tuple[Plot, ...] = (
+    of_rivals("insert_ns", "Insert", "ns"),
+    of_rivals("cancel_ns", "Cancel", "ns"),
+    of_rivals("worst_tick_ms", "Worst tick", "ms"),
+    *(of_article(case, "reached", "Rate reached", "requests a second", True) for case in ("low", "high")),
+    *(of_article(case, "cpu_cores", "CPU", "cores busy", False) for case in ("low", "high")),
+    *(of_article(case, "memory_mib", "Memory of records", "MiB", True) for case in ("low", "high")),
     Plot("ladder-reached", "reached", "ladder", "points", "rate", "reached_rate", SERIES, RATE, "reached in a second",
          log_x=True, log_y=True),
     Plot("ladder-latency", "fire() to the owner's callback, p99", "ladder", "points", "rate", "completion_p99_ms",

@@ -1,0 +1,195 @@
+"""The experiment of the article that introduced Kafka's timing wheels: the old purgatory beside the new, timerd's core.
+
+    python bench/article.py [--rates 10k,20k,...] [--purge 100,1k,10k,never] [--requests 1M] [--seconds 4]
+                            [--memory 200] [--short] [--json FILE]
+
+Fake requests of 100 bytes come at a rate, as a Poisson process, and wait on the same three keys with a timeout of 200
+ms. Each is forced to complete after a time of its own, log-normal with median and upper quartile (20, 60) ms, the low
+case, or (200, 400) ms, the high case; so 7.9 % and 50 % of them expire. All is in one process, and open loop: arrivals
+stand on an absolute schedule, and what is late is sent at once. A point is asked for --requests, or as many as come in
+--seconds, and ends at 1.25 times its planned time in any case. Its rate counts until the last registration.
+
+Both designs are compiled, from the same language by the same compiler with the same options; their records have the
+same sizes, payloads are copied the same way (bench/old_purgatory.pyx, bench/designs.py), and both have --memory MiB
+for records: what does not fit is refused, and the point fails. The old one is purged every so many entries, its lists
+and its queue each by a trigger of its own; it has three threads, as there. timerd's core has one, and none of the
+daemon's sockets, and is fed whole frames. What the plan says of each request is held against what became of it.
+
+A design keeps up with a rate if it reaches 99 % of it and refuses nothing, and saturates after the last rate of which
+that is true. `right` is stricter: also no more than one in a thousand expired that should have completed 5 ms before,
+and all had settled a second after the last timeout. A rate that is narrowly missed is tried once more, because any
+machine has other things to do; two in a row that are not reached end a design's ladder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import takewhile
+from typing import NamedTuple
+
+from common import Parser, Row, Suite, amount, listed, need_memory, real, run_suite
+from designs import HIGH, LOW, Case, Point, Requests, S, Verdict, draw, judge, play_old, play_timerd
+
+TIMERD = "timerd"
+REACHED = 0.99
+MISSED = 0.001
+NARROWLY = 0.9
+ATTEMPTS = 2
+NOT_REACHED = 2  # rates in a row
+MEMORY_PER_REQUEST = 1_500  # of what is drawn, encoded and told
+ARTICLE = '"Apache Kafka, Purgatory, and Hierarchical Timing Wheels", Confluent: on its own machine'
+TRUNK = "its own benchmark, of the original semantics: JDK 17, another 2-core machine of this kind"
+# What others have measured, case by case: requests a second after which it saturates.
+QUOTED: dict[str, dict[str, tuple[int | None, str]]] = {
+    "low": {
+        "Kafka, old": (40_000, f"{ARTICLE}; 1.2 cores busy beyond it"),
+        "Kafka, timing wheels": (None, f"{ARTICLE}; no degradation up to the highest rate"),
+        "Kafka, trunk of 2024": (450_000, TRUNK),
+    },
+    "high": {
+        "Kafka, old": (25_000, f"{ARTICLE}; 1.2 cores busy beyond it"),
+        "Kafka, timing wheels": (105_000, ARTICLE),
+        "Kafka, trunk of 2024": (405_000, TRUNK),
+    },
+}
+
+
+class Design(NamedTuple):
+    """A contestant."""
+
+    name: str
+    play: Callable[[Requests], Point]
+
+
+def designs(purges: list[int], budget: int) -> list[Design]:
+    """timerd's core, and the old purgatory at each purge interval."""
+    found = [Design(TIMERD, lambda requests: play_timerd(requests, budget))]
+    for interval in purges:
+        name = f"old, purge every {interval:,}" if interval else "old, never purged"
+        found.append(Design(name, lambda requests, interval=interval: play_old(requests, interval, budget)))  # type: ignore[misc]
+    return found
+
+
+def row_of(design: Design, rate: int, requests: Requests, point: Point, verdict: Verdict) -> Row:
+    """A row of the table of points."""
+    asked = len(requests.due_ns) / (requests.span_ns / S)  # as drawn, which is not quite the rate
+    reached = point.registered / point.seconds / asked
+    taken = point.registered - point.refused
+    in_time = reached >= REACHED and not point.refused
+
+    def late_ms(quantile: float) -> float | None:
+        return verdict.late_ns[round(quantile * (len(verdict.late_ns) - 1))] / 1e6 if verdict.late_ns else None
+
+    return {
+        "design": design.name,
+        "asked": rate,
+        "reached": round(rate * reached),
+        "share": reached,
+        "requests": point.registered,
+        "cpu_cores": point.cpu_seconds / (point.seconds + point.drained_seconds),
+        "cpu_us_per_request": point.cpu_seconds / point.registered * 1e6,
+        "memory_mib": point.memory_bytes / (1 << 20),
+        "refused": point.refused,
+        "expired": verdict.expired / max(taken, 1),
+        "planned": verdict.expired_planned / max(taken, 1),
+        "missed": verdict.missed,
+        "unsettled": verdict.unsettled,
+        "late_p50_ms": late_ms(0.5),
+        "late_p99_ms": late_ms(0.99),
+        "kept_up": in_time,
+        "right": in_time and verdict.missed <= MISSED * taken and not verdict.unsettled and not verdict.wrong,
+    }
+
+
+def saturation(rows: list[Row]) -> Row:
+    """The last rates that a design kept up with, from the lowest on, and what that took."""
+    kept = list(takewhile(lambda row: row["kept_up"], rows))
+    right = list(takewhile(lambda row: row["right"], rows))
+    return {
+        "saturates_after": kept[-1]["asked"] if kept else None,
+        "right_up_to": right[-1]["asked"] if right else None,
+        "asked_up_to": rows[-1]["asked"],
+        "cpu_us_per_request": kept[-1]["cpu_us_per_request"] if kept else None,
+        "memory_mib": kept[-1]["memory_mib"] if kept else None,
+        "measured": "here",
+    }
+
+
+def play_point(suite: Suite, case: Case, rate: int, design: Design, requests: Requests) -> Row:
+    """One design at one rate: a row of each table. Of two attempts, the better."""
+    attempts: list[tuple[Row, Point]] = []
+    while not attempts or (len(attempts) < ATTEMPTS and NARROWLY <= attempts[0][0]["share"] < REACHED):
+        suite.say(f"{case.name} case, {rate:,}/s, {design.name}{', again' * len(attempts)}")
+        point = design.play(requests)
+        verdict = judge(requests, point)
+        says = "; ".join(verdict.wrong[:3]) or "no request settled twice, early, or as nobody planned"
+        suite.check("outcomes", not verdict.wrong, says)
+        attempts.append((row_of(design, rate, requests, point, verdict), point))
+    best, point = max(attempts, key=lambda attempt: attempt[0]["share"])
+    suite.add(f"points_{case.name}", **best)
+    table = "wheel" if design.name == TIMERD else "reaper"
+    suite.add(table, case=case.name, design=design.name, asked=rate, requests=best["requests"], **point.work)
+    return best
+
+
+def play_case(suite: Suite, case: Case) -> None:
+    """One case: every design at every rate, in turns, until it has been left behind."""
+    args = suite.args
+    contestants = designs(args.purge, args.memory << 20)
+    missed = dict.fromkeys(contestants, 0)
+    try:
+        for rate in sorted(args.rates):
+            requests = draw(case, rate, min(args.requests, round(rate * args.seconds)), suite.seed)
+            for design in contestants:
+                if missed[design] < NOT_REACHED:
+                    row = play_point(suite, case, rate, design, requests)
+                    missed[design] = 0 if row["kept_up"] else missed[design] + 1
+    finally:  # also of what there was when it was interrupted
+        rows = suite.tables.get(f"points_{case.name}", [])
+        for design in contestants:
+            if mine := [row for row in rows if row["design"] == design.name]:
+                suite.add("saturation", case=case.name, design=design.name, **saturation(mine))
+        for name, (rate_quoted, source) in QUOTED[case.name].items():
+            suite.add("saturation", case=case.name, design=name, saturates_after=rate_quoted, measured=source)
+
+
+def play(suite: Suite) -> None:
+    args = suite.args
+    most = min(args.requests, round(max(args.rates) * args.seconds))
+    need = most * MEMORY_PER_REQUEST + (args.memory << 20)
+    need_memory(need, f"{most:,} requests and {args.memory} MiB of records", "ask for fewer (--requests, --memory)")
+    for case in (LOW, HIGH):
+        play_case(suite, case)
+        mine = [row for row in suite.tables[f"points_{case.name}"] if row["design"] == TIMERD and row["kept_up"]]
+        suite.check(
+            f"timerd_{case.name}",
+            all(row["right"] for row in mine),
+            "wherever timerd kept up with the rate, every outcome was right and in time",
+        )
+
+
+def interval(text: str) -> int:
+    """Type of an argument: entries between two purges, or never."""
+    return 0 if text == "never" else amount(1, 10_000_000, "entries, or never")(text)
+
+
+def main() -> int:
+    parser = Parser("article", __doc__)
+    rates = listed(amount(1_000, 5_000_000, "requests a second"))
+    parser.size(
+        "--rates",
+        rates,
+        "10k,20k,30k,40k,60k,80k,100k,150k,200k,300k,400k,600k,800k,1M,1.5M",
+        "20k,80k",
+        "rates to ask for, with commas between",
+    )
+    parser.size("--purge", listed(interval), "100,1k,10k,never", "1k,never", "purge intervals of the old one")
+    parser.size("--requests", amount(1_000, 10_000_000, "requests"), "1M", "40k", "requests of a point at most")
+    parser.size("--seconds", real(0.05, 1_000, "seconds"), "4", "0.8", "planned length of a point at most")
+    parser.size("--memory", amount(16, 1 << 20, "MiB"), "200", "200", "MiB of records for each design")
+    return run_suite(parser, play)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

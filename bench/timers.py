@@ -1,0 +1,439 @@
+"""The rivals of timerd's core, each as a user would have it, and one measurement of one of them.
+
+    python bench/timers.py CONTESTANT PENDING SEED WORK         # prints one JSON object; bench/rivals.py calls it
+
+Each keeps timers that have a name of 12 bytes and a deadline in ms, and does the same: insert; cancel, by what insert
+gave; complete, by name; reschedule; expire. What is measured is a loop over many, without a function call for each, so
+that a figure holds the rival's own work, a dict for the names, and a turn of Python's loop. In a process of its own, so
+that its memory is its own; and gc.freeze() is called after the fill, so that no collection walks what stands there.
+
+    timerd            compiled, frames of 4,096 commands (bench/core.py)
+    wheel of 20       compiled, in bulk: the article's timing wheels (bench/wheel_of_20.pyx); neither locks nor outcomes
+    heapq             Python's recipe: a cancelled entry is marked, and stays in the heap until it comes up
+    asyncio           call_at and cancel; its time is moved by hand
+    uvloop            call_later and cancel, compiled; its clock can not be moved, so all are overdue when they expire
+    sortedcontainers  a SortedList of entries, which are removed at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import heapq
+import json
+import random
+import statistics
+import sys
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import psutil
+
+import core
+from core import key
+from wheel_of_20 import WheelOf20
+
+SPREAD_MS = 60_000
+LEAST_MS = 1_000
+WORK = 20_000
+ROUNDS = 5
+OVERDUE_S = 0.05  # timers of a real clock are due within so long after the last was made
+
+
+class Timers:
+    """What is measured: insert, cancel, complete, reschedule, expire. The rest makes what they take, and is not.
+
+    Deadlines are in ms of the rival's own clock, which begins at 0. Names and deadlines are in the rival's own shape.
+    """
+
+    def fill(self, numbers: range, deadlines_ms: Sequence[int]) -> None:
+        """Timers that stay."""
+        self.keep(numbers, self.insert(self.names(numbers), self.times(deadlines_ms)))
+
+    def names(self, numbers: Sequence[int]) -> Any:
+        return [key(number) for number in numbers]
+
+    def times(self, deadlines_ms: Sequence[int]) -> Any:
+        return list(deadlines_ms)
+
+    def keep(self, numbers: Sequence[int], given: Any) -> None:
+        """Remember what insert gave for these."""
+
+    def handles(self, numbers: Sequence[int]) -> Any:
+        """What insert gave for these."""
+        raise NotImplementedError
+
+    def insert(self, names: Any, deadlines: Any) -> Any:
+        raise NotImplementedError
+
+    def cancel(self, names: Any, handles: Any) -> None:
+        raise NotImplementedError
+
+    def complete(self, names: Any) -> None:
+        raise NotImplementedError
+
+    def reschedule(self, names: Any, handles: Any, deadlines: Any) -> None:
+        raise NotImplementedError
+
+    def expire(self, ticks_ms: Sequence[int]) -> list[float]:
+        """Let all expire, from one of these ms to the next; seconds for each. Nothing is due in between."""
+        raise NotImplementedError
+
+    def pending(self) -> int:
+        raise NotImplementedError
+
+    def bytes_per_timer(self) -> float | None:
+        """Bytes for each, if it knows; else the process's memory tells."""
+        return None
+
+
+class Listed(Timers):
+    """What the rivals in Python have in common: a dict from a name to what insert gave."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[bytes, Any] = {}
+
+    def handles(self, numbers: Sequence[int]) -> list[Any]:
+        return [self.by_name[key(number)] for number in numbers]
+
+    def pending(self) -> int:
+        return len(self.by_name)
+
+
+class Heap(Listed):
+    """heapq, by the recipe of its documentation. An entry is [deadline, number, name]; a cancelled one has no name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heap: list[list[Any]] = []
+        self.numbers = count()
+
+    def fill(self, numbers: range, deadlines_ms: Sequence[int]) -> None:
+        for number, deadline in zip(numbers, deadlines_ms, strict=True):
+            name = key(number)
+            self.by_name[name] = entry = [deadline, next(self.numbers), name]
+            self.heap.append(entry)
+        heapq.heapify(self.heap)
+
+    def insert(self, names: Sequence[bytes], deadlines_ms: Sequence[int]) -> None:
+        by_name, heap, push, number = self.by_name, self.heap, heapq.heappush, self.numbers
+        for name, deadline in zip(names, deadlines_ms, strict=True):
+            by_name[name] = entry = [deadline, next(number), name]
+            push(heap, entry)
+
+    def cancel(self, names: Sequence[bytes], handles: Sequence[list[Any]]) -> None:
+        by_name = self.by_name
+        for name, entry in zip(names, handles, strict=True):
+            entry[2] = None
+            del by_name[name]
+
+    def complete(self, names: Sequence[bytes]) -> None:
+        pop = self.by_name.pop
+        for name in names:
+            pop(name)[2] = None
+
+    def reschedule(self, names: Sequence[bytes], handles: Sequence[list[Any]], deadlines_ms: Sequence[int]) -> None:
+        by_name, heap, push, number = self.by_name, self.heap, heapq.heappush, self.numbers
+        for name, entry, deadline in zip(names, handles, deadlines_ms, strict=True):
+            entry[2] = None
+            by_name[name] = fresh = [deadline, next(number), name]
+            push(heap, fresh)
+
+    def expire(self, ticks_ms: Sequence[int]) -> list[float]:
+        by_name, heap, pop, clock = self.by_name, self.heap, heapq.heappop, time.perf_counter
+        spent = []
+        for tick in ticks_ms:
+            began = clock()
+            while heap and heap[0][0] <= tick:
+                name = pop(heap)[2]
+                if name is not None:
+                    del by_name[name]
+            spent.append(clock() - began)
+        return spent
+
+
+class Sorted(Listed):
+    """sortedcontainers.SortedList of (deadline, number, name)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from sortedcontainers import SortedList
+
+        self.entries = SortedList()
+        self.numbers = count()
+
+    def fill(self, numbers: range, deadlines_ms: Sequence[int]) -> None:
+        for number, deadline in zip(numbers, deadlines_ms, strict=True):
+            name = key(number)
+            self.by_name[name] = (deadline, next(self.numbers), name)
+        self.entries.update(self.by_name.values())
+
+    def insert(self, names: Sequence[bytes], deadlines_ms: Sequence[int]) -> None:
+        by_name, add, number = self.by_name, self.entries.add, self.numbers
+        for name, deadline in zip(names, deadlines_ms, strict=True):
+            by_name[name] = entry = (deadline, next(number), name)
+            add(entry)
+
+    def cancel(self, names: Sequence[bytes], handles: Sequence[tuple[int, int, bytes]]) -> None:
+        by_name, remove = self.by_name, self.entries.remove
+        for name, entry in zip(names, handles, strict=True):
+            remove(entry)
+            del by_name[name]
+
+    def complete(self, names: Sequence[bytes]) -> None:
+        pop, remove = self.by_name.pop, self.entries.remove
+        for name in names:
+            remove(pop(name))
+
+    def reschedule(
+        self, names: Sequence[bytes], handles: Sequence[tuple[int, int, bytes]], deadlines_ms: Sequence[int]
+    ) -> None:
+        by_name, remove, add, number = self.by_name, self.entries.remove, self.entries.add, self.numbers
+        for name, entry, deadline in zip(names, handles, deadlines_ms, strict=True):
+            remove(entry)
+            by_name[name] = fresh = (deadline, next(number), name)
+            add(fresh)
+
+    def expire(self, ticks_ms: Sequence[int]) -> list[float]:
+        by_name, entries, clock = self.by_name, self.entries, time.perf_counter
+        spent = []
+        for tick in ticks_ms:
+            began = clock()
+            due = entries.bisect_left((tick + 1,))
+            for _, _, name in entries[:due]:
+                del by_name[name]
+            del entries[:due]
+            spent.append(clock() - began)
+        return spent
+
+
+class Loop(Listed):
+    """An event loop's timers: call_at or call_later, and cancel. A callback forgets the name."""
+
+    loop: asyncio.AbstractEventLoop
+    at: Callable[..., asyncio.TimerHandle]  # (seconds, callback, name)
+
+    def times(self, deadlines_ms: Sequence[int]) -> list[Any]:
+        return [deadline / 1e3 for deadline in deadlines_ms]
+
+    def fill(self, numbers: range, deadlines_ms: Sequence[int]) -> None:
+        by_name, at, expired = self.by_name, self.at, self.by_name.__delitem__
+        for number, deadline in zip(numbers, deadlines_ms, strict=True):
+            name = key(number)
+            by_name[name] = at(deadline / 1e3, expired, name)
+
+    def insert(self, names: Sequence[bytes], deadlines_s: Sequence[float]) -> None:
+        by_name, at, expired = self.by_name, self.at, self.by_name.__delitem__
+        for name, deadline in zip(names, deadlines_s, strict=True):
+            by_name[name] = at(deadline, expired, name)
+
+    def cancel(self, names: Sequence[bytes], handles: Sequence[asyncio.TimerHandle]) -> None:
+        by_name = self.by_name
+        for name, handle in zip(names, handles, strict=True):
+            handle.cancel()
+            del by_name[name]
+
+    def complete(self, names: Sequence[bytes]) -> None:
+        pop = self.by_name.pop
+        for name in names:
+            pop(name).cancel()
+
+    def reschedule(
+        self, names: Sequence[bytes], handles: Sequence[asyncio.TimerHandle], deadlines_s: Sequence[float]
+    ) -> None:
+        by_name, at, expired = self.by_name, self.at, self.by_name.__delitem__
+        for name, handle, deadline in zip(names, handles, deadlines_s, strict=True):
+            handle.cancel()
+            by_name[name] = at(deadline, expired, name)
+
+
+class Asyncio(Loop):
+    """asyncio's own loop, at a time that is moved by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.loop = asyncio.SelectorEventLoop()
+        self.loop.time = lambda: self.now_s  # type: ignore[method-assign]
+        self.at = self.loop.call_at
+
+    def expire(self, ticks_ms: Sequence[int]) -> list[float]:
+        spent: list[float] = []
+
+        async def drive() -> None:
+            """Each step runs before what the one before it has made due; so two more end it."""
+            clock, last = time.perf_counter, time.perf_counter()
+            for tick in [*ticks_ms, ticks_ms[-1], ticks_ms[-1]]:
+                self.now_s = tick / 1e3 + 1e-6
+                await asyncio.sleep(0)
+                now = clock()
+                spent.append(now - last)
+                last = now
+
+        self.loop.run_until_complete(drive())
+        self.loop.close()
+        return spent
+
+
+class Uvloop(Loop):
+    """uvloop, at the time it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import uvloop
+
+        self.loop = uvloop.new_event_loop()
+        self.at = self.loop.call_later
+
+    def fill(self, numbers: range, deadlines_ms: Sequence[int]) -> None:
+        # None of those that stay is due while others are measured.
+        super().fill(numbers, array("q", (deadline + 1_000 * SPREAD_MS for deadline in deadlines_ms)))
+
+    def expire(self, ticks_ms: Sequence[int]) -> list[float]:
+        """All at once, when all are overdue: one figure."""
+        names = list(self.by_name)
+        for handle in self.by_name.values():
+            handle.cancel()
+        self.by_name.clear()
+        self.insert(names, [OVERDUE_S] * len(names))
+        time.sleep(OVERDUE_S + 2e-3)
+        began = time.perf_counter()
+        while self.by_name:
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+        took = time.perf_counter() - began
+        self.loop.close()
+        return [took]
+
+
+class Wheels(Timers):
+    """The article's timing wheels."""
+
+    def __init__(self, capacity: int) -> None:
+        self.wheel = WheelOf20(capacity, len(key(0)), 0)
+        self.handle_of: dict[int, int] = {}
+
+    def names(self, numbers: Sequence[int]) -> bytes:
+        return b"".join(map(key, numbers))
+
+    def times(self, deadlines_ms: Sequence[int]) -> array[int]:
+        return array("q", deadlines_ms)
+
+    def keep(self, numbers: Sequence[int], given: array[int]) -> None:
+        self.handle_of.update(zip(numbers, given, strict=True))
+
+    def handles(self, numbers: Sequence[int]) -> array[int]:
+        return array("I", map(self.handle_of.__getitem__, numbers))
+
+    def insert(self, names: bytes, deadlines: array[int]) -> array[int]:
+        return self.wheel.insert(names, deadlines)
+
+    def cancel(self, names: bytes, handles: array[int]) -> None:
+        self.wheel.cancel(handles)
+
+    def complete(self, names: bytes) -> None:
+        self.wheel.complete(names)
+
+    def reschedule(self, names: bytes, handles: array[int], deadlines: array[int]) -> None:
+        self.wheel.reschedule(handles, deadlines)
+
+    def expire(self, ticks_ms: Sequence[int]) -> list[float]:
+        """Where a bucket begins, whether anything is left in it or not, and nowhere else."""
+        spent = []
+        while (tick := self.wheel.next_ms) is not None:
+            began = time.perf_counter()
+            self.wheel.advance(tick)
+            spent.append(time.perf_counter() - began)
+        return spent
+
+    def pending(self) -> int:
+        return self.wheel.pending
+
+    def bytes_per_timer(self) -> float:
+        return self.wheel.bytes_per_task
+
+
+MAKERS: dict[str, Callable[[int], Timers]] = {
+    "wheel of 20": Wheels,
+    "heapq": lambda capacity: Heap(),
+    "asyncio": lambda capacity: Asyncio(),
+    "uvloop": lambda capacity: Uvloop(),
+    "sortedcontainers": lambda capacity: Sorted(),
+}
+TIMERD = "timerd"
+
+
+def measure(contestant: str, pending: int, seed: int, work: int = WORK) -> dict[str, float | None]:
+    """As bench/core.py measures timerd: beside so many timers that stay, of those made just before and of any."""
+    if contestant == TIMERD:
+        return {**core.measure(pending, seed)}
+    rng = random.Random(seed)
+    timers = MAKERS[contestant](pending + 2 * work)
+    live = list(range(pending))
+    deadline_of = array("q", (rng.randrange(LEAST_MS, SPREAD_MS) for _ in live))
+    before = psutil.Process().memory_info().rss
+    timers.fill(range(pending), deadline_of)
+    found: dict[str, float | None] = {"bytes_per_op": timers.bytes_per_timer()}
+    if found["bytes_per_op"] is None:
+        found["bytes_per_op"] = (psutil.Process().memory_info().rss - before) / pending
+    gc.collect()
+    gc.freeze()
+    spent: dict[str, list[float]] = {}
+
+    def timed(figure: str, count: int, call: Callable[..., Any], *given: Any) -> Any:
+        began = time.perf_counter()
+        made = call(*given)
+        spent.setdefault(figure, []).append((time.perf_counter() - began) / count * 1e9)
+        assert timers.pending() == len(live), (figure, timers.pending(), len(live))
+        return made
+
+    def make(figure: str, count: int) -> list[int]:
+        numbers = list(range(len(deadline_of), len(deadline_of) + count))
+        deadlines = [rng.randrange(LEAST_MS, SPREAD_MS) for _ in numbers]
+        deadline_of.extend(deadlines)
+        live.extend(numbers)
+        timers.keep(numbers, timed(figure, count, timers.insert, timers.names(numbers), timers.times(deadlines)))
+        return numbers
+
+    def move(figure: str, numbers: list[int]) -> None:
+        deadlines = [rng.randrange(LEAST_MS, SPREAD_MS) for _ in numbers]
+        for number, deadline in zip(numbers, deadlines, strict=True):
+            deadline_of[number] = deadline
+        given = timers.names(numbers), timers.handles(numbers), timers.times(deadlines)
+        timed(figure, len(numbers), timers.reschedule, *given)
+
+    def end(figure: str, numbers: list[int]) -> None:
+        gone = set(numbers)
+        live[:] = [number for number in live if number not in gone]
+        names = timers.names(numbers)
+        if figure.startswith("cancel"):
+            timed(figure, len(numbers), timers.cancel, names, timers.handles(numbers))
+        else:
+            timed(figure, len(numbers), timers.complete, names)
+
+    for _ in range(ROUNDS):
+        recent = make("insert_ns", work)
+        rng.shuffle(recent)
+        move("reschedule_ns", recent)
+        end("cancel_ns", recent[: work // 2])
+        end("complete_ns", recent[work // 2 :])
+    for _ in range(ROUNDS):
+        move("reschedule_any_ns", rng.sample(live, work // 2))
+        end("cancel_any_ns", rng.sample(live, work // 4))
+        end("complete_any_ns", rng.sample(live, work // 4))
+        make("refill", work // 2)
+    found.update({figure: statistics.median(values) for figure, values in spent.items() if figure != "refill"})
+    left = len(live)
+    took = timers.expire(sorted({deadline_of[number] for number in live}))
+    live.clear()
+    assert timers.pending() == 0
+    found["expire_ns"] = sum(took) / left * 1e9
+    found["worst_tick_ms"] = max(took) * 1e3 if len(took) > 1 else None
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))))

@@ -1,0 +1,59 @@
+"""The rivals of the core at a tiny size: they keep and end the timers they are given, and who is missing is said."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import pytest
+
+from rivals import CONTESTANTS, Contestant, of_runs, unfit
+from timers import MAKERS, TIMERD, Asyncio, Heap, Listed, Sorted, measure
+
+
+def test_every_contestant_can_be_made() -> None:
+    assert set(CONTESTANTS) == {TIMERD, *MAKERS}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_measurement_ends_every_timer_and_has_every_figure(name: str, seed: int) -> None:
+    if importlib.util.find_spec(CONTESTANTS[name].module) is None:
+        pytest.skip(f"{name} is not installed")
+    found = measure(name, 300, seed, work=40)
+    steps = ("insert", "cancel", "complete", "reschedule", "cancel_any", "complete_any", "reschedule_any", "expire")
+    assert set(found) == {*(f"{step}_ns" for step in steps), "bytes_per_op", "worst_tick_ms"}
+    assert all(figure is None or figure >= 0 for figure in found.values()), found
+    assert (found["worst_tick_ms"] is None) == (name == "uvloop"), "its clock can not be moved"
+
+
+@pytest.mark.parametrize("make", [Heap, Sorted, Asyncio])
+def test_a_rival_in_python_expires_what_is_due_and_nothing_else(make: Callable[[], Listed]) -> None:
+    if make is Sorted:
+        pytest.importorskip("sortedcontainers")
+    timers = make()
+    timers.fill(range(5), [10, 20, 30, 40, 50])
+    numbers = [5, 6]
+    timers.insert(timers.names(numbers), timers.times([20, 60]))
+    timers.cancel(timers.names([0]), timers.handles([0]))
+    timers.complete(timers.names([1]))
+    timers.reschedule(timers.names([2]), timers.handles([2]), timers.times([70]))
+    assert timers.pending() == 5
+    timers.expire([15, 20, 40])
+    assert set(timers.by_name) == set(timers.names([2, 4, 6]))
+
+
+def test_who_is_not_installed_or_does_not_fit_is_said_with_the_remedy() -> None:
+    assert unfit(CONTESTANTS["heapq"], 10_000) is None
+    assert unfit(Contestant("", "no_such_module", 1), 1) == "not installed: pip install no_such_module"
+    told = unfit(Contestant("", "heapq", 1 << 40), 10_000)
+    assert told is not None and told.startswith("not run: it needs ") and told.endswith(" are available")
+
+
+def test_a_row_has_the_median_but_of_worst_ticks_the_least() -> None:
+    runs: list[dict[str, float | None]] = [
+        {"insert_ns": 3.0, "worst_tick_ms": 9.0},
+        {"insert_ns": 1.0, "worst_tick_ms": None},
+        {"insert_ns": 2.0, "worst_tick_ms": 7.0},
+    ]
+    assert of_runs("insert_ns", runs) == 2.0 and of_runs("worst_tick_ms", runs) == 7.0
+    assert of_runs("expire_ns", runs) is None
