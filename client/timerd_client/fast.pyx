@@ -19,6 +19,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from timerd_shm.records cimport *
 
+import threading
 import time
 from functools import update_wrapper
 
@@ -34,6 +35,8 @@ cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
     bint PyObject_IS_GC(object one)
     void PyObject_GC_UnTrack(void *one)
+    ctypedef struct PyTypeObject:
+        object (*tp_new)(type made, tuple arguments, PyObject *named)
 
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
@@ -66,6 +69,7 @@ cdef object _monotonic_ns = time.monotonic_ns
 cdef object _ANY = ANY
 cdef object _ERROR = "error"
 cdef object _EMPTY = b""
+cdef tuple _NOTHING = ()
 cdef double _TIMEOUT_S_MAX = _TIMEOUT_NS_MAX // 1_000_000_000
 cdef int64_t _TIMEOUT_WHOLE_S_MAX = _TIMEOUT_NS_MAX // 1_000_000_000
 
@@ -240,13 +244,21 @@ cdef class Waiting:
 cdef class Line:
     cdef public bint closed
     cdef public bint idle
-    cdef public object lock
+    cdef object guard
+    cdef object is_locked  # its method: to look for it costs more than to call it
     cdef object clock
 
     def __init__(self, now_ns):
-        import threading
         self.now_ns = now_ns
         self.lock = threading.Lock()
+
+    @property
+    def lock(self):
+        return self.guard
+
+    @lock.setter
+    def lock(self, lock):
+        self.guard, self.is_locked = lock, lock.locked
 
     @property
     def now_ns(self):
@@ -268,20 +280,20 @@ cdef class Line:
 
         Whoever holds the lock may be in the middle of something and have lost the GIL.
         """
-        if self.lock.locked():
-            self.lock.acquire()
+        if self.is_locked():
+            self.guard.acquire()
             return True
         return False
 
     cdef inline int leave(self, bint entered) except -1:
         if entered:
-            self.lock.release()
+            self.guard.release()
         return 0
 
     cdef inline int ring(self) except -1:
         """What was issued is to be sent: wake the sender, if it sleeps."""
         if self.idle:
-            with self.lock:
+            with self.guard:
                 if self.idle:
                     self.wake()
         return 0
@@ -862,7 +874,7 @@ cdef Handle register_usual(Caller caller, object key, object timeout, object pay
     head.total = 0
     head.registered_ns = line.now()
     size = sizeof(RegisterCommand) + 2 + key_size + PyBytes_GET_SIZE(payload)
-    made = Handle.__new__(caller.operation)
+    made = (<PyTypeObject *>caller.operation).tp_new(caller.operation, _NOTHING, NULL)
     made._link = line
     made._names = key
     made.payload = payload
@@ -942,6 +954,38 @@ def takes_fire(method):
 
 
 # columns ----------------------------------------------------------------------------------------------------------
+
+
+def are_keys(list column not None):
+    for key in column:
+        if type(key) is not str and type(key) is not bytes:
+            return False
+    return True
+
+
+def are_bodies(list column not None):
+    for body in column:
+        if not is_body(body):
+            return False
+    return True
+
+
+def durations_of(list timeouts not None):
+    cdef uint64_t duration_ns
+    durations = []
+    for timeout in timeouts:
+        if not duration_of(timeout, &duration_ns):
+            return slow.durations_of(timeouts)
+        durations.append(duration_ns)
+    return durations
+
+
+def amounts_of(list amounts not None):
+    cdef int overflow = 0
+    for amount in amounts:
+        if type(amount) is not int or PyLong_AsLongLongAndOverflow(amount, &overflow) <= 0:
+            return slow.amounts_of(amounts)
+    return amounts
 
 
 def plain_keys(list keys not None):

@@ -10,14 +10,15 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from typing import Protocol as Interface
 
 from timerd_shm.fields import fields, offset_of, size_of
-from timerd_shm.limits import KEY_SIZE_MAX
+from timerd_shm.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.wire import CommandKind, KeyCommand, OutcomeRecord, ReportHeader, WireAnswer
 
-from .arguments import EVENT_PREFIX, Key, each, key_bytes
+from .arguments import EVENT_PREFIX, U64_MAX, Key, each, key_bytes, timeout_ns, unsigned
 from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from .settlement import RawSettlement
 
@@ -37,6 +38,7 @@ _PURGATORY_AT: Final = offset_of(KeyCommand, "purgatory")  # the same in every c
 _DROPPED_AT_ONCE: Final = 1_024  # else the list would be moved for each acknowledgement
 _REGISTER: Final = int(CommandKind.REGISTER)
 _FIRE: Final = int(CommandKind.FIRE)
+_AMOUNT: Final = partial(unsigned, "amount", largest=U64_MAX, smallest=1)
 
 
 def columns_of(record: type[Any], *names: str) -> struct.Struct:
@@ -301,6 +303,26 @@ class Head(NamedTuple):
     registered_ns: int
     mark_sequence: int
     mark_command: int
+
+
+def are_keys(column: list[Any]) -> bool:
+    """Whether each is one key, str or bytes."""
+    return all(key.__class__ is str or key.__class__ is bytes for key in column)
+
+
+def are_bodies(column: list[Any]) -> bool:
+    """Whether each is bytes, and no longer than a payload or value may be."""
+    return all(body.__class__ is bytes and len(body) <= PAYLOAD_SIZE_MAX for body in column)
+
+
+def durations_of(timeouts: list[Any]) -> list[int]:
+    """A column of timeouts in ns; raises TimeoutOutOfRangeError."""
+    return each("timeout", timeouts, timeout_ns)
+
+
+def amounts_of(amounts: list[Any]) -> list[int]:
+    """A column of amounts, checked; raises InvalidValueError."""
+    return each("amounts", amounts, _AMOUNT)
 
 
 def plain_keys(keys: list[Key]) -> Sequence[Key]:
