@@ -91,6 +91,7 @@ def members(module: ModuleType) -> Iterator[tuple[str, list[str] | None]]:
         "issue_events",
         "issue_registrations",
         "plain_keys",
+        "records_of",
         "settle_all",
         "takes_fire",
         "takes_register",

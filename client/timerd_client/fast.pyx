@@ -530,6 +530,13 @@ cdef class Ledger:
 # promises ---------------------------------------------------------------------------------------------------------
 
 
+cdef tuple settlement_of(const OutcomeRecord *record, object value, uint64_t arena):
+    """A record as a settlement, in which the garbage collector finds nothing."""
+    cdef tuple settlement = (PyBytes_FromStringAndSize(<const char *>record, sizeof(OutcomeRecord)), value, arena, None)
+    PyObject_GC_UnTrack(<void *>settlement)
+    return settlement
+
+
 @cython.no_gc
 cdef class Promised:
     cdef object __weakref__
@@ -585,8 +592,7 @@ cdef class Handle(Promised):
     @property
     def _settlement(self):
         if self.settled_by is None and self.recorded:
-            record = PyBytes_FromStringAndSize(<char *>&self.record, sizeof(OutcomeRecord))
-            self.settled_by = (record, self.value, self.arena, None)
+            self.settled_by = settlement_of(&self.record, self.value, self.arena)
         return self.settled_by
 
     @_settlement.setter
@@ -628,7 +634,7 @@ cdef class Rows(Promised):
     cdef int64_t rows
     cdef Part *parts
     cdef int64_t part_count
-    cdef OutcomeRecord *records  # where number is 0, there is none
+    cdef OutcomeRecord *cells  # where number is 0, there is none
     cdef PyObject **column
     cdef uint64_t arena  # of the records
     cdef dict others  # {row: settlement} that is no record of that arena
@@ -638,9 +644,9 @@ cdef class Rows(Promised):
         self.left = self.rows = rows
         self.others = {}
         if rows:
-            self.records = <OutcomeRecord *>calloc(rows, sizeof(OutcomeRecord))
+            self.cells = <OutcomeRecord *>calloc(rows, sizeof(OutcomeRecord))
             self.column = <PyObject **>calloc(rows, sizeof(PyObject *))
-            if self.records == NULL or self.column == NULL:
+            if self.cells == NULL or self.column == NULL:
                 raise MemoryError(f"the outcomes of {rows} operations")
         else:
             self.settled_by = ()
@@ -651,7 +657,7 @@ cdef class Rows(Promised):
             for row in range(self.rows):
                 Py_XDECREF(self.column[row])
         free(self.column)
-        free(self.records)
+        free(self.cells)
         free(self.parts)
 
     def add_part(self, uint64_t first, int64_t row, int64_t rows):
@@ -705,9 +711,9 @@ cdef class Rows(Promised):
             if self.arena == 0:
                 self.arena = arena
             if self.arena != arena or record.number == 0:
-                self.others[row] = (PyBytes_FromStringAndSize(<char *>record, sizeof(OutcomeRecord)), value, arena, None)
+                self.others[row] = settlement_of(record, value, arena)
             else:
-                self.records[row] = record[0]
+                self.cells[row] = record[0]
                 if value is not _EMPTY:
                     Py_INCREF(value)
                     Py_XDECREF(self.column[row])
@@ -725,7 +731,7 @@ cdef class Rows(Promised):
     def settle_rest(self, settlement):
         cdef int64_t row
         for row in range(self.rows):
-            if self.records[row].number == 0:
+            if self.cells[row].number == 0:
                 self.others.setdefault(row, settlement)
         self.left = 0
         self.settled_by = ()
@@ -734,10 +740,18 @@ cdef class Rows(Promised):
         if not 0 <= row < self.rows:
             raise IndexError(f"row {row} of {self.rows}")
         other = self.others.get(row)
-        if other is not None or self.records[row].number == 0:
+        if other is not None or self.cells[row].number == 0:
             return other
-        record = PyBytes_FromStringAndSize(<char *>(self.records + row), sizeof(OutcomeRecord))
-        return (record, self.value(row), self.arena, None)
+        return settlement_of(self.cells + row, self.value(row), self.arena)
+
+    def records(self):
+        cdef int64_t row
+        if self.others:
+            return slow.records_in([self.settlement(row) for row in range(self.rows)])
+        for row in range(self.rows):
+            if self.cells[row].number == 0:
+                return None
+        return PyBytes_FromStringAndSize(<char *>self.cells, self.rows * sizeof(OutcomeRecord))
 
     cdef inline object value(self, int64_t row):
         return _EMPTY if self.column[row] == NULL else <object>self.column[row]
@@ -747,7 +761,7 @@ cdef class Rows(Promised):
         states = PyBytes_FromStringAndSize(NULL, self.rows)
         cdef char *to = PyBytes_AS_STRING(states)
         for row in range(self.rows):
-            to[row] = <char>self.records[row].state
+            to[row] = <char>self.cells[row].state
         for row, settlement in self.others.items():
             to[row] = 0 if settlement[0] is None else <char>(<OutcomeRecord *>PyBytes_AS_STRING(settlement[0])).state
         return states
@@ -758,6 +772,23 @@ cdef class Rows(Promised):
         for row, settlement in self.others.items():
             values[row] = settlement[1]
         return values
+
+
+def records_of(handles):
+    cdef list those = list(handles)
+    cdef Py_ssize_t rows = len(those), row
+    cdef Handle one
+    cdef char *to
+    values = []
+    records = PyBytes_FromStringAndSize(NULL, rows * sizeof(OutcomeRecord))
+    to = PyBytes_AS_STRING(records)
+    for row in range(rows):
+        one = those[row]
+        if not one.recorded:
+            return slow.records_of(those)
+        memcpy(to + row * sizeof(OutcomeRecord), &one.record, sizeof(OutcomeRecord))
+        values.append(one.value)
+    return records, values
 
 
 # calls ------------------------------------------------------------------------------------------------------------
@@ -1095,7 +1126,6 @@ def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes
         elif isinstance(one, Rows):
             tell = (<Rows>one).take(&record, value, arena)
         else:
-            packed = PyBytes_FromStringAndSize(<char *>&record, sizeof(OutcomeRecord))
-            tell = one.settle(record.command, (packed, value, arena, None))
+            tell = one.settle(record.command, settlement_of(&record, value, arena))
         if tell:
             ready.append(one)

@@ -260,6 +260,10 @@ class Rows(Promised):
         """What settled that row, if anything has."""
         return self._settlements[row]
 
+    def records(self) -> bytes | None:
+        """The records of all rows, one behind the other; None if one has none (yet)."""
+        return records_in(self._settlements)
+
     def states_in_records(self) -> bytes:
         """The state of each row in its record; 0 where there is none (yet)."""
         return bytes(0 if one is None or one[0] is None else one[0][_STATE_AT] for one in self._settlements)
@@ -267,6 +271,19 @@ class Rows(Promised):
     def values_in_records(self) -> list[bytes]:
         """The value of each row; empty where there is none."""
         return [b"" if one is None else one[1] for one in self._settlements]
+
+
+def records_in(settlements: Sequence[RawSettlement | None]) -> bytes | None:
+    """Their records, one behind the other; None if one has none."""
+    records = [one[0] for one in settlements if one is not None and one[0] is not None]
+    return b"".join(records) if len(records) == len(settlements) else None
+
+
+def records_of(handles: Sequence[Handle]) -> tuple[bytes, list[bytes]] | None:
+    """The records of operations, one behind the other, and their values; None if one has no record (yet)."""
+    settlements = [handle._settlement for handle in handles]
+    records = records_in(settlements)
+    return None if records is None else (records, [settlement[1] for settlement in settlements])
 
 
 class Caller:

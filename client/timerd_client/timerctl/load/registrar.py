@@ -18,6 +18,7 @@ from itertools import compress, cycle
 from timerd_shm.errors import TimerdError
 
 from ...batch import ThreadedBatch
+from ...hot import records_of
 from ...operation import ThreadedOperation
 from ...protocol import LinkState
 from ...workload import Rows, key_names, plan, watched_keys
@@ -119,6 +120,9 @@ class Registrar(Part):
         now_ns = time.monotonic_ns()
         while self._open and self._open[0][0] <= now_ns:
             _, operations = self._open.popleft()
+            if (both := records_of(operations)) is not None:
+                self._outcomes.add_records(*both, None)
+                continue
             found = [operation._settlement for operation in operations]
             if None in found:
                 late = [operation for operation, each in zip(operations, found, strict=True) if each is None]
@@ -129,7 +133,9 @@ class Registrar(Part):
                 self._outcomes.add((operation.command for operation in operations), found, None)
         while self._batches and self._batches[0][0] <= now_ns:
             _, batch = self._batches.popleft()
-            if batch.done():
+            if (records := batch.records()) is not None:
+                self._outcomes.add_records(records, batch.values_in_records(), None)
+            elif batch.done():
                 self._outcomes.add(batch.commands(), batch._column(), None)
             else:
                 self._batches.append((now_ns + LOOK_NS, batch))
@@ -145,8 +151,8 @@ class Registrar(Part):
         self._open = deque((0, operations) for _, operations in self._open)
         self._collect()
         for _, batch in self._batches:
-            for command, settlement in zip(batch.commands(), batch._settlements, strict=True):
-                if settlement is not None:
+            for row, command in enumerate(batch.commands()):
+                if (settlement := batch.settlement(row)) is not None:
                     self._outcomes.add((command,), (settlement,), None)
         self._batches.clear()
 
