@@ -4,7 +4,8 @@
 #   make demo       a gunicorn application on timerd, from nothing, in a few minutes
 #   make test       every test, lint and types among them
 #   make soak       the whole system simulated, seed after seed, until stopped (SEED=0)
-#   make bench      the core's numbers on this machine
+#   make bench      every number of bench/RESULTS.md, on this machine: it should be idle, for some 25 minutes
+#   make bench-short  a quick look at them, in two minutes; results in build/bench
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz       coverage-guided fuzzing of both sides with atheris, a minute each (FUZZ_SECONDS=60)
 #   make build      the editable install, after an edit of compiled sources
@@ -22,7 +23,7 @@ SANITIZED := $(addprefix tests/test_,check.py commands.py conditions.py groups_c
 	journal.py journal_files.py kafka.py owners.py purgatory_model.py hostile.py redo.py turn_bounds.py wheel.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON
 
-.PHONY: help machine demo test soak bench sanitize fuzz build generate fmt clean
+.PHONY: help machine demo test soak bench bench-short sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -51,9 +52,11 @@ SEED := 0
 soak: $(VENV)/installed-test
 	@PYTHONPATH=tests $(PY) -m simulation --seed $(SEED) --soak
 
-bench: $(VENV)/installed-demo
-	@$(PY) bench/core.py
-	@$(PY) bench/why_cython.py
+bench: $(VENV)/installed-bench
+	@$(PY) bench/run.py
+
+bench-short: $(VENV)/installed-bench
+	@$(PY) bench/run.py --short
 
 # Its own environment and build. Python is not instrumented, so the sanitizer's library goes before it; its own
 # allocator takes a piece of memory for each object, or a read beyond a frame would stay within a pool.

@@ -1,6 +1,6 @@
 """The core alone: insert, cancel, complete by key, reschedule, expiry, worst tick and bytes per operation.
 
-    python bench/core.py [--pending 10k,100k,1M] [--repeat 3] [--json FILE]
+    python bench/core.py [--pending 10k,100k,1M,4M] [--repeat 3] [--short] [--json FILE]
 
 Commands are encoded beforehand and applied in frames of 4,096, as the daemon does: a figure holds the core's own work
 and its share of the frame, and no Python per operation. The work is done beside `pending` operations that stay, with
@@ -13,17 +13,14 @@ repeat, because on a shared machine any tick can be interrupted.
 
 from __future__ import annotations
 
-import argparse
-import json
 import mmap
-import platform
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
+from common import Parser, Suite, amount, listed, need_memory, run_suite
 from timerd.arena import format_arena, plan_arena
 from timerd.core import APPLIED, Core
 from timerd_shm.counters import PURGATORY_COUNTERS, index_of
@@ -57,17 +54,7 @@ COUNTERS = {
 SETTLING = ("cancelled", "completed")
 HOT_REGIONS = (Region.OPS, Region.NODES, Region.KEYS)
 TABLES = (Region.KEY_TABLE, Region.HANDLES)
-# What we want on a 2-core machine: ns per operation, ms for the tick, bytes for memory.
-TARGETS = {
-    (1_000_000, "insert_ns"): 50.0,
-    (1_000_000, "cancel_ns"): 65.0,
-    (1_000_000, "complete_ns"): 65.0,
-    (1_000_000, "expire_ns"): 250.0,
-    (4_000_000, "expire_ns"): 340.0,
-    (1_000_000, "worst_tick_ms"): 0.1,
-    (4_000_000, "worst_tick_ms"): 0.6,
-    (1_000_000, "bytes_per_op"): 256.0,
-}
+MEMORY_PER_OP = 600  # of the arena, and of what is encoded beforehand
 
 
 class Rig:
@@ -240,68 +227,27 @@ def measure(pending: int, seed: int) -> dict[str, float]:
     return found
 
 
-def machine() -> dict[str, str]:
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
-    return {"cpu": model, "python": platform.python_version(), "kernel": platform.release()}
-
-
-def number(text: str) -> int:
-    """10k, 1M or a plain number; refuses what is not between 1,000 and 8,000,000."""
-    scale = {"k": 1_000, "M": 1_000_000}.get(text[-1:], 1)
-    try:
-        value = int(text[:-1] if scale > 1 else text) * scale
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 10k or 1M") from None
-    if not 1_000 <= value <= 8_000_000:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1k and 8M operations")
-    return value
-
-
-def table(results: dict[int, list[dict[str, float]]], pick: Callable[[Sequence[float]], float]) -> None:
-    names = list(next(iter(results.values()))[0])
-    print(f"{'':16}" + "".join(f"{pending:>26,}" for pending in results))
-    for name in names:
-        cells = []
-        for pending, runs in results.items():
-            values = [run[name] for run in runs]
-            target = TARGETS.get((pending, name))
-            worst = min(values) if name == "worst_tick_ms" else max(values)
-            shown = worst if name == "worst_tick_ms" else pick(values)
-            cells.append(f"{shown:9.3g} (<= {worst:.3g}" + (f"; goal {target:g})" if target else ")"))
-        print(f"{name:16}" + "".join(f"{cell:>26}" for cell in cells))
+def play(suite: Suite) -> None:
+    most = max(suite.args.pending)
+    need_memory(most * MEMORY_PER_OP, f"{most:,} pending operations", "ask for fewer (--pending)")
+    for pending in suite.args.pending:
+        runs = []
+        for repeat in range(suite.args.repeat):
+            suite.say(f"{pending:,} pending, run {repeat + 1} of {suite.args.repeat}")
+            runs.append(measure(pending, suite.seed + repeat))
+        for figure in runs[0]:
+            values = [run[figure] for run in runs]
+            # On a shared machine any tick can be interrupted: the worst one of the best-behaved repeat.
+            median = min(values) if figure == "worst_tick_ms" else statistics.median(values)
+            suite.add("figures", pending=pending, figure=figure, median=median, least=min(values), most=max(values))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pending", default="10k,100k,1M", help="operations that stay, comma separated (10k,100k,1M)")
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each (3)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="also write the results there")
-    args = parser.parse_args()
-    try:
-        sizes = [number(text) for text in args.pending.split(",")]
-    except argparse.ArgumentTypeError as wrong:
-        parser.error(str(wrong))
-    if args.repeat < 1:
-        parser.error(f"--repeat {args.repeat} is less than 1")
-    results: dict[int, list[dict[str, float]]] = {}
-    for pending in sizes:
-        results[pending] = []
-        for repeat in range(args.repeat):
-            print(f"{pending:,} pending, run {repeat + 1} of {args.repeat} ...", file=sys.stderr, flush=True)
-            results[pending].append(measure(pending, args.seed + repeat))
-    print("  ".join(machine().values()))
-    table(results, statistics.median)
-    if args.json:
-        args.json.write_text(json.dumps({"machine": machine(), "seed": args.seed, "results": results}, indent=1) + "\n")
-    return 0
+    parser = Parser("core", __doc__)
+    sizes = listed(amount(10_000, 8_000_000, "operations"))
+    parser.size("--pending", sizes, "10k,100k,1M,4M", "10k,100k", "operations that stay, comma separated")
+    parser.size("--repeat", amount(1, 100, "runs"), "3", "1", "runs of each")
+    return run_suite(parser, play)
 
 
 if __name__ == "__main__":

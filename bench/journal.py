@@ -1,6 +1,6 @@
 """The journal: what it adds to an operation in the core, how fast its files are written, and how fast they are read.
 
-    python bench/journal.py [--rows 1M] [--repeat 5] [--directory DIR]
+    python bench/journal.py [--rows 1M] [--repeat 5] [--directory DIR] [--short] [--json FILE]
 
 The core's rows are those of bench/core.py's operations: each has a 12-byte key of its own, so an outcome is two rows.
 An insert and a completion are measured beside 10,000 pending operations, without a journal and at both levels in turns,
@@ -13,7 +13,6 @@ operations settle in each millisecond, which is a million rows a second, with th
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
@@ -23,7 +22,8 @@ import time
 import zlib
 from pathlib import Path
 
-from core import BATCH, S, fire, machine, number, register
+from common import Parser, Suite, amount, need_memory, run_suite
+from core import BATCH, S, fire, register
 from core import Rig as CoreRig
 from timerd.blocks import write_blocks
 from timerd.clock import ManualClock
@@ -172,50 +172,65 @@ def pace(directory: Path | None, turns: int = 2_000, settle: int = 500) -> tuple
     return took, dropped
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=number, default=number("1M"), help="rows to write and read (1M)")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--directory", type=Path)
-    args = parser.parse_args()
-    print("  ".join(machine().values()))
+def play(suite: Suite) -> None:
+    args = suite.args
+    need_memory(args.rows * ROW_SIZE, f"{args.rows:,} rows", "ask for fewer (--rows)")
     runs: dict[JournalLevel, list[dict[str, float]]] = {level: [] for level in JournalLevel}
-    for _ in range(args.repeat):
+    for repeat in range(args.repeat):
+        suite.say(f"the core's rows, run {repeat + 1} of {args.repeat}")
         for level in JournalLevel:
             runs[level].append(cost(level))
-    for level in JournalLevel:
-        insert, complete, rows = (min(run[each] for run in runs[level]) for each in runs[level][0])
-        print(
-            f"{level.name.lower():10} insert {insert:6.0f} ns   complete {complete:6.0f} ns   {rows:.2f} rows for both"
-        )
+    for level, found in runs.items():
+        insert, complete, rows = (min(run[each] for run in found) for each in found[0])
+        suite.add("core", level=level.name.lower(), insert_ns=insert, complete_ns=complete, rows_for_both=rows)
     directory = Path(tempfile.mkdtemp(prefix="tdj-", dir=args.directory))
     try:
-        times: dict[str, list[float]] = {"write": [], "chunks": [], "rows": []}
-        for _ in range(args.repeat):
-            times["write"].append(write(directory, args.rows))
-            with JournalReader(directory) as reader:
-                began = time.perf_counter()
-                found = sum(chunk.rows for chunk in reader.chunks())
-                times["chunks"].append((time.perf_counter() - began) / found * args.rows)
-        with JournalReader(directory) as reader:
-            began = time.perf_counter()
-            found = sum(1 for _ in reader.rows())
-            times["rows"].append((time.perf_counter() - began) / found * args.rows)
-        for name, taken in times.items():
-            print(f"{name:10} {args.rows / min(taken) / 1e6:6.2f} million rows/s")
-        for name, place in (("without", None), ("with", directory / "paced")):
-            turns, dropped = pace(place)
-            turns.sort()
-            print(
-                f"{name:10} a turn of 500: median {statistics.median(turns):.2f} ms, "
-                f"p99 {turns[len(turns) * 99 // 100]:.2f}, worst {turns[-1]:.2f}; {dropped} rows dropped"
-            )
-        for mib in (4, 16):
-            worst, dropped = burst(directory / f"burst-{mib}", (mib << 20) // ROW_SIZE)
-            print(f"{mib:2} MiB     200,000 expire: worst turn {worst:.1f} ms; {dropped} rows dropped")
+        files(suite, directory)
+        turns(suite, directory)
     finally:
         shutil.rmtree(directory)
-    return 0
+
+
+def files(suite: Suite, directory: Path) -> None:
+    """How fast files are written, and read."""
+    rows: int = suite.args.rows
+    times: dict[str, list[float]] = {"write": [], "chunks": [], "rows": []}
+    for repeat in range(suite.args.repeat):
+        suite.say(f"files, run {repeat + 1} of {suite.args.repeat}")
+        times["write"].append(write(directory, rows))
+        with JournalReader(directory) as reader:
+            began = time.perf_counter()
+            found = sum(chunk.rows for chunk in reader.chunks())
+            times["chunks"].append((time.perf_counter() - began) / found * rows)
+    with JournalReader(directory) as reader:
+        began = time.perf_counter()
+        found = sum(1 for _ in reader.rows())
+        times["rows"].append((time.perf_counter() - began) / found * rows)
+    for name, taken in times.items():
+        suite.add("files", what=name, million_rows_per_s=rows / min(taken) / 1e6)
+
+
+def turns(suite: Suite, directory: Path) -> None:
+    """What a turn takes with a journal, and what is dropped."""
+    for name, place in (("without", None), ("with", directory / "paced")):
+        suite.say(f"a million rows a second, {name} a journal")
+        taken, dropped = pace(place, turns=500 if suite.short else 2_000)
+        taken.sort()
+        p99 = taken[len(taken) * 99 // 100]
+        median = statistics.median(taken)
+        suite.add("turns", journal=name, median_ms=median, p99_ms=p99, worst_ms=taken[-1], rows_dropped=dropped)
+    for mib in (4, 16):
+        suite.say(f"200,000 expire in one tick, a buffer of {mib} MiB")
+        worst, dropped = burst(directory / f"burst-{mib}", (mib << 20) // ROW_SIZE)
+        suite.add("burst", buffer_mib=mib, worst_turn_ms=worst, rows_dropped=dropped)
+
+
+def main() -> int:
+    parser = Parser("journal", __doc__)
+    parser.size("--rows", amount(100_000, 8_000_000, "rows"), "1M", "200k", "rows to write and read")
+    parser.size("--repeat", amount(1, 100, "runs"), "5", "1", "runs of each")
+    parser.add_argument("--directory", type=Path, help="where the files are (the temporary directory)")
+    return run_suite(parser, play)
 
 
 if __name__ == "__main__":

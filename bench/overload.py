@@ -23,12 +23,10 @@ those of time three times as wide, for a machine that does other work.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import multiprocessing
 import os
-import shlex
 import statistics
 import subprocess
 import sys
@@ -37,7 +35,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import Array
 from itertools import cycle
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgpack
@@ -45,13 +42,14 @@ import psutil
 import zmq
 
 import timerd as td
+from common import Parser, Suite, amount, real, run_suite
 from timerd.transport import QUEUED_ANSWERS_MAX, QUEUED_FRAMES_MAX, QUEUED_REPORTS_MAX
 from timerd_client.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from timerd_client.link import identity
 from timerd_client.protocol import LinkState, Protocol
 from timerd_client.sockets import RECONNECT_MS
 from timerd_client.timerctl.load.private import private_daemon
-from timerd_client.timerctl.load.report import machine, percentiles
+from timerd_client.timerctl.load.report import percentiles
 from timerd_shm.fields import struct_of
 from timerd_shm.layout import Condition, KeyKind, Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, FRAME_SIZE_MAX, PAYLOAD_SIZE_MAX
@@ -575,7 +573,6 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
             "at_rest": at_rest,
             "max": max(size for _, size in watcher.memory),
             "bound": memory_bound(senders, frame, at_rest),
-            "over_time": watcher.memory[:: max(len(watcher.memory) // 30, 1)],
         },
         "counters": watcher.counters,
         "rounds": len(customer.rounds),
@@ -636,8 +633,8 @@ def fill(seconds: float) -> dict[str, Any]:
     return {"refusal_us": percentiles(refused_ns), "lateness_us": percentiles(late), "refusals": names, "wrong": wrong}
 
 
-def broken(run: dict[str, Any], full: dict[str, Any], slack: float) -> list[str]:
-    """The bounds that do not hold, and what was wrong otherwise."""
+def bounds(suite: Suite, run: dict[str, Any], full: dict[str, Any], slack: float) -> None:
+    """Claim each bound, and that nothing was wrong otherwise."""
     figures = {
         "recovered_ms": run["recovered_ms"],
         "stats_max_ms": run["stats_us"]["max"] / 1e3,
@@ -650,59 +647,52 @@ def broken(run: dict[str, Any], full: dict[str, Any], slack: float) -> list[str]
         figures |= {f"{what}_during_{name}_ms": spans["during"][name] / 1e3 for name in ("p99", "max")}
         if not spans["during"]["count"] or not spans["after"]["count"]:
             figures[f"{what}_during_max_ms"] = float("inf")
-    found: list[str] = [
-        f"{name} is {figures[name]:.1f}, and at most {bound.most * slack:g} is right: {bound.why}"
-        for name, bound in BOUNDS.items()
-        if figures[name] > bound.most * slack
-    ]
+    for name, bound in BOUNDS.items():
+        most = bound.most * slack
+        suite.check(name, figures[name] <= most, f"{figures[name]:.1f}, and at most {most:g} is right: {bound.why}")
     memory = run["private_bytes"]
-    if memory["max"] > memory["bound"]:
-        found.append(f"private memory was {memory['max']:,} bytes; its bound is {memory['bound']:,}")
-    return [*found, *run["wrong"], *full["wrong"]]
+    held = memory["max"] <= memory["bound"]
+    suite.check("private_bytes", held, f"{memory['max']:,} at most; the bound is {memory['bound']:,}")
+    wrong = [*run["wrong"], *full["wrong"]]
+    suite.check("outcomes", not wrong, "; ".join(wrong) or "every outcome and refusal was right")
 
 
-def show(run: dict[str, Any], full: dict[str, Any]) -> None:
-    """The figures, for people."""
-    print(
-        f"flood of {run['flood']}: sustained {run['sustained_rate']:,}/s by one; asked {run['asked_rate']:,}/s, "
-        f"sent {run['sent_rate']:,}/s, held back {run['held_back_rate']:,}/s, applied {run['applied_rate']:,}/s"
-    )
-    rows = [(f"{what}, {when}", values) for what, spans in run["latency_us"].items() for when, values in spans.items()]
-    rows += [("lateness of what was pending", run["lateness_us"]), ("timerctl stats", run["stats_us"])]
-    rows += [("arena full: refusal", full["refusal_us"]), ("arena full: lateness", full["lateness_us"])]
-    print(f"{'ms':30}{'count':>8}{'p50':>10}{'p99':>10}{'max':>10}")
-    for name, values in rows:
-        times = "".join(f"{values[figure] / 1e3:10.2f}" for figure in ("p50", "p99", "max"))
-        print(f"{name:30}{values['count']:8}{times}")
+def rows(suite: Suite, run: dict[str, Any], full: dict[str, Any]) -> None:
+    """The figures, as tables."""
+    flood = run["flood"]
+    names = ("sustained_rate", "asked_rate", "sent_rate", "held_back_rate", "applied_rate", "told_expected", "hellos")
+    suite.add("flood", flood=flood, **{name: run[name] for name in names}, recovered_ms=run["recovered_ms"])
+    for what, spans in run["latency_us"].items():
+        for when, values in spans.items():
+            suite.add("latency_us", flood=flood, what=what, when=when, **values)
+    suite.add("latency_us", flood=flood, what="lateness of what was pending", when="during", **run["lateness_us"])
+    suite.add("latency_us", flood=flood, what="timerctl stats", when="during", **run["stats_us"])
+    suite.add("latency_us", flood=flood, what="refusal", when="arena full", **full["refusal_us"])
+    suite.add("latency_us", flood=flood, what="lateness", when="arena full", **full["lateness_us"])
     memory = run["private_bytes"]
-    print(f"served as before {run['recovered_ms']:.0f} ms after the end; ", end="")
-    print(", ".join(f"{name} {memory[name] / (1 << 20):.0f} MiB" for name in ("at_rest", "max", "bound")), "private")
+    suite.add("private_bytes", flood=flood, **{name: memory[name] for name in ("at_rest", "max", "bound")})
+
+
+def play(suite: Suite) -> None:
+    args = suite.args
+    suite.say(f"a flood of {args.flood}, {args.seconds:g} s")
+    run = overload(args.flood, args.seconds, args.senders)
+    suite.say("a full arena")
+    full = fill(min(args.seconds / 3, 3.0))
+    rows(suite, run, full)
+    bounds(suite, run, full, args.slack)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of the flood (30)")
-    parser.add_argument("--senders", type=int, default=3, help="processes (3)")
+    parser = Parser("overload", __doc__)
+    parser.size("--seconds", real(1, 3_600, "seconds"), "30", "3", "of the flood")
+    parser.add_argument("--senders", type=amount(1, 64, "processes"), default=3, help="processes (3)")
+    kinds = ["commands", "single", "largest", *RATES]
+    parser.add_argument("--flood", default="commands", choices=kinds, help="what they send (commands)")
     parser.add_argument(
-        "--flood", default="commands", choices=["commands", "single", "largest", *RATES], help="what they send"
+        "--slack", type=real(1, 1_000, ""), default=1.0, help="bounds of time so many times as wide (1)"
     )
-    parser.add_argument("--slack", type=float, default=1.0, help="bounds of time so many times as wide (1)")
-    parser.add_argument("--json", type=Path, help="also write the results there")
-    args = parser.parse_args()
-    if not 1 <= args.seconds <= 3_600 or not 1 <= args.senders <= 64 or args.slack < 1:
-        parser.error("--seconds is 1 to 3600, --senders 1 to 64, --slack at least 1")
-    where = machine()
-    run, full = overload(args.flood, args.seconds, args.senders), fill(min(args.seconds / 3, 3.0))
-    found = broken(run, full, args.slack)
-    print(f"{where['model']}, {where['cpus']} CPUs, Python {where['python']}, kernel {where['kernel']}")
-    show(run, full)
-    for text in found:
-        print(f"BROKEN: {text}")
-    if args.json:
-        command = shlex.join(["python", *sys.argv])
-        document = {"command": command, "machine": where, **run, "full": full, "broken": found}
-        args.json.write_text(json.dumps(document, indent=1, default=sorted) + "\n")
-    return 1 if found else 0
+    return run_suite(parser, play)
 
 
 if __name__ == "__main__":

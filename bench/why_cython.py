@@ -1,26 +1,27 @@
 """Why the core is compiled: one insert, in pure Python, by a call for each, and in bulk.
 
-    python bench/why_cython.py [--count 100k]
+    python bench/why_cython.py [--count 100k] [--repeat 5] [--short] [--json FILE]
 
 All three fill records of the declared layout. The pure one is as short as can be: an operation, a watch node, a key in
-a dict, the list of a bucket, and neither redo slot nor replay nor quotas. Medians of five runs, in ns for an operation.
+a dict, the list of a bucket, and neither redo slot nor replay nor quotas. Medians of the runs, in ns for an operation.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
-from core import MS, Rig, S, key, number, register
+from common import Parser, Suite, amount, need_memory, run_suite
+from core import MS, Rig, S, key, register
 from timerd_shm.fields import offset_of, struct_of
 from timerd_shm.layout import OpRecord, OpState, WatchNode
 
 OP, NODE = struct_of(OpRecord), struct_of(WatchNode)
 NEXT = offset_of(OpRecord, "next")
 BUCKETS = 4_096
-RUNS = 5
+MEMORY_PER_OP = 1_500
 
 
 def pure_python(count: int) -> float:
@@ -56,10 +57,9 @@ def in_frames(count: int, batch: int) -> float:
     return took
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=number, default=100_000, help="inserts in a run (100k)")
-    count: int = parser.parse_args().count
+def play(suite: Suite) -> None:
+    count: int = suite.args.count
+    need_memory(count * MEMORY_PER_OP, f"{count:,} operations", "ask for fewer (--count)")
     ways: dict[str, Callable[[], float]] = {
         "pure Python": lambda: pure_python(count),
         "core, a call for each": lambda: in_frames(count, 1),
@@ -67,12 +67,20 @@ def main() -> None:
     }
     # In turn, so that a busy machine is as busy for each.
     spent: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(RUNS):
+    for repeat in range(suite.args.repeat):
+        suite.say(f"run {repeat + 1} of {suite.args.repeat}")
         for name, way in ways.items():
             spent[name].append(way() / count * 1e9)
     for name, values in spent.items():
-        print(f"{name:24} {statistics.median(values):8,.0f} ns")
+        suite.add("insert", way=name, median_ns=statistics.median(values), least_ns=min(values), most_ns=max(values))
+
+
+def main() -> int:
+    parser = Parser("why_cython", __doc__)
+    parser.size("--count", amount(1_000, 8_000_000, "operations"), "100k", "20k", "inserts in a run")
+    parser.size("--repeat", amount(1, 100, "runs"), "5", "3", "runs of each")
+    return run_suite(parser, play)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Runs of `timerctl load` for the suites: each against a daemon of its own, and what is shown of one in a row.
+
+The workload is that of timerd_client.workload: *low* completes after 20 ms (median) and 60 ms (upper quartile), *high*
+after 200 and 400 ms, all with a timeout of 200 ms; *expire* expires nearly all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from common import Row, run_child
+from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daemon
+from timerd_client.workload import Workload, check
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
+
+MS = 1_000_000
+CASES = {"low": (20, 60), "high": (200, 400), "expire": (10_000, 20_000)}  # median and upper quartile, in ms
+APIS = {"per-op": False, "bulk": True}
+MISSED = 0.6  # of the rate asked: with less reached, the next rate is not tried
+TRIES = 2  # rates that are not sustained, and no more
+
+
+def workload_of(rate: float, seconds: float, case: str, seed: int) -> Workload:
+    """The workload of a run."""
+    p50_ms, p75_ms = CASES[case]
+    count = max(round(rate * seconds), 1)
+    return check(Workload(rate=rate, count=count, p50_ns=p50_ms * MS, p75_ns=p75_ms * MS, seed=seed))
+
+
+def run_load(workload: Workload, api: str, pending: int = 0, flags: Sequence[str] = ()) -> dict[str, Any]:
+    """The document of one run; `flags` are the daemon's, after those that give it room. Raises RuntimeError."""
+    with private_daemon([*flags_of(workload, pending), *flags]) as paths:
+        return load_on(paths, workload, api, pending)
+
+
+def load_on(paths: InstancePaths, workload: Workload, api: str, pending: int = 0) -> dict[str, Any]:
+    """The document of one run with that daemon. Raises RuntimeError when there is none."""
+    command = [sys.executable, "-m", "timerd_client.timerctl", "load", "--json", f"--instance={INSTANCE}"]
+    command += [f"--rate={workload.rate:.3f}", f"--count={workload.count}", f"--pending={pending}"]
+    command += [f"--p50={workload.p50_ns // MS}ms", f"--p75={workload.p75_ns // MS}ms", f"--seed={workload.seed}"]
+    command += [f"--registrars={workload.registrars}", f"--firers={workload.firers}"]
+    command += ["--bulk"] if APIS[api] else []
+    done = run_child(command, {RUNTIME_DIR_VARIABLE: str(paths.directory)})
+    if not done.stdout:
+        raise RuntimeError(f"timerctl load ended with status {done.returncode}: {done.stderr.strip()}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def figures(document: dict[str, Any]) -> Row:
+    """What a row shows of a run: what was reached, latencies, CPU, and how busy each process was."""
+    completion, expiry = document["completion_latency_us"], document["expiry_lateness_us"]
+    wall_s = document["registered"] / document["reached_rate"] if document["reached_rate"] else 0.0
+    cpu_s: dict[str, float] = document["cpu_s"]
+    return {
+        "reached_rate": round(document["reached_rate"]),
+        "sustained": document["sustained"],
+        "violations": document["violations"],
+        "misjudged_percent": 100 * document["misjudged"] / max(document["registered"], 1),
+        "completion_p50_ms": measured(completion, "p50"),
+        "completion_p99_ms": measured(completion, "p99"),
+        "expiry_p50_ms": measured(expiry, "p50"),
+        "expiry_p99_ms": measured(expiry, "p99"),
+        "cpu_us": document["cpu_us_per_request"],
+        **{f"{who}_busy_percent": 100 * spent / wall_s if wall_s else None for who, spent in cpu_s.items()},
+        "why_not": why_not(document),
+    }
+
+
+def why_not(document: dict[str, Any]) -> str:
+    """Why a rate was not sustained; empty where it was."""
+    if document["partial"]:
+        return str(document["partial"])
+    if not document["valid"]:
+        return f"the harness itself was {document['harness_own_lateness_us']['p99'] / 1e3:.0f} ms late (p99)"
+    return str(document["not_sustained"])
+
+
+def measured(latency: dict[str, float], figure: str) -> float | None:
+    """A latency in ms."""
+    return latency[figure] / 1e3 if latency["count"] else None
+
+
+def gives_up(rows: Sequence[Row], asked: float) -> bool:
+    """Whether climbing ends after these rows: two rates were not sustained, or the last was missed by far."""
+    failed = [row for row in rows if not row["sustained"]]
+    return len(failed) >= TRIES or (bool(rows) and rows[-1]["reached_rate"] < MISSED * asked)
+
+
+def memory_of(rate: float, seconds: float, pending: int) -> int:
+    """Bytes that a run takes in all processes together: arena, harness and client."""
+    held = rate * (0.7 if rate * seconds > rate else seconds) + pending
+    return round(rate * seconds * 800 + held * 1_000)

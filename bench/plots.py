@@ -1,0 +1,82 @@
+"""The plots of bench/RESULTS.md: what is drawn from which table. SVG, the same bytes for the same results.
+
+Without matplotlib (`pip install 'timerd[bench]'`) there are none, and the text is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Plot(NamedTuple):
+    """Lines of one table: a line for each combination of the values of `series`, in the order of the rows."""
+
+    name: str  # of the file
+    title: str
+    suite: str
+    table: str
+    x: str
+    y: str
+    series: tuple[str, ...]
+    x_label: str
+    y_label: str
+    log_x: bool = False
+    log_y: bool = False
+
+
+SERIES = ("api", "case", "pending")
+RATE = "operations asked for in a second"
+PLOTS: tuple[Plot, ...] = (
+    Plot("ladder-reached", "reached", "ladder", "points", "rate", "reached_rate", SERIES, RATE, "reached in a second",
+         log_x=True, log_y=True),
+    Plot("ladder-latency", "fire() to the owner's callback, p99", "ladder", "points", "rate", "completion_p99_ms",
+         SERIES, RATE, "ms", log_x=True, log_y=True),
+    Plot("ladder-cpu", "CPU of all processes for a request", "ladder", "points", "rate", "cpu_us", SERIES, RATE, "us",
+         log_x=True, log_y=True),
+)  # fmt: skip
+
+
+def points(plot: Plot, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[list[float], list[float]]]:
+    """The lines of a plot, by their names; none where nothing was measured."""
+    rows = documents.get(plot.suite, {}).get("tables", {}).get(plot.table, [])
+    lines: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        if row.get(plot.x) is None or row.get(plot.y) is None:
+            continue
+        name = ", ".join(label(column, row.get(column)) for column in plot.series)
+        xs, ys = lines.setdefault(name, ([], []))
+        xs.append(row[plot.x])
+        ys.append(row[plot.y])
+    return lines
+
+
+def label(column: str, value: Any) -> str:
+    """A value in a legend: texts say what they are, numbers not."""
+    if isinstance(value, bool):
+        return column.replace("_", " ") if value else f"not {column.replace('_', ' ')}"
+    return value if isinstance(value, str) else f"{value:,} {column.replace('_', ' ')}"
+
+
+def draw(plot: Plot, lines: Mapping[str, tuple[list[float], list[float]]], path: Path) -> None:
+    """Write one SVG. Raises ImportError without matplotlib."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = plot.name
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    for name, (xs, ys) in lines.items():
+        axes.plot(xs, ys, marker="o", markersize=4, linewidth=1.2, label=name)
+    axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)
+    if plot.log_x:
+        axes.set_xscale("log")
+    if plot.log_y:
+        axes.set_yscale("log")
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(path, metadata={"Date": None, "Creator": None})
+    pyplot.close(figure)

@@ -1,0 +1,84 @@
+"""All benches, one after the other: each writes its results to bench/results/SUITE.json, then RESULTS.md is made.
+
+    python bench/run.py [SUITE ...] [--short] [--results DIR] [--seed N]
+
+With names only these are run. --short is the quick look, under two minutes: its results go to build/bench, and those of
+the last full run stay. Run the full one on an idle machine: a figure says what else the machine did. Ctrl-C ends the
+suite that is running, keeps what it had (marked partial) and exits 130.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from common import CHILD_END_S, INTERRUPTED, ROOT, amount, interrupt
+
+BENCH = Path(__file__).resolve().parent
+RESULTS, SHORT_RESULTS = BENCH / "results", ROOT / "build" / "bench"
+# In the order of the results; each is bench/NAME.py.
+SUITES = ("core", "why_cython", "ladder", "latency", "journal", "overload")
+BUSY = 0.5  # load average a core, beyond which it is said
+
+
+def play(name: str, arguments: list[str], results: Path) -> int:
+    """Run one suite; its exit status."""
+    command = [sys.executable, str(BENCH / f"{name}.py"), f"--json={results / name}.json", *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(CHILD_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return INTERRUPTED
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"some of {', '.join(SUITES)} (all)")
+    parser.add_argument("--short", action="store_true", help="the quick look")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="where the results go (see above)")
+    parser.add_argument("--seed", type=amount(0, 1 << 32), default=1, metavar="N", help="of every suite (1)")
+    args = parser.parse_args()
+    for name in args.suites:
+        if name not in SUITES:
+            parser.error(f"{name!r:.40} is no suite: name some of {', '.join(SUITES)}")
+    results = args.results or (SHORT_RESULTS if args.short else RESULTS)
+    results.mkdir(parents=True, exist_ok=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    cores = psutil.cpu_count() or 1
+    if (load := psutil.getloadavg()[0]) > BUSY * cores:
+        print(f"bench: the machine is busy (load average {load:.1f} on {cores} cores): figures will say less of timerd")
+    arguments = [f"--seed={args.seed}", *(["--short"] if args.short else [])]
+    names = args.suites or SUITES
+    failed, began = [], time.monotonic()
+    for at, name in enumerate(names, start=1):
+        print(f"\nbench: {time.monotonic() - began:.0f} s, {at} of {len(names)}: {name}", flush=True)
+        status = play(name, arguments, results)
+        if status == INTERRUPTED:
+            print(f"bench: interrupted in {name}; {results / name}.json has what there was", file=sys.stderr)
+            return INTERRUPTED
+        if status:
+            failed.append(f"{name} (status {status})")
+    report = [sys.executable, str(BENCH / "report.py"), f"--results={results}"]
+    if results.resolve() != RESULTS:
+        report.append(f"--out={results / 'RESULTS.md'}")
+    if subprocess.run(report).returncode:
+        failed.append("report")
+    print(f"bench: {time.monotonic() - began:.0f} s in all" + (f"; FAILED: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The numbers that timerd is to reach on a 2-core machine: declared once, each with where it stands in the results.
+
+A target finds its figure in the documents of bench/results alone: bench/RESULTS.md says nothing that was not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+Documents = Mapping[str, Mapping[str, Any]]  # by suite
+
+
+class Target(NamedTuple):
+    """One number to reach."""
+
+    what: str
+    goal: float
+    unit: str
+    suite: str
+    find: Callable[[list[dict[str, Any]]], float | None]  # from the rows of `table`
+    table: str
+    at_least: bool = False  # else at most
+
+    def reached(self, documents: Documents) -> float | None:
+        """The figure; None where it was not measured."""
+        document = documents.get(self.suite)
+        return self.find(document["tables"].get(self.table, [])) if document else None
+
+    def held(self, figure: float) -> bool:
+        """Whether that is enough."""
+        return figure >= self.goal if self.at_least else figure <= self.goal
+
+
+def cell(column: str, **where: Any) -> Callable[[list[dict[str, Any]]], float | None]:
+    """The column of the row with these values."""
+
+    def find(rows: list[dict[str, Any]]) -> float | None:
+        found = [row for row in rows if all(row.get(name) == value for name, value in where.items())]
+        return found[-1].get(column) if found else None
+
+    return find
+
+
+def highest(column: str, **where: Any) -> Callable[[list[dict[str, Any]]], float | None]:
+    """The largest value of a column over the rows with these values; 0 when there are rows, but none of that kind."""
+
+    def find(rows: list[dict[str, Any]]) -> float | None:
+        found = [row[column] for row in rows if all(row.get(name) == value for name, value in where.items())]
+        return max(found, default=0.0) if rows else None
+
+    return find
+
+
+def at_highest(column: str, by: str, **where: Any) -> Callable[[list[dict[str, Any]]], float | None]:
+    """A column where another one is largest, over the rows with these values."""
+
+    def find(rows: list[dict[str, Any]]) -> float | None:
+        found = [row for row in rows if all(row.get(name) == value for name, value in where.items())]
+        return max(found, key=lambda row: row[by])[column] if found else None
+
+    return find
+
+
+def core(what: str, figure: str, goal: float, unit: str, pending: int) -> Target:
+    """A figure of the core alone."""
+    return Target(what, goal, unit, "core", cell("median", figure=figure, pending=pending), "figures")
+
+
+def end_to_end(api: str, goal: float) -> Target:
+    """The highest rate of the load test that was sustained."""
+    what = f"three processes, low case, {api} API, every outcome right: sustained"
+    return Target(what, goal, "/s", "ladder", highest("rate", sustained=True, **series(api)), "points", at_least=True)
+
+
+def cpu(api: str, goal: float) -> Target:
+    """CPU of all processes for a request, at that rate."""
+    find = at_highest("cpu_us", "rate", sustained=True, **series(api))
+    return Target(
+        f"CPU over all processes for a request, {api} API, at that rate", goal, "us", "ladder", find, "points"
+    )
+
+
+def series(api: str) -> dict[str, Any]:
+    return {"api": api, "case": "low", "pending": 0}
+
+
+def latency(what: str, figure: str, goal: float, row: str, rate: int, tick: str) -> Target:
+    """How late an owner is told."""
+    find = cell(f"{figure}_ms", what=row, rate=rate, tick=tick, api="per-op")
+    return Target(f"{what}, {figure}", goal, "ms", "latency", find, "latency")
+
+
+M = 1_000_000
+TARGETS = (
+    core("core, 1M pending, one key: insert", "insert_ns", 50, "ns", M),
+    core("core, 1M pending, one key: cancel", "cancel_ns", 65, "ns", M),
+    core("core, 1M pending, one key: complete by key", "complete_ns", 65, "ns", M),
+    core("expiry with all sweeps, 1M pending", "expire_ns", 250, "ns", M),
+    core("expiry with all sweeps, 4M pending", "expire_ns", 340, "ns", 4 * M),
+    core("worst tick, 1M pending", "worst_tick_ms", 0.1, "ms", M),
+    core("worst tick, 4M pending", "worst_tick_ms", 0.6, "ms", 4 * M),
+    core("arena bytes for a pending operation, one key", "bytes_per_op", 256, "bytes", M),
+    end_to_end("per-op", 300_000),
+    end_to_end("bulk", 1_000_000),
+    cpu("bulk", 2),
+    cpu("per-op", 6),
+    latency("completion, fire() to owner, 100k/s", "p50", 0.2, "completion", 100_000, "1ms"),
+    latency("completion, fire() to owner, 100k/s", "p99", 2, "completion", 100_000, "1ms"),
+    latency("expiry lateness at the owner, 100k/s, tick of 1 ms", "p50", 0.7, "expiry", 100_000, "1ms"),
+    latency("expiry lateness at the owner, 100k/s, tick of 1 ms", "p99", 1.4, "expiry", 100_000, "1ms"),
+    latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p50", 0.2, "expiry", 10_000, "100us"),
+    latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p99", 0.5, "expiry", 10_000, "100us"),
+)
