@@ -7,7 +7,7 @@
 #   make bench      every number of bench/RESULTS.md, on this machine: it should be idle, for some 25 minutes
 #   make bench-short  a quick look at them, in two minutes; results in build/bench
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
-#   make fuzz       coverage-guided fuzzing of both sides with atheris, a minute each (FUZZ_SECONDS=60)
+#   make fuzz       coverage-guided fuzzing of frames, arenas and journals with atheris, a minute each (FUZZ_SECONDS=60)
 #   make build      the editable install, after an edit of compiled sources
 #   make generate   the header, the Cython declarations and LAYOUT.md, after an edit of the declarations
 #   make fmt        format the Python sources
@@ -70,7 +70,7 @@ sanitize: | machine
 FUZZ_SECONDS := 60
 fuzz: $(VENV)/installed-test
 	@$(PIP) install atheris
-	@for target in daemon client; do $(PY) tests/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; done
+	@for target in daemon client arena journal; do $(PY) tests/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; done
 
 build: | machine
 	@rm -f $(VENV)/installed-*
