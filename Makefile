@@ -20,7 +20,8 @@ COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/
 	$(wildcard shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
 
 SANITIZED := $(addprefix tests/test_,check.py commands.py conditions.py groups_core.py ids.py interleavings.py \
-	journal.py journal_files.py kafka.py owners.py purgatory_model.py hostile.py redo.py turn_bounds.py wheel.py)
+	journal.py journal_files.py kafka.py owners.py purgatory_model.py hostile.py redo.py soundness.py turn_bounds.py\
+	wheel.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON
 
 .PHONY: help machine demo test soak bench bench-short sanitize fuzz build generate fmt clean

@@ -162,10 +162,10 @@ def read_arena(memory: bytes | bytearray) -> None:
         walks = [walk.settled_ids(reader), walk.events(reader)]
         with contextlib.suppress(DamageError):
             walks += [walk.bucket(reader, place.level, place.index) for place in walk.occupied_buckets(reader)]
-        for each in (walk.outcomes, walk.answers):
-            walks += [each(reader, slot) for slot in range(len(reader.clients))]
-        for each in (walk.event_watchers, walk.watermark_watchers):
-            walks += [each(reader, key) for key in range(min(reader.keys.row().high_water, len(reader.keys)))]
+        for slot in range(len(reader.clients)):
+            walks += [walk.outcomes(reader, slot), walk.answers(reader, slot)]
+        for key in range(min(reader.keys.row().high_water, len(reader.keys))):
+            walks += [walk.event_watchers(reader, key), walk.watermark_watchers(reader, key)]
         with contextlib.suppress(DamageError):
             walks += [walk.nodes_of(reader, op) for op in reader.ops.used()]
         walks.append(walk.free_records(reader, Region.OPS, reader.ops))

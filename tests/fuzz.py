@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -165,10 +166,17 @@ def main() -> None:
         watch_coverage(module)
     logging.disable()  # refusals are what is wanted here
     with tempfile.TemporaryDirectory() as folder:
+        child = os.fork()  # libFuzzer ends its process, and would leave the folder
+        if child:
+            _, status = os.waitpid(child, 0)
+            sys.exit(os.waitstatus_to_exitcode(status))
+        tempfile.tempdir = folder
+        seeds = Path(folder, "seeds")
+        seeds.mkdir()
         for number, seed in enumerate(seeds_of(target)):
-            Path(folder, f"seed-{number}").write_bytes(seed)
+            Path(seeds, str(number)).write_bytes(seed)
         files = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
-        arguments = [sys.argv[0], "-max_len=65536", *sys.argv[1:], *([] if files else [folder])]
+        arguments = [sys.argv[0], "-max_len=65536", *sys.argv[1:], *([] if files else [str(seeds)])]
         atheris.Setup(arguments, attack)
         atheris.Fuzz()
 
