@@ -1,0 +1,164 @@
+"""What the two processes of a run do, whatever they talk to: calls at the plan's times, and what comes of them."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from timerd_client.outcome import State
+from timerd_client.timerctl.load.messages import Fired, Registered
+from timerd_client.timerctl.load.pace import Pace
+from timerd_client.timerctl.load.part import Meter
+from timerd_client.workload import Workload, fire_plan, key_names, plan
+
+PREFIX = "k"  # of every key; the rest is the row, in hexadecimal
+GRACE_NS = 3_000_000_000  # after the last deadline: what has no outcome by then is lost
+POLL_S = 0.001
+COMPLETED, EXPIRED = int(State.COMPLETED.value), int(State.EXPIRED.value)
+
+
+class Book:
+    """An owner's columns, in the order of its plan. Filled by whichever thread is told."""
+
+    def __init__(self, workload: Workload) -> None:
+        count = workload.count
+        self.timeout_ns = workload.timeout_ns
+        self.payload = bytes(workload.payload)
+        self.sent_ns = array("q")
+        self.state, self.told = array("B", bytes(count)), array("B", bytes(count))
+        self.settled_ns, self.deadline_ns, self.fired_ns, self.told_ns = (array("q", bytes(8 * count)) for _ in "1234")
+        self.settled = 0
+
+    def call(self) -> int:
+        """An operation is registered now: its deadline."""
+        at_ns = time.monotonic_ns()
+        self.deadline_ns[len(self.sent_ns)] = deadline_ns = at_ns + self.timeout_ns
+        self.sent_ns.append(at_ns)
+        return deadline_ns
+
+    def completed(self, key: str | bytes, fired_ns: int) -> None:
+        """The owner was told that its event has come."""
+        self._tell(row_of(key), COMPLETED, 0, fired_ns)
+
+    def expired(self, key: str | bytes, settled_ns: int = 0) -> None:
+        """The owner was told that its time is over; when it was found to be, if somebody else did."""
+        self._tell(row_of(key), EXPIRED, settled_ns, 0)
+
+    def _tell(self, row: int, state: int, settled_ns: int, fired_ns: int) -> None:
+        now_ns = time.monotonic_ns()
+        self.told[row] = min(self.told[row] + 1, 255)
+        if self.told[row] > 1:
+            return
+        self.state[row] = state
+        self.settled_ns[row] = settled_ns or now_ns
+        self.fired_ns[row] = fired_ns
+        self.told_ns[row] = now_ns
+        self.settled += 1
+
+
+def row_of(key: str | bytes) -> int:
+    """The operation that a key is of."""
+    return int(key[len(PREFIX) :], 16)
+
+
+class Owner(ABC):
+    """The side that registers and is told; `book` has its columns."""
+
+    def __init__(self, directory: Path, book: Book) -> None:
+        self.directory = directory
+        self.book = book
+
+    @abstractmethod
+    def register(self, keys: Sequence[str]) -> None:
+        """Register an operation for each key: `book.call()` once for each, in this order."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End threads and connections."""
+
+
+class Firer(ABC):
+    """The side that fires."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @abstractmethod
+    def fire(self, keys: Sequence[str], at_ns: Sequence[int]) -> None:
+        """Fire an event on each key, whose value is the time of the call."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what was begun; everything is sent by then."""
+
+
+class Way(ABC):
+    """One thing that a user would build instead."""
+
+    name: str
+
+    def missing(self) -> str:
+        """What has to be installed first, and how; empty if nothing."""
+        return ""
+
+    @abstractmethod
+    def serve(self, directory: Path) -> AbstractContextManager[list[int]]:
+        """Run what stands between the processes, if anything; the pids whose CPU time is its own."""
+
+    @abstractmethod
+    def owner(self, directory: Path, book: Book) -> Owner:
+        """The registering side."""
+
+    @abstractmethod
+    def firer(self, directory: Path) -> Firer:
+        """The firing side."""
+
+
+def play_owner(owner: Owner, workload: Workload, start_ns: int) -> Registered:
+    """Register everything at its time, and wait for what comes of it."""
+    rows, book = plan(workload), owner.book
+    pace, meter = Pace(rows.due_ns, start_ns, bulk=False), Meter()
+    row, count, failure = 0, len(rows.due_ns), ""
+    try:
+        while row < count:
+            upto = pace.begin(row)
+            if upto > row:
+                owner.register(key_names(PREFIX, range(row, upto)))
+                pace.end()
+                row = upto
+    except (OSError, RuntimeError) as error:
+        failure = f"{type(error).__name__}: {error}"
+    ended_ns = time.monotonic_ns()
+    until_ns = ended_ns + workload.timeout_ns + GRACE_NS
+    while book.settled < len(book.sent_ns) and time.monotonic_ns() < until_ns and not failure:
+        time.sleep(POLL_S)
+    told = sum(map(bool, book.told))
+    return Registered(
+        rows, book.sent_ns, book.state, book.told, book.settled_ns, book.deadline_ns, book.fired_ns, book.told_ns,
+        ended_ns, told, pace.own_lateness_ns, {}, meter.read(), failure,
+    )  # fmt: skip
+
+
+def play_firer(firer: Firer, workload: Workload, start_ns: int) -> Fired:
+    """Fire everything at its time."""
+    events = fire_plan(workload)
+    sent_ns = array("q")
+    pace, meter = Pace(events.due_ns, start_ns, bulk=False), Meter()
+    row, count, failure, now = 0, len(events.due_ns), "", time.monotonic_ns
+    try:
+        while row < count:
+            upto = pace.begin(row)
+            if upto > row:
+                keys = key_names(PREFIX, events.keys[row:upto])
+                at_ns = [now() for _ in keys]
+                firer.fire(keys, at_ns)
+                sent_ns.extend(at_ns)
+                pace.end()
+                row = upto
+    except (OSError, RuntimeError) as error:
+        failure = f"{type(error).__name__}: {error}"
+    return Fired(events, sent_ns, pace.own_lateness_ns, meter.read(), failure)

@@ -1,0 +1,137 @@
+"""One run of one way: its server, a process that owns and one that fires; judged as a run of the load test is."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import signal
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from timerd_client.timerctl.exits import Exit
+from timerd_client.timerctl.load.judge import Applied, judge, returned_ns
+from timerd_client.timerctl.load.messages import Fired, Registered, Usage
+from timerd_client.timerctl.load.trial import NOTHING, START_NS, Options, Result, usage_of
+from timerd_client.workload import MARGIN_NS, Workload
+
+from .book import EXPIRED, Book, Way, play_firer, play_owner
+from .polls import Polls
+from .scripts import Scripts
+from .threads import Threads
+from .usual import Usual
+from .zmq_way import Broker, UvBroker
+
+WAYS: tuple[Way, ...] = (Scripts(), Usual(), Polls(), Broker(), UvBroker(), Threads())
+READY_S = 30.0
+END_S = 5.0
+PATIENCE_S = 60.0  # beyond the plan: a way that is hopelessly late is ended
+
+
+def run_way(way: Way, workload: Workload) -> Result:
+    """What a run has shown. Raises RuntimeError when it could not begin, or had no end."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="td-way-")))
+        pids = stack.enter_context(way.serve(directory))
+        owner = stack.enter_context(process(be_owner, way, directory, workload))
+        firer = stack.enter_context(process(be_firer, way, directory, workload))
+        servers = [psutil.Process(pid) for pid in pids]
+        before = [usage_of(server) for server in servers]
+        start_ns = time.monotonic_ns() + START_NS
+        for connection in (owner, firer):
+            connection.send(start_ns)
+        end = time.monotonic() + workload.count / workload.rate + PATIENCE_S
+        fired: Fired = answer(firer, end)
+        registered: Registered = answer(owner, end)
+        used = [usage_of(server) for server in servers]
+    spent_ns = sum(after.cpu_ns - earlier.cpu_ns for after, earlier in zip(used, before, strict=True))
+    daemon = Usage(spent_ns, sum(usage.rss_bytes for usage in used)) if used else NOTHING
+    nobody_saw = array("q", bytes(8 * len(fired.sent_ns)))
+    applied = Applied(workload, [registered], [fired], [nobody_saw])
+    judgement = judge(workload, [registered], applied, start_ns)
+    partial = registered.failure or fired.failure
+    return Result(workload, Options(), judgement, [registered], [fired], start_ns, daemon, 0, partial, Exit.OK)
+
+
+@contextmanager
+def process(play: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
+    """A process that has said that it is ready; ended at the end."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child: BaseProcess = context.Process(target=play, args=(*arguments, theirs), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        answer(ours, time.monotonic() + READY_S)
+        yield ours
+    finally:
+        ours.close()
+        child.join(END_S)
+        if child.is_alive():
+            child.kill()
+            child.join()
+
+
+def answer(connection: Connection, end: float) -> Any:
+    """What a process says. Raises RuntimeError when it says nothing in time."""
+    try:
+        if connection.poll(max(end - time.monotonic(), 0.0)):
+            return connection.recv()
+    except (EOFError, OSError):
+        raise RuntimeError("a process of the run has ended") from None
+    raise RuntimeError("a process of the run does not answer")
+
+
+def be_owner(way: Way, directory: Path, workload: Workload, connection: Connection) -> None:
+    """The process that owns: ready, start, what it has seen."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    owner = way.owner(directory, Book(workload))
+    serve(connection, lambda start_ns: play_owner(owner, workload, start_ns), owner.close)
+
+
+def be_firer(way: Way, directory: Path, workload: Workload, connection: Connection) -> None:
+    """The process that fires."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    firer = way.firer(directory)
+    serve(connection, lambda start_ns: play_firer(firer, workload, start_ns), firer.close)
+
+
+def serve(connection: Connection, play: Callable[[int], Any], close: Callable[[], None]) -> None:
+    """Play when it is said; the end of the connection ends it before that."""
+    try:
+        connection.send("ready")
+        gc.collect()
+        gc.freeze()  # as the load test's processes do
+        found = play(connection.recv())
+        close()
+        connection.send(found)
+    except (EOFError, OSError):
+        pass  # nobody waits for it any more
+
+
+def unheard(result: Result) -> int:
+    """Operations that did not complete, although their event was fired after register() had returned, in good time.
+
+    Fired MARGIN_NS or more before the deadline, by the clocks of the two that called. Counted alike for all.
+    """
+    workload = result.workload
+    found = 0
+    sent = [array("q", bytes(8 * len(answer.rows.due_ns))) for answer in result.registered]
+    for fired in result.fired:
+        for operation, at_ns in zip(fired.events.operation, fired.sent_ns, strict=False):
+            sent[operation % workload.registrars][operation // workload.registrars] = at_ns
+    for answer, times in zip(result.registered, sent, strict=True):
+        for row in range(len(answer.sent_ns)):
+            if answer.told[row] and answer.state[row] != EXPIRED:
+                continue
+            deadline_ns = answer.sent_ns[row] + workload.timeout_ns
+            found += returned_ns(answer, row) <= times[row] <= deadline_ns - MARGIN_NS
+    return found
