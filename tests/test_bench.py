@@ -45,6 +45,7 @@ TINY = {
     "core": ("--pending=10k", "--repeat=1"),
     "why_cython": ("--count=1k", "--repeat=1"),
     "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
+    "recovery": ("--pending=2k", "--repeat=2"),
     "latency": ("--rate=1k", "--fine-rate=500", "--seconds=0.2", "--apis=bulk"),
 }
 

@@ -554,6 +554,6 @@ def _refresh(arena: Arena) -> None:
 
 
 def _store(memory: mmap.mmap, name: str, value: int) -> None:
-    """Store one number of the header."""
+    """Store one number of the header: at once, because readers are there (a format with "<" goes byte by byte)."""
     field = next(field for field in fields(ArenaHeader) if field.name == name)
-    struct.pack_into("<" + field.storage.code, memory, field.offset, value)
+    struct.pack_into("@" + field.storage.code, memory, field.offset, value)
