@@ -91,6 +91,12 @@ def latency(what: str, figure: str, goal: float, row: str, rate: int, tick: str)
     return Target(f"{what}, {figure}", goal, "ms", "latency", find, "latency")
 
 
+def recovery(size: str, goal: float, pending: int) -> Target:
+    """A start on the arena of a daemon that was killed."""
+    what = f"recovery of {size} operations after SIGKILL, attach to first turn"
+    return Target(what, goal, "ms", "recovery", cell("first_turn_ms", pending=pending), "recovery")
+
+
 M = 1_000_000
 TARGETS = (
     core("core, 1M pending, one key: insert", "insert_ns", 50, "ns", M),
@@ -111,8 +117,14 @@ TARGETS = (
     latency("expiry lateness at the owner, 100k/s, tick of 1 ms", "p99", 1.4, "expiry", 100_000, "1ms"),
     latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p50", 0.2, "expiry", 10_000, "100us"),
     latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p99", 0.5, "expiry", 10_000, "100us"),
+<<<<<<< HEAD
     Target(
         "idle, 1M due in 2 to 3 hours, no client: wake-ups in 10 s", 1, "", "idle",
         cell("wakeups_in_10_s", pending=M), "idle",
     ),
 )  # fmt: skip
+=======
+    recovery("1M", 150, M),
+    recovery("4M", 600, 4 * M),
+)
+>>>>>>> proof
