@@ -23,7 +23,6 @@ from common import CHILD_END_S, INTERRUPTED, ROOT, amount, interrupt
 BENCH = Path(__file__).resolve().parent
 RESULTS, SHORT_RESULTS = BENCH / "results", ROOT / "build" / "bench"
 # In the order of the results; each is bench/NAME.py.
-<<<<<<< HEAD
 SUITES = (
     "core",
     "rivals",
@@ -34,12 +33,10 @@ SUITES = (
     "alternatives",
     "gil",
     "idle",
+    "recovery",
     "journal",
     "overload",
 )
-=======
-SUITES = ("core", "why_cython", "ladder", "latency", "journal", "overload", "recovery")
->>>>>>> proof
 BUSY = 0.5  # load average a core, beyond which it is said
 
 

@@ -117,14 +117,10 @@ TARGETS = (
     latency("expiry lateness at the owner, 100k/s, tick of 1 ms", "p99", 1.4, "expiry", 100_000, "1ms"),
     latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p50", 0.2, "expiry", 10_000, "100us"),
     latency("expiry lateness at the owner, 10k/s, tick of 100 us", "p99", 0.5, "expiry", 10_000, "100us"),
-<<<<<<< HEAD
     Target(
         "idle, 1M due in 2 to 3 hours, no client: wake-ups in 10 s", 1, "", "idle",
         cell("wakeups_in_10_s", pending=M), "idle",
     ),
-)  # fmt: skip
-=======
     recovery("1M", 150, M),
     recovery("4M", 600, 4 * M),
-)
->>>>>>> proof
+)  # fmt: skip

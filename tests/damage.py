@@ -12,26 +12,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-from commands import Key, KeyAct, Register
-from harness import MS, Rig, S, fire
-from timerd_shm.fields import fields, offset_of
-from timerd_shm.layout import REGION_RECORDS, ArenaHeader, ClientState, Condition, Orphans, Region
-from timerd_shm.reader import ArenaReader
-=======
 from hypothesis import strategies as st
 
+from commands import Key, KeyAct, Register
 from harness import MS, Rig, S, fire
-from model import Key, KeyAct, Register
 from timerd_shm import walk
 from timerd_shm.check import check
 from timerd_shm.errors import ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
 from timerd_shm.fields import fields, offset_of, size_of
 from timerd_shm.journal import BLOCK_SIZE, BlockHeader, SegmentHeader
 from timerd_shm.journal_reader import HEADER_CRC, Damage, JournalReader, Row
-from timerd_shm.layout import BUCKETS, REGION_RECORDS, ArenaHeader, Condition, Orphans, Region
+from timerd_shm.layout import BUCKETS, REGION_RECORDS, ArenaHeader, ClientState, Condition, Orphans, Region
 from timerd_shm.reader import ArenaReader, DamageError
->>>>>>> proof
 from timerd_shm.wire import CommandKind
 
 REFUSALS = (ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError)
@@ -119,12 +111,12 @@ class Pen:
         struct.pack_into(code, self.memory, offset, value)
 
 
-<<<<<<< HEAD
 def slot_in(memory: bytes, state: ClientState, group: int) -> int:
     """The slot of a client in that state and group (index + 1; 0 = none)."""
     with ArenaReader.from_bytes(memory) as reader:
         return next(slot for slot, c in enumerate(reader.clients) if (c.state, c.group) == (state, group))
-=======
+
+
 # changes --------------------------------------------------------------------------------------------------------------
 
 LINE = 64
@@ -201,4 +193,3 @@ def read_journal(directory: Path) -> list[Row | Damage]:
                 reader.text_kind(getattr(row.record, name, 0))
             assert len(rows) < 100_000, "it does not end"
         return rows + list(reader.damage)
->>>>>>> proof

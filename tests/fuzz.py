@@ -25,12 +25,12 @@ from types import FunctionType, ModuleType
 import atheris
 
 import fakedaemon
+from commands import Key, Register
 from corpus import UP, down
 from damage import REFUSALS, Change, changed, read_arena, read_journal, with_right_sums
 from fakedaemon import FakeDaemon
 from harness import MS, fire, violations
 from journals import JournaledRig
-from model import Key, Register
 from networks import World
 from test_hostile import small_world
 from test_soundness import MEMORY, live_on

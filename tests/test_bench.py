@@ -52,17 +52,13 @@ TINY = {
     "core": ("--pending=10k", "--repeat=1"),
     "why_cython": ("--count=1k", "--repeat=1"),
     "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
-<<<<<<< HEAD
     "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
     "alternatives": ("--ways=redis,blpop,uvloop,threads", "--rates=500", "--seconds=0.2"),
     "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
     "idle": ("--pending=1k", "--seconds=0.5"),
     "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20"),
     "article": ("--rates=5k", "--requests=1k", "--seconds=0.2", "--purge=100,never", "--memory=20"),
-=======
     "recovery": ("--pending=2k", "--repeat=2"),
-    "latency": ("--rate=1k", "--fine-rate=500", "--seconds=0.2", "--apis=bulk"),
->>>>>>> proof
 }
 
 

@@ -18,22 +18,16 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
-from commands import Key, Register
-from harness import MS, START_NS, Rig, S, fire
-from test_commands import a_lost_frame_is_expected_again, outcomes_are_kept_until_acknowledged
-=======
 import test_hellos
 import test_leases
+from commands import Key, Register
 from harness import MS, START_NS, Rig, S, fire
-from model import Key, Register
 from networks import World
 from test_commands import (
     a_frame_sent_again_is_skipped,
     a_lost_frame_is_expected_again,
     outcomes_are_kept_until_acknowledged,
 )
->>>>>>> proof
 from test_groups_core import done_by_a_former_holder_is_refused, told_to_one_at_a_time
 from test_interleavings import (
     a_limited_event_is_taken_once,

@@ -6,13 +6,8 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
 from commands import Key, Register
-from harness import MS, S, violations
-=======
 from harness import MS, S, cancel, violations
-from model import Key, Register
->>>>>>> proof
 from networks import HERE, NOTHING, Peer, World, fire
 from timerd.sessions import session_hash
 from timerd_shm.errors import ErrorCode

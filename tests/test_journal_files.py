@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import timerd.journal
-<<<<<<< HEAD
 from commands import Key, Register
 from harness import Memory, S, fire
 from journals import (
@@ -29,15 +28,6 @@ from journals import (
 from timerd.blocks import write_blocks
 from timerd.journal import Journal, JournalFiles, open_buffer
 from timerd_shm.errors import InstanceRunningError
-=======
-from damage import CHANGES, Change, changed, read_journal, with_right_sums
-from harness import MS, Client, Memory, S, fire
-from journals import BUFFER_ROWS, SEGMENT_SIZE, JournaledRig, empty_buffer, kinds, outcomes
-from model import Key, Register
-from timerd.blocks import write_blocks
-from timerd.journal import Journal, JournalFiles, open_buffer
-from timerd_shm.errors import ErrorCode, InstanceRunningError, TimerdError
->>>>>>> proof
 from timerd_shm.journal import (
     BLOCK_ROWS,
     BLOCK_SIZE,
@@ -47,10 +37,6 @@ from timerd_shm.journal import (
     TextKind,
 )
 from timerd_shm.journal_reader import (
-<<<<<<< HEAD
-=======
-    Damage,
->>>>>>> proof
     JournalError,
     JournalReader,
     Offset,
@@ -504,164 +490,6 @@ def test_rows_whose_buffer_is_lost_are_told(rig: JournaledRig) -> None:
         assert told(reader) == [b"after"]
 
 
-<<<<<<< HEAD
-=======
-# damage ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
-    """A journal of several segments, and each of its rows by number."""
-    directory = tmp_path_factory.mktemp("sound")
-    rig = JournaledRig(directory, capacity=512, quota_operations=512)
-    client = rig.client()
-    for turn in range(30):
-        settle(rig, client, *numbered(turn * 20, 20))
-    rows = {row.number: (row.offset, tuple(row.record)) for row in rig.rows()}
-    rig.drop_journal()
-    return directory, rows
-
-
-def damaged(directory: Path, harm: Callable[[bytearray], bytes | bytearray], segment: int) -> list[Row | Damage]:
-    """What a reader gives of a copy with one segment harmed: only rows, damage, or JournalError."""
-    copy = directory.parent / f"{directory.name}-copy"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(directory, copy)
-    path = segment_path(copy, segment)
-    path.write_bytes(harm(bytearray(path.read_bytes())))
-    return read_journal(copy)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_a_damaged_segment_is_passed_over_and_no_row_of_a_bad_block_is_given(
-    sound: tuple[Path, Rows], data: st.DataObject
-) -> None:
-    directory, rows = sound
-    segment = data.draw(st.sampled_from(segments_of(directory)))
-    size = segment_path(directory, segment).stat().st_size
-    harms = data.draw(
-        st.lists(
-            st.one_of(
-                st.tuples(st.just("flip"), st.integers(0, size - 1), st.integers(1, 255)),
-                st.tuples(st.just("zero"), st.integers(0, size - 1), st.integers(1, 3 * BLOCK_SIZE)),
-                st.tuples(st.just("cut"), st.integers(0, size), st.just(0)),
-                st.tuples(st.just("noise"), st.integers(0, size - 1), st.integers(1, 300)),
-            ),
-            min_size=1,
-            max_size=4,
-        )
-    )
-
-    def harm(content: bytearray) -> bytearray:
-        for kind, at, much in harms:
-            if kind == "cut":
-                del content[at:]
-            elif at < len(content):
-                end = min(at + (1 if kind == "flip" else much), len(content))
-                if kind == "flip":
-                    content[at] ^= much
-                elif kind == "zero":
-                    content[at:end] = bytes(end - at)
-                else:
-                    content[at:end] = random.Random(much).randbytes(end - at)
-        return content
-
-    for found in damaged(directory, harm, segment):
-        if isinstance(found, Row):
-            assert rows[found.number] == (found.offset, tuple(found.record)), "a row that was never written"
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(number=st.integers(1, 3), changes=CHANGES)
-def test_whatever_rows_say_under_a_right_sum_a_reader_goes_on(
-    sound: tuple[Path, Rows], number: int, changes: list[Change]
-) -> None:
-    directory, _ = sound
-    alone = directory.parent / "alone"
-    alone.mkdir(exist_ok=True)
-    segment = changed(segment_path(directory, number).read_bytes(), changes)
-    segment_path(alone, 1).write_bytes(with_right_sums(segment, 1))
-    assert sum(isinstance(each, Row) for each in read_journal(alone)) <= SEGMENT_ROWS
-
-
-def test_each_block_that_is_hit_is_said_and_the_others_are_read(
-    sound: tuple[Path, Rows],
-) -> None:
-    directory, rows = sound
-
-    def harm(content: bytearray) -> bytearray:
-        for block in (2, 3, 7):
-            content[(1 + block) * BLOCK_SIZE + 100] ^= 1
-        return content
-
-    found = damaged(directory, harm, 1)
-    damage = [each for each in found if isinstance(each, Damage)]
-    assert [each.offset for each in damage] == [Offset(1, 2 * BLOCK_ROWS), Offset(1, 7 * BLOCK_ROWS)]
-    gone = {number for number in rows if number // BLOCK_ROWS in (2, 3, 7)}
-    assert {each.number for each in found if isinstance(each, Row)} == set(rows) - gone
-
-
-def test_a_missing_segment_shows_in_the_row_numbers(sound: tuple[Path, Rows]) -> None:
-    directory, _ = sound
-    copy = directory.parent / "missing"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(directory, copy)
-    segment_path(copy, 2).unlink()
-    with JournalReader(copy) as reader:
-        list(reader.rows())
-        assert [f"rows {SEGMENT_ROWS} to {2 * SEGMENT_ROWS - 1} are in no segment"] == [d.what for d in reader.damage]
-
-
-def test_a_segment_that_stands_twice_is_given_once(sound: tuple[Path, Rows]) -> None:
-    """As after a backup was put back: other files, the same row numbers."""
-    directory, rows = sound
-    copy = directory.parent / "twice"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(directory, copy)
-    last = segments_of(copy)[-1]
-    content = bytearray(segment_path(copy, last).read_bytes())
-    segment_path(copy, last + 1).write_bytes(with_right_sums(content, last + 1))
-    with JournalReader(copy) as reader:
-        assert [row.number for row in reader.rows()] == sorted(rows)
-        assert not reader.damage
-
-
-@pytest.mark.parametrize(
-    ("harm", "said"),
-    [
-        (lambda data: b"", "has 0 bytes, less than its header"),
-        (lambda data: data[:100], "has 100 bytes, less than its header"),
-        (lambda data: b"PAR1" + data[4:], "begins with b'PAR1rdj"),
-        (lambda data: data[:12] + b"\x07" + data[13:], "is of journal version 7"),
-        (lambda data: data[:16] + b"\xff" + data[17:], "fingerprint 0x"),
-        (lambda data: data[:40] + b"\xff" + data[41:], "the header of segment 1 is damaged"),
-    ],
-)
-def test_a_header_that_is_torn_foreign_or_of_another_version_is_named(
-    sound: tuple[Path, Rows], harm: Callable[[bytes], bytes], said: str
-) -> None:
-    directory, _ = sound
-    content = harm(segment_path(directory, 1).read_bytes()[:BLOCK_SIZE])
-    with pytest.raises(JournalError, match=said.replace("(", r"\(")):
-        parse_header(content, 1)
-    found = damaged(directory, lambda data: bytearray(harm(bytes(data))), 1)
-    assert any(isinstance(each, Damage) and said in each.what for each in found)
-    assert any(isinstance(each, Row) and each.offset.segment == 2 for each in found)
-
-
-def test_what_is_no_journal_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="there is no journal in"):
-        JournalReader(tmp_path / "nowhere")
-    with pytest.raises(JournalError, match="not an offset: write SEGMENT:RECORD"):
-        Offset.parse("17")
-    with JournalReader(tmp_path) as reader:
-        assert list(reader.rows()) == []
-    assert issubclass(JournalError, TimerdError)
-    assert ErrorCode.NONE is JournalError.code
-
-
->>>>>>> proof
 def test_names_of_consumers_are_checked(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="not of the form"):
         hold(tmp_path, "../lock", 3)
