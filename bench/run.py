@@ -34,6 +34,7 @@ SUITES = (
     "alternatives",
     "gil",
     "idle",
+    "recovery",
     "journal",
     "overload",
 )
