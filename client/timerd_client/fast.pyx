@@ -1,9 +1,9 @@
 """What stands in the path of every request, compiled. slow.py says what each of these is, and does the same.
 
 Commands are written one behind the other into one piece of memory, from which frames are cut; who waits stands in an
-open hash table; an operation keeps its outcome's record in itself. So a request makes one object, which the garbage
-collector does not see. That is safe because a Handle and what a Waiting holds are let go of when they settle, and a
-link settles all when it is closed.
+open hash table; an operation keeps its outcome's record in itself. So a request makes one object, and the garbage
+collector does not walk over it: it sees a Handle only if that has a callback, and never what a Waiting holds. Both are
+let go of when they settle, and a link settles all when it is closed.
 
 Under the GIL what is done here without calling anything happens at once. A caller therefore takes the link's lock only
 if somebody holds it, who may be in the middle of something: see `enter`.
@@ -33,7 +33,8 @@ from .conditions import ANY
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
-    bint PyObject_IS_GC(object one)
+    bint PyObject_GC_IsTracked(object one)
+    void PyObject_GC_Track(void *one)
     void PyObject_GC_UnTrack(void *one)
     ctypedef struct PyTypeObject:
         object (*tp_new)(type made, tuple arguments, PyObject *named)
@@ -134,12 +135,12 @@ cdef class Waiting:
         """After this so many can be added, which cannot fail."""
         cdef Slot *old = self.slots
         cdef uint64_t size = self.mask + 1, at
-        if (self.used + rows) * 2 <= size:
+        if (self.used + rows) * 2 <= size and ((self.used + rows) * 16 >= size or size == WAITING_FIRST):
             return 0
-        cdef uint64_t larger = size
-        while (self.used + rows) * 2 > larger:
-            larger *= 2
-        self.set_up(larger)
+        cdef uint64_t needed = WAITING_FIRST
+        while (self.used + rows) * 4 > needed:
+            needed *= 2
+        self.set_up(needed)
         for at in range(size):
             if old[at].number:
                 self.slots[self.find(old[at].number)] = old[at]
@@ -537,15 +538,24 @@ cdef tuple settlement_of(const OutcomeRecord *record, object value, uint64_t are
     return settlement
 
 
-@cython.no_gc
 cdef class Promised:
     cdef object __weakref__
     cdef public object _link
-    cdef public object _callbacks
+    cdef object callbacks
     cdef object settled_by
 
     def __init__(self, link):
         self._link = link
+
+    @property
+    def _callbacks(self):
+        return self.callbacks
+
+    @_callbacks.setter
+    def _callbacks(self, callbacks):
+        self.callbacks = callbacks
+        if not PyObject_GC_IsTracked(self):  # a Handle, which may be part of a cycle now
+            PyObject_GC_Track(<void *>self)
 
     @property
     def _settlement(self):
@@ -562,10 +572,9 @@ cdef class Promised:
         if self.settled_by is not None:
             return False
         self.settled_by = settlement
-        return self._callbacks is not None
+        return self.callbacks is not None
 
 
-@cython.no_gc
 cdef class Handle(Promised):
     cdef public object _names
     cdef public object payload
@@ -579,8 +588,7 @@ cdef class Handle(Promised):
     cdef OutcomeRecord record
 
     def __cinit__(self):
-        if PyObject_IS_GC(self):  # as every class is that was made in Python
-            PyObject_GC_UnTrack(<void *>self)
+        PyObject_GC_UnTrack(<void *>self)  # until somebody gives it a callback
 
     def __init__(self, link, command, names, payload, deadline_ns):
         self._link = link
@@ -607,7 +615,7 @@ cdef class Handle(Promised):
         if self.recorded or self.settled_by is not None:
             return False
         self.settled_by = settlement
-        return self._callbacks is not None
+        return self.callbacks is not None
 
     cdef inline bint take(self, const OutcomeRecord *record, object value, uint64_t arena) noexcept:
         """As settle(), for a record of a report."""
@@ -617,7 +625,7 @@ cdef class Handle(Promised):
         self.value = value
         self.arena = arena
         self.recorded = True
-        return self._callbacks is not None
+        return self.callbacks is not None
 
 
 cdef struct Part:
@@ -626,7 +634,6 @@ cdef struct Part:
     int64_t rows
 
 
-@cython.no_gc
 cdef class Rows(Promised):
     """Columns: records, values, and what is neither, by row."""
 
@@ -700,7 +707,7 @@ cdef class Rows(Promised):
         if self.left:
             return False
         self.settled_by = ()
-        return self._callbacks is not None
+        return self.callbacks is not None
 
     cdef inline bint take(self, const OutcomeRecord *record, object value, uint64_t arena) except -1:
         """As settle(), for a record of a report."""
@@ -890,11 +897,11 @@ cdef Handle register_usual(Caller caller, object key, object timeout, object pay
     cdef Ledger ledger = caller._protocol
     cdef RegisterCommand head
     cdef Py_ssize_t key_size
-    cdef uint64_t size
+    cdef uint64_t size, duration_ns
     cdef const char *name = key_of(key, &key_size)
     cdef bint entered
     cdef Handle made
-    if name == NULL or not is_body(payload) or not duration_of(timeout, &head.timeout_ns):
+    if name == NULL or not is_body(payload) or not duration_of(timeout, &duration_ns):
         return None
     head.kind = COMMAND_KIND_REGISTER
     head.purgatory = caller._indices[caller.name]
@@ -903,13 +910,14 @@ cdef Handle register_usual(Caller caller, object key, object timeout, object pay
     head.needed = head.keys = 1
     head.orphans = 0
     head.total = 0
+    head.timeout_ns = duration_ns
     head.registered_ns = line.now()
     size = sizeof(RegisterCommand) + 2 + key_size + PyBytes_GET_SIZE(payload)
     made = (<PyTypeObject *>caller.operation).tp_new(caller.operation, _NOTHING, NULL)
     made._link = line
     made._names = key
     made.payload = payload
-    made.deadline_ns = NO_DEADLINE if head.timeout_ns == NO_DEADLINE else head.registered_ns + head.timeout_ns
+    made.deadline_ns = NO_DEADLINE if duration_ns == NO_DEADLINE else head.registered_ns + duration_ns
     entered = line.enter()
     try:
         if line.closed or ledger.issued - ledger.applied >= ledger.window:

@@ -189,7 +189,7 @@ class Promised:
 
 
 class Handle(Promised):
-    """An operation, as `register` makes it: nothing that the garbage collector has to look at, where it is compiled."""
+    """An operation, as `register` makes it."""
 
     __slots__ = ("_id", "_names", "_reply", "command", "deadline_ns", "payload")
     _reply: Reply | None  # to register(wait=True)

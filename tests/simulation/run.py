@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from networks import PROCESSES
 from timerd import sessions
+from timerd_client.hot import Waiting
 from timerd_shm.errors import TimerdError
 from timerd_shm.fields import size_of, struct_of
 from timerd_shm.layout import IdState, KeyFlag, Orphans, Region
@@ -117,6 +118,7 @@ class Simulation:
             finally:
                 for process in self.processes:
                     process.kill()
+                    process.link.protocol.waiting = Waiting()  # the garbage collector does not look into it
                 self.daemon.kill()
                 self.schedule.end()
 
