@@ -35,7 +35,8 @@ def row_of(result: Result) -> Row:
     found = document(result)
     shown, judged = figures(found), result.judgement
     missed = unheard(result.workload, result.registered[0], result.fired[0])
-    counts = {"unheard": missed, "lost": judged.lost, "early": judged.early}
+    share = 100 * missed / max(judged.registered, 1)
+    counts = {"unheard": missed, "unheard_percent": share, "lost": judged.lost, "early": judged.early}
     return {name: shown[name] for name in SHOWN} | counts | {name: shown[name] for name in REST}
 
 

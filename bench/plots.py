@@ -56,6 +56,10 @@ PLOTS: tuple[Plot, ...] = (
          SERIES, RATE, "ms", log_x=True, log_y=True),
     Plot("ladder-cpu", "CPU of all processes for a request", "ladder", "points", "rate", "cpu_us", SERIES, RATE, "us",
          log_x=True, log_y=True),
+    Plot("alternatives-latency", "fire() to the owner, p99", "alternatives", "runs", "rate", "completion_p99_ms",
+         ("way",), RATE, "ms", log_x=True, log_y=True),
+    Plot("alternatives-unheard", "completions that an event lost by overtaking", "alternatives", "runs", "rate",
+         "unheard_percent", ("way",), RATE, "% of the operations", log_x=True),
 )  # fmt: skip
 
 

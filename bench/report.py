@@ -63,6 +63,8 @@ def section(document: dict[str, Any], drawn: Sequence[str]) -> Iterator[str]:
     """What one suite has found."""
     yield f"## {document['suite'].replace('_', ' ')}"
     yield ""
+    yield document["about"]
+    yield ""
     machine = document["machine"]
     load = ", ".join(f"{value:.2f}" for value in machine["load_average"])
     state = [word for word in ("short", "partial") if document[word]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from array import array
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +18,14 @@ from typing import Any
 import psutil
 import pytest
 
-from daemons import arenas_of, processes_of
+from daemons import LEAVE_TIMEOUT_S
 from timerd_client.outcome import State
 from timerd_client.timerctl.load.messages import Fired, Registered, Usage
 from timerd_client.workload import Events, Workload, plan
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 TIMEOUT_S = 120
-FIELDS = {"suite", "command", "machine", "started", "seconds", "short", "partial", "seed", "tables", "checks"}
+FIELDS = {"suite", "about", "command", "machine", "started", "seconds", "short", "partial", "seed", "tables", "checks"}
 MACHINE = {
     "cpu", "cores", "memory_bytes", "kernel", "python", "libzmq", "pyzmq", "compiler", "commit", "load_average",
 }  # fmt: skip
@@ -36,8 +38,13 @@ def bench(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def left_in(directory: Path) -> list[str]:
-    """What a suite has left there, beside its results."""
-    found = [str(process) for process in processes_of(directory)] + [str(path) for path in arenas_of(directory)]
+    """What a suite has left there, beside its results; and processes of it, which are known by their environment."""
+    ours = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(directory) and process.pid != os.getpid():
+                ours.append(process)
+    found = [str(process) for process in psutil.wait_procs(ours, LEAVE_TIMEOUT_S)[1]]
     return found + [path.name for path in directory.iterdir() if path.suffix != ".json"]
 
 
@@ -53,7 +60,7 @@ TINY = {
     "why_cython": ("--count=1k", "--repeat=1"),
     "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
     "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
-    "alternatives": ("--ways=redis,blpop,uvloop,threads", "--rates=500", "--seconds=0.2"),
+    "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
     "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
     "idle": ("--pending=1k", "--seconds=0.5"),
     "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20"),
@@ -83,7 +90,11 @@ def test_each_suite_writes_one_document_and_leaves_nothing(name: str, place: Pat
         ("core", ("--repeat=0",), "0 is not between 1 and 100 runs"),
         ("core", ("--json=/nowhere/x.json",), "there is no directory /nowhere; make it first"),
         ("ladder", ("--rates=6M",), "6M is not between 100 and 5,000,000 operations a second: ask for one that is"),
-        ("ladder", ("--rates=5M", "--pending=0"), "beside 0 pending operations need"),
+        (
+            "ladder",
+            ("--rates=5M", "--pending=0", "--seconds=60"),
+            "5,000,000/s for 60 s beside 0 pending operations need ",
+        ),
         (
             "core",
             ("--pending=8M",),
@@ -145,11 +156,10 @@ def test_an_event_that_overtook_its_registration_is_counted(monkeypatch: pytest.
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 1
 
 
-def test_ctrl_c_leaves_what_there_was_and_says_so(place: Path) -> None:
-    """Through run.py, as `make bench` does; the second suite is not begun."""
-    command = [sys.executable, str(BENCH / "run.py"), "why_cython", "core", f"--results={place}"]
+def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
+    """Begin it, interrupt it a moment after it has said that; its status, and what else it said."""
     process = subprocess.Popen(
-        command,
+        [sys.executable, str(BENCH / f"{name}.py"), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -157,14 +167,40 @@ def test_ctrl_c_leaves_what_there_was_and_says_so(place: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     assert process.stderr is not None
-    while "run 1 of" not in process.stderr.readline():
+    while after not in process.stderr.readline():
         assert process.poll() is None
+    time.sleep(0.7)
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 130, err
+    return process.returncode, err
+
+
+def test_ctrl_c_ends_all_suites_and_keeps_what_there_was(place: Path) -> None:
+    status, err = interrupted("run", "why_cython", "core", f"--results={place}", after="run 1 of")
+    assert status == 130, err
     assert json.loads((place / "why_cython.json").read_text())["partial"] is True
     assert "what there was" in err and not left_in(place)
-    assert sorted(path.name for path in place.iterdir()) == ["why_cython.json"]
+    assert sorted(path.name for path in place.iterdir()) == ["why_cython.json"], "the second suite was begun"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "after"),
+    [
+        ("ladder", ("--rates=1k,2k", "--seconds=1", "--apis=bulk", "--cases=low", "--pending=0"), "2,000/s"),
+        ("alternatives", ("--ways=blpop,threads", "--rates=500", "--seconds=1"), "a thread for each wait"),
+    ],
+)
+def test_ctrl_c_keeps_the_rows_that_there_were_and_leaves_nothing(
+    name: str, arguments: tuple[str, ...], after: str, place: Path
+) -> None:
+    """In the middle of the second of two steps, with daemons and other processes under way."""
+    result = place / "result.json"
+    status, err = interrupted(name, *arguments, f"--json={result}", after=after)
+    assert status == 130, err
+    document = json.loads(result.read_text())
+    (rows,) = document["tables"].values()
+    assert document["partial"] is True and len(rows) == 1
+    assert not left_in(place)
 
 
 # the report ----------------------------------------------------------------------------------------------------------
@@ -182,7 +218,8 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path) -> None:
     ]
     where = dict.fromkeys(MACHINE, "a") | {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3]}
     document = {
-        "suite": "core", "command": "python bench/core.py --pending=1M", "machine": where, "started": "2026-01-01",
+        "suite": "core", "about": "The core alone.",
+        "command": "python bench/core.py --pending=1M", "machine": where, "started": "2026-01-01",
         "seconds": 1.5, "short": False, "partial": True, "seed": 1, "tables": {"figures": figures},
         "checks": {"outcomes": {"held": False, "says": "one was lost"}},
     }  # fmt: skip
@@ -198,5 +235,6 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path) -> None:
     assert f"insert | <= 50 ns | 100 ns | 2.00 | **no** | {command} |" in texts[0]
     assert f"cancel | <= 65 ns | 32.5 ns | 0.50 | yes | {command} |" in texts[0]
     assert "complete by key | <= 65 ns | - | - | not measured |" in texts[0]
+    assert "## core\n\nThe core alone.\n\n`python" in texts[0]
     assert "* **does not hold**: outcomes: one was lost" in texts[0]
     assert "**Partial run.**" in texts[0] and "| 1,000,000 | insert_ns | 100 | 90.0 | 120 |" in texts[0]
