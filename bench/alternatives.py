@@ -95,7 +95,7 @@ def main() -> int:
     rates = listed(amount(100, 1_000_000, "operations a second"))
     parser.size("--rates", rates, "5k,20k,40k,80k,120k", "10k", "operations a second, with commas")
     parser.size("--seconds", real(0.2, 600, "seconds"), "2", "0.5", "of arrivals in each run")
-    parser.size("--ways", listed(chosen(NAMES)), ",".join(NAMES), "redis,asyncio", "what is run")
+    parser.size("--ways", listed(chosen(NAMES)), ",".join(NAMES), "timerd,redis,asyncio", "what is run")
     return run_suite(parser, play)
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,19 @@ def left_in(directory: Path) -> list[str]:
                 ours.append(process)
     found = [str(process) for process in psutil.wait_procs(ours, LEAVE_TIMEOUT_S)[1]]
     return found + [path.name for path in directory.iterdir() if path.suffix != ".json"]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs a program of the benches in this process, and gives its status."""
+    monkeypatch.syspath_prepend(str(BENCH))
+
+    def run(name: str, *arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        status: int = importlib.import_module(name).main()
+        return status
+
+    return run
 
 
 @pytest.fixture
@@ -113,14 +127,13 @@ def test_nonsense_is_refused_with_value_limit_and_remedy(
     name: str,
     arguments: tuple[str, ...],
     says: str,
+    call: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 30, total=1 << 30))
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(name).main()
+        call(name, *arguments)
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
 
@@ -206,29 +219,32 @@ def test_ctrl_c_keeps_the_rows_that_there_were_and_leaves_nothing(
 # the report ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_committed_report_is_what_the_committed_results_make() -> None:
-    done = bench("report", "--check")
-    assert done.returncode == 0, done.stderr
+def test_the_committed_report_is_what_the_committed_results_make(call: Callable[..., int]) -> None:
+    assert call("report", "--check") == 0
 
 
-def test_the_report_follows_from_the_documents_alone(tmp_path: Path) -> None:
+def write_document(directory: Path, suite: str, tables: dict[str, Any]) -> dict[str, Any]:
+    """What that suite might have written there."""
+    where = dict.fromkeys(MACHINE, "a") | {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3]}
+    document = {
+        "suite": suite, "about": "The core alone.", "command": f"python bench/{suite}.py", "machine": where,
+        "started": "2026-01-01", "seconds": 1.5, "short": False, "partial": True, "seed": 1, "tables": tables,
+        "checks": {"outcomes": {"held": False, "says": "one was lost"}},
+    }  # fmt: skip
+    assert set(document) == FIELDS
+    (directory / f"{suite}.json").write_text(json.dumps(document))
+    return document
+
+
+def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Callable[..., int]) -> None:
     figures = [
         {"pending": 1_000_000, "figure": "insert_ns", "median": 100.0, "least": 90.0, "most": 120.0},
         {"pending": 1_000_000, "figure": "cancel_ns", "median": 32.5, "least": 30.0, "most": 40.0},
     ]
-    where = dict.fromkeys(MACHINE, "a") | {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3]}
-    document = {
-        "suite": "core", "about": "The core alone.",
-        "command": "python bench/core.py --pending=1M", "machine": where, "started": "2026-01-01",
-        "seconds": 1.5, "short": False, "partial": True, "seed": 1, "tables": {"figures": figures},
-        "checks": {"outcomes": {"held": False, "says": "one was lost"}},
-    }  # fmt: skip
-    assert set(document) == FIELDS
-    (tmp_path / "core.json").write_text(json.dumps(document))
+    document = write_document(tmp_path, "core", {"figures": figures})
     texts = []
     for name in ("one.md", "two.md"):
-        done = bench("report", f"--results={tmp_path}", f"--out={tmp_path / name}")
-        assert done.returncode == 0, done.stderr
+        assert call("report", f"--results={tmp_path}", f"--out={tmp_path / name}") == 0
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]
     command = f"`{document['command']}`"
@@ -238,3 +254,34 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path) -> None:
     assert "## core\n\nThe core alone.\n\n`python" in texts[0]
     assert "* **does not hold**: outcomes: one was lost" in texts[0]
     assert "**Partial run.**" in texts[0] and "| 1,000,000 | insert_ns | 100 | 90.0 | 120 |" in texts[0]
+
+
+def test_a_report_that_is_stale_or_lacks_a_plot_is_said(
+    tmp_path: Path, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"api": "bulk", "case": "low", "pending": 0, "rate": 10, "reached_rate": 10, "cpu_us": 1.0}
+    write_document(tmp_path, "ladder", {"points": [row | {"sustained": True}]})
+    given = (f"--results={tmp_path}", f"--out={tmp_path / 'R.md'}")
+    assert call("report", *given, "--check") == 1
+    assert call("report", *given) == 0
+    (tmp_path / "plots").mkdir(exist_ok=True)
+    for name in ("ladder-reached", "ladder-cpu"):  # where there is no matplotlib, they are not made
+        (tmp_path / "plots" / f"{name}.svg").touch()
+    assert call("report", *given, "--check") == 0
+    (tmp_path / "plots" / "ladder-cpu.svg").unlink()
+    assert call("report", *given, "--check") == 1
+    assert "run `python bench/report.py`" in capsys.readouterr().err
+
+
+def test_a_plot_is_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="pip install 'timerd[bench]'")
+    monkeypatch.syspath_prepend(str(BENCH))
+    from plots import PLOTS, draw, points
+
+    plot = next(plot for plot in PLOTS if plot.name == "ladder-cpu")
+    rows = [{"api": "bulk", "case": "low", "pending": 0, "rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
+    lines = points(plot, {"ladder": {"tables": {"points": rows}}})
+    assert lines == {"bulk, low, 0 pending": ([10, 100, 1000], [9.0, 4.5, 3.0])}
+    for name in ("one.svg", "two.svg"):
+        draw(plot, lines, tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
