@@ -2,11 +2,12 @@
 
     python bench/alternatives.py [--rates 5k,20k,40k,80k,120k] [--seconds 2] [--ways redis,...] [--short] [--json FILE]
 
-Each run has one process that registers and one that fires, both at the load test's times, and whatever the way needs
-between them; timerd's own runs stand in the same table. All are judged by the load test's judge: *sustained* as there;
-*unheard* are operations that did not complete although their event was fired after register() had returned and 5 ms or
-more before the deadline (mostly, because it overtook its registration); *lost* were told nothing, *early* expired
-before their deadline. CPU is that of all processes. What is not installed says how to install it.
+Each run has one process that registers and one that fires, both at the load test's times (beyond 10k/s what is due once
+a millisecond, as with timerd's bulk API), and whatever the way needs between them. timerd stands in the same table. All
+are judged by the load test's judge: *sustained* as there; *unheard* are operations that did not complete although their
+event was fired after register() had returned and 5 ms or more before the deadline (mostly, because it overtook its
+registration); *lost* were told nothing, *early* expired before their deadline. CPU is that of all processes. What is
+not installed says how to install it.
 """
 
 from __future__ import annotations
