@@ -50,12 +50,12 @@ def to_reach(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
         sign = ">=" if target.at_least else "<="
         document = documents.get(target.suite)
         command = f"`{document['command']}`" if document else f"`python bench/{target.suite}.py`"
-        cells = [target.what, f"{sign} {target.goal:,g} {target.unit}"]
+        cells = [target.what, f"{sign} {target.goal:,.12g} {target.unit}".rstrip()]
         if figure is None:
             cells += ["-", "-", "not measured", command]
         else:
             held = "yes" if target.held(figure) else "**no**"
-            cells += [f"{shown(float(figure))} {target.unit}", f"{figure / target.goal:.2f}", held, command]
+            cells += [f"{shown(float(figure))} {target.unit}".rstrip(), f"{figure / target.goal:.2f}", held, command]
         yield "| " + " | ".join(cells) + " |"
 
 

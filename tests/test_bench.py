@@ -216,6 +216,26 @@ def test_ctrl_c_keeps_the_rows_that_there_were_and_leaves_nothing(
     assert not left_in(place)
 
 
+def test_climbing_ends_after_two_rates_that_are_not_sustained_or_one_that_is_missed_by_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from loads import gives_up
+
+    held, failed = {"sustained": True, "reached_rate": 1_000}, {"sustained": False, "reached_rate": 900}
+    assert not gives_up([], 1_000) and not gives_up([held, failed], 1_000) and not gives_up([failed, held], 1_000)
+    assert gives_up([failed, held, failed], 1_000)
+    assert gives_up([held, failed], 2_000), "900 of 2,000"
+
+
+def test_looks_at_a_sleeping_conductor_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from gil import working
+
+    assert working("main (timerd/__main__.py:62);Loop.run (timerd/loop.py:58);Conductor.do_work (a.py:1) 4") == 4
+    assert working("main (timerd/__main__.py:62);Loop.run (timerd/loop.py:71) 3") == 0
+
+
 # the report ----------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +274,23 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Calla
     assert "## core\n\nThe core alone.\n\n`python" in texts[0]
     assert "* **does not hold**: outcomes: one was lost" in texts[0]
     assert "**Partial run.**" in texts[0] and "| 1,000,000 | insert_ns | 100 | 90.0 | 120 |" in texts[0]
+
+
+def test_each_number_to_reach_is_measured_by_a_suite_that_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from run import SUITES
+    from targets import TARGETS
+
+    assert {target.suite for target in TARGETS} <= set(SUITES)
+    assert all((BENCH / f"{name}.py").exists() for name in SUITES)
+    points = [
+        {"api": "bulk", "case": "low", "pending": 0, "rate": 300_000, "sustained": True, "cpu_us": 3.0},
+        {"api": "bulk", "case": "low", "pending": 0, "rate": 600_000, "sustained": True, "cpu_us": 2.5},
+        {"api": "bulk", "case": "low", "pending": 0, "rate": 1_000_000, "sustained": False, "cpu_us": 2.0},
+        {"api": "bulk", "case": "high", "pending": 0, "rate": 1_000_000, "sustained": True, "cpu_us": 1.0},
+    ]
+    found = [target.reached({"ladder": {"tables": {"points": points}}}) for target in TARGETS]
+    assert [figure for figure in found if figure is not None] == [0.0, 600_000, 2.5], "the highest that was sustained"
 
 
 def test_a_report_that_is_stale_or_lacks_a_plot_is_said(
