@@ -17,11 +17,12 @@ from collections.abc import Callable
 
 from alternative.book import Way
 from alternative.trial import WAYS, run_way, unheard
-from common import Parser, Row, Suite, amount, chosen, listed, need_memory, real, run_suite
+from common import Failed, Parser, Row, Suite, amount, chosen, listed, need_memory, real, run_suite
 from loads import figures, gives_up, memory_of, workload_of
 from timerd_client.timerctl.load.report import document
 from timerd_client.timerctl.load.trial import Options, Result, run_load
 from timerd_client.workload import Workload
+from timerd_shm.errors import TimerdError
 from timerd_shm.rundir import InstancePaths
 
 SHORT_NAMES = ("redis", "redis-py", "blpop", "asyncio", "uvloop", "threads")
@@ -76,7 +77,7 @@ def play(suite: Suite) -> None:
             suite.say(f"{way}: {rate:,}/s")
             try:
                 result = run(workload_of(rate, args.seconds, "low", suite.seed))
-            except RuntimeError as error:
+            except (Failed, TimerdError) as error:
                 suite.add("runs", way=way, rate=rate, sustained=False, why_not=str(error))
                 break
             rows.append(suite.add("runs", way=way, rate=rate, **row_of(result)))

@@ -13,7 +13,7 @@ One document, whatever the suite ("partial": it was interrupted, and these are t
     {"suite", "about", "command", "machine": {...}, "started", "seconds", "short", "partial", "seed",
      "tables": {name: [{column: value}, ...]}, "checks": {name: {"held", "says"}}}
 
-Exit status 0; 1 when a check does not hold; 2 for what is refused; 130 after Ctrl-C.
+Exit status 0; 1 when a check does not hold, or what was started failed; 2 for what is refused; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ import zmq
 from timerd_client.timerctl.load.report import machine as load_machine
 from timerd_client.timerctl.table import Column, Table
 from timerd_client.timerctl.text import size
+from timerd_shm.errors import TimerdError
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILER = re.compile(rb"GCC: \([^\0]+|clang version [^\0(]+")
@@ -55,6 +56,10 @@ T = TypeVar("T")
 
 class Refused(Exception):
     """What was asked makes no sense here; the text has the value, the limit and the remedy."""
+
+
+class Failed(Exception):
+    """Something that a suite had started did not do its part."""
 
 
 class Suite:
@@ -169,6 +174,9 @@ def run_suite(parser: Parser, play: Callable[[Suite], None]) -> int:
         partial = False
     except KeyboardInterrupt:
         print(f"{suite.name}: interrupted; what follows is what there was", file=sys.stderr)
+    except (Failed, TimerdError) as error:
+        print(f"{suite.name}: {error}", file=sys.stderr)
+        return 1
     except Refused as refusal:
         begun = False
         parser.error(str(refusal))

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import timerd as td
-from common import Parser, Row, Suite, amount, child, listed, need_memory, real, run_suite
+from common import Failed, Parser, Row, Suite, amount, child, listed, need_memory, real, run_suite
 from loads import document_of, environment_of, figures, load_command, memory_of, workload_of
 from timerd_client.timerctl.instance import open_arena
 from timerd_client.timerctl.load.private import flags_of, private_daemon
@@ -108,13 +108,13 @@ def worker(paths: InstancePaths, index: int, threads: int, seconds: float) -> It
 
 
 def told(connection: Connection, timeout_s: float) -> object:
-    """What a worker says. Raises RuntimeError when it says nothing."""
+    """What a worker says. Raises Failed when it says nothing."""
     try:
         if connection.poll(timeout_s):
             return connection.recv()
     except EOFError:
         pass
-    raise RuntimeError("a worker has ended, or does not answer")
+    raise Failed("a worker has ended, or does not answer")
 
 
 def workers(suite: Suite, paths: InstancePaths, pid: int) -> None:

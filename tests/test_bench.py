@@ -138,6 +138,23 @@ def test_nonsense_is_refused_with_value_limit_and_remedy(
     assert says in capsys.readouterr().err
 
 
+def test_what_the_daemon_refuses_is_said_and_what_there_was_is_kept(place: Path) -> None:
+    """A /dev/shm as small as a container's, say; here the load test refuses a rate."""
+    result = place / "result.json"
+    program = (
+        "import sys, ladder, loads; from pathlib import Path;"
+        "loads.flags_of = lambda workload, pending: [] if workload.rate < 2_000 else ['--capacity=16'];"
+        f"sys.argv = ['ladder.py', '--rates=1k,2k', '--seconds=0.2', '--pending=0', '--cases=low', '--json={result}'];"
+        "sys.exit(ladder.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=BENCH, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 1, done.stderr
+    assert "operations at once, and instance 'load' has 16 left" in done.stderr
+    document = json.loads(result.read_text())
+    assert document["partial"] is True and len(document["tables"]["points"]) == 1
+    assert not left_in(place)
+
+
 def test_a_way_that_is_not_installed_says_how_to_install_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(place))
     result = place / "result.json"

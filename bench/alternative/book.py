@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from common import Failed
 from timerd_client.outcome import State
 from timerd_client.timerctl.load.messages import Fired, Registered
 from timerd_client.timerctl.load.pace import Pace
@@ -131,7 +132,7 @@ def play_owner(owner: Owner, workload: Workload, start_ns: int) -> Registered:
                 owner.register(key_names(PREFIX, range(row, upto)))
                 pace.end()
                 row = upto
-    except (OSError, RuntimeError) as error:
+    except (OSError, Failed) as error:
         failure = f"{type(error).__name__}: {error}"
     ended_ns = time.monotonic_ns()
     until_ns = ended_ns + workload.timeout_ns + GRACE_NS
@@ -160,6 +161,6 @@ def play_firer(firer: Firer, workload: Workload, start_ns: int) -> Fired:
                 sent_ns.extend(at_ns)
                 pace.end()
                 row = upto
-    except (OSError, RuntimeError) as error:
+    except (OSError, Failed) as error:
         failure = f"{type(error).__name__}: {error}"
     return Fired(events, sent_ns, pace.own_lateness_ns, meter.read(), failure)

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from common import Failed
 from timerd_client.timerctl.exits import Exit
 from timerd_client.timerctl.load.judge import Applied, judge, returned_ns
 from timerd_client.timerctl.load.messages import Fired, Registered, Usage
@@ -37,7 +38,7 @@ PATIENCE_S = 60.0  # beyond the plan: a way that is hopelessly late is ended
 
 
 def run_way(way: Way, workload: Workload) -> Result:
-    """What a run has shown. Raises RuntimeError when it could not begin, or had no end."""
+    """What a run has shown. Raises Failed when it could not begin, or had no end."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="td-way-")))
         pids = stack.enter_context(way.serve(directory))
@@ -81,13 +82,13 @@ def process(play: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
 
 
 def answer(connection: Connection, end: float) -> Any:
-    """What a process says. Raises RuntimeError when it says nothing in time."""
+    """What a process says. Raises Failed when it says nothing in time."""
     try:
         if connection.poll(max(end - time.monotonic(), 0.0)):
             return connection.recv()
     except (EOFError, OSError):
-        raise RuntimeError("a process of the run has ended") from None
-    raise RuntimeError("a process of the run does not answer")
+        raise Failed("a process of the run has ended") from None
+    raise Failed("a process of the run does not answer")
 
 
 def be_owner(way: Way, directory: Path, workload: Workload, connection: Connection) -> None:
