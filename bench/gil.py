@@ -238,7 +238,7 @@ def main() -> int:
     parser = Parser("gil", __doc__)
     rates = listed(amount(100, 1_000_000, "operations a second"))
     parser.size("--seconds", real(0.2, 600, "seconds"), "3", "1", "of each measurement")
-    parser.size("--crews", listed(crew_of), "1x1,1x2,1x4,2x1,4x1", "1x1,1x4,4x1", "processes x threads in each")
+    parser.size("--crews", listed(crew_of), "1x1,1x2,1x4,2x1,4x1", "1x1,2x1", "processes x threads in each")
     parser.size("--rates", rates, "30k,100k,300k", "30k", "operations a second, at which the daemon is looked at")
     return run_suite(parser, play)
 
