@@ -174,16 +174,20 @@ def test_an_event_that_overtook_its_registration_is_counted(monkeypatch: pytest.
     sent_ns = array("q", [10 * ms, 11 * ms, 12 * ms, 13 * ms])
     expired, completed = int(State.EXPIRED.value), int(State.COMPLETED.value)
     state, told = array("B", [completed, expired, expired, 0]), array("B", [1, 1, 1, 0])
+    told_ns = array("q", [26 * ms, 212 * ms, 213 * ms, 0])
     owner = Registered(
-        plan(workload), sent_ns, state, told, none, none, none, none, 14 * ms, 3, none, {}, Usage(0, 0), ""
+        plan(workload), sent_ns, state, told, none, none, none, told_ns, 14 * ms, 3, none, {}, Usage(0, 0), ""
     )  # fmt: skip
-    # Operation 0 completed; 1's event came in time, 2's a moment before its deadline, 3 was told nothing.
-    events = Events(none, array("I", [0, 1, 3, 2]), array("I"))
-    at_ns = array("q", [20 * ms, 20 * ms, 150 * ms, (12 + 198) * ms])
+    # 0 completed, so those of 1 and 3, fired before its own, were dealt with; nothing says so of 2's, fired after it.
+    events = Events(none, array("I", [1, 3, 0, 2]), array("I"))
+    at_ns = array("q", [20 * ms, 21 * ms, 25 * ms, 30 * ms])
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 2
     # One that was fired before register() had returned is nobody's fault.
-    at_ns[1] = 11 * ms
+    at_ns[0] = 11 * ms
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 1
+    # 0's owner was told after the deadlines: perhaps the events were late.
+    told_ns[0] = 214 * ms
+    assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 0
 
 
 def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
