@@ -97,7 +97,7 @@ def main() -> int:
     parser = Parser("idle", __doc__)
     sizes = listed(amount(0, 8_000_000, "operations"))
     parser.size("--pending", sizes, "0,1M", "100k", "operations, comma separated")
-    parser.size("--seconds", real(0.5, 3_600, "seconds"), "20", "5", "of looking")
+    parser.size("--seconds", real(0.5, 3_600, "seconds"), "20", "3", "of looking")
     return run_suite(parser, play)
 
 
