@@ -16,7 +16,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd bench/*.pyx) \
+COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd bench/*.pyx bench/*.pxd) \
 	$(wildcard shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
 
 SANITIZED := $(addprefix tests/test_,check.py check_damage.py commands.py conditions.py groups_core.py ids.py \
