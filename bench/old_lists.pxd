@@ -84,7 +84,8 @@ cdef inline uint32_t find_key(Purgatory *p, const uint8_t *name, uint8_t length)
 
 cdef inline uint32_t find_or_make_key(Purgatory *p, const uint8_t *name, uint8_t length) noexcept nogil:
     """Index + 1 of that key; 0 when there are as many as may be. Only the thread that registers makes keys."""
-    cdef uint32_t at = find_key(p, name, length), *head
+    cdef uint32_t at = find_key(p, name, length)
+    cdef uint32_t *head
     cdef Key *key
     if at or p.keys_used == PURGATORY_KEYS:
         return at
