@@ -119,6 +119,11 @@ class Look:
             return [ClientState(client.state) for client in reader.clients if client.state]
 
 
+def connections_to(path: Path) -> int:
+    """Sockets at that end of it, the one that listens among them."""
+    return sum(line.endswith(f" {path}") for line in Path("/proc/net/unix").read_text().splitlines())
+
+
 def without_liveness(daemon: Daemon) -> None:
     """From now on nobody gets a liveness connection to this daemon."""
     daemon.paths.liveness.unlink()
@@ -269,14 +274,14 @@ def test_a_client_that_was_taken_for_dead_goes_on_with_its_numbering(
 def test_a_daemon_that_is_away_for_three_leases_cancels_nothing(
     make_daemon: MakeDaemon, spawn: Spawn, how: str
 ) -> None:
-    daemon = make_daemon("--lease=600ms", patch=SHORT_LEASE)
+    daemon = make_daemon("--lease=400ms", patch=SHORT_LEASE)
     clients, look = [spawn() for _ in range(2)], Look(daemon)
     os.kill(clients[0].pid, signal.SIGSTOP)
     if how == "stopped":
         os.kill(daemon.pid, signal.SIGSTOP)
     else:
         daemon.kill()
-    time.sleep(1.9)  # a gap, too
+    time.sleep(1.3)  # a gap, too
     os.kill(clients[0].pid, signal.SIGCONT)
     if how == "stopped":
         os.kill(daemon.pid, signal.SIGCONT)
@@ -284,7 +289,7 @@ def test_a_daemon_that_is_away_for_three_leases_cancels_nothing(
         daemon.start()
     for client in clients:
         client.do("client.flush(); assert not operation.done()")
-    time.sleep(0.6)
+    time.sleep(0.4)
     assert (look.counter("orphans_cancelled"), look.counter("clients_died"), look.pending()) == (0, 0, 2)
     with td.connect() as other:
         assert other.fire_wait("k") == 2
@@ -299,7 +304,8 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
     daemon.start()
     for victim in victims:
         victim.do("client.flush()")
-    time.sleep(1.5)  # until each has heard of the new daemon, and holds a connection to it
+    listens, held = 1, len(victims)
+    eventually(lambda: connections_to(daemon.paths.liveness) == listens + held, "they did not connect again")
     victims[0].end()
     assert eventually(lambda: look.pending() == 1, "its operation was not cancelled") < 1
 
