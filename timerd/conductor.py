@@ -38,7 +38,14 @@ from timerd_shm.errors import (
     UnsupportedVersionError,
 )
 from timerd_shm.fields import struct_of
-from timerd_shm.limits import ANNOUNCE_FIRST_NS, COMMANDS_PER_FRAME_MAX, GAP_NS, HEARTBEAT_NS, HELD_QUERY_MAX
+from timerd_shm.limits import (
+    ANNOUNCE_FIRST_NS,
+    COMMANDS_PER_FRAME_MAX,
+    GAP_NS,
+    HEARTBEAT_NS,
+    HELD_QUERY_MAX,
+    HELLO_FIRST_SIZE_MAX,
+)
 from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
 
 from .clock import Clock
@@ -46,7 +53,7 @@ from .core import APPLIED, EXPECTED, MALFORMED, NEVER, UNFINISHED, Core
 from .journal import Journal
 from .liveness import Kind, Liveness
 from .messages import HEADER_SIZE, Query, bare_header, message_frame, purgatory_name, read_hello, read_query
-from .sessions import Session, Sessions
+from .sessions import NO_SESSION, Session, Sessions
 from .transport import Transport
 
 # A turn is bounded in records touched (operations, watchers, buckets). Reading, resuming and the wheel may each touch
@@ -333,6 +340,11 @@ class Conductor:
         """A hello: WELCOME, SESSION_GONE or ERROR. Nothing is half done: what can be refused is refused first."""
         core, sessions = self._core, self._sessions
         try:
+            if len(frame) > HELLO_FIRST_SIZE_MAX and not sessions.knows(shown):
+                # Not looked into: who has no session here waits for nothing here.
+                if shown != NO_SESSION:
+                    raise SessionGoneError("that session is not known any more: connect as a new incarnation")
+                raise MalformedError(f"a first hello has {len(frame)} bytes; at most {HELLO_FIRST_SIZE_MAX} are taken")
             hello = read_hello(frame)
             purgatories = {name: core.purgatory(name.encode()) for name in hello.purgatories}
             session = sessions.hello(hello, shown, now_ns=now_ns, wall_ns=self._clock.wall_ns())
