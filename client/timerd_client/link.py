@@ -61,7 +61,7 @@ class Flush(NamedTuple):
 
 
 class Link:
-    """A connection to one daemon. Only its own thread or loop touches the sockets."""
+    """A connection to one daemon. Only its own thread or loop receives; who holds the lock may send."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Link:
         self.now_ns = now_ns
         self.lock = threading.Lock()
         self.closed = False
-        self.idle = False  # whether the sender sleeps and has to be woken
+        self.idle = False  # whether nobody is about to send: who issues something calls wake()
         self.protocol = Protocol(identity(name, orphans, group), now_ns())
         self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Operation] = weakref.WeakValueDictionary()
         self._reader: ArenaReader | None = None
@@ -92,7 +92,7 @@ class Link:
     # what a face completes ----------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Start sending; called with the lock held, when `idle` was true."""
+        """See to it that what there is to be sent is sent; called with the lock held, when `idle` is true."""
         raise NotImplementedError
 
     def make_room(self) -> None:
@@ -243,14 +243,18 @@ class Link:
     # for the sender -----------------------------------------------------------------------------------------------
 
     def send_some(self, now_ns: int) -> bool:
-        """Send the next frame, with the lock free; whether there may be more. False as well if the socket is full."""
+        """Send the next frame; whether there may be more. False as well if the socket is full."""
         with self.lock:
-            protocol = self.protocol
-            if protocol.resets != self._resets:
-                self._resets, self._unsent = protocol.resets, None
-            while protocol.subscriptions:
-                self.sockets.subscribe(protocol.subscriptions.popleft())
-            frame = self._unsent or protocol.next_frame(now_ns)
+            while self.protocol.subscriptions:
+                self.sockets.subscribe(self.protocol.subscriptions.popleft())
+            return self.send_locked(now_ns)
+
+    def send_locked(self, now_ns: int) -> bool:
+        """Send the next frame with the lock held, in any thread."""
+        protocol = self.protocol
+        if protocol.resets != self._resets:
+            self._resets, self._unsent = protocol.resets, None
+        frame = self._unsent or protocol.next_frame(now_ns)
         if frame is None:
             return False
         sent = self.sockets.send(frame)
@@ -260,13 +264,19 @@ class Link:
     def receive_some(self) -> bool:
         """Take what the sockets have; whether they had something. The promises to tell are in `protocol.ready`."""
         heard = False
-        for published in (True, False):
-            while (frame := self.sockets.receive(published=published)) is not None:
-                heard = True
-                with self.lock:
-                    self.protocol.receive(frame, self.now_ns(), published=published)
-                self.received()
-        return heard
+        while (frame := self.sockets.receive(published=True)) is not None:
+            heard = True
+            with self.lock:
+                self.protocol.receive(frame, self.now_ns(), published=True)
+            self.received()
+        while True:
+            with self.lock:  # what it is received from, callers send by
+                frame = self.sockets.receive(published=False)
+                if frame is None:
+                    return heard
+                self.protocol.receive(frame, self.now_ns(), published=False)
+            heard = True
+            self.received()
 
     def tick(self, now_ns: int) -> None:
         """Do what is due by now."""

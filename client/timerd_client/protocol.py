@@ -295,6 +295,16 @@ class Protocol(Session):
 
     # frames up ----------------------------------------------------------------------------------------------------
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether next_frame() would give a frame without commands; such go first, and do not wait for more."""
+        return bool(self._outbox)
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether next_frame() would give commands."""
+        return self.state is LinkState.LIVE and self._sent < self.issued
+
     def wants_to_send(self) -> bool:
         """Whether next_frame() would give a frame."""
         return bool(self._outbox) or (self.state is LinkState.LIVE and self._sent < self.issued)

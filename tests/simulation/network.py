@@ -248,6 +248,9 @@ class Sockets:
     def has_input(self) -> bool:
         return bool(self._outcomes or self._answers)
 
+    def has_answer(self) -> bool:
+        return bool(self._answers)
+
     def has_room(self) -> bool:
         return self._is_connected
 
