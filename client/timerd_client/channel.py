@@ -1,8 +1,8 @@
 """A ZeroMQ socket as links and the daemon use it: nothing blocks, and what is not possible now is no exception.
 
-`Channel` is compiled where the compiled module is there, else it is PlainChannel. The compiled one keeps the GIL during
-its calls, which take less than to hand it over. (pyzmq gives it up in each of them; where another thread is busy it comes
-back only 5 ms later, sys.getswitchinterval.) It must be used by one thread at a time.
+`Channel` is compiled where the compiled module is there, else it is PlainChannel. The compiled one keeps the GIL in its
+calls, which take less than to hand it over: pyzmq gives it up in each of them, and where another thread is busy gets it
+back only 5 ms later (sys.getswitchinterval). It must be used by one thread at a time.
 """
 
 from __future__ import annotations
