@@ -16,12 +16,12 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd client/timerd_client/*.pyx bench/*.pyx) \
-	$(wildcard shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
+COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd client/timerd_client/*.pyx) \
+	$(wildcard bench/*.pyx shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
 
 SANITIZED := $(addprefix tests/test_,check.py check_damage.py commands.py conditions.py groups_core.py ids.py \
 	interleavings.py journal.py journal_damage.py journal_files.py kafka.py kafka_664.py owners.py \
-	purgatory_model.py hostile.py redo.py soundness.py turn_bounds.py wheel.py)
+	purgatory_model.py hostile.py redo.py turn_bounds.py wheel.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
 .PHONY: help machine demo test soak bench bench-short sanitize fuzz build generate fmt clean

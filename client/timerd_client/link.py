@@ -20,6 +20,7 @@ from timerd_shm.wire import CommandKind
 
 from .commands import operation_command
 from .errors import OperationCancelled
+from .hot import Line
 from .promise import Reply
 from .protocol import LinkState, Protocol
 from .session import Identity
@@ -60,7 +61,7 @@ class Flush(NamedTuple):
     told: int  # of `commands_unknown`, by earlier flushes
 
 
-class Link:
+class Link(Line):
     """A connection to one daemon. Only its own thread or loop receives; who holds the lock may send."""
 
     def __init__(
@@ -73,11 +74,8 @@ class Link:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`sockets`: those of libzmq, if none are given; `now_ns` is CLOCK_MONOTONIC."""
+        super().__init__(now_ns)
         self.paths = paths
-        self.now_ns = now_ns
-        self.lock = threading.Lock()
-        self.closed = False
-        self.idle = False  # whether nobody is about to send: who issues something calls wake()
         self.protocol = Protocol(identity(name, orphans, group), now_ns())
         self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Operation] = weakref.WeakValueDictionary()
         self._reader: ArenaReader | None = None

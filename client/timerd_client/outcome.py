@@ -15,7 +15,7 @@ from timerd_shm.wire import OutcomeFlag, OutcomeRecord
 from .arguments import Key, shown
 from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError, refusal
 from .mark import Mark
-from .promise import RawSettlement
+from .settlement import RawSettlement
 
 
 class State(Enum):

@@ -50,6 +50,7 @@ from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHea
 
 from .awaited import Answerable, Query
 from .group import Inbox
+from .hot import settle_all
 from .session import NO_SESSION, Identity, Session
 from .unavailable import Deadlines
 
@@ -318,9 +319,12 @@ class Protocol(Session):
             return None
         if self._sent == self.applied:
             self._retransmit_at = now_ns + self._retransmit_wait_ns
-        first, number, body = self._take_commands(now_ns, shared_clock=self.shared_clock)
+        first, number = self._take_commands()
         self._last_sent_ns = now_ns
-        return self._frame(UpKind.COMMANDS, body, number, first)
+        header = self._frame(UpKind.COMMANDS, b"", number, first)
+        if not self.shared_clock:
+            return self._with_time_left(header, first, number, now_ns)
+        return self.join(header, first, number)
 
     def _frame(self, kind: UpKind, body: bytes = b"", count: int = 0, first: int | None = None) -> bytes:
         self._told_outcome, self._told_answer = self.received_outcome, self.received_answer
@@ -414,7 +418,7 @@ class Protocol(Session):
                 missed = True
             elif header.outcome_last > received:
                 if header.outcomes:
-                    self._settle_all(header, frame)
+                    settle_all(self, frame, header.outcomes, header.answers, header.incarnation)
                 self.received_outcome = header.outcome_last
         elif header.outcome_newest > received:
             missed = True

@@ -14,7 +14,7 @@ from timerd_shm.fields import offset_of, size_of
 from timerd_shm.wire import OutcomeRecord
 
 from ...outcome import Outcome, State
-from ...promise import RawSettlement
+from ...settlement import RawSettlement
 
 RECORD_SIZE: Final = size_of(OutcomeRecord)
 WORDS: Final = RECORD_SIZE // 8
