@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -67,17 +68,13 @@ class Sockets:
 
     def receive(self, *, published: bool) -> bytes | None:
         frames = self._published if published else self._routed
+        if published:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
         return frames.popleft() if frames else None
 
     def has_answer(self) -> bool:
         return bool(self._routed)
-
-    def has_input(self) -> bool:
-        try:
-            os.eventfd_read(self._bell)
-        except BlockingIOError:
-            pass
-        return bool(self._published or self._routed)
 
     def has_room(self) -> bool:
         return not self.full

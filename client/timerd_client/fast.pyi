@@ -10,6 +10,7 @@ from .slow import Waiting as Waiting
 from .slow import issue_events as issue_events
 from .slow import issue_registrations as issue_registrations
 from .slow import plain_keys as plain_keys
+from .slow import records_of as records_of
 from .slow import settle_all as settle_all
 from .slow import takes_fire as takes_fire
 from .slow import takes_register as takes_register

@@ -730,6 +730,13 @@ cdef class Rows(Promised):
     cdef inline object value(self, int64_t row):
         return _EMPTY if self.column[row] == NULL else <object>self.column[row]
 
+    def records_in_order(self):
+        if self.left or self.others:
+            return None
+        return (
+            PyBytes_FromStringAndSize(<char *>self.records, self.rows * sizeof(OutcomeRecord)), self.values_in_records()
+        )
+
     def states_in_records(self):
         cdef int64_t row
         states = PyBytes_FromStringAndSize(NULL, self.rows)
@@ -1055,3 +1062,18 @@ def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes
             tell = one.settle(record.command, (packed, value, arena, None))
         if tell:
             ready.append(one)
+
+
+def records_of(list operations not None):
+    cdef Py_ssize_t row, rows = len(operations)
+    cdef Handle one
+    joined = PyBytes_FromStringAndSize(NULL, rows * sizeof(OutcomeRecord))
+    cdef OutcomeRecord *to = <OutcomeRecord *>PyBytes_AS_STRING(joined)
+    values = []
+    for row in range(rows):
+        one = operations[row]
+        if not one.recorded:
+            return slow.records_of(operations)
+        to[row] = one.record
+        values.append(one.value)
+    return joined, values

@@ -34,6 +34,7 @@ Waiting = chosen.Waiting
 issue_events = chosen.issue_events
 issue_registrations = chosen.issue_registrations
 plain_keys = chosen.plain_keys
+records_of = chosen.records_of
 settle_all = chosen.settle_all
 takes_fire = chosen.takes_fire
 takes_register = chosen.takes_register

@@ -22,7 +22,7 @@ from .commands import operation_command
 from .errors import OperationCancelled
 from .hot import Line
 from .promise import Reply
-from .protocol import LinkState, Protocol
+from .protocol import LIVE, LinkState, Protocol
 from .session import Identity
 from .sockets import Sockets, ZmqSockets
 
@@ -259,22 +259,26 @@ class Link(Line):
         self._unsent = None if sent else frame
         return sent
 
-    def receive_some(self) -> bool:
-        """Take what the sockets have; whether they had something. The promises to tell are in `protocol.ready`."""
+    def receive_some(self, *, answers: bool = True) -> bool:
+        """Take what the sockets have; whether they had something. The promises to tell are in `protocol.ready`.
+
+        Without `answers` the DEALER is left alone, where somebody has looked already.
+        """
         heard = False
         while (frame := self.sockets.receive(published=True)) is not None:
             heard = True
             with self.lock:
                 self.protocol.receive(frame, self.now_ns(), published=True)
             self.received()
-        while True:
+        while answers:
             with self.lock:  # what it is received from, callers send by
                 frame = self.sockets.receive(published=False)
                 if frame is None:
-                    return heard
+                    break
                 self.protocol.receive(frame, self.now_ns(), published=False)
             heard = True
             self.received()
+        return heard
 
     def tick(self, now_ns: int) -> None:
         """Do what is due by now."""
@@ -290,10 +294,11 @@ class Link(Line):
         protocol = self.protocol
         for waiter in protocol.take_ready() if protocol.ready else ():
             waiter.tell()
-        if protocol.arena != self._mapped and protocol.state is LinkState.LIVE:
-            self._map_arena()
-        if protocol.state is LinkState.LIVE and not self.lifeline.is_held(protocol.session):
-            self._hold_lifeline()
+        if protocol.state is LIVE:
+            if protocol.arena != self._mapped:
+                self._map_arena()
+            if not self.lifeline.is_held(protocol.session):
+                self._hold_lifeline()
         if protocol.complaints:
             complaints, protocol.complaints = protocol.complaints, []
             more = f" (and {len(complaints) - 1} more of this kind)" if len(complaints) > 1 else ""

@@ -258,6 +258,10 @@ class Rows(Promised):
         """What settled that row, if anything has."""
         return self._settlements[row]
 
+    def records_in_order(self) -> tuple[bytes, list[bytes]] | None:
+        """As records_of, of its rows."""
+        return _joined(self._settlements)
+
     def states_in_records(self) -> bytes:
         """The state of each row in its record; 0 where there is none (yet)."""
         return bytes(0 if one is None or one[0] is None else one[0][_STATE_AT] for one in self._settlements)
@@ -410,3 +414,15 @@ def settle_all(protocol: Awaited, frame: bytes, outcomes: int, answers: int, are
         else:
             protocol._settled_for_none(command, frame[offset : offset + size], frame, heap)
         offset += size
+
+
+def records_of(operations: Sequence[Handle]) -> tuple[bytes, list[bytes]] | None:
+    """The records, joined, and the values by which these have settled; None if not all have, by the daemon's word."""
+    return _joined([operation._settlement for operation in operations])
+
+
+def _joined(settlements: Sequence[RawSettlement | None]) -> tuple[bytes, list[bytes]] | None:
+    records = [settlement[0] for settlement in settlements if settlement is not None and settlement[0] is not None]
+    if len(records) < len(settlements):
+        return None
+    return b"".join(records), [settlement[1] for settlement in settlements if settlement is not None]

@@ -53,7 +53,7 @@ class Sockets(Protocol):
         """Send a frame to the daemon; False if it cannot be taken now."""
 
     def has_answer(self) -> bool:
-        """Whether the DEALER has a frame to receive: its descriptor may not tell, when another thread has sent."""
+        """Whether the DEALER has a frame to receive: its descriptor may not tell, when something was sent."""
 
     def subscribe(self, message: bytes) -> None:
         """Send a subscription, or the end of one."""
@@ -61,14 +61,14 @@ class Sockets(Protocol):
     def receive(self, *, published: bool) -> bytes | None:
         """The next frame from the XSUB (`published`) or the DEALER, if there is one."""
 
-    def has_input(self) -> bool:
-        """Whether there is a frame to receive."""
-
     def has_room(self) -> bool:
         """Whether a frame that could not be sent may be tried again."""
 
     def filenos(self) -> list[int]:
-        """Descriptors that become readable, once, when what the two methods before say may have changed."""
+        """Descriptors that become readable, once, when there may be something to receive, or room, that was not there.
+
+        That may be missed when something was sent since the socket was looked at.
+        """
 
     def map_arena(self) -> ArenaReader:
         """The arena of the daemon that is there now. Raises TimerdError, OSError."""
@@ -130,10 +130,6 @@ class ZmqSockets:
 
     def receive(self, *, published: bool) -> bytes | None:
         return (self._outcomes if published else self._commands).receive()
-
-    def has_input(self) -> bool:
-        # Both are asked, always: reading EVENTS is what re-arms a descriptor.
-        return bool((self._outcomes.events() | self._commands.events()) & POLLIN)
 
     def has_room(self) -> bool:
         return bool(self._commands.events() & POLLOUT)

@@ -181,24 +181,26 @@ class ThreadedLink(Link):
 
     def exchange(self) -> bool:
         """Take what came in, do what is due, send what is due, until the next pass; False if this is the end."""
+        protocol, sockets, answers = self.protocol, self.sockets, False
         while True:
-            self.receive_some()
+            self.receive_some(answers=answers)
             now_ns = self.now_ns()
             self.tick(now_ns)
             with self.lock:
                 if self._stopping:
                     return False
+                if protocol.subscriptions:
+                    sockets.subscribe(protocol.subscriptions.popleft())
+                    continue  # which may have eaten the edge of something that came in: its descriptor tells it once
                 self._send_due(now_ns)
-                # The descriptors are edge-triggered: sending may have eaten the edge of something that came in.
-                if not self.sockets.has_input() and (self._unsent is None or not self.sockets.has_room()):
+                answers = sockets.has_answer()  # the same; and it is asked here first
+                if not answers and (self._unsent is None or not sockets.has_room()):
                     self.idle = self._next_frame_ns == NEVER and self._unsent is None
                     return True
 
     def _send_due(self, now_ns: int) -> None:
         """Send what does not wait, and commands if they are due; with the lock held."""
         protocol, spacing = self.protocol, self._spacing
-        while protocol.subscriptions:
-            self.sockets.subscribe(protocol.subscriptions.popleft())
         while (protocol.has_messages or self._unsent is not None) and self.send_locked(now_ns):
             pass
         if self._unsent is not None:  # the socket is full; its descriptor tells when there is room

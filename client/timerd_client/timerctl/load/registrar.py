@@ -13,11 +13,11 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from itertools import compress
 
 from timerd_shm.errors import TimerdError
 
 from ...batch import ThreadedBatch
+from ...hot import records_of
 from ...operation import ThreadedOperation
 from ...protocol import LinkState
 from ...workload import Rows, key_names, plan, watched_keys
@@ -118,25 +118,34 @@ class Registrar(Part):
         """Make columns of what has settled."""
         if told := self._told[:]:
             del self._told[: len(told)]
-            commands = (operation.command for _, operation in told)
-            self._outcomes.add(commands, [operation._settlement for _, operation in told], [at for at, _ in told])
+            self._take([operation for _, operation in told], [at for at, _ in told])
         now_ns = time.monotonic_ns()
         while self._open and self._open[0][0] <= now_ns:
             _, operations = self._open.popleft()
-            found = [operation._settlement for operation in operations]
-            if None in found:
-                late = [operation for operation, each in zip(operations, found, strict=True) if each is None]
+            late = [operation for operation in operations if not operation.done()]
+            if late:
                 self._open.append((now_ns + LOOK_NS, late))
-                operations = list(compress(operations, found))
-                found = list(filter(None, found))
-            if operations:
-                self._outcomes.add((operation.command for operation in operations), found, None)
+                operations = [operation for operation in operations if operation.done()]
+            self._take(operations, None)
         while self._batches and self._batches[0][0] <= now_ns:
             _, batch = self._batches.popleft()
             if batch.done():
-                self._outcomes.add(batch.commands(), batch._column(), None)
+                records = batch.records_in_order()
+                if records is not None:
+                    self._outcomes.take(*records, None)
+                else:
+                    self._outcomes.add(batch.commands(), batch._column(), None)
             else:
                 self._batches.append((now_ns + LOOK_NS, batch))
+
+    def _take(self, operations: list[ThreadedOperation], told_ns: list[int] | None) -> None:
+        """Of operations that have settled."""
+        records = records_of(operations)
+        if records is not None:
+            self._outcomes.take(*records, told_ns)
+        else:
+            commands = (operation.command for operation in operations)
+            self._outcomes.add(commands, [operation._settlement for operation in operations], told_ns)
 
     def _await_outcomes(self, until_ns: int) -> None:
         """Until all are told; in bulk what has not settled by then is looked for in its batch."""
