@@ -7,7 +7,7 @@
 #   make bench      every number of bench/RESULTS.md, on this machine: it should be idle, for some 25 minutes
 #   make bench-short  a quick look at them, in two minutes; results in build/bench
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
-#   make fuzz       coverage-guided fuzzing of both sides with atheris, a minute each (FUZZ_SECONDS=60)
+#   make fuzz       coverage-guided fuzzing of frames, arenas and journals with atheris, a minute each (FUZZ_SECONDS=60)
 #   make build      the editable install, after an edit of compiled sources
 #   make generate   the header, the Cython declarations and LAYOUT.md, after an edit of the declarations
 #   make fmt        format the Python sources
@@ -21,7 +21,7 @@ COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/
 
 SANITIZED := $(addprefix tests/test_,check.py check_damage.py commands.py conditions.py groups_core.py ids.py \
 	interleavings.py journal.py journal_damage.py journal_files.py kafka.py kafka_664.py owners.py \
-	purgatory_model.py hostile.py redo.py turn_bounds.py wheel.py)
+	purgatory_model.py hostile.py redo.py soundness.py turn_bounds.py wheel.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
 .PHONY: help machine demo test soak bench bench-short sanitize fuzz build generate fmt clean
@@ -71,7 +71,7 @@ sanitize: | machine
 FUZZ_SECONDS := 60
 fuzz: $(VENV)/installed-test
 	@$(PIP) install atheris
-	@for target in daemon client; do $(PY) tests/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; done
+	@for target in daemon client arena journal; do $(PY) tests/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; done
 
 build: | machine
 	@rm -f $(VENV)/installed-*

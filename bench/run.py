@@ -33,6 +33,7 @@ SUITES = (
     "alternatives",
     "gil",
     "idle",
+    "recovery",
     "journal",
     "overload",
 )

@@ -91,6 +91,12 @@ def latency(what: str, figure: str, goal: float, row: str, rate: int, tick: str)
     return Target(f"{what}, {figure}", goal, "ms", "latency", find, "latency")
 
 
+def recovery(size: str, goal: float, pending: int) -> Target:
+    """A start on the arena of a daemon that was killed."""
+    what = f"recovery of {size} operations after SIGKILL, attach to first turn"
+    return Target(what, goal, "ms", "recovery", cell("first_turn_ms", pending=pending), "recovery")
+
+
 M = 1_000_000
 TARGETS = (
     core("core, 1M pending, one key: insert", "insert_ns", 50, "ns", M),
@@ -115,4 +121,6 @@ TARGETS = (
         "idle, 1M due in 2 to 3 hours, no client: wake-ups in 10 s", 1, "", "idle",
         cell("wakeups_in_10_s", pending=M), "idle",
     ),
+    recovery("1M", 150, M),
+    recovery("4M", 600, 4 * M),
 )  # fmt: skip

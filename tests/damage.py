@@ -1,16 +1,32 @@
-"""An arena in which everything is in use, and a pen to change single fields of it."""
+"""An arena in which everything is in use; changes of arenas and journals, and those who must survive them.
+
+A reader and the checker say DamageError, a start one of REFUSALS, a journal's reader JournalError, or what they read.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+from hypothesis import strategies as st
 
 from commands import Key, KeyAct, Register
 from harness import MS, Rig, S, fire
-from timerd_shm.fields import fields, offset_of
-from timerd_shm.layout import REGION_RECORDS, ArenaHeader, ClientState, Condition, Orphans, Region
-from timerd_shm.reader import ArenaReader
+from timerd_shm import walk
+from timerd_shm.check import check
+from timerd_shm.errors import ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
+from timerd_shm.fields import fields, offset_of, size_of
+from timerd_shm.journal import BLOCK_SIZE, BlockHeader, SegmentHeader
+from timerd_shm.journal_reader import HEADER_CRC, Damage, JournalReader, Row
+from timerd_shm.layout import BUCKETS, REGION_RECORDS, ArenaHeader, ClientState, Condition, Orphans, Region
+from timerd_shm.reader import ArenaReader, DamageError
 from timerd_shm.wire import CommandKind
+
+REFUSALS = (ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError)
 
 LONG_KEY = b"a key that is longer than what fits into the record of an event, by far"
 
@@ -99,3 +115,81 @@ def slot_in(memory: bytes, state: ClientState, group: int) -> int:
     """The slot of a client in that state and group (index + 1; 0 = none)."""
     with ArenaReader.from_bytes(memory) as reader:
         return next(slot for slot, c in enumerate(reader.clients) if (c.state, c.group) == (state, group))
+
+
+# changes --------------------------------------------------------------------------------------------------------------
+
+LINE = 64
+Change = tuple[float, int, int]  # where, as a share of what is in use; a number; how many bytes wide
+NUMBERS = st.sampled_from([0, 1, 2, 5, 63, 64, 255, 65_535, 1 << 20, (1 << 32) - 1, (1 << 64) - 1])
+CHANGES = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), NUMBERS, st.sampled_from([1, 2, 4, 8])), min_size=1, max_size=20
+)
+
+
+def changed(content: bytes | bytearray, changes: Iterable[Change], first: int = 0) -> bytearray:
+    """A copy with these numbers, aligned, in lines that say something, from byte `first` on."""
+    copy = bytearray(content)
+    used = [at for at in range(first, len(copy) - LINE + 1, LINE) if any(copy[at : at + LINE])]
+    for place, number, width in changes:
+        line, byte = divmod(int(place * len(used) * LINE), LINE)
+        at = used[line] + byte // width * width
+        copy[at : at + width] = (number & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+    return copy
+
+
+def with_right_sums(segment: bytearray, sequence: int | None = None) -> bytearray:
+    """A journal's segment whose header and blocks say the CRC of what stands in them, and `sequence` if it is given."""
+    if sequence is not None:
+        at = offset_of(SegmentHeader, "sequence")
+        segment[at : at + 8] = sequence.to_bytes(8, "little")
+    crc = zlib.crc32(segment[HEADER_CRC : size_of(SegmentHeader)])
+    segment[HEADER_CRC - 4 : HEADER_CRC] = crc.to_bytes(4, "little")
+    at = offset_of(BlockHeader, "sequence")
+    for block in range(BLOCK_SIZE, len(segment), BLOCK_SIZE):
+        if any(segment[block : block + size_of(BlockHeader)]):
+            if sequence is not None:
+                segment[block + at : block + at + 8] = sequence.to_bytes(8, "little")
+            crc = zlib.crc32(segment[block + 4 : block + BLOCK_SIZE])
+            segment[block : block + 4] = crc.to_bytes(4, "little")
+    return segment
+
+
+# those who read -------------------------------------------------------------------------------------------------------
+
+
+def read_arena(memory: bytes | bytearray) -> None:
+    """Walk whatever can be walked, and have it checked: no walk hangs, and what comes out is what the module says."""
+    try:
+        reader = ArenaReader.from_bytes(memory)
+    except REFUSALS:
+        return
+    with reader:
+        walks = [walk.settled_ids(reader), walk.events(reader)]
+        with contextlib.suppress(DamageError):
+            walks += [walk.bucket(reader, place.level, place.index) for place in walk.occupied_buckets(reader)]
+        for slot in range(len(reader.clients)):
+            walks += [walk.outcomes(reader, slot), walk.answers(reader, slot)]
+        for key in range(min(reader.keys.row().high_water, len(reader.keys))):
+            walks += [walk.event_watchers(reader, key), walk.watermark_watchers(reader, key)]
+        with contextlib.suppress(DamageError):
+            walks += [walk.nodes_of(reader, op) for op in reader.ops.used()]
+        walks.append(walk.free_records(reader, Region.OPS, reader.ops))
+        most = max(len(reader.blocks), len(reader.ops), BUCKETS * 7)
+        for found in walks:
+            with contextlib.suppress(DamageError):
+                assert len(list(found)) <= most, "a walk that goes in circles"
+    with contextlib.suppress(*REFUSALS):
+        check(memory)
+
+
+def read_journal(directory: Path) -> list[Row | Damage]:
+    """What a reader gives of a journal, with each text that a row names: only rows, damage, or JournalError."""
+    with JournalReader(directory) as reader:
+        rows: list[Row | Damage] = []
+        for row in reader.rows():
+            rows.append(row)
+            for name in ("key", "owner", "purgatory", "id"):
+                reader.text_kind(getattr(row.record, name, 0))
+            assert len(rows) < 100_000, "it does not end"
+        return rows + list(reader.damage)

@@ -1,32 +1,44 @@
-"""Coverage-guided fuzzing of what the daemon and a client accept, with atheris (opt-in: `make fuzz`).
+"""Coverage-guided fuzzing of what timerd reads, with atheris (opt-in: `make fuzz`).
 
     python tests/fuzz.py daemon [options of libFuzzer]     frames up, against the real conductor and core
     python tests/fuzz.py client                            frames down, against the client's protocol
+    python tests/fuzz.py arena                             damaged arenas: a daemon's start, a reader, the checker
+    python tests/fuzz.py journal                           damaged segments: a journal's reader, and a start
 
-The seeds are the frames of tests/corpus.py. An input is a list of frames, each behind its length (2 bytes). What is
-found is written to crash-*; `python tests/fuzz.py daemon crash-...` repeats it.
+An input of the first two is a list of frames, each behind its length (2 bytes), and their seeds are those of
+tests/corpus.py. That of the others is a list of changes: where (4 bytes, as a share of what is in use), how many bytes
+wide, and as many as that. What is found is written to crash-*; `python tests/fuzz.py daemon crash-...` repeats it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
+import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 import atheris
 
 import fakedaemon
+from commands import Key, Register
 from corpus import UP, down
+from damage import REFUSALS, Change, changed, read_arena, read_journal, with_right_sums
 from fakedaemon import FakeDaemon
-from harness import MS, violations
+from harness import MS, fire, violations
+from journals import JournaledRig
 from networks import World
 from test_hostile import small_world
-from timerd import conductor, messages, sessions
+from test_soundness import MEMORY, live_on
+from timerd import conductor, journal, messages, sessions
 from timerd_client import protocol
+from timerd_shm import check, journal_reader, reader, walk
 from timerd_shm.fields import offset_of
+from timerd_shm.journal_reader import segment_path
 from timerd_shm.wire import CommandHeader
 
 SESSION = offset_of(CommandHeader, "session")
@@ -68,6 +80,52 @@ def attack_client(data: bytes) -> None:
     assert world.protocol.kept <= 2 and len(world.protocol.waiting) <= 2
 
 
+def changes_of(data: bytes) -> Iterator[Change]:
+    """The changes of an input."""
+    while len(data) > 5:
+        width = 1 << data[4] % 4
+        yield int.from_bytes(data[:4], "little") / (1 << 32), int.from_bytes(data[5 : 5 + width], "little"), width
+        data = data[5 + width :]
+
+
+def attack_arena(data: bytes) -> None:
+    """A daemon's life on it, and everything that is read of it: refused by name, or carried on with."""
+    memory = bytes(changed(MEMORY, changes_of(data)))
+    read_arena(memory)
+    with contextlib.suppress(*REFUSALS):
+        live_on(memory)
+
+
+@functools.cache
+def sound_journal() -> tuple[JournaledRig, bytes]:
+    """A journal of one segment, in which everything stands that can, and the bytes of it."""
+    rig = JournaledRig(Path(tempfile.mkdtemp(prefix="fuzzed-")))
+    client = rig.client()
+    for number in range(20):
+        key = Key(b"a key that spans rows, because it is longer than one has room for: %d" % number)
+        rig.do(client, Register((key, Key(b"k")), timeout_ns=MS, payload=b"p", id=b"%16d" % number), fire(b"k"))
+        rig.acknowledge()
+    rig.files.close()
+    return rig, segment_path(rig.plan.directory, 1).read_bytes()
+
+
+def attack_journal(data: bytes) -> None:
+    """The first byte says whether sums are right; then a reader reads it, and a start goes on behind it."""
+    rig, segment = sound_journal()
+    copy = changed(segment, changes_of(data[1:]))
+    if data[:1] > b"\x3f":
+        copy = with_right_sums(copy)
+    path = segment_path(rig.plan.directory, 1)
+    for old in path.parent.glob("*.segment"):
+        old.unlink()
+    path.write_bytes(copy)
+    with contextlib.suppress(journal_reader.JournalError):
+        read_journal(path.parent)
+    again = rig.clone(bytes(rig.memory), path.parent)
+    again.tend()
+    again.drop_journal()
+
+
 def watch_coverage(module: ModuleType) -> None:
     """Let libFuzzer see which lines of a module run. (Its import hook does not see an editable install.)"""
     for holder in (module, *(each for each in vars(module).values() if isinstance(each, type))):
@@ -78,6 +136,10 @@ def watch_coverage(module: ModuleType) -> None:
 
 def seeds_of(target: str) -> list[bytes]:
     """The corpus, in the form of inputs."""
+    if target in ("arena", "journal"):
+        return [
+            bytes([0, *place, width, *b"\xff" * 8]) for place in (b"\0\0\0\1", b"abcd", b"zyxw") for width in range(4)
+        ]
     if target == "client":
         frames = list(down(5, FakeDaemon().arena).values())
     else:
@@ -86,20 +148,36 @@ def seeds_of(target: str) -> list[bytes]:
     return [len(frame).to_bytes(2, "little") + frame for frame in frames if len(frame) < 1 << 16]
 
 
+TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[ModuleType, ...]]] = {
+    "daemon": (attack_daemon, (conductor, messages, sessions)),
+    "client": (attack_client, (protocol,)),
+    "arena": (attack_arena, (reader, walk, check)),
+    "journal": (attack_journal, (journal_reader, journal)),
+}
+
+
 def main() -> None:
     """Fuzz one target until something is found, or as long as libFuzzer's options say."""
-    if len(sys.argv) < 2 or sys.argv[1] not in ("daemon", "client"):
+    if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
         sys.exit(__doc__)
     target = sys.argv.pop(1)
-    for module in (conductor, messages, sessions, protocol):
+    attack, modules = TARGETS[target]
+    for module in modules:
         watch_coverage(module)
     logging.disable()  # refusals are what is wanted here
     with tempfile.TemporaryDirectory() as folder:
+        child = os.fork()  # libFuzzer ends its process, and would leave the folder
+        if child:
+            _, status = os.waitpid(child, 0)
+            sys.exit(os.waitstatus_to_exitcode(status))
+        tempfile.tempdir = folder
+        seeds = Path(folder, "seeds")
+        seeds.mkdir()
         for number, seed in enumerate(seeds_of(target)):
-            Path(folder, f"seed-{number}").write_bytes(seed)
+            Path(seeds, str(number)).write_bytes(seed)
         files = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
-        arguments = [sys.argv[0], "-max_len=65536", *sys.argv[1:], *([] if files else [folder])]
-        atheris.Setup(arguments, attack_client if target == "client" else attack_daemon)
+        arguments = [sys.argv[0], "-max_len=65536", *sys.argv[1:], *([] if files else [str(seeds)])]
+        atheris.Setup(arguments, attack)
         atheris.Fuzz()
 
 

@@ -58,6 +58,7 @@ TINY = {
     "idle": ("--pending=1k", "--seconds=0.5"),
     "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20"),
     "article": ("--rates=5k", "--requests=1k", "--seconds=0.2", "--purge=100,never", "--memory=20"),
+    "recovery": ("--pending=2k", "--repeat=2"),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commands import Key, Register
-from harness import MS, S, violations
+from harness import MS, S, cancel, violations
 from networks import HERE, NOTHING, Peer, World, fire
 from timerd.sessions import session_hash
 from timerd_shm.errors import ErrorCode
@@ -96,6 +96,14 @@ def test_an_incarnation_read_in_the_arena_is_not_enough_to_become_its_client(wor
     mallory.say(UpKind.HELLO, alice.hello())
     world.settle()
     assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
+    # The arena tells everybody what a session hashes to, and whose it is: shown in its place, they are nobody's.
+    mallory.arena_incarnation = alice.arena_incarnation
+    for shown in (session_hash(alice.session), alice.incarnation):
+        mallory.session = shown
+        mallory.issued = 1
+        mallory.send(cancel(1))
+        world.settle()
+        assert [kind for kind, _ in mallory.take_answers()] == [DownKind.HELLO_FIRST]
     alice.send(fire())
     world.settle()
     alice.take_published()

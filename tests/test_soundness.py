@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from damage import LONG_KEY, Pen, busy_rig
+from damage import CHANGES, LONG_KEY, NUMBERS, REFUSALS, Change, Pen, busy_rig, changed, read_arena
 from harness import MS, Rig, S, fire
 from test_hostile import EXAMPLES
-from timerd_shm.errors import ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
+from timerd_shm.errors import ArenaDamagedError
 from timerd_shm.fields import Role, fields, offset_of, size_of
 from timerd_shm.layout import (
     FREE_LINKS,
@@ -29,7 +29,6 @@ from timerd_shm.layout import (
     WatchNode,
 )
 
-REFUSALS = (ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError)
 BUSY = busy_rig()
 MEMORY = bytes(BUSY.memory)
 
@@ -65,20 +64,23 @@ def test_an_undamaged_arena_is_lived_on() -> None:
     live_on(MEMORY)
 
 
-NUMBERS = st.sampled_from([0, 1, 2, 5, 63, 64, 255, 65_535, 1 << 20, (1 << 32) - 1])
-
-
 def test_whatever_bytes_are_changed_nothing_is_read_beyond_the_arena(seed: int) -> None:
     @hypothesis.seed(seed)
     @EXAMPLES
-    @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), NUMBERS, st.sampled_from([1, 2, 4, 8])), min_size=1))
-    def damage(changes: list[tuple[float, int, int]]) -> None:
-        memory = bytearray(MEMORY)
-        for place, number, width in changes:
-            at = int(place * len(memory)) // width * width
-            memory[at : at + width] = number.to_bytes(8, "little")[:width]
+    @given(CHANGES)
+    def damage(changes: list[Change]) -> None:
         with contextlib.suppress(*REFUSALS):
-            live_on(bytes(memory))
+            live_on(bytes(changed(MEMORY, changes)))
+
+    damage()
+
+
+def test_readers_and_the_checker_survive_whatever_bytes_are_changed(seed: int) -> None:
+    @hypothesis.seed(seed)
+    @EXAMPLES
+    @given(CHANGES, st.booleans())
+    def damage(changes: list[Change], everywhere: bool) -> None:
+        read_arena(changed(MEMORY, changes, 0 if everywhere else REGIONS_OFFSET))
 
     damage()
 

@@ -120,6 +120,8 @@ def serve(config: Config) -> None:
             arena.plan.size,
         )
         now_ns = clock.now_ns()
+        if kept:
+            arena.map_used()
         core = Core(arena.memory, now_ns)
         undo.callback(core.release)
         log.info("attached in %.1f ms, at event %d", (clock.now_ns() - now_ns) / 1e6, core.newest)

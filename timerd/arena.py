@@ -10,6 +10,7 @@ finds by the incarnation that it is another (an arena that shrinks under a reade
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import grp
 import mmap
@@ -57,6 +58,7 @@ ERRORS_DEFAULT = 64
 LABELS = layout.PURGATORY_COUNTERS_MAX + layout.DAEMON_COUNTERS_MAX
 PURGATORY_DEFAULT = b"default"
 ATTACHED = "attached"
+MADV_POPULATE_READ = 22  # linux/mman.h; Python 3.11 has no name for it
 # Words of the header that a configuration may change in an arena that is there.
 CONFIGURED = (
     "ring_bytes_max",
@@ -324,6 +326,17 @@ class Arena:
         with memoryview(self.memory) as view:
             return unpack(ClientRecord, view, region.offset + slot * region.record_size)
 
+    def map_used(self) -> None:
+        """Have the pages that a start will read mapped in one go: met one by one they are a fifth of its time."""
+        for region in Region:
+            row = self.plan.regions[region]
+            with memoryview(self.memory) as view:
+                now = unpack(RegionRecord, view, layout.REGIONS_OFFSET + region * size_of(RegionRecord))
+            used = min(now.high_water, row.count) if region in layout.FREE_LINKS else row.count
+            start = row.offset // mmap.PAGESIZE * mmap.PAGESIZE
+            with contextlib.suppress(OSError):  # before Linux 5.14 there is no such advice
+                self.memory.madvise(MADV_POPULATE_READ, start, row.offset - start + used * row.record_size)
+
     def sign(self, pid: int, now_ns: int) -> None:
         """Enter the daemon that serves this arena; pid 0 at a clean end."""
         _store(self.memory, "start_ticks", (process_start_ticks(pid) or 0) if pid else 0)
@@ -541,6 +554,6 @@ def _refresh(arena: Arena) -> None:
 
 
 def _store(memory: mmap.mmap, name: str, value: int) -> None:
-    """Store one number of the header."""
+    """Store one number of the header: at once, because readers are there (a format with "<" goes byte by byte)."""
     field = next(field for field in fields(ArenaHeader) if field.name == name)
-    struct.pack_into("<" + field.storage.code, memory, field.offset, value)
+    struct.pack_into("@" + field.storage.code, memory, field.offset, value)

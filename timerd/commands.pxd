@@ -385,11 +385,11 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
         memcpy(&length, p + 4, 4)
         if length < sizeof(uint64_t) or <uint64_t>(end - p) < length:
             return FRAME_MALFORMED
-        if number <= c.last_command:
+        if number <= c.last_command and not TD_DEFECT(DEFECT_APPLIED_AGAIN):
             a.daemon[DAEMON_COMMANDS_SKIPPED] += 1
             p += length
             continue
-        if number != c.last_command + 1 and not TD_DEFECT(DEFECT_APPLY_IF_NEWER):
+        if number > c.last_command + 1 and not TD_DEFECT(DEFECT_APPLY_IF_NEWER):
             a.daemon[DAEMON_COMMANDS_OUT_OF_ORDER] += 1
             return FRAME_EXPECTED
         if not can_answer(a, slot):

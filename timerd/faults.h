@@ -42,6 +42,7 @@ void td_point(const char *base) {
 }
 
 int td_defect(int number) { return number == faults_defect; }
+RedoEntry td_aside[REDO_MAX];
 
 static void faults_record(uint64_t limit) {
     free(faults_copies);

@@ -77,17 +77,21 @@ cdef inline uint64_t finish_transaction(Arena *a) noexcept nogil:
 
 
 cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) noexcept nogil:
-    """Radix sort, a digit at a time, over the digits in which the numbers differ."""
+    """Radix sort, a digit at a time, over the digits in which the numbers differ. What is in order is left as it is."""
     cdef uint64_t seen[DIGITS]
     cdef uint64_t i, total, here, every = 0, any_one
     cdef uint32_t shift = 0, digit
     cdef Ordered *swap
     cdef Ordered *source = items
+    cdef bint in_order = True
     if count < 2:
         return
     any_one = items[0].number
-    for i in range(count):
+    for i in range(1, count):
         every |= items[i].number ^ any_one
+        in_order &= items[i - 1].number <= items[i].number
+    if in_order:
+        return
     while every:
         if every & (DIGITS - 1):
             memset(seen, 0, sizeof(seen))

@@ -150,7 +150,10 @@ class Checker:
         ):
             if progress is not None:
                 progress(name)
-            part()
+            try:
+                part()
+            except DamageError as error:  # of a region that is smaller than its place says: no part can go on
+                self.wrong(str(error))
         for sentences, kind in zip(self.found, ("of truth", "derived"), strict=True):
             if left := self.unsaid[id(sentences)]:
                 sentences.append(f"and {left} more that are {kind}")

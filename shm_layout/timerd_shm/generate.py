@@ -68,6 +68,7 @@ int td_defect(int number);
 #define TD_POINT(base) ((void)0)
 #define TD_DEFECT(number) 0
 #endif
+#define TD_SLOT(base) ((RedoEntry *)(void *)((base) + REDO_OFFSET))
 
 #define TD_ORDERED_STORE(base, address, word) do { \
     __atomic_signal_fence(__ATOMIC_SEQ_CST); \
@@ -79,15 +80,28 @@ int td_defect(int number);
 /* A transaction being staged. The entries are written at once, their count at td_commit. */
 typedef struct TdTransaction { char *base; uint32_t staged; } TdTransaction;
 
+#ifdef TIMERD_FAULTS
+/* Without fences a compiler may store the entries behind their count: MISSING_FENCE stages them aside, and does. */
+extern RedoEntry td_aside[REDO_MAX];
+#define TD_STAGE(base) (TD_DEFECT(DEFECT_MISSING_FENCE) ? td_aside : TD_SLOT(base))
+#define TD_FETCH(base, count) do { \
+    for (uint32_t i = 0; TD_DEFECT(DEFECT_MISSING_FENCE) && i < (count); i++) \
+        TD_SLOT(base)[i] = td_aside[i]; \
+} while (0)
+#else
+#define TD_STAGE(base) TD_SLOT(base)
+#define TD_FETCH(base, count) ((void)0)
+#endif
+
 static inline void td_put(TdTransaction *tx, const void *address, uint64_t word) {
-    RedoEntry *entry = (RedoEntry *)(void *)(tx->base + REDO_OFFSET) + tx->staged;
+    RedoEntry *entry = TD_STAGE(tx->base) + tx->staged;
     entry->offset = (uint64_t)((const char *)address - tx->base);
     entry->value = word;
     tx->staged += 1;
 }
 
 static inline void td_store_entries(char *base, uint64_t count) {
-    const RedoEntry *entry = (const RedoEntry *)(void *)(base + REDO_OFFSET);
+    const RedoEntry *entry = TD_SLOT(base);
     for (uint64_t i = 0; i < count; i++)
         TD_ORDERED_STORE(base, base + entry[i].offset, entry[i].value);
 }
@@ -98,9 +112,11 @@ static inline void td_commit(TdTransaction *tx) {
     tx->staged = 0;
     if (count > 1 && !TD_DEFECT(DEFECT_NO_REDO)) {
         TD_ORDERED_STORE(tx->base, &header->redo_count, count);
+        TD_FETCH(tx->base, count);
         td_store_entries(tx->base, count);
         TD_ORDERED_STORE(tx->base, &header->redo_count, 0);
     } else {
+        TD_FETCH(tx->base, count);
         td_store_entries(tx->base, count);
     }
 }
@@ -109,10 +125,12 @@ static inline void td_commit(TdTransaction *tx) {
 # Seeded defects, one or more for each ground rule: chosen at run time, in the build for tests only.
 DEFECTS = (
     "NO_REDO",  # rule 2: words of a transaction are stored one by one, without the redo slot
+    "MISSING_FENCE",  # rule 2: the count of a transaction's words is stored before the words that it counts
     "EARLY_BY_A_TICK",  # rule 3: deadlines round down
     "MARK_IGNORES_OWN_COMMANDS",  # rule 4: own events count by sequence, as others' do
     "NO_REPLAY",  # rule 4: events that overtook a registration are not looked for
     "APPLY_IF_NEWER",  # rule 7: a command is applied if it is newer than the last, gaps or not
+    "APPLIED_AGAIN",  # rule 7: a command that was applied is applied once more when it comes again
     "UNBOUNDED_TURN",  # rule 8: a turn goes on until nothing is left
     "STALE_CONSTANT",  # rule 9: the core was built from other declarations
     "TAKES_ITS_OWN_TIME",  # rule 10: the core looks at a clock of its own

@@ -390,8 +390,13 @@ class JournalReader:
         return self._texts[record][0]
 
     def text_kind(self, record: int) -> TextKind | None:
-        """What the text that text() gives is the name of."""
-        return None if self.text(record) is None else TextKind(self._texts[record][1])
+        """What the text that text() gives is the name of; None where that is of a newer version."""
+        if self.text(record) is None:
+            return None
+        try:
+            return TextKind(self._texts[record][1])
+        except ValueError:
+            return None
 
     def _read_text(self, record: int) -> tuple[bytes, int] | None:
         row = self._row(record)

@@ -330,21 +330,23 @@
 #define DAEMON_JOURNAL_ROWS_DROPPED 36
 #define DAEMON_JOURNAL_FAILURES 37
 #define DEFECT_NO_REDO 1
-#define DEFECT_EARLY_BY_A_TICK 2
-#define DEFECT_MARK_IGNORES_OWN_COMMANDS 3
-#define DEFECT_NO_REPLAY 4
-#define DEFECT_APPLY_IF_NEWER 5
-#define DEFECT_UNBOUNDED_TURN 6
-#define DEFECT_STALE_CONSTANT 7
-#define DEFECT_TAKES_ITS_OWN_TIME 8
-#define DEFECT_WAKES_EVERY_TICK 9
-#define DEFECT_UNLINK_FROM_ONE_LIST 10
-#define DEFECT_LIMIT_NOT_LOWERED 11
-#define DEFECT_FREED_UNACKNOWLEDGED 12
-#define DEFECT_CREDIT_DROPPED 13
-#define DEFECT_TOLD_TO_TWO_MEMBERS 14
-#define DEFECT_DONE_BY_FORMER_HOLDER 15
-#define DEFECT_ROWS_APART 16
+#define DEFECT_MISSING_FENCE 2
+#define DEFECT_EARLY_BY_A_TICK 3
+#define DEFECT_MARK_IGNORES_OWN_COMMANDS 4
+#define DEFECT_NO_REPLAY 5
+#define DEFECT_APPLY_IF_NEWER 6
+#define DEFECT_APPLIED_AGAIN 7
+#define DEFECT_UNBOUNDED_TURN 8
+#define DEFECT_STALE_CONSTANT 9
+#define DEFECT_TAKES_ITS_OWN_TIME 10
+#define DEFECT_WAKES_EVERY_TICK 11
+#define DEFECT_UNLINK_FROM_ONE_LIST 12
+#define DEFECT_LIMIT_NOT_LOWERED 13
+#define DEFECT_FREED_UNACKNOWLEDGED 14
+#define DEFECT_CREDIT_DROPPED 15
+#define DEFECT_TOLD_TO_TWO_MEMBERS 16
+#define DEFECT_DONE_BY_FORMER_HOLDER 17
+#define DEFECT_ROWS_APART 18
 #define LAYOUT_FINGERPRINT 73648631
 #define JOURNAL_FINGERPRINT 1512811717
 
@@ -1810,6 +1812,7 @@ int td_defect(int number);
 #define TD_POINT(base) ((void)0)
 #define TD_DEFECT(number) 0
 #endif
+#define TD_SLOT(base) ((RedoEntry *)(void *)((base) + REDO_OFFSET))
 
 #define TD_ORDERED_STORE(base, address, word) do { \
     __atomic_signal_fence(__ATOMIC_SEQ_CST); \
@@ -1821,15 +1824,28 @@ int td_defect(int number);
 /* A transaction being staged. The entries are written at once, their count at td_commit. */
 typedef struct TdTransaction { char *base; uint32_t staged; } TdTransaction;
 
+#ifdef TIMERD_FAULTS
+/* Without fences a compiler may store the entries behind their count: MISSING_FENCE stages them aside, and does. */
+extern RedoEntry td_aside[REDO_MAX];
+#define TD_STAGE(base) (TD_DEFECT(DEFECT_MISSING_FENCE) ? td_aside : TD_SLOT(base))
+#define TD_FETCH(base, count) do { \
+    for (uint32_t i = 0; TD_DEFECT(DEFECT_MISSING_FENCE) && i < (count); i++) \
+        TD_SLOT(base)[i] = td_aside[i]; \
+} while (0)
+#else
+#define TD_STAGE(base) TD_SLOT(base)
+#define TD_FETCH(base, count) ((void)0)
+#endif
+
 static inline void td_put(TdTransaction *tx, const void *address, uint64_t word) {
-    RedoEntry *entry = (RedoEntry *)(void *)(tx->base + REDO_OFFSET) + tx->staged;
+    RedoEntry *entry = TD_STAGE(tx->base) + tx->staged;
     entry->offset = (uint64_t)((const char *)address - tx->base);
     entry->value = word;
     tx->staged += 1;
 }
 
 static inline void td_store_entries(char *base, uint64_t count) {
-    const RedoEntry *entry = (const RedoEntry *)(void *)(base + REDO_OFFSET);
+    const RedoEntry *entry = TD_SLOT(base);
     for (uint64_t i = 0; i < count; i++)
         TD_ORDERED_STORE(base, base + entry[i].offset, entry[i].value);
 }
@@ -1840,9 +1856,11 @@ static inline void td_commit(TdTransaction *tx) {
     tx->staged = 0;
     if (count > 1 && !TD_DEFECT(DEFECT_NO_REDO)) {
         TD_ORDERED_STORE(tx->base, &header->redo_count, count);
+        TD_FETCH(tx->base, count);
         td_store_entries(tx->base, count);
         TD_ORDERED_STORE(tx->base, &header->redo_count, 0);
     } else {
+        TD_FETCH(tx->base, count);
         td_store_entries(tx->base, count);
     }
 }
