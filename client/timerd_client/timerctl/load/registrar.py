@@ -13,6 +13,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from itertools import compress
 
 from timerd_shm.errors import TimerdError
 
@@ -122,10 +123,11 @@ class Registrar(Part):
         now_ns = time.monotonic_ns()
         while self._open and self._open[0][0] <= now_ns:
             _, operations = self._open.popleft()
-            late = [operation for operation in operations if not operation.done()]
-            if late:
+            settled = [operation.done() for operation in operations]  # once: they go on settling meanwhile
+            if not all(settled):
+                late = [operation for operation, done in zip(operations, settled, strict=True) if not done]
                 self._open.append((now_ns + LOOK_NS, late))
-                operations = [operation for operation in operations if operation.done()]
+                operations = list(compress(operations, settled))
             self._take(operations, None)
         while self._batches and self._batches[0][0] <= now_ns:
             _, batch = self._batches.popleft()
