@@ -34,12 +34,14 @@ machine:
 
 # Without build isolation, so that a rebuild takes seconds: what the build needs is read from pyproject.toml.
 $(VENV)/installed-%: $(COMPILED) | machine
-	@echo "setting up $(VENV) ($*): this takes a minute the first time"
-	@[ -x $(VENV)/bin/pip ] || "$$(sh .ci/machine)" -m venv $(VENV)
+	@echo "setting up $(VENV) ($*); from nothing this takes a minute or two:"
+	@[ -x $(VENV)/bin/pip ] || { echo "  an empty virtual environment"; "$$(sh .ci/machine)" -m venv $(VENV); }
+	@echo "  what compiles timerd: Cython, scikit-build-core, CMake where there is none"
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
 	@$(PY) -c 'from scikit_build_core.build import get_requires_for_build_editable as r; print(*r({}), sep="\n")' \
 		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
+	@echo "  timerd itself and what it needs: most of the time, 20 seconds to two minutes without a word"
 	@$(PIP) install --no-build-isolation --editable '.[$*]' $(CMAKE)
 	@touch $@
 

@@ -342,7 +342,10 @@ class Program(World):
         for operation in self.operations:
             self.note(f"{operation.command} {operation._settlement!r}")
             self.attempt("outcome", partial(outcome_of, operation))
+        for some in (self.operations, [one for one in self.operations if one.done()], self.operations[:1]):
+            self.note(f"records {hot.records_of(some)!r}")
         for batch in self.batches:
+            self.note(f"records {batch.records()!r}")
             self.note(f"{batch!r} {batch.done()} {[batch.settlement(row) for row in range(len(batch))]}")
             if batch.done():
                 self.attempt("states", partial(batch.states, 0))

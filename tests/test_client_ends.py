@@ -119,6 +119,12 @@ class Look:
             return [ClientState(client.state) for client in reader.clients if client.state]
 
 
+def held_connections(daemon: Daemon) -> int:
+    """Liveness connections that clients hold; the listening socket is not one."""
+    mine = psutil.Process(daemon.pid).net_connections("unix")
+    return [str(each.laddr) for each in mine].count(str(daemon.paths.liveness)) - 1
+
+
 def without_liveness(daemon: Daemon) -> None:
     """From now on nobody gets a liveness connection to this daemon."""
     daemon.paths.liveness.unlink()
@@ -170,12 +176,13 @@ def test_a_client_of_another_pid_namespace_is_noticed_by_its_connection(make_dae
     with look.reader() as reader:
         assert [client.pid for client in reader.clients if client.state] == [0]
     victim.end()
-    assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 1
+    eventually(lambda: look.pending() == 0, "its operation was not cancelled")  # silence alone is death an hour later
 
 
 AIO = """
 import asyncio, sys
 from timerd_client import aio
+{patch}
 async def main():
     async with await aio.connect() as client:
         operation = client.register("k", timeout=600)
@@ -188,9 +195,9 @@ asyncio.run(main())
 
 def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     daemon = make_daemon(patch=NO_PIDFD)
-    victim, look = spawn(script=AIO), Look(daemon)
+    victim, look = spawn(patch=OF_ANOTHER_NAMESPACE, script=AIO), Look(daemon)
     victim.end()
-    assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 1
+    eventually(lambda: look.pending() == 0, "its operation was not cancelled")  # silence alone is death an hour later
 
 
 def test_clients_for_whom_there_is_no_room_at_the_liveness_socket_go_on_without(
@@ -205,7 +212,7 @@ def test_clients_for_whom_there_is_no_room_at_the_liveness_socket_go_on_without(
         client.do("client.ping(); assert client.state.value == 'live'")
     for left, client in zip((2, 1, 0), clients, strict=True):
         client.end()
-        assert eventually(lambda left=left: look.pending() == left, "its operation was not cancelled") < 3  # type: ignore[misc]
+        eventually(lambda left=left: look.pending() == left, "its operation was not cancelled")  # type: ignore[misc]
 
 
 def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: MakeDaemon, spawn: Spawn) -> None:
@@ -299,18 +306,18 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
     daemon.start()
     for victim in victims:
         victim.do("client.flush()")
-    time.sleep(1.5)  # until each has heard of the new daemon, and holds a connection to it
+    eventually(lambda: held_connections(daemon) == 2, "they hold no connection to the new daemon")
     victims[0].end()
-    assert eventually(lambda: look.pending() == 1, "its operation was not cancelled") < 1
+    eventually(lambda: look.pending() == 1, "its operation was not cancelled")
 
 
 def test_a_client_that_has_seen_the_end_of_its_daemon_waits_two_seconds_for_the_next(daemon: Daemon) -> None:
     with td.connect() as client:
-        time.sleep(1.1)
-        client.ping()
+        client._protocol.lost_ns = 3_600_000_000_000  # silence alone says nothing
+        time.sleep(1.1)  # a connection that ends sooner was refused, and says nothing of its daemon
         daemon.kill()
         took = eventually(lambda: not client.connected, "it did not notice")
-        assert 1.5 < took < 2.9, f"lost after {took} s; silence alone would say so after 3"
+        assert took > 1.5, f"lost after {took} s"
         daemon.start()
         eventually(lambda: client.connected, "it did not come back")
 
@@ -339,12 +346,13 @@ for line in sys.stdin:
 @pytest.mark.parametrize("patch", ["time.sleep(600)", "os.execvp('sleep', ['sleep', '600'])"])
 def test_a_parent_that_dies_is_noticed_while_its_child_lives(make_daemon: MakeDaemon, spawn: Spawn, patch: str) -> None:
     daemon = make_daemon(patch=NO_PIDFD)
-    parent, look = spawn(patch, script=FORKING), Look(daemon)
+    parent, look = spawn(patch, script=OF_ANOTHER_NAMESPACE + FORKING), Look(daemon)
     child = int(parent.read())
-    time.sleep(0.1)
+    if "exec" in patch:
+        eventually(lambda: psutil.Process(child).name() == "sleep", "it is still a copy of its parent")
     try:
         parent.end()
-        assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 1
+        eventually(lambda: look.pending() == 0, "its operation was not cancelled")
         assert psutil.Process(child).status() != psutil.STATUS_ZOMBIE
     finally:
         os.kill(child, signal.SIGKILL)

@@ -83,7 +83,19 @@ def members(module: ModuleType) -> Iterator[tuple[str, list[str] | None]]:
             if not member.startswith("_"):
                 found = getattr(getattr(module, name), member, None)
                 yield f"{name}.{member}", None if found is None else parameters(found) if callable(value) else []
-    for name in ("issue_events", "issue_registrations", "plain_keys", "settle_all", "takes_fire", "takes_register"):
+    for name in (
+        "amounts_of",
+        "are_bodies",
+        "are_keys",
+        "durations_of",
+        "issue_events",
+        "issue_registrations",
+        "plain_keys",
+        "records_of",
+        "settle_all",
+        "takes_fire",
+        "takes_register",
+    ):
         yield name, parameters(getattr(module, name))
 
 

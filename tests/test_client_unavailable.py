@@ -18,7 +18,7 @@ from patience import PATIENCE_S, eventually
 from timerd import State
 from timerd_client import aio
 from timerd_client.protocol import LinkState
-from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, DAEMON_LOST_NS, GRACE_NS
+from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, DAEMON_LOST_NS, GRACE_NS
 
 MS = 1_000_000
 LOST_S = 0.3
@@ -99,7 +99,7 @@ def test_asyncio_waits_live_through_it_too_and_what_is_due_is_given_up(daemon: D
                         await asked
                 with pytest.raises(td.TimerdUnavailableError, match="lost"):
                     client.register("k", timeout=1, wait=True)
-                assert time.monotonic() - start < 1
+                assert time.monotonic() - start < CLOSE_TIMEOUT_S, "one of them waited"
                 with pytest.raises(td.TimerdUnavailableError, match=r"[1-9] commands are unacknowledged: .*lost"):
                     await client.flush(0.05)
                 flags: list[int] = []
@@ -141,7 +141,7 @@ def test_what_asks_a_lost_daemon_raises_at_once_and_sends_nothing(lost: td.Clien
     ):
         with pytest.raises(td.TimerdUnavailableError, match="state: lost, silent for"):
             ask()
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < CLOSE_TIMEOUT_S, "one of them waited"
     assert client._protocol.issued == issued
     assert not operation.done()
 
@@ -188,7 +188,7 @@ def test_flush_and_close_say_in_time_how_many_commands_are_unacknowledged(lost: 
         client.flush(0.1)
     with pytest.raises(td.TimerdUnavailableError, match="7 commands are unacknowledged"):
         client.close(0.1)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < CLOSE_TIMEOUT_S
     assert client.closed
 
 
@@ -213,7 +213,7 @@ def test_a_full_window_says_that_the_daemon_is_lost(lost: td.Client) -> None:
     start = time.monotonic()
     with pytest.raises(td.BackpressureError, match=r"100 of 100 commands .*state: lost, silent for [\d.]+ s"):
         client.fire("k")
-    assert time.monotonic() - start < 2 * BACKPRESSURE_TIMEOUT_S
+    assert BACKPRESSURE_TIMEOUT_S * 0.9 < time.monotonic() - start < PATIENCE_S / 2
 
 
 def test_wait_for_polls_while_the_daemon_is_lost(lost: td.Client) -> None:

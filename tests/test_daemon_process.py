@@ -342,10 +342,11 @@ def test_a_group_that_does_not_exist_is_refused() -> None:
 
 
 def test_a_look_at_the_lock_does_not_keep_a_daemon_from_starting(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
-    daemon = make_daemon(start=False)
+    daemon = make_daemon(start=False, patch="import timerd.lock; timerd.lock.ATTEMPTS = 1000")
     lock = InstanceLock(daemon.paths)
     starting = daemon.spawn()
-    time.sleep(0.02)
+    tries = psutil.Process(starting.pid)
+    eventually(lambda: str(daemon.paths.lock) in [file.path for file in tries.open_files()], "it did not try the lock")
     lock.release()
     eventually(lambda: "ready" in daemon.log or starting.poll() is not None, "it neither started nor ended")
     daemon.process = starting
@@ -365,7 +366,7 @@ def test_it_says_ready_pings_the_watchdog_and_says_stopping(make_daemon: MakeDae
         assert manager.recv(100) == b"READY=1"
         began = time.monotonic()
         assert [manager.recv(100) for _ in range(5)] == [b"WATCHDOG=1"] * 5
-        assert 0.2 < time.monotonic() - began < 1.5
+        assert 0.2 < time.monotonic() - began < 4, "five beats of an idle daemon take longer than the watchdog waits"
         daemon.stop()
         said = b""
         while said != b"STOPPING=1":
@@ -402,11 +403,10 @@ def test_a_plain_subscriber_hears_nothing(daemon: Daemon, context: zmq.Context[A
     spy = context.socket(zmq.SUB)
     spy.connect(daemon.paths.outcomes_endpoint)
     spy.setsockopt(zmq.SUBSCRIBE, b"")
-    time.sleep(0.2)
+    eventually(lambda: memory_of(daemon).count("frames_unknown_session") == 1, "the spy was not counted")
     peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
     assert peer.outcome().state == Outcome.EXPIRED
     assert not spy.poll(200)
-    eventually(lambda: memory_of(daemon).count("frames_unknown_session") == 1, "the spy was not counted")
 
 
 def test_messages_that_are_no_frames_harm_nobody(daemon: Daemon, context: zmq.Context[Any]) -> None:

@@ -7,11 +7,9 @@ parts of CHUNK, each of which waits for room as a single call does.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from functools import partial
 from typing import Any
 
 from timerd_shm.errors import TimerdError
-from timerd_shm.limits import PAYLOAD_SIZE_MAX
 from timerd_shm.wire import RegisterFlag
 
 from .arguments import (
@@ -30,7 +28,16 @@ from .arguments import (
 from .commands import deadline_after
 from .conditions import ANY, When
 from .errors import Subject
-from .hot import Rows, issue_events, issue_registrations, plain_keys
+from .hot import (
+    Rows,
+    amounts_of,
+    are_bodies,
+    are_keys,
+    durations_of,
+    issue_events,
+    issue_registrations,
+    plain_keys,
+)
 from .link import Link
 from .outcome import Outcome, State, state_of
 from .promise import Promise
@@ -152,7 +159,7 @@ def _payload_column(payloads: Sequence[Payload] | Payload, rows: int, what: str)
     if isinstance(payloads, (str, bytes, bytearray, memoryview)):
         return payload_bytes(payloads, what)
     given = column(what, payloads, rows)
-    if all(value.__class__ is bytes for value in given) and max(map(len, given), default=0) <= PAYLOAD_SIZE_MAX:
+    if are_bodies(given):
         return given
     return each(f"{what}s", given, lambda payload: payload_bytes(payload, what))
 
@@ -172,12 +179,12 @@ def register_many(
     payload_column = _payload_column(payloads, rows, "payload")
     durations_ns: Sequence[int] | int
     if isinstance(timeout, Sequence) and not isinstance(timeout, (str, bytes)):
-        durations_ns = each("timeout", column("timeout", timeout, rows), timeout_ns)
+        durations_ns = durations_of(column("timeout", timeout, rows))
     else:
         durations_ns = timeout_ns(timeout)  # type: ignore[arg-type]
     watched: list[tuple[int, int]] | None = None
     encoded: Sequence[Any]
-    if when is ANY and all(name.__class__ is str or name.__class__ is bytes for name in names):
+    if when is ANY and are_keys(names):
         encoded = plain_keys(names)
     else:
         watches = each("keys", names, lambda one: watch(one, when))
@@ -248,8 +255,7 @@ def fire_many(
     value_column = _payload_column(values, rows, "value")
     amount_column: Sequence[int] | int
     if isinstance(amounts, Sequence) and not isinstance(amounts, (str, bytes)):
-        read = partial(unsigned, "amount", largest=U64_MAX, smallest=1)
-        amount_column = each("amounts", column("amount", amounts, rows), read)
+        amount_column = amounts_of(column("amount", amounts, rows))
     else:
         amount_column = unsigned("amount", amounts, U64_MAX, 1)
     index = surface._indices[surface.name]

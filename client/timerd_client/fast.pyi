@@ -7,6 +7,10 @@ from .slow import Line as Line
 from .slow import Promised as Promised
 from .slow import Rows as Rows
 from .slow import Waiting as Waiting
+from .slow import amounts_of as amounts_of
+from .slow import are_bodies as are_bodies
+from .slow import are_keys as are_keys
+from .slow import durations_of as durations_of
 from .slow import issue_events as issue_events
 from .slow import issue_registrations as issue_registrations
 from .slow import plain_keys as plain_keys

@@ -19,6 +19,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from timerd_shm.records cimport *
 
+import threading
 import time
 from functools import update_wrapper
 
@@ -34,6 +35,8 @@ cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
     bint PyObject_IS_GC(object one)
     void PyObject_GC_UnTrack(void *one)
+    ctypedef struct PyTypeObject:
+        object (*tp_new)(type made, tuple arguments, PyObject *named)
 
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
@@ -66,6 +69,7 @@ cdef object _monotonic_ns = time.monotonic_ns
 cdef object _ANY = ANY
 cdef object _ERROR = "error"
 cdef object _EMPTY = b""
+cdef tuple _NOTHING = ()
 cdef double _TIMEOUT_S_MAX = _TIMEOUT_NS_MAX // 1_000_000_000
 cdef int64_t _TIMEOUT_WHOLE_S_MAX = _TIMEOUT_NS_MAX // 1_000_000_000
 
@@ -240,13 +244,21 @@ cdef class Waiting:
 cdef class Line:
     cdef public bint closed
     cdef public bint idle
-    cdef public object lock
+    cdef object guard
+    cdef object is_locked  # its method: to look for it costs more than to call it
     cdef object clock
 
     def __init__(self, now_ns):
-        import threading
         self.now_ns = now_ns
         self.lock = threading.Lock()
+
+    @property
+    def lock(self):
+        return self.guard
+
+    @lock.setter
+    def lock(self, lock):
+        self.guard, self.is_locked = lock, lock.locked
 
     @property
     def now_ns(self):
@@ -268,20 +280,20 @@ cdef class Line:
 
         Whoever holds the lock may be in the middle of something and have lost the GIL.
         """
-        if self.lock.locked():
-            self.lock.acquire()
+        if self.is_locked():
+            self.guard.acquire()
             return True
         return False
 
     cdef inline int leave(self, bint entered) except -1:
         if entered:
-            self.lock.release()
+            self.guard.release()
         return 0
 
     cdef inline int ring(self) except -1:
         """What was issued is to be sent: wake the sender, if it sleeps."""
         if self.idle:
-            with self.lock:
+            with self.guard:
                 if self.idle:
                     self.wake()
         return 0
@@ -518,6 +530,13 @@ cdef class Ledger:
 # promises ---------------------------------------------------------------------------------------------------------
 
 
+cdef tuple settlement_of(const OutcomeRecord *record, object value, uint64_t arena):
+    """A record as a settlement, in which the garbage collector finds nothing."""
+    cdef tuple settlement = (PyBytes_FromStringAndSize(<const char *>record, sizeof(OutcomeRecord)), value, arena, None)
+    PyObject_GC_UnTrack(<void *>settlement)
+    return settlement
+
+
 @cython.no_gc
 cdef class Promised:
     cdef object __weakref__
@@ -573,8 +592,7 @@ cdef class Handle(Promised):
     @property
     def _settlement(self):
         if self.settled_by is None and self.recorded:
-            record = PyBytes_FromStringAndSize(<char *>&self.record, sizeof(OutcomeRecord))
-            self.settled_by = (record, self.value, self.arena, None)
+            self.settled_by = settlement_of(&self.record, self.value, self.arena)
         return self.settled_by
 
     @_settlement.setter
@@ -616,7 +634,7 @@ cdef class Rows(Promised):
     cdef int64_t rows
     cdef Part *parts
     cdef int64_t part_count
-    cdef OutcomeRecord *records  # where number is 0, there is none
+    cdef OutcomeRecord *cells  # where number is 0, there is none
     cdef PyObject **column
     cdef uint64_t arena  # of the records
     cdef dict others  # {row: settlement} that is no record of that arena
@@ -626,9 +644,9 @@ cdef class Rows(Promised):
         self.left = self.rows = rows
         self.others = {}
         if rows:
-            self.records = <OutcomeRecord *>calloc(rows, sizeof(OutcomeRecord))
+            self.cells = <OutcomeRecord *>calloc(rows, sizeof(OutcomeRecord))
             self.column = <PyObject **>calloc(rows, sizeof(PyObject *))
-            if self.records == NULL or self.column == NULL:
+            if self.cells == NULL or self.column == NULL:
                 raise MemoryError(f"the outcomes of {rows} operations")
         else:
             self.settled_by = ()
@@ -639,7 +657,7 @@ cdef class Rows(Promised):
             for row in range(self.rows):
                 Py_XDECREF(self.column[row])
         free(self.column)
-        free(self.records)
+        free(self.cells)
         free(self.parts)
 
     def add_part(self, uint64_t first, int64_t row, int64_t rows):
@@ -693,9 +711,9 @@ cdef class Rows(Promised):
             if self.arena == 0:
                 self.arena = arena
             if self.arena != arena or record.number == 0:
-                self.others[row] = (PyBytes_FromStringAndSize(<char *>record, sizeof(OutcomeRecord)), value, arena, None)
+                self.others[row] = settlement_of(record, value, arena)
             else:
-                self.records[row] = record[0]
+                self.cells[row] = record[0]
                 if value is not _EMPTY:
                     Py_INCREF(value)
                     Py_XDECREF(self.column[row])
@@ -713,7 +731,7 @@ cdef class Rows(Promised):
     def settle_rest(self, settlement):
         cdef int64_t row
         for row in range(self.rows):
-            if self.records[row].number == 0:
+            if self.cells[row].number == 0:
                 self.others.setdefault(row, settlement)
         self.left = 0
         self.settled_by = ()
@@ -722,27 +740,28 @@ cdef class Rows(Promised):
         if not 0 <= row < self.rows:
             raise IndexError(f"row {row} of {self.rows}")
         other = self.others.get(row)
-        if other is not None or self.records[row].number == 0:
+        if other is not None or self.cells[row].number == 0:
             return other
-        record = PyBytes_FromStringAndSize(<char *>(self.records + row), sizeof(OutcomeRecord))
-        return (record, self.value(row), self.arena, None)
+        return settlement_of(self.cells + row, self.value(row), self.arena)
+
+    def records(self):
+        cdef int64_t row
+        if self.others:
+            return slow.records_in([self.settlement(row) for row in range(self.rows)])
+        for row in range(self.rows):
+            if self.cells[row].number == 0:
+                return None
+        return PyBytes_FromStringAndSize(<char *>self.cells, self.rows * sizeof(OutcomeRecord))
 
     cdef inline object value(self, int64_t row):
         return _EMPTY if self.column[row] == NULL else <object>self.column[row]
-
-    def records_in_order(self):
-        if self.left or self.others:
-            return None
-        return (
-            PyBytes_FromStringAndSize(<char *>self.records, self.rows * sizeof(OutcomeRecord)), self.values_in_records()
-        )
 
     def states_in_records(self):
         cdef int64_t row
         states = PyBytes_FromStringAndSize(NULL, self.rows)
         cdef char *to = PyBytes_AS_STRING(states)
         for row in range(self.rows):
-            to[row] = <char>self.records[row].state
+            to[row] = <char>self.cells[row].state
         for row, settlement in self.others.items():
             to[row] = 0 if settlement[0] is None else <char>(<OutcomeRecord *>PyBytes_AS_STRING(settlement[0])).state
         return states
@@ -753,6 +772,23 @@ cdef class Rows(Promised):
         for row, settlement in self.others.items():
             values[row] = settlement[1]
         return values
+
+
+def records_of(handles):
+    cdef list those = list(handles)
+    cdef Py_ssize_t rows = len(those), row
+    cdef Handle one
+    cdef char *to
+    values = []
+    records = PyBytes_FromStringAndSize(NULL, rows * sizeof(OutcomeRecord))
+    to = PyBytes_AS_STRING(records)
+    for row in range(rows):
+        one = those[row]
+        if not one.recorded:
+            return slow.records_of(those)
+        memcpy(to + row * sizeof(OutcomeRecord), &one.record, sizeof(OutcomeRecord))
+        values.append(one.value)
+    return records, values
 
 
 # calls ------------------------------------------------------------------------------------------------------------
@@ -869,7 +905,7 @@ cdef Handle register_usual(Caller caller, object key, object timeout, object pay
     head.total = 0
     head.registered_ns = line.now()
     size = sizeof(RegisterCommand) + 2 + key_size + PyBytes_GET_SIZE(payload)
-    made = Handle.__new__(caller.operation)
+    made = (<PyTypeObject *>caller.operation).tp_new(caller.operation, _NOTHING, NULL)
     made._link = line
     made._names = key
     made.payload = payload
@@ -949,6 +985,38 @@ def takes_fire(method):
 
 
 # columns ----------------------------------------------------------------------------------------------------------
+
+
+def are_keys(list column not None):
+    for key in column:
+        if type(key) is not str and type(key) is not bytes:
+            return False
+    return True
+
+
+def are_bodies(list column not None):
+    for body in column:
+        if not is_body(body):
+            return False
+    return True
+
+
+def durations_of(list timeouts not None):
+    cdef uint64_t duration_ns
+    durations = []
+    for timeout in timeouts:
+        if not duration_of(timeout, &duration_ns):
+            return slow.durations_of(timeouts)
+        durations.append(duration_ns)
+    return durations
+
+
+def amounts_of(list amounts not None):
+    cdef int overflow = 0
+    for amount in amounts:
+        if type(amount) is not int or PyLong_AsLongLongAndOverflow(amount, &overflow) <= 0:
+            return slow.amounts_of(amounts)
+    return amounts
 
 
 def plain_keys(list keys not None):
@@ -1058,22 +1126,6 @@ def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes
         elif isinstance(one, Rows):
             tell = (<Rows>one).take(&record, value, arena)
         else:
-            packed = PyBytes_FromStringAndSize(<char *>&record, sizeof(OutcomeRecord))
-            tell = one.settle(record.command, (packed, value, arena, None))
+            tell = one.settle(record.command, settlement_of(&record, value, arena))
         if tell:
             ready.append(one)
-
-
-def records_of(list operations not None):
-    cdef Py_ssize_t row, rows = len(operations)
-    cdef Handle one
-    joined = PyBytes_FromStringAndSize(NULL, rows * sizeof(OutcomeRecord))
-    cdef OutcomeRecord *to = <OutcomeRecord *>PyBytes_AS_STRING(joined)
-    values = []
-    for row in range(rows):
-        one = operations[row]
-        if not one.recorded:
-            return slow.records_of(operations)
-        to[row] = one.record
-        values.append(one.value)
-    return joined, values

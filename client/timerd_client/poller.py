@@ -1,12 +1,14 @@
 """Waiting for a few descriptors, or for a moment that is nearer than a millisecond.
 
-`Poller` is compiled where the compiled module is there, else it is PlainPoller, which rounds up to whole milliseconds.
+`Poller` is compiled where the rest is (hot.py), else it is PlainPoller, which rounds up to whole milliseconds.
 """
 
 from __future__ import annotations
 
 import select
 from typing import TYPE_CHECKING
+
+from .hot import COMPILED
 
 
 class PlainPoller:
@@ -28,7 +30,7 @@ class PlainPoller:
         return [descriptor for descriptor, _ in self._poll.poll(-(-timeout_ns // 1_000_000))]
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or not COMPILED:
     Poller = PlainPoller
 else:
     try:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from typing import Protocol as Interface
 
 from timerd_shm.fields import fields, offset_of, size_of
-from timerd_shm.limits import KEY_SIZE_MAX
+from timerd_shm.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.wire import CommandKind, KeyCommand, OutcomeRecord, ReportHeader, WireAnswer
 
-from .arguments import EVENT_PREFIX, Key, each, key_bytes
+from .arguments import EVENT_PREFIX, U64_MAX, Key, each, key_bytes, timeout_ns, unsigned
 from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from .settlement import RawSettlement
 
@@ -37,6 +38,7 @@ _PURGATORY_AT: Final = offset_of(KeyCommand, "purgatory")  # the same in every c
 _DROPPED_AT_ONCE: Final = 1_024  # else the list would be moved for each acknowledgement
 _REGISTER: Final = int(CommandKind.REGISTER)
 _FIRE: Final = int(CommandKind.FIRE)
+_AMOUNT: Final = partial(unsigned, "amount", largest=U64_MAX, smallest=1)
 
 
 def columns_of(record: type[Any], *names: str) -> struct.Struct:
@@ -258,9 +260,9 @@ class Rows(Promised):
         """What settled that row, if anything has."""
         return self._settlements[row]
 
-    def records_in_order(self) -> tuple[bytes, list[bytes]] | None:
-        """As records_of, of its rows."""
-        return _joined(self._settlements)
+    def records(self) -> bytes | None:
+        """The records of all rows, one behind the other; None if one has none (yet)."""
+        return records_in(self._settlements)
 
     def states_in_records(self) -> bytes:
         """The state of each row in its record; 0 where there is none (yet)."""
@@ -269,6 +271,19 @@ class Rows(Promised):
     def values_in_records(self) -> list[bytes]:
         """The value of each row; empty where there is none."""
         return [b"" if one is None else one[1] for one in self._settlements]
+
+
+def records_in(settlements: Sequence[RawSettlement | None]) -> bytes | None:
+    """Their records, one behind the other; None if one has none."""
+    records = [one[0] for one in settlements if one is not None and one[0] is not None]
+    return b"".join(records) if len(records) == len(settlements) else None
+
+
+def records_of(handles: Sequence[Handle]) -> tuple[bytes, list[bytes]] | None:
+    """The records of operations, one behind the other, and their values; None if one has no record (yet)."""
+    settlements = [handle._settlement for handle in handles]
+    records = records_in(settlements)
+    return None if records is None else (records, [settlement[1] for settlement in settlements])
 
 
 class Caller:
@@ -305,6 +320,26 @@ class Head(NamedTuple):
     registered_ns: int
     mark_sequence: int
     mark_command: int
+
+
+def are_keys(column: list[Any]) -> bool:
+    """Whether each is one key, str or bytes."""
+    return all(key.__class__ is str or key.__class__ is bytes for key in column)
+
+
+def are_bodies(column: list[Any]) -> bool:
+    """Whether each is bytes, and no longer than a payload or value may be."""
+    return all(body.__class__ is bytes and len(body) <= PAYLOAD_SIZE_MAX for body in column)
+
+
+def durations_of(timeouts: list[Any]) -> list[int]:
+    """A column of timeouts in ns; raises TimeoutOutOfRangeError."""
+    return each("timeout", timeouts, timeout_ns)
+
+
+def amounts_of(amounts: list[Any]) -> list[int]:
+    """A column of amounts, checked; raises InvalidValueError."""
+    return each("amounts", amounts, _AMOUNT)
 
 
 def plain_keys(keys: list[Key]) -> Sequence[Key]:
@@ -414,15 +449,3 @@ def settle_all(protocol: Awaited, frame: bytes, outcomes: int, answers: int, are
         else:
             protocol._settled_for_none(command, frame[offset : offset + size], frame, heap)
         offset += size
-
-
-def records_of(operations: Sequence[Handle]) -> tuple[bytes, list[bytes]] | None:
-    """The records, joined, and the values by which these have settled; None if not all have, by the daemon's word."""
-    return _joined([operation._settlement for operation in operations])
-
-
-def _joined(settlements: Sequence[RawSettlement | None]) -> tuple[bytes, list[bytes]] | None:
-    records = [settlement[0] for settlement in settlements if settlement is not None and settlement[0] is not None]
-    if len(records) < len(settlements):
-        return None
-    return b"".join(records), [settlement[1] for settlement in settlements if settlement is not None]

@@ -53,10 +53,10 @@ class Outcomes:
                     self.add((command,), (settlement,), (at_ns,))
             return
         joined = b"".join(records)  # type: ignore[arg-type]
-        self.take(joined, [settlement[1] for settlement in settlements], told_ns)
+        self.add_records(joined, [settlement[1] for settlement in settlements], told_ns)
 
-    def take(self, joined: bytes, values: Sequence[bytes], told_ns: Sequence[int] | None) -> None:
-        """The same, of records that are joined already."""
+    def add_records(self, joined: bytes, values: Sequence[bytes], told_ns: Sequence[int] | None) -> None:
+        """Take those of these records, one behind the other."""
         words = memoryview(joined).cast("Q")
         self.command.frombytes(words[COMMAND::WORDS].tobytes())
         self.settled_ns.frombytes(words[SETTLED::WORDS].tobytes())

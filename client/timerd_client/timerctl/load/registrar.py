@@ -123,28 +123,27 @@ class Registrar(Part):
         now_ns = time.monotonic_ns()
         while self._open and self._open[0][0] <= now_ns:
             _, operations = self._open.popleft()
+            if (both := records_of(operations)) is not None:
+                self._outcomes.add_records(*both, None)
+                continue
             settled = [operation.done() for operation in operations]  # once: they go on settling meanwhile
             if not all(settled):
                 late = [operation for operation, done in zip(operations, settled, strict=True) if not done]
                 self._open.append((now_ns + LOOK_NS, late))
-                operations = list(compress(operations, settled))
-            self._take(operations, None)
+            self._take(list(compress(operations, settled)), None)
         while self._batches and self._batches[0][0] <= now_ns:
             _, batch = self._batches.popleft()
-            if batch.done():
-                records = batch.records_in_order()
-                if records is not None:
-                    self._outcomes.take(*records, None)
-                else:
-                    self._outcomes.add(batch.commands(), batch._column(), None)
+            if (records := batch.records()) is not None:
+                self._outcomes.add_records(records, batch.values_in_records(), None)
+            elif batch.done():
+                self._outcomes.add(batch.commands(), batch._column(), None)
             else:
                 self._batches.append((now_ns + LOOK_NS, batch))
 
     def _take(self, operations: list[ThreadedOperation], told_ns: list[int] | None) -> None:
         """Of operations that have settled."""
-        records = records_of(operations)
-        if records is not None:
-            self._outcomes.take(*records, told_ns)
+        if (both := records_of(operations)) is not None:
+            self._outcomes.add_records(*both, told_ns)
         else:
             commands = (operation.command for operation in operations)
             self._outcomes.add(commands, [operation._settlement for operation in operations], told_ns)
@@ -160,8 +159,8 @@ class Registrar(Part):
         self._open = deque((0, operations) for _, operations in self._open)
         self._collect()
         for _, batch in self._batches:
-            for command, settlement in zip(batch.commands(), batch._settlements, strict=True):
-                if settlement is not None:
+            for row, command in enumerate(batch.commands()):
+                if (settlement := batch.settlement(row)) is not None:
                     self._outcomes.add((command,), (settlement,), None)
         self._batches.clear()
 
