@@ -16,8 +16,8 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd bench/*.pyx bench/*.pxd) \
-	$(wildcard shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
+COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd client/timerd_client/*.pyx) \
+	$(wildcard bench/*.pyx bench/*.pxd shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
 
 SANITIZED := $(addprefix tests/test_,check.py check_damage.py commands.py conditions.py groups_core.py ids.py \
 	interleavings.py journal.py journal_damage.py journal_files.py kafka.py kafka_664.py old_purgatory.py owners.py \

@@ -28,6 +28,7 @@ SUITES = (
     "rivals",
     "article",
     "why_cython",
+    "client",
     "ladder",
     "latency",
     "alternatives",

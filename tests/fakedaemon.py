@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgpack
 
 from timerd_client.arguments import EVENT_PREFIX
-from timerd_client.commands import pack_key, pack_register
+from timerd_client.commands import deadline_after, pack_key, pack_register
 from timerd_client.link import Link
 from timerd_client.operation import ThreadedOperation
 from timerd_client.outcome import State
@@ -355,7 +355,7 @@ class World:
             0,
         )
         number = self.protocol.issue(fixed + tail)
-        operation = ThreadedOperation(self.link, number, key, payload, self.now + timeout_ns)
+        operation = ThreadedOperation(self.link, number, key, payload, deadline_after(self.now, timeout_ns))
         self.protocol.waiting[number] = operation
         if wait:
             operation._reply = self.protocol.replies[number] = Reply(self.link)

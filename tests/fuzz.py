@@ -77,7 +77,7 @@ def attack_client(data: bytes) -> None:
             waiter.tell()
         world.now += MS
         world.up()
-    assert len(world.protocol.commands) <= 2 and len(world.protocol.waiting) <= 2
+    assert world.protocol.kept <= 2 and len(world.protocol.waiting) <= 2
 
 
 def changes_of(data: bytes) -> Iterator[Change]:

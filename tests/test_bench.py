@@ -72,6 +72,7 @@ def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 TINY = {
     "core": ("--pending=10k", "--repeat=1"),
     "why_cython": ("--count=1k", "--repeat=1"),
+    "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1"),
     "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
     "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
     "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),

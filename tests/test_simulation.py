@@ -94,7 +94,8 @@ def test_a_client_that_sends_commands_again_under_new_numbers_is_found(monkeypat
     def go_back(self: Window) -> None:
         self._sent = self.applied
         self.resets += 1
-        self.issue_all(self.commands[self.applied + 1 - self._base :][:5])
+        if self.resets < 20:  # or they would be ever more
+            self.issue_all([self.command(one) for one in range(self.applied + 1, self.issued + 1)][:50])
 
     monkeypatch.setattr(Window, "_go_back", go_back)
     assert found()
@@ -105,8 +106,8 @@ def test_a_client_that_uses_numbers_again_after_a_restart_is_found(monkeypatch: 
 
     def forget_unacknowledged(self: Session, welcome: dict[str, Any]) -> None:
         welcomed(self, welcome)
-        del self.commands[self.applied + 1 - self._base :]
-        self.issued = self._sent = self._offered = self.applied
+        self.begin_after(self.applied)
+        self._sent = self._offered = self.applied
 
     monkeypatch.setattr(Session, "_welcomed", forget_unacknowledged)
     assert found()

@@ -76,6 +76,7 @@ HELLO_REST_NS = 100_000_000  # it is welcomed once in that time
 SNAPSHOTS_WANTED_MAX = 8  # by one client; beyond it it asks again
 SNAPSHOT_REST = 9  # times as long as the last one took, until the next: a tenth of the time at most
 REPORT_BYTES_PER_TURN = 8 << 20
+CONFIRM_NS = 1_000_000  # between reports that say nothing but which commands were applied
 
 GAPS = index_of(DAEMON_COUNTERS, "gaps")
 FRAMES_IN = index_of(DAEMON_COUNTERS, "frames_in")
@@ -499,12 +500,13 @@ class Conductor:
         return taken
 
     def _publish_reports(self, now_ns: int) -> None:
-        for slot, frame in self._core.reports(now_ns, bytes_max=REPORT_BYTES_PER_TURN):
+        core = self._core
+        for slot, frame in core.reports(now_ns, bytes_max=REPORT_BYTES_PER_TURN, confirm_ns=CONFIRM_NS):
             session = self._sessions.at(slot)
             # Who has not subscribed yet hears the newest number when it does, and asks.
             if session is not None and session.subscribed:
                 self._publish(session, frame, now_ns)
-        if self._core.has_reports():
+        if core.reports_due_ns <= now_ns:
             self._cut = True
 
     def _do_duties(self, now_ns: int) -> None:
@@ -572,6 +574,7 @@ class Conductor:
             self.due_ns = min(self._gap_until_ns, self._heard_ns + DRY_NS)
         else:
             self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
+        self.due_ns = min(self.due_ns, core.reports_due_ns)
         if self._snapshots_wanted:
             self.due_ns = min(self.due_ns, self._snapshot_ns)
         if not work and now_ns >= due_ns:

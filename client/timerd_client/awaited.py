@@ -8,18 +8,20 @@ gives it back was applied: until then the daemon keeps it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from typing import Protocol as Interface
 
 from timerd_shm.errors import SessionGoneError, TimerdError, TimerdUnavailableError
-from timerd_shm.fields import fields, size_of, struct_of
+from timerd_shm.fields import size_of, struct_of
 from timerd_shm.layout import Outcome
 from timerd_shm.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
 
 from .errors import NOBODY, Subject, refusal
-from .promise import RawSettlement, Reply, local
+from .hot import Waiting
+from .promise import Reply
+from .settlement import local
+from .slow import columns_of
 from .window import Window
 
 _HEADER_SIZE: Final = size_of(ReportHeader)
@@ -27,32 +29,7 @@ _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
 _ANSWER_SIZE: Final = size_of(WireAnswer)
 _OUTCOME = struct_of(OutcomeRecord)
 GROUPS: Final = 0  # command number in the outcome of a group's operation
-
-
-def _columns(record: type[Any], *names: str) -> struct.Struct:
-    """Reads only the named fields of consecutive records, in the record's order."""
-    codes = (field.storage.code if field.name in names else f"{field.storage.size}x" for field in fields(record))
-    return struct.Struct("<" + "".join(codes))
-
-
-_OUTCOMES = _columns(OutcomeRecord, "command", "heap_offset", "value_length")
-_ANSWERS = _columns(WireAnswer, "command", "value", "code")
-
-
-class Waiter(Interface):
-    """Whom an outcome is for."""
-
-    def subject(self, command: int) -> Subject:
-        """What that command was about."""
-
-    def settle(self, command: int, settlement: RawSettlement) -> bool:
-        """Take it; whether `tell` is to be called when the lock is free."""
-
-    def tell(self) -> None:
-        """Tell who waits."""
-
-    def due_ns(self, command: int) -> int:
-        """Deadline of the operation with that command number; NO_DEADLINE or more = none."""
+_ANSWERS = columns_of(WireAnswer, "command", "value", "code")
 
 
 class Told(Interface):
@@ -88,7 +65,6 @@ class Awaited(Window):
 
     def __init__(self, window: int) -> None:
         super().__init__(window)
-        self.waiting: dict[int, Waiter] = {}
         self.replies: dict[int, Reply] = {}
         self._queries: dict[int, Query] = {}
         self.received_outcome = 0
@@ -115,7 +91,7 @@ class Awaited(Window):
 
     def fail_all(self, error: TimerdError) -> None:
         """Settle everything that waits with this error."""
-        waiting, self.waiting = self.waiting, {}
+        waiting, self.waiting = self.waiting, Waiting()
         settlement = local(error)
         for command, waiter in waiting.items():
             if waiter.settle(command, settlement):
@@ -169,30 +145,14 @@ class Awaited(Window):
 
     # settled by the daemon ----------------------------------------------------------------------------------------
 
-    def _settle_all(self, header: ReportHeader, frame: bytes) -> None:
-        """Settle the operations of a report. Each keeps a copy of its record and value, never the frame."""
-        size = _OUTCOME_SIZE
-        end = _HEADER_SIZE + header.outcomes * size
-        heap = end + header.answers * _ANSWER_SIZE
-        if heap > len(frame):
-            raise ValueError(f"{header.outcomes} outcomes and {header.answers} answers do not fit")
-        arena = header.incarnation
-        take = self.waiting.pop
-        tell = self.ready.append
-        offset = _HEADER_SIZE
-        for command, heap_offset, value_length in _OUTCOMES.iter_unpack(memoryview(frame)[offset:end]):
-            waiter = take(command, None)
-            if waiter is not None:
-                value = frame[heap + heap_offset : heap + heap_offset + value_length] if value_length else b""
-                if waiter.settle(command, (frame[offset : offset + size], value, arena, None)):
-                    tell(waiter)
-            elif command in self._given_up:
-                self._settled_too_late(OutcomeRecord._make(_OUTCOME.unpack_from(frame, offset)))
-            elif command == GROUPS:
-                self._told_for_group(frame[offset : offset + size], frame, heap)
-            elif OutcomeRecord._make(_OUTCOME.unpack_from(frame, offset)).number > self.received_outcome:
-                self.outcomes_unknown += 1
-            offset += size
+    def _settled_for_none(self, command: int, row: bytes, frame: bytes, heap: int) -> None:
+        """A record of a report (settle_all) for whose command nobody waits."""
+        if command in self._given_up:
+            self._settled_too_late(OutcomeRecord._make(_OUTCOME.unpack(row)))
+        elif command == GROUPS:
+            self._told_for_group(row, frame, heap)
+        elif OutcomeRecord._make(_OUTCOME.unpack(row)).number > self.received_outcome:
+            self.outcomes_unknown += 1
 
     def _told_for_group(self, row: bytes, frame: bytes, heap: int) -> None:
         """An outcome of this client's group; `heap` is where that of the frame starts."""

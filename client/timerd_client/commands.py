@@ -47,6 +47,11 @@ def operation_command(
     return fixed + id_hash
 
 
+def deadline_after(registered_ns: int, timeout_ns: int) -> int:
+    """The deadline of a registration, as a client knows it; NO_DEADLINE if it has none."""
+    return NO_DEADLINE if timeout_ns == NO_DEADLINE else registered_ns + timeout_ns
+
+
 NOTHING: Final = operation_command(CommandKind.CANCEL, 0)
 """A command that does nothing: it takes the number of one that the daemon cannot read."""
 

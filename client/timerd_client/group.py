@@ -33,7 +33,8 @@ from timerd_shm.wire import CommandFlag, CommandKind, OutcomeFlag, OutcomeRecord
 
 from .commands import operation_command
 from .outcome import Outcome
-from .promise import RawSettlement, Reply
+from .promise import Reply
+from .settlement import RawSettlement
 
 if TYPE_CHECKING:
     from .link import Link

@@ -10,29 +10,17 @@ from timerd_shm.limits import CLOSE_TIMEOUT_S
 from timerd_shm.wire import CommandFlag, CommandKind
 
 from .arguments import Key, Timeout, orphans_of, shown, timeout_ns
-from .commands import operation_command
+from .commands import deadline_after, operation_command
 from .errors import Subject
-from .link import Link
+from .hot import Handle
 from .outcome import Outcome, State
 from .promise import Promise, Reply
 
 
-class Operation(Promise):
+class Operation(Handle, Promise):
     """Future-like: `done()`, `result()`, `add_done_callback()`, `await`. Made by `register()`."""
 
-    __slots__ = ("_id", "_names", "_reply", "command", "deadline_ns", "payload")
-    _reply: Reply | None
-    _id: tuple[Key, str] | None  # its id and purgatory
-
-    def __init__(
-        self, link: Link, command: int, names: Key | tuple[Key, ...], payload: bytes, deadline_ns: int
-    ) -> None:
-        self._link = link
-        self._settlement = self._callbacks = self._reply = self._id = None
-        self._names = names
-        self.command = command  # its number between client and daemon; 0 = it was never sent
-        self.payload = payload
-        self.deadline_ns = deadline_ns  # CLOCK_MONOTONIC, as far as this client knows; NO_DEADLINE or more = none
+    __slots__ = ()
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -99,7 +87,7 @@ class Operation(Promise):
             )
             if reply is not None:
                 link.protocol.replies[number] = reply
-            self.move(registered_ns + duration_ns)
+            self.move(deadline_after(registered_ns, duration_ns))
         return True
 
     def set_orphans(self, policy: str) -> None:

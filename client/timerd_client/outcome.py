@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from functools import cached_property
 from typing import Final
 
 from timerd_shm.errors import error_for
@@ -15,7 +14,7 @@ from timerd_shm.wire import OutcomeFlag, OutcomeRecord
 from .arguments import Key, shown
 from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError, refusal
 from .mark import Mark
-from .promise import RawSettlement
+from .settlement import RawSettlement
 
 
 class State(Enum):
@@ -32,6 +31,7 @@ class State(Enum):
 
 
 _STATE_AT = offset_of(OutcomeRecord, "state")
+_KEY_AT = offset_of(OutcomeRecord, "settled_key")
 _UNPACK = struct_of(OutcomeRecord).unpack
 # positions in a RawSettlement: its names would cost a third object for each outcome
 _RECORD: Final = 0
@@ -56,15 +56,21 @@ class Outcome:
     registration. `payload` is the registration's.
     """
 
+    __slots__ = ("_error", "_names", "_read", "_settlement", "payload")
+
     def __init__(self, names: tuple[Key, ...], payload: bytes, settlement: RawSettlement) -> None:
         self._names = names
         self._settlement = settlement
+        self._read: OutcomeRecord | None = None
+        self._error: Exception | None = None
         self.payload = payload
 
-    @cached_property
+    @property
     def _record(self) -> OutcomeRecord | None:
         record = self._settlement[_RECORD]
-        return None if record is None else OutcomeRecord._make(_UNPACK(record))
+        if self._read is None and record is not None:
+            self._read = OutcomeRecord._make(_UNPACK(record))
+        return self._read
 
     @property
     def state(self) -> State:
@@ -94,10 +100,10 @@ class Outcome:
     @property
     def key(self) -> Key | None:
         """The key whose event settled it; None if none did."""
-        record = self._record
-        if record is None or not 1 <= record.settled_key <= len(self._names):
+        record = self._settlement[_RECORD]
+        if record is None or not 1 <= record[_KEY_AT] <= len(self._names):
             return None
-        return self._names[record.settled_key - 1]
+        return self._names[record[_KEY_AT] - 1]
 
     @property
     def satisfied(self) -> tuple[Key, ...]:
@@ -117,11 +123,16 @@ class Outcome:
         bits = self._record.failed if self._record is not None else 0
         return tuple(name for ordinal, name in enumerate(self._names) if bits >> ordinal & 1)
 
-    @cached_property
+    @property
     def error(self) -> Exception | None:
         """Why it is FAILED or UNAVAILABLE, else None: OperationFailed (somebody called `fail`), the daemon's refusal,
         or TimerdUnavailableError, which says how long the daemon had been silent.
         """
+        if self._error is None:
+            self._error = self._find_error()
+        return self._error
+
+    def _find_error(self) -> Exception | None:
         record = self._record
         if record is None:
             return self._settlement[_ERROR]

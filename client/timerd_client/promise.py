@@ -8,52 +8,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from timerd_shm.errors import ClosedError, TimerdError
 
 from .errors import NOBODY, Subject
+from .hot import Promised
+from .settlement import Settlement, local
 
 if TYPE_CHECKING:
     from .link import Link
 
 
-class Settlement(NamedTuple):
-    """What settled an operation: the daemon's record (bytes of an OutcomeRecord), or a local error without one."""
-
-    record: bytes | None
-    value: bytes
-    arena: int  # its incarnation, for marks
-    error: TimerdError | None
-
-
-RawSettlement: TypeAlias = tuple[bytes | None, bytes, int, TimerdError | None]
-"""A Settlement as the hot path makes it: a plain tuple costs a quarter."""
-
-
-def local(error: TimerdError) -> Settlement:
-    """The settlement of what the daemon refused or does not know."""
-    return Settlement(None, b"", 0, error)
-
-
-class Promise:
+class Promise(Promised):
     """Done or not; who waits is told once."""
 
-    __slots__ = ("__weakref__", "_callbacks", "_link", "_settlement")
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._settlement: Any = None
-        self._callbacks: list[Callable[[Any], object]] | None = None
+    __slots__ = ()
 
     def subject(self, command: int) -> Subject:
         """What that command was about, for the message of a refusal."""
         return NOBODY
-
-    def settle(self, command: int, settlement: RawSettlement) -> bool:
-        """Called by the protocol, under the lock; whether somebody is to be told (`tell`)."""
-        self._settlement = settlement
-        return self._callbacks is not None
 
     def tell(self) -> None:
         """Run the callbacks; what one raises is logged, and is no matter of the others."""
@@ -63,10 +37,6 @@ class Promise:
                 callback(self)
             except BaseException as error:  # also SystemExit: the client's thread, and who waits, must live on
                 self._link.complain(f"callback {callback!r} failed", error)
-
-    def done(self) -> bool:
-        """Whether it has settled."""
-        return self._settlement is not None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call `callback(self)` when it has settled, at once if it has. It must not block."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -53,18 +53,8 @@ class Session(Awaited):
         if identity.group is not None:
             self.purgatories[CALLS] = NOT_KNOWN_YET
         self.subscriptions: deque[bytes] = deque()  # to send on the XSUB
-        # the newest event: one word of the mapped arena, or of this list what the daemon said last
-        self._newest_heard = [0]
-        self.newest_words: Sequence[int] = self._newest_heard
-        self.newest_index = 0
-
-    def newest(self) -> int:
-        """Sequence of the newest event, as far as this client can see."""
-        return self.newest_words[self.newest_index]
-
-    def use_arena(self, words: Sequence[int], index: int) -> None:
-        """From now on `words[index]` is the sequence of the newest event (of the arena whose incarnation was given)."""
-        self.newest_words, self.newest_index = words, index
+        self._newest_heard = [0]  # the newest event that the daemon has told: it counts where no arena is mapped
+        self.use_arena(self._newest_heard, 0)
 
     def _hello(self, now_ns: int, *, listens: bool) -> bytes:
         """The map of a HELLO."""
@@ -99,7 +89,7 @@ class Session(Awaited):
         self.shared_clock = bool(welcome["shared_clock"])
         self._name_purgatories(welcome.get("purgatories", {}))
         self._hear_newest(int(welcome["newest"]))
-        self._unknown_to_daemon(welcome.get("unknown", ()))
+        self._unknown_to_daemon(command for command in welcome.get("unknown", ()) if isinstance(command, int))
         self._gone_at_daemon(int(welcome.get("gone", 0)))
 
     def _name_purgatories(self, indices: dict[str, int]) -> None:
@@ -107,7 +97,7 @@ class Session(Awaited):
         known = self.purgatories
         moved = {known[name]: index for name, index in indices.items() if known.get(name, index) != index}
         if moved:
-            self._move_purgatories(moved)
+            self.move_purgatories(moved)
         known.update(indices)
 
     def _hear_newest(self, sequence: int) -> None:

@@ -1,12 +1,12 @@
 """What a purgatory can do without waiting: the part of the surface that the threaded and the asyncio face share.
 
-`register` and `fire` are the hot path: the usual arguments (a str key, ANY, no id) are checked and encoded right there,
-everything else goes through `arguments`. Nothing is sent before everything has been checked.
+`register` and `fire` are the hot path: where hot.py is compiled it takes the usual calls. Here the usual arguments (a
+str key, ANY, no id) are checked and encoded right there, everything else goes through `arguments`. Nothing is sent
+before everything has been checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from timerd_shm.errors import InvalidValueError
@@ -22,7 +22,6 @@ from .arguments import (
     Keys,
     Payload,
     Timeout,
-    each,
     id_hash,
     key_bytes,
     mark_of,
@@ -32,10 +31,10 @@ from .arguments import (
     unsigned,
     watch,
 )
-from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, operation_command, pack_key, pack_register
+from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, deadline_after, operation_command, pack_key, pack_register
 from .conditions import ANY, When
 from .errors import Subject
-from .link import Link
+from .hot import Caller, takes_fire, takes_register
 from .mark import Mark
 from .operation import Operation
 from .promise import Reply
@@ -49,19 +48,13 @@ _WANTS_ANSWER = int(RegisterFlag.WANTS_ANSWER)
 _IF_EXISTS = {"error": 0, "keep": int(RegisterFlag.KEEP), "replace": int(RegisterFlag.REPLACE)}
 
 
-class Surface(Generic[OperationT]):
+class Surface(Caller, Generic[OperationT]):
     """A purgatory as a client sees it."""
-
-    def __init__(self, link: Link, name: str, operation: type[OperationT]) -> None:
-        self.name = name
-        self._link = link
-        self._protocol = link.protocol
-        self._indices = link.protocol.purgatories
-        self._operation = operation
 
     def __repr__(self) -> str:
         return f"<Purgatory {self.name!r} of {self._link.paths.instance!r}>"
 
+    @takes_register
     def register(
         self,
         keys: Keys,
@@ -93,8 +86,8 @@ class Surface(Generic[OperationT]):
         the last `reschedule` by this client. `wait=True` raises TimerdUnavailableError at once.
         """
         names: Key | tuple[Key, ...]
-        if keys.__class__ is str and when is ANY:
-            key = keys.encode() if keys.isascii() else key_bytes(keys)
+        if when is ANY and (keys.__class__ is str or keys.__class__ is bytes):
+            key = keys.encode() if keys.__class__ is str and keys.isascii() else key_bytes(keys)
             size = len(key)
             if not 0 < size <= KEY_SIZE_MAX:
                 key_bytes(keys)
@@ -142,7 +135,7 @@ class Surface(Generic[OperationT]):
         with link.lock:
             if wait:
                 link.refuse_lost()
-            command, sequence = protocol.issued, protocol.newest_words[protocol.newest_index]
+            command, sequence = protocol.issued, protocol.newest()
             if link.closed or protocol.issued - protocol.applied >= protocol.window:
                 maker = protocol.incarnation
                 link.ready_locked()
@@ -177,9 +170,9 @@ class Surface(Generic[OperationT]):
                 command,
                 total,
             )
-            protocol.commands.append(packed + tail)
-            protocol.issued = number = protocol.issued + 1  # as protocol.issue() does, which costs a call
-            operation = self._operation(link, number, names, payload, registered_ns + duration_ns)
+            number = protocol.issue(packed + tail)
+            deadline_ns = deadline_after(registered_ns, duration_ns)
+            operation: OperationT = self._operation(link, number, names, payload, deadline_ns)
             protocol.waiting[number] = operation
             if reply is not None:
                 operation._reply = protocol.replies[number] = reply
@@ -196,6 +189,7 @@ class Surface(Generic[OperationT]):
     def _registered(self, operation: OperationT) -> None:
         """After `register(wait=True)`: the threaded face waits here."""
 
+    @takes_fire
     def fire(self, key: Key, *, value: Payload = b"", amount: int = 1, limit: int | None = None) -> None:
         """An event on a key. Returns at once; `fire_wait` gives the number of operations it completed.
 
@@ -225,8 +219,7 @@ class Surface(Generic[OperationT]):
                 with link.lock:
                     if link.closed or protocol.issued - protocol.applied >= protocol.window:
                         link.ready_locked()
-                    protocol.commands.append(command)
-                    protocol.issued += 1
+                    protocol.issue(command)
                     if link.idle:
                         link.wake()
                 return
@@ -305,7 +298,7 @@ class Surface(Generic[OperationT]):
         with self._link.lock:
             mine = self._link.ids.get((self.name, hashed))
             if mine is not None and not mine.done():
-                mine.move(registered_ns + duration_ns)
+                mine.move(deadline_after(registered_ns, duration_ns))
         return reply
 
     def _cancel_id_command(self, id: Key) -> bytes:
@@ -316,15 +309,3 @@ class Surface(Generic[OperationT]):
             purgatory=self._indices[self.name],
             id_hash=id_hash(id),
         )
-
-
-def plain_keys(keys: Sequence[Key]) -> list[bytes]:
-    """A column of keys, encoded and checked; raises InvalidKeyError, KeyTooLongError."""
-    try:
-        encoded = [key.encode() if key.__class__ is str else key for key in keys]
-        sizes = set(map(len, encoded))
-    except (AttributeError, TypeError, UnicodeEncodeError):
-        return each("keys", keys, key_bytes)
-    if (sizes and (min(sizes) == 0 or max(sizes) > KEY_SIZE_MAX)) or not all(key.__class__ is bytes for key in encoded):
-        return each("keys", keys, key_bytes)
-    return encoded  # type: ignore[return-value]

@@ -14,7 +14,7 @@ from timerd_shm.fields import offset_of, size_of
 from timerd_shm.wire import OutcomeRecord
 
 from ...outcome import Outcome, State
-from ...promise import RawSettlement
+from ...settlement import RawSettlement
 
 RECORD_SIZE: Final = size_of(OutcomeRecord)
 WORDS: Final = RECORD_SIZE // 8
@@ -53,14 +53,18 @@ class Outcomes:
                     self.add((command,), (settlement,), (at_ns,))
             return
         joined = b"".join(records)  # type: ignore[arg-type]
+        self.add_records(joined, [settlement[1] for settlement in settlements], told_ns)
+
+    def add_records(self, joined: bytes, values: Sequence[bytes], told_ns: Sequence[int] | None) -> None:
+        """Take those of these records, one behind the other."""
         words = memoryview(joined).cast("Q")
         self.command.frombytes(words[COMMAND::WORDS].tobytes())
         self.settled_ns.frombytes(words[SETTLED::WORDS].tobytes())
         self.deadline_ns.frombytes(words[DEADLINE::WORDS].tobytes())
         self.state.frombytes(joined[STATE_AT::RECORD_SIZE])
-        self.fired_ns.frombytes(b"".join([settlement[1] or NO_VALUE for settlement in settlements]))
+        self.fired_ns.frombytes(b"".join([value or NO_VALUE for value in values]))
         if told_ns is None:
-            self.told_ns.frombytes(bytes(8 * len(records)))
+            self.told_ns.frombytes(bytes(8 * len(values)))
         else:
             self.told_ns.extend(told_ns)
 

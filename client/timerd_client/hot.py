@@ -1,0 +1,46 @@
+"""What stands in the path of every request: compiled (fast.pyx) where that was built, else in Python (slow.py).
+
+slow.py says what each of these is; both do the same, frame by frame and outcome by outcome (tests/test_client_fast.py).
+$TIMERD_CLIENT chooses: "pure" or "compiled", which is an ImportError where it was not built.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+_CHOICES: Final = ("", "pure", "compiled")
+_choice = os.environ.get("TIMERD_CLIENT", "")
+if _choice not in _CHOICES:
+    raise ImportError(f'TIMERD_CLIENT={_choice!r}: "pure", "compiled", or unset for what there is')
+
+if TYPE_CHECKING or _choice == "pure":
+    from . import slow as chosen
+else:
+    try:
+        from . import fast as chosen
+    except ModuleNotFoundError as error:
+        if _choice or error.name != f"{__package__}.fast":
+            raise
+        from . import slow as chosen
+
+Caller = chosen.Caller
+Handle = chosen.Handle
+Ledger = chosen.Ledger
+Line = chosen.Line
+Promised = chosen.Promised
+Rows = chosen.Rows
+Waiting = chosen.Waiting
+amounts_of = chosen.amounts_of
+are_bodies = chosen.are_bodies
+are_keys = chosen.are_keys
+durations_of = chosen.durations_of
+issue_events = chosen.issue_events
+issue_registrations = chosen.issue_registrations
+plain_keys = chosen.plain_keys
+records_of = chosen.records_of
+settle_all = chosen.settle_all
+takes_fire = chosen.takes_fire
+takes_register = chosen.takes_register
+
+COMPILED: Final = chosen.__name__.endswith(".fast")
