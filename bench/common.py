@@ -10,10 +10,10 @@
 
 One document, whatever the suite ("partial": it was interrupted, and these are the rows that it had):
 
-    {"suite", "command", "machine": {...}, "started", "seconds", "short", "partial", "seed",
+    {"suite", "about", "command", "machine": {...}, "started", "seconds", "short", "partial", "seed",
      "tables": {name: [{column: value}, ...]}, "checks": {name: {"held", "says"}}}
 
-Exit status 0; 1 when a check does not hold; 2 for what is refused; 130 after Ctrl-C.
+Exit status 0; 1 when a check does not hold, or what was started failed; 2 for what is refused; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ import zmq
 from timerd_client.timerctl.load.report import machine as load_machine
 from timerd_client.timerctl.table import Column, Table
 from timerd_client.timerctl.text import size
+from timerd_shm.errors import TimerdError
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILER = re.compile(rb"GCC: \([^\0]+|clang version [^\0(]+")
@@ -57,11 +58,16 @@ class Refused(Exception):
     """What was asked makes no sense here; the text has the value, the limit and the remedy."""
 
 
+class Failed(Exception):
+    """Something that a suite had started did not do its part."""
+
+
 class Suite:
     """What a suite was asked, and what it has found so far."""
 
-    def __init__(self, name: str, args: argparse.Namespace) -> None:
+    def __init__(self, name: str, about: str, args: argparse.Namespace) -> None:
         self.name = name
+        self.about = about  # what is measured, for who reads the results
         self.args = args
         self.short: bool = args.short
         self.seed: int = args.seed
@@ -90,6 +96,7 @@ class Suite:
         """The JSON document."""
         return {
             "suite": self.name,
+            "about": self.about,
             "command": shlex.join(["python", os.path.relpath(sys.argv[0], ROOT), *without_json(sys.argv[1:])]),
             "machine": self.machine,
             "started": self._started,
@@ -111,6 +118,11 @@ class Suite:
             )
         for name, check in self.checks.items():
             print(f"{'holds' if check['held'] else 'DOES NOT HOLD'}: {name.replace('_', ' ')}: {check['says']}")
+
+
+def about(description: str) -> str:
+    """A module's docstring without its indented blocks."""
+    return "\n\n".join(block for block in description.strip().split("\n\n") if not block.startswith(" "))
 
 
 def without_json(words: Iterable[str]) -> Iterator[str]:
@@ -155,13 +167,16 @@ def run_suite(parser: Parser, play: Callable[[Suite], None]) -> int:
     """Parse, play, print, write; the exit status."""
     args = parser.parse()
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    suite = Suite(parser.suite, args)
+    suite = Suite(parser.suite, about(parser.description or ""), args)
     partial, begun = True, True
     try:
         play(suite)
         partial = False
     except KeyboardInterrupt:
         print(f"{suite.name}: interrupted; what follows is what there was", file=sys.stderr)
+    except (Failed, TimerdError) as error:
+        print(f"{suite.name}: {error}", file=sys.stderr)
+        return 1
     except Refused as refusal:
         begun = False
         parser.error(str(refusal))

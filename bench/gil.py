@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import timerd as td
-from common import Parser, Row, Suite, amount, child, listed, need_memory, real, run_suite
+from common import Failed, Parser, Row, Suite, amount, child, listed, need_memory, real, run_suite
 from loads import document_of, environment_of, figures, load_command, memory_of, workload_of
 from timerd_client.timerctl.instance import open_arena
 from timerd_client.timerctl.load.private import flags_of, private_daemon
@@ -108,13 +108,13 @@ def worker(paths: InstancePaths, index: int, threads: int, seconds: float) -> It
 
 
 def told(connection: Connection, timeout_s: float) -> object:
-    """What a worker says. Raises RuntimeError when it says nothing."""
+    """What a worker says. Raises Failed when it says nothing."""
     try:
         if connection.poll(timeout_s):
             return connection.recv()
     except EOFError:
         pass
-    raise RuntimeError("a worker has ended, or does not answer")
+    raise Failed("a worker has ended, or does not answer")
 
 
 def workers(suite: Suite, paths: InstancePaths, pid: int) -> None:
@@ -238,7 +238,7 @@ def main() -> int:
     parser = Parser("gil", __doc__)
     rates = listed(amount(100, 1_000_000, "operations a second"))
     parser.size("--seconds", real(0.2, 600, "seconds"), "3", "1", "of each measurement")
-    parser.size("--crews", listed(crew_of), "1x1,1x2,1x4,2x1,4x1", "1x1,1x4,4x1", "processes x threads in each")
+    parser.size("--crews", listed(crew_of), "1x1,1x2,1x4,2x1,4x1", "1x1,2x1", "processes x threads in each")
     parser.size("--rates", rates, "30k,100k,300k", "30k", "operations a second, at which the daemon is looked at")
     return run_suite(parser, play)
 

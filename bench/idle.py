@@ -28,7 +28,7 @@ from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
 
 TURNS = index_of(DAEMON_COUNTERS, "turns")
 PENDING = index_of(PURGATORY_COUNTERS, "pending")  # of the default purgatory, which is the first
-REST_S = 3.0  # until what was under way is done; a client's end is acted upon within it
+REST_S = 2.0  # until what was under way is done; a client's end is acted upon within it
 BYTES_PER_OPERATION = 1_000  # of the arena, and of the client that registers
 
 
@@ -97,7 +97,7 @@ def main() -> int:
     parser = Parser("idle", __doc__)
     sizes = listed(amount(0, 8_000_000, "operations"))
     parser.size("--pending", sizes, "0,1M", "100k", "operations, comma separated")
-    parser.size("--seconds", real(0.5, 3_600, "seconds"), "20", "5", "of looking")
+    parser.size("--seconds", real(0.5, 3_600, "seconds"), "20", "3", "of looking")
     return run_suite(parser, play)
 
 

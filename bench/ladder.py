@@ -1,11 +1,11 @@
 """The ladder: timerd end to end, rate after rate, until two are not sustained.
 
-    python bench/ladder.py [--rates 10k,30k,...] [--seconds 3] [--short] [--json FILE]
+    python bench/ladder.py [--rates 10k,30k,...] [--others 100k,...] [--seconds 3] [--short] [--json FILE]
 
 Each point is a run of `timerctl load` with a daemon of its own: one process registers, another fires, every outcome is
 judged by the plan. Series: the per-op API and the bulk one (a call each millisecond), the low case (7.9 % expire) and
 the high one (half expire), with nothing beside it and with a million operations that are due in two to three hours.
-Only the low case with nothing beside it is climbed from below 100k. *sustained*: at least 99 % of the rate reached,
+Only the low case with nothing beside it is climbed step by step. *sustained*: at least 99 % of the rate reached,
 all settled within 1 s of the end, at most 0.1 % other than planned, and the harness itself punctual. *busy* is CPU time
 over time: at 100 % a process is the limit; where their sum nears the cores of the machine, it is the machine.
 """
@@ -19,12 +19,12 @@ from common import Parser, Suite, amount, chosen, listed, need_memory, real, run
 from loads import APIS, figures, gives_up, memory_of, run_load, workload_of
 
 CASES = ("low", "high")
-FIRST_OF_OTHERS = 100_000
+OTHERS_MOST = 1_000_000  # operations at a point
 
 
 def play(suite: Suite) -> None:
     args = suite.args
-    most, beside = max(args.rates), max(args.pending)
+    most, beside = max(args.rates + args.others), max(args.pending)
     need_memory(
         memory_of(most, args.seconds, beside),
         f"{most:,}/s for {args.seconds:g} s beside {beside:,} pending operations",
@@ -33,11 +33,10 @@ def play(suite: Suite) -> None:
     for pending, case, api in product(args.pending, args.cases, args.apis):
         first = (pending, case) == (args.pending[0], args.cases[0])
         rows = []
-        for rate in sorted(args.rates):
-            if not first and rate < min(FIRST_OF_OTHERS, most):
-                continue
+        for rate in sorted(args.rates if first else args.others):
             suite.say(f"{api}, {case} case, {pending:,} beside: {rate:,}/s")
-            document = run_load(workload_of(rate, args.seconds, case, suite.seed), api, pending)
+            seconds = args.seconds if first else min(args.seconds, OTHERS_MOST / rate)
+            document = run_load(workload_of(rate, seconds, case, suite.seed), api, pending)
             row = suite.add("points", api=api, case=case, pending=pending, rate=rate, **figures(document))
             held = not document["violations"]
             suite.check("outcomes", held, "; ".join(document["examples"]) if not held else "none lost, twice or early")
@@ -50,6 +49,7 @@ def main() -> int:
     parser = Parser("ladder", __doc__)
     rates = listed(amount(100, 5_000_000, "operations a second"))
     parser.size("--rates", rates, "10k,30k,100k,200k,300k,600k,1M", "10k,100k", "operations a second, with commas")
+    parser.size("--others", rates, "100k,300k,1M", "100k", "the same, for all series but those of the first case")
     parser.size("--seconds", real(0.2, 600, "seconds"), "3", "1", "of arrivals at each point")
     parser.size("--pending", listed(amount(0, 8_000_000, "operations")), "0,1M", "0", "far-future operations beside")
     parser.size("--cases", listed(chosen(CASES)), "low,high", "low", "of the workload")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from common import Row, run_child
+from common import Failed, Row, run_child
 from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daemon
 from timerd_client.workload import Workload, check
 from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
@@ -32,13 +32,13 @@ def workload_of(rate: float, seconds: float, case: str, seed: int) -> Workload:
 
 
 def run_load(workload: Workload, api: str, pending: int = 0, flags: Sequence[str] = ()) -> dict[str, Any]:
-    """The document of one run; `flags` are the daemon's, after those that give it room. Raises RuntimeError."""
+    """The document of one run; `flags` are the daemon's, after those that give it room. Raises Failed."""
     with private_daemon([*flags_of(workload, pending), *flags]) as paths:
         return load_on(paths, workload, api, pending)
 
 
 def load_on(paths: InstancePaths, workload: Workload, api: str, pending: int = 0) -> dict[str, Any]:
-    """The document of one run with that daemon. Raises RuntimeError when there is none."""
+    """The document of one run with that daemon. Raises Failed when there is none."""
     return document_of(run_child(load_command(workload, api, pending), environment_of(paths)))
 
 
@@ -57,9 +57,9 @@ def environment_of(paths: InstancePaths) -> dict[str, str]:
 
 
 def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """What a run of `timerctl load --json` has printed. Raises RuntimeError with what it said instead."""
+    """What a run of `timerctl load --json` has printed. Raises Failed with what it said instead."""
     if not done.stdout:
-        raise RuntimeError(f"timerctl load ended with status {done.returncode}: {done.stderr.strip()}")
+        raise Failed(f"timerctl load ended with status {done.returncode}: {done.stderr.strip()}")
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 

@@ -50,12 +50,16 @@ PLOTS: tuple[Plot, ...] = (
     *(of_article(case, "reached", "Rate reached", "requests a second", True) for case in ("low", "high")),
     *(of_article(case, "cpu_cores", "CPU", "cores busy", False) for case in ("low", "high")),
     *(of_article(case, "memory_mib", "Memory of records", "MiB", True) for case in ("low", "high")),
-    Plot("ladder-reached", "reached", "ladder", "points", "rate", "reached_rate", SERIES, RATE, "reached in a second",
+    Plot("ladder-reached", "Reached", "ladder", "points", "rate", "reached_rate", SERIES, RATE, "reached in a second",
          log_x=True, log_y=True),
-    Plot("ladder-latency", "fire() to the owner's callback, p99", "ladder", "points", "rate", "completion_p99_ms",
+    Plot("ladder-latency", "From fire() to the owner's callback, p99", "ladder", "points", "rate", "completion_p99_ms",
          SERIES, RATE, "ms", log_x=True, log_y=True),
     Plot("ladder-cpu", "CPU of all processes for a request", "ladder", "points", "rate", "cpu_us", SERIES, RATE, "us",
          log_x=True, log_y=True),
+    Plot("alternatives-latency", "From fire() to the owner, p99", "alternatives", "runs", "rate", "completion_p99_ms",
+         ("way",), RATE, "ms", log_x=True, log_y=True),
+    Plot("alternatives-unheard", "Completions lost to an event that overtook", "alternatives", "runs", "rate",
+         "unheard_percent", ("way",), RATE, "% of the operations", log_x=True),
 )  # fmt: skip
 
 

@@ -43,25 +43,27 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 def to_reach(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
     """The numbers to reach, each beside what was measured."""
-    yield "| what | target | reached | ratio | reached | measured by |"
+    yield "| what | target | measured | ratio | reached | by |"
     yield "|---|---:|---:|---:|---|---|"
     for target in TARGETS:
         figure = target.reached(documents)
         sign = ">=" if target.at_least else "<="
         document = documents.get(target.suite)
         command = f"`{document['command']}`" if document else f"`python bench/{target.suite}.py`"
-        cells = [target.what, f"{sign} {target.goal:,g} {target.unit}"]
+        cells = [target.what, f"{sign} {target.goal:,.12g} {target.unit}".rstrip()]
         if figure is None:
             cells += ["-", "-", "not measured", command]
         else:
             held = "yes" if target.held(figure) else "**no**"
-            cells += [f"{shown(float(figure))} {target.unit}", f"{figure / target.goal:.2f}", held, command]
+            cells += [f"{shown(float(figure))} {target.unit}".rstrip(), f"{figure / target.goal:.2f}", held, command]
         yield "| " + " | ".join(cells) + " |"
 
 
 def section(document: dict[str, Any], drawn: Sequence[str]) -> Iterator[str]:
     """What one suite has found."""
     yield f"## {document['suite'].replace('_', ' ')}"
+    yield ""
+    yield document["about"]
     yield ""
     machine = document["machine"]
     load = ", ".join(f"{value:.2f}" for value in machine["load_average"])
@@ -124,14 +126,16 @@ def main() -> int:
     args = parser.parse_args()
     documents = documents_of(args.results)
     text = text_of(documents)
-    if args.check:
-        if args.out.exists() and args.out.read_text() == text:
-            return 0
-        print(f"report: {args.out} is not what {args.results} makes: run `python bench/report.py`", file=sys.stderr)
-        return 1
-    args.out.write_text(text)
     lines = {plot: found for plot in PLOTS if (found := points(plot, documents))}
     directory = args.out.parent / "plots"
+    if args.check:
+        missing = [plot.name for plot in lines if not (directory / f"{plot.name}.svg").exists()]
+        if args.out.exists() and args.out.read_text() == text and not missing:
+            return 0
+        what = f"{args.out} and its plots are" if missing else f"{args.out} is"
+        print(f"report: {what} not what {args.results} makes: run `python bench/report.py`", file=sys.stderr)
+        return 1
+    args.out.write_text(text)
     try:
         for plot, found in lines.items():
             directory.mkdir(exist_ok=True)

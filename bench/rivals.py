@@ -1,6 +1,6 @@
 """The core beside its rivals: insert, cancel, complete by key, reschedule, expiry, worst tick, bytes for a timer.
 
-    python bench/rivals.py [--pending 10k,100k,1M,4M] [--repeat 2] [--work 20k] [--contestants timerd,heapq,...]
+    python bench/rivals.py [--pending 10k,100k,1M,4M] [--repeat 3] [--work 20k] [--contestants timerd,heapq,...]
                            [--short] [--json FILE]
 
 Each contestant is measured in a process of its own, all of them in turns, beside so many pending timers with deadlines
@@ -11,7 +11,7 @@ What the figures leave out is in timerd's disfavour: it alone keeps clients apar
 harms nothing, and tells every outcome to an owner; its commands come encoded, and are decoded within the figure. Its
 bytes are those of the arena; of the wheel of 20 those of its records and table; else the growth of the process.
 
-Medians of the repeats; of the worst tick the least, because any tick can be interrupted. Above a million one repeat.
+Medians of the repeats; of the worst tick the least, because any tick can be interrupted. From a million on one repeat.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def play_size(suite: Suite, pending: int) -> None:
     args = suite.args
     reasons = {name: unfit(CONTESTANTS[name], pending) for name in args.contestants}
     runs: dict[str, list[Figures]] = {name: [] for name in args.contestants}
-    repeats = args.repeat if pending <= ONE_REPEAT else 1
+    repeats = args.repeat if pending < ONE_REPEAT else 1
     try:
         for repeat in range(repeats):
             for name in args.contestants:
@@ -114,7 +114,7 @@ def main() -> int:
     parser = Parser("rivals", __doc__)
     sizes = listed(amount(10_000, 8_000_000, "timers"))
     parser.size("--pending", sizes, "10k,100k,1M,4M", "10k,100k", "timers that stay, with commas between")
-    parser.size("--repeat", amount(1, 100, "runs"), "2", "1", "runs of each")
+    parser.size("--repeat", amount(1, 100, "runs"), "3", "1", "runs of each")
     parser.size("--work", amount(100, 1_000_000, "timers"), "20k", "5k", "timers of a step, but timerd's: 20k")
     names = ",".join(CONTESTANTS)
     parser.size("--contestants", listed(chosen(tuple(CONTESTANTS))), names, names, "who takes part")

@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"some of {', '.join(SUITES)} (all)")
     parser.add_argument("--short", action="store_true", help="the quick look")
     parser.add_argument("--results", type=Path, metavar="DIR", help="where the results go (see above)")
-    parser.add_argument("--seed", type=amount(0, 1 << 32), default=1, metavar="N", help="of every suite (1)")
+    parser.add_argument("--seed", type=amount(0, 1 << 32), metavar="N", help="of every suite (1)")
     args = parser.parse_args()
     for name in args.suites:
         if name not in SUITES:
@@ -74,7 +74,7 @@ def main() -> int:
     cores = psutil.cpu_count() or 1
     if (load := psutil.getloadavg()[0]) > BUSY * cores:
         print(f"bench: the machine is busy (load average {load:.1f} on {cores} cores): figures will say less of timerd")
-    arguments = [f"--seed={args.seed}", *(["--short"] if args.short else [])]
+    arguments = [*(["--short"] if args.short else []), *([f"--seed={args.seed}"] if args.seed is not None else [])]
     names = args.suites or SUITES
     failed, began = [], time.monotonic()
     for at, name in enumerate(names, start=1):

@@ -213,7 +213,8 @@ cdef inline uint32_t find(Wheels *w, const uint8_t *name, uint32_t length) noexc
 
 cdef inline uint32_t add(Wheels *w, const uint8_t *name, uint32_t length, int64_t deadline_ms) noexcept nogil:
     """A new task; the caller has seen that one is free."""
-    cdef uint32_t made = w.unused, *place
+    cdef uint32_t made = w.unused
+    cdef uint32_t *place
     cdef Task *task
     if made:
         w.unused = w.tasks[made - 1].chain

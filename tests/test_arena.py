@@ -319,6 +319,17 @@ def test_a_set_variable_is_the_only_directory(monkeypatch: pytest.MonkeyPatch, t
     assert stat.S_IMODE((tmp_path / "only").stat().st_mode) == 0o700
 
 
+def test_a_set_directory_is_made_but_not_what_it_is_to_be_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A misspelt path is an error; so `mkdir -p` is not what happens, not even for root."""
+    monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "missing" / "here"))
+    for look_only in (True, False):
+        with pytest.raises(ResourceLimitError, match=r"missing/here: .*choose one \(TIMERD_RUNTIME_DIR"):
+            make_instance(look_only=look_only)
+    assert not (tmp_path / "missing").exists()
+    monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "here"))
+    assert make_instance().directory.stat().st_mode & 0o777 == 0o700
+
+
 def test_the_search_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

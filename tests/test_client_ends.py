@@ -276,14 +276,14 @@ def test_a_client_that_was_taken_for_dead_goes_on_with_its_numbering(
 def test_a_daemon_that_is_away_for_three_leases_cancels_nothing(
     make_daemon: MakeDaemon, spawn: Spawn, how: str
 ) -> None:
-    daemon = make_daemon("--lease=600ms", patch=SHORT_LEASE)
+    daemon = make_daemon("--lease=400ms", patch=SHORT_LEASE)
     clients, look = [spawn() for _ in range(2)], Look(daemon)
     os.kill(clients[0].pid, signal.SIGSTOP)
     if how == "stopped":
         os.kill(daemon.pid, signal.SIGSTOP)
     else:
         daemon.kill()
-    time.sleep(1.9)  # a gap, too
+    time.sleep(1.3)  # a gap, too
     os.kill(clients[0].pid, signal.SIGCONT)
     if how == "stopped":
         os.kill(daemon.pid, signal.SIGCONT)
@@ -291,7 +291,7 @@ def test_a_daemon_that_is_away_for_three_leases_cancels_nothing(
         daemon.start()
     for client in clients:
         client.do("client.flush(); assert not operation.done()")
-    time.sleep(0.6)
+    time.sleep(0.4)
     assert (look.counter("orphans_cancelled"), look.counter("clients_died"), look.pending()) == (0, 0, 2)
     with td.connect() as other:
         assert other.fire_wait("k") == 2

@@ -48,7 +48,9 @@ LAYERS = (
 )
 # In our own words, so that this file does not find itself.
 LEFTOVERS = re.compile(
-    "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", r"\bbreak" + r"point\(", r"\bpdb\.set" + "_trace"))
+    "|".join(
+        ("TO" + "DO", "FIX" + "ME", "X" + "XX", r"\bbreak" + r"point\(", r"\bpdb\.set" + "_trace", "^[<>]" + "{7} ")
+    ),
 )
 
 

@@ -11,6 +11,7 @@ from commands import Key, Mark, Register
 from harness import MS, S, violations
 from networks import Peer, World, fire, patched
 from timerd.conductor import (
+    CONFIRM_NS,
     DRY_NS,
     GAP_READ_NS,
     RECORDS_PER_FRAME,
@@ -39,7 +40,7 @@ def world() -> World:
 def test_a_client_says_hello_subscribes_registers_and_is_told(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     command = alice.send(Register(KEY, timeout_ns=5 * S))
-    world.settle()
+    world.run(CONFIRM_NS)
     assert alice.take_published()[-1].applied == command
     bob.send(fire(value=b"hello"))
     world.settle()
@@ -137,6 +138,34 @@ def test_what_was_dropped_is_asked_for_and_answered_by_router(world: World) -> N
 # numbering --------------------------------------------------------------------------------------------------------
 
 
+def test_what_is_applied_is_confirmed_at_once_and_then_each_millisecond(world: World) -> None:
+    alice = world.client("alice")
+    world.run(CONFIRM_NS)
+    told = []
+    for _ in range(50):
+        last = alice.send(fire(b"nobody's"))
+        world.settle()
+        told += [header.applied for header in alice.take_published()]
+        world.run(CONFIRM_NS // 10)
+    world.run(CONFIRM_NS)
+    told += [header.applied for header in alice.take_published()]
+    assert told[0] == 1, "when it is quiet there is nothing to wait for"
+    assert told[-1] == last
+    assert 5 <= len(told) <= 7, told
+
+
+def test_an_outcome_does_not_wait_for_the_next_confirmation(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    alice.send(Register(KEY, timeout_ns=S))
+    world.run(CONFIRM_NS)
+    alice.send(fire(b"nobody's"))
+    world.settle()
+    bob.send(fire())
+    alice.take_published()
+    world.settle()
+    assert [header.outcomes for header in alice.take_published()] == [1]
+
+
 def test_a_lost_frame_is_asked_for_once_and_nothing_behind_it_is_applied(world: World) -> None:
     alice = world.client("alice")
     alice.send(Register(KEY, timeout_ns=S))
@@ -148,7 +177,7 @@ def test_a_lost_frame_is_asked_for_once_and_nothing_behind_it_is_applied(world: 
     assert [header.applied for header in expected] == [0]
     assert world.rig.arena.count("events", 0) == 0
     world.network.up.append(lost)
-    world.settle()
+    world.run(CONFIRM_NS)
     assert alice.take_published()[-1].applied == 1
 
 
@@ -189,7 +218,7 @@ def test_while_a_long_event_is_delivered_commands_wait_and_questions_are_answere
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.RESULT]
     assert alice.take_published()[-1].applied < late, "its command waits behind the event"
     assert world.conductor.due_ns == world.clock.now_ns()
-    world.settle()
+    world.run(CONFIRM_NS)
     assert world.rig.arena.header.unfinished == 0
     assert alice.take_published()[-1].applied == late
     assert world.rig.arena.count("completed", 0) == 8 * STEP

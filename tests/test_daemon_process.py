@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import re
+import resource
 import signal
 import socket
 import stat
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ import psutil
 import pytest
 import zmq
 
+import timerd as td
 from commands import Command, Key, KeyAct, Register
-from daemons import SMALL, Daemon
+from daemons import SMALL, Daemon, arenas_of
 from harness import MS, Memory, S, encode
 from patience import PATIENCE_S, eventually
 from timerd.arena import plan_of
@@ -283,8 +286,6 @@ def test_another_capacity_is_refused_with_both_figures_and_the_remedy(daemon: Da
 
 
 def test_full_storage_is_a_clear_error_at_the_start_and_leaves_nothing(runtime_dir: Path) -> None:
-    import resource
-
     def little() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
@@ -325,6 +326,28 @@ def test_a_full_shared_memory_is_refused_with_both_figures_and_what_would_fit(
         assert plan_of(read_command_line([*flags, *fits[1].split()], {}).settings.config).size <= megabytes << 20
     else:
         assert fits is None, refused.stderr
+
+
+def test_hundreds_that_connect_do_not_use_up_what_a_daemon_may_open(make_daemon: MakeDaemon) -> None:
+    """libzmq ends its process where it may open no more files."""
+    hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 4_096)
+    daemon = make_daemon(patch=f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))")
+    with ExitStack() as stack, td.connect(timeout=PATIENCE_S) as first:
+        for path in (daemon.paths.commands, daemon.paths.outcomes) * 200:
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+            connection.connect(str(path))
+        assert first.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
+        with td.connect(timeout=PATIENCE_S) as late:
+            assert late.fire_wait("k") == 0
+    assert psutil.Process(daemon.pid).is_running()
+
+
+def test_a_limit_of_open_files_below_what_its_clients_need_is_refused(runtime_dir: Path) -> None:
+    patch = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
+    daemon = Daemon(runtime_dir, start=False, patch=patch)
+    assert daemon.spawn().wait(PATIENCE_S) == 4
+    assert "64 files may be open, and 64 clients need 192: raise the limit" in daemon.log
+    assert not arenas_of(runtime_dir)
 
 
 def test_a_path_that_is_too_long_is_refused_before_anything_is_made(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from commands import Key, Register
 from harness import MS, Rig, S, fire, violations
 from networks import World
-from timerd.conductor import BYTES_PER_RECORD, HELLO_REST_NS, RECORDS_PER_STEP, SNAPSHOT_REST
+from timerd.conductor import BYTES_PER_RECORD, CONFIRM_NS, HELLO_REST_NS, RECORDS_PER_STEP, SNAPSHOT_REST
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import Outcome
 from timerd_shm.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX
@@ -42,7 +42,7 @@ def test_a_client_is_served_although_others_have_much_waiting() -> None:
     number = alice.send(fire(b"nobody's"))
     turns = 0
     while not (heard := alice.take_published()) or heard[-1].applied < number:
-        world.turn()
+        world.turn(CONFIRM_NS)
         turns += not world.rig.arena.header.unfinished
         assert turns <= 4, "a frame of one command waits behind all that others have sent"
     assert world.rig.arena.count("events", 0) < 1_000, "nothing else was waiting"

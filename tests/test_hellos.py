@@ -12,7 +12,7 @@ from networks import HERE, NOTHING, Peer, World, fire
 from timerd.sessions import session_hash
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import ClientState, Orphans, Outcome, Region
-from timerd_shm.limits import HEARTBEAT_NS, HELD_QUERY_MAX, TOMBSTONE_KEPT_NS
+from timerd_shm.limits import HEARTBEAT_NS, HELD_QUERY_MAX, HELLO_FIRST_SIZE_MAX, TOMBSTONE_KEPT_NS
 from timerd_shm.wire import DownKind, UpKind
 
 KEY = (Key(b"k"),)
@@ -74,6 +74,29 @@ def test_a_hello_lists_what_it_waits_for_and_is_told_what_is_unknown(world: Worl
     world.settle()
     peer.connect(waits=[1, 2, 77])
     assert peer.welcomes[-1]["unknown"] == [77]
+
+
+def test_a_large_hello_of_who_has_no_session_here_is_not_looked_into(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, mallory = world.client("alice"), Peer(world, "mallory")
+    waits = list(range(1 << 20, (1 << 20) + HELLO_FIRST_SIZE_MAX // 5))
+    monkeypatch.setattr("timerd.conductor.read_hello", lambda frame: pytest.fail("it was parsed"))
+    mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
+    mallory.session = b"of long ago".ljust(16, b".")
+    mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
+    world.settle()
+    (refused, error), (gone, _) = mallory.take_answers()
+    assert (refused, error["code"], gone) == (DownKind.ERROR, ErrorCode.MALFORMED, DownKind.SESSION_GONE)
+    assert str(HELLO_FIRST_SIZE_MAX) in error["message"]
+    monkeypatch.undo()
+    alice.connect(waits=waits)
+    assert alice.welcomes[-1]["unknown"] == waits
+    die(alice)
+    alice.connect(waits=waits)  # its tombstone is known
+    world.restart()
+    alice.connect(waits=waits)
+    assert len(world.sessions) == 1
 
 
 def test_a_lost_welcome_is_given_again_while_nothing_was_applied(world: World) -> None:

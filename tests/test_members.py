@@ -383,8 +383,8 @@ def test_a_stopped_process_does_not_act_on_what_was_handed_on(
     make_daemon("--lease=2s", instance="short")
     os.environ["TIMERD_INSTANCE"] = "short"
     try:
-        stopped = listener(1.0)
         leave_to_group(b"1", b"2")
+        stopped = listener(1.0)
         assert line(stopped) == "told 1 1"
         time.sleep(0.1)  # and the second one lies in its memory
         stopped.send_signal(signal.SIGSTOP)

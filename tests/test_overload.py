@@ -1,4 +1,4 @@
-"""More than the daemon can do, for three seconds: bench/overload.py holds its bounds, in its short form."""
+"""More than the daemon can do, for two seconds: bench/overload.py holds its bounds, in its short form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 120
 SLACK = 5  # tests share a machine that is busy without them
 
 
-@pytest.mark.parametrize(("flood", "seconds"), [("commands", 3)])
+@pytest.mark.parametrize(("flood", "seconds"), [("commands", 2)])
 def test_a_flood_is_bounded_in_memory_and_hurts_nobody_for_long(
     flood: str, seconds: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
@@ -34,8 +34,6 @@ def test_a_flood_is_bounded_in_memory_and_hurts_nobody_for_long(
     counts = {(row["what"], row["when"]): row["count"] for row in run["tables"]["latency_us"]}
     assert counts["cancel", "during"] > 0 and counts["refusal", "arena full"] > 0
     if flood == "commands":
-        assert flooded["asked_rate"] > 2.5 * flooded["sustained_rate"], (
-            "it was not asked for three times what it can do"
-        )
+        assert flooded["offered_rate"] >= 3 * flooded["sustained_rate"] > 0
     left = [str(process) for process in processes_of(runtime_dir)] + [str(path) for path in arenas_of(runtime_dir)]
     assert not left, f"left behind: {left}"

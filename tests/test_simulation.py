@@ -16,7 +16,9 @@ from timerd_client.session import Session
 from timerd_client.window import Window
 from timerd_shm.generate import DEFECTS
 
-MEASURED_SEEDS, OTHER_SEEDS = (*range(13), 57, 83, 96, 109), range(14, 22)  # the last ones: with groups
+# What is measured runs three times as long: as few as go through nearly all of it, those with groups first.
+MEASURED_SEEDS = (57, 83, 96, 109, 5, 11)
+OTHER_SEEDS = [seed for seed in range(22) if seed not in MEASURED_SEEDS]
 COVERED_PERCENT = 85
 FAULTS = (
     "arena destroyed",
@@ -33,9 +35,9 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("first", OTHER_SEEDS[::4])
+@pytest.mark.parametrize("first", range(0, len(OTHER_SEEDS), 4))
 def test_what_must_hold_holds_whatever_happens(first: int) -> None:
-    for seed in range(first, first + 4):
+    for seed in OTHER_SEEDS[first : first + 4]:
         simulate(seed)
 
 
@@ -64,9 +66,9 @@ def no_defect_is_left() -> Iterator[None]:
     core_faults.set_defect(0)
 
 
-def found() -> str:
-    """What the fixed seeds find, if they do."""
-    for seed in (*MEASURED_SEEDS, *OTHER_SEEDS):
+def found(first: int = MEASURED_SEEDS[0]) -> str:
+    """What the fixed seeds find, if they do: `first`, which did when this was written, and then the others."""
+    for seed in (first, *MEASURED_SEEDS, *OTHER_SEEDS):
         try:
             simulate(seed)
         except Failure as failure:
@@ -74,22 +76,26 @@ def found() -> str:
     return ""
 
 
-@pytest.mark.parametrize("defect", ("EARLY_BY_A_TICK", "NO_REPLAY", "LIMIT_NOT_LOWERED", "NO_REDO"))
-def test_a_defect_of_the_core_is_found(defect: str, no_defect_is_left: None) -> None:
+@pytest.mark.parametrize(
+    ("defect", "first"), [("EARLY_BY_A_TICK", 0), ("NO_REPLAY", 3), ("LIMIT_NOT_LOWERED", 2), ("NO_REDO", 15)]
+)
+def test_a_defect_of_the_core_is_found(defect: str, first: int, no_defect_is_left: None) -> None:
     core_faults.set_defect(DEFECTS.index(defect) + 1)
-    assert found(), f"{defect} is not found"
+    assert found(first), f"{defect} is not found"
 
 
 def test_a_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Awaited, "acknowledged_outcome", property(lambda self: self.received_outcome + 1))
-    assert any(what in found() for what in ("no outcome at the end", "was told 0 times"))
+    says = found(4)
+    assert any(what in says for what in ("no outcome at the end", "was told 0 times")), says
 
 
 def test_a_client_that_sends_commands_again_under_new_numbers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def go_back(self: Window) -> None:
         self._sent = self.applied
         self.resets += 1
-        self.issue_all([self.command(one) for one in range(self.applied + 1, self.issued + 1)][:5])
+        if self.resets < 20:  # or they would be ever more
+            self.issue_all([self.command(one) for one in range(self.applied + 1, self.issued + 1)][:50])
 
     monkeypatch.setattr(Window, "_go_back", go_back)
     assert found()

@@ -23,6 +23,7 @@ ctypedef struct News:
     uint64_t command
     uint64_t outcome
     uint64_t answer
+    uint64_t told_ns  # when its last report was made
     uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
     uint8_t queued
 

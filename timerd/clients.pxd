@@ -1,7 +1,8 @@
 """Client slots as the core sees them: whose an operation is, what a client is still to be told, its kept answers."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
+from libc.string cimport memset
+from timerd.arena cimport Arena, News, capacity, commit, counter, give, take, unused
 from timerd.dlist cimport answer_at, append, is_empty, link_of, unlink
 from timerd_shm.records cimport *
 
@@ -40,6 +41,13 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     if a.news[op.client].unreported == link_of(a, &op.next):
         a.news[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
     unlink(a, &op.next)
+
+
+cdef inline void forget_news(Arena *a, uint32_t slot) noexcept nogil:
+    """Another client has this slot, or the same one anew. Its place among those to be told, if it has one, it keeps."""
+    cdef uint8_t queued = a.news[slot].queued
+    memset(a.news + slot, 0, sizeof(News))
+    a.news[slot].queued = queued
 
 
 cdef inline void tell(Arena *a, uint32_t slot) noexcept nogil:

@@ -38,7 +38,14 @@ from timerd_shm.errors import (
     UnsupportedVersionError,
 )
 from timerd_shm.fields import struct_of
-from timerd_shm.limits import ANNOUNCE_FIRST_NS, COMMANDS_PER_FRAME_MAX, GAP_NS, HEARTBEAT_NS, HELD_QUERY_MAX
+from timerd_shm.limits import (
+    ANNOUNCE_FIRST_NS,
+    COMMANDS_PER_FRAME_MAX,
+    GAP_NS,
+    HEARTBEAT_NS,
+    HELD_QUERY_MAX,
+    HELLO_FIRST_SIZE_MAX,
+)
 from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
 
 from .clock import Clock
@@ -46,7 +53,7 @@ from .core import APPLIED, EXPECTED, MALFORMED, NEVER, UNFINISHED, Core
 from .journal import Journal
 from .liveness import Kind, Liveness
 from .messages import HEADER_SIZE, Query, bare_header, message_frame, purgatory_name, read_hello, read_query
-from .sessions import Session, Sessions
+from .sessions import NO_SESSION, Session, Sessions
 from .transport import Transport
 
 # A turn is bounded in records touched (operations, watchers, buckets). Reading, resuming and the wheel may each touch
@@ -69,6 +76,7 @@ HELLO_REST_NS = 100_000_000  # it is welcomed once in that time
 SNAPSHOTS_WANTED_MAX = 8  # by one client; beyond it it asks again
 SNAPSHOT_REST = 9  # times as long as the last one took, until the next: a tenth of the time at most
 REPORT_BYTES_PER_TURN = 8 << 20
+CONFIRM_NS = 1_000_000  # between reports that say nothing but which commands were applied
 
 GAPS = index_of(DAEMON_COUNTERS, "gaps")
 FRAMES_IN = index_of(DAEMON_COUNTERS, "frames_in")
@@ -333,6 +341,11 @@ class Conductor:
         """A hello: WELCOME, SESSION_GONE or ERROR. Nothing is half done: what can be refused is refused first."""
         core, sessions = self._core, self._sessions
         try:
+            if len(frame) > HELLO_FIRST_SIZE_MAX and not sessions.knows(shown):
+                # Not looked into: who has no session here waits for nothing here.
+                if shown != NO_SESSION:
+                    raise SessionGoneError("that session is not known any more: connect as a new incarnation")
+                raise MalformedError(f"a first hello has {len(frame)} bytes; at most {HELLO_FIRST_SIZE_MAX} are taken")
             hello = read_hello(frame)
             purgatories = {name: core.purgatory(name.encode()) for name in hello.purgatories}
             session = sessions.hello(hello, shown, now_ns=now_ns, wall_ns=self._clock.wall_ns())
@@ -487,12 +500,13 @@ class Conductor:
         return taken
 
     def _publish_reports(self, now_ns: int) -> None:
-        for slot, frame in self._core.reports(now_ns, bytes_max=REPORT_BYTES_PER_TURN):
+        core = self._core
+        for slot, frame in core.reports(now_ns, bytes_max=REPORT_BYTES_PER_TURN, confirm_ns=CONFIRM_NS):
             session = self._sessions.at(slot)
             # Who has not subscribed yet hears the newest number when it does, and asks.
             if session is not None and session.subscribed:
                 self._publish(session, frame, now_ns)
-        if self._core.has_reports():
+        if core.reports_due_ns <= now_ns:
             self._cut = True
 
     def _do_duties(self, now_ns: int) -> None:
@@ -560,6 +574,7 @@ class Conductor:
             self.due_ns = min(self._gap_until_ns, self._heard_ns + DRY_NS)
         else:
             self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
+        self.due_ns = min(self.due_ns, core.reports_due_ns)
         if self._snapshots_wanted:
             self.due_ns = min(self.due_ns, self._snapshot_ns)
         if not work and now_ns >= due_ns:

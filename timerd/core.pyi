@@ -138,11 +138,17 @@ class Core:
         """Go on with a long event, acknowledgements, what the dead and silent held, groups; True if work is left."""
     def advance(self, now_ns: int, budget: int = 65_536) -> bool:
         """Move the wheel to `now_ns`: expire what is due, sweep what comes, tell groups; True if work is left."""
-    def reports(self, now_ns: int, outcomes_max: int = 16_384, bytes_max: int = ...) -> list[tuple[int, bytes]]:
+    def reports(
+        self, now_ns: int, outcomes_max: int = 16_384, bytes_max: int = ..., confirm_ns: int = 0
+    ) -> list[tuple[int, bytes]]:
         """(slot, REPORT frame) of each client that has news since its last one: applied commands, outcomes, answers.
 
-        With `bytes_max` bytes it ends; the clients that are left have their turn first at the next call.
+        With `bytes_max` bytes it ends; the clients that are left have their turn first at the next call. Who has no
+        news but which commands were applied is told so `confirm_ns` after its last report at the earliest.
         """
+    @property
+    def reports_due_ns(self) -> int:
+        """When reports() is to be called again for what the last call has left; NEVER = it has left nothing."""
     def has_reports(self) -> bool:
         """Whether reports() would return something."""
     def report(self, slot: int, outcome_after: int, answer_after: int, now_ns: int, kind: int = 1) -> bytes:

@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 from timerd.arena cimport Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
-from timerd.clients cimport is_live, tell
+from timerd.clients cimport forget_news, is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
 from timerd.dlist cimport answer_at, is_empty, link_of
 from timerd.groups cimport find_held, hand_out, is_used, join_group, leave_group, place_in_ring
@@ -15,7 +15,7 @@ from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag
 from timerd.journal cimport TEXTS_SEEN, journal_client, journal_state, open_journal, tend_journal
 from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
-from timerd.reports cimport Extent, measure, note_reported, report_size, write_report
+from timerd.reports cimport Extent, measure, note_reported, only_confirms, report_size, write_report
 from timerd.soundness cimport Damage
 from timerd.turn cimport acknowledge_client, advance_wheel, free_client, resume_work
 from timerd.wheel cimport next_tick, wheel_jump
@@ -86,6 +86,7 @@ cdef class Core:
     cdef Py_buffer buffer, journal
     cdef bint attached, journaling
     cdef readonly uint64_t redo_replayed
+    cdef readonly uint64_t reports_due_ns
 
     def __cinit__(self):
         memset(&self.arena, 0, sizeof(Arena))
@@ -295,7 +296,7 @@ cdef class Core:
         c = a.clients + slot
         fill_client(c, incarnation, session_hash, name, pid, start_ticks, pid_namespace, orphans, lease_ns, now_ns, wall_ns)
         fill_membership(c, group, listens)
-        memset(a.news + slot, 0, sizeof(News))
+        forget_news(a, slot)
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE))
         journal_state(a, slot, CLIENT_STATE_LIVE)
         commit(a)
@@ -393,7 +394,7 @@ cdef class Core:
         c.heard_ns = a.now_ns
         c.silent_ns = 0
         # What it had not acknowledged is gone: its first report says that those numbers are void.
-        memset(a.news + slot, 0, sizeof(News))
+        forget_news(a, slot)
         a.news[slot].outcome = c.acknowledged
         a.news[slot].answer = c.answers_acknowledged
         join_group(a, slot)
@@ -618,24 +619,36 @@ cdef class Core:
     def has_reports(self):
         return self._here().queued != 0
 
-    def reports(self, uint64_t now_ns, uint32_t outcomes_max=16384, uint64_t bytes_max=0xFFFFFFFFFFFFFFFF):
+    def reports(
+        self, uint64_t now_ns, uint32_t outcomes_max=16384, uint64_t bytes_max=0xFFFFFFFFFFFFFFFF,
+        uint64_t confirm_ns=0,
+    ):
         cdef Arena *a = self._here()
         cdef Extent x
         cdef uint32_t i, slot, count = a.queued
-        cdef uint64_t size = 0
+        cdef uint64_t size = 0, at_ns
         cdef bytes frame
         cdef uint8_t *out
         cdef list frames = [], more = []
         self._turn_at(now_ns)
         a.queued = 0
+        self.reports_due_ns = NO_DEADLINE
         for i in range(count):
             slot = a.queue[i]
             if size >= bytes_max:
                 # Next time it is the first; a.queued is at most i here, so what is read next is not overwritten.
                 a.queue[a.queued] = slot
                 a.queued += 1
+                self.reports_due_ns = a.now_ns
+                continue
+            at_ns = a.news[slot].told_ns + confirm_ns
+            if a.now_ns < at_ns and is_live(a, slot) and only_confirms(a, slot):
+                a.queue[a.queued] = slot
+                a.queued += 1
+                self.reports_due_ns = min(self.reports_due_ns, at_ns)
                 continue
             a.news[slot].queued = 0
+            a.news[slot].told_ns = a.now_ns
             if not is_live(a, slot):
                 continue
             with nogil:
@@ -651,6 +664,7 @@ cdef class Core:
             size += <uint64_t>len(frame)
         for slot in more:
             tell(a, slot)
+            self.reports_due_ns = a.now_ns
         return frames
 
     def report(self, int slot, uint64_t outcome_after, uint64_t answer_after, uint64_t now_ns, uint32_t kind=1):

@@ -21,6 +21,7 @@ import socket
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from timerd_shm.errors import ResourceLimitError
 from timerd_shm.rundir import InstancePaths
 
 from .core import NEVER
@@ -246,13 +247,21 @@ class Watches:
 
 
 def room_for_watches(clients: int) -> int:
-    """How many watches fit beside the sockets of so many clients; the limit of descriptors is raised if it may be."""
-    wanted = clients + NEWCOMERS_MAX
+    """How many watches fit beside the sockets of so many clients; the limit of open files is raised to what it may be.
+
+    To that, because libzmq 4.3.5 ends its process where it may open no more (ipc_listener.cpp, EMFILE), and who
+    connects is not asked before. Raises ResourceLimitError where there is no room for the clients themselves.
+    """
     beside = SOCKETS_PER_CLIENT * clients + DESCRIPTORS_BESIDE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted + beside:
-        most = wanted + beside if hard == resource.RLIM_INFINITY else min(hard, wanted + beside)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return wanted if soft == resource.RLIM_INFINITY else max(0, min(wanted, soft - beside))
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    if soft == resource.RLIM_INFINITY:
+        return clients + NEWCOMERS_MAX
+    if soft < beside:
+        raise ResourceLimitError(
+            f"{soft} files may be open, and {clients} clients need {beside}: "
+            "raise the limit (LimitNOFILE=, ulimit -n), or lower --clients"
+        )
+    return min(clients + NEWCOMERS_MAX, soft - beside)

@@ -1,5 +1,8 @@
 """Runs the conductor on the machine: sleeps until a socket, the timer or a signal wants a turn.
 
+When it was quiet a turn follows at once upon what wants it. Under load there is one in each TURN_INTERVAL_NS, with all
+that has come meanwhile: a frame to each client then, instead of one for each frame that came in.
+
 With nothing due and nothing coming the process sleeps without limit: the timerfd is armed for what is due next, and the
 timeouts of epoll and zmq, whole milliseconds, are not used. libzmq's descriptors are edge-triggered: what waits is
 asked for (EVENTS) after each turn, before sleeping, or the loop would spin or stall.
@@ -10,8 +13,11 @@ from __future__ import annotations
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable
 from types import FrameType
+
+from timerd_client.spacing import Spacing
 
 from .clock import Clock
 from .conductor import Conductor
@@ -21,6 +27,8 @@ from .sd_notify import WATCHDOG, notify
 from .transport import ZmqTransport
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+TURN_INTERVAL_NS = 100_000  # between turns under load
+TURN_BURST = 4  # that may follow each other at once when it was quiet
 
 
 class Loop:
@@ -53,8 +61,13 @@ class Loop:
         conductor, transport, now = self._conductor, self._transport, self._clock.now_ns
         ping_at_ns = now() if self._ping_ns else NEVER
         armed_ns = NEVER
+        spacing = Spacing(TURN_INTERVAL_NS, TURN_BURST)
         while not self._stopped_by:
             now_ns = now()
+            if now_ns < spacing.due_ns:
+                time.sleep((spacing.due_ns - now_ns) / 1e9)
+                now_ns = now()
+            spacing.done(now_ns)
             conductor.do_work(now_ns)
             if now_ns >= ping_at_ns:
                 notify(WATCHDOG)

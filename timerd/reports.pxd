@@ -71,6 +71,15 @@ cdef inline uint32_t heap_length(Arena *a, OpRecord *op, uint32_t last_value) no
     return blob_length(a, op.value) if op.value != last_value else 0
 
 
+cdef inline bint only_confirms(Arena *a, uint32_t slot) noexcept nogil:
+    """Whether its report would tell nothing but which commands were applied."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t head = link_of(a, &c.answers_next)
+    if a.news[slot].outcome != c.next_outcome - 1:
+        return False
+    return c.answers_prev == head or answer_at(a, c.answers_prev).command <= a.news[slot].answer
+
+
 cdef inline void measure(
     Arena *a, uint32_t slot, uint32_t first, uint64_t outcome_after, uint64_t answer_after, uint32_t outcomes_max,
     Extent *x,

@@ -194,6 +194,13 @@ class Sessions:
                 self._bind(session, secret)
         return session
 
+    def knows(self, secret: bytes) -> bool:
+        """Whether that is the session of a client, of one whose end is being dealt with, or of a tombstone."""
+        if secret == NO_SESSION or self.find(secret) is not None:
+            return secret != NO_SESSION
+        known = session_hash(secret)
+        return self._core.is_dying(known) or self._core.find_tombstone(known) >= 0
+
     def hello(self, hello: Hello, shown: bytes, *, now_ns: int, wall_ns: int) -> Session | None:
         """The session of a client that says hello and shows a session (zero: none).
 

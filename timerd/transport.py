@@ -11,14 +11,15 @@ come as messages with a leading 0, and its end drops its topics; a peer's own su
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 import zmq
 
+from timerd_client.channel import Channel
 from timerd_shm.errors import ResourceLimitError
 from timerd_shm.limits import FRAME_SIZE_MAX
 from timerd_shm.rundir import InstancePaths
@@ -29,6 +30,7 @@ QUEUED_FRAMES_MAX = 64  # of one client, to be read; beyond it its sends wait
 QUEUED_ANSWERS_MAX = 64  # to one client; beyond it they are dropped, and it asks again
 QUEUED_REPORTS_MAX = 1_000  # published to one client; beyond it they are dropped, and it asks for them
 SUBSCRIPTION_SIZE_MAX = 64  # one byte and a session are 17
+POLLIN = int(zmq.POLLIN)
 LINGER_MS = 100  # what was published last may still leave; it is kept in the arena anyway
 
 
@@ -74,6 +76,7 @@ class ZmqTransport:
         self._commands.setsockopt(zmq.MAXMSGSIZE, FRAME_SIZE_MAX)
         self._outcomes.setsockopt(zmq.XPUB_MANUAL, 1)
         self._outcomes.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_SIZE_MAX)
+        self._channels = Channel(self._commands), Channel(self._outcomes)
         try:
             bind_guarded(lambda: self._commands.bind(paths.commands_endpoint), paths.commands, group_id)
             bind_guarded(lambda: self._outcomes.bind(paths.outcomes_endpoint), paths.outcomes, group_id)
@@ -88,47 +91,33 @@ class ZmqTransport:
     def has_input(self) -> bool:
         """Whether something waits to be received. To be asked after the last send and before waiting on filenos()."""
         # Both are asked, always: reading EVENTS is what re-arms a descriptor.
-        commands, outcomes = _number(self._commands, zmq.EVENTS), _number(self._outcomes, zmq.EVENTS)
-        return bool((commands | outcomes) & zmq.POLLIN)
+        commands, outcomes = self._channels
+        return bool((commands.events() | outcomes.events()) & POLLIN)
 
     def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
-        receive = self._commands.recv_multipart
-        for _ in range(limit):
-            try:
-                parts = receive(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            # A message of another number of parts is not one of ours; an empty frame is refused as malformed.
-            yield parts[0], parts[1] if len(parts) == 2 else b""
+        # A message of another number of parts is not one of ours; an empty frame is refused as malformed.
+        return islice(iter(self._channels[0].receive_routed, None), limit)
 
     def subscriptions(self, limit: int) -> Iterator[bytes]:
-        for _ in range(limit):
-            try:
-                yield self._outcomes.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        return islice(iter(self._channels[1].receive, None), limit)
 
     def subscribe(self, topic: bytes) -> None:
         self._outcomes.setsockopt(zmq.SUBSCRIBE, topic)
 
     def publish(self, frame: bytes) -> None:
-        self._outcomes.send(frame, zmq.NOBLOCK)
+        self._channels[1].send(frame)
 
     def send(self, routing: bytes, frame: bytes) -> None:
-        try:
-            self._commands.send_multipart((routing, frame), zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            # Its queue is full (Again) or its host is gone: the client asks again.
-            if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
-                raise
+        # False: its queue is full, or its host is gone. The client asks again.
+        self._channels[0].send_routed(routing, frame)
 
     def close(self) -> None:
         """Close both sockets and remove their files (libzmq 4.3.5 leaves them, older ones do not).
 
         Before the lock is given up: later they could be the successor's.
         """
-        self._commands.close()
-        self._outcomes.close()
+        for channel in self._channels:
+            channel.close(LINGER_MS)
         self._context.term()
         for file in self._files:
             file.unlink(missing_ok=True)

@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from common import Failed
+
 from .book import Book, Firer, Owner, Way
 
 BATCH = 64
@@ -83,7 +85,7 @@ def redis_server(directory: Path) -> Iterator[int]:
                 client.ask("PING")
                 break
             if server.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"redis-server did not start (status {server.poll()})")
+                raise Failed(f"redis-server did not start (status {server.poll()})")
             time.sleep(0.02)
         yield server.pid
     finally:
@@ -121,7 +123,7 @@ class Redis:
         return self._reply(self.socket.recv(1 << 16))
 
     def send(self, data: bytes) -> None:
-        """Send commands. Raises RuntimeError for an error that has come back since."""
+        """Send commands. Raises Failed for an error that has come back since."""
         self.socket.sendall(data)
         with suppress(BlockingIOError):
             while self._reply(self.socket.recv(1 << 16, socket.MSG_DONTWAIT)):
@@ -129,7 +131,7 @@ class Redis:
 
     def _reply(self, reply: bytes) -> bytes:
         if reply.startswith(b"-") or b"\n-" in reply:
-            raise RuntimeError(f"redis says {reply[reply.index(b'-') :].splitlines()[0].decode()}")
+            raise Failed(f"redis says {reply[reply.index(b'-') :].splitlines()[0].decode()}")
         return reply
 
     def __enter__(self) -> Redis:

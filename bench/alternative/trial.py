@@ -17,13 +17,14 @@ from typing import Any
 
 import psutil
 
+from common import Failed
 from timerd_client.timerctl.exits import Exit
 from timerd_client.timerctl.load.judge import Applied, judge, returned_ns
 from timerd_client.timerctl.load.messages import Fired, Registered, Usage
 from timerd_client.timerctl.load.trial import NOTHING, START_NS, Options, Result, usage_of
-from timerd_client.workload import MARGIN_NS, Workload
+from timerd_client.workload import Workload
 
-from .book import EXPIRED, Book, Way, play_firer, play_owner
+from .book import COMPLETED, EXPIRED, Book, Way, play_firer, play_owner
 from .polls import Polls
 from .scripts import Scripts
 from .threads import Threads
@@ -33,11 +34,13 @@ from .zmq_way import Broker, UvBroker
 WAYS: tuple[Way, ...] = (Scripts(), Usual(), Polls(), Broker(), UvBroker(), Threads())
 READY_S = 30.0
 END_S = 5.0
+NEVER_NS = 1 << 63
+UNTOLD_OR_EXPIRED = (0, EXPIRED)
 PATIENCE_S = 60.0  # beyond the plan: a way that is hopelessly late is ended
 
 
 def run_way(way: Way, workload: Workload) -> Result:
-    """What a run has shown. Raises RuntimeError when it could not begin, or had no end."""
+    """What a run has shown. Raises Failed when it could not begin, or had no end."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="td-way-")))
         pids = stack.enter_context(way.serve(directory))
@@ -81,13 +84,13 @@ def process(play: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
 
 
 def answer(connection: Connection, end: float) -> Any:
-    """What a process says. Raises RuntimeError when it says nothing in time."""
+    """What a process says. Raises Failed when it says nothing in time."""
     try:
         if connection.poll(max(end - time.monotonic(), 0.0)):
             return connection.recv()
     except (EOFError, OSError):
-        raise RuntimeError("a process of the run has ended") from None
-    raise RuntimeError("a process of the run does not answer")
+        raise Failed("a process of the run has ended") from None
+    raise Failed("a process of the run does not answer")
 
 
 def be_owner(way: Way, directory: Path, workload: Workload, connection: Connection) -> None:
@@ -118,14 +121,16 @@ def serve(connection: Connection, play: Callable[[int], Any], close: Callable[[]
 
 
 def unheard(workload: Workload, owner: Registered, fired: Fired) -> int:
-    """Operations that did not complete, although their event was fired after register() had returned, in good time.
+    """Operations whose event came to nothing: they expired, although it was dealt with before their deadline.
 
-    In good time: MARGIN_NS or more before the deadline, by the clocks of the two that called. Counted alike for all.
+    It was, if an event that the same process fired later had completed another operation by then, and its owner had
+    been told: events of one process go one way, in order. So this counts what is certain, and alike for all. Only
+    events that were fired after register() had returned count.
     """
-    latest_ns = workload.timeout_ns - MARGIN_NS
-    fired_ns = dict(zip(fired.events.operation, fired.sent_ns, strict=False))
-    return sum(
-        returned_ns(owner, row) <= fired_ns.get(row, 0) <= sent_ns + latest_ns
-        for row, sent_ns in enumerate(owner.sent_ns)
-        if not owner.told[row] or owner.state[row] == EXPIRED
-    )
+    found, dealt_with_ns = 0, NEVER_NS
+    for operation, at_ns in reversed(list(zip(fired.events.operation, fired.sent_ns, strict=False))):
+        if owner.state[operation] == COMPLETED:
+            dealt_with_ns = min(dealt_with_ns, owner.told_ns[operation] or NEVER_NS)
+        elif owner.state[operation] in UNTOLD_OR_EXPIRED and returned_ns(owner, operation) <= at_ns:
+            found += dealt_with_ns <= owner.sent_ns[operation] + workload.timeout_ns
+    return found

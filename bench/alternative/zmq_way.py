@@ -15,6 +15,8 @@ from pathlib import Path
 import msgpack
 import zmq
 
+from common import Failed
+
 from .book import Book, Firer, Owner, Way
 
 OWNER = b"owner"
@@ -101,7 +103,7 @@ class Broker(Way):
             end = time.monotonic() + START_S
             while not listens(directory / "broker"):
                 if daemon.poll() is not None or time.monotonic() > end:
-                    raise RuntimeError(f"the daemon did not start (status {daemon.poll()})")
+                    raise Failed(f"the daemon did not start (status {daemon.poll()})")
                 time.sleep(0.02)
             yield [daemon.pid]
         finally:

@@ -22,7 +22,7 @@ from .commands import operation_command
 from .errors import OperationCancelled
 from .hot import Line
 from .promise import Reply
-from .protocol import LinkState, Protocol
+from .protocol import LIVE, LinkState, Protocol
 from .session import Identity
 from .sockets import Sockets, ZmqSockets
 
@@ -62,7 +62,7 @@ class Flush(NamedTuple):
 
 
 class Link(Line):
-    """A connection to one daemon. Only its own thread or loop touches the sockets."""
+    """A connection to one daemon. Only its own thread or loop receives; who holds the lock may send."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Link(Line):
     # what a face completes ----------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Start sending; called with the lock held, when `idle` was true."""
+        """See to it that what there is to be sent is sent; called with the lock held, when `idle` is true."""
         raise NotImplementedError
 
     def make_room(self) -> None:
@@ -241,29 +241,43 @@ class Link(Line):
     # for the sender -----------------------------------------------------------------------------------------------
 
     def send_some(self, now_ns: int) -> bool:
-        """Send the next frame, with the lock free; whether there may be more. False as well if the socket is full."""
+        """Send the next frame; whether there may be more. False as well if the socket is full."""
         with self.lock:
-            protocol = self.protocol
-            if protocol.resets != self._resets:
-                self._resets, self._unsent = protocol.resets, None
-            while protocol.subscriptions:
-                self.sockets.subscribe(protocol.subscriptions.popleft())
-            frame = self._unsent or protocol.next_frame(now_ns)
+            while self.protocol.subscriptions:
+                self.sockets.subscribe(self.protocol.subscriptions.popleft())
+            return self.send_locked(now_ns)
+
+    def send_locked(self, now_ns: int) -> bool:
+        """Send the next frame with the lock held, in any thread."""
+        protocol = self.protocol
+        if protocol.resets != self._resets:
+            self._resets, self._unsent = protocol.resets, None
+        frame = self._unsent or protocol.next_frame(now_ns)
         if frame is None:
             return False
         sent = self.sockets.send(frame)
         self._unsent = None if sent else frame
         return sent
 
-    def receive_some(self) -> bool:
-        """Take what the sockets have; whether they had something. The promises to tell are in `protocol.ready`."""
+    def receive_some(self, *, answers: bool = True) -> bool:
+        """Take what the sockets have; whether they had something. The promises to tell are in `protocol.ready`.
+
+        Without `answers` the DEALER is left alone, where somebody has looked already.
+        """
         heard = False
-        for published in (True, False):
-            while (frame := self.sockets.receive(published=published)) is not None:
-                heard = True
-                with self.lock:
-                    self.protocol.receive(frame, self.now_ns(), published=published)
-                self.received()
+        while (frame := self.sockets.receive(published=True)) is not None:
+            heard = True
+            with self.lock:
+                self.protocol.receive(frame, self.now_ns(), published=True)
+            self.received()
+        while answers:
+            with self.lock:  # what it is received from, callers send by
+                frame = self.sockets.receive(published=False)
+                if frame is None:
+                    break
+                self.protocol.receive(frame, self.now_ns(), published=False)
+            heard = True
+            self.received()
         return heard
 
     def tick(self, now_ns: int) -> None:
@@ -280,10 +294,11 @@ class Link(Line):
         protocol = self.protocol
         for waiter in protocol.take_ready() if protocol.ready else ():
             waiter.tell()
-        if protocol.arena != self._mapped and protocol.state is LinkState.LIVE:
-            self._map_arena()
-        if protocol.state is LinkState.LIVE and not self.lifeline.is_held(protocol.session):
-            self._hold_lifeline()
+        if protocol.state is LIVE:
+            if protocol.arena != self._mapped:
+                self._map_arena()
+            if not self.lifeline.is_held(protocol.session):
+                self._hold_lifeline()
         if protocol.complaints:
             complaints, protocol.complaints = protocol.complaints, []
             more = f" (and {len(complaints) - 1} more of this kind)" if len(complaints) > 1 else ""

@@ -81,7 +81,11 @@ class LinkState(Enum):
     CLOSED = "closed"
 
 
-GREETING: Final = (LinkState.CONNECTING, LinkState.LOST)  # hello is said until WELCOME comes
+# To look a member up in its class costs as much as ten comparisons.
+CONNECTING, HELLO, LIVE, LOST, CLOSED = LinkState
+_COMMANDS: Final = int(UpKind.COMMANDS)
+_REPORT: Final = int(DownKind.REPORT)
+GREETING: Final = (CONNECTING, LOST)  # hello is said until WELCOME comes
 
 
 class Statistics(NamedTuple):
@@ -111,7 +115,7 @@ class Protocol(Session):
         super().__init__(identity, random, window)
         self.lost_ns = lost_ns
         self.grace_ns = grace_ns
-        self.state = LinkState.CONNECTING
+        self.state = CONNECTING
         self.refused: TimerdError | None = None  # why the daemon does not take this client
         self._query_id = 0
         self._told_outcome = 0  # acknowledged so far
@@ -145,7 +149,7 @@ class Protocol(Session):
     @property
     def lost(self) -> bool:
         """Whether no frame was heard of the daemon for so long that what is asked now is not answered soon."""
-        return self.state is LinkState.LOST
+        return self.state is LOST
 
     def plight(self, now_ns: int) -> str:
         """How it stands with the daemon, for messages."""
@@ -175,7 +179,7 @@ class Protocol(Session):
         self._query_id += 1
         packed: bytes = msgpack.packb({**question, "id": self._query_id})
         self._queries[self._query_id] = Query(packed, reply)
-        if self.state is LinkState.LIVE:
+        if self.state is LIVE:
             self._outbox.append(self._frame(UpKind.QUERY, packed))
         self._query_at = min(self._query_at, now_ns + RETRANSMIT_FIRST_NS)
 
@@ -183,7 +187,7 @@ class Protocol(Session):
         """Say goodbye; what still waits settles as failed by the link."""
         if self.session != NO_SESSION:
             self._outbox.append(self._frame(UpKind.BYE))
-        self.state = LinkState.CLOSED
+        self.state = CLOSED
 
     def daemon_ended(self, now_ns: int) -> None:
         """Its end was seen. It is lost if it is not back within 2 s; the next frame says that it is."""
@@ -193,24 +197,23 @@ class Protocol(Session):
 
     def poll_deadline(self) -> int:
         """When `tick` has something to do, if nothing else happens before (ns); NEVER when closed."""
-        match self.state:
-            case LinkState.CLOSED:
-                return NEVER
-            case LinkState.CONNECTING | LinkState.HELLO:
-                return min(self._hello_at, self._lost_at)
-            case LinkState.LOST:
-                first_ns = 0 if self._deadlines.behind(self.issued) else self._deadlines.first_ns
-                return min(self._hello_at, max(first_ns + self.grace_ns, self._lost_at))
-            case LinkState.LIVE:
-                return min(
-                    self._acknowledge_at,
-                    self._retransmit_at if self.applied < self._sent else NEVER,
-                    self._query_at,
-                    self.inbox.ping_at,
-                    self._ask_at if self._asking else NEVER,
-                    self._last_sent_ns + HEARTBEAT_NS,
-                    self._lost_at,
-                )
+        state = self.state
+        if state is LIVE:
+            return min(
+                self._acknowledge_at,
+                self._retransmit_at if self.applied < self._sent else NEVER,
+                self._query_at,
+                self.inbox.ping_at,
+                self._ask_at if self._asking else NEVER,
+                self._last_sent_ns + HEARTBEAT_NS,
+                self._lost_at,
+            )
+        if state is CLOSED:
+            return NEVER
+        if state is LOST:
+            first_ns = 0 if self._deadlines.behind(self.issued) else self._deadlines.first_ns
+            return min(self._hello_at, max(first_ns + self.grace_ns, self._lost_at))
+        return min(self._hello_at, self._lost_at)
 
     @property
     def _lost_at(self) -> int:
@@ -220,19 +223,19 @@ class Protocol(Session):
 
     def tick(self, now_ns: int) -> None:
         """Do what is due: hello, retransmission, questions, acknowledgements, the daemon's absence."""
-        if self.state is LinkState.CLOSED:
+        if self.state is CLOSED:
             return
         self._look_at_silence(now_ns)
-        if self.state is LinkState.LIVE:
+        if self.state is LIVE:
             self._tick_live(now_ns)
         elif now_ns >= self._hello_at:
-            if self.state is LinkState.HELLO and self._subscribed < 4:
+            if self.state is HELLO and self._subscribed < 4:
                 # the subscription may have reached a daemon that did not know the session yet
                 self._subscribe(again=True)
                 self._subscribed += 1
             else:
-                if self.state is LinkState.HELLO:
-                    self.state = LinkState.CONNECTING
+                if self.state is HELLO:
+                    self.state = CONNECTING
                 self._say_hello()
             self._hello_at = now_ns + self._hello_wait_ns
             self._hello_wait_ns = min(2 * self._hello_wait_ns, RETRANSMIT_LAST_NS)
@@ -251,7 +254,7 @@ class Protocol(Session):
         if now_ns < self._lost_at:
             return
         if not self.lost:
-            self._stand(LinkState.LOST)
+            self._stand(LOST)
             self._greet_again(now_ns)
             self.fail_replies(
                 TimerdUnavailableError(
@@ -270,7 +273,7 @@ class Protocol(Session):
 
     def _stand(self, state: LinkState) -> None:
         self.state = state
-        if state is not LinkState.LOST:
+        if state is not LOST:
             self._deadlines.clear()
             self.refused = None
 
@@ -296,27 +299,37 @@ class Protocol(Session):
 
     # frames up ----------------------------------------------------------------------------------------------------
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether next_frame() would give a frame without commands; such go first, and do not wait for more."""
+        return bool(self._outbox)
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether next_frame() would give commands."""
+        return self.state is LIVE and self._sent < self.issued
+
     def wants_to_send(self) -> bool:
         """Whether next_frame() would give a frame."""
-        return bool(self._outbox) or (self.state is LinkState.LIVE and self._sent < self.issued)
+        return bool(self._outbox) or (self.state is LIVE and self._sent < self.issued)
 
     def next_frame(self, now_ns: int) -> bytes | None:
         """The next frame for the DEALER, None if there is none. Commands that piled up share one."""
         if self._outbox:
             self._last_sent_ns = now_ns
             return self._outbox.popleft()
-        if self.state is not LinkState.LIVE or self._sent >= self.issued:
+        if self.state is not LIVE or self._sent >= self.issued:
             return None
         if self._sent == self.applied:
             self._retransmit_at = now_ns + self._retransmit_wait_ns
         first, number = self._take_commands()
         self._last_sent_ns = now_ns
-        header = self._frame(UpKind.COMMANDS, b"", number, first)
+        header = self._frame(_COMMANDS, b"", number, first)
         if not self.shared_clock:
             return self._with_time_left(header, first, number, now_ns)
         return self.join(header, first, number)
 
-    def _frame(self, kind: UpKind, body: bytes = b"", count: int = 0, first: int | None = None) -> bytes:
+    def _frame(self, kind: int, body: bytes = b"", count: int = 0, first: int | None = None) -> bytes:
         self._told_outcome, self._told_answer = self.received_outcome, self.received_answer
         self._acknowledge_at = NEVER
         first = self._sent + 1 if first is None else first
@@ -351,7 +364,7 @@ class Protocol(Session):
 
     def receive(self, frame: bytes, now_ns: int, *, published: bool) -> None:
         """Take a frame from the XSUB (`published`) or the DEALER. What is not a frame of this daemon is counted."""
-        if self.state is LinkState.CLOSED:
+        if self.state is CLOSED:
             return
         if len(frame) < _DOWN_SIZE:
             self.frames_ignored += 1
@@ -367,9 +380,10 @@ class Protocol(Session):
             return
         self.daemon_ns = header.now_ns
         try:
+            if header.kind == _REPORT:
+                self._report(header, frame, now_ns, published)
+                return
             match header.kind:
-                case DownKind.REPORT:
-                    self._report(header, frame, now_ns, published)
                 case DownKind.EXPECTED:
                     self._expected(header, now_ns)
                 case DownKind.WELCOME:
@@ -395,7 +409,7 @@ class Protocol(Session):
             self.frames_ignored += 1
             return
         self._last_heard_ns = now_ns
-        if self.state is LinkState.LOST or (published and self.state is LinkState.HELLO):
+        if self.state is LOST or (published and self.state is HELLO):
             self._go_live(now_ns)
         self._hear_newest(header.newest)
         if header.applied > self.applied:
@@ -484,14 +498,14 @@ class Protocol(Session):
         self._acknowledged(applied, now_ns)
         self._welcomed(welcome)
         self.inbox.greeted(int(welcome["lease_ns"]), now_ns)
-        self._stand(LinkState.HELLO)
+        self._stand(HELLO)
         self._subscribe()
         self._subscribed = 1
         self._hello_wait_ns = RETRANSMIT_FIRST_NS
         self._hello_at = now_ns + self._hello_wait_ns
 
     def _go_live(self, now_ns: int) -> None:
-        self._stand(LinkState.LIVE)
+        self._stand(LIVE)
         self._go_back()
         self._asking = False
         self._outbox.append(self._frame(UpKind.ACK))
@@ -499,12 +513,12 @@ class Protocol(Session):
 
     def _hello_first(self, header: ReportHeader, now_ns: int) -> None:
         self._last_heard_ns = now_ns
-        if self.state is LinkState.CONNECTING:
+        if self.state is CONNECTING:
             return  # to a frame that crossed our HELLO
         if header.incarnation != self.arena:
             self._begin_anew(now_ns)
             return
-        self._stand(LinkState.CONNECTING)
+        self._stand(CONNECTING)
         self._greet_again(now_ns)
 
     def _begin_anew(self, now_ns: int) -> None:
@@ -512,7 +526,7 @@ class Protocol(Session):
         self._last_heard_ns = now_ns
         self._forget(SessionGoneError("the daemon no longer knows this client; what was not settled is unknown"))
         self._change_incarnation()
-        self._stand(LinkState.CONNECTING)
+        self._stand(CONNECTING)
         self._greet_again(now_ns)
 
     def _forget(self, error: SessionGoneError) -> None:

@@ -81,7 +81,7 @@ class Line:
         self.now_ns = now_ns
         self.lock = threading.Lock()
         self.closed = False
-        self.idle = False  # whether the sender sleeps and has to be woken
+        self.idle = False  # whether nobody is about to send: who issues something calls wake()
 
 
 class Ledger:

@@ -12,6 +12,7 @@ import zmq
 
 from timerd_shm.rundir import InstancePaths, open_arena_file
 
+from .channel import Channel
 from .lifeline import Lifeline
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ RECONNECT_MS = 20
 RECONNECT_MS_MAX = 500
 SEND_FRAMES_MAX = 8  # few, so that what piles up becomes one frame instead of many queued ones
 GOODBYE_LINGER_MS = 200  # for the goodbye alone: everything else has been acknowledged by then
+
+POLLIN = int(zmq.POLLIN)
+POLLOUT = int(zmq.POLLOUT)
 
 _context: zmq.Context[zmq.Socket[bytes]] | None = None
 _context_lock = threading.Lock()
@@ -38,12 +42,18 @@ class Held(Protocol):
 
 
 class Sockets(Protocol):
-    """The DEALER for commands, the XSUB for outcomes, the lifeline, and the way to the arena. Nothing here blocks."""
+    """The DEALER for commands, the XSUB for outcomes, the lifeline, and the way to the arena. Nothing here blocks.
+
+    What concerns the DEALER is called with the link's lock held, in any thread; the XSUB is its own thread's.
+    """
 
     lifeline: Held
 
     def send(self, frame: bytes) -> bool:
         """Send a frame to the daemon; False if it cannot be taken now."""
+
+    def has_answer(self) -> bool:
+        """Whether the DEALER has a frame to receive: its descriptor may not tell, when something was sent."""
 
     def subscribe(self, message: bytes) -> None:
         """Send a subscription, or the end of one."""
@@ -51,14 +61,14 @@ class Sockets(Protocol):
     def receive(self, *, published: bool) -> bytes | None:
         """The next frame from the XSUB (`published`) or the DEALER, if there is one."""
 
-    def has_input(self) -> bool:
-        """Whether there is a frame to receive."""
-
     def has_room(self) -> bool:
         """Whether a frame that could not be sent may be tried again."""
 
     def filenos(self) -> list[int]:
-        """Descriptors that become readable, once, when what the two methods before say may have changed."""
+        """Descriptors that become readable, once, when there may be something to receive, or room, that was not there.
+
+        That may be missed when something was sent since the socket was looked at.
+        """
 
     def map_arena(self) -> ArenaReader:
         """The arena of the daemon that is there now. Raises TimerdError, OSError."""
@@ -92,12 +102,14 @@ class ZmqSockets:
         self.lifeline: Held = Lifeline(paths.liveness)
         self._paths = paths
         context = shared_context()
-        self._commands = self._socket(context, zmq.DEALER)
-        self._outcomes = self._socket(context, zmq.XSUB)
-        self._commands.set(zmq.SNDHWM, SEND_FRAMES_MAX)
-        self._commands.set(zmq.IMMEDIATE, 1)  # or frames would queue up for a daemon that is not there
-        self._outcomes.connect(paths.outcomes_endpoint)
-        self._commands.connect(paths.commands_endpoint)
+        commands = self._socket(context, zmq.DEALER)
+        outcomes = self._socket(context, zmq.XSUB)
+        commands.set(zmq.SNDHWM, SEND_FRAMES_MAX)
+        commands.set(zmq.IMMEDIATE, 1)  # or frames would queue up for a daemon that is not there
+        outcomes.connect(paths.outcomes_endpoint)
+        commands.connect(paths.commands_endpoint)
+        self._descriptors = [cast(int, socket.get(zmq.FD)) for socket in (outcomes, commands)]
+        self._commands, self._outcomes = Channel(commands), Channel(outcomes)
 
     @staticmethod
     def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
@@ -108,33 +120,22 @@ class ZmqSockets:
         return made
 
     def send(self, frame: bytes) -> bool:
-        try:
-            self._commands.send(frame, zmq.DONTWAIT)
-        except zmq.Again:
-            return False
-        return True
+        return self._commands.send(frame)
+
+    def has_answer(self) -> bool:
+        return bool(self._commands.events() & POLLIN)
 
     def subscribe(self, message: bytes) -> None:
-        self._outcomes.send(message, zmq.DONTWAIT)
+        self._outcomes.send(message)
 
     def receive(self, *, published: bool) -> bytes | None:
-        socket = self._outcomes if published else self._commands
-        if not events(socket) & zmq.POLLIN:
-            return None
-        try:
-            return socket.recv(zmq.DONTWAIT)
-        except zmq.Again:
-            return None
-
-    def has_input(self) -> bool:
-        # Both are asked, always: reading EVENTS is what re-arms a descriptor.
-        return bool((events(self._outcomes) | events(self._commands)) & zmq.POLLIN)
+        return (self._outcomes if published else self._commands).receive()
 
     def has_room(self) -> bool:
-        return bool(events(self._commands) & zmq.POLLOUT)
+        return bool(self._commands.events() & POLLOUT)
 
     def filenos(self) -> list[int]:
-        return [cast(int, socket.get(zmq.FD)) for socket in (self._outcomes, self._commands)]
+        return self._descriptors
 
     def map_arena(self) -> ArenaReader:
         from timerd_shm.reader import ArenaReader
@@ -142,10 +143,5 @@ class ZmqSockets:
         return ArenaReader.from_descriptor(open_arena_file(self._paths))
 
     def close(self, *, linger: bool) -> None:
-        self._commands.close(linger=GOODBYE_LINGER_MS if linger else 0)
-        self._outcomes.close(linger=0)
-
-
-def events(socket: zmq.Socket[bytes]) -> int:
-    """ZMQ_EVENTS: what can be done with a socket now."""
-    return cast(int, socket.get(zmq.EVENTS))
+        self._commands.close(GOODBYE_LINGER_MS if linger else 0)
+        self._outcomes.close(0)

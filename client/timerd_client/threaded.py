@@ -1,14 +1,14 @@
-"""The threaded client: one I/O thread, which sends what piled up during its last send.
+"""The threaded client: an I/O thread, which receives, and sends under load; else callers send themselves.
 
-A caller only appends its command under the lock; it writes to an eventfd if the thread sleeps, so that a lone call goes
-out at once and a busy one costs no system call. Callbacks run in the thread and must not block.
+A caller appends its command under the lock. When it was quiet it sends it as well, which is quicker than to wake a
+thread. Under load it leaves that to the thread, which sends each SEND_INTERVAL_NS what has piled up, for as long as
+something does: so a call costs no system call. Callbacks run in the thread and must not block.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 from collections.abc import Callable
 from time import monotonic_ns
@@ -23,15 +23,19 @@ from timerd_shm.rundir import InstancePaths
 from .arguments import name_of
 from .link import Link
 from .member import Member
+from .poller import Poller
 from .protocol import NEVER, LinkState, Statistics
 from .purgatory import Purgatory
 from .session import DEFAULT_PURGATORY
 from .sockets import Sockets
+from .spacing import Spacing
 
 if TYPE_CHECKING:
     import asyncio
 
-POLL_MS_MAX = 60_000
+POLL_NS_MAX = 60_000_000_000
+SEND_INTERVAL_NS = 100_000  # between frames of commands under load
+SEND_BURST = 4  # that may follow each other at once when it was quiet
 
 
 class ThreadedLink(Link):
@@ -48,7 +52,9 @@ class ThreadedLink(Link):
     ) -> None:
         self._bell = -1
         self.before_stop: list[Callable[[float], None]] = []  # what has to end before the connection does
-        self._poller = select.poll()
+        self._poller = Poller()
+        self._spacing = Spacing(SEND_INTERVAL_NS, SEND_BURST)
+        self._next_frame_ns = NEVER  # when the thread, under load, sends what has piled up
         super().__init__(paths, name, orphans, group, sockets, now_ns)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._moved = self.condition()  # told when commands were applied or the state changed
@@ -70,7 +76,20 @@ class ThreadedLink(Link):
         return threading.Condition(self.lock)
 
     def wake(self) -> None:
+        protocol = self.protocol
+        if not protocol.wants_to_send():
+            return
+        now_ns = self.now_ns()
+        if now_ns >= self._spacing.due_ns and self.send_locked(now_ns):
+            self._spacing.done(now_ns)
+            # Sending may have eaten the edge by which the thread would have been told of an answer.
+            if not protocol.wants_to_send() and not self.sockets.has_answer():
+                return
         self.idle = False
+        self.wake_thread()
+
+    def wake_thread(self) -> None:
+        """Have the thread make a pass."""
         os.eventfd_write(self._bell, 1)
 
     def may_block(self) -> None:
@@ -95,7 +114,7 @@ class ThreadedLink(Link):
         """Have the thread look at what is due; needs no lock."""
         if self.idle and not self.closed:
             with contextlib.suppress(OSError):  # it ends
-                os.eventfd_write(self._bell, 1)
+                self.wake_thread()
 
     def notify_locked(self) -> None:
         """With the lock held: those who wait look at their condition."""
@@ -122,7 +141,7 @@ class ThreadedLink(Link):
                 self._moved.notify_all()
 
     def watch(self, descriptor: int) -> None:
-        self._poller.register(descriptor, select.POLLIN)
+        self._poller.register(descriptor)
 
     def unwatch(self, descriptor: int) -> None:
         self._poller.unregister(descriptor)
@@ -142,7 +161,7 @@ class ThreadedLink(Link):
             if self._stopping:
                 return
             self._stopping = True
-            self.wake()
+            self.wake_thread()
         if not self.in_own_thread():
             self._thread.join(max(timeout, 0))
             if self._thread.is_alive():
@@ -150,15 +169,10 @@ class ThreadedLink(Link):
 
     def _run(self) -> None:
         for descriptor in (*self.sockets.filenos(), self._bell):
-            self._poller.register(descriptor, select.POLLIN)
+            self._poller.register(descriptor)
         try:
             while self.exchange():
-                # The descriptors are edge-triggered: sending may have eaten the edge of something that came in.
-                if not self.sockets.has_input() and (self._unsent is None or not self.sockets.has_room()):
-                    self._sleep()
-                self.idle = False
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._bell)
+                self._sleep()
         finally:
             self.end()
             with self.lock:
@@ -166,28 +180,55 @@ class ThreadedLink(Link):
             os.close(bell)
 
     def exchange(self) -> bool:
-        """Take what came in, do what is due, send what there is, until nothing is left; False if this is the end."""
-        protocol = self.protocol
+        """Take what came in, do what is due, send what is due, until the next pass; False if this is the end."""
+        protocol, sockets, answers = self.protocol, self.sockets, False
         while True:
-            busy = self.receive_some()
+            self.receive_some(answers=answers)
             now_ns = self.now_ns()
             self.tick(now_ns)
-            if self._stopping:
-                return False
-            # A full socket (send_some is False with a frame left) tells by its descriptor when there is room.
-            if self.send_some(now_ns) or busy:
-                continue
             with self.lock:
-                if (protocol.wants_to_send() and self._unsent is None) or self._stopping or protocol.subscriptions:
-                    continue
-                self.idle = True
-                return True
+                if self._stopping:
+                    return False
+                if protocol.subscriptions:
+                    sockets.subscribe(protocol.subscriptions.popleft())
+                    continue  # which may have eaten the edge of something that came in: its descriptor tells it once
+                self._send_due(now_ns)
+                answers = sockets.has_answer()  # the same; and it is asked here first
+                if not answers and (self._unsent is None or not sockets.has_room()):
+                    self.idle = self._next_frame_ns == NEVER and self._unsent is None
+                    return True
+
+    def _send_due(self, now_ns: int) -> None:
+        """Send what does not wait, and commands if they are due; with the lock held."""
+        protocol, spacing = self.protocol, self._spacing
+        while (protocol.has_messages or self._unsent is not None) and self.send_locked(now_ns):
+            pass
+        if self._unsent is not None:  # the socket is full; its descriptor tells when there is room
+            self._next_frame_ns = NEVER
+        elif protocol.has_commands:
+            at_ns = min(self._next_frame_ns, max(spacing.due_ns, now_ns))
+            if now_ns < at_ns:
+                self._next_frame_ns = at_ns
+                return
+            while self.send_locked(now_ns):
+                pass
+            spacing.done(now_ns)
+            self._next_frame_ns = now_ns + SEND_INTERVAL_NS
+        elif now_ns >= self._next_frame_ns:
+            self._next_frame_ns = NEVER
+
+    def due_ns(self) -> int:
+        """When the next pass is due, if nothing wakes the thread before."""
+        return min(self.protocol.poll_deadline(), self._next_frame_ns)
 
     def _sleep(self) -> None:
-        """Until a descriptor or the protocol's clock wakes the thread."""
-        wait_ns = self.protocol.poll_deadline() - self.now_ns()
-        wait_ms = min(max(0, -(-wait_ns // 1_000_000)), POLL_MS_MAX) if wait_ns < NEVER else POLL_MS_MAX
-        if any(readable == self.lifeline.fileno() for readable, _ in self._poller.poll(wait_ms)):
+        """Until a descriptor or the clock wakes the thread."""
+        readable = self._poller.poll(min(max(0, self.due_ns() - self.now_ns()), POLL_NS_MAX))
+        self.idle = False
+        if self._bell in readable:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
+        if self.lifeline.fileno() in readable:
             self.lifeline_ended()
 
     def end(self) -> None:

@@ -39,6 +39,9 @@ TOMBSTONE_KEPT_NS = 3_600 * 1_000_000_000  # a dead client's numbering
 FRAME_SIZE_MAX = 4 << 20  # a frame holds at least one command of any legal size, and many of the usual
 COMMANDS_PER_FRAME_MAX = 16_384
 WINDOW_COMMANDS_MAX = 65_536  # commands a client may have in flight, unacknowledged
+HELLO_FIRST_SIZE_MAX = (
+    8_192  # of a client without a session: it names itself and its purgatories, and waits for nothing
+)
 WAITS_MAX = 262_144  # operations that a client can say it waits for in one HELLO, which is a frame
 
 CONNECT_TIMEOUT_S = 2.0

@@ -48,6 +48,7 @@ cdef extern from "timerd_layout.h" nogil:
         FRAME_SIZE_MAX
         COMMANDS_PER_FRAME_MAX
         WINDOW_COMMANDS_MAX
+        HELLO_FIRST_SIZE_MAX
         WAITS_MAX
         HEARTBEAT_NS
         GRACE_NS

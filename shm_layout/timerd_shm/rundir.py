@@ -172,7 +172,7 @@ def find_remains(instance: str | None = None) -> InstancePaths | None:
 def make_instance(
     instance: str | None = None, directory: str | None = None, *, look_only: bool = False
 ) -> InstancePaths:
-    """The instance's files in the first directory that this process may write; it is made 0700 where it does not exist.
+    """The instance's files in the first directory that this process may write; made (0700) where only it is missing.
 
     `directory`, when given, is the only one, as $TIMERD_RUNTIME_DIR is. With `look_only` nothing is made. Raises
     ResourceLimitError, which says what was tried, and InvalidNameError.

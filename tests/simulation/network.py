@@ -245,8 +245,8 @@ class Sockets:
             self._under_way = max(0, self._under_way - 1)
         return frames.popleft()
 
-    def has_input(self) -> bool:
-        return bool(self._outcomes or self._answers)
+    def has_answer(self) -> bool:
+        return bool(self._answers)
 
     def has_room(self) -> bool:
         return self._is_connected

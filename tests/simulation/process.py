@@ -143,7 +143,7 @@ class Pump:
         link.idle = False
         link.process.lifeline.look()
         if link.exchange():
-            self.wake_at(link.protocol.poll_deadline())
+            self.wake_at(link.due_ns())
             return
         link.end()
         self.over = True
@@ -191,8 +191,7 @@ class PumpedLink(ThreadedLink):
     def in_own_thread(self) -> bool:
         return self.process.schedule.current is None
 
-    def wake(self) -> None:
-        self.idle = False
+    def wake_thread(self) -> None:
         self.pump.wake_at(0)
 
     def ring(self) -> None:

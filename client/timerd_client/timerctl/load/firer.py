@@ -6,6 +6,7 @@ that it completes reads the latency from it.
 
 from __future__ import annotations
 
+import struct
 import time
 from array import array
 
@@ -16,6 +17,8 @@ from .messages import Fired, Task
 from .pace import Pace
 from .part import Meter, Part
 
+STAMP = struct.Struct("<q")
+
 
 class Firer(Part):
     """See the module."""
@@ -24,9 +27,13 @@ class Firer(Part):
         super().__init__(task)
         self._events: Events = fire_plan(task.workload, task.index)
         self._sent_ns = array("q")
+        self._names: list[str] = []  # of the keys, in the order of the events
+
+    def prepare(self) -> None:
+        self._names = key_names(self.task.prefix, self._events.keys)
 
     def play(self, start_ns: int) -> Fired:
-        events, prefix = self._events, self.task.prefix
+        events, names = self._events, self._names
         pace = Pace(events.due_ns, start_ns, self.task.bulk)
         send = self._fire_many if self.task.bulk else self._fire_each
         row, count = 0, len(events.due_ns)
@@ -36,7 +43,7 @@ class Firer(Part):
             while row < count and not self.stopped:
                 upto = pace.begin(row)
                 if upto > row:
-                    send(key_names(prefix, events.keys[row:upto]))
+                    send(names[row:upto])
                     pace.end()
                     row = upto
             if not self.stopped:
@@ -46,10 +53,10 @@ class Firer(Part):
         return Fired(events, self._sent_ns, pace.own_lateness_ns, meter.read(), failure)
 
     def _fire_each(self, keys: list[str]) -> None:
-        fire, sent, now = self.purgatory.fire, self._sent_ns.append, time.monotonic_ns
+        fire, sent, now, pack = self.purgatory.fire, self._sent_ns.append, time.monotonic_ns, STAMP.pack
         for key in keys:
             at_ns = now()
-            fire(key, value=at_ns.to_bytes(8, "little"))
+            fire(key, value=pack(at_ns))
             sent(at_ns)
 
     def _fire_many(self, keys: list[str]) -> None:

@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_right
 
 PERIOD_NS = 1_000_000  # in bulk: as often is called what is due since
+PASS_NS = 100_000  # otherwise: a process that sleeps a few microseconds at a time does nothing else
 ROWS_MAX = 4_096  # in one pass, so that outcomes are collected and a stop is seen
 SLEEP_S_MAX = 0.05
 
@@ -23,7 +24,7 @@ class Pace:
         self.own_lateness_ns = array("q")
         self._due_ns = due_ns
         self._start_ns = start_ns
-        self._period_ns = PERIOD_NS if bulk else 0
+        self._period_ns = PERIOD_NS if bulk else PASS_NS
         self._began_ns = 0  # of the last pass
         self._free_ns = 0  # since when nothing but the schedule keeps the next pass from beginning
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from timerd_shm.errors import TimerdUnavailableError
 from timerd_shm.layout import BLOCK_DATA
-from timerd_shm.limits import CAPACITY_MAX, CAPACITY_MIN, RING_EVENTS_DEFAULT
+from timerd_shm.limits import CAPACITY_MAX, CAPACITY_MIN, RING_EVENTS_DEFAULT, RING_EVENTS_MAX
 from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths
 
 from ...connection import await_daemon
@@ -30,6 +31,11 @@ def capacity_of(workload: Workload, pending: int) -> int:
     return max(min(at_once, workload.count) + pending + CAPACITY_MIN, 4_096)
 
 
+def ring_of(workload: Workload) -> int:
+    """Events that the ring remembers: those of a second, which is as long as a full window makes a call wait."""
+    return min(max(1 << math.ceil(math.log2(workload.rate)), RING_EVENTS_DEFAULT), RING_EVENTS_MAX)
+
+
 def blocks_of(payload: int) -> int:
     """Blocks that a payload takes."""
     return -(-payload // BLOCK_DATA)
@@ -38,12 +44,13 @@ def blocks_of(payload: int) -> int:
 def flags_of(workload: Workload, pending: int) -> list[str]:
     """What its daemon is started with: room for the run, and no quota below that."""
     capacity = min(capacity_of(workload, pending), CAPACITY_MAX)
-    blocks = capacity * blocks_of(workload.payload) + RING_EVENTS_DEFAULT + capacity
+    blocks = capacity * blocks_of(workload.payload) + ring_of(workload) + capacity
     return [
         f"--capacity={capacity}",
         f"--nodes={capacity * workload.keys_per_op}",
         f"--keys={capacity * workload.keys_per_op}",
         f"--blocks={blocks}",
+        f"--ring-events={ring_of(workload)}",
         f"--quota-operations={capacity}",
         f"--quota-outcomes={capacity}",
         f"--quota-bytes={blocks * BLOCK_DATA}",

@@ -13,7 +13,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from itertools import compress, cycle
+from itertools import compress
 
 from timerd_shm.errors import TimerdError
 
@@ -40,8 +40,8 @@ class Registrar(Part):
         super().__init__(task)
         self._rows: Rows = plan(task.workload, task.index)
         rate = task.workload.rate / task.workload.registrars
-        every = 1 if task.bulk else math.ceil(rate / CALLBACKS_PER_S)
-        self._has_callback = cycle((True,) + (False,) * (every - 1))
+        self._every = 1 if task.bulk else math.ceil(rate / CALLBACKS_PER_S)
+        self._names: list[str] | list[tuple[str, ...]] = []  # the keys of each row
         self._told: list[tuple[int, ThreadedOperation]] = []  # filled by the client's thread
         self._look_ns = task.workload.timeout_ns + LOOK_NS
         self._open: deque[tuple[int, list[ThreadedOperation]]] = deque()  # those of a pass, and when to look at them
@@ -52,8 +52,11 @@ class Registrar(Part):
         self._timeout = task.workload.timeout_ns / 1e9
         self._payload = bytes(task.workload.payload)
 
+    def prepare(self) -> None:
+        self._names = self._keys()
+
     def play(self, start_ns: int) -> Registered:
-        rows, task = self._rows, self.task
+        rows, task, names = self._rows, self.task, self._names
         pace = Pace(rows.due_ns, start_ns, task.bulk)
         first = self.client._protocol.issued + 1
         send = self._register_many if task.bulk else self._register_each
@@ -65,7 +68,7 @@ class Registrar(Part):
                 self._collect()
                 upto = pace.begin(row)
                 if upto > row:
-                    send(self._keys(row, upto))
+                    send(names[row:upto])
                     pace.end()
                     row = upto
         except TimerdError as error:
@@ -74,30 +77,31 @@ class Registrar(Part):
         self._await_outcomes(0 if failure else ended_ns + task.workload.timeout_ns + GRACE_NS)
         return self._answer(first, ended_ns, pace, meter.read(), failure or self._silence())
 
-    def _keys(self, row: int, upto: int) -> Sequence[str | tuple[str, ...]]:
-        """The keys of some rows, as they are given to register()."""
+    def _keys(self) -> list[str] | list[tuple[str, ...]]:
+        """The keys of all rows, as they are given to register()."""
         workload, prefix = self.task.workload, self.task.prefix
         registrars = workload.registrars
-        numbers = range(row * registrars + self.task.index, upto * registrars, registrars)
-        firsts = self._rows.keys[row:upto] if workload.keys else numbers
+        numbers = range(self.task.index, len(self._rows.due_ns) * registrars, registrars)
+        firsts: Sequence[int] = self._rows.keys if workload.keys else numbers
         if workload.keys_per_op == 1:
             return key_names(prefix, firsts)
         return [tuple(key_names(prefix, watched_keys(workload, first))) for first in firsts]
 
     def _register_each(self, keys: Sequence[str | tuple[str, ...]]) -> None:
-        register, sent, now, note = self.purgatory.register, self._sent_ns.append, time.monotonic_ns, self._note
-        timeout, payload = self._timeout, self._payload
+        register, sent, now = self.purgatory.register, self._sent_ns.append, time.monotonic_ns
+        timeout, payload, every = self._timeout, self._payload, self._every
         made: list[ThreadedOperation] = []
         keep = made.append
         self._open.append((now() + self._look_ns, made))
-        for key, has_callback in zip(keys, self._has_callback, strict=False):
+        first = len(self._sent_ns)
+        for key in keys:
             at_ns = now()
-            operation = register(key, timeout=timeout, payload=payload)
+            keep(register(key, timeout=timeout, payload=payload))
             sent(at_ns)
-            if has_callback:
-                operation.add_done_callback(note)
-            else:
-                keep(operation)
+        seen = slice(-first % every, None, every)
+        for operation in made[seen]:
+            operation.add_done_callback(self._note)
+        del made[seen]
 
     def _register_many(self, keys: Sequence[str | tuple[str, ...]]) -> None:
         """All but the last in one call; the last by itself, because the latency is seen of a single one only."""
@@ -115,22 +119,18 @@ class Registrar(Part):
         """Make columns of what has settled."""
         if told := self._told[:]:
             del self._told[: len(told)]
-            commands = (operation.command for _, operation in told)
-            self._outcomes.add(commands, [operation._settlement for _, operation in told], [at for at, _ in told])
+            self._take([operation for _, operation in told], [at for at, _ in told])
         now_ns = time.monotonic_ns()
         while self._open and self._open[0][0] <= now_ns:
             _, operations = self._open.popleft()
             if (both := records_of(operations)) is not None:
                 self._outcomes.add_records(*both, None)
                 continue
-            found = [operation._settlement for operation in operations]
-            if None in found:
-                late = [operation for operation, each in zip(operations, found, strict=True) if each is None]
+            settled = [operation.done() for operation in operations]  # once: they go on settling meanwhile
+            if not all(settled):
+                late = [operation for operation, done in zip(operations, settled, strict=True) if not done]
                 self._open.append((now_ns + LOOK_NS, late))
-                operations = list(compress(operations, found))
-                found = list(filter(None, found))
-            if operations:
-                self._outcomes.add((operation.command for operation in operations), found, None)
+            self._take(list(compress(operations, settled)), None)
         while self._batches and self._batches[0][0] <= now_ns:
             _, batch = self._batches.popleft()
             if (records := batch.records()) is not None:
@@ -139,6 +139,14 @@ class Registrar(Part):
                 self._outcomes.add(batch.commands(), batch._column(), None)
             else:
                 self._batches.append((now_ns + LOOK_NS, batch))
+
+    def _take(self, operations: list[ThreadedOperation], told_ns: list[int] | None) -> None:
+        """Of operations that have settled."""
+        if (both := records_of(operations)) is not None:
+            self._outcomes.add_records(*both, told_ns)
+        else:
+            commands = (operation.command for operation in operations)
+            self._outcomes.add(commands, [operation._settlement for operation in operations], told_ns)
 
     def _await_outcomes(self, until_ns: int) -> None:
         """Until all are told; in bulk what has not settled by then is looked for in its batch."""

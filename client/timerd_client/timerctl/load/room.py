@@ -13,7 +13,7 @@ from ...workload import NS, Workload, mean_wait_ns
 from ..text import size
 from .private import blocks_of, capacity_of
 
-BYTES_PER_OPERATION = 800  # in all processes of the harness together: plan, columns, answers, judging
+BYTES_PER_OPERATION = 950  # in all processes of the harness together: plan, columns, answers, judging
 BYTES_PER_PENDING = 400
 ROOM = 1.2  # for what is settled and not acknowledged yet, and for chance
 

@@ -1,0 +1,1 @@
+"""Parts of bench/overload.py: frames, those who send them, those who notice, and what is right."""

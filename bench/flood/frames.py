@@ -1,0 +1,71 @@
+"""Frames that are encoded beforehand: what a flood consists of."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgpack
+
+from timerd_client.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
+from timerd_shm.fields import struct_of
+from timerd_shm.layout import Condition, KeyKind
+from timerd_shm.limits import FRAME_SIZE_MAX, PAYLOAD_SIZE_MAX
+from timerd_shm.wire import CommandHeader, CommandKind, RegisterFlag, UpKind
+
+S = 1_000_000_000
+COMMANDS = 128  # in a frame, as clients that are busy send
+BODIES = 8  # frames that a sender has ready
+WAITS = 100_000  # that a hello lists
+HEADER = struct_of(CommandHeader)
+# Frames a second, of all senders, for the kinds without commands.
+RATES = {"hellos": 300, "asks": 30_000, "queries": 300_000, "snapshots": 3_000}
+FLOODS = ("commands", "single", "largest", *RATES)
+
+
+def register(key: bytes, timeout_ns: int) -> bytes:
+    flags, size = RegisterFlag.NO_MARK, REGISTER_SIZE + 2 + len(key)
+    fixed: bytes = pack_register(
+        CommandKind.REGISTER, 0, flags, size, Condition.AT_LEAST, 1, 1, 0, 0, 0, timeout_ns, 0, 0, 0
+    )
+    return fixed + bytes((len(key), KeyKind.EVENT)) + key
+
+
+def fire(key: bytes, value: bytes = b"") -> bytes:
+    fixed: bytes = pack_key(
+        CommandKind.FIRE, 0, 0, len(key), KEY_COMMAND_SIZE + len(key) + len(value), 1, len(value), 0
+    )
+    return fixed + key + value
+
+
+def packed(message: dict[str, Any]) -> bytes:
+    return bytes(msgpack.packb(message))
+
+
+def bodies(flood: str, sender: int) -> list[tuple[UpKind, int, bytes]]:
+    """What follows the headers, again and again: (kind, number of commands, bytes)."""
+    keys = [b"%d/%d" % (sender, number) for number in range(BODIES * COMMANDS // 2)]
+    pairs = [command for key in keys for command in (register(key, 60 * S), fire(key))]
+    match flood:
+        case "commands":
+            frames = [pairs[at : at + COMMANDS] for at in range(0, len(pairs), COMMANDS)]
+        case "single":
+            frames = [[command] for command in pairs]
+        case "largest":
+            large = fire(keys[0], os.urandom(PAYLOAD_SIZE_MAX))
+            frames = [[large] * ((FRAME_SIZE_MAX - HEADER.size) // len(large))]
+        case "asks":
+            return [(UpKind.ASK, 0, b"")]
+        case "queries":
+            return [(UpKind.QUERY, 0, packed({"id": 1, "query": "ping"}))]
+        case "snapshots":
+            return [(UpKind.QUERY, 0, packed({"id": 1, "query": "snapshot"}))]
+        case _:
+            assert flood == "hellos", flood
+            return [(UpKind.HELLO, 0, b"")]
+    return [(UpKind.COMMANDS, len(commands), b"".join(commands)) for commands in frames]
+
+
+def frame_size(flood: str) -> int:
+    """Bytes of the largest frame of a flood, about."""
+    return max(len(body) for _, _, body in bodies(flood, 0)) + HEADER.size + (5 * WAITS if flood == "hellos" else 0)

@@ -1,0 +1,305 @@
+"""Those who flood: processes that speak the wire themselves, and what they share with the one that leads them."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator
+from ctypes import Array
+from enum import IntEnum
+from itertools import cycle
+from typing import Any
+
+import msgpack
+import zmq
+
+from timerd_client.link import identity
+from timerd_client.protocol import LinkState, Protocol
+from timerd_client.sockets import RECONNECT_MS
+from timerd_shm.fields import struct_of
+from timerd_shm.layout import Orphans
+from timerd_shm.rundir import InstancePaths
+from timerd_shm.wire import PROTOCOL_VERSION, DownKind, ReportHeader, UpKind
+
+from .frames import HEADER, WAITS, S, bodies, packed, register
+
+IN_FLIGHT = 65_536  # commands of the sender that keeps up
+ASKED_FOR = 4_096  # outcomes of one that asks for them again and again
+SINK_FRAMES = 8  # that wait behind the socket that takes everything
+PATIENCE_S = 30.0
+REPORT = struct_of(ReportHeader)
+
+
+class Phase(IntEnum):
+    """What the senders do, one after the other."""
+
+    WAIT = 0
+    UNHINDERED = 1  # all of them write to the sink
+    KEEP_UP = 2  # the first one sends as fast as is applied
+    PAUSE = 3
+    FLOOD = 4
+    END = 5
+
+
+class Counts:
+    """What the processes share. Of each sender: one writes, the others read."""
+
+    NAMES = ("asked", "held_back", "sent", "unhindered", "applied", "told_expected", "hellos")
+
+    def __init__(self, senders: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.phase = context.Value("i", Phase.WAIT, lock=False)
+        self.rate = context.Value("d", 0.0, lock=False)  # commands a second, of each sender
+        self.ready = context.Value("i", 0)
+        self.rows: list[Array[Any]] = [context.Array("Q", len(self.NAMES), lock=False) for _ in range(senders)]
+
+    def total(self, name: str) -> int:
+        return sum(int(row[self.NAMES.index(name)]) for row in self.rows)
+
+
+class Sink(threading.Thread):
+    """A socket that takes whatever comes, and drops it."""
+
+    def __init__(self, paths: InstancePaths) -> None:
+        super().__init__(name="sink")
+        self.endpoint = f"ipc://{paths.directory}/sink"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.set(zmq.LINGER, 0)
+        self._socket.set(zmq.RCVHWM, SINK_FRAMES)
+        self._socket.bind(self.endpoint)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            if self._socket.poll(10):
+                with contextlib.suppress(zmq.Again):
+                    while True:
+                        self._socket.recv(zmq.DONTWAIT, copy=False)
+
+    def close(self) -> None:
+        self._over.set()
+        self.join()
+        self._context.destroy(linger=0)
+
+
+class Sender:
+    """One process that floods. What it is told matters to it only as far as it has to go on."""
+
+    def __init__(self, paths: InstancePaths, sink: str, flood: str, index: int, counts: Counts) -> None:
+        self.sink, self.flood, self.index, self.counts, self.row = sink, flood, index, counts, counts.rows[index]
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.commands, self.outcomes = self.context.socket(zmq.DEALER), self.context.socket(zmq.XSUB)
+        for socket in (self.commands, self.outcomes):
+            socket.set(zmq.LINGER, 0)
+            socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
+            socket.set(zmq.SNDHWM, 8)
+        self.reads_answers = flood != "asks"
+        if not self.reads_answers:
+            self.commands.set(zmq.RCVHWM, 1)
+        self.outcomes.connect(paths.outcomes_endpoint)
+        self.commands.connect(paths.commands_endpoint)
+        self.protocol = Protocol(identity(f"sender-{index}", Orphans.CANCEL, None), time.monotonic_ns())
+        self.next = 1
+        self.applied = 0
+        self.outcome = self.answer = 0  # acknowledged
+        self.hello_body = b""
+
+    def count(self, name: str, amount: int = 1) -> None:
+        self.row[Counts.NAMES.index(name)] += amount
+
+    def greet(self) -> None:
+        """Say hello until it is welcomed and heard, as any client does."""
+        protocol = self.protocol
+        while protocol.state is not LinkState.LIVE:
+            now_ns = time.monotonic_ns()
+            if now_ns >= protocol.poll_deadline():
+                protocol.tick(now_ns)
+            while (frame := protocol.next_frame(now_ns)) is not None:
+                if frame[1] == UpKind.HELLO:
+                    self.hello_body = frame[HEADER.size :]
+                self.commands.send(frame)
+            while protocol.subscriptions:
+                self.outcomes.send(protocol.subscriptions.popleft())
+            for socket, published in ((self.outcomes, True), (self.commands, False)):
+                with contextlib.suppress(zmq.Again):
+                    while True:
+                        protocol.receive(socket.recv(zmq.DONTWAIT), now_ns, published=published)
+            time.sleep(0.001)
+        self.count("hellos")
+        self.applied = protocol.applied
+        self.next = self.applied + 1
+
+    def header(self, kind: UpKind, count: int) -> bytes:
+        header: bytes = HEADER.pack(
+            PROTOCOL_VERSION,
+            kind,
+            0,
+            count,
+            self.protocol.arena,
+            self.protocol.session,
+            self.next,
+            self.outcome,
+            self.answer,
+        )
+        return header
+
+    def hear(self) -> None:
+        """Take what was sent; acknowledge all of it."""
+        self._drain(self.outcomes)
+        if self.reads_answers:
+            self._drain(self.commands)
+        self.row[Counts.NAMES.index("applied")] = self.applied
+
+    def _drain(self, socket: zmq.Socket[bytes]) -> None:
+        with contextlib.suppress(zmq.Again):
+            for _ in range(256):
+                frame = socket.recv(zmq.DONTWAIT)
+                report = ReportHeader._make(REPORT.unpack_from(frame))
+                self.applied = max(self.applied, report.applied)
+                if self.reads_answers:
+                    self.outcome = max(self.outcome, report.outcome_newest)
+                    self.answer = max(self.answer, report.answer_newest)
+                if report.kind == DownKind.EXPECTED:
+                    self.count("told_expected")
+                    self.next = report.applied + 1
+                elif report.kind == DownKind.HELLO_FIRST:
+                    self.protocol.receive(frame, time.monotonic_ns(), published=False)
+                    self.greet()
+
+    def send(self, kind: UpKind, count: int, body: bytes) -> bool:
+        try:
+            self.commands.send(self.header(kind, count) + body, zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        self.next += count
+        self.count("sent", count or 1)
+        return True
+
+    def run(self) -> None:
+        """Wait for the phases, and do what they say."""
+        counts = self.counts
+        self.greet()
+        if self.flood == "asks":
+            self.leave_outcomes()
+        with counts.ready.get_lock():
+            counts.ready.value += 1
+        self.wait_for(Phase.UNHINDERED)
+        self.write_all()
+        self.wait_for(Phase.KEEP_UP)
+        if self.index == 0:
+            self.keep_up()
+        self.wait_for(Phase.FLOOD)
+        self.overrun()
+        self.context.destroy(linger=0)
+
+    def wait_for(self, phase: Phase) -> None:
+        """Until that phase has come, or one after it."""
+        while self.counts.phase.value < phase:
+            time.sleep(0.002)
+
+    def leave_outcomes(self) -> None:
+        """Have outcomes that are never acknowledged."""
+        pairs = [command for _ in range(ASKED_FOR // 2) for command in (register(b"asked for", 0),) * 2]
+        self.send(UpKind.COMMANDS, len(pairs), b"".join(pairs))
+        while self.applied < len(pairs):
+            self._drain(self.outcomes)
+            time.sleep(0.001)
+
+    def frames(self) -> list[tuple[UpKind, int, bytes]]:
+        """What it floods with."""
+        if self.flood != "hellos":
+            return bodies(self.flood, self.index)
+        hello = dict(msgpack.unpackb(self.hello_body), waits=list(range(1 << 20, (1 << 20) + WAITS)))
+        return [(UpKind.HELLO, 0, packed(hello))]
+
+    def write_all(self) -> None:
+        """Write the same frames to a socket behind which nobody does anything with them."""
+        into = self.context.socket(zmq.DEALER)
+        into.set(zmq.LINGER, 0)
+        into.set(zmq.SNDHWM, self.commands.get(zmq.SNDHWM))
+        into.connect(self.sink)
+        for kind, count, body in cycle(self.frames()):
+            while self.counts.phase.value == Phase.UNHINDERED:
+                with contextlib.suppress(zmq.Again):
+                    into.send(self.header(kind, count) + body, zmq.DONTWAIT)
+                    self.count("unhindered", max(count, 1))
+                    break
+                time.sleep(0.0002)
+            if self.counts.phase.value != Phase.UNHINDERED:
+                break
+        into.close()
+
+    def keep_up(self) -> None:
+        """Send as fast as is applied."""
+        frames = cycle(bodies("single" if self.flood == "single" else "commands", self.index))
+        while self.counts.phase.value == Phase.KEEP_UP:
+            kind, count, body = next(frames)
+            while self.next - 1 - self.applied + count > IN_FLIGHT and self.counts.phase.value == Phase.KEEP_UP:
+                self.rest()
+            while not self.send(kind, count, body) and self.counts.phase.value == Phase.KEEP_UP:
+                self.rest()
+
+    def rest(self) -> None:
+        """Leave the processor to the daemon for a moment, and hear what it says."""
+        time.sleep(0.0002)
+        self.hear()
+
+    def overrun(self) -> None:
+        """Send what the clock says, and leave out what the socket does not take."""
+        turn = cycle(self.frames())
+        rate, began_ns, asked = self.counts.rate.value, time.monotonic_ns(), 0
+        kind, count, body = next(turn)
+        while self.counts.phase.value == Phase.FLOOD:
+            due = rate * (time.monotonic_ns() - began_ns) / S
+            if asked + max(count, 1) > due:
+                self.hear()
+                time.sleep(0.0005)
+            for _ in range(64):
+                if asked + max(count, 1) > due:
+                    break
+                if not self.send(kind, count, body):
+                    left_out = int(due - asked)
+                    asked += left_out
+                    self.count("held_back", left_out)
+                    self.count("asked", left_out)
+                    time.sleep(0.0002)
+                    break
+                asked += max(count, 1)
+                self.count("asked", max(count, 1))
+                kind, count, body = next(turn)
+            self.hear()
+
+
+def send_from(paths: InstancePaths, sink: str, flood: str, index: int, counts: Counts) -> None:
+    Sender(paths, sink, flood, index, counts).run()
+
+
+@contextlib.contextmanager
+def crew(paths: InstancePaths, flood: str, senders: int) -> Iterator[Counts]:
+    """Sender processes that have said hello."""
+    context, counts, sink = multiprocessing.get_context("spawn"), Counts(senders), Sink(paths)
+    sink.start()
+    processes = [
+        context.Process(target=send_from, args=(paths, sink.endpoint, flood, index, counts), daemon=True)
+        for index in range(senders)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while counts.ready.value < senders:
+            if time.monotonic() > end or not all(process.is_alive() for process in processes):
+                raise SystemExit("overload: a sender did not begin")
+            time.sleep(0.01)
+        yield counts
+    finally:
+        counts.phase.value = Phase.END
+        for process in processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        sink.close()

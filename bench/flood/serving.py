@@ -1,0 +1,22 @@
+"""A daemon for one part of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from timerd_client.timerctl.load.private import private_daemon
+from timerd_shm.reader import ArenaReader
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
+
+
+@contextlib.contextmanager
+def daemon(*flags: str) -> Iterator[tuple[InstancePaths, int]]:
+    """A daemon that this process's clients find, and its pid."""
+    with private_daemon(flags) as paths:
+        os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
+        reader = ArenaReader.from_descriptor(open_arena_file(paths))
+        pid = reader.header().pid
+        reader.close()
+        yield paths, pid

@@ -1,0 +1,207 @@
+"""What the old purgatory is made of: its records, the pools that they are from, and what its threads share."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc
+from libc.string cimport memset
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from timerd_shm.records cimport KEY_INLINE
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <stdint.h>
+    #include <time.h>
+
+    static inline uint32_t read32(const uint32_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+    static inline int64_t read64(const int64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+    static inline void write32(uint32_t *at, uint32_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+    static inline void write64(int64_t *at, int64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+    static inline uint32_t add32(uint32_t *at, uint32_t n) { return __atomic_add_fetch(at, n, __ATOMIC_ACQ_REL); }
+    static inline uint32_t take32(uint32_t *at) { return __atomic_exchange_n(at, 0, __ATOMIC_ACQ_REL); }
+    static inline int swap32(uint32_t *at, uint32_t from, uint32_t to)
+    {
+        return __atomic_compare_exchange_n(at, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    }
+    static inline void make_condition(pthread_cond_t *condition)
+    {
+        pthread_condattr_t attributes;
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(condition, &attributes);
+        pthread_condattr_destroy(&attributes);
+    }
+    static inline void sleep_until(uint64_t at_ns)
+    {
+        struct timespec at = {.tv_sec = at_ns / 1000000000, .tv_nsec = at_ns % 1000000000};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+    }
+    #define MILLISECOND 1000000
+    #define POLL_NS 200000000  /* the reaper looks at its purges that often when nothing expires */
+    #define BETWEEN_CLOCKS 32  /* requests of one reading of the clock */
+    #define PURGATORY_KEYS 4096  /* a power of two */
+    #define AT_NO_TIME INT64_MAX
+    """
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    void pthread_mutex_init(pthread_mutex_t *, void *) nogil
+    void pthread_mutex_lock(pthread_mutex_t *) nogil
+    void pthread_mutex_unlock(pthread_mutex_t *) nogil
+    void pthread_mutex_destroy(pthread_mutex_t *) nogil
+    void pthread_cond_signal(pthread_cond_t *) nogil
+    void pthread_cond_destroy(pthread_cond_t *) nogil
+    void pthread_cond_timedwait(pthread_cond_t *, pthread_mutex_t *, timespec *) nogil
+    void make_condition(pthread_cond_t *) nogil
+    void sleep_until(uint64_t at_ns) nogil
+    uint32_t read32(const uint32_t *at) nogil
+    int64_t read64(const int64_t *at) nogil
+    void write32(uint32_t *at, uint32_t value) nogil
+    void write64(int64_t *at, int64_t value) nogil
+    uint32_t add32(uint32_t *at, uint32_t n) nogil
+    uint32_t take32(uint32_t *at) nogil
+    bint swap32(uint32_t *at, uint32_t old, uint32_t new) nogil
+    enum:
+        MILLISECOND
+        POLL_NS
+        BETWEEN_CLOCKS
+        PURGATORY_KEYS
+    int64_t AT_NO_TIME
+
+cdef enum:
+    IS_PENDING = 0
+    IS_COMPLETED = 1
+    IS_EXPIRED = 2
+    IS_REFUSED = 3
+
+# Records. References name a record by its index + 1; 0 is none. The first word of a free one leads to the next.
+
+cdef struct Operation:
+    uint32_t state
+    uint32_t references  # lists, the queue, whoever will complete it, and its registration while that runs
+    uint32_t payload
+    uint32_t reserved
+    uint64_t number
+    int64_t deadline_ns
+    int64_t completes_ns
+
+cdef struct Watcher:
+    uint32_t operation
+    uint32_t reserved
+    uint32_t next
+    uint32_t prev
+
+cdef struct Key:
+    uint64_t hash
+    uint8_t name_length
+    uint8_t name[KEY_INLINE]
+    uint32_t chain
+    uint32_t first
+    uint32_t last
+    uint32_t watched
+
+cdef struct Waiting:
+    int64_t deadline_ns
+    uint32_t operation
+
+cdef struct Pool:
+    char *base
+    uint64_t size  # bytes of a record
+    uint32_t count
+    uint32_t used  # were ever taken
+    uint32_t taken  # free ones, for the one thread that takes
+    uint32_t given  # free ones, from all threads
+
+cdef struct Purgatory:
+    Pool operations
+    Pool watchers
+    Pool blocks
+    Key *keys
+    pthread_mutex_t *locks  # of the keys' lists
+    uint32_t *heads  # of the keys' chains
+    uint32_t keys_used
+    Waiting *queue  # a heap, the earliest deadline first
+    uint32_t waiting
+    uint32_t waiting_max
+    pthread_mutex_t queue_lock
+    pthread_cond_t queue_news
+    uint32_t purge_interval
+    # What became of each request, by its number.
+    uint32_t requests
+    uint32_t *of_number
+    uint8_t *states
+    uint8_t *settlings
+    int64_t *registered_ns
+    int64_t *settled_ns
+    # Between the threads.
+    uint32_t registered
+    uint32_t refused
+    uint32_t settled
+    uint32_t stopping
+    int64_t next_due_ns
+    int64_t last_ns
+    # Counted by the reaper.
+    uint64_t list_purges
+    uint64_t watchers_visited
+    uint64_t queue_purges
+    uint64_t waiting_visited
+    uint64_t dead_polls
+    uint64_t empty_wakeups
+
+cdef inline int64_t clock_ns() noexcept nogil:
+    cdef timespec at
+    clock_gettime(CLOCK_MONOTONIC, &at)
+    return <int64_t>at.tv_sec * 1000000000 + at.tv_nsec
+
+# Pools. One thread takes; any thread gives, without a lock.
+
+
+cdef inline int make_pool(Pool *pool, uint64_t size, uint32_t count) except -1:
+    pool.base = <char *>calloc(count, size)
+    if pool.base == NULL:
+        raise MemoryError(f"no memory for {count} records of {size} bytes")
+    memset(pool.base, 0, count * size)  # every page is there before anything is measured
+    pool.size = size
+    pool.count = count
+    return 0
+
+
+cdef inline void *record(Pool *pool, uint32_t name) noexcept nogil:
+    return pool.base + (name - 1) * pool.size
+
+
+cdef inline uint32_t take(Pool *pool) noexcept nogil:
+    """A free record, or 0."""
+    cdef uint32_t name
+    if pool.taken == 0:
+        pool.taken = take32(&pool.given)
+    name = pool.taken
+    if name:
+        pool.taken = (<uint32_t *>record(pool, name))[0]
+        return name
+    if pool.used == pool.count:
+        return 0
+    pool.used += 1
+    return pool.used
+
+
+cdef inline void give(Pool *pool, uint32_t name) noexcept nogil:
+    cdef uint32_t head
+    while True:
+        head = read32(&pool.given)
+        (<uint32_t *>record(pool, name))[0] = head
+        if swap32(&pool.given, head, name):
+            return
+
+
+cdef inline uint32_t in_use(Pool *pool) noexcept nogil:
+    """How many are not free. Nothing else may run."""
+    cdef uint32_t unused = 0, name = pool.taken
+    while name:
+        unused += 1
+        name = (<uint32_t *>record(pool, name))[0]
+    name = pool.given
+    while name:
+        unused += 1
+        name = (<uint32_t *>record(pool, name))[0]
+    return pool.used - unused

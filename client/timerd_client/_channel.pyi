@@ -1,0 +1,3 @@
+from .channel import PlainChannel
+
+class Channel(PlainChannel): ...

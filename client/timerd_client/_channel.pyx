@@ -1,0 +1,162 @@
+"""The compiled Channel (see channel.py).
+
+libzmq is the one that pyzmq has loaded: its functions are found through pyzmq's own extension module, so that nothing is
+linked and both have the same. Its messages are 64 bytes that only it looks into.
+"""
+
+import ctypes
+import sys
+
+import zmq
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR
+
+cdef extern from *:
+    """
+    typedef struct { _Alignas(void *) unsigned char opaque[64]; } td_message;
+    """
+    ctypedef struct td_message:
+        pass
+
+cdef enum:
+    EVENTS = 15
+    DONTWAIT = 1
+    SNDMORE = 2
+
+ctypedef int (*message_function)(td_message *) noexcept nogil
+ctypedef int (*receive_function)(td_message *, void *, int) noexcept nogil
+ctypedef void *(*data_function)(td_message *) noexcept nogil
+ctypedef size_t (*size_function)(td_message *) noexcept nogil
+ctypedef int (*send_function)(void *, const void *, size_t, int) noexcept nogil
+ctypedef int (*option_function)(void *, int, void *, size_t *) noexcept nogil
+ctypedef int (*errno_function)() noexcept nogil
+
+
+def _functions():
+    """Where pyzmq's libzmq has its functions. Raises ImportError where they cannot be found."""
+    try:
+        library = ctypes.CDLL(sys.modules[zmq.backend.Socket.__module__].__file__)
+        return {
+            name: ctypes.cast(getattr(library, "zmq_" + name), ctypes.c_void_p).value
+            for name in ("msg_init", "msg_recv", "msg_data", "msg_size", "msg_more", "msg_close", "send", "getsockopt",
+                         "errno")
+        }
+    except (AttributeError, KeyError, OSError) as error:
+        raise ImportError(f"libzmq's functions are not to be found in pyzmq's extension: {error}") from None
+
+
+cdef dict found = _functions()
+cdef message_function msg_init = <message_function><size_t>found["msg_init"]
+cdef message_function msg_close = <message_function><size_t>found["msg_close"]
+cdef message_function msg_more = <message_function><size_t>found["msg_more"]
+cdef receive_function msg_recv = <receive_function><size_t>found["msg_recv"]
+cdef data_function msg_data = <data_function><size_t>found["msg_data"]
+cdef size_function msg_size = <size_function><size_t>found["msg_size"]
+cdef send_function zmq_send = <send_function><size_t>found["send"]
+cdef option_function getsockopt = <option_function><size_t>found["getsockopt"]
+cdef errno_function zmq_errno = <errno_function><size_t>found["errno"]
+
+
+cdef class Channel:
+    cdef void *handle
+    cdef object socket
+
+    def __init__(self, socket):
+        self.socket = socket
+        self.handle = <void *><size_t>socket.underlying
+
+    cdef int _open(self) except -1:
+        if self.handle == NULL:
+            raise zmq.ZMQError(zmq.ENOTSOCK)
+        return 0
+
+    cdef bytes _part(self, bint *more):
+        """The next part of a message; None if there is none."""
+        cdef td_message message
+        cdef bytes part
+        cdef int error
+        msg_init(&message)
+        while msg_recv(&message, self.handle, DONTWAIT) < 0:
+            error = zmq_errno()
+            if error == EINTR:
+                continue
+            msg_close(&message)
+            if error == EAGAIN:
+                return None
+            raise zmq.ZMQError(error)
+        try:
+            more[0] = msg_more(&message) != 0
+            part = PyBytes_FromStringAndSize(<const char *>msg_data(&message), <Py_ssize_t>msg_size(&message))
+        finally:
+            msg_close(&message)
+        return part
+
+    cdef int _skip(self) except -1:
+        """What is left of a message whose last part read was not its last."""
+        cdef bint more = True
+        while more and self._part(&more) is not None:
+            pass
+        return 0
+
+    def receive(self):
+        cdef bint more = False
+        self._open()
+        part = self._part(&more)
+        if more:
+            self._skip()
+            return b""
+        return part
+
+    def receive_routed(self):
+        cdef bint more = False
+        self._open()
+        routing = self._part(&more)
+        if routing is None:
+            return None
+        if not more:
+            return routing, b""
+        frame = self._part(&more)
+        if more:
+            self._skip()
+            return routing, b""
+        return routing, frame
+
+    cdef bint _send(self, part, int flags) except? 2:
+        cdef Py_buffer view
+        cdef int rc, error = 0
+        PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
+        try:
+            while True:
+                rc = zmq_send(self.handle, view.buf, view.len, flags | DONTWAIT)
+                if rc >= 0:
+                    return True
+                error = zmq_errno()
+                if error == EAGAIN or error == EHOSTUNREACH:
+                    return False
+                if error != EINTR:
+                    raise zmq.ZMQError(error)
+        finally:
+            PyBuffer_Release(&view)
+
+    def send(self, frame):
+        self._open()
+        return self._send(frame, 0)
+
+    def send_routed(self, routing, frame):
+        self._open()
+        return self._send(routing, SNDMORE) and self._send(frame, 0)
+
+    def events(self):
+        cdef int events = 0
+        cdef size_t size = sizeof(events)
+        self._open()
+        while getsockopt(self.handle, EVENTS, &events, &size) < 0:
+            if zmq_errno() != EINTR:
+                raise zmq.ZMQError(zmq_errno())
+        return events
+
+    def close(self, linger):
+        self.handle = NULL
+        self.socket.close(linger)

@@ -1,0 +1,3 @@
+from .poller import PlainPoller
+
+class Poller(PlainPoller): ...

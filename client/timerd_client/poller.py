@@ -1,0 +1,39 @@
+"""Waiting for a few descriptors, or for a moment that is nearer than a millisecond.
+
+`Poller` is compiled where the rest is (hot.py), else it is PlainPoller, which rounds up to whole milliseconds.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING
+
+from .hot import COMPILED
+
+
+class PlainPoller:
+    """By means of the standard library alone. One thread polls; others do not touch it meanwhile."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+
+    def register(self, descriptor: int) -> None:
+        """Watch this descriptor; a few at most."""
+        self._poll.register(descriptor, select.POLLIN)
+
+    def unregister(self, descriptor: int) -> None:
+        """Watch it no more; raises KeyError if it is not watched."""
+        self._poll.unregister(descriptor)
+
+    def poll(self, timeout_ns: int) -> list[int]:
+        """Those that are readable, or have ended, when there are some, or when the time is over; perhaps earlier."""
+        return [descriptor for descriptor, _ in self._poll.poll(-(-timeout_ns // 1_000_000))]
+
+
+if TYPE_CHECKING or not COMPILED:
+    Poller = PlainPoller
+else:
+    try:
+        from ._poller import Poller
+    except ImportError:
+        Poller = PlainPoller

@@ -1,0 +1,179 @@
+"""Who sends, and how often: a caller when it was quiet, else the client's thread in intervals. A daemon in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fakedaemon import FakeDaemon
+from timerd_client.protocol import LinkState
+from timerd_client.threaded import SEND_BURST, SEND_INTERVAL_NS, Client, ThreadedLink
+from timerd_shm.fields import unpack
+from timerd_shm.layout import Orphans
+from timerd_shm.rundir import InstancePaths
+from timerd_shm.wire import CommandHeader, UpKind
+
+PATIENCE_S = 10.0
+
+
+class Sockets:
+    """A daemon that answers at once, in the thread that sends; `full`: nothing can be sent now."""
+
+    def __init__(self) -> None:
+        self.lifeline: Any = SimpleNamespace(
+            fileno=lambda: -1, is_held=lambda session: True, hold=lambda session, now_ns: False, let_go=lambda: None
+        )
+        self.daemon = FakeDaemon()
+        self.full = False
+        self.frames: list[tuple[int, CommandHeader, int]] = []  # time, header, thread
+        self._published: deque[bytes] = deque()
+        self._routed: deque[bytes] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self._turn = threading.Lock()
+
+    def send(self, frame: bytes) -> bool:
+        if self.full:
+            return False
+        self.frames.append((time.monotonic_ns(), unpack(CommandHeader, frame), threading.get_ident()))
+        with self._turn:
+            self.daemon.receive(frame)
+            self._take()
+        return True
+
+    def subscribe(self, message: bytes) -> None:
+        with self._turn:
+            self.daemon.subscribe(message)
+            self._take()
+
+    def _take(self) -> None:
+        self.daemon.turn()
+        self._published += self.daemon.published
+        self._routed += self.daemon.routed
+        self.daemon.published.clear()
+        self.daemon.routed.clear()
+        os.eventfd_write(self._bell, 1)
+
+    def make_room(self) -> None:
+        self.full = False
+        os.eventfd_write(self._bell, 1)
+
+    def receive(self, *, published: bool) -> bytes | None:
+        frames = self._published if published else self._routed
+        if published:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
+        return frames.popleft() if frames else None
+
+    def has_answer(self) -> bool:
+        return bool(self._routed)
+
+    def has_room(self) -> bool:
+        return not self.full
+
+    def filenos(self) -> list[int]:
+        return [self._bell]
+
+    def map_arena(self) -> Any:
+        raise OSError("there is no arena")
+
+    def close(self, *, linger: bool) -> None:
+        """Nothing to do."""
+
+    def commands(self) -> list[tuple[int, int, int]]:
+        """(time, how many, thread) of the frames with commands."""
+        return [(at_ns, header.count, by) for at_ns, header, by in self.frames if header.kind == UpKind.COMMANDS]
+
+
+@pytest.fixture
+def sockets() -> Sockets:
+    return Sockets()
+
+
+@pytest.fixture
+def client(sockets: Sockets) -> Iterator[Client]:
+    link = ThreadedLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets)
+    client = Client(link)
+    client.wait_ready(PATIENCE_S)
+    assert client.state is LinkState.LIVE
+    yield client
+    sockets.full = False
+    client.close()
+
+
+def test_when_it_was_quiet_the_caller_sends(client: Client, sockets: Sockets) -> None:
+    for _ in range(5):
+        time.sleep(2 * SEND_BURST * SEND_INTERVAL_NS / 1e9)
+        client.fire("k")
+    client.flush(PATIENCE_S)
+    assert [count for _, count, _ in sockets.commands()] == [1] * 5
+    assert {by for *_, by in sockets.commands()} == {threading.get_ident()}
+
+
+def test_under_load_what_has_piled_up_is_sent_in_each_interval(client: Client, sockets: Sockets) -> None:
+    events = 20_000
+    began_ns = time.monotonic_ns()
+    for _ in range(events):
+        client.fire("k")
+    client.flush(PATIENCE_S)
+    frames = sockets.commands()
+    assert sum(count for _, count, _ in frames) == events == sockets.daemon.applied
+    took_ns = frames[-1][0] - began_ns
+    assert len(frames) <= took_ns / SEND_INTERVAL_NS + SEND_BURST + 1, f"{len(frames)} frames in {took_ns} ns"
+
+
+def test_the_last_of_many_calls_is_sent_although_nothing_follows(client: Client, sockets: Sockets) -> None:
+    for _ in range(3 * SEND_BURST):
+        last = client.register("k", timeout=PATIENCE_S)
+    end = time.monotonic() + PATIENCE_S
+    while sockets.daemon.applied < last.command:
+        assert time.monotonic() < end, f"{last.command - sockets.daemon.applied} commands are still here"
+        time.sleep(0.001)
+
+
+def test_after_a_burst_it_is_quiet_again(client: Client, sockets: Sockets) -> None:
+    for _ in range(100):
+        client.fire("k")
+    client.flush(PATIENCE_S)
+    end = time.monotonic() + PATIENCE_S
+    while not client._link.idle:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    before = len(sockets.commands())
+    time.sleep(2 * SEND_BURST * SEND_INTERVAL_NS / 1e9)
+    client.fire("k")
+    assert [by for *_, by in sockets.commands()[before:]] == [threading.get_ident()]
+
+
+def test_a_full_socket_keeps_nothing_back_for_ever(client: Client, sockets: Sockets) -> None:
+    sockets.full = True
+    for _ in range(50):
+        client.fire("k")
+    time.sleep(0.01)
+    assert not sockets.commands()
+    sockets.make_room()
+    client.flush(PATIENCE_S)
+    assert sockets.daemon.applied == 50
+
+
+def test_what_a_callback_issues_is_sent(client: Client, sockets: Sockets) -> None:
+    told = threading.Event()
+
+    def on_done(_: object) -> None:
+        for _ in range(10):
+            client.fire("other")
+        told.set()
+
+    client.register("k", timeout=PATIENCE_S).add_done_callback(on_done)
+    client.fire("k")
+    assert told.wait(PATIENCE_S)
+    client.flush(PATIENCE_S)
+    assert sockets.daemon.applied == 12
