@@ -554,7 +554,7 @@ cdef class Promised:
     @_callbacks.setter
     def _callbacks(self, callbacks):
         self.callbacks = callbacks
-        if not PyObject_GC_IsTracked(self):  # a Handle, which may be part of a cycle now
+        if callbacks is not None and not PyObject_GC_IsTracked(self):  # a Handle, which may be part of a cycle now
             PyObject_GC_Track(<void *>self)
 
     @property
