@@ -141,7 +141,7 @@ class Worker:
     def ack(self, told: Told) -> int:
         """Say that it is done; 1 if it was still this member's."""
         answer = Answer()
-        link = SimpleNamespace(lock=nullcontext(), closed=False, idle=False, protocol=self.protocol)
+        link = SimpleNamespace(lock=nullcontext(), closed=False, idle=False, alarm=1 << 62, protocol=self.protocol)
         acknowledge(cast(Link, link), told, cast(Reply, answer))
         self.wait(lambda: answer.come)
         return int(answer.value)
