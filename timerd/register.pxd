@@ -6,9 +6,9 @@ outcome number. So a crash leaves either nothing of it or all of it.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
-from timerd.blobs cimport blocks_for, drop_blob, fill_blob
+from timerd.blobs cimport blob_length, blocks_for, drop_blob, fill_blob
 from timerd.clients cimport charge, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.dlist cimport unlink
 from timerd.groups cimport adopt_if_orphaned
@@ -156,6 +156,10 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         return ERROR_CODE_INVALID_CONDITION
     if needs_group(command) and a.clients[r.slot].group == 0:
         return ERROR_CODE_NOT_A_MEMBER
+    if command.flags & REGISTER_FLAG_REPLACE_CHANGED:
+        limit[0] = command.payload_length if command.payload_length < BLOCK_DATA else BLOCK_DATA
+        if command.total > limit[0]:
+            return ERROR_CODE_INVALID_VALUE
     if command.condition == CONDITION_AT_LEAST and (command.needed == 0 or command.needed > command.keys):
         limit[0] = command.keys
         return ERROR_CODE_INVALID_CONDITION
@@ -218,6 +222,8 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
         op.orphans = ORPHANS_GROUP
         op.group = a.clients[r.slot].group
         op.client_generation = 0
+        if command.flags & REGISTER_FLAG_CALL:
+            op.flags = OP_FLAG_CALL
     op.command = r.number
     op.registration = a.header.registrations + 1
     op.client = r.slot
@@ -351,8 +357,19 @@ cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nog
     give(a, REGION_OPS, <uint32_t>(op - a.ops))
 
 
-cdef inline bint may_replace(RegisterCommand *command, IdRecord *record) noexcept nogil:
+cdef inline bint begins_alike(Arena *a, Registration *r, OpRecord *op) noexcept nogil:
+    """Whether an operation's payload begins like that of the registration, over so many bytes as that says."""
+    cdef uint32_t length = <uint32_t>r.command.total
+    if blob_length(a, op.payload) < length:
+        return False
+    return length == 0 or memcmp(a.blocks[op.payload - 1].data, r.payload, length) == 0
+
+
+cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record) noexcept nogil:
     """Whether a registration takes over an id that exists."""
+    cdef RegisterCommand *command = r.command
+    if command.flags & REGISTER_FLAG_REPLACE_CHANGED and record.state == ID_STATE_LIVE:
+        return not begins_alike(a, r, a.ops + (record.op - 1))
     if command.flags & REGISTER_FLAG_REPLACE_CANCELLED:
         return record.state == ID_STATE_SETTLED and record.outcome == OUTCOME_CANCELLED
     return command.flags & REGISTER_FLAG_REPLACE != 0
@@ -376,7 +393,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     code = refusal_of(a, r, &limit)
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_HAS_ID:
         known = find_id(a, command.purgatory, r.id_low, r.id_high)
-        if known and not may_replace(command, &a.ids[known - 1]):
+        if known and not may_replace(a, r, &a.ids[known - 1]):
             code = ERROR_CODE_OPERATION_EXISTS
             limit = a.ids[known - 1].outcome
         elif not known and command.registered_ns and command.registered_ns < a.header.ids_floor_ns:
