@@ -19,11 +19,15 @@ meanwhile makes no second one; the one that has done it *replaces* it. A worker 
                                                          beside it; who is told later sees the next one pending under
                                                          its id, and only acknowledges
 
-A name is free when its last operation was cancelled: by `cancel_call`, or by the worker that has done a one-shot, which
-puts an operation in its place and cancels it. (The id of what settled otherwise is remembered for an hour.)
+A name is free when its last operation stands as cancelled: by `cancel_call`, or because the worker that has done a
+one-shot says so with the acknowledgement (FREES_ID). The id of what settled otherwise is remembered for an hour.
 
-A member without a handler for the name passes the call on: it registers it again, a little later, for the next one;
-after PASSES_MAX it lets the name go. So new workers may name what old ones do not know, and what nobody names ends.
+A call is told only to a member that handles its name, and as many at a time as it does at once. So new workers may name
+what old ones do not know, a long handler keeps nothing back that another could do, and what nobody handles is dropped
+when it was kept for the retention.
+
+A schedule whose text differs from that of the pending occurrence takes its place (REPLACE_CHANGED), so a changed one
+counts as soon as a worker with it starts. While workers with the old one are there, the last to start or run decides.
 
 Time: a schedule and `call_at` are on the wall clock, the daemon's deadlines on CLOCK_MONOTONIC. A call that is told
 more than a second before its time (the clock was set back) is registered again; after a clock was set forward the
@@ -36,6 +40,7 @@ import struct
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from datetime import datetime
+from hashlib import blake2b
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -53,7 +58,7 @@ from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
 
 from .arguments import EVENT_PREFIX, Payload, Timeout, id_hash, key_bytes, payload_bytes, shown, timeout_ns
 from .commands import REGISTER_SIZE, operation_command, pack_register
-from .group import CALLS, Told
+from .group import CALLS, Done, Told, done
 from .schedule import Schedule, datetime_of, wall_ns_of
 
 if TYPE_CHECKING:
@@ -62,15 +67,18 @@ if TYPE_CHECKING:
     from .protocol import Protocol
 
 EARLY_NS: Final = 1_000_000_000  # told so much before its time: the wall clock was set back
-PASSES_MAX: Final = 32  # members asked for a handler, within a minute
-PASS_FIRST_S: Final = 0.05  # doubling to
-PASS_LAST_S: Final = 2.0
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was being done
 REPLACE: Final = int(RegisterFlag.REPLACE)
 CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)
+BEGIN: Final = CLAIM | int(RegisterFlag.REPLACE_CHANGED)
+OF_CALL: Final = int(
+    RegisterFlag.FOR_GROUP | RegisterFlag.CALL | RegisterFlag.HAS_ID | RegisterFlag.NO_MARK | RegisterFlag.WANTS_ANSWER
+)
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # nothing that this client was told counts any more
-_ENVELOPE: Final = struct.Struct("<BBq")  # before the payload: kind, passes, wall clock in ns when it is due, 0 = any
+# Before the payload: kind, hash of the schedule's text (0 = none), wall clock in ns when it is due (0 = any).
+_ENVELOPE: Final = struct.Struct("<BQq")
+_SCHEDULE_SIZE: Final = 9  # what of it is the same in all occurrences of a schedule
 _CALL: Final = 1
 _OCCURRENCE: Final = 2
 CALL_PAYLOAD_MAX: Final = PAYLOAD_SIZE_MAX - _ENVELOPE.size
@@ -95,9 +103,10 @@ class Job(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A step: issue these commands when the daemon is not lost, go on with (value, error) of the first one's answer."""
+    """A step: say this when the daemon is not lost, go on with (value, error) of the first command's answer."""
 
     commands: list[bytes]
+    done: Done | None = None
 
 
 class Run(NamedTuple):
@@ -114,9 +123,10 @@ class Pause(NamedTuple):
 
 
 class Say(NamedTuple):
-    """A step: issue these commands; no answer is waited for."""
+    """A step: issue these commands, and say that something is done; no answer is waited for."""
 
     commands: list[bytes]
+    done: Done
 
 
 Step: TypeAlias = Ask | Run | Pause | Say
@@ -153,7 +163,7 @@ class Calls:
         """Take a handler; raises NotAMemberError, InvalidKeyError, KeyTooLongError, InvalidValueError."""
         import inspect
 
-        checked = self._name(name)
+        checked = self.checked(name)
         if checked in self.jobs:
             raise InvalidValueError(f"{shown(checked)} has a handler in this client; give the other another name")
         try:
@@ -171,7 +181,7 @@ class Calls:
         """The command of `call_later`."""
         if delay is None:
             raise InvalidValueError("delay=None: a call has a time; give seconds or a timedelta")
-        return self._called(self._name(name), 0, timeout_ns(delay), payload)
+        return self._called(self.checked(name), 0, timeout_ns(delay), payload)
 
     def at(self, name: object, when: object, payload: Payload) -> bytes:
         """The command of `call_at`."""
@@ -179,7 +189,7 @@ class Calls:
         if due_ns >= WALL_NS_END:
             raise InvalidValueError(f"when={shown(when)} is beyond what 64 bits of nanoseconds hold: the year 2262")
         due_ns = max(due_ns, 0)  # before 1970 is as much in the past as 1970
-        return self._called(self._name(name), due_ns, due_ns - self._wall_ns(), payload)
+        return self._called(self.checked(name), due_ns, due_ns - self._wall_ns(), payload)
 
     def called(self, name: str, value: Any, error: TimerdError | None) -> bool:
         """What `call_later` and `call_at` return: False if the name is taken. Raises any other refusal."""
@@ -193,7 +203,7 @@ class Calls:
 
     def cancel(self, name: object) -> bytes:
         """The command of `cancel_call`."""
-        return self._by_id(CommandKind.CANCEL_ID, self._name(name), CommandFlag.WANTS_ANSWER)
+        return self._by_id(CommandKind.CANCEL_ID, self.checked(name), CommandFlag.WANTS_ANSWER)
 
     def _called(self, name: str, due_ns: int, timeout: int, payload: Payload) -> bytes:
         body = payload_bytes(payload)
@@ -213,8 +223,7 @@ class Calls:
         job = self.jobs[name]
         assert job.schedule is not None, f"{name!r} has no schedule"
         while True:
-            due_ns = job.schedule.after(self._wall_ns())
-            value, error = yield Ask([self._occurrence(name, CLAIM, due_ns)])
+            value, error = yield Ask([self._occurrence(name, BEGIN, job.schedule, self._wall_ns())])
             if error is None or error.code in GONE:
                 return
             if error.code is ErrorCode.UNAVAILABLE:
@@ -231,29 +240,19 @@ class Calls:
         """Do what a member is told to do."""
         record = told.record
         name = told.keys[0] if told.keys else ""
-        done = operation_command(CommandKind.GROUP_ACK, record.operation)
         if record.state == Settled.CANCELLED:
-            yield Say([done])
+            yield Say([], done(told))
             return
-        if not isinstance(name, str) or len(told.payload) < _ENVELOPE.size:
-            self._complain(f"what was told as a call is none: {name!r} with {len(told.payload)} bytes")
-            yield Say([done])
+        job = self.jobs.get(name) if isinstance(name, str) else None
+        if not isinstance(name, str) or job is None or len(told.payload) < _ENVELOPE.size:
+            self._complain(f"what was told as a call is none of this client's: {name!r} with {len(told.payload)} bytes")
+            yield Say([], done(told))
             return
-        kind, passes, due_ns = _ENVELOPE.unpack_from(told.payload)
-        job = self.jobs.get(name)
+        _, _, due_ns = _ENVELOPE.unpack_from(told.payload)
         left_ns = due_ns - self._wall_ns()
         if due_ns and left_ns > EARLY_NS and record.state == Settled.EXPIRED:
             yield from self._insist(name, told, lambda: self._register(name, REPLACE, told.payload, left_ns))
-        elif job is None and passes < PASSES_MAX:
-            envelope = _ENVELOPE.pack(kind, passes + 1, due_ns) + told.payload[_ENVELOPE.size :]
-            wait_ns = round(min(PASS_LAST_S, PASS_FIRST_S * 2**passes) * 1e9)
-            yield from self._insist(name, told, lambda: self._register(name, REPLACE, envelope, wait_ns))
-        elif job is None:
-            self._complain(f"no member of {self.group!r} has a handler for {name!r}: it ends")
-            yield Say([*self._free(name), done])
-        elif record.deliveries > 1 and (yield from self._was_done(name)):
-            yield Say([done])
-        else:
+        elif record.deliveries == 1 or not (yield from self._was_done(name, told)):
             yield from self._run(name, job, told, due_ns)
 
     def _run(self, name: str, job: Job, told: Told, due_ns: int) -> Steps:
@@ -262,43 +261,39 @@ class Calls:
         due = datetime_of(due_ns) if due_ns else None
         self._called_again.discard(name)  # by what an earlier run has left behind
         yield Run(job.handler, Call(name, told.payload[_ENVELOPE.size :], due, record.deliveries, lateness_ns))
-        schedule = job.schedule
-        if schedule is not None:
-            yield from self._insist(name, told, lambda: self._occurrence(name, REPLACE, self._next(schedule, due_ns)))
-            return
-        done = [operation_command(CommandKind.GROUP_ACK, record.operation)]
-        if name not in self._called_again:
-            done = [*self._free(name), *done]
-        yield Say(done)
+        if (schedule := job.schedule) is not None:
+            yield from self._insist(name, told, lambda: self._next(name, schedule, due_ns))
+        else:
+            yield Say([], done(told) if name in self._called_again else self._done_and_free(name, told))
 
-    def _next(self, schedule: Schedule, done_ns: int) -> int:
-        """When the next occurrence is due. The one that has been done does not come again, if it was a bit early."""
+    def _next(self, name: str, schedule: Schedule, done_ns: int) -> bytes:
+        """The occurrence after the one that has been done, which does not come again if it was a bit early."""
         now_ns = self._wall_ns()
-        return schedule.after(max(now_ns, done_ns) if done_ns - now_ns <= EARLY_NS else now_ns)
+        return self._occurrence(
+            name, REPLACE, schedule, max(now_ns, done_ns) if done_ns - now_ns <= EARLY_NS else now_ns
+        )
 
     def _insist(self, name: str, told: Told, command: Callable[[], bytes]) -> Steps:
         """Register until the daemon has taken it, and acknowledge what it follows if it has."""
-        acknowledge = self._by_id(CommandKind.GROUP_ACK, name, 0, told.record.operation)
         while True:
-            _, error = yield Ask([command(), acknowledge])
+            _, error = yield Ask([command()], self._done_if_followed(name, told))
             if error is None or error.code in GONE:
                 return  # in the latter case the acknowledgement does nothing either
             if error.code is not ErrorCode.UNAVAILABLE:
                 self._complain(f"{name!r} is not scheduled yet: {error}")
                 yield Pause(RETRY_S)
 
-    def _was_done(self, name: str) -> Generator[Step, Any, bool]:
-        """Whether a call that is told again has been done: then something newer is pending under its id, or was.
-
-        If the id has been forgotten, the operation that asks has it until it is replaced.
-        """
-        value, error = yield Ask([self._placeholder(name, RegisterFlag.WANTS_ANSWER)])
-        exists = error is not None and error.code is ErrorCode.OPERATION_EXISTS
-        return exists and value in (0, int(Settled.CANCELLED))
+    def _was_done(self, name: str, told: Told) -> Generator[Step, Any, bool]:
+        """Whether a call that is told again had been done, but for the acknowledgement: then it is acknowledged."""
+        while True:
+            value, error = yield Ask([], self._done_if_followed(name, told, CommandFlag.WANTS_ANSWER))
+            if error is None or error.code is not ErrorCode.UNAVAILABLE:
+                return bool(value)
 
     # commands
 
-    def _name(self, name: object) -> str:
+    def checked(self, name: object) -> str:
+        """The name of a call; raises NotAMemberError, InvalidKeyError, KeyTooLongError."""
         if not isinstance(name, str):
             raise InvalidKeyError(f"the name of a call is str, not {type(name).__name__}: {shown(name)}")
         key_bytes(name)
@@ -308,32 +303,18 @@ class Calls:
     def _id(self, name: str) -> bytes:
         return id_hash(f"{self.group}/{name}")
 
-    def _occurrence(self, name: str, exists: int, due_ns: int) -> bytes:
-        return self._register(name, exists, _ENVELOPE.pack(_OCCURRENCE, 0, due_ns), due_ns - self._wall_ns())
+    def _occurrence(self, name: str, exists: int, schedule: Schedule, after_ns: int) -> bytes:
+        due_ns = schedule.after(after_ns)
+        text = int.from_bytes(blake2b(schedule.text.encode(), digest_size=8).digest(), "little")
+        return self._register(name, exists, _ENVELOPE.pack(_OCCURRENCE, text, due_ns), due_ns - self._wall_ns())
 
     def _register(self, name: str, exists: int, payload: bytes, timeout: int) -> bytes:
-        flags = RegisterFlag.FOR_GROUP | RegisterFlag.WANTS_ANSWER | exists
-        return self._pack(name, flags, payload, min(max(0, timeout), TIMEOUT_NS_MAX))
-
-    def _placeholder(self, name: str, flags: int) -> bytes:
-        """An operation of this client under a call's id."""
-        return self._pack(name, flags | RegisterFlag.ORPHANS_GIVEN, b"", TIMEOUT_NS_MAX)
-
-    def _free(self, name: str) -> list[bytes]:
-        """Cancelled is free: put an operation in its place, and cancel that."""
-        return [self._placeholder(name, REPLACE), self._by_id(CommandKind.CANCEL_ID, name, 0)]
-
-    def _by_id(self, kind: CommandKind, name: str, flags: int, operation: int = 0) -> bytes:
-        index = self._protocol.purgatories[CALLS]
-        return operation_command(kind, operation, flags=flags, purgatory=index, id_hash=self._id(name))
-
-    def _pack(self, name: str, flags: int, payload: bytes, timeout: int) -> bytes:
         key = name.encode()
         tail = self._id(name) + EVENT_PREFIX[len(key)] + key + payload
         head: bytes = pack_register(
             CommandKind.REGISTER,
             self._protocol.purgatories[CALLS],
-            RegisterFlag.HAS_ID | RegisterFlag.NO_MARK | flags,
+            OF_CALL | exists,
             REGISTER_SIZE + len(tail),
             Condition.AT_LEAST,
             1,
@@ -341,12 +322,34 @@ class Calls:
             Orphans.CANCEL,
             len(payload),
             self._now_ns(),
-            timeout,
+            min(max(0, timeout), TIMEOUT_NS_MAX),
             0,
             0,
-            0,
+            _SCHEDULE_SIZE if exists & RegisterFlag.REPLACE_CHANGED else 0,
         )
         return head + tail
+
+    def _done_if_followed(self, name: str, told: Told, flags: int = 0) -> Done:
+        """That it is done, if something newer is pending under its id, or it was cancelled."""
+        return Done(told, self._by_id(CommandKind.GROUP_ACK, name, flags, told.record.operation))
+
+    def _done_and_free(self, name: str, told: Told) -> Done:
+        """That it is done, and its name is free."""
+        record = told.record
+        command = self._by_id(
+            CommandKind.GROUP_ACK, name, CommandFlag.FREES_ID, record.operation, registered_ns=record.settled_ns
+        )
+        return Done(told, command)
+
+    def _by_id(self, kind: CommandKind, name: str, flags: int = 0, operation: int = 0, registered_ns: int = 0) -> bytes:
+        return operation_command(
+            kind,
+            operation,
+            flags=flags,
+            purgatory=self._protocol.purgatories[CALLS],
+            registered_ns=registered_ns,
+            id_hash=self._id(name),
+        )
 
 
 def answer_of_cancel(value: Any, error: TimerdError | None) -> bool:

@@ -93,6 +93,10 @@ class Link(Line):
         """See to it that what there is to be sent is sent; called with the lock held, when `idle` is true."""
         raise NotImplementedError
 
+    def notify_locked(self) -> None:
+        """With the lock held: those who wait look at their condition."""
+        raise NotImplementedError
+
     def make_room(self) -> None:
         """Called with the lock held when the window is full; returns when it is not, or raises BackpressureError."""
         raise NotImplementedError
