@@ -24,6 +24,7 @@ from timerd_shm.errors import (
     PayloadTooLargeError,
     SessionGoneError,
     TimeoutOutOfRangeError,
+    TimerdUnavailableError,
 )
 from timerd_shm.layout import OpState, Region
 from timerd_shm.limits import GROUP_KEPT_NS
@@ -193,9 +194,7 @@ def test_a_refused_registration_leaves_the_call_undone(world: World) -> None:
     worker.pump()
     assert worker.holds(told), "nothing follows it: the acknowledgement does not count"
     assert isinstance(steps.send((0, ArenaFullError("full"))), Pause)
-    step = next(steps)
-    assert isinstance(step, Ask)
-    worker.issue(*step.commands, done=step.done)
+    worker.do(steps)
     assert not worker.holds(told)
     assert pending(world) == 1
 
@@ -509,6 +508,44 @@ def test_the_word_that_something_is_done_is_not_said_to_another_arena(world: Wor
     assert len(job.calls) == 1
     told.client = worker.protocol.incarnation
     assert worker.holds(told), "this one is another"
+
+
+def test_a_handler_that_outlived_its_arena_schedules_nothing_in_the_next(world: World) -> None:
+    """There it has begun anew, and may be being done."""
+    job = Job()
+    worker = worker_of(world, job)
+    worker.begin()
+    world.run(PERIOD_NS)
+    told = worker.take(worker.inbox.calls)
+    assert told is not None
+    told.arena += 1
+    before = registrations(world)
+    worker.do(worker.calls.carry_out(told))
+    assert len(job.calls) == 1
+    assert registrations(world) == before
+
+
+def test_a_call_whose_next_one_was_taken_though_nobody_heard_so_is_not_scheduled_twice(world: World) -> None:
+    """The daemon is lost when the answer is due: what was asked may have been done."""
+    job = Job()
+    worker = worker_of(world, job)
+    worker.begin()
+    world.run(PERIOD_NS)
+    told = worker.take(worker.inbox.calls)
+    assert told is not None
+    steps = worker.calls.carry_out(told)
+    next(steps)
+    step = next(steps)
+    assert isinstance(step, Ask)
+    worker.issue(*step.commands, done=step.done)
+    before = registrations(world)
+    world.run(PERIOD_NS)  # and the next one has been told by now
+    step = steps.send((None, TimerdUnavailableError("lost")))
+    assert isinstance(step, Ask)
+    answer = worker.issue(*step.commands, done=step.done)
+    with pytest.raises(StopIteration):
+        steps.send((answer.value, answer.error))
+    assert registrations(world) == before
 
 
 def test_who_was_taken_for_silent_in_a_handler_does_not_free_a_name_that_was_given_again(world: World) -> None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from networks import HERE, Lifelines, World
-from timerd_client.calls import Ask, Calls, Pause, Run, Say, Step, Steps
+from timerd_client.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Step, Steps
 from timerd_client.errors import NOBODY, Subject
 from timerd_client.group import Done, Told, acknowledge, say
 from timerd_client.link import Link
@@ -132,7 +132,8 @@ class Worker:
     def issue(self, *commands: bytes, done: Done | None = None) -> Answer:
         """Issue commands of which the first wants an answer, and wait for it."""
         answer = Answer()
-        say(self.link, commands, done, cast(Reply, answer))
+        if not say(self.link, commands, done, cast(Reply, answer)):
+            answer.answer(*NOT_SAID)
         self.wait(lambda: answer.come)
         return answer
 

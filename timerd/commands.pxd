@@ -289,7 +289,8 @@ cdef inline void apply_group_ack(
     elif record != NULL and (record.state == ID_STATE_LIVE or record.outcome == OUTCOME_CANCELLED):
         apply_done(a, slot, number, op, 0, wants)
     else:
-        apply_done(a, slot, number, NULL, 0, wants)  # what was to follow it is not there: it is not done
+        # What was to follow it is not there: it is not done.
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0 if op == NULL else GROUP_ACK_NOT_FOLLOWED)
 
 
 cdef inline void apply_operation(

@@ -14,7 +14,7 @@ from timerd_shm.errors import ClosedError
 from timerd_shm.limits import CLOSE_TIMEOUT_S
 
 from .arguments import Payload
-from .calls import Ask, Calls, Pause, Run, Say, answer_of_cancel
+from .calls import NOT_SAID, Ask, Calls, Pause, Run, Say, answer_of_cancel
 from .duties import Duties, Duty, Membership
 from .group import Done, GroupOutcome, acknowledge, say
 from .link import monotonic_deadline, seconds_left
@@ -110,7 +110,8 @@ class Runner:
         link = self._link
         await link.until(lambda: not link.protocol.lost or link.closed, None)
         reply = Reply(link)
-        say(link, commands, done, reply)
+        if not say(link, commands, done, reply):
+            return NOT_SAID
         await reply.settled()
         return reply.result()
 

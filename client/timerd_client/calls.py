@@ -41,7 +41,6 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from datetime import datetime
 from hashlib import blake2b
-from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from timerd_shm.errors import (
@@ -50,11 +49,12 @@ from timerd_shm.errors import (
     InvalidValueError,
     NotAMemberError,
     PayloadTooLargeError,
+    SessionGoneError,
 )
 from timerd_shm.layout import Condition, Orphans
 from timerd_shm.layout import Outcome as Settled
 from timerd_shm.limits import PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
-from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
+from timerd_shm.wire import GROUP_ACK_NOT_FOLLOWED, CommandFlag, CommandKind, RegisterFlag
 
 from .arguments import EVENT_PREFIX, Payload, Timeout, id_hash, key_bytes, payload_bytes, shown, timeout_ns
 from .commands import REGISTER_SIZE, operation_command, pack_register
@@ -103,7 +103,10 @@ class Job(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A step: say this when the daemon is not lost, go on with (value, error) of the first command's answer."""
+    """A step: say this when the daemon is not lost, go on with (value, error) of the first command's answer.
+
+    With NOT_SAID if it is not said, because what is done was told to a client that is no more.
+    """
 
     commands: list[bytes]
     done: Done | None = None
@@ -133,6 +136,9 @@ Step: TypeAlias = Ask | Run | Pause | Say
 Steps: TypeAlias = Generator[Step, Any, None]
 
 
+NOT_SAID: Final = (0, SessionGoneError("the daemon has lost sight of this client since it was told"))
+
+
 class Calls:
     """The calls of one client: what it handles, and what it has to do when it is told."""
 
@@ -140,8 +146,8 @@ class Calls:
         self,
         protocol: Protocol,
         complain: Callable[[str], None],
-        wall_ns: Callable[[], int] = time_ns,
-        now_ns: Callable[[], int] = monotonic_ns,
+        wall_ns: Callable[[], int],
+        now_ns: Callable[[], int],
     ) -> None:
         self._protocol = protocol
         self._complain = complain
@@ -252,7 +258,7 @@ class Calls:
         left_ns = due_ns - self._wall_ns()
         if due_ns and left_ns > EARLY_NS and record.state == Settled.EXPIRED:
             yield from self._insist(name, told, lambda: self._register(name, REPLACE, told.payload, left_ns))
-        elif record.deliveries == 1 or not (yield from self._was_done(name, told)):
+        elif record.deliveries == 1 or not (yield from self._is_over(name, told)):
             yield from self._run(name, job, told, due_ns)
 
     def _run(self, name: str, job: Job, told: Told, due_ns: int) -> Steps:
@@ -278,17 +284,21 @@ class Calls:
         while True:
             _, error = yield Ask([command()], self._done_if_followed(name, told))
             if error is None or error.code in GONE:
-                return  # in the latter case the acknowledgement does nothing either
-            if error.code is not ErrorCode.UNAVAILABLE:
+                return  # in the latter case the schedule begins anew, where it is known
+            if error.code is not ErrorCode.UNAVAILABLE:  # else it may have been taken all the same
                 self._complain(f"{name!r} is not scheduled yet: {error}")
                 yield Pause(RETRY_S)
+            if (yield from self._is_over(name, told)):
+                return
 
-    def _was_done(self, name: str, told: Told) -> Generator[Step, Any, bool]:
-        """Whether a call that is told again had been done, but for the acknowledgement: then it is acknowledged."""
+    def _is_over(self, name: str, told: Told) -> Generator[Step, Any, bool]:
+        """Whether nothing is to be done here: it is another's by now, or it had been done, and is acknowledged now."""
         while True:
             value, error = yield Ask([], self._done_if_followed(name, told, CommandFlag.WANTS_ANSWER))
-            if error is None or error.code is not ErrorCode.UNAVAILABLE:
-                return bool(value)
+            if error is None:
+                return bool(value != GROUP_ACK_NOT_FOLLOWED)
+            if error.code is not ErrorCode.UNAVAILABLE:
+                return True  # nothing that this client was told counts any more
 
     # commands
 

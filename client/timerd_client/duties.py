@@ -87,7 +87,7 @@ class Membership:
 
     def _join(self, link: Link) -> None:
         self._member_link = link
-        self._calls = Calls(link.protocol, link.complain)
+        self._calls = Calls(link.protocol, link.complain, link.wall_ns, link.now_ns)
         self._duties = Duties(link, self._calls)
 
     def handles(self, name: str) -> Callable[[Handler], Handler]:

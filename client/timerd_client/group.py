@@ -150,23 +150,23 @@ def done(told: Told) -> Done:
 def acknowledge(link: Link, told: Told, reply: Reply | None = None) -> None:
     """Say that it is done; `reply` gets 1 if this client still held it, else 0. Raises ClosedError."""
     flags = CommandFlag.WANTS_ANSWER if reply is not None else 0
-    say(link, [], Done(told, operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags)), reply)
+    command = operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags)
+    if not say(link, [], Done(told, command), reply) and reply is not None:
+        reply.answer(0)
 
 
-def say(link: Link, commands: Sequence[bytes], done: Done | None = None, reply: Reply | None = None) -> None:
+def say(link: Link, commands: Sequence[bytes], done: Done | None = None, reply: Reply | None = None) -> bool:
     """Issue commands, and last the word that something is done; `reply` gets the answer to the first.
 
-    Raises ClosedError. It goes beyond a full window, as a cancel does: it is bounded by what the member is told.
+    False, and nothing is said, if that was told to a client that is no more: its op ids mean nothing now, or something
+    else. Raises ClosedError. It goes beyond a full window, as a cancel does: it is bounded by what the member is told.
     """
     with link.lock:
         if link.closed:
             link.refuse_closed()
         protocol = link.protocol
         if done is not None and not protocol.inbox.is_ours(done.told):
-            done = None  # told to a client that is no more: its op ids mean nothing now, or something else
-            if reply is not None and not commands:
-                reply.answer(0)
-                return
+            return False
         number = protocol.issue_all(commands if done is None else [*commands, done.command])
         if done is not None:
             protocol.inbox.done(done.told.record.operation, number + len(commands))
@@ -174,6 +174,7 @@ def say(link: Link, commands: Sequence[bytes], done: Done | None = None, reply: 
             protocol.replies[number] = reply
         if link.idle:
             link.wake()
+    return True
 
 
 class _Question(NamedTuple):

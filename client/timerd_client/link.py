@@ -101,6 +101,10 @@ class Link(Line):
         """Called with the lock held when the window is full; returns when it is not, or raises BackpressureError."""
         raise NotImplementedError
 
+    def wall_ns(self) -> int:
+        """CLOCK_REALTIME in ns since the epoch."""
+        return time.time_ns()
+
     def gate(self) -> threading.Lock:
         """What a caller waits at: a lock that another thread may release."""
         return threading.Lock()

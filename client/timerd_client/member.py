@@ -17,7 +17,7 @@ from timerd_shm.errors import ClosedError
 from timerd_shm.limits import CLOSE_TIMEOUT_S
 
 from .arguments import Payload
-from .calls import Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel
+from .calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel
 from .duties import Duties, Duty, Membership
 from .group import Done, GroupOutcome, acknowledge, say
 from .promise import Reply
@@ -127,13 +127,16 @@ class Runner:
     def _ask(self, commands: list[bytes], done: Done | None) -> tuple[Any, Any]:
         """(value, error) of the first one's answer, however long that takes."""
         link = self._link
-        with link.lock:
-            self._asks = True
-            link.wait_locked(lambda: not link.protocol.lost or link.closed, None)
         reply = Reply(link)
-        say(link, commands, done, reply)
-        reply.wait()
-        self._asks = False
+        self._asks = True
+        try:
+            with link.lock:
+                link.wait_locked(lambda: not link.protocol.lost or link.closed, None)
+            if not say(link, commands, done, reply):
+                return NOT_SAID
+            reply.wait()
+        finally:
+            self._asks = False
         return reply.result()
 
 

@@ -59,6 +59,7 @@ cdef extern from "timerd_layout.h" nogil:
         IPC_PATH_MAX
         MET_SHIFT
         PROTOCOL_VERSION
+        GROUP_ACK_NOT_FOLLOWED
         TOPIC_OFFSET
         JOURNAL_VERSION
         ROW_SIZE

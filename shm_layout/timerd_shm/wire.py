@@ -22,6 +22,7 @@ from typing import Annotated, NamedTuple
 from .fields import U8, U16, U32, U64, fields, raw, size_of
 
 PROTOCOL_VERSION = 1
+GROUP_ACK_NOT_FOLLOWED = 2  # answer: the sender holds it, and nothing of the id that it gave is pending
 
 
 class UpKind(IntEnum):

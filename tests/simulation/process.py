@@ -175,6 +175,9 @@ class PumpedLink(ThreadedLink):
         process.sockets.on_input = lambda: self.pump.wake_at(0)
         process.lifeline.on_end = self.lifeline_ended
 
+    def wall_ns(self) -> int:
+        return self.process.schedule.clock.wall_ns()
+
     def thread(self, run: Callable[[], None], name: str) -> Any:
         if name == "timerd-client":
             return self.pump
