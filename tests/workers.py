@@ -17,7 +17,7 @@ from typing import Any, cast
 from networks import HERE, Lifelines, World
 from timerd_client.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Step, Steps
 from timerd_client.errors import NOBODY, Subject
-from timerd_client.group import Done, Told, acknowledge, say
+from timerd_client.group import Told, acknowledge, say
 from timerd_client.link import Link
 from timerd_client.promise import Reply
 from timerd_client.protocol import LinkState, Protocol
@@ -129,10 +129,10 @@ class Worker:
             self.pump()
         return None
 
-    def issue(self, *commands: bytes, done: Done | None = None) -> Answer:
-        """Issue commands of which the first wants an answer, and wait for it."""
+    def issue(self, command: bytes, done: Told | None = None) -> Answer:
+        """Issue a command that wants an answer, and wait for it."""
         answer = Answer()
-        if not say(self.link, commands, done, cast(Reply, answer)):
+        if not say(self.link, command, done, cast(Reply, answer)):
             answer.answer(*NOT_SAID)
         self.wait(lambda: answer.come)
         return answer
@@ -166,7 +166,7 @@ class Worker:
         steps = self.calls.begin(name)
         step = next(steps)
         assert isinstance(step, Ask)
-        answer = self.issue(*step.commands)
+        answer = self.issue(step.command)
         with suppress(StopIteration):
             assert isinstance(steps.send((answer.value, answer.error)), Pause)
 
@@ -184,13 +184,13 @@ class Worker:
             self.steps.append(step)
             value = None
             match step:
-                case Ask(commands, done):
-                    answer = self.issue(*commands, done=done)
+                case Ask(command, done):
+                    answer = self.issue(command, done)
                     value = answer.value, answer.error
                 case Run(handler, call):
                     handler(call)
-                case Say(commands, done):
-                    say(self.link, commands, done)
+                case Say(command, done):
+                    say(self.link, command, done)
                     self.pump()
                 case Pause(seconds):
                     self.world.run(round(seconds * 1e9))

@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, spent
 from timerd.blobs cimport blob_length, blocks_for, fill_blob
 from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, met, refuse, stage_answer, tell
-from timerd.groups cimport adopt_if_orphaned, after_retention, count_endless, find_held
+from timerd.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag, key_hash
 from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, AHEAD_STAGES_REGISTER, Ahead, follow, look
@@ -233,7 +233,7 @@ cdef inline void apply_orphans(
 cdef inline void apply_done(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t freed_id, bint wants
 ) noexcept nogil:
-    """GROUP_ACK: whoever was told of a group's outcome, and holds it (`op`), has done what is to be done. It ends.
+    """GROUP_ACK: what is to be done of a group's outcome is done (`op`; NULL = that is not its sender's to say). It ends.
 
     `freed_id`: this id (index + 1) stands as cancelled from now on, so that its name is free; 0 = none.
     """
@@ -248,7 +248,7 @@ cdef inline void apply_done(
     if op != NULL:
         stage_free(a, op)
         journal_group(
-            a, op, GROUP_STEP_DONE, op.group, slot, op.client_generation, op.deliveries, op.outcome_number, number
+            a, op, GROUP_STEP_DONE, op.group, slot, a.clients[slot].generation, op.deliveries, op.outcome_number, number
         )
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, op != NULL)
@@ -285,7 +285,7 @@ cdef inline void apply_group_ack(
     elif command.flags & COMMAND_FLAG_FREES_ID:
         if record == NULL or record.state != ID_STATE_SETTLED or record.settled_ns != command.registered_ns:
             known = 0  # it has been forgotten, or is another operation's by now
-        apply_done(a, slot, number, op, known, wants)
+        apply_done(a, slot, number, find_call(a, slot, command.operation), known, wants)
     elif record != NULL and (record.state == ID_STATE_LIVE or record.outcome == OUTCOME_CANCELLED):
         apply_done(a, slot, number, op, 0, wants)
     else:

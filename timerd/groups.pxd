@@ -328,6 +328,21 @@ cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noe
     return op if TD_DEFECT(DEFECT_DONE_BY_FORMER_HOLDER) and op.client_generation else NULL
 
 
+cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
+    """The call of that op id, if it is due, of this client's group, and not over; else NULL.
+
+    Whoever has done it may say so, also one that was taken for silent meanwhile, so that another is told now.
+    """
+    cdef OpRecord *op
+    cdef uint32_t index = <uint32_t>operation
+    if index >= a.regions[REGION_OPS].high_water:
+        return NULL
+    op = a.ops + index
+    if op.generation != operation >> 32 or op.state != OP_STATE_SETTLED or not op.flags & OP_FLAG_CALL:
+        return NULL
+    return op if op.group == a.clients[slot].group else NULL
+
+
 cdef inline void join_group(Arena *a, uint32_t slot) noexcept nogil:
     """The client is a live member now; so its truth says already."""
     if a.clients[slot].group:

@@ -16,7 +16,7 @@ from timerd_shm.limits import CLOSE_TIMEOUT_S
 from .arguments import Payload
 from .calls import NOT_SAID, Ask, Calls, Pause, Run, Say, answer_of_cancel
 from .duties import Duties, Duty, Membership
-from .group import Done, GroupOutcome, acknowledge, say
+from .group import GroupOutcome, Told, acknowledge, say
 from .link import monotonic_deadline, seconds_left
 from .promise import Reply
 
@@ -83,12 +83,12 @@ class Runner:
                 step = duty.steps.send(value)
                 value = None
                 match step:
-                    case Ask(commands, done):
-                        value = await self._ask(commands, done)
+                    case Ask(command, done):
+                        value = await self._ask(command, done)
                     case Run():
                         await self._handle(step)
-                    case Say(commands, done):
-                        say(self._link, commands, done)
+                    case Say(command, done):
+                        say(self._link, command, done)
                     case Pause(seconds):
                         await asyncio.sleep(seconds)
         except (StopIteration, ClosedError):
@@ -105,12 +105,12 @@ class Runner:
         except Exception as error:
             self._link.complain(f"the handler of {step.call.name!r} failed", error)
 
-    async def _ask(self, commands: list[bytes], done: Done | None) -> tuple[Any, Any]:
-        """(value, error) of the first one's answer, however long that takes."""
+    async def _ask(self, command: bytes, done: Told | None) -> tuple[Any, Any]:
+        """(value, error) of its answer, however long that takes."""
         link = self._link
         await link.until(lambda: not link.protocol.lost or link.closed, None)
         reply = Reply(link)
-        if not say(link, commands, done, reply):
+        if not say(link, command, done, reply):
             return NOT_SAID
         await reply.settled()
         return reply.result()

@@ -3,11 +3,11 @@
 A call is an operation of the group with its deadline, in the purgatory "calls"; its watch key is the name, and so is
 its id (the group's name before it). One member is told when it is due, and does this:
 
-    told --> run the handler --> register the next occurrence, and with it, if it was taken: acknowledge
-                                 (one-shot: free the name, and acknowledge)
+    told --> run the handler --> register the next occurrence, with which this one is done (FOLLOWS)
+                                 (one-shot: acknowledge, with which its name is free: FREES_ID)
 
-The acknowledgement counts only if an operation of that id is pending (GROUP_ACK with an id), so it travels in the same
-frame, and nothing lies between the two. A refused registration is repeated, with its acknowledgement.
+Either is one command, so nothing lies between its two parts. What is refused is said again; what may have been taken
+though nobody heard so, too: it is refused then, because the one that it follows is over.
 
 That keeps a schedule alive and single. The id is that of one operation at a time. It names the pending call; while the
 call is told and being done it stands as "has settled", which refuses everybody's registration, so a worker that starts
@@ -16,11 +16,11 @@ meanwhile makes no second one; the one that has done it *replaces* it. A worker 
     in the handler, or before the next is registered     the call is told again: it runs again, deliveries 2
     after that                                           it was done
     taken for dead or silent in the handler, but alive   it is told again: who is told before this one has ended runs it
-                                                         beside it; who is told later sees the next one pending under
-                                                         its id, and only acknowledges
+                                                         beside it, and the first that ends has done it; who has not
+                                                         begun by then asks, because it is told again, and does nothing
 
 A name is free when its last operation stands as cancelled: by `cancel_call`, or because the worker that has done a
-one-shot says so with the acknowledgement (FREES_ID). The id of what settled otherwise is remembered for an hour.
+one-shot says so. The id of what settled otherwise is remembered for an hour.
 
 A call is told only to a member that handles its name, and as many at a time as it does at once. So new workers may name
 what old ones do not know, a long handler keeps nothing back that another could do, and what nobody handles is dropped
@@ -58,7 +58,7 @@ from timerd_shm.wire import GROUP_ACK_NOT_FOLLOWED, CommandFlag, CommandKind, Re
 
 from .arguments import EVENT_PREFIX, Payload, Timeout, id_hash, key_bytes, payload_bytes, shown, timeout_ns
 from .commands import REGISTER_SIZE, operation_command, pack_register
-from .group import CALLS, Done, Told, done
+from .group import CALLS, Told
 from .schedule import Schedule, datetime_of, wall_ns_of
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ class Job(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A step: say this when the daemon is not lost, go on with (value, error) of the first command's answer.
+    """A step: say this when the daemon is not lost, go on with (value, error) of the answer.
 
-    With NOT_SAID if it is not said, because what is done was told to a client that is no more.
+    With NOT_SAID if it is not said, because what is done with it was told to a client that is no more.
     """
 
-    commands: list[bytes]
-    done: Done | None = None
+    command: bytes
+    done: Told | None = None
 
 
 class Run(NamedTuple):
@@ -126,10 +126,10 @@ class Pause(NamedTuple):
 
 
 class Say(NamedTuple):
-    """A step: issue these commands, and say that something is done; no answer is waited for."""
+    """A step: say that something is done; no answer is waited for."""
 
-    commands: list[bytes]
-    done: Done
+    command: bytes
+    done: Told
 
 
 Step: TypeAlias = Ask | Run | Pause | Say
@@ -229,7 +229,7 @@ class Calls:
         job = self.jobs[name]
         assert job.schedule is not None, f"{name!r} has no schedule"
         while True:
-            value, error = yield Ask([self._occurrence(name, BEGIN, job.schedule, self._wall_ns())])
+            value, error = yield Ask(self._occurrence(name, BEGIN, job.schedule, self._wall_ns()))
             if error is None or error.code in GONE:
                 return
             if error.code is ErrorCode.UNAVAILABLE:
@@ -247,17 +247,17 @@ class Calls:
         record = told.record
         name = told.keys[0] if told.keys else ""
         if record.state == Settled.CANCELLED:
-            yield Say([], done(told))
+            yield Say(self._done(told), told)
             return
         job = self.jobs.get(name) if isinstance(name, str) else None
         if not isinstance(name, str) or job is None or len(told.payload) < _ENVELOPE.size:
             self._complain(f"what was told as a call is none of this client's: {name!r} with {len(told.payload)} bytes")
-            yield Say([], done(told))
+            yield Say(self._done(told), told)
             return
         _, _, due_ns = _ENVELOPE.unpack_from(told.payload)
         left_ns = due_ns - self._wall_ns()
         if due_ns and left_ns > EARLY_NS and record.state == Settled.EXPIRED:
-            yield from self._insist(name, told, lambda: self._register(name, REPLACE, told.payload, left_ns))
+            yield from self._insist(name, told, lambda: self._register(name, REPLACE, told.payload, left_ns, told))
         elif record.deliveries == 1 or not (yield from self._is_over(name, told)):
             yield from self._run(name, job, told, due_ns)
 
@@ -268,33 +268,32 @@ class Calls:
         self._called_again.discard(name)  # by what an earlier run has left behind
         yield Run(job.handler, Call(name, told.payload[_ENVELOPE.size :], due, record.deliveries, lateness_ns))
         if (schedule := job.schedule) is not None:
-            yield from self._insist(name, told, lambda: self._next(name, schedule, due_ns))
+            yield from self._insist(name, told, lambda: self._next(name, schedule, due_ns, told))
         else:
-            yield Say([], done(told) if name in self._called_again else self._done_and_free(name, told))
+            yield Say(self._done(told) if name in self._called_again else self._done_and_free(name, told), told)
 
-    def _next(self, name: str, schedule: Schedule, done_ns: int) -> bytes:
+    def _next(self, name: str, schedule: Schedule, done_ns: int, told: Told) -> bytes:
         """The occurrence after the one that has been done, which does not come again if it was a bit early."""
-        now_ns = self._wall_ns()
-        return self._occurrence(
-            name, REPLACE, schedule, max(now_ns, done_ns) if done_ns - now_ns <= EARLY_NS else now_ns
-        )
+        after_ns = self._wall_ns()
+        if done_ns - after_ns <= EARLY_NS:
+            after_ns = max(after_ns, done_ns)
+        return self._occurrence(name, REPLACE, schedule, after_ns, told)
 
     def _insist(self, name: str, told: Told, command: Callable[[], bytes]) -> Steps:
-        """Register until the daemon has taken it, and acknowledge what it follows if it has."""
+        """Register what follows until the daemon has taken it, or what it follows is over."""
         while True:
-            _, error = yield Ask([command()], self._done_if_followed(name, told))
-            if error is None or error.code in GONE:
-                return  # in the latter case the schedule begins anew, where it is known
-            if error.code is not ErrorCode.UNAVAILABLE:  # else it may have been taken all the same
+            _, error = yield Ask(command(), told)
+            if error is None or error.code in (*GONE, ErrorCode.UNKNOWN_OPERATION):
+                return  # where this client is not known any more, the schedule begins anew
+            if error.code is not ErrorCode.UNAVAILABLE:
                 self._complain(f"{name!r} is not scheduled yet: {error}")
                 yield Pause(RETRY_S)
-            if (yield from self._is_over(name, told)):
-                return
 
     def _is_over(self, name: str, told: Told) -> Generator[Step, Any, bool]:
-        """Whether nothing is to be done here: it is another's by now, or it had been done, and is acknowledged now."""
+        """Whether nothing is to be done here: it is another's, it was done, or its name has been given again."""
+        flags = CommandFlag.WANTS_ANSWER
         while True:
-            value, error = yield Ask([], self._done_if_followed(name, told, CommandFlag.WANTS_ANSWER))
+            value, error = yield Ask(self._by_id(CommandKind.GROUP_ACK, name, flags, told.record.operation))
             if error is None:
                 return bool(value != GROUP_ACK_NOT_FOLLOWED)
             if error.code is not ErrorCode.UNAVAILABLE:
@@ -313,12 +312,15 @@ class Calls:
     def _id(self, name: str) -> bytes:
         return id_hash(f"{self.group}/{name}")
 
-    def _occurrence(self, name: str, exists: int, schedule: Schedule, after_ns: int) -> bytes:
+    def _occurrence(self, name: str, exists: int, schedule: Schedule, after_ns: int, told: Told | None = None) -> bytes:
         due_ns = schedule.after(after_ns)
         text = int.from_bytes(blake2b(schedule.text.encode(), digest_size=8).digest(), "little")
-        return self._register(name, exists, _ENVELOPE.pack(_OCCURRENCE, text, due_ns), due_ns - self._wall_ns())
+        return self._register(name, exists, _ENVELOPE.pack(_OCCURRENCE, text, due_ns), due_ns - self._wall_ns(), told)
 
-    def _register(self, name: str, exists: int, payload: bytes, timeout: int) -> bytes:
+    def _register(self, name: str, exists: int, payload: bytes, timeout: int, told: Told | None = None) -> bytes:
+        """A call; with it `told` is done."""
+        if told is not None:
+            exists |= RegisterFlag.FOLLOWS
         key = name.encode()
         tail = self._id(name) + EVENT_PREFIX[len(key)] + key + payload
         head: bytes = pack_register(
@@ -333,23 +335,21 @@ class Calls:
             len(payload),
             self._now_ns(),
             min(max(0, timeout), TIMEOUT_NS_MAX),
-            0,
+            0 if told is None else told.record.operation,
             0,
             _SCHEDULE_SIZE if exists & RegisterFlag.REPLACE_CHANGED else 0,
         )
         return head + tail
 
-    def _done_if_followed(self, name: str, told: Told, flags: int = 0) -> Done:
-        """That it is done, if something newer is pending under its id, or it was cancelled."""
-        return Done(told, self._by_id(CommandKind.GROUP_ACK, name, flags, told.record.operation))
+    def _done(self, told: Told) -> bytes:
+        return operation_command(CommandKind.GROUP_ACK, told.record.operation)
 
-    def _done_and_free(self, name: str, told: Told) -> Done:
+    def _done_and_free(self, name: str, told: Told) -> bytes:
         """That it is done, and its name is free."""
         record = told.record
-        command = self._by_id(
+        return self._by_id(
             CommandKind.GROUP_ACK, name, CommandFlag.FREES_ID, record.operation, registered_ns=record.settled_ns
         )
-        return Done(told, command)
 
     def _by_id(self, kind: CommandKind, name: str, flags: int = 0, operation: int = 0, registered_ns: int = 0) -> bytes:
         return operation_command(

@@ -135,28 +135,16 @@ class GroupOutcome(Outcome):
         return f"<{type(self).__name__} {self.state.name} keys={self.keys!r:.80} deliveries={self.deliveries}>"
 
 
-class Done(NamedTuple):
-    """The word that an outcome is done: a GROUP_ACK."""
-
-    told: Told
-    command: bytes
-
-
-def done(told: Told) -> Done:
-    """The word without a condition."""
-    return Done(told, operation_command(CommandKind.GROUP_ACK, told.record.operation))
-
-
 def acknowledge(link: Link, told: Told, reply: Reply | None = None) -> None:
     """Say that it is done; `reply` gets 1 if this client still held it, else 0. Raises ClosedError."""
     flags = CommandFlag.WANTS_ANSWER if reply is not None else 0
     command = operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags)
-    if not say(link, [], Done(told, command), reply) and reply is not None:
+    if not say(link, command, told, reply) and reply is not None:
         reply.answer(0)
 
 
-def say(link: Link, commands: Sequence[bytes], done: Done | None = None, reply: Reply | None = None) -> bool:
-    """Issue commands, and last the word that something is done; `reply` gets the answer to the first.
+def say(link: Link, command: bytes, done: Told | None = None, reply: Reply | None = None) -> bool:
+    """Issue a command, which may say that something is done; `reply` gets its answer.
 
     False, and nothing is said, if that was told to a client that is no more: its op ids mean nothing now, or something
     else. Raises ClosedError. It goes beyond a full window, as a cancel does: it is bounded by what the member is told.
@@ -165,11 +153,11 @@ def say(link: Link, commands: Sequence[bytes], done: Done | None = None, reply: 
         if link.closed:
             link.refuse_closed()
         protocol = link.protocol
-        if done is not None and not protocol.inbox.is_ours(done.told):
+        if done is not None and not protocol.inbox.is_ours(done):
             return False
-        number = protocol.issue_all(commands if done is None else [*commands, done.command])
+        number = protocol.issue(command)
         if done is not None:
-            protocol.inbox.done(done.told.record.operation, number + len(commands))
+            protocol.inbox.done(done.record.operation, number)
         if reply is not None:
             protocol.replies[number] = reply
         if link.idle:

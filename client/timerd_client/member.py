@@ -19,7 +19,7 @@ from timerd_shm.limits import CLOSE_TIMEOUT_S
 from .arguments import Payload
 from .calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel
 from .duties import Duties, Duty, Membership
-from .group import Done, GroupOutcome, acknowledge, say
+from .group import GroupOutcome, Told, acknowledge, say
 from .promise import Reply
 
 if TYPE_CHECKING:
@@ -105,12 +105,12 @@ class Runner:
                 step = steps.send(value)
                 value = None
                 match step:
-                    case Ask(commands, done):
-                        value = self._ask(commands, done)
+                    case Ask(command, done):
+                        value = self._ask(command, done)
                     case Run():
                         self._handle(step)
-                    case Say(commands, done):
-                        say(self._link, commands, done)
+                    case Say(command, done):
+                        say(self._link, command, done)
                     case Pause(seconds):
                         self._paused.append((self._link.now_ns() / 1e9 + seconds, steps))
                         return
@@ -124,15 +124,15 @@ class Runner:
         finally:
             self._calls.handling.reset(handling)
 
-    def _ask(self, commands: list[bytes], done: Done | None) -> tuple[Any, Any]:
-        """(value, error) of the first one's answer, however long that takes."""
+    def _ask(self, command: bytes, done: Told | None) -> tuple[Any, Any]:
+        """(value, error) of its answer, however long that takes."""
         link = self._link
         reply = Reply(link)
         self._asks = True
         try:
             with link.lock:
                 link.wait_locked(lambda: not link.protocol.lost or link.closed, None)
-            if not say(link, commands, done, reply):
+            if not say(link, command, done, reply):
                 return NOT_SAID
             reply.wait()
         finally:

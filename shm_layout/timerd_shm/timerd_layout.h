@@ -267,6 +267,7 @@
 #define REGISTER_FLAG_FOR_GROUP 256
 #define REGISTER_FLAG_REPLACE_CANCELLED 512
 #define REGISTER_FLAG_CALL 1024
+#define REGISTER_FLAG_FOLLOWS 4096
 #define REGISTER_FLAG_REPLACE_CHANGED 2048
 #define COMMAND_FLAG_LIMITED 1
 #define COMMAND_FLAG_WANTS_ANSWER 8
@@ -983,7 +984,7 @@ typedef struct RegisterCommand {
     uint32_t payload_length; /* bytes */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called; 0 = when applied */
     uint64_t timeout_ns; /* from registered_ns; NO_DEADLINE = none */
-    uint64_t mark_sequence; /* newest event when the mark was read */
+    uint64_t mark_sequence; /* newest event when the mark was read; with FOLLOWS an op id */
     uint64_t mark_command; /* last command that the client had issued then */
     uint64_t total; /* amount to reach, under TOTAL; with REPLACE_CHANGED how many bytes to compare */
 } __attribute__((packed)) RegisterCommand;

@@ -79,6 +79,7 @@ class RegisterFlag(IntFlag):
     FOR_GROUP = 256  # it is the sender's group's from the start: who of it is told, is told as of a group's
     REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
     CALL = 1024  # with FOR_GROUP: told only to a member that handles the name, its first key
+    FOLLOWS = 4096  # with NO_MARK: the call whose op id is `mark_sequence` is done with it; refused if that is over
     REPLACE_CHANGED = 2048  # if the id is a pending operation's: replace it, unless its payload begins like this one's
 
 
@@ -148,7 +149,7 @@ class RegisterCommand(NamedTuple):
     payload_length: Annotated[int, U32, "bytes"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called; 0 = when applied"]
     timeout_ns: Annotated[int, U64, "from registered_ns; NO_DEADLINE = none"]
-    mark_sequence: Annotated[int, U64, "newest event when the mark was read"]
+    mark_sequence: Annotated[int, U64, "newest event when the mark was read; with FOLLOWS an op id"]
     mark_command: Annotated[int, U64, "last command that the client had issued then"]
     total: Annotated[int, U64, "amount to reach, under TOTAL; with REPLACE_CHANGED how many bytes to compare"]
 

@@ -107,6 +107,7 @@ class Books:
         self.done: set[bytes] = set()
         self.acknowledged: dict[bytes, Issued] = {}
         self.calls: dict[bytes, str] = {}  # payload -> name, of every one-shot that was asked for
+        self.cancelling: Counter[str] = Counter()
         self.expected: dict[bytes, int] = {}  # payload -> arena, of those that were accepted and not withdrawn
         self.runs: dict[object, list[Running]] = defaultdict(list)  # of one call, or of one point of a schedule
         self.running_now: list[Running] = []
@@ -244,11 +245,16 @@ class Books:
         self.calls[payload] = name
 
     def accepted(self, payload: bytes) -> None:
-        """It will be made."""
-        self.expected[payload] = self.arena
+        """It will be made, unless somebody is about to cancel it."""
+        if not self.cancelling[self.calls[payload]]:
+            self.expected[payload] = self.arena
 
-    def withdrawn(self, name: str) -> None:
-        """Somebody cancels what is pending of that name."""
+    @contextmanager
+    def withdrawing(self, name: str) -> Iterator[None]:
+        """Somebody cancels what is pending of that name: if it raises, whenever that may be."""
+        self.cancelling[name] += 1
+        yield
+        self.cancelling[name] -= 1
         for payload in [payload for payload in self.expected if self.calls[payload] == name]:
             del self.expected[payload]
 
@@ -310,7 +316,11 @@ class Books:
                 self.fail(f"{watched.process.name}: {key!r} was fired by {fired.process.name}, but is {outcome!r}")
         for payload, arena in self.expected.items():
             name = self.calls[payload]
-            if arena == self.arena and not any(run.ended for run in self.runs[name, payload]):
+            if (
+                arena == self.arena
+                and not self.cancelling[name]
+                and not any(run.ended for run in self.runs[name, payload])
+            ):
                 self.fail(f"{payload!r} for {name!r} was accepted, and its handler has not returned once")
         for payload, watched in self.for_group.items():
             if watched.process.alive or watched.arena != self.arena or watched.told is not None:

@@ -23,6 +23,7 @@ from .process import GROUP, Process
 from .schedule import Schedule
 from .workload import (
     ACTS,
+    GROUP_ACTS,
     KEYS,
     MARKS,
     ONCE,
@@ -96,6 +97,9 @@ class Simulation:
         self.pause_ns = int(MS * 2 ** (rng.random() * 9))
         self.maps = rng.random() < 0.8
         self.members = rng.random() < 0.7
+        if rng.random() < 0.2:  # next to nothing but groups and their calls
+            self.members = True
+            self.acts = {name: rng.random() for name in GROUP_ACTS}
         self.window = rng.choice((8, 64, 65_536))
         self.chaos_steps = 2 ** (5 + rng.random() * 5)  # events from one fault to the next, on average
         self.chaos: dict[Callable[[], None], float] = {

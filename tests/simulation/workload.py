@@ -30,7 +30,7 @@ PURGATORIES = ("default", "fetch")
 
 ONCE = ("once/a", "once/b", "once/c")  # names of calls
 PERIODIC = ("every/a", "every/b")
-PERIODS_S = (0.7, 3.0, 10.0)  # a schedule has one of them, and another after a redeployment
+PERIODS_S = (0.2, 0.7, 3.0, 10.0)  # a schedule has one of them, and another after a redeployment
 
 
 class Worker:
@@ -279,8 +279,8 @@ class Worker:
     def do_cancel_call(self) -> None:
         if self.client._protocol.identity.group is not None and self.rng.random() < 0.2:
             name = self.rng.choice((*ONCE, *PERIODIC))
-            self.books.withdrawn(name)
-            self.client.cancel_call(name)
+            with self.books.withdrawing(name):
+                self.client.cancel_call(name)
 
 
 def handle_calls(process: Process, rng: Random, names: Sequence[str]) -> None:
@@ -329,3 +329,4 @@ def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool
 
 
 ACTS = tuple(name.removeprefix("do_") for name in vars(Worker) if name.startswith("do_"))
+GROUP_ACTS = ("call_later", "cancel_call", "for_group", "fire")
