@@ -108,11 +108,12 @@ class Books:
         self.acknowledged: dict[bytes, Issued] = {}
         self.calls: dict[bytes, str] = {}  # payload -> name, of every one-shot that was asked for
         self.cancelling: Counter[str] = Counter()
+        self.doubtful: set[bytes] = set()  # payloads of calls that may have been cancelled
         self.expected: dict[bytes, int] = {}  # payload -> arena, of those that were accepted and not withdrawn
         self.runs: dict[object, list[Running]] = defaultdict(list)  # of one call, or of one point of a schedule
         self.running_now: list[Running] = []
         self.is_away: Callable[[bytes], bool] = lambda incarnation: False  # has the daemon ever taken it for that?
-        self.clock_was_set = False
+        self.points_may_repeat = False  # the clock was set, or schedules change
         self.living: list[Process] = []
         self.outcomes: Counter[str] = Counter()
         self.complaints: Counter[str] = Counter()
@@ -245,8 +246,8 @@ class Books:
         self.calls[payload] = name
 
     def accepted(self, payload: bytes) -> None:
-        """It will be made, unless somebody is about to cancel it."""
-        if not self.cancelling[self.calls[payload]]:
+        """It will be made, unless somebody is about to cancel it, or may have done so."""
+        if not self.cancelling[self.calls[payload]] and payload not in self.doubtful:
             self.expected[payload] = self.arena
 
     @contextmanager
@@ -255,8 +256,9 @@ class Books:
         self.cancelling[name] += 1
         yield
         self.cancelling[name] -= 1
-        for payload in [payload for payload in self.expected if self.calls[payload] == name]:
-            del self.expected[payload]
+        for payload in [payload for payload, called in self.calls.items() if called == name]:
+            self.doubtful.add(payload)
+            self.expected.pop(payload, None)
 
     @contextmanager
     def running(self, process: Process, call: Call) -> Iterator[None]:
@@ -270,7 +272,7 @@ class Books:
         if call.due is None and self.calls.get(call.payload) != call.name:
             self.fail(f"{who}: nobody has asked for it")
         before = [run for run in self.runs[what] if run.arena == now.arena]
-        for run in before if call.due is None or not self.clock_was_set else []:
+        for run in before if call.due is None or not self.points_may_repeat else []:
             if call.deliveries <= run.call.deliveries:
                 self.fail(f"{who}: {run.process.name} ran it in delivery {run.call.deliveries}")
             if not self.is_away(run.incarnation):

@@ -200,6 +200,12 @@ class PumpedLink(ThreadedLink):
     def ring(self) -> None:
         self.pump.wake_at(0)
 
+    def received(self) -> None:
+        complaints, self.protocol.complaints = self.protocol.complaints, []
+        for complaint in complaints:  # each of them: they tell which commands were refused
+            self.complain(complaint)
+        super().received()
+
     def watch(self, descriptor: int) -> None:
         """The pump looks at each pass."""
 

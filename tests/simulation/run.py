@@ -28,6 +28,7 @@ from .workload import (
     MARKS,
     ONCE,
     PERIODIC,
+    PERIODS_S,
     PURGATORIES,
     TOKENS,
     Worker,
@@ -86,6 +87,8 @@ class Simulation:
             records_per_step=rng.choice((8, 100, 65_536)),
             pidfds=rng.random() < 0.8,
         )
+        self.periods_s = rng.sample(PERIODS_S, 1 if rng.random() < 0.7 else 2)
+        self.books.points_may_repeat = len(self.periods_s) > 1
         self.daemon.on_kill = self._start_daemon_later
         self.books.is_away = self.daemon.away.__contains__
         self.processes: list[Process] = []
@@ -219,7 +222,7 @@ class Simulation:
             process.begin(lambda: take_group_outcomes(process, rng, lambda: self.calm, well=False))
         if rng.random() < 0.6:
             names = rng.sample((*ONCE, *PERIODIC), rng.randint(1, 5))
-            process.begin(lambda: handle_calls(process, Random(rng.getrandbits(64)), names))
+            process.begin(lambda: handle_calls(process, Random(rng.getrandbits(64)), names, self.periods_s))
 
     def kill_daemon(self) -> None:
         if not self.daemon.is_up:
@@ -335,7 +338,7 @@ class Simulation:
 
     def jump_wall(self) -> None:
         self.faults["wall clock jumped"] += 1
-        self.books.clock_was_set = True
+        self.books.points_may_repeat = True
         self.clock.jump(self.rng.randrange(-HOUR, HOUR))
 
     # the end ------------------------------------------------------------------------------------------------------
@@ -373,7 +376,7 @@ class Simulation:
             over: list[bool] = []
             last.begin(lambda: take_group_outcomes(last, Random(self.seed), lambda: bool(over), well=True))
             self.schedule.after(55 * SECOND, lambda: over.append(True))
-            last.begin(lambda: handle_calls(last, Random(self.seed), ONCE))
+            last.begin(lambda: handle_calls(last, Random(self.seed), ONCE, ()))
         self._pass(60 * SECOND)
         books.settle_accounts()
         books.settle_watermarks(self._watermarks())

@@ -30,7 +30,7 @@ PURGATORIES = ("default", "fetch")
 
 ONCE = ("once/a", "once/b", "once/c")  # names of calls
 PERIODIC = ("every/a", "every/b")
-PERIODS_S = (0.2, 0.7, 3.0, 10.0)  # a schedule has one of them, and another after a redeployment
+PERIODS_S = (0.2, 0.7, 3.0, 10.0)  # schedules have one of them, and maybe another after a redeployment
 
 
 class Worker:
@@ -283,7 +283,7 @@ class Worker:
                 self.client.cancel_call(name)
 
 
-def handle_calls(process: Process, rng: Random, names: Sequence[str]) -> None:
+def handle_calls(process: Process, rng: Random, names: Sequence[str], periods_s: Sequence[float]) -> None:
     """Have a process handle these names; sometimes it takes long."""
     books = process.books
 
@@ -295,7 +295,7 @@ def handle_calls(process: Process, rng: Random, names: Sequence[str]) -> None:
     for name in names:
         try:
             if name in PERIODIC:
-                process.client.every(name, seconds=rng.choice(PERIODS_S))(handler)
+                process.client.every(name, seconds=rng.choice(periods_s))(handler)
             else:
                 process.client.handles(name)(handler)
         except TimerdError as error:
