@@ -18,7 +18,7 @@ from model import Client, Model, Operation, Settling
 from timerd_shm.journal import GroupStep, RowFlag, RowKind
 from timerd_shm.journal_reader import JournalReader, Row
 from timerd_shm.layout import ClientFlag, ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
-from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.limits import GROUP_KEPT_NS, NO_DEADLINE
 from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
 
 COMMAND_OF = {
@@ -38,6 +38,7 @@ NEXT_STATES = {
     ClientState.DEAD: {ClientState.TOMBSTONE, ClientState.FREE},
     ClientState.TOMBSTONE: {ClientState.LIVE, ClientState.FREE},
 }
+LIVING = (ClientState.LIVE, ClientState.SILENT)
 
 
 @dataclass
@@ -48,9 +49,9 @@ class Member:
     state: ClientState
     listens: bool
 
-    @property
-    def takes_outcomes(self) -> bool:
-        return bool(self.client.group) and self.state is ClientState.LIVE and self.listens
+    def takes(self, op: Operation) -> bool:
+        """Whether it may be told of it. Which calls a client handles, rows do not tell."""
+        return bool(self.client.group) and self.state is ClientState.LIVE and (self.listens or op.call)
 
 
 class Audit:
@@ -72,6 +73,7 @@ class Audit:
         self.told: set[int] = set()
         self.settled: dict[Operation, Settling] = {}  # as its row has said
         self.left: dict[Operation, Member] = {}  # pending, of a dead client: to be cancelled, or adopted
+        self.ends: dict[Operation, int] = {}  # kept without a deadline: the one it gets
         self.given_back: set[Operation] = set()  # a command has asked to hand it on
         self.holders: dict[Operation, Member] = {}  # of a group's: whom it is told to
         self.deliveries: dict[Operation, int] = {}
@@ -133,7 +135,7 @@ class Audit:
         if state is ClientState.LIVE:
             member.client.orphans, member.client.group = Orphans(record.orphans), group
         elif state is ClientState.DEAD:
-            self.die(member)
+            self.die(member, record.at_ns)
         elif state in (ClientState.TOMBSTONE, ClientState.FREE) and before is ClientState.DEAD:
             for op, owner in self.left.items():
                 if owner is member:
@@ -144,8 +146,8 @@ class Audit:
         if state is ClientState.FREE:
             del self.members[name]
 
-    def die(self, member: Member) -> None:
-        """What it has pending takes no limited event any more, unless it is its group's."""
+    def die(self, member: Member, died_ns: int) -> None:
+        """What it has pending takes no limited event any more, unless it is its group's. What is kept has an end."""
         for op in self.model.pending:
             if self.model.owns(member.client, op):
                 if op.orphans is Orphans.GROUP:
@@ -154,6 +156,8 @@ class Audit:
                     op.kept = True
                 if op.orphans is not Orphans.KEEP:
                     self.left[op] = member
+                elif op.deadline_ns == NO_DEADLINE:
+                    self.ends[op] = died_ns + GROUP_KEPT_NS
 
     def client(self, record: Any) -> Client:
         """Whom a row names, with the command number before its own: refused commands have no rows."""
@@ -194,6 +198,7 @@ class Audit:
                 if_exists="replace",
                 orphans=Orphans(r.orphans),
                 for_group=bool(flags & RegisterFlag.FOR_GROUP),
+                call=bool(flags & RegisterFlag.CALL),
             ),
             s.applied_ns,
         )
@@ -253,20 +258,20 @@ class Audit:
         wrong = op not in self.settled or op in self.ended or op.group != group
         match step:
             case GroupStep.TOLD:
-                there = member is not None and member.takes_outcomes and member.client.group == group
+                there = member is not None and member.takes(op) and member.client.group == group
                 wrong = wrong or holder is not None or not there or record.deliveries != min(told + 1, 255)
                 self.deliveries[op] = record.deliveries
                 if member is not None:
                     self.holders[op] = member
             case GroupStep.RETURNED:
-                wrong = wrong or holder is not member or member is None or member.takes_outcomes
+                wrong = wrong or holder is not member or member is None or (member.takes(op) and not op.call)
             case GroupStep.DONE:
                 wrong = wrong or holder is not member
                 self.ended.add(op)
             case GroupStep.DROPPED:
-                living = (ClientState.LIVE, ClientState.SILENT)
                 wrong = wrong or holder is not None
-                wrong = wrong or any(m.client.group == group and m.state in living for m in self.members.values())
+                there = any(m.client.group == group and m.state in LIVING for m in self.members.values())
+                wrong = wrong or (there and not op.call)  # of a call, nobody of these handles the name
                 self.ended.add(op)
         if wrong:
             self.say(row, f"operation {record.operation:#x} of group {group!r} cannot be {step.name} now")
@@ -319,12 +324,16 @@ class Audit:
             return self.say(row, f"operation {record.operation:#x} was never registered")
         settled = self.expected.pop(op, None)
         left = self.left.pop(op, None)
+        if op.deadline_ns == NO_DEADLINE and record.deadline_ns == self.ends.get(op):
+            op.deadline_ns = record.deadline_ns
         if left is not None and op.group:
             self.say(row, f"operation {record.operation:#x} settles before its group has adopted it")
         if op.group and self.reader.text(record.owner) != op.group:
             self.say(row, f"it is of group {op.group!r}, not of {self.reader.text(record.owner)!r}")
         if settled is None:
             orphaned = state is Outcome.CANCELLED and left is not None and op.orphans is Orphans.CANCEL
+            if state is Outcome.CANCELLED and op.group and op.deadline_ns == NO_DEADLINE:
+                orphaned = not any(m.client.group == op.group and m.state in LIVING for m in self.members.values())
             if state is not Outcome.EXPIRED and not orphaned:
                 return self.say(row, f"{state.name}, and nothing that came before says so")
             if state is Outcome.EXPIRED and not op.deadline_ns <= record.settled_ns:

@@ -49,6 +49,7 @@ class Register:
     if_exists: str = "error"
     orphans: Orphans | None = None
     for_group: bool = False
+    call: bool = False
     wants_answer: bool = False
 
 

@@ -173,6 +173,7 @@ def encode_register(command: Register) -> bytes:
     flags |= RegisterFlag.NO_MARK * (command.mark is None and not command.mark_of_other_arena)
     flags |= RegisterFlag.ORPHANS_GIVEN * (command.orphans is not None)
     flags |= RegisterFlag.FOR_GROUP * command.for_group
+    flags |= RegisterFlag.CALL * command.call
     tail = command.id or b""
     for key in command.keys:
         tail += bytes((len(key.name), key.target is not None))

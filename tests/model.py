@@ -13,7 +13,7 @@ from typing import NamedTuple
 from commands import Answer, Command, GroupOutcome, Key, KeyAct, OperationAct, Register, Told
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import Condition, EventKind, Orphans, Outcome
-from timerd_shm.limits import NO_DEADLINE, TIMEOUT_NS_MAX
+from timerd_shm.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
 from timerd_shm.wire import CommandKind
 
 EVENT_OF = {
@@ -59,6 +59,7 @@ class Operation:
     id: bytes | None
     payload: bytes
     group: bytes = b""  # the group's, not its client's any more
+    call: bool = False
     kept: bool = False  # its client has died, and nobody will be told
     satisfied: int = 0
     failed: int = 0
@@ -180,6 +181,8 @@ class Model:
                 op.kept = True
                 if op.orphans is Orphans.CANCEL:
                     self._settle(op, Outcome.CANCELLED, now_ns)
+                elif op.deadline_ns == NO_DEADLINE:
+                    op.deadline_ns = now_ns + GROUP_KEPT_NS
         for each in client.unacknowledged:
             if each.operation.orphans is Orphans.GROUP:
                 self._give_to_group(client.group, each.operation, each.told)
@@ -293,6 +296,7 @@ class Model:
             id=command.id,
             payload=command.payload,
             group=client.group if command.for_group else b"",
+            call=command.call,
         )
         self.pending.append(op)
         if op.id is not None:
@@ -523,7 +527,7 @@ class Model:
             elif command.kind is CommandKind.SET_ORPHANS:
                 op.orphans = command.orphans
             elif command.timeout_ns == NO_DEADLINE:
-                op.deadline_ns = NO_DEADLINE
+                op.deadline_ns = now_ns + GROUP_KEPT_NS if op.kept else NO_DEADLINE
             else:
                 op.deadline_ns = (command.registered_ns or now_ns) + command.timeout_ns
         if command.wants_answer:

@@ -163,11 +163,12 @@ def attached(
     lease_ns: int,
     records_per_step: int,
     take_snapshot: Callable[[], str],
+    kind: type[Sessions] = Sessions,
 ) -> tuple[Sessions, Conductor]:
     """What a daemon's start makes: the sessions and the conductor of a core that has attached to its arena."""
     now_ns = clock.now_ns()
     host = HERE._replace(start_ticks_of=lifelines.start_ticks_of)
-    sessions = Sessions(core, client_record, host, lifelines, lease_ns=lease_ns, now_ns=now_ns)
+    sessions = kind(core, client_record, host, lifelines, lease_ns=lease_ns, now_ns=now_ns)
     conductor = Conductor(
         core,
         transport,

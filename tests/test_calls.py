@@ -10,7 +10,10 @@ import pytest
 
 from harness import S
 from networks import World
-from timerd_client.calls import CALL_PAYLOAD_MAX, PASSES_MAX, Ask, Call, Pause, Run, answer_of_cancel
+from timerd.messages import bare_header
+from timerd_client.calls import CALL_PAYLOAD_MAX, Ask, Call, Pause, Run, Say, answer_of_cancel
+from timerd_client.group import say
+from timerd_client.protocol import LinkState
 from timerd_client.schedule import Every, datetime_of
 from timerd_shm.errors import (
     ArenaFullError,
@@ -21,9 +24,11 @@ from timerd_shm.errors import (
     PayloadTooLargeError,
     SessionGoneError,
     TimeoutOutOfRangeError,
+    TimerdUnavailableError,
 )
 from timerd_shm.layout import OpState, Region
 from timerd_shm.limits import GROUP_KEPT_NS
+from timerd_shm.wire import DownKind
 from workers import Worker
 
 MS = 1_000_000
@@ -52,11 +57,13 @@ class Job:
         return [point - points[0] for point in points]
 
 
-def worker_of(world: World, job: Job, name: str = "job", *, periodic: bool = True) -> Worker:
-    """A worker that names the job and listens."""
+def worker_of(
+    world: World, job: Job, name: str = "job", *, periodic: bool = True, period_ns: int = PERIOD_NS
+) -> Worker:
+    """A worker that handles the job."""
     worker = Worker(world)
-    worker.calls.add(name, job, Every(PERIOD_NS) if periodic else None)
-    return worker.listen()
+    worker.calls.add(name, job, Every(period_ns) if periodic else None)
+    return worker.handle()
 
 
 def pending(world: World) -> int:
@@ -165,7 +172,7 @@ def test_what_was_handed_on_is_not_run_again_once_it_was_done(world: World) -> N
     assert len(heir.inbox.calls) == 1, "it was handed on"
     step = next(steps)
     assert isinstance(step, Ask)
-    assert slow.issue(*step.commands).error is None
+    assert slow.issue(step.command, step.done).error is None
     heir.do_all()
     assert len(job.calls) == 1
     assert pending(world) == 1
@@ -182,12 +189,9 @@ def test_a_refused_registration_leaves_the_call_undone(world: World) -> None:
     next(steps)
     step = next(steps)
     assert isinstance(step, Ask)
-    worker.protocol.issue(step.commands[1])
-    assert worker.holds(told), "nothing follows it: the acknowledgement does not count"
+    assert worker.holds(told)
     assert isinstance(steps.send((0, ArenaFullError("full"))), Pause)
-    step = next(steps)
-    assert isinstance(step, Ask)
-    worker.issue(*step.commands)
+    worker.do(steps)
     assert not worker.holds(told)
     assert pending(world) == 1
 
@@ -305,30 +309,286 @@ def test_a_schedule_outlives_random_deaths_stops_and_restarts(rng: random.Random
 # names that some do not know ------------------------------------------------------------------------------------------
 
 
-def test_a_worker_without_a_handler_passes_a_call_on(world: World) -> None:
-    old, new = Worker(world).listen(), None
-    job = Job()
+def test_a_call_is_told_only_to_who_handles_its_name_however_many_do_not(world: World) -> None:
+    other, job = Job(), Job()
+    old = [worker_of(world, other, "other", periodic=False) for _ in range(3)]
     new = worker_of(world, job)
     new.begin()
-    run(world, [old, new], 6 * PERIOD_NS)
-    assert job.due() == list(range(len(job.calls)))
-    assert len(job.calls) >= 5
+    run(world, [*old, new], 5 * PERIOD_NS)
+    assert job.due() == [0, 1, 2, 3, 4]
+    assert {call.deliveries for call in job.calls} == {1}
+    assert not other.calls
     assert pending(world) == 1
 
 
-def test_what_nobody_handles_any_more_ends_and_its_name_is_free(world: World) -> None:
+def test_a_call_that_nobody_handles_yet_waits_for_who_does(world: World) -> None:
+    other, job = Job(), Job()
+    old = worker_of(world, other, "other", periodic=False)
+    assert later(old, payload=b"early")
+    run(world, [old], 10 * S)
+    assert not later(old), "it is kept"
+    new = worker_of(world, job, periodic=False)
+    run(world, [old, new], 2 * S)
+    assert [(call.payload, call.deliveries) for call in job.calls] == [(b"early", 1)]
+    assert later(old), "the name is free"
+
+
+def test_a_long_handler_keeps_no_call_back_that_another_could_do(world: World) -> None:
+    slow, quick = Job(), Job()
+    busy = worker_of(world, slow, "slow", periodic=False)
+    busy.calls.add("job", quick, None)
+    busy.handle()
+
+    def long(_: Call) -> None:
+        idle = worker_of(world, quick, periodic=False)
+        later(idle, delay=0)
+        run(world, [idle], 2 * S)
+        idle.die()
+
+    slow.during = long
+    later(busy, "slow", delay=0)
+    run(world, [busy], S)
+    assert len(slow.calls) == len(quick.calls) == 1
+
+
+def test_a_name_that_is_handled_later_on_is_told_from_then_on(world: World) -> None:
     job = Job()
-    last = worker_of(world, job)
-    last.begin()
-    last.die()
-    other = Worker(world).listen()
-    run(world, [other], PERIOD_NS + 70 * S)
-    assert pending(world) == 0
-    assert len(other.complaints) == 1 and "'job'" in other.complaints[0]
-    assert len([step for step in other.steps if isinstance(step, Ask)]) == PASSES_MAX
-    again = worker_of(world, job)
-    again.begin()
+    worker = worker_of(world, Job(), "other", periodic=False)
+    worker.calls.add("job", job, None)
+    later(worker, delay=0)
+    run(world, [worker], 2 * S)
+    assert not job.calls
+    worker.handle()
+    run(world, [worker], S)
+    assert len(job.calls) == 1
+
+
+def test_what_is_handled_is_known_again_after_a_restart_and_in_another_arena(world: World) -> None:
+    job = Job()
+    worker = worker_of(world, job)
+    worker.begin()
+    world.restart()
+    world.until_quiet()
+    run(world, [worker], 2 * PERIOD_NS)
+    assert job.due() == [0, 1]
+    worker.protocol.receive(gone(worker), worker.now_ns, published=False)
+    worker.wait(lambda: worker.protocol.state is LinkState.LIVE)
+    run(world, [worker], 2 * PERIOD_NS)
+    assert job.due() == [0, 1, 2, 3]
+
+
+def gone(worker: Worker) -> bytes:
+    """The daemon knows this client no more."""
+    world = worker.world
+    session = world.sessions.find(worker.protocol.session)
+    assert session is not None
+    world.sessions.close(session, worker.now_ns, goodbye=True)
+    return bare_header(DownKind.SESSION_GONE, world.core.incarnation, 0, worker.now_ns)
+
+
+# a schedule that has changed ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("periods", [(100, 10), (10, 35)])
+def test_a_changed_schedule_counts_as_soon_as_a_worker_with_it_starts(world: World, periods: tuple[int, int]) -> None:
+    job = Job()
+    old = worker_of(world, job, period_ns=periods[0] * S)
+    old.begin()
+    old.die()
+    new = worker_of(world, job, period_ns=periods[1] * S)
+    new.begin()
+    new.do_all()
+    assert not job.calls, "the old one is cancelled, not run"
     assert pending(world) == 1
+    run(world, [new], 2 * periods[1] * S + S)
+    points = [call.due.timestamp() for call in job.calls if call.due is not None]
+    assert points and all(point % periods[1] == 0 for point in points)
+    assert len(points) == 2
+    assert pending(world) == 1
+
+
+def test_the_same_schedule_leaves_the_pending_call_as_it_is_even_if_that_is_overdue(world: World) -> None:
+    """What was missed while nobody was there is one call, not none: whoever starts first must not replace it."""
+    job = Job()
+    first = worker_of(world, job)
+    first.begin()
+    first.die()
+    second = worker_of(world, job)
+    before = registrations(world)
+    world.clock.move(5 * PERIOD_NS)  # the daemon does not turn
+    second.begin()
+    assert registrations(world) == before
+    run(world, [second], S)
+    assert len(job.calls) == 1
+
+
+def registrations(world: World) -> int:
+    return world.rig.arena.header.registrations
+
+
+def test_a_changed_schedule_does_not_touch_what_is_being_done(world: World) -> None:
+    job = Job()
+    old = worker_of(world, job)
+    old.begin()
+
+    def during(_: Call) -> None:
+        new = worker_of(world, job, period_ns=3 * S)
+        new.begin()
+        assert pending(world) == 0
+        new.die()
+
+    job.during = during
+    run(world, [old], PERIOD_NS)
+    assert len(job.calls) == 1 and pending(world) == 1
+
+
+def test_a_cancelled_schedule_begins_with_the_next_worker_that_starts(world: World) -> None:
+    job = Job()
+    worker = worker_of(world, job)
+    worker.begin()
+    assert cancel(worker)
+    run(world, [worker], 2 * PERIOD_NS)
+    assert not job.calls and pending(world) == 0
+    worker_of(world, job).begin()
+    assert pending(world) == 1
+
+
+# what is done is done -------------------------------------------------------------------------------------------------
+
+
+def told_again_to_the_same(world: World, worker: Worker) -> None:
+    """It is taken for silent, and comes back, with nobody else there."""
+    session = world.sessions.find(worker.protocol.session)
+    assert session is not None
+    world.core.silence(session.slot, worker.now_ns)
+    world.turn()
+    world.core.revive(session.slot, worker.now_ns)
+    world.settle()
+    worker.hear()
+
+
+@pytest.mark.parametrize("periodic", [True, False])
+def test_a_call_that_is_told_again_while_the_word_that_it_is_done_is_on_its_way_does_not_run_again(
+    world: World, periodic: bool
+) -> None:
+    job = Job()
+    worker = worker_of(world, job, periodic=periodic)
+    worker.begin() if periodic else later(worker, delay=10)
+    world.run(PERIOD_NS)
+    told = worker.take(worker.inbox.calls)
+    assert told is not None
+    steps = worker.calls.carry_out(told)
+    step = next(steps)
+    assert isinstance(step, Run)
+    step.handler(step.call)
+    step = next(steps)
+    assert isinstance(step, Ask | Say)
+    say(worker.link, step.command, step.done)  # and it is not sent yet
+    told_again_to_the_same(world, worker)
+    assert not worker.inbox.calls, "it is done"
+    run(world, [worker], S)
+    assert len(job.calls) == 1
+    assert world.rig.arena.in_use()["OPS"] == periodic
+
+
+def test_the_word_that_something_is_done_is_not_said_to_another_arena(world: World) -> None:
+    """Op ids of two arenas are the same numbers: what another arena has told would be lost."""
+    job = Job()
+    worker = worker_of(world, job, periodic=False)
+    later(worker, delay=0)
+    world.run(S)
+    told = worker.take(worker.inbox.calls)
+    assert told is not None
+    told.client = b"another incarnation"
+    assert worker.ack(told) == 0
+    worker.do(worker.calls.carry_out(told))
+    assert len(job.calls) == 1
+    told.client = worker.protocol.incarnation
+    assert worker.holds(told), "this one is another"
+
+
+def test_a_handler_that_outlived_its_arena_schedules_nothing_in_the_next(world: World) -> None:
+    """There it has begun anew, and may be being done."""
+    job = Job()
+    worker = worker_of(world, job)
+    worker.begin()
+    world.run(PERIOD_NS)
+    told = worker.take(worker.inbox.calls)
+    assert told is not None
+    told.arena += 1
+    before = registrations(world)
+    worker.do(worker.calls.carry_out(told))
+    assert len(job.calls) == 1
+    assert registrations(world) == before
+
+
+def test_a_call_whose_next_one_was_taken_though_nobody_heard_so_is_not_scheduled_twice(world: World) -> None:
+    """The daemon is lost when the answer is due: what was asked may have been done."""
+    job = Job()
+    worker = worker_of(world, job)
+    worker.begin()
+    world.run(PERIOD_NS)
+    told = worker.take(worker.inbox.calls)
+    assert told is not None
+    steps = worker.calls.carry_out(told)
+    next(steps)
+    step = next(steps)
+    assert isinstance(step, Ask)
+    worker.issue(step.command, step.done)
+    before = registrations(world)
+    world.run(PERIOD_NS)  # and the next one has been told by now
+    step = steps.send((None, TimerdUnavailableError("lost")))
+    assert isinstance(step, Ask)
+    answer = worker.issue(step.command, step.done)
+    with pytest.raises(StopIteration):
+        steps.send((answer.value, answer.error))
+    assert registrations(world) == before, "what it follows is over"
+
+
+def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world: World) -> None:
+    """Else its worker would hold it for ever, and be told nothing more."""
+    job = Job()
+    worker = worker_of(world, job)
+    worker.begin()
+    world.run(PERIOD_NS)
+    told = worker.take(worker.inbox.calls)
+    assert told is not None
+    steps = worker.calls.carry_out(told)
+    next(steps)
+    step = next(steps)
+    assert isinstance(step, Ask)
+    world.run(2 * PERIOD_NS)  # the way takes so long
+    worker.issue(step.command, step.done)
+    assert not worker.holds(told)
+    run(world, [worker], 3 * PERIOD_NS)
+    assert len(job.calls) >= 3
+    assert pending(world) == 1
+
+
+def test_who_was_taken_for_silent_in_a_handler_does_not_free_a_name_that_was_given_again(world: World) -> None:
+    job = Job()
+    slow, heir = worker_of(world, job, periodic=False), worker_of(world, job, periodic=False)
+    later(slow, delay=0)
+    world.run(S)
+    told = slow.take(slow.inbox.calls)
+    if told is None:
+        slow, heir = heir, slow
+        told = slow.take(slow.inbox.calls)
+    assert told is not None
+    steps = slow.calls.carry_out(told)
+    next(steps)
+    for _ in range(20):
+        world.run(S)
+        heir.do_all()
+    assert [call.deliveries for call in job.calls] == [2]
+    assert later(heir, payload=b"new", delay=5)
+    step = next(steps)
+    assert isinstance(step, Say)
+    say(slow.link, step.command, step.done)
+    slow.pump()
+    assert not later(heir), "the name is taken"
+    run(world, [heir], 6 * S)
+    assert [call.payload for call in job.calls] == [b"", b"new"]
 
 
 # once -----------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from commands import Key, Register
 from harness import S, encode
 from networks import World
-from timerd_client.group import UNTAKEN_MANY, GroupOutcome, Told
+from timerd_client.group import GroupOutcome, Told
 from timerd_client.outcome import State
 from timerd_client.promise import Reply
 from timerd_shm.errors import ErrorCode, NotAMemberError
@@ -324,18 +324,6 @@ def test_a_member_tells_its_group_what_it_left(world: World) -> None:
     world.run(100 * MS)
     given = told(heir)
     assert given is not None and given.keys == ("own",)
-
-
-def test_a_backlog_that_nobody_takes_is_complained_of() -> None:
-    world = World(capacity=4 * UNTAKEN_MANY)
-    world.until_quiet()
-    worker = Worker(world).listen()
-    for _ in range(UNTAKEN_MANY):
-        register(worker)
-    world.run(20 * MS)
-    worker.pump()
-    (complaint,) = worker.protocol.complaints
-    assert "client.outcomes()" in complaint
 
 
 def test_a_client_without_a_group_cannot_listen(world: World) -> None:

@@ -111,7 +111,9 @@ def test_what_needs_a_group_says_so(daemon: Daemon) -> None:
         with pytest.raises(td.NotAMemberError):
             single.call_later("job", 1)
         with pytest.raises(td.NotAMemberError):
-            single.every("job", seconds=1)(print)
+            single.every("job", seconds=1)
+        with pytest.raises(td.NotAMemberError):
+            single.handles("job")
         with pytest.raises(td.NotAMemberError):
             single.register("k", timeout=1, orphans="group")
 
@@ -314,17 +316,32 @@ def test_closing_an_asyncio_client_waits_for_its_handlers(daemon: Daemon) -> Non
     assert asyncio.run(work()) == ["slow"]
 
 
-def test_a_process_that_only_iterates_passes_calls_on(client: td.Client) -> None:
+def test_who_only_iterates_is_told_no_calls_and_who_only_handles_no_outcomes(client: td.Client) -> None:
+    """However many of the one wait, the others are told."""
     calls: list[td.Call] = []
+    client.handles("job")(calls.append)
+    leave_to_group(*(b"%d" % number for number in range(300)))
+    assert client.call_later("job", 0)
+    eventually(lambda: len(calls) == 1)
     with member() as other:
-        told = other.outcomes(timeout=PATIENCE_S)
-        leave_to_group(b"x")
-        next(told).ack()
-        for number in range(4):
-            client.call_later(f"call-{number}", 0.05)
-            client.handles(f"call-{number}")(calls.append)
-        eventually(lambda: len(calls) == 4)
-    assert {call.name for call in calls} == {f"call-{number}" for number in range(4)}
+        assert other.call_later("nobody's", 0)
+        for number, outcome in enumerate(other.outcomes(timeout=PATIENCE_S), 1):
+            assert (outcome.payload, outcome.deliveries) in {(b"%d" % which, 1) for which in range(300)}
+            outcome.ack()
+            if number == 300:
+                break
+    assert client.call_later("job", 0)
+    eventually(lambda: len(calls) == 2)
+
+
+def test_a_schedule_that_was_changed_counts_at_once(client: td.Client) -> None:
+    with member() as old:
+        old.every("job", cron="0 3 * * *")(print)
+        eventually(lambda: not client.call_later("job", 0))
+    calls: list[td.Call] = []
+    client.every("job", seconds=0.1)(calls.append)
+    eventually(lambda: len(calls) >= 2)
+    assert all(call.deliveries == 1 and call.due and call.due.hour * 60 + call.due.minute != 180 for call in calls)
 
 
 # processes ------------------------------------------------------------------------------------------------------------

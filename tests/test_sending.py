@@ -16,7 +16,7 @@ import pytest
 
 from fakedaemon import FakeDaemon
 from timerd_client.protocol import LinkState
-from timerd_client.threaded import SEND_BURST, SEND_INTERVAL_NS, Client, ThreadedLink
+from timerd_client.threaded import SEND_BURST, SEND_COMMANDS, SEND_INTERVAL_NS, Client, ThreadedLink
 from timerd_shm.fields import unpack
 from timerd_shm.layout import Orphans
 from timerd_shm.rundir import InstancePaths
@@ -177,3 +177,26 @@ def test_what_a_callback_issues_is_sent(client: Client, sockets: Sockets) -> Non
     assert told.wait(PATIENCE_S)
     client.flush(PATIENCE_S)
     assert sockets.daemon.applied == 12
+
+
+def test_a_busy_caller_sends_when_the_thread_does_not_get_to_it(client: Client, sockets: Sockets) -> None:
+    busy, go_on = threading.Event(), threading.Event()
+
+    def on_done(_: object) -> None:
+        busy.set()
+        go_on.wait(PATIENCE_S)
+
+    client.register("first", timeout=PATIENCE_S).add_done_callback(on_done)
+    client.fire("first")
+    assert busy.wait(PATIENCE_S)
+    before, issued = len(sockets.commands()), client._protocol.issued
+    for _ in range(20 * SEND_COMMANDS):
+        client.fire("k")
+        if client._protocol.issued % 100 == 0:
+            time.sleep(SEND_INTERVAL_NS / 1e9)
+    frames = sockets.commands()[before:]
+    assert {by for *_, by in frames} == {threading.get_ident()}
+    assert max(count for _, count, _ in frames) <= SEND_COMMANDS + 1
+    assert issued + 19 * SEND_COMMANDS <= sockets.daemon.applied
+    go_on.set()
+    client.flush(PATIENCE_S)

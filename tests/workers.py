@@ -15,9 +15,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from networks import HERE, Lifelines, World
-from timerd_client.calls import Ask, Calls, Pause, Run, Say, Step, Steps
+from timerd_client.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Step, Steps
 from timerd_client.errors import NOBODY, Subject
-from timerd_client.group import Told, acknowledge
+from timerd_client.group import Told, acknowledge, say
 from timerd_client.link import Link
 from timerd_client.promise import Reply
 from timerd_client.protocol import LinkState, Protocol
@@ -66,6 +66,8 @@ class Worker:
         self.inbox = self.protocol.inbox
         self.complaints: list[str] = []
         self.calls = Calls(self.protocol, self.complaints.append, world.wall_ns, world.clock.now_ns)
+        link = SimpleNamespace(lock=nullcontext(), closed=False, idle=False, alarm=1 << 62, protocol=self.protocol)
+        self.link = cast(Link, link)
         self.steps: list[Step] = []  # that it has done
         self.lifeline = 0
         self._lifelines: Lifelines | None = None
@@ -111,6 +113,12 @@ class Worker:
         self.pump()
         return self
 
+    def handle(self, at_once: int = 1) -> Worker:
+        """Take the calls that it has handlers for."""
+        self.inbox.handle(list(self.calls.jobs), at_once, self.now_ns)
+        self.pump()
+        return self
+
     def take(self, queue: deque[Told]) -> Told | None:
         """What the caller is given, after as many questions as it takes."""
         self.pump()
@@ -121,10 +129,11 @@ class Worker:
             self.pump()
         return None
 
-    def issue(self, *commands: bytes) -> Answer:
-        """Issue commands of which the first wants an answer, and wait for it."""
+    def issue(self, command: bytes, done: Told | None = None) -> Answer:
+        """Issue a command that wants an answer, and wait for it."""
         answer = Answer()
-        self.protocol.replies[self.protocol.issue_all(commands)] = cast(Reply, answer)
+        if not say(self.link, command, done, cast(Reply, answer)):
+            answer.answer(*NOT_SAID)
         self.wait(lambda: answer.come)
         return answer
 
@@ -141,8 +150,7 @@ class Worker:
     def ack(self, told: Told) -> int:
         """Say that it is done; 1 if it was still this member's."""
         answer = Answer()
-        link = SimpleNamespace(lock=nullcontext(), closed=False, idle=False, protocol=self.protocol)
-        acknowledge(cast(Link, link), told, cast(Reply, answer))
+        acknowledge(self.link, told, cast(Reply, answer))
         self.wait(lambda: answer.come)
         return int(answer.value)
 
@@ -158,7 +166,7 @@ class Worker:
         steps = self.calls.begin(name)
         step = next(steps)
         assert isinstance(step, Ask)
-        answer = self.issue(*step.commands)
+        answer = self.issue(step.command)
         with suppress(StopIteration):
             assert isinstance(steps.send((answer.value, answer.error)), Pause)
 
@@ -176,13 +184,13 @@ class Worker:
             self.steps.append(step)
             value = None
             match step:
-                case Ask(commands):
-                    answer = self.issue(*commands)
+                case Ask(command, done):
+                    answer = self.issue(command, done)
                     value = answer.value, answer.error
                 case Run(handler, call):
                     handler(call)
-                case Say(commands):
-                    self.protocol.issue_all(commands)
+                case Say(command, done):
+                    say(self.link, command, done)
                     self.pump()
                 case Pause(seconds):
                     self.world.run(round(seconds * 1e9))

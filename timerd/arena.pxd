@@ -12,10 +12,14 @@ cdef extern from *:
     """
     #define JOINED 7 /* how far hints reach: in the time of so many sweeping steps a line comes from memory */
     #define FREED 8 /* how far ahead of its turn a free record is asked for */
+    enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* what a member of a group may take */
     """
     enum:
         JOINED
         FREED
+        OUTCOMES
+        CALLS
+        KINDS
 
 
 ctypedef struct News:
@@ -29,7 +33,7 @@ ctypedef struct News:
 
 
 ctypedef struct Member:
-    # A client's place in the ring of its group (see groups.pxd).
+    # A client's place in a ring of its group (see groups.pxd).
     uint16_t group  # index + 1; 0 = it is in no ring
     uint16_t next  # slot
     uint16_t prev
@@ -135,10 +139,15 @@ ctypedef struct Arena:
     uint8_t sweeping  # some client is dead, or holds outcomes of its group that others are to be told
     uint32_t sweep_at
     # Of groups: rings of members that can be told something, and whose turn it is in each (slot + 1; 0 = nobody).
-    Member *members
-    uint16_t *turns
+    Member *members[KINDS]
+    uint16_t *turns[KINDS]
     uint8_t handing  # something may wait for a member
-    # When the next thing that is kept for a time ends: an outcome of a group without members, a tombstone.
+    # Of each group's calls that wait, links: the first that may have somebody to be told, and the first that may be kept
+    # too long; 0 = none.
+    uint32_t *unmatched
+    uint32_t *outdated
+    uint8_t dropping  # a look at what was kept too long is under way
+    # When the next thing that is kept for a time ends: of a group that nobody is there for, a tombstone.
     uint64_t groups_due_ns
     uint64_t tombstones_due_ns
     uint32_t tombstones

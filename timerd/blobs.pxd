@@ -37,6 +37,11 @@ cdef inline uint32_t blob_length(Arena *a, uint32_t blob) noexcept nogil:
     return a.blocks[blob - 1].length if blob else 0
 
 
+cdef inline uint64_t *blob_words(Arena *a, uint32_t block) noexcept nogil:
+    """The data of a block, as words."""
+    return <uint64_t *>a.blocks[block - 1].data
+
+
 cdef inline uint32_t share_blob(Arena *a, uint32_t blob) noexcept nogil:
     if blob:
         a.blocks[blob - 1].refs += 1

@@ -26,6 +26,8 @@ cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int64_
     if op.group:
         g = a.groups + (op.group - 1)
         g.pending += pending
+        if op.deadline_ns == NO_DEADLINE:
+            g.endless += pending
         g.unacknowledged += settled
         g.bytes_held += bytes
         return
@@ -36,10 +38,28 @@ cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int64_
         c.bytes_held += bytes
 
 
+cdef inline uint32_t *waiting_of(Arena *a, OpRecord *op) noexcept nogil:
+    """The list of its group in which an operation waits while nobody is told of it."""
+    cdef GroupRecord *g = a.groups + (op.group - 1)
+    return &g.calls_next if op.flags & OP_FLAG_CALL else &g.next
+
+
+cdef inline uint32_t following(Arena *a, OpRecord *op) noexcept nogil:
+    """Link of the operation behind one that waits in its group; 0 = it is the last."""
+    return 0 if op.next == link_of(a, waiting_of(a, op)) else op.next
+
+
 cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     """Take a settled operation out of the list it is in: its client's outcomes or its group's (one that is held is in none)."""
-    if a.news[op.client].unreported == link_of(a, &op.next):
+    cdef uint32_t own = link_of(a, &op.next)
+    if a.news[op.client].unreported == own:
         a.news[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
+    if op.flags & OP_FLAG_CALL:
+        # No cursor may stay on what leaves.
+        if a.unmatched[op.group - 1] == own:
+            a.unmatched[op.group - 1] = following(a, op)
+        if a.outdated[op.group - 1] == own:
+            a.outdated[op.group - 1] = following(a, op)
     unlink(a, &op.next)
 
 

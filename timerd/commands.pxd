@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, spent
 from timerd.blobs cimport blob_length, blocks_for, fill_blob
 from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, met, refuse, stage_answer, tell
-from timerd.groups cimport adopt_if_orphaned, find_held
+from timerd.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag, key_hash
 from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, AHEAD_STAGES_REGISTER, Ahead, follow, look
@@ -194,6 +194,9 @@ cdef inline void apply_reschedule(
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
+    if deadline_ns == NO_DEADLINE and op.group == 0 and op.client_generation == 0:
+        deadline_ns = after_retention(a, a.now_ns)  # it is nobody's: so it needs an end
+    count_endless(a, op, -1)
     td_put(&a.tx, &op.deadline_ns, deadline_ns)
     journal_action(a, slot, number, op, command, deadline_ns)
     if wants:
@@ -201,6 +204,7 @@ cdef inline void apply_reschedule(
         stage_answer(a, answer)
     td_put(&a.tx, &a.clients[slot].last_command, number)
     commit(a)
+    count_endless(a, op, 1)
     wheel_remove(a, op)
     wheel_insert(a, op)
     counter(a, op.purgatory, COUNT_RESCHEDULED)[0] += 1
@@ -226,33 +230,67 @@ cdef inline void apply_orphans(
         keep_answer(a, answer)
 
 
-cdef inline void apply_done(Arena *a, uint32_t slot, uint64_t number, OpRecord *op, bint wants) noexcept nogil:
-    """GROUP_ACK: whoever was told of a group's outcome, and holds it, has done what is to be done. It ends."""
+cdef inline void apply_done(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t freed_id, bint wants
+) noexcept nogil:
+    """GROUP_ACK: what is to be done of a group's outcome is done (`op`; NULL = that is not its sender's to say). It ends.
+
+    `freed_id`: this id (index + 1) stands as cancelled from now on, so that its name is free; 0 = none.
+    """
     cdef AnswerRecord *answer = NULL
-    if op == NULL:
+    cdef uint64_t *word
+    if op == NULL and freed_id == 0:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
-    stage_free(a, op)
-    journal_group(a, op, GROUP_STEP_DONE, op.group, slot, op.client_generation, op.deliveries, op.outcome_number, number)
+    if freed_id:
+        word = IdRecord_word_outcome(&a.ids[freed_id - 1])
+        td_put(&a.tx, word, IdRecord_with_outcome(word[0], OUTCOME_CANCELLED))
+    if op != NULL:
+        stage_free(a, op)
+        journal_group(
+            a, op, GROUP_STEP_DONE, op.group, slot, a.clients[slot].generation, op.deliveries, op.outcome_number, number
+        )
     if wants:
-        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, op != NULL)
         stage_answer(a, answer)
     td_put(&a.tx, &a.clients[slot].last_command, number)
     commit(a)
-    a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
-    finish_free(a, op)
+    if op != NULL:
+        a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
+        finish_free(a, op)
     if answer != NULL:
         keep_answer(a, answer)
 
 
-cdef inline uint32_t live_id(Arena *a, OperationCommand *command, const uint8_t *id) noexcept nogil:
-    """The record (index + 1) of the command's id, if it names a pending operation; else 0."""
+cdef inline uint32_t id_of(Arena *a, OperationCommand *command, const uint8_t *id) noexcept nogil:
+    """The record (index + 1) of the command's id, 0 if it is not known."""
     cdef uint64_t low, high
-    cdef uint32_t known
     memcpy(&low, id, 8)
     memcpy(&high, id + 8, 8)
-    known = find_id(a, command.purgatory, low, high)
-    return known if known and a.ids[known - 1].state == ID_STATE_LIVE else 0
+    return find_id(a, command.purgatory, low, high)
+
+
+cdef inline void apply_group_ack(
+    Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, bint wants
+) noexcept nogil:
+    """What it says of an id is a condition, unless it frees that id: that of the very operation."""
+    cdef OpRecord *op = find_held(a, slot, command.operation)
+    cdef uint32_t known = 0
+    cdef IdRecord *record = NULL
+    if command.flags & COMMAND_FLAG_HAS_ID:
+        known = id_of(a, command, id)
+        record = a.ids + (known - 1) if known else NULL
+    if not command.flags & COMMAND_FLAG_HAS_ID:
+        apply_done(a, slot, number, op, 0, wants)
+    elif command.flags & COMMAND_FLAG_FREES_ID:
+        if record == NULL or record.state != ID_STATE_SETTLED or record.settled_ns != command.registered_ns:
+            known = 0  # it has been forgotten, or is another operation's by now
+        apply_done(a, slot, number, find_call(a, slot, command.operation), known, wants)
+    elif record != NULL and (record.state == ID_STATE_LIVE or record.outcome == OUTCOME_CANCELLED):
+        apply_done(a, slot, number, op, 0, wants)
+    else:
+        # What was to follow it is not there: it is not done.
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0 if op == NULL else GROUP_ACK_NOT_FOLLOWED)
 
 
 cdef inline void apply_operation(
@@ -267,14 +305,11 @@ cdef inline void apply_operation(
         refuse(a, slot, number, command.purgatory, ERROR_CODE_TIMEOUT_OUT_OF_RANGE, TIMEOUT_NS_MAX)
         return
     if command.kind == COMMAND_KIND_GROUP_ACK:
-        op = find_held(a, slot, command.operation)
-        if command.flags & COMMAND_FLAG_HAS_ID and live_id(a, command, id) == 0:
-            op = NULL  # what was to follow it is not there: it is not done
-        apply_done(a, slot, number, op, wants)
+        apply_group_ack(a, slot, number, command, id, wants)
         return
     if command.flags & COMMAND_FLAG_HAS_ID:
-        known = live_id(a, command, id)
-        if known == 0:
+        known = id_of(a, command, id)
+        if known == 0 or a.ids[known - 1].state != ID_STATE_LIVE:
             refuse(a, slot, number, command.purgatory, ERROR_CODE_UNKNOWN_OPERATION, 0)
             return
         op = a.ops + (a.ids[known - 1].op - 1)

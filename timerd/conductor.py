@@ -42,6 +42,8 @@ from timerd_shm.limits import (
     ANNOUNCE_FIRST_NS,
     COMMANDS_PER_FRAME_MAX,
     GAP_NS,
+    GROUP_HELD_MAX,
+    HANDLED_NAMES_MAX,
     HEARTBEAT_NS,
     HELD_QUERY_MAX,
     HELLO_FIRST_SIZE_MAX,
@@ -404,10 +406,14 @@ class Conductor:
                 return {"now_ns": now_ns}
             case "listen":
                 return {"on": core.set_listening(session.slot, query.flag("on"), now_ns)}
+            case "handle":
+                most, names = query.amount("most", GROUP_HELD_MAX), query.texts("names", HANDLED_NAMES_MAX)
+                purgatory = core.purgatory(purgatory_name(query.text("purgatory")).encode())
+                return {"most": core.set_calls(session.slot, most, purgatory, [n.encode() for n in names], now_ns)}
             case "held":
                 return {"held": core.held(session.slot, query.numbers("operations", HELD_QUERY_MAX))}
         raise NotSupportedError(
-            "a query that this daemon does not know; it knows purgatory, mark, ping, listen, held and snapshot"
+            "a query that this daemon does not know; it knows purgatory, mark, ping, listen, handle, held and snapshot"
         )
 
     def _answer_snapshots(self, now_ns: int) -> None:

@@ -101,10 +101,17 @@ class Core:
     def group(self, name: bytes) -> int:
         """Index + 1 of the group of that name, made if it is new. Raises ArenaFullError, InvalidNameError."""
     def set_listening(self, slot: int, listens: bool, now_ns: int) -> bool:
-        """Whether the client takes outcomes of its group; what it holds goes to others when it does not.
+        """Whether the client takes outcomes of its group, no calls; what it holds goes to others when it does not.
 
         What it is then: one that has stopped does not begin again before all that it held is others'. Raises
         NotAMemberError.
+        """
+    def set_calls(self, slot: int, most: int, purgatory: int, names: list[bytes], now_ns: int) -> int:
+        """How many calls of its group the client is told before it has done some; 0 = it takes none.
+
+        Of these names (keys of that purgatory) alone, which replace those that were said before. What it is then: as
+        for set_listening(), who has stopped does not begin again at once. Raises NotAMemberError, ArenaFullError,
+        InvalidValueError, InvalidKeyError.
         """
     def silence(self, slot: int, now_ns: int) -> None:
         """The client has fallen silent: what it holds of its group goes to other members, and it is given no more."""

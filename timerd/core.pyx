@@ -6,16 +6,20 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.arena cimport Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
+from timerd.arena cimport KINDS, Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
+from timerd.blobs cimport blocks_for, drop_blob, fill_blob
 from timerd.clients cimport forget_news, is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
 from timerd.dlist cimport answer_at, is_empty, link_of
-from timerd.groups cimport find_held, hand_out, is_used, join_group, leave_group, place_in_ring
+from timerd.groups cimport (
+    find_held, hand_out, holds_what_it_does_not_take, is_used, join_group, leave_group, look_at_calls, place_in_rings,
+)
 from timerd.handles cimport find_operation
-from timerd.hash cimport handle_tag
+from timerd.hash cimport handle_tag, key_hash
 from timerd.journal cimport TEXTS_SEEN, journal_client, journal_state, open_journal, tend_journal
 from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
 from timerd.reports cimport Extent, measure, note_reported, only_confirms, report_size, write_report
+from timerd.ring cimport make_room
 from timerd.soundness cimport Damage
 from timerd.turn cimport acknowledge_client, advance_wheel, free_client, resume_work
 from timerd.wheel cimport next_tick, wheel_jump
@@ -109,7 +113,7 @@ cdef class Core:
         cdef uint64_t size = self.buffer.len
         cdef ArenaHeader *header
         cdef uint64_t expected = LAYOUT_FINGERPRINT ^ (1 if TD_DEFECT(DEFECT_STALE_CONSTANT) else 0)
-        cdef int region
+        cdef int region, kind
         cdef bint made
         cdef Damage damage
         memset(&damage, 0, sizeof(damage))
@@ -162,13 +166,18 @@ cdef class Core:
         a.news = <News *>calloc(a.regions[REGION_CLIENTS].count, sizeof(News))
         a.queue = <uint16_t *>calloc(a.regions[REGION_CLIENTS].count, sizeof(uint16_t))
         a.found = <Found *>calloc(REPLAY_WALK_MAX, sizeof(Found))
-        a.members = <Member *>calloc(a.regions[REGION_CLIENTS].count, sizeof(Member))
-        a.turns = <uint16_t *>calloc(a.regions[REGION_GROUPS].count, sizeof(uint16_t))
+        for kind in range(KINDS):
+            a.members[kind] = <Member *>calloc(a.regions[REGION_CLIENTS].count, sizeof(Member))
+            a.turns[kind] = <uint16_t *>calloc(a.regions[REGION_GROUPS].count, sizeof(uint16_t))
+            if a.members[kind] == NULL or a.turns[kind] == NULL:
+                raise MemoryError("no memory for the groups' rings")
+        a.unmatched = <uint32_t *>calloc(a.regions[REGION_GROUPS].count, sizeof(uint32_t))
+        a.outdated = <uint32_t *>calloc(a.regions[REGION_GROUPS].count, sizeof(uint32_t))
         a.joined = <Joined *>calloc(a.regions[REGION_BUCKETS].count, sizeof(Joined))
         if a.news == NULL or a.queue == NULL or a.found == NULL or a.joined == NULL:
             raise MemoryError("no memory for the clients' news")
-        if a.members == NULL or a.turns == NULL:
-            raise MemoryError("no memory for the clients' news")
+        if a.unmatched == NULL or a.outdated == NULL:
+            raise MemoryError("no memory for the groups' cursors")
         if not redo_is_sound(a):
             raise _damaged(f"its redo slot (count {header.redo_count})")
         self.redo_replayed = finish_transaction(a)
@@ -223,12 +232,16 @@ cdef class Core:
         self._let_go()
 
     cdef void _let_go(self):
+        cdef int kind
         if self.attached:
             free(self.arena.news)
             free(self.arena.queue)
             free(self.arena.found)
-            free(self.arena.members)
-            free(self.arena.turns)
+            for kind in range(KINDS):
+                free(self.arena.members[kind])
+                free(self.arena.turns[kind])
+            free(self.arena.unmatched)
+            free(self.arena.outdated)
             free(self.arena.joined)
             free(self.arena.journal.texts)
             free(self.arena.journal.owners)
@@ -404,13 +417,16 @@ cdef class Core:
         cdef Arena *a = self._here()
         cdef ClientRecord *c = a.clients + self._live(slot)
         cdef uint64_t word = ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_DEAD)
+        cdef uint32_t names = c.names
         self._turn_at(now_ns)
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(word, CLIENT_FLAG_GOODBYE if goodbye else 0))
         td_put(&a.tx, &c.died_ns, a.now_ns)
+        stage_calls(a, c, 0, 0)
         if c.group and a.groups[c.group - 1].members == 1:
             td_put(&a.tx, &a.groups[c.group - 1].empty_since_ns, a.now_ns)
         journal_client(a, slot, CLIENT_STATE_DEAD, CLIENT_FLAG_GOODBYE if goodbye else 0, c.orphans, c.group, c.pid)
         commit(a)
+        drop_blob(a, names)
         leave_group(a, slot)
         a.sweeping = 1
 
@@ -460,11 +476,43 @@ cdef class Core:
         self._placed(slot)
         return listens
 
-    cdef int _placed(self, uint32_t slot) except -1:
-        """Whether the client takes its group's outcomes may have changed: what it holds stays with it, or goes on."""
+    def set_calls(self, int slot, int most, int purgatory, list names not None, uint64_t now_ns):
         cdef Arena *a = self._here()
-        place_in_ring(a, slot)
-        if a.clients[slot].held:
+        cdef ClientRecord *c = a.clients + self._live(slot)
+        cdef uint64_t hashes[HANDLED_NAMES_MAX]
+        cdef uint32_t count = 0, old = c.names, blob
+        if c.group == 0:
+            raise _errors.NotAMemberError("the client is in no group whose calls it could take: connect with group=NAME")
+        if not 0 <= most <= GROUP_HELD_MAX or len(names) > HANDLED_NAMES_MAX:
+            raise _errors.InvalidValueError(
+                f"{len(names)} of {HANDLED_NAMES_MAX} names, {most} of {GROUP_HELD_MAX} calls at a time: name fewer"
+            )
+        if purgatory < 0 or purgatory >= <int>a.regions[REGION_PURGATORIES].count or not a.purgatories[purgatory].state:
+            raise _errors.InvalidValueError(f"there is no purgatory {purgatory}")
+        if most and c.calls_held and not c.calls:
+            return 0  # it was told that it holds nothing any more, and the sweep has not found all of that yet
+        for name in names if most else ():
+            if not 1 <= len(name) <= KEY_SIZE_MAX:
+                raise _errors.InvalidKeyError(f"a name has {len(name)} bytes, not 1 to {KEY_SIZE_MAX}")
+            hashes[count] = key_hash(a.header.hash_seed, purgatory, <const uint8_t *>PyBytes_AS_STRING(name), len(name))
+            count += 1
+        self._turn_at(now_ns)
+        if not make_room(a, blocks_for(count * sizeof(uint64_t))):
+            blocks = a.regions[REGION_BLOCKS].count
+            raise _errors.ArenaFullError(f"no room in {blocks} blocks for {count} names: retry later, or enlarge --blocks")
+        blob = fill_blob(a, <const uint8_t *>hashes, count * sizeof(uint64_t))
+        stage_calls(a, c, most, blob)
+        commit(a)
+        drop_blob(a, old)
+        self._placed(slot)
+        look_at_calls(a, c.group)
+        return most
+
+    cdef int _placed(self, uint32_t slot) except -1:
+        """What the client takes of its group may have changed: what it holds stays with it, or goes on."""
+        cdef Arena *a = self._here()
+        place_in_rings(a, slot)
+        if holds_what_it_does_not_take(a.clients + slot):
             a.sweeping = 1
         return 0
 
@@ -709,7 +757,7 @@ cdef class Core:
         cdef Arena *a = self._here()
         cdef uint64_t tick = next_tick(a), due
         cdef int level
-        if a.sweeping or a.handing:
+        if a.sweeping or a.handing or a.dropping:
             return a.now_ns
         for level in range(1, LEVELS):
             if a.owed[level]:
@@ -853,6 +901,14 @@ cdef void fill_client(
     c.watermarks = 0
     c.bytes_held = 0
     c.died_ns = 0
+    c.calls = 0
+    c.names = 0
+
+
+cdef inline void stage_calls(Arena *a, ClientRecord *c, uint32_t most, uint32_t names) noexcept:
+    """The words by which a client takes so many calls, of these names (a blob)."""
+    td_put(&a.tx, ClientRecord_word_pid(c), ClientRecord_with_calls(ClientRecord_word_pid(c)[0], most))
+    td_put(&a.tx, ClientRecord_word_names(c), ClientRecord_with_names(ClientRecord_word_names(c)[0], names))
 
 
 cdef void fill_membership(ClientRecord *c, uint32_t group, bint listens):

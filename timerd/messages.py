@@ -56,6 +56,17 @@ class Query(NamedTuple):
         """A field that is true or false."""
         return _field(self.said, name, bool)
 
+    def amount(self, name: str, most: int) -> int:
+        """A field that is a number from 0 to `most`."""
+        return _number(self.said, name, most)
+
+    def texts(self, name: str, most: int) -> list[str]:
+        """A field that is a list of so many str at most."""
+        texts = _field(self.said, name, list)
+        if len(texts) > most or not all(type(text) is str for text in texts):
+            raise MalformedError(f"query: {len(texts)} of {most} members in {name!r}, or one that is not a str")
+        return texts
+
     def numbers(self, name: str, most: int) -> list[int]:
         """A field that is a list of so many 64-bit numbers at most."""
         numbers = _numbers(self.said, name)

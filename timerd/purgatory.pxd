@@ -19,7 +19,7 @@ from timerd.arena cimport (
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport charge, fill_answer, is_live, keep_answer, leave_outcomes, owner_of, stage_answer, tell
 from timerd.dlist cimport append, answer_at, is_empty, link_of, node_at
-from timerd.groups cimport adopt_if_orphaned, place_in_ring, wait_in_group
+from timerd.groups cimport adopt_if_orphaned, count_held, wait_in_group
 from timerd.handles cimport handle_remove
 from timerd.ids cimport settled_word
 from timerd.journal cimport journal_action, journal_outcome
@@ -283,8 +283,7 @@ cdef inline void finish_free(Arena *a, OpRecord *op) noexcept nogil:
     leave_outcomes(a, op)
     charge(a, op, 0, -1, 0)
     if op.group and op.client_generation:
-        a.clients[op.client].held -= 1
-        place_in_ring(a, op.client)
+        count_held(a, op, -1)
     free_op(a, op)
 
 

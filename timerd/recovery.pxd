@@ -9,11 +9,13 @@ ids and what waits in groups in order of settling.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from timerd.arena cimport Arena, Joined, __builtin_prefetch, capacity, commit, counter, give
+from timerd.arena cimport CALLS, KINDS, Arena, Joined, __builtin_prefetch, capacity, commit, counter, give
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport charge, tell
 from timerd.dlist cimport append, is_empty, make_empty
-from timerd.groups cimport join_group, takes_outcomes, wait_in_group
+from timerd.groups cimport (
+    after_retention, holds_what_it_does_not_take, join_group, kind_of, look_again_at, wait_in_group,
+)
 from timerd.handles cimport handle_insert
 from timerd.hash cimport handle_tag
 from timerd.ids cimport chain_id
@@ -142,14 +144,22 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.clients[i].watermarks = 0
         a.clients[i].bytes_held = 0
         a.clients[i].held = 0
-        a.members[i].group = 0
+        a.clients[i].calls_held = 0
+        for n in range(KINDS):
+            a.members[n][i].group = 0
     for i in range(capacity(a, REGION_GROUPS)):
         make_empty(a, &a.groups[i].next)
+        make_empty(a, &a.groups[i].calls_next)
         a.groups[i].members = 0
         a.groups[i].pending = 0
+        a.groups[i].endless = 0
         a.groups[i].unacknowledged = 0
         a.groups[i].bytes_held = 0
-        a.turns[i] = 0
+        for n in range(KINDS):
+            a.turns[n][i] = 0
+        a.unmatched[i] = 0
+        a.outdated[i] = 0
+    a.dropping = 0
     make_empty(a, &a.header.ids_next)
     a.header.ring_bytes = 0
     a.header.unfinished = 0
@@ -214,7 +224,9 @@ cdef inline void restore_pending(Arena *a, OpRecord *op) noexcept nogil:
 cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
     """Back into the outcomes of who is told, to be told again; or into none, if it has been received and is held."""
     cdef ClientRecord *c = a.clients + op.client
-    if op.group:
+    if op.group and kind_of(op) == CALLS:
+        c.calls_held += 1
+    elif op.group:
         c.held += 1
     if op.outcome_number > c.acknowledged:
         append(a, &c.next, &op.next)
@@ -323,6 +335,8 @@ cdef inline void restore_waiting(Arena *a, Ordered *items, Ordered *spare) noexc
     a.groups_due_ns = NO_DEADLINE
     for i in range(capacity(a, REGION_GROUPS)):
         outcomes += a.groups[i].unacknowledged
+        if a.groups[i].endless and a.groups[i].members == 0:
+            look_again_at(a, after_retention(a, a.groups[i].empty_since_ns))
     if outcomes == 0:
         return
     for i in range(a.regions[REGION_OPS].high_water):
@@ -421,6 +435,18 @@ cdef inline void restore_keys(Arena *a, Marks *m, Damage *damage) noexcept nogil
         chain_key(a, i + 1)
 
 
+cdef inline void restore_names(Arena *a, Marks *m, Damage *damage) noexcept nogil:
+    """What members handle."""
+    cdef uint32_t slot
+    for slot in range(capacity(a, REGION_CLIENTS)):
+        if a.clients[slot].state == CLIENT_STATE_FREE:
+            continue
+        if not blob_is_sound(a, m.blocks, a.clients[slot].names):
+            damaged(damage, REGION_CLIENTS, slot)
+            return
+        use_blob(a, a.clients[slot].names)
+
+
 cdef inline void restore_clients(Arena *a) noexcept nogil:
     cdef uint32_t slot
     cdef ClientRecord *c
@@ -447,7 +473,7 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
                 ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE),
             )
             commit(a)
-        if c.state == CLIENT_STATE_DEAD or (c.held and not takes_outcomes(c)):
+        if c.state == CLIENT_STATE_DEAD or holds_what_it_does_not_take(c):
             a.sweeping = 1
         if c.state == CLIENT_STATE_DEAD:
             continue
@@ -486,6 +512,8 @@ cdef inline void restore_records(Arena *a, Marks *m, Ordered *items, Ordered *sp
         restore_operations(a, m, items, spare, damage)
     if not damage.found:
         restore_ring(a, m, damage)
+    if not damage.found:
+        restore_names(a, m, damage)
     if not damage.found:
         restore_keys(a, m, damage)
     if not damage.found:

@@ -6,19 +6,21 @@ outcome number. So a crash leaves either nothing of it or all of it.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
-from timerd.blobs cimport blocks_for, drop_blob, fill_blob
+from timerd.blobs cimport blob_length, blocks_for, drop_blob, fill_blob
 from timerd.clients cimport charge, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.dlist cimport unlink
-from timerd.groups cimport adopt_if_orphaned
+from timerd.groups cimport adopt_if_orphaned, find_call
 from timerd.handles cimport handle_insert
 from timerd.hash cimport handle_tag, key_hash
 from timerd.ids cimport fill_id, find_id, give_id
-from timerd.journal cimport journal_register
+from timerd.journal cimport journal_group, journal_register
 from timerd.lookahead cimport Ahead
 from timerd.keys cimport attach, fill_key, find_key, free_nodes, release_key
-from timerd.purgatory cimport Verdict, finish_settle, judge, satisfy, settled_keys, stage_settle, unmoved
+from timerd.purgatory cimport (
+    Verdict, finish_free, finish_settle, judge, satisfy, settled_keys, stage_free, stage_settle, unmoved,
+)
 from timerd.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
 from timerd.short cimport same_short
 from timerd.wheel cimport wheel_insert
@@ -117,7 +119,7 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
     cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
     if r.command.flags & REGISTER_FLAG_FOR_GROUP:
         g = a.groups + (c.group - 1)
-        pending = g.pending
+        pending = g.pending - (1 if r.command.flags & REGISTER_FLAG_FOLLOWS else 0)
         unacknowledged = g.unacknowledged
         bytes_held = g.bytes_held
     if pending + unacknowledged >= a.header.quota_operations:
@@ -156,6 +158,15 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         return ERROR_CODE_INVALID_CONDITION
     if needs_group(command) and a.clients[r.slot].group == 0:
         return ERROR_CODE_NOT_A_MEMBER
+    if command.flags & REGISTER_FLAG_FOLLOWS:
+        if not command.flags & REGISTER_FLAG_NO_MARK:
+            return ERROR_CODE_INVALID_VALUE
+        if find_call(a, r.slot, command.mark_sequence) == NULL:
+            return ERROR_CODE_UNKNOWN_OPERATION
+    if command.flags & REGISTER_FLAG_REPLACE_CHANGED:
+        limit[0] = command.payload_length if command.payload_length < BLOCK_DATA else BLOCK_DATA
+        if command.total > limit[0]:
+            return ERROR_CODE_INVALID_VALUE
     if command.condition == CONDITION_AT_LEAST and (command.needed == 0 or command.needed > command.keys):
         limit[0] = command.keys
         return ERROR_CODE_INVALID_CONDITION
@@ -218,6 +229,8 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
         op.orphans = ORPHANS_GROUP
         op.group = a.clients[r.slot].group
         op.client_generation = 0
+        if command.flags & REGISTER_FLAG_CALL:
+            op.flags = OP_FLAG_CALL
     op.command = r.number
     op.registration = a.header.registrations + 1
     op.client = r.slot
@@ -351,8 +364,19 @@ cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nog
     give(a, REGION_OPS, <uint32_t>(op - a.ops))
 
 
-cdef inline bint may_replace(RegisterCommand *command, IdRecord *record) noexcept nogil:
+cdef inline bint begins_alike(Arena *a, Registration *r, OpRecord *op) noexcept nogil:
+    """Whether an operation's payload begins like that of the registration, over so many bytes as that says."""
+    cdef uint32_t length = <uint32_t>r.command.total
+    if blob_length(a, op.payload) < length:
+        return False
+    return length == 0 or memcmp(a.blocks[op.payload - 1].data, r.payload, length) == 0
+
+
+cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record) noexcept nogil:
     """Whether a registration takes over an id that exists."""
+    cdef RegisterCommand *command = r.command
+    if command.flags & REGISTER_FLAG_REPLACE_CHANGED and record.state == ID_STATE_LIVE:
+        return not begins_alike(a, r, a.ops + (record.op - 1))
     if command.flags & REGISTER_FLAG_REPLACE_CANCELLED:
         return record.state == ID_STATE_SETTLED and record.outcome == OUTCOME_CANCELLED
     return command.flags & REGISTER_FLAG_REPLACE != 0
@@ -364,6 +388,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     cdef ClientRecord *c = a.clients + r.slot
     cdef OpRecord *op
     cdef OpRecord *replaced = NULL
+    cdef OpRecord *followed = NULL
     cdef AnswerRecord *answer = NULL
     cdef EventRecord *by = NULL
     cdef IdRecord *id_record
@@ -376,7 +401,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     code = refusal_of(a, r, &limit)
     if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_HAS_ID:
         known = find_id(a, command.purgatory, r.id_low, r.id_high)
-        if known and not may_replace(command, &a.ids[known - 1]):
+        if known and not may_replace(a, r, &a.ids[known - 1]):
             code = ERROR_CODE_OPERATION_EXISTS
             limit = a.ids[known - 1].outcome
         elif not known and command.registered_ns and command.registered_ns < a.header.ids_floor_ns:
@@ -430,8 +455,15 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         v.outcome = OUTCOME_EXPIRED
     if replaced != NULL:
         adopt_if_orphaned(a, replaced)
-    # One transaction: the operation, its id, the operation it replaces, an answer, the command's number.
+    # One transaction: the operation, its id, the one it replaces, the one it follows, an answer, the command's number.
     journal_register(a, op, r.slot, command)
+    if command.flags & REGISTER_FLAG_FOLLOWS:
+        followed = find_call(a, r.slot, command.mark_sequence)
+        stage_free(a, followed)
+        journal_group(
+            a, followed, GROUP_STEP_DONE, followed.group, r.slot, c.generation, followed.deliveries,
+            followed.outcome_number, r.number,
+        )
     if replaced != NULL:
         old = unmoved(replaced)
         stage_settle(a, replaced, OUTCOME_CANCELLED, 0, NULL, &old)
@@ -463,6 +495,9 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         unlink(a, &a.ids[known - 1].next)
     if replaced != NULL:
         finish_settle(a, replaced, True)
+    if followed != NULL:
+        a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
+        finish_free(a, followed)
     if op.state == OP_STATE_PENDING:
         counter(a, op.purgatory, COUNT_PENDING)[0] += 1
         charge(a, op, 1, 0, 0)

@@ -148,6 +148,8 @@ cdef inline void fill_outcome(
         out.flags |= OUTCOME_FLAG_HAS_VALUE
     if op.group:
         out.flags |= OUTCOME_FLAG_HAS_PAYLOAD
+        if op.flags & OP_FLAG_CALL:
+            out.flags |= OUTCOME_FLAG_CALL
         out.heap_offset = used[0]
         copy_blob(a, op.value, heap + used[0])
         used[0] += length

@@ -151,7 +151,7 @@ cdef inline bint id_is_sound(Arena *a, IdRecord *id, uint32_t index) noexcept no
 cdef inline bint client_is_sound(Arena *a, ClientRecord *c) noexcept nogil:
     return (
         c.state <= CLIENT_STATE_TOMBSTONE and c.name_length <= NAME_SIZE_MAX and c.orphans <= ORPHANS_GROUP
-        and group_is_there(a, c.group) and c.acknowledged < c.next_outcome
+        and group_is_there(a, c.group) and c.acknowledged < c.next_outcome and (c.calls == 0 or c.group != 0)
     )
 
 

@@ -6,9 +6,12 @@ Every loop here ends when the call has touched as many records as it may (spent)
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport Arena, commit, spent
 from timerd.blobs cimport blob_length
-from timerd.clients cimport free_answer, leave_outcomes
+from timerd.clients cimport following, free_answer, leave_outcomes
 from timerd.dlist cimport answer_at, is_empty, make_empty, op_at
-from timerd.groups cimport adopt, hand_out, kept_until, take_back, takes_outcomes
+from timerd.groups cimport (
+    adopt, after_retention, hand_out, holds_what_it_does_not_take, is_abandoned, is_handled, kept_until, kind_of,
+    look_again_at, take_back, takes,
+)
 from timerd.handles cimport handle_remove
 from timerd.ids cimport forget_old_ids
 from timerd.journal cimport journal_group, journal_state
@@ -16,7 +19,7 @@ from timerd.lookahead cimport look_at_due, look_at_joined
 from timerd.purgatory cimport (
     deliver, drop_settled, expire, finish_free, free_settled, hand_on, settle, stage_free,
 )
-from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_jump
+from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_insert, wheel_jump
 from timerd_shm.records cimport *
 
 
@@ -97,6 +100,7 @@ cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, u
 
 cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nogil:
     """Deal with an operation of a dead client; False if it must wait for the event in delivery."""
+    cdef bint endless = op.deadline_ns == NO_DEADLINE
     if op.state == OP_STATE_SETTLED and op.outcome_number <= c.acknowledged:
         free_settled(a, op)
     elif op.orphans == ORPHANS_GROUP:
@@ -112,26 +116,40 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
     else:
-        # It runs on as nobody's: no slot has generation 0.
+        # It runs on as nobody's: no slot has generation 0. Nobody would ever miss it, so it gets an end.
+        if endless:
+            td_put(&a.tx, &op.deadline_ns, after_retention(a, c.died_ns))
         td_put(
             &a.tx, OpRecord_word_client_generation(op),
             OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
         )
         commit(a)
         handle_remove(a, <uint32_t>(op - a.ops))
+        if endless:
+            wheel_insert(a, op)
         c.pending -= 1
         c.bytes_held -= blob_length(a, op.payload)
     return True
 
 
 cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
-    """Deal with an operation, if its owner is dead, or if who was told of it for its group is not there any more."""
+    """Deal with an operation, if its owner is dead, or if who was told of it for its group is not there any more.
+
+    Or if it is a group's that nobody has been there for, and would wait for ever.
+    """
     cdef ClientRecord *c = a.clients + op.client
-    if op.state == OP_STATE_FREE or op.client_generation == 0 or op.client_generation != c.generation:
+    if op.state == OP_STATE_FREE:
+        return True
+    if op.state == OP_STATE_PENDING and op.group:
+        if op.deadline_ns == NO_DEADLINE and is_abandoned(a, a.groups + (op.group - 1)):
+            settle(a, op, OUTCOME_CANCELLED)
+            a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
+        return True
+    if op.client_generation == 0 or op.client_generation != c.generation:
         return True
     if op.group == 0:
         return c.state != CLIENT_STATE_DEAD or sweep_own(a, op, c)
-    if not takes_outcomes(c) or TD_DEFECT(DEFECT_TOLD_TO_TWO_MEMBERS):
+    if not takes(c, kind_of(op)) or TD_DEFECT(DEFECT_TOLD_TO_TWO_MEMBERS):
         take_back(a, op)
     return True
 
@@ -167,12 +185,12 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
 
     a.sweeping says then whether the sweep has anything to look for.
     """
-    cdef uint32_t slot
+    cdef uint32_t slot, group
     cdef ClientRecord *c
     cdef bint wanted = False
     for slot in range(a.regions[REGION_CLIENTS].count):
         c = a.clients + slot
-        if c.held and not takes_outcomes(c):
+        if holds_what_it_does_not_take(c):
             wanted = True
         if c.state != CLIENT_STATE_DEAD:
             continue
@@ -181,12 +199,15 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
                 return False
             a.touched += 1
             free_answer(a, answer_at(a, c.answers_next))
-        if c.pending or c.unacknowledged or c.held:
+        if c.pending or c.unacknowledged or c.held or c.calls_held:
             wanted = True
         elif c.flags & CLIENT_FLAG_GOODBYE:
             free_client(a, slot)
         else:
             bury_client(a, slot)
+    for group in range(a.regions[REGION_GROUPS].count):
+        if a.groups[group].endless and is_abandoned(a, a.groups + group):
+            wanted = True
     a.sweeping = wanted
     return True
 
@@ -215,33 +236,71 @@ cdef inline bint sweep(Arena *a) noexcept nogil:
     return True
 
 
-cdef inline bint drop_kept(Arena *a) noexcept nogil:
-    """Free the outcomes of groups that have had no member for as long as they are kept; False if the bound came first."""
-    cdef uint32_t group
-    cdef uint64_t until
-    cdef GroupRecord *g
+cdef inline void drop_waiting(Arena *a, OpRecord *op) noexcept nogil:
+    """Nobody came to be told of it for as long as it is kept."""
+    a.touched += 1
+    stage_free(a, op)
+    journal_group(a, op, GROUP_STEP_DROPPED, op.group, 0, 0, op.deliveries, 0, 0)
+    commit(a)
+    finish_free(a, op)
+    a.daemon[DAEMON_GROUP_OUTCOMES_DROPPED] += 1
+
+
+cdef inline bint drop_outcomes(Arena *a, GroupRecord *g) noexcept nogil:
+    """Drop the outcomes of a group that has had no member for as long as they are kept; False if the bound came first."""
     cdef OpRecord *op
-    if a.now_ns < a.groups_due_ns:
-        return True
-    a.groups_due_ns = NO_DEADLINE
+    while g.members == 0 and not is_empty(a, &g.next):
+        op = op_at(a, g.next)
+        if kept_until(a, g, op) > a.now_ns:
+            look_again_at(a, kept_until(a, g, op))
+            return True
+        if spent(a):
+            return False
+        drop_waiting(a, op)
+    return True
+
+
+cdef inline bint drop_calls(Arena *a, uint32_t group) noexcept nogil:
+    """Drop the calls that have waited so long and that no member handles; False if the bound came first."""
+    cdef GroupRecord *g = a.groups + group
+    cdef OpRecord *op
+    while a.outdated[group]:
+        op = op_at(a, a.outdated[group])
+        if kept_until(a, g, op) > a.now_ns:
+            look_again_at(a, kept_until(a, g, op))
+            a.outdated[group] = 0
+            return True
+        if spent(a):
+            return False
+        a.touched += 1
+        if g.members and is_handled(a, op):
+            look_again_at(a, after_retention(a, a.now_ns))
+            a.outdated[group] = following(a, op)
+        else:
+            drop_waiting(a, op)
+    return True
+
+
+cdef inline bint drop_kept(Arena *a) noexcept nogil:
+    """End what groups keep, and nobody has come for; False if the bound came first."""
+    cdef uint32_t group
+    cdef GroupRecord *g
+    if not a.dropping:
+        if a.now_ns < a.groups_due_ns:
+            return True
+        a.groups_due_ns = NO_DEADLINE
+        a.dropping = 1
+        for group in range(a.regions[REGION_GROUPS].count):
+            g = a.groups + group
+            a.outdated[group] = 0 if is_empty(a, &g.calls_next) else g.calls_next
+            if g.endless and is_abandoned(a, g):
+                a.sweeping = 1
+            elif g.endless and g.members == 0:
+                look_again_at(a, after_retention(a, g.empty_since_ns))
     for group in range(a.regions[REGION_GROUPS].count):
-        g = a.groups + group
-        while g.members == 0 and not is_empty(a, &g.next):
-            op = op_at(a, g.next)
-            until = kept_until(a, g, op)
-            if until > a.now_ns:
-                if until < a.groups_due_ns:
-                    a.groups_due_ns = until
-                break
-            if spent(a):
-                a.groups_due_ns = a.now_ns
-                return False
-            a.touched += 1
-            stage_free(a, op)
-            journal_group(a, op, GROUP_STEP_DROPPED, op.group, 0, 0, op.deliveries, 0, 0)
-            commit(a)
-            finish_free(a, op)
-            a.daemon[DAEMON_GROUP_OUTCOMES_DROPPED] += 1
+        if not drop_outcomes(a, a.groups + group) or not drop_calls(a, group):
+            return False
+    a.dropping = 0
     return True
 
 
@@ -276,9 +335,9 @@ cdef inline bint resume_work(Arena *a) noexcept nogil:
                 a.acknowledging = 1
                 left = True
                 break
-    if not sweep(a):
-        left = True
     if not drop_kept(a):
+        left = True
+    if not sweep(a):
         left = True
     end_tombstones(a)
     forget_old_ids(a)

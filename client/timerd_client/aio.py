@@ -98,6 +98,9 @@ class LoopLink(Link):
         self.idle = False
         self.loop.call_soon(self._pump)
 
+    def notify_locked(self) -> None:
+        self.wake()  # after which it looks at those who wait
+
     def make_room(self) -> None:
         protocol = self.protocol
         raise BackpressureError(

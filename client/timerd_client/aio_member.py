@@ -1,32 +1,29 @@
 """What an asyncio client does as a member of its group: as member.py, in the loop.
 
-The handlers of named calls run as tasks, HANDLERS_MAX at once; those of one name never do.
+The handlers of named calls run as tasks, AT_ONCE at once; those of one name never do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from timerd_shm.errors import ClosedError
 from timerd_shm.limits import CLOSE_TIMEOUT_S
 
-from .arguments import Payload, timeout_ns
-from .calls import Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel
-from .group import GroupOutcome, Told, acknowledge
+from .arguments import Payload
+from .calls import NOT_SAID, Ask, Calls, Pause, Run, Say, answer_of_cancel
+from .duties import Duties, Duty, Membership
+from .group import GroupOutcome, Told, acknowledge, say
 from .link import monotonic_deadline, seconds_left
-from .member import Handler
 from .promise import Reply
 
 if TYPE_CHECKING:
-    from collections import deque
-
     from .aio import LoopLink
 
-HANDLERS_MAX: Final = 16
+Found = TypeVar("Found")
 
 
 class AioGroupOutcome(GroupOutcome):
@@ -39,31 +36,25 @@ class AioGroupOutcome(GroupOutcome):
         """
         reply = Reply(self._link)
         acknowledge(self._link, self._told, reply)
-        return bool(await _answered(reply, timeout))
-
-
-async def _answered(reply: Reply, timeout: float) -> Any:
-    try:
-        return await asyncio.wait_for(reply, timeout)
-    except TimeoutError:
-        raise reply._link.unavailable(timeout) from None
+        try:
+            return bool(await asyncio.wait_for(reply, timeout))
+        except TimeoutError:
+            raise self._link.unavailable(timeout) from None
 
 
 class Runner:
     """The task that takes calls, and the tasks that do them."""
 
-    def __init__(self, link: LoopLink, calls: Calls) -> None:
+    def __init__(self, link: LoopLink, calls: Calls, duties: Duties) -> None:
         self._link = link
         self._calls = calls
-        self._stopping = False
-        self._begun: dict[str, tuple[int, bytes]] = {}  # schedule -> arena and incarnation in which it was begun
+        self._duties = duties
         self._doing: set[asyncio.Task[None]] = set()
         self._beginning: set[asyncio.Task[None]] = set()
         self._task = link.loop.create_task(self._run())
 
     async def stop(self, timeout: float) -> None:
         """Take no more; wait until the handlers that run have returned and their outcomes are acknowledged."""
-        self._stopping = True
         for task in (self._task, *self._beginning):
             task.cancel()
         doing = self._doing - {asyncio.current_task()}
@@ -75,47 +66,29 @@ class Runner:
                 self._link.complain(f"{len(late)} handlers still ran: their calls are told to another member")
 
     async def _run(self) -> None:
-        link = self._link
-        inbox = link.protocol.inbox
+        link, duties = self._link, self._duties
         while not link.closed:
-            for name in self._not_begun():
-                self._begun[name] = (link.protocol.arena, link.protocol.incarnation)
-                self._start(self._calls.begin(name), self._beginning)
-            told = None
-            if len(self._doing) < HANDLERS_MAX:
-                told = await next_told(link, inbox.calls, None, lambda: bool(self._not_begun()))
-            else:
-                await asyncio.wait(self._doing, return_when=asyncio.FIRST_COMPLETED)
-            if told is not None:
-                self._start(self._calls.carry_out(told), self._doing)
+            duty = await wait_for_next(link, duties.next, duties.may_have, None)
+            if duty is not None:
+                tasks = self._doing if duty.is_call else self._beginning
+                task = link.loop.create_task(self._go_on(duty))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
 
-    def _not_begun(self) -> list[str]:
-        """The schedules that have to be begun: new ones, and all in another arena."""
-        protocol = self._link.protocol
-        if not protocol.arena:
-            return []
-        now = (protocol.arena, protocol.incarnation)
-        return [name for name, job in self._calls.jobs.items() if job.schedule and self._begun.get(name) != now]
-
-    def _start(self, steps: Steps, tasks: set[asyncio.Task[None]]) -> None:
-        task = self._link.loop.create_task(self._go_on(steps))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    async def _go_on(self, steps: Steps) -> None:
+    async def _go_on(self, duty: Duty) -> None:
         """Do the steps until they end."""
         value: Any = None
         try:
             while True:
-                step = steps.send(value)
+                step = duty.steps.send(value)
                 value = None
                 match step:
-                    case Ask(commands):
-                        value = await ask(self._link, commands)
+                    case Ask(command, done):
+                        value = await self._ask(command, done)
                     case Run():
                         await self._handle(step)
-                    case Say(commands):
-                        say(self._link, commands)
+                    case Say(command, done):
+                        say(self._link, command, done)
                     case Pause(seconds):
                         await asyncio.sleep(seconds)
         except (StopIteration, ClosedError):
@@ -132,51 +105,39 @@ class Runner:
         except Exception as error:
             self._link.complain(f"the handler of {step.call.name!r} failed", error)
 
+    async def _ask(self, command: bytes, done: Told | None) -> tuple[Any, Any]:
+        """(value, error) of its answer, however long that takes."""
+        link = self._link
+        await link.until(lambda: not link.protocol.lost or link.closed, None)
+        reply = Reply(link)
+        if not say(link, command, done, reply):
+            return NOT_SAID
+        await reply.settled()
+        return reply.result()
 
-async def next_told(
-    link: LoopLink, queue: deque[Told], until: float | None, stop: Callable[[], bool] = lambda: False
-) -> Told | None:
-    """The next one for the caller; None when it is `until` (of time.monotonic), or `stop()`, or closed."""
-    inbox, protocol = link.protocol.inbox, link.protocol
-    while not link.closed and not stop():
-        told = inbox.next(queue, time.monotonic_ns())
-        if told is not None:
-            return told
-        if protocol.wants_to_send():
+
+async def wait_for_next(
+    link: LoopLink, take: Callable[[int], Found | None], may_have: Callable[[], bool], until: float | None
+) -> Found | None:
+    """What `take` gives; None when it is `until` (of time.monotonic), or closed."""
+    while not link.closed:
+        if (found := take(link.now_ns())) is not None:
+            return found
+        if link.protocol.wants_to_send():
             link.wake()
         left = seconds_left(until)
         if left == 0.0:
             break
-        await link.until(lambda: inbox.may_have(queue) or link.closed or stop(), left)
+        await link.until(lambda: may_have() or link.closed, left)
     return None
 
 
-async def ask(link: LoopLink, commands: list[bytes]) -> tuple[Any, Any]:
-    """Issue commands, beyond a full window too; (value, error) of the first one's answer, however long that takes."""
-    await link.until(lambda: not link.protocol.lost or link.closed, None)
-    reply = Reply(link)
-    say(link, commands, reply)
-    await reply.settled()
-    return reply.result()
-
-
-def say(link: LoopLink, commands: list[bytes], reply: Reply | None = None) -> None:
-    """Issue commands, beyond a full window too."""
-    if link.closed:
-        link.refuse_closed()
-    number = link.protocol.issue_all(commands)
-    if reply is not None:
-        link.protocol.replies[number] = reply
-    link.wake()
-
-
-class Member:
+class Member(Membership):
     """The part of an asyncio client that concerns its group."""
 
-    def _join(self, link: LoopLink) -> None:
-        self._member_link = link
-        self._calls = Calls(link.protocol, link.complain)
-        self._runner: Runner | None = None
+    AT_ONCE = 16
+    _member_link: LoopLink
+    _runner: Runner | None = None
 
     async def _finish(self, timeout: float) -> None:
         if self._runner is not None:
@@ -187,19 +148,21 @@ class Member:
 
         A loop that is left by `break` ends its listening a moment later: `contextlib.aclosing` makes that sure.
         """
-        seconds = None if timeout is None else timeout_ns(timeout) / 1e9
-        if self._member_link.closed:
-            self._member_link.refuse_closed()
-        self._calls.group  # noqa: B018  # raises NotAMemberError here, not in the first iteration
-        return self._told(seconds)
+        return self._told(self._may_listen(timeout))
 
     async def _told(self, seconds: float | None) -> AsyncIterator[AioGroupOutcome]:
         link = self._member_link
         inbox = link.protocol.inbox
-        self._listen()
+        inbox.listen(link.now_ns())
+        link.wake()
         try:
             while True:
-                told = await next_told(link, inbox.outcomes, monotonic_deadline(seconds))
+                told = await wait_for_next(
+                    link,
+                    lambda now_ns: inbox.next(inbox.outcomes, now_ns),
+                    lambda: inbox.may_have(inbox.outcomes),
+                    monotonic_deadline(seconds),
+                )
                 if told is None:
                     return
                 yield AioGroupOutcome(link, told)
@@ -222,42 +185,9 @@ class Member:
         """As `timerd_client.Client.cancel_call`."""
         return answer_of_cancel(*await self._asked(self._calls.cancel(name)))
 
-    def handles(self, name: str) -> Callable[[Handler], Handler]:
-        """As `timerd_client.Client.handles`; the handler may be a coroutine function, and runs as a task."""
-        return lambda handler: self._handle(name, handler, None)
-
-    def every(
-        self,
-        name: str,
-        *,
-        seconds: float | timedelta | None = None,
-        cron: str | None = None,
-        timezone: str = "UTC",
-    ) -> Callable[[Handler], Handler]:
-        """As `timerd_client.Client.every`; the handler may be a coroutine function, and runs as a task."""
-        from .schedule import schedule_of
-
-        schedule = schedule_of(seconds, cron, timezone)
-        return lambda handler: self._handle(name, handler, schedule)
-
-    def _handle(self, name: str, handler: Handler, schedule: Any) -> Handler:
-        link = self._member_link
-        if link.closed:
-            link.refuse_closed()
-        first = not self._calls.jobs
-        self._calls.add(name, handler, schedule)
-        if first:
-            self._listen()
-        link.wake()
-        return handler
-
-    def _listen(self) -> None:
-        """Who listens is told calls too: without a handler they are passed on."""
-        link = self._member_link
+    def _start_runner(self) -> None:
         if self._runner is None:
-            self._runner = Runner(link, self._calls)
-        link.protocol.inbox.listen(time.monotonic_ns())
-        link.wake()
+            self._runner = Runner(self._member_link, self._calls, self._duties)
 
     async def _asked(self, command: bytes) -> tuple[Any, Any]:
         link = self._member_link

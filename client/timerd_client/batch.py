@@ -238,7 +238,7 @@ def _issue(
             )
             made.add_part(first, start, room)
             protocol.waiting.add_all(first, room, made)
-            if link.idle:
+            if link.idle or protocol.issued >= link.alarm:
                 link.wake()
         start += room
 
@@ -271,6 +271,6 @@ def fire_many(
                 raise
             room = min(rows - start, CHUNK, protocol.room)
             issue_events(protocol, index, encoded, value_column, amount_column, start, room)
-            if link.idle:
+            if link.idle or protocol.issued >= link.alarm:
                 link.wake()
         start += room

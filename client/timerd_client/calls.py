@@ -3,11 +3,11 @@
 A call is an operation of the group with its deadline, in the purgatory "calls"; its watch key is the name, and so is
 its id (the group's name before it). One member is told when it is due, and does this:
 
-    told --> run the handler --> register the next occurrence, and with it, if it was taken: acknowledge
-                                 (one-shot: free the name, and acknowledge)
+    told --> run the handler --> register the next occurrence, with which this one is done (FOLLOWS)
+                                 (one-shot: acknowledge, with which its name is free: FREES_ID)
 
-The acknowledgement counts only if an operation of that id is pending (GROUP_ACK with an id), so it travels in the same
-frame, and nothing lies between the two. A refused registration is repeated, with its acknowledgement.
+Either is one command, so nothing lies between its two parts. What is refused is said again; what may have been taken
+though nobody heard so, too: it is refused then, because the one that it follows is over.
 
 That keeps a schedule alive and single. The id is that of one operation at a time. It names the pending call; while the
 call is told and being done it stands as "has settled", which refuses everybody's registration, so a worker that starts
@@ -16,14 +16,18 @@ meanwhile makes no second one; the one that has done it *replaces* it. A worker 
     in the handler, or before the next is registered     the call is told again: it runs again, deliveries 2
     after that                                           it was done
     taken for dead or silent in the handler, but alive   it is told again: who is told before this one has ended runs it
-                                                         beside it; who is told later sees the next one pending under
-                                                         its id, and only acknowledges
+                                                         beside it, and the first that ends has done it; who has not
+                                                         begun by then asks, because it is told again, and does nothing
 
-A name is free when its last operation was cancelled: by `cancel_call`, or by the worker that has done a one-shot, which
-puts an operation in its place and cancels it. (The id of what settled otherwise is remembered for an hour.)
+A name is free when its last operation stands as cancelled: by `cancel_call`, or because the worker that has done a
+one-shot says so. The id of what settled otherwise is remembered for an hour.
 
-A member without a handler for the name passes the call on: it registers it again, a little later, for the next one;
-after PASSES_MAX it lets the name go. So new workers may name what old ones do not know, and what nobody names ends.
+A call is told only to a member that handles its name, and as many at a time as it does at once. So new workers may name
+what old ones do not know, a long handler keeps nothing back that another could do, and what nobody handles is dropped
+when it was kept for the retention.
+
+A schedule whose text differs from that of the pending occurrence takes its place (REPLACE_CHANGED), so a changed one
+counts as soon as a worker with it starts. While workers with the old one are there, the last to start or run decides.
 
 Time: a schedule and `call_at` are on the wall clock, the daemon's deadlines on CLOCK_MONOTONIC. A call that is told
 more than a second before its time (the clock was set back) is registered again; after a clock was set forward the
@@ -36,7 +40,7 @@ import struct
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from datetime import datetime
-from time import monotonic_ns, time_ns
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from timerd_shm.errors import (
@@ -45,11 +49,12 @@ from timerd_shm.errors import (
     InvalidValueError,
     NotAMemberError,
     PayloadTooLargeError,
+    SessionGoneError,
 )
 from timerd_shm.layout import Condition, Orphans
 from timerd_shm.layout import Outcome as Settled
 from timerd_shm.limits import PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
-from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
+from timerd_shm.wire import GROUP_ACK_NOT_FOLLOWED, CommandFlag, CommandKind, RegisterFlag
 
 from .arguments import EVENT_PREFIX, Payload, Timeout, id_hash, key_bytes, payload_bytes, shown, timeout_ns
 from .commands import REGISTER_SIZE, operation_command, pack_register
@@ -62,15 +67,18 @@ if TYPE_CHECKING:
     from .protocol import Protocol
 
 EARLY_NS: Final = 1_000_000_000  # told so much before its time: the wall clock was set back
-PASSES_MAX: Final = 32  # members asked for a handler, within a minute
-PASS_FIRST_S: Final = 0.05  # doubling to
-PASS_LAST_S: Final = 2.0
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
 LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was being done
 REPLACE: Final = int(RegisterFlag.REPLACE)
 CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)
+BEGIN: Final = CLAIM | int(RegisterFlag.REPLACE_CHANGED)
+OF_CALL: Final = int(
+    RegisterFlag.FOR_GROUP | RegisterFlag.CALL | RegisterFlag.HAS_ID | RegisterFlag.NO_MARK | RegisterFlag.WANTS_ANSWER
+)
 GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # nothing that this client was told counts any more
-_ENVELOPE: Final = struct.Struct("<BBq")  # before the payload: kind, passes, wall clock in ns when it is due, 0 = any
+# Before the payload: kind, hash of the schedule's text (0 = none), wall clock in ns when it is due (0 = any).
+_ENVELOPE: Final = struct.Struct("<BQq")
+_SCHEDULE_SIZE: Final = 9  # what of it is the same in all occurrences of a schedule
 _CALL: Final = 1
 _OCCURRENCE: Final = 2
 CALL_PAYLOAD_MAX: Final = PAYLOAD_SIZE_MAX - _ENVELOPE.size
@@ -95,9 +103,13 @@ class Job(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A step: issue these commands when the daemon is not lost, go on with (value, error) of the first one's answer."""
+    """A step: say this when the daemon is not lost, go on with (value, error) of the answer.
 
-    commands: list[bytes]
+    With NOT_SAID if it is not said, because what is done with it was told to a client that is no more.
+    """
+
+    command: bytes
+    done: Told | None = None
 
 
 class Run(NamedTuple):
@@ -114,13 +126,17 @@ class Pause(NamedTuple):
 
 
 class Say(NamedTuple):
-    """A step: issue these commands; no answer is waited for."""
+    """A step: say that something is done; no answer is waited for."""
 
-    commands: list[bytes]
+    command: bytes
+    done: Told
 
 
 Step: TypeAlias = Ask | Run | Pause | Say
 Steps: TypeAlias = Generator[Step, Any, None]
+
+
+NOT_SAID: Final = (0, SessionGoneError("the daemon has lost sight of this client since it was told"))
 
 
 class Calls:
@@ -130,8 +146,8 @@ class Calls:
         self,
         protocol: Protocol,
         complain: Callable[[str], None],
-        wall_ns: Callable[[], int] = time_ns,
-        now_ns: Callable[[], int] = monotonic_ns,
+        wall_ns: Callable[[], int],
+        now_ns: Callable[[], int],
     ) -> None:
         self._protocol = protocol
         self._complain = complain
@@ -153,7 +169,7 @@ class Calls:
         """Take a handler; raises NotAMemberError, InvalidKeyError, KeyTooLongError, InvalidValueError."""
         import inspect
 
-        checked = self._name(name)
+        checked = self.checked(name)
         if checked in self.jobs:
             raise InvalidValueError(f"{shown(checked)} has a handler in this client; give the other another name")
         try:
@@ -171,7 +187,7 @@ class Calls:
         """The command of `call_later`."""
         if delay is None:
             raise InvalidValueError("delay=None: a call has a time; give seconds or a timedelta")
-        return self._called(self._name(name), 0, timeout_ns(delay), payload)
+        return self._called(self.checked(name), 0, timeout_ns(delay), payload)
 
     def at(self, name: object, when: object, payload: Payload) -> bytes:
         """The command of `call_at`."""
@@ -179,7 +195,7 @@ class Calls:
         if due_ns >= WALL_NS_END:
             raise InvalidValueError(f"when={shown(when)} is beyond what 64 bits of nanoseconds hold: the year 2262")
         due_ns = max(due_ns, 0)  # before 1970 is as much in the past as 1970
-        return self._called(self._name(name), due_ns, due_ns - self._wall_ns(), payload)
+        return self._called(self.checked(name), due_ns, due_ns - self._wall_ns(), payload)
 
     def called(self, name: str, value: Any, error: TimerdError | None) -> bool:
         """What `call_later` and `call_at` return: False if the name is taken. Raises any other refusal."""
@@ -193,7 +209,7 @@ class Calls:
 
     def cancel(self, name: object) -> bytes:
         """The command of `cancel_call`."""
-        return self._by_id(CommandKind.CANCEL_ID, self._name(name), CommandFlag.WANTS_ANSWER)
+        return self._by_id(CommandKind.CANCEL_ID, self.checked(name), CommandFlag.WANTS_ANSWER)
 
     def _called(self, name: str, due_ns: int, timeout: int, payload: Payload) -> bytes:
         body = payload_bytes(payload)
@@ -213,8 +229,7 @@ class Calls:
         job = self.jobs[name]
         assert job.schedule is not None, f"{name!r} has no schedule"
         while True:
-            due_ns = job.schedule.after(self._wall_ns())
-            value, error = yield Ask([self._occurrence(name, CLAIM, due_ns)])
+            value, error = yield Ask(self._occurrence(name, BEGIN, job.schedule, self._wall_ns()))
             if error is None or error.code in GONE:
                 return
             if error.code is ErrorCode.UNAVAILABLE:
@@ -231,29 +246,19 @@ class Calls:
         """Do what a member is told to do."""
         record = told.record
         name = told.keys[0] if told.keys else ""
-        done = operation_command(CommandKind.GROUP_ACK, record.operation)
         if record.state == Settled.CANCELLED:
-            yield Say([done])
+            yield Say(self._done(told), told)
             return
-        if not isinstance(name, str) or len(told.payload) < _ENVELOPE.size:
-            self._complain(f"what was told as a call is none: {name!r} with {len(told.payload)} bytes")
-            yield Say([done])
+        job = self.jobs.get(name) if isinstance(name, str) else None
+        if not isinstance(name, str) or job is None or len(told.payload) < _ENVELOPE.size:
+            self._complain(f"what was told as a call is none of this client's: {name!r} with {len(told.payload)} bytes")
+            yield Say(self._done(told), told)
             return
-        kind, passes, due_ns = _ENVELOPE.unpack_from(told.payload)
-        job = self.jobs.get(name)
+        _, _, due_ns = _ENVELOPE.unpack_from(told.payload)
         left_ns = due_ns - self._wall_ns()
         if due_ns and left_ns > EARLY_NS and record.state == Settled.EXPIRED:
-            yield from self._insist(name, told, lambda: self._register(name, REPLACE, told.payload, left_ns))
-        elif job is None and passes < PASSES_MAX:
-            envelope = _ENVELOPE.pack(kind, passes + 1, due_ns) + told.payload[_ENVELOPE.size :]
-            wait_ns = round(min(PASS_LAST_S, PASS_FIRST_S * 2**passes) * 1e9)
-            yield from self._insist(name, told, lambda: self._register(name, REPLACE, envelope, wait_ns))
-        elif job is None:
-            self._complain(f"no member of {self.group!r} has a handler for {name!r}: it ends")
-            yield Say([*self._free(name), done])
-        elif record.deliveries > 1 and (yield from self._was_done(name)):
-            yield Say([done])
-        else:
+            yield from self._insist(name, told, lambda: self._register(name, REPLACE, told.payload, left_ns, told))
+        elif record.deliveries == 1 or not (yield from self._is_over(name, told)):
             yield from self._run(name, job, told, due_ns)
 
     def _run(self, name: str, job: Job, told: Told, due_ns: int) -> Steps:
@@ -262,43 +267,42 @@ class Calls:
         due = datetime_of(due_ns) if due_ns else None
         self._called_again.discard(name)  # by what an earlier run has left behind
         yield Run(job.handler, Call(name, told.payload[_ENVELOPE.size :], due, record.deliveries, lateness_ns))
-        schedule = job.schedule
-        if schedule is not None:
-            yield from self._insist(name, told, lambda: self._occurrence(name, REPLACE, self._next(schedule, due_ns)))
-            return
-        done = [operation_command(CommandKind.GROUP_ACK, record.operation)]
-        if name not in self._called_again:
-            done = [*self._free(name), *done]
-        yield Say(done)
+        if (schedule := job.schedule) is not None:
+            yield from self._insist(name, told, lambda: self._next(name, schedule, due_ns, told))
+        else:
+            yield Say(self._done(told) if name in self._called_again else self._done_and_free(name, told), told)
 
-    def _next(self, schedule: Schedule, done_ns: int) -> int:
-        """When the next occurrence is due. The one that has been done does not come again, if it was a bit early."""
-        now_ns = self._wall_ns()
-        return schedule.after(max(now_ns, done_ns) if done_ns - now_ns <= EARLY_NS else now_ns)
+    def _next(self, name: str, schedule: Schedule, done_ns: int, told: Told) -> bytes:
+        """The occurrence after the one that has been done, which does not come again if it was a bit early."""
+        after_ns = self._wall_ns()
+        if done_ns - after_ns <= EARLY_NS:
+            after_ns = max(after_ns, done_ns)
+        return self._occurrence(name, REPLACE, schedule, after_ns, told)
 
     def _insist(self, name: str, told: Told, command: Callable[[], bytes]) -> Steps:
-        """Register until the daemon has taken it, and acknowledge what it follows if it has."""
-        acknowledge = self._by_id(CommandKind.GROUP_ACK, name, 0, told.record.operation)
+        """Register what follows until the daemon has taken it, or what it follows is over."""
         while True:
-            _, error = yield Ask([command(), acknowledge])
-            if error is None or error.code in GONE:
-                return  # in the latter case the acknowledgement does nothing either
+            _, error = yield Ask(command(), told)
+            if error is None or error.code in (*GONE, ErrorCode.UNKNOWN_OPERATION):
+                return  # where this client is not known any more, the schedule begins anew
             if error.code is not ErrorCode.UNAVAILABLE:
                 self._complain(f"{name!r} is not scheduled yet: {error}")
                 yield Pause(RETRY_S)
 
-    def _was_done(self, name: str) -> Generator[Step, Any, bool]:
-        """Whether a call that is told again has been done: then something newer is pending under its id, or was.
-
-        If the id has been forgotten, the operation that asks has it until it is replaced.
-        """
-        value, error = yield Ask([self._placeholder(name, RegisterFlag.WANTS_ANSWER)])
-        exists = error is not None and error.code is ErrorCode.OPERATION_EXISTS
-        return exists and value in (0, int(Settled.CANCELLED))
+    def _is_over(self, name: str, told: Told) -> Generator[Step, Any, bool]:
+        """Whether nothing is to be done here: it is another's, it was done, or its name has been given again."""
+        flags = CommandFlag.WANTS_ANSWER
+        while True:
+            value, error = yield Ask(self._by_id(CommandKind.GROUP_ACK, name, flags, told.record.operation))
+            if error is None:
+                return bool(value != GROUP_ACK_NOT_FOLLOWED)
+            if error.code is not ErrorCode.UNAVAILABLE:
+                return True  # nothing that this client was told counts any more
 
     # commands
 
-    def _name(self, name: object) -> str:
+    def checked(self, name: object) -> str:
+        """The name of a call; raises NotAMemberError, InvalidKeyError, KeyTooLongError."""
         if not isinstance(name, str):
             raise InvalidKeyError(f"the name of a call is str, not {type(name).__name__}: {shown(name)}")
         key_bytes(name)
@@ -308,32 +312,21 @@ class Calls:
     def _id(self, name: str) -> bytes:
         return id_hash(f"{self.group}/{name}")
 
-    def _occurrence(self, name: str, exists: int, due_ns: int) -> bytes:
-        return self._register(name, exists, _ENVELOPE.pack(_OCCURRENCE, 0, due_ns), due_ns - self._wall_ns())
+    def _occurrence(self, name: str, exists: int, schedule: Schedule, after_ns: int, told: Told | None = None) -> bytes:
+        due_ns = schedule.after(after_ns)
+        text = int.from_bytes(blake2b(schedule.text.encode(), digest_size=8).digest(), "little")
+        return self._register(name, exists, _ENVELOPE.pack(_OCCURRENCE, text, due_ns), due_ns - self._wall_ns(), told)
 
-    def _register(self, name: str, exists: int, payload: bytes, timeout: int) -> bytes:
-        flags = RegisterFlag.FOR_GROUP | RegisterFlag.WANTS_ANSWER | exists
-        return self._pack(name, flags, payload, min(max(0, timeout), TIMEOUT_NS_MAX))
-
-    def _placeholder(self, name: str, flags: int) -> bytes:
-        """An operation of this client under a call's id."""
-        return self._pack(name, flags | RegisterFlag.ORPHANS_GIVEN, b"", TIMEOUT_NS_MAX)
-
-    def _free(self, name: str) -> list[bytes]:
-        """Cancelled is free: put an operation in its place, and cancel that."""
-        return [self._placeholder(name, REPLACE), self._by_id(CommandKind.CANCEL_ID, name, 0)]
-
-    def _by_id(self, kind: CommandKind, name: str, flags: int, operation: int = 0) -> bytes:
-        index = self._protocol.purgatories[CALLS]
-        return operation_command(kind, operation, flags=flags, purgatory=index, id_hash=self._id(name))
-
-    def _pack(self, name: str, flags: int, payload: bytes, timeout: int) -> bytes:
+    def _register(self, name: str, exists: int, payload: bytes, timeout: int, told: Told | None = None) -> bytes:
+        """A call; with it `told` is done."""
+        if told is not None:
+            exists |= RegisterFlag.FOLLOWS
         key = name.encode()
         tail = self._id(name) + EVENT_PREFIX[len(key)] + key + payload
         head: bytes = pack_register(
             CommandKind.REGISTER,
             self._protocol.purgatories[CALLS],
-            RegisterFlag.HAS_ID | RegisterFlag.NO_MARK | flags,
+            OF_CALL | exists,
             REGISTER_SIZE + len(tail),
             Condition.AT_LEAST,
             1,
@@ -341,12 +334,32 @@ class Calls:
             Orphans.CANCEL,
             len(payload),
             self._now_ns(),
-            timeout,
+            min(max(0, timeout), TIMEOUT_NS_MAX),
+            0 if told is None else told.record.operation,
             0,
-            0,
-            0,
+            _SCHEDULE_SIZE if exists & RegisterFlag.REPLACE_CHANGED else 0,
         )
         return head + tail
+
+    def _done(self, told: Told) -> bytes:
+        return operation_command(CommandKind.GROUP_ACK, told.record.operation)
+
+    def _done_and_free(self, name: str, told: Told) -> bytes:
+        """That it is done, and its name is free."""
+        record = told.record
+        return self._by_id(
+            CommandKind.GROUP_ACK, name, CommandFlag.FREES_ID, record.operation, registered_ns=record.settled_ns
+        )
+
+    def _by_id(self, kind: CommandKind, name: str, flags: int = 0, operation: int = 0, registered_ns: int = 0) -> bytes:
+        return operation_command(
+            kind,
+            operation,
+            flags=flags,
+            purgatory=self._protocol.purgatories[CALLS],
+            registered_ns=registered_ns,
+            id_hash=self._id(name),
+        )
 
 
 def answer_of_cancel(value: Any, error: TimerdError | None) -> bool:

@@ -67,6 +67,7 @@ cdef extern from *:
     const uint64_t WAITING_FIRST, BYTES_FIRST, BYTES_KEPT, GOLDEN
 
 cdef object _monotonic_ns = time.monotonic_ns
+cdef int64_t ISSUED_MAX = slow.ISSUED_MAX
 cdef object _ANY = ANY
 cdef object _ERROR = "error"
 cdef object _EMPTY = b""
@@ -245,11 +246,13 @@ cdef class Waiting:
 cdef class Line:
     cdef public bint closed
     cdef public bint idle
+    cdef public int64_t alarm
     cdef object guard
     cdef object is_locked  # its method: to look for it costs more than to call it
     cdef object clock
 
     def __init__(self, now_ns):
+        self.alarm = ISSUED_MAX
         self.now_ns = now_ns
         self.lock = threading.Lock()
 
@@ -291,11 +294,11 @@ cdef class Line:
             self.guard.release()
         return 0
 
-    cdef inline int ring(self) except -1:
-        """What was issued is to be sent: wake the sender, if it sleeps."""
-        if self.idle:
+    cdef inline int ring(self, int64_t issued) except -1:
+        """A command was issued, with this number: call wake(), if nobody else sees to it that it is sent."""
+        if self.idle or issued >= self.alarm:
             with self.guard:
-                if self.idle:
+                if self.idle or issued >= self.alarm:
                     self.wake()
         return 0
 
@@ -932,7 +935,7 @@ cdef Handle register_usual(Caller caller, object key, object timeout, object pay
         ledger.waiting.put(made.command, <PyObject *>made)
     finally:
         line.leave(entered)
-    line.ring()
+    line.ring(ledger.issued)
     return made
 
 
@@ -966,7 +969,7 @@ cdef bint fire_usual(Caller caller, object key, object value, object amount) exc
         write_event(ledger.add(size), &head, name, key_size, value)
     finally:
         line.leave(entered)
-    line.ring()
+    line.ring(ledger.issued)
     return True
 
 

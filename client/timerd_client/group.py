@@ -13,7 +13,8 @@ Ground rules (DESIGN.md, section "Who owns an operation"):
 * A pause that was longer lies between two answered questions. Whatever the daemon told before it answered the second
   one may be another's by now, even if it is read after that answer: it is vouched for by the daemon's own clock, which
   stands in every frame.
-* Listening is asked for and given up by one question at a time: a repeated old one would undo a newer one.
+* Outcomes are told to who listens (a loop over `outcomes()`), calls to who handles their name. What the daemon knows of
+  that is changed by one question at a time: a repeated old one would undo a newer one.
 
 Not closable: stopped between the check and the caller's code. That is what `deliveries` is for.
 
@@ -23,12 +24,12 @@ The caller of every method holds the link's lock, or is the only thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from timerd_shm.errors import ErrorCode, NotAMemberError, TimerdError
 from timerd_shm.fields import struct_of
-from timerd_shm.limits import GROUP_HELD_MAX, HELD_QUERY_MAX, LEASE_NS
+from timerd_shm.limits import HELD_QUERY_MAX, LEASE_NS
 from timerd_shm.wire import CommandFlag, CommandKind, OutcomeFlag, OutcomeRecord
 
 from .commands import operation_command
@@ -41,9 +42,8 @@ if TYPE_CHECKING:
     from .protocol import Protocol
 
 CALLS: Final = "calls"
-"""The purgatory of named calls: what is told from there goes to handlers, not to `outcomes()`."""
+"""The purgatory of named calls."""
 NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
-UNTAKEN_MANY: Final = GROUP_HELD_MAX // 4
 
 _UNPACK: Final = struct_of(OutcomeRecord).unpack
 
@@ -136,25 +136,33 @@ class GroupOutcome(Outcome):
 
 
 def acknowledge(link: Link, told: Told, reply: Reply | None = None) -> None:
-    """Say that it is done; `reply` gets 1 if the daemon took that from its present holder, else 0. Raises ClosedError.
+    """Say that it is done; `reply` gets 1 if this client still held it, else 0. Raises ClosedError."""
+    flags = CommandFlag.WANTS_ANSWER if reply is not None else 0
+    command = operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags)
+    if not say(link, command, told, reply) and reply is not None:
+        reply.answer(0)
 
-    It goes beyond a full window, as a cancel does: a member holds 256 at most.
+
+def say(link: Link, command: bytes, done: Told | None = None, reply: Reply | None = None) -> bool:
+    """Issue a command, which may say that something is done; `reply` gets its answer.
+
+    False, and nothing is said, if that was told to a client that is no more: its op ids mean nothing now, or something
+    else. Raises ClosedError. It goes beyond a full window, as a cancel does: it is bounded by what the member is told.
     """
     with link.lock:
         if link.closed:
             link.refuse_closed()
         protocol = link.protocol
-        if (protocol.arena, protocol.incarnation) != (told.arena, told.client):
-            if reply is not None:
-                reply.answer(0)  # told to a client that is no more: its op ids mean nothing now
-            return
-        flags = CommandFlag.WANTS_ANSWER if reply is not None else 0
-        number = protocol.issue(operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags))
-        protocol.inbox.done(told.record.operation, number)
+        if done is not None and not protocol.inbox.is_ours(done):
+            return False
+        number = protocol.issue(command)
+        if done is not None:
+            protocol.inbox.done(done.record.operation, number)
         if reply is not None:
             protocol.replies[number] = reply
         if link.idle:
             link.wake()
+    return True
 
 
 class _Question(NamedTuple):
@@ -170,6 +178,39 @@ class _Question(NamedTuple):
         """Nobody waits for it: those who wait for outcomes look again after each frame."""
 
 
+class _Standing:
+    """What the daemon is to know of this client until it is told otherwise."""
+
+    def __init__(self, inbox: Inbox, nothing: object) -> None:
+        self._inbox = inbox
+        self._nothing = nothing  # what a daemon knows of a client that has said nothing
+        self.wanted = nothing
+        self.forget()
+
+    def forget(self) -> None:
+        """It is another daemon, or another client."""
+        self.known: object = self._nothing  # what the daemon has answered; None = it may be either
+        self.asking = False
+
+    def ask(self, question: dict[str, Any], answer: Callable[[dict[str, Any]], object], now_ns: int) -> None:
+        """Have the daemon know what is wanted, by this question; `answer` gives from the result what it knows then."""
+        inbox, wanted = self._inbox, self.wanted
+        self.asking = True
+
+        def answered(result: Any, error: TimerdError | None) -> None:
+            self.asking = False
+            if error is None:
+                self.known = answer(result)
+                inbox.told_daemon(self, wanted, now_ns)
+            elif error.code is ErrorCode.UNAVAILABLE:
+                self.known = None
+                inbox.ping_at = 0  # again as soon as the daemon is back
+            elif error.code not in (ErrorCode.SESSION_GONE, ErrorCode.CLOSED):
+                inbox.complain(f"this client is told nothing for its group: {error}")
+
+        inbox.query(question, _Question(answered), now_ns)
+
+
 class Inbox:
     """What this client was told for its group and its caller has not been given yet."""
 
@@ -177,8 +218,11 @@ class Inbox:
         self._protocol = protocol
         self.outcomes: deque[Told] = deque()
         self.calls: deque[Told] = deque()
-        self.listeners = 0  # loops and runners that want outcomes
+        self.listeners = 0  # loops that want outcomes
         self._left: deque[None] = deque()  # of these, those that have left
+        self._calls_at_once = 0
+        self._listening = _Standing(self, False)
+        self._handling = _Standing(self, ())
         self.lease_ns = LEASE_NS
         self.ping_at = NEVER
         self.handed_on = 0  # outcomes that were another's when they were asked for
@@ -188,8 +232,8 @@ class Inbox:
         """Another arena, or a new incarnation: nothing of the old one is ours."""
         self.outcomes.clear()
         self.calls.clear()
-        self._listens: bool | None = False  # what the daemon has answered; None = it may be either
-        self._switching = False  # a "listen" is on its way
+        self._listening.forget()
+        self._handling.forget()
         self._pinging = False
         self._asking = False  # a "held" is on its way
         self._renewed_ns = -1  # when the newest answered question was sent; -1 = none was
@@ -197,16 +241,37 @@ class Inbox:
         self._done: dict[int, int] = {}  # operation -> the command that says that it is done, in the commands' order
         self.ping_at = NEVER
 
-    # listening ----------------------------------------------------------------------------------------------------
+    def is_ours(self, told: Told) -> bool:
+        """Whether it was told to this client as it is now, so that its op id means something."""
+        return (self._protocol.arena, self._protocol.incarnation) == (told.arena, told.client)
+
+    def query(self, question: dict[str, Any], reply: _Question, now_ns: int) -> None:
+        self._protocol.query(question, reply, now_ns)
+
+    def complain(self, what: str) -> None:
+        self._protocol.complaints.append(what)
+
+    # what it takes ------------------------------------------------------------------------------------------------
 
     def listen(self, now_ns: int) -> None:
         """One more who wants outcomes. Raises NotAMemberError."""
-        if self._protocol.identity.group is None:
-            raise NotAMemberError("this client is in no group, and is told of no one's outcomes: connect(group=NAME)")
+        self._check_member()
         self._let_go(now_ns)
         self.listeners += 1
         self.ping_at = min(self.ping_at, now_ns)
         self._switch(now_ns)
+
+    def handle(self, names: Sequence[str], at_once: int, now_ns: int) -> None:
+        """Take the calls of these names, so many at a time. Raises NotAMemberError."""
+        self._check_member()
+        self._handling.wanted = tuple(names)
+        self._calls_at_once = at_once
+        self.ping_at = min(self.ping_at, now_ns)
+        self._switch(now_ns)
+
+    def _check_member(self) -> None:
+        if self._protocol.identity.group is None:
+            raise NotAMemberError("this client is in no group, and is told of no one's outcomes: connect(group=NAME)")
 
     def leave(self) -> None:
         """One less, from the next tick on. After the last, others are told what this client was told and has not done.
@@ -224,41 +289,39 @@ class Inbox:
         self._switch(now_ns)
 
     def _switch(self, now_ns: int) -> None:
-        """Have the daemon know whether this client listens; one question at a time."""
-        wanted = self.listeners > 0
-        if self._switching or self._listens is wanted:
-            return
-        self._switching = True
+        """Have the daemon know what this client takes."""
+        listening, handling = self._listening, self._handling
+        listening.wanted = self.listeners > 0
+        if not listening.asking and listening.known is not listening.wanted:
+            # Not yet on, where something that was given up is not another's yet: then it is asked again.
+            listening.ask({"query": "listen", "on": listening.wanted}, lambda result: bool(result["on"]), now_ns)
+        if not handling.asking and handling.known != handling.wanted:
+            names = handling.wanted
+            question = {"query": "handle", "purgatory": CALLS, "names": names, "most": self._calls_at_once}
+            handling.ask(question, lambda result: names if result["most"] else (), now_ns)
 
-        def switched(result: Any, error: TimerdError | None) -> None:
-            self._switching = False
-            if error is not None:
-                if error.code is ErrorCode.UNAVAILABLE:
-                    self._listens = None
-                    self.ping_at = 0  # again as soon as the daemon is back
-                elif error.code not in (ErrorCode.SESSION_GONE, ErrorCode.CLOSED):
-                    self._protocol.complaints.append(f"this client cannot listen for its group: {error}")
-                return
-            self._listens = bool(result["on"])  # not yet, where something that was given up is not another's yet
-            if not wanted:  # all of it is another's now, and so is what is still on its way
-                self.outcomes.clear()
-                self.calls.clear()
-                self._doubt_before_ns = self._protocol.daemon_ns
-            self._switch(now_ns)
-
-        self._protocol.query({"query": "listen", "on": wanted}, _Question(switched), now_ns)
+    def told_daemon(self, standing: _Standing, wanted: object, now_ns: int) -> None:
+        """The daemon knows what was wanted."""
+        if wanted is False:  # to listen: all of it is another's now, and so is what is still on its way
+            self.outcomes.clear()
+            self._doubt_before_ns = self._protocol.daemon_ns
+        self._switch(now_ns)
 
     def greeted(self, lease_ns: int, now_ns: int) -> None:
-        """A WELCOME has come. The hello said whether this client listens, which is made sure of.
+        """A WELCOME has come: what this client takes is made sure of.
 
         It may have been taken for dead within its lease, so that all that it was told before is another's.
         """
         self.lease_ns = lease_ns
         self._doubt_before_ns = self._protocol.daemon_ns
-        if self.listeners:
+        if self._takes_something():
             self.ping_at = min(self.ping_at, now_ns)
-            self._listens = False
+            self._listening.known = False
+            self._handling.known = ()
             self._switch(now_ns)
+
+    def _takes_something(self) -> bool:
+        return self.listeners > 0 or bool(self._handling.wanted)
 
     # telling ------------------------------------------------------------------------------------------------------
 
@@ -270,17 +333,10 @@ class Inbox:
             return  # it was in the report before: what was asked for twice may overlap
         if told.record.operation in self._done:
             return  # told again while the word that it is done was on its way, which goes for this time too
-        if self._listens is False and not self._switching:
-            return  # it crossed the end of the listening, which gave it to another
-        if told.purgatory == CALLS:
+        if told.record.flags & OutcomeFlag.CALL:
             self.calls.append(told)
-            return
-        self.outcomes.append(told)
-        if len(self.outcomes) == UNTAKEN_MANY:
-            protocol.complaints.append(
-                f"{UNTAKEN_MANY} outcomes of group {protocol.identity.group!r} wait here for `client.outcomes()`; "
-                f"at {GROUP_HELD_MAX} this client is told nothing more, its named calls neither"
-            )
+        elif self._listening.known is not False or self._listening.asking:
+            self.outcomes.append(told)  # else it crossed the end of the listening, which gave it to another
 
     def done(self, operation: int, command: int) -> None:
         """The caller has acted, and says so by this command: it is not handed over again, however often it was told."""
@@ -316,7 +372,7 @@ class Inbox:
             return
         self.ping_at = now_ns + self.lease_ns // 3
         self._let_go(now_ns)
-        if not self.listeners:
+        if not self._takes_something():
             self.ping_at = self.ping_at if self._left else NEVER
         elif not self._pinging:
             self._pinging = True

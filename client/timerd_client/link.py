@@ -93,9 +93,17 @@ class Link(Line):
         """See to it that what there is to be sent is sent; called with the lock held, when `idle` is true."""
         raise NotImplementedError
 
+    def notify_locked(self) -> None:
+        """With the lock held: those who wait look at their condition."""
+        raise NotImplementedError
+
     def make_room(self) -> None:
         """Called with the lock held when the window is full; returns when it is not, or raises BackpressureError."""
         raise NotImplementedError
+
+    def wall_ns(self) -> int:
+        """CLOCK_REALTIME in ns since the epoch."""
+        return time.time_ns()
 
     def gate(self) -> threading.Lock:
         """What a caller waits at: a lock that another thread may release."""

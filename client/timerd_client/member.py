@@ -1,7 +1,7 @@
 """What a threaded client does as a member of its group: outcomes that it is told, and named calls.
 
 `outcomes()` runs in the thread that iterates; the handlers of named calls run one after the other in one daemon thread
-of the client, which starts when it begins to listen.
+of the client, which starts with the first one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from timerd_shm.errors import ClosedError
 from timerd_shm.limits import CLOSE_TIMEOUT_S
 
-from .arguments import Payload, timeout_ns
-from .calls import Ask, Call, Calls, Pause, Run, Say, Steps, answer_of_cancel
-from .group import GroupOutcome, Told, acknowledge
+from .arguments import Payload
+from .calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel
+from .duties import Duties, Duty, Membership
+from .group import GroupOutcome, Told, acknowledge, say
 from .promise import Reply
 
 if TYPE_CHECKING:
     from .threaded import ThreadedLink
 
-Handler = TypeVar("Handler", bound=Callable[[Call], object])
+Found = TypeVar("Found")
 
 
 class ThreadedGroupOutcome(GroupOutcome):
@@ -45,13 +46,13 @@ class ThreadedGroupOutcome(GroupOutcome):
 class Runner:
     """The thread that runs the handlers."""
 
-    def __init__(self, link: ThreadedLink, calls: Calls) -> None:
+    def __init__(self, link: ThreadedLink, calls: Calls, duties: Duties) -> None:
         self._link = link
         self._calls = calls
+        self._duties = duties
         self._stopping = False
         self._asks = False  # and waits for the answer
         self._ended = False
-        self._begun: dict[str, tuple[int, bytes]] = {}  # schedule -> arena and incarnation in which it was begun
         self._paused: deque[tuple[float, Steps]] = deque()
         self._thread = link.thread(self._run, "timerd-calls")
 
@@ -71,17 +72,15 @@ class Runner:
             link.complain("a handler still runs: its call is told to another member")
 
     def _run(self) -> None:
-        link = self._link
-        inbox = link.protocol.inbox
+        link, duties = self._link, self._duties
         try:
             while not (self._stopping or link.closed):
-                if (steps := self._due()) is not None:
+                if (steps := self._due()) is None:
+                    until = min((at for at, _ in self._paused), default=None)
+                    duty: Duty | None = wait_for_next(link, duties.next, duties.may_have, until, lambda: self._stopping)
+                    steps = duty and duty.steps
+                if steps is not None:
                     self._go_on(steps)
-                    continue
-                until = min((at for at, _ in self._paused), default=None)
-                told = next_told(link, inbox.calls, until, lambda: self._stopping or bool(self._not_begun()))
-                if told is not None:
-                    self._go_on(self._calls.carry_out(told))
         except ClosedError:
             pass
         finally:
@@ -89,20 +88,8 @@ class Runner:
                 self._ended = True
                 link.notify_locked()
 
-    def _not_begun(self) -> list[str]:
-        """The schedules that have to be begun: new ones, and all in another arena."""
-        protocol = self._link.protocol
-        if not protocol.arena:
-            return []
-        now = (protocol.arena, protocol.incarnation)
-        return [name for name, job in list(self._calls.jobs.items()) if job.schedule and self._begun.get(name) != now]
-
     def _due(self) -> Steps | None:
-        """Steps to go on with, if it is time for some."""
-        with self._link.lock:
-            for name in self._not_begun():
-                self._begun[name] = (self._link.protocol.arena, self._link.protocol.incarnation)
-                return self._calls.begin(name)
+        """Steps whose pause is over."""
         for _ in range(len(self._paused)):
             at, steps = self._paused.popleft()
             if at <= self._link.now_ns() / 1e9:
@@ -118,12 +105,12 @@ class Runner:
                 step = steps.send(value)
                 value = None
                 match step:
-                    case Ask(commands):
-                        value = self._ask(commands)
+                    case Ask(command, done):
+                        value = self._ask(command, done)
                     case Run():
                         self._handle(step)
-                    case Say(commands):
-                        self._say(commands)
+                    case Say(command, done):
+                        say(self._link, command, done)
                     case Pause(seconds):
                         self._paused.append((self._link.now_ns() / 1e9 + seconds, steps))
                         return
@@ -137,58 +124,49 @@ class Runner:
         finally:
             self._calls.handling.reset(handling)
 
-    def _ask(self, commands: list[bytes]) -> tuple[Any, Any]:
-        """(value, error) of the first one's answer, however long that takes."""
+    def _ask(self, command: bytes, done: Told | None) -> tuple[Any, Any]:
+        """(value, error) of its answer, however long that takes."""
         link = self._link
-        with link.lock:
-            self._asks = True
-            link.wait_locked(lambda: not link.protocol.lost or link.closed, None)
         reply = Reply(link)
-        self._say(commands, reply)
-        reply.wait()
-        self._asks = False
+        self._asks = True
+        try:
+            with link.lock:
+                link.wait_locked(lambda: not link.protocol.lost or link.closed, None)
+            if not say(link, command, done, reply):
+                return NOT_SAID
+            reply.wait()
+        finally:
+            self._asks = False
         return reply.result()
 
-    def _say(self, commands: list[bytes], reply: Reply | None = None) -> None:
-        """Issue commands, beyond a full window too: what a member has to say is bounded by what it is told."""
-        link = self._link
-        with link.lock:
-            if link.closed:
-                link.refuse_closed()
-            number = link.protocol.issue_all(commands)
-            if reply is not None:
-                link.protocol.replies[number] = reply
-            if link.idle:
-                link.wake()
 
-
-def next_told(
-    link: ThreadedLink, queue: deque[Told], until: float | None, stop: Callable[[], bool] = lambda: False
-) -> Told | None:
-    """The next one for the caller; None when it is `until` (seconds of the link's clock), or `stop()`, or closed."""
+def wait_for_next(
+    link: ThreadedLink,
+    take: Callable[[int], Found | None],
+    may_have: Callable[[], bool],
+    until: float | None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Found | None:
+    """What `take` gives; None when it is `until` (seconds of the link's clock), or `stop()`, or closed."""
     link.may_block()
-    inbox, protocol = link.protocol.inbox, link.protocol
     with link.lock:
         while not link.closed and not stop():
-            told = inbox.next(queue, link.now_ns())
-            if told is not None:
-                return told
-            if link.idle and protocol.wants_to_send():
+            if (found := take(link.now_ns())) is not None:
+                return found
+            if link.idle and link.protocol.wants_to_send():
                 link.wake()
             left = link.seconds_left(until)
             if left == 0.0:
                 break
-            link.wait_locked(lambda: inbox.may_have(queue) or link.closed or stop(), left)
+            link.wait_locked(lambda: may_have() or link.closed or stop(), left)
     return None
 
 
-class Member:
+class Member(Membership):
     """The part of a threaded client that concerns its group."""
 
-    def _join(self, link: ThreadedLink) -> None:
-        self._member_link = link
-        self._calls = Calls(link.protocol, link.complain)
-        self._runner: Runner | None = None
+    _member_link: ThreadedLink
+    _runner: Runner | None = None
 
     def outcomes(self, timeout: float | timedelta | None = None) -> Generator[ThreadedGroupOutcome, None, None]:
         """What this process is told without having registered it: outcomes of its group's operations, as they come.
@@ -198,27 +176,28 @@ class Member:
                 outcome.ack()
 
         One member of the group at a time is told. What is not acknowledged is told to another when this process dies or
-        falls silent, and when this client listens no more: when the loop is left, unless there is another loop or a
-        handler. So `ack()` before that. Listening begins with the first iteration. The loop ends when the client is
-        closed, and when nothing has come for `timeout` seconds. Raises NotAMemberError, ClosedError.
+        falls silent, and when this client listens no more: when its last loop is left. So `ack()` before that. Up to
+        256 that are not acknowledged are told ahead. Listening begins with the first iteration. The loop ends when the
+        client is closed, and when nothing has come for `timeout` seconds. Raises NotAMemberError, ClosedError.
         """
-        seconds = None if timeout is None else timeout_ns(timeout) / 1e9
-        link = self._member_link
-        link.may_block()
-        with link.lock:
-            if link.closed:
-                link.refuse_closed()
-            self._calls.group  # noqa: B018  # raises NotAMemberError here, not in the first iteration
-        return self._told(seconds)
+        self._member_link.may_block()
+        return self._told(self._may_listen(timeout))
 
     def _told(self, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
         link = self._member_link
         inbox = link.protocol.inbox
         with link.lock:
-            self._listen_locked()
+            inbox.listen(link.now_ns())
+            if link.idle:
+                link.wake()
         try:
             while True:
-                told = next_told(link, inbox.outcomes, link.deadline(seconds))
+                told = wait_for_next(
+                    link,
+                    lambda now_ns: inbox.next(inbox.outcomes, now_ns),
+                    lambda: inbox.may_have(inbox.outcomes),
+                    link.deadline(seconds),
+                )
                 if told is None:
                     return
                 yield ThreadedGroupOutcome(link, told)
@@ -232,7 +211,7 @@ class Member:
         """Have one worker of the group call the handler of `name` in `delay` seconds, even if this process ends before.
 
         Idempotent: False, and nothing is changed, while a call of that name is pending or being done. (Its own handler
-        may call it again.) Returns when the daemon has it. `payload` has 65,526 bytes at most. Raises NotAMemberError,
+        may call it again.) Returns when the daemon has it. `payload` has 65,519 bytes at most. Raises NotAMemberError,
         ArenaFullError, QuotaExceededError, TimerdUnavailableError, and what is wrong with the arguments.
         """
         return self._calls.called(name, *self._asked(self._calls.later(name, delay, payload)))
@@ -248,53 +227,9 @@ class Member:
         """
         return answer_of_cancel(*self._asked(self._calls.cancel(name)))
 
-    def handles(self, name: str) -> Callable[[Handler], Handler]:
-        """Decorate the handler of a named call; it is given a `Call`, and returning is the acknowledgement.
-
-        Handlers run one after the other in a thread of this client. What one raises is logged, and the call is done.
-        If this process dies in a handler, another member runs its own, with `call.deliveries` above 1.
-        """
-        return lambda handler: self._handle(name, handler, None)
-
-    def every(
-        self,
-        name: str,
-        *,
-        seconds: float | timedelta | None = None,
-        cron: str | None = None,
-        timezone: str = "UTC",
-    ) -> Callable[[Handler], Handler]:
-        """Decorate a handler that one worker of the group calls again and again, however many name it so.
-
-        `seconds`: at its multiples since 1970 in UTC. `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`).
-        What was missed is one call; the next one is set when the handler has returned, so they do not overlap. A
-        schedule that no worker names any more ends. Raises InvalidValueError, NotSupportedError, NotAMemberError.
-        """
-        from .schedule import schedule_of
-
-        schedule = schedule_of(seconds, cron, timezone)
-        return lambda handler: self._handle(name, handler, schedule)
-
-    def _handle(self, name: str, handler: Handler, schedule: Any) -> Handler:
-        link = self._member_link
-        with link.lock:
-            if link.closed:
-                link.refuse_closed()
-            first = not self._calls.jobs
-            self._calls.add(name, handler, schedule)
-            if first:
-                self._listen_locked()
-            link.notify_locked()
-        return handler
-
-    def _listen_locked(self) -> None:
-        """With the lock held. Who listens is told calls too: without a handler they are passed on."""
-        link = self._member_link
+    def _start_runner(self) -> None:
         if self._runner is None:
-            self._runner = Runner(link, self._calls)
-        link.protocol.inbox.listen(link.now_ns())
-        if link.idle:
-            link.wake()
+            self._runner = Runner(self._member_link, self._calls, self._duties)
 
     def _asked(self, command: bytes) -> tuple[Any, Any]:
         link = self._member_link

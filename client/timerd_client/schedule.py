@@ -28,6 +28,10 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 class Schedule(Protocol):
     """Points in time, without end."""
 
+    @property
+    def text(self) -> str:
+        """What tells it from another."""
+
     def after(self, wall_ns: int) -> int:
         """The first one after that."""
 
@@ -37,6 +41,10 @@ class Every:
 
     def __init__(self, period_ns: int) -> None:
         self._period_ns = period_ns
+
+    @property
+    def text(self) -> str:
+        return f"every {self._period_ns} ns"
 
     def after(self, wall_ns: int) -> int:
         """The first multiple after that."""
@@ -65,6 +73,10 @@ class Cron:
             ) from None
         except StopIteration:
             raise InvalidValueError(f"cron={expression!r} is never due") from None
+
+    @property
+    def text(self) -> str:
+        return f"cron {' '.join(self._expression.split())} {self._zone.key}"
 
     def after(self, wall_ns: int) -> int:
         """The first point after that."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
+ISSUED_MAX: Final = (1 << 63) - 1  # of a command's number
 _HEADER_SIZE: Final = size_of(ReportHeader)
 _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
 _ANSWER_SIZE: Final = size_of(WireAnswer)
@@ -82,6 +83,7 @@ class Line:
         self.lock = threading.Lock()
         self.closed = False
         self.idle = False  # whether nobody is about to send: who issues something calls wake()
+        self.alarm = ISSUED_MAX  # who issues a command with this number, or a higher one, calls it all the same
 
 
 class Ledger:

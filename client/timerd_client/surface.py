@@ -180,7 +180,7 @@ class Surface(Caller, Generic[OperationT]):
                 operation._id = (id, self.name)  # type: ignore[assignment]
                 if not held or if_exists == "replace":  # else it will be refused
                     link.ids[self.name, hashed] = operation
-            if link.idle:
+            if link.idle or protocol.issued >= link.alarm:
                 link.wake()
         if reply is not None:
             self._registered(operation)
@@ -220,7 +220,7 @@ class Surface(Caller, Generic[OperationT]):
                     if link.closed or protocol.issued - protocol.applied >= protocol.window:
                         link.ready_locked()
                     protocol.issue(command)
-                    if link.idle:
+                    if link.idle or protocol.issued >= link.alarm:
                         link.wake()
                 return
         self._link.issue(self._fire_command(key, value, amount, limit, 0))

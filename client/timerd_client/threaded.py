@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 POLL_NS_MAX = 60_000_000_000
 SEND_INTERVAL_NS = 100_000  # between frames of commands under load
+SEND_COMMANDS = 512  # when so many have piled up the thread does not get the GIL: callers send again
 SEND_BURST = 4  # that may follow each other at once when it was quiet
 
 
@@ -77,6 +78,7 @@ class ThreadedLink(Link):
 
     def wake(self) -> None:
         protocol = self.protocol
+        self.alarm = protocol.issued + SEND_COMMANDS
         if not protocol.wants_to_send():
             return
         now_ns = self.now_ns()
@@ -85,8 +87,9 @@ class ThreadedLink(Link):
             # Sending may have eaten the edge by which the thread would have been told of an answer.
             if not protocol.wants_to_send() and not self.sockets.has_answer():
                 return
-        self.idle = False
-        self.wake_thread()
+        if self.idle or self._unsent is not None:
+            self.idle = False
+            self.wake_thread()
 
     def wake_thread(self) -> None:
         """Have the thread make a pass."""
@@ -213,6 +216,7 @@ class ThreadedLink(Link):
             while self.send_locked(now_ns):
                 pass
             spacing.done(now_ns)
+            self.alarm = protocol.issued + SEND_COMMANDS
             self._next_frame_ns = now_ns + SEND_INTERVAL_NS
         elif now_ns >= self._next_frame_ns:
             self._next_frame_ns = NEVER

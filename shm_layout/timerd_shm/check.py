@@ -38,7 +38,7 @@ from .layout import (
     Outcome,
     Region,
 )
-from .limits import GROUP_HELD_MAX, KEYS_MAX, NO_DEADLINE
+from .limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX, KEYS_MAX, NO_DEADLINE
 from .reader import ArenaReader, DamageError
 
 PRESENT = (ClientState.LIVE, ClientState.SILENT)
@@ -124,7 +124,9 @@ class Checker:
         self.settled_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # client slot -> (outcome number, op)
         self.bytes_of: Counter[int] = Counter()
         self.held_of: Counter[int] = Counter()  # client slot -> its group's outcomes that it was told and has not done
+        self.calls_held_of: Counter[int] = Counter()
         self.pending_for: Counter[int] = Counter()  # group -> operations
+        self.endless_for: Counter[int] = Counter()
         self.settled_for: Counter[int] = Counter()
         self.bytes_for: Counter[int] = Counter()
         self.waiting: dict[int, set[int]] = defaultdict(set)  # group -> operations that nobody is told now
@@ -269,6 +271,7 @@ class Checker:
                 self.check_pending(index, op)
                 if op.group:
                     self.pending_for[op.group - 1] += 1
+                    self.endless_for[op.group - 1] += op.deadline_ns == NO_DEADLINE
                 self.pending_of[op.client] += charged
             elif op.state == OpState.SETTLED:
                 self.check_settled(index, op, of_client)
@@ -368,7 +371,8 @@ class Checker:
 
     def check_held(self, index: int, op: layout.OpRecord, client: layout.ClientRecord) -> None:
         """An outcome of a group that a member was told and has not done."""
-        self.held_of[op.client] += 1
+        held_of = self.calls_held_of if op.flags & OpFlag.CALL else self.held_of
+        held_of[op.client] += 1
         if client.state == ClientState.TOMBSTONE or client.group != op.group or not op.deliveries:
             self.wrong(
                 f"{self.name_op(index)} of group {op.group - 1} is said to be told to client {op.client} of group "
@@ -648,6 +652,7 @@ class Checker:
             ("watermarks", client.watermarks, watermarks),
             ("bytes_held", client.bytes_held, self.bytes_of[slot]),
             ("held", client.held, self.held_of[slot]),
+            ("calls_held", client.calls_held, self.calls_held_of[slot]),
         ):
             if said != is_:
                 self.stale(f"client {slot} says {name}={said}, and it is {is_}")
@@ -662,6 +667,12 @@ class Checker:
             self.wrong(f"client {slot} in state {client.state} of group {client.group - 1} is said to listen")
         if client.orphans == Orphans.GROUP and client.state in PRESENT and not client.group:
             self.wrong(f"client {slot} leaves its operations to a group, and has none")
+        if (client.calls or client.names) and (client.state not in PRESENT or not client.group):
+            self.wrong(f"client {slot} in state {client.state} of group {client.group - 1} is said to take calls")
+        names = self.blob_length(client.names)
+        if names % 8 or names > 8 * HANDLED_NAMES_MAX or client.calls > GROUP_HELD_MAX:
+            self.wrong(f"client {slot} takes {client.calls} calls at a time, of names in {names} bytes")
+        self.refer_to_blob(client.names)
         if self.held_of[slot] > GROUP_HELD_MAX:
             self.wrong(f"client {slot} holds {self.held_of[slot]} outcomes of its group, more than {GROUP_HELD_MAX}")
 
@@ -675,6 +686,7 @@ class Checker:
             for what, said, is_ in (
                 ("members", group.members, members[number]),
                 ("pending", group.pending, self.pending_for[number]),
+                ("endless", group.endless, self.endless_for[number]),
                 ("unacknowledged", group.unacknowledged, self.settled_for[number]),
                 ("bytes_held", group.bytes_held, self.bytes_for[number]),
             ):
@@ -682,8 +694,15 @@ class Checker:
                     self.stale(f"group {number} says {what}={said}, and it is {is_}")
             with self.derived_links():
                 got = list(walk.waiting(self.reader, number, self.ops))
-                if sorted(got) != (expected := sorted(self.waiting[number])):
-                    self.stale(f"group {number}: its list holds operations {some(got)}, and those are {some(expected)}")
+                calls = list(walk.waiting_calls(self.reader, number, self.ops))
+                expected = sorted(self.waiting[number])
+                if sorted(got + calls) != expected:
+                    held = some(got + calls)
+                    self.stale(f"group {number}: its list holds operations {held}, and those are {some(expected)}")
+                if [i for i in got if self.ops[i].flags & OpFlag.CALL] + [
+                    i for i in calls if not self.ops[i].flags & OpFlag.CALL
+                ]:
+                    self.stale(f"group {number}: calls and outcomes stand in each other's lists")
 
     def compare(self, what: str, got: list[int], numbered: list[tuple[int, int]]) -> None:
         """A list of records by number, held against the records that belong there."""

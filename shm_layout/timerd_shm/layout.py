@@ -103,6 +103,7 @@ class OpFlag(IntFlag):
     KEYS_KEPT = 2  # its watch nodes outlive the settling, because another process may be told
     REDELIVERED = 4
     VALUE_DROPPED = 8
+    CALL = 16  # of a group: told to a member that handles the name, its first key
 
 
 class EventFlag(IntFlag):
@@ -137,7 +138,7 @@ class ClientState(IntEnum):
 class ClientFlag(IntFlag):
     """Flags of a client record."""
 
-    LISTENS = 1  # it takes the outcomes of its group
+    LISTENS = 1  # it takes the outcomes of its group that are no calls
     GOODBYE = 2  # it ended by itself: it will not come back, so it leaves no tombstone
 
 
@@ -353,7 +354,7 @@ class ClientRecord(NamedTuple):
     answers_acknowledged: Annotated[int, U64, "answers up to this command number are acknowledged"]
     pid: Annotated[int, U32, "in the daemon's pid namespace; 0 = not known"]
     group: Annotated[int, U16, "the group it is a member of (index + 1); 0 = none, as in a tombstone"]
-    reserved: Annotated[int, U16, "zero"]
+    calls: Annotated[int, U16, "most calls of its group that it is told before it has done some; 0 = it takes none"]
     start_ticks: Annotated[int, U64, "field 22 of /proc/PID/stat: tells a recycled pid"]
     pid_namespace: Annotated[int, U64, "inode of its pid namespace"]
     connected_wall_ns: Annotated[int, U64, "CLOCK_REALTIME of its hello"]
@@ -371,9 +372,11 @@ class ClientRecord(NamedTuple):
     watermarks: Annotated[int, U32, "watermarks charged to it", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
     died_ns: Annotated[int, U64, "CLOCK_MONOTONIC when it was found dead"]
-    held: Annotated[int, U32, "outcomes of its group that it was told and has not done", DERIVED]
+    held: Annotated[int, U32, "outcomes of its group, no calls, that it was told and has not done", DERIVED]
+    calls_held: Annotated[int, U32, "calls of its group that it was told and has not done", DERIVED]
+    names: Annotated[int, U32, "first block of the names that it handles (index + 1): the hash of each as a key, a U64"]
     reserved_word: Annotated[int, U32, "zero"]
-    reserved_tail: Annotated[bytes, raw(40), "zero"]
+    reserved_tail: Annotated[bytes, raw(32), "zero"]
 
 
 class LevelRecord(NamedTuple):
@@ -485,10 +488,14 @@ class GroupRecord(NamedTuple):
     members: Annotated[int, U32, "its clients that are live or silent", DERIVED]
     name: Annotated[bytes, raw(32), "its name"]
     empty_since_ns: Annotated[int, U64, "CLOCK_MONOTONIC when its last member left"]
-    next: Annotated[int, U32, "link: head of its settled operations that nobody is told now", DERIVED]
+    next: Annotated[int, U32, "link: head of its settled operations, no calls, that nobody is told now", DERIVED]
     prev: Annotated[int, U32, "link: tail", DERIVED]
+    calls_next: Annotated[int, U32, "link: head of its calls that are due and that nobody is told now", DERIVED]
+    calls_prev: Annotated[int, U32, "link: tail", DERIVED]
     pending: Annotated[int, U32, "its pending operations", DERIVED]
+    endless: Annotated[int, U32, "of these, those without a deadline", DERIVED]
     unacknowledged: Annotated[int, U32, "its settled operations, told or not", DERIVED]
+    reserved_word: Annotated[int, U32, "zero"]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
 
 

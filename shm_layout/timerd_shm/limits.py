@@ -33,6 +33,7 @@ OUTCOMES_PER_CLIENT_MAX = 65_536
 SETTLED_IDS_KEPT_NS = 3_600 * 1_000_000_000
 GROUP_KEPT_NS = 3_600 * 1_000_000_000  # outcomes of a group that has no member
 GROUP_HELD_MAX = 256  # outcomes of its group that a member is told before it has done some
+HANDLED_NAMES_MAX = 256  # names of calls that a member may handle
 HELD_QUERY_MAX = 4_096  # op ids in one "held" query
 TOMBSTONE_KEPT_NS = 3_600 * 1_000_000_000  # a dead client's numbering
 

@@ -44,6 +44,7 @@ cdef extern from "timerd_layout.h" nogil:
         ANSWERS_PER_CLIENT_MAX
         OUTCOMES_PER_CLIENT_MAX
         GROUP_HELD_MAX
+        HANDLED_NAMES_MAX
         HELD_QUERY_MAX
         FRAME_SIZE_MAX
         COMMANDS_PER_FRAME_MAX
@@ -58,6 +59,7 @@ cdef extern from "timerd_layout.h" nogil:
         IPC_PATH_MAX
         MET_SHIFT
         PROTOCOL_VERSION
+        GROUP_ACK_NOT_FOLLOWED
         TOPIC_OFFSET
         JOURNAL_VERSION
         ROW_SIZE
@@ -237,6 +239,7 @@ cdef extern from "timerd_layout.h" nogil:
         OP_FLAG_KEYS_KEPT
         OP_FLAG_REDELIVERED
         OP_FLAG_VALUE_DROPPED
+        OP_FLAG_CALL
         EVENT_FLAG_LIMITED
         EVENT_FLAG_WANTS_ANSWER
         EVENT_FLAG_DELIVERED
@@ -255,15 +258,20 @@ cdef extern from "timerd_layout.h" nogil:
         REGISTER_FLAG_ORPHANS_GIVEN
         REGISTER_FLAG_FOR_GROUP
         REGISTER_FLAG_REPLACE_CANCELLED
+        REGISTER_FLAG_CALL
+        REGISTER_FLAG_FOLLOWS
+        REGISTER_FLAG_REPLACE_CHANGED
         COMMAND_FLAG_LIMITED
         COMMAND_FLAG_WANTS_ANSWER
         COMMAND_FLAG_HAS_ID
         COMMAND_FLAG_GIVE_BACK
+        COMMAND_FLAG_FREES_ID
         OUTCOME_FLAG_REDELIVERED
         OUTCOME_FLAG_VALUE_DROPPED
         OUTCOME_FLAG_HANDED_OVER
         OUTCOME_FLAG_HAS_PAYLOAD
         OUTCOME_FLAG_HAS_VALUE
+        OUTCOME_FLAG_CALL
         ROW_FLAG_HANDED_OVER
         ROW_FLAG_REDELIVERED
         ROW_FLAG_VALUE_DROPPED
@@ -340,7 +348,6 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_TOLD_TO_TWO_MEMBERS
         DEFECT_DONE_BY_FORMER_HOLDER
         DEFECT_ROWS_APART
-        LAYOUT_FINGERPRINT
         JOURNAL_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
@@ -349,6 +356,7 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
+    const uint64_t LAYOUT_FINGERPRINT
 
     ctypedef struct ArenaHeader:
         uint8_t magic[8]
@@ -491,7 +499,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t answers_acknowledged
         uint32_t pid
         uint16_t group
-        uint16_t reserved
+        uint16_t calls
         uint64_t start_ticks
         uint64_t pid_namespace
         uint64_t connected_wall_ns
@@ -510,8 +518,10 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t bytes_held
         uint64_t died_ns
         uint32_t held
+        uint32_t calls_held
+        uint32_t names
         uint32_t reserved_word
-        uint8_t reserved_tail[40]
+        uint8_t reserved_tail[32]
 
     ctypedef struct LevelRecord:
         uint64_t occupied_low
@@ -592,8 +602,12 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t empty_since_ns
         uint32_t next
         uint32_t prev
+        uint32_t calls_next
+        uint32_t calls_prev
         uint32_t pending
+        uint32_t endless
         uint32_t unacknowledged
+        uint32_t reserved_word
         uint64_t bytes_held
 
     ctypedef struct PurgatoryRecord:
@@ -1056,8 +1070,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ClientRecord_word_pid(ClientRecord *record)
     uint64_t ClientRecord_with_group(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_group(ClientRecord *record)
-    uint64_t ClientRecord_with_reserved(uint64_t word, uint64_t value)
-    uint64_t *ClientRecord_word_reserved(ClientRecord *record)
+    uint64_t ClientRecord_with_calls(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_calls(ClientRecord *record)
     uint64_t ClientRecord_with_next(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_next(ClientRecord *record)
     uint64_t ClientRecord_with_prev(uint64_t word, uint64_t value)
@@ -1076,6 +1090,10 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ClientRecord_word_watermarks(ClientRecord *record)
     uint64_t ClientRecord_with_held(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_held(ClientRecord *record)
+    uint64_t ClientRecord_with_calls_held(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_calls_held(ClientRecord *record)
+    uint64_t ClientRecord_with_names(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_names(ClientRecord *record)
     uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_reserved_word(ClientRecord *record)
     uint64_t BucketRecord_with_next(uint64_t word, uint64_t value)
@@ -1164,10 +1182,18 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *GroupRecord_word_next(GroupRecord *record)
     uint64_t GroupRecord_with_prev(uint64_t word, uint64_t value)
     uint64_t *GroupRecord_word_prev(GroupRecord *record)
+    uint64_t GroupRecord_with_calls_next(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_calls_next(GroupRecord *record)
+    uint64_t GroupRecord_with_calls_prev(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_calls_prev(GroupRecord *record)
     uint64_t GroupRecord_with_pending(uint64_t word, uint64_t value)
     uint64_t *GroupRecord_word_pending(GroupRecord *record)
+    uint64_t GroupRecord_with_endless(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_endless(GroupRecord *record)
     uint64_t GroupRecord_with_unacknowledged(uint64_t word, uint64_t value)
     uint64_t *GroupRecord_word_unacknowledged(GroupRecord *record)
+    uint64_t GroupRecord_with_reserved_word(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_reserved_word(GroupRecord *record)
     uint64_t PurgatoryRecord_with_state(uint64_t word, uint64_t value)
     uint64_t *PurgatoryRecord_word_state(PurgatoryRecord *record)
     uint64_t PurgatoryRecord_with_name_length(uint64_t word, uint64_t value)

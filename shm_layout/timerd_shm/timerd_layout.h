@@ -49,6 +49,7 @@
 #define SETTLED_IDS_KEPT_NS 3600000000000ULL
 #define GROUP_KEPT_NS 3600000000000ULL
 #define GROUP_HELD_MAX 256
+#define HANDLED_NAMES_MAX 256
 #define HELD_QUERY_MAX 4096
 #define TOMBSTONE_KEPT_NS 3600000000000ULL
 #define FRAME_SIZE_MAX 4194304
@@ -66,6 +67,7 @@
 #define IPC_PATH_MAX 107
 #define MET_SHIFT 56
 #define PROTOCOL_VERSION 1
+#define GROUP_ACK_NOT_FOLLOWED 2
 #define TOPIC_OFFSET 0
 #define JOURNAL_VERSION 1
 #define ROW_SIZE 64
@@ -245,6 +247,7 @@
 #define OP_FLAG_KEYS_KEPT 2
 #define OP_FLAG_REDELIVERED 4
 #define OP_FLAG_VALUE_DROPPED 8
+#define OP_FLAG_CALL 16
 #define EVENT_FLAG_LIMITED 1
 #define EVENT_FLAG_WANTS_ANSWER 2
 #define EVENT_FLAG_DELIVERED 4
@@ -263,15 +266,20 @@
 #define REGISTER_FLAG_ORPHANS_GIVEN 128
 #define REGISTER_FLAG_FOR_GROUP 256
 #define REGISTER_FLAG_REPLACE_CANCELLED 512
+#define REGISTER_FLAG_CALL 1024
+#define REGISTER_FLAG_FOLLOWS 4096
+#define REGISTER_FLAG_REPLACE_CHANGED 2048
 #define COMMAND_FLAG_LIMITED 1
 #define COMMAND_FLAG_WANTS_ANSWER 8
 #define COMMAND_FLAG_HAS_ID 16
 #define COMMAND_FLAG_GIVE_BACK 32
+#define COMMAND_FLAG_FREES_ID 64
 #define OUTCOME_FLAG_REDELIVERED 1
 #define OUTCOME_FLAG_VALUE_DROPPED 2
 #define OUTCOME_FLAG_HANDED_OVER 4
 #define OUTCOME_FLAG_HAS_PAYLOAD 8
 #define OUTCOME_FLAG_HAS_VALUE 16
+#define OUTCOME_FLAG_CALL 32
 #define ROW_FLAG_HANDED_OVER 1
 #define ROW_FLAG_REDELIVERED 2
 #define ROW_FLAG_VALUE_DROPPED 4
@@ -348,7 +356,7 @@
 #define DEFECT_TOLD_TO_TWO_MEMBERS 16
 #define DEFECT_DONE_BY_FORMER_HOLDER 17
 #define DEFECT_ROWS_APART 18
-#define LAYOUT_FINGERPRINT 73648631
+#define LAYOUT_FINGERPRINT 2769485550ULL
 #define JOURNAL_FINGERPRINT 1512811717
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -625,7 +633,7 @@ typedef struct ClientRecord {
     uint64_t answers_acknowledged; /* answers up to this command number are acknowledged */
     uint32_t pid; /* in the daemon's pid namespace; 0 = not known */
     uint16_t group; /* the group it is a member of (index + 1); 0 = none, as in a tombstone */
-    uint16_t reserved; /* zero */
+    uint16_t calls; /* most calls of its group that it is told before it has done some; 0 = it takes none */
     uint64_t start_ticks; /* field 22 of /proc/PID/stat: tells a recycled pid */
     uint64_t pid_namespace; /* inode of its pid namespace */
     uint64_t connected_wall_ns; /* CLOCK_REALTIME of its hello */
@@ -643,9 +651,11 @@ typedef struct ClientRecord {
     uint32_t watermarks; /* watermarks charged to it */
     uint64_t bytes_held; /* payload and value bytes charged to it */
     uint64_t died_ns; /* CLOCK_MONOTONIC when it was found dead */
-    uint32_t held; /* outcomes of its group that it was told and has not done */
+    uint32_t held; /* outcomes of its group, no calls, that it was told and has not done */
+    uint32_t calls_held; /* calls of its group that it was told and has not done */
+    uint32_t names; /* first block of the names that it handles (index + 1): the hash of each as a key, a U64 */
     uint32_t reserved_word; /* zero */
-    uint8_t reserved_tail[40]; /* zero */
+    uint8_t reserved_tail[32]; /* zero */
 } ClientRecord;
 _Static_assert(sizeof(ClientRecord) == 256, "ClientRecord");
 _Static_assert(offsetof(ClientRecord, state) == 0, "ClientRecord.state");
@@ -663,7 +673,7 @@ _Static_assert(offsetof(ClientRecord, acknowledged) == 56, "ClientRecord.acknowl
 _Static_assert(offsetof(ClientRecord, answers_acknowledged) == 64, "ClientRecord.answers_acknowledged");
 _Static_assert(offsetof(ClientRecord, pid) == 72, "ClientRecord.pid");
 _Static_assert(offsetof(ClientRecord, group) == 76, "ClientRecord.group");
-_Static_assert(offsetof(ClientRecord, reserved) == 78, "ClientRecord.reserved");
+_Static_assert(offsetof(ClientRecord, calls) == 78, "ClientRecord.calls");
 _Static_assert(offsetof(ClientRecord, start_ticks) == 80, "ClientRecord.start_ticks");
 _Static_assert(offsetof(ClientRecord, pid_namespace) == 88, "ClientRecord.pid_namespace");
 _Static_assert(offsetof(ClientRecord, connected_wall_ns) == 96, "ClientRecord.connected_wall_ns");
@@ -682,8 +692,10 @@ _Static_assert(offsetof(ClientRecord, watermarks) == 188, "ClientRecord.watermar
 _Static_assert(offsetof(ClientRecord, bytes_held) == 192, "ClientRecord.bytes_held");
 _Static_assert(offsetof(ClientRecord, died_ns) == 200, "ClientRecord.died_ns");
 _Static_assert(offsetof(ClientRecord, held) == 208, "ClientRecord.held");
-_Static_assert(offsetof(ClientRecord, reserved_word) == 212, "ClientRecord.reserved_word");
-_Static_assert(offsetof(ClientRecord, reserved_tail) == 216, "ClientRecord.reserved_tail");
+_Static_assert(offsetof(ClientRecord, calls_held) == 212, "ClientRecord.calls_held");
+_Static_assert(offsetof(ClientRecord, names) == 216, "ClientRecord.names");
+_Static_assert(offsetof(ClientRecord, reserved_word) == 220, "ClientRecord.reserved_word");
+_Static_assert(offsetof(ClientRecord, reserved_tail) == 224, "ClientRecord.reserved_tail");
 
 /* Which buckets of a level hold something: bit b is bucket b. */
 typedef struct LevelRecord {
@@ -842,13 +854,17 @@ typedef struct GroupRecord {
     uint32_t members; /* its clients that are live or silent */
     uint8_t name[32]; /* its name */
     uint64_t empty_since_ns; /* CLOCK_MONOTONIC when its last member left */
-    uint32_t next; /* link: head of its settled operations that nobody is told now */
+    uint32_t next; /* link: head of its settled operations, no calls, that nobody is told now */
     uint32_t prev; /* link: tail */
+    uint32_t calls_next; /* link: head of its calls that are due and that nobody is told now */
+    uint32_t calls_prev; /* link: tail */
     uint32_t pending; /* its pending operations */
+    uint32_t endless; /* of these, those without a deadline */
     uint32_t unacknowledged; /* its settled operations, told or not */
+    uint32_t reserved_word; /* zero */
     uint64_t bytes_held; /* payload and value bytes charged to it */
 } GroupRecord;
-_Static_assert(sizeof(GroupRecord) == 72, "GroupRecord");
+_Static_assert(sizeof(GroupRecord) == 88, "GroupRecord");
 _Static_assert(offsetof(GroupRecord, state) == 0, "GroupRecord.state");
 _Static_assert(offsetof(GroupRecord, name_length) == 1, "GroupRecord.name_length");
 _Static_assert(offsetof(GroupRecord, reserved) == 2, "GroupRecord.reserved");
@@ -857,9 +873,13 @@ _Static_assert(offsetof(GroupRecord, name) == 8, "GroupRecord.name");
 _Static_assert(offsetof(GroupRecord, empty_since_ns) == 40, "GroupRecord.empty_since_ns");
 _Static_assert(offsetof(GroupRecord, next) == 48, "GroupRecord.next");
 _Static_assert(offsetof(GroupRecord, prev) == 52, "GroupRecord.prev");
-_Static_assert(offsetof(GroupRecord, pending) == 56, "GroupRecord.pending");
-_Static_assert(offsetof(GroupRecord, unacknowledged) == 60, "GroupRecord.unacknowledged");
-_Static_assert(offsetof(GroupRecord, bytes_held) == 64, "GroupRecord.bytes_held");
+_Static_assert(offsetof(GroupRecord, calls_next) == 56, "GroupRecord.calls_next");
+_Static_assert(offsetof(GroupRecord, calls_prev) == 60, "GroupRecord.calls_prev");
+_Static_assert(offsetof(GroupRecord, pending) == 64, "GroupRecord.pending");
+_Static_assert(offsetof(GroupRecord, endless) == 68, "GroupRecord.endless");
+_Static_assert(offsetof(GroupRecord, unacknowledged) == 72, "GroupRecord.unacknowledged");
+_Static_assert(offsetof(GroupRecord, reserved_word) == 76, "GroupRecord.reserved_word");
+_Static_assert(offsetof(GroupRecord, bytes_held) == 80, "GroupRecord.bytes_held");
 
 /* A named set of watchers. Index 0 is "default". */
 typedef struct PurgatoryRecord {
@@ -964,9 +984,9 @@ typedef struct RegisterCommand {
     uint32_t payload_length; /* bytes */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called; 0 = when applied */
     uint64_t timeout_ns; /* from registered_ns; NO_DEADLINE = none */
-    uint64_t mark_sequence; /* newest event when the mark was read */
+    uint64_t mark_sequence; /* newest event when the mark was read; with FOLLOWS an op id */
     uint64_t mark_command; /* last command that the client had issued then */
-    uint64_t total; /* amount to reach, under TOTAL */
+    uint64_t total; /* amount to reach, under TOTAL; with REPLACE_CHANGED how many bytes to compare */
 } __attribute__((packed)) RegisterCommand;
 _Static_assert(sizeof(RegisterCommand) == 56, "RegisterCommand");
 _Static_assert(offsetof(RegisterCommand, kind) == 0, "RegisterCommand.kind");
@@ -1670,8 +1690,8 @@ static inline uint64_t ClientRecord_with_pid(uint64_t word, uint64_t value) { re
 static inline uint64_t *ClientRecord_word_pid(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
 static inline uint64_t ClientRecord_with_group(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 32)) | ((value & 0xffff) << 32); }
 static inline uint64_t *ClientRecord_word_group(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
-static inline uint64_t ClientRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 48)) | ((value & 0xffff) << 48); }
-static inline uint64_t *ClientRecord_word_reserved(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t ClientRecord_with_calls(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 48)) | ((value & 0xffff) << 48); }
+static inline uint64_t *ClientRecord_word_calls(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
 static inline uint64_t ClientRecord_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *ClientRecord_word_next(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 160); }
 static inline uint64_t ClientRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1690,8 +1710,12 @@ static inline uint64_t ClientRecord_with_watermarks(uint64_t word, uint64_t valu
 static inline uint64_t *ClientRecord_word_watermarks(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 184); }
 static inline uint64_t ClientRecord_with_held(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *ClientRecord_word_held(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 208); }
+static inline uint64_t ClientRecord_with_calls_held(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ClientRecord_word_calls_held(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 208); }
+static inline uint64_t ClientRecord_with_names(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *ClientRecord_word_names(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 216); }
 static inline uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ClientRecord_word_reserved_word(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 208); }
+static inline uint64_t *ClientRecord_word_reserved_word(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 216); }
 static inline uint64_t BucketRecord_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *BucketRecord_word_next(BucketRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t BucketRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1778,10 +1802,18 @@ static inline uint64_t GroupRecord_with_next(uint64_t word, uint64_t value) { re
 static inline uint64_t *GroupRecord_word_next(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 48); }
 static inline uint64_t GroupRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *GroupRecord_word_prev(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 48); }
+static inline uint64_t GroupRecord_with_calls_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *GroupRecord_word_calls_next(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 56); }
+static inline uint64_t GroupRecord_with_calls_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *GroupRecord_word_calls_prev(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 56); }
 static inline uint64_t GroupRecord_with_pending(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *GroupRecord_word_pending(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 56); }
-static inline uint64_t GroupRecord_with_unacknowledged(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *GroupRecord_word_unacknowledged(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 56); }
+static inline uint64_t *GroupRecord_word_pending(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
+static inline uint64_t GroupRecord_with_endless(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *GroupRecord_word_endless(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
+static inline uint64_t GroupRecord_with_unacknowledged(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *GroupRecord_word_unacknowledged(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t GroupRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *GroupRecord_word_reserved_word(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
 static inline uint64_t PurgatoryRecord_with_state(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 0)) | ((value & 0xff) << 0); }
 static inline uint64_t *PurgatoryRecord_word_state(PurgatoryRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t PurgatoryRecord_with_name_length(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 8)) | ((value & 0xff) << 8); }

@@ -150,9 +150,16 @@ def outcomes(reader: ArenaReader, slot: int, records: Indexed[layout.OpRecord] |
 
 
 def waiting(reader: ArenaReader, group: int, records: Indexed[layout.OpRecord] | None = None) -> Iterator[int]:
-    """The settled operations of a group (index) that nobody is told now, in the order of their list."""
+    """The settled operations of a group (index), no calls, that nobody is told now, in the order of their list."""
     head = reader.groups[group]
     return linked(reader.ops, reader.groups.link(group), head.next, head.prev, f"outcomes of group {group}", records)
+
+
+def waiting_calls(reader: ArenaReader, group: int, records: Indexed[layout.OpRecord] | None = None) -> Iterator[int]:
+    """The calls of a group (index) that are due and that nobody is told now, in the order of their list."""
+    head = reader.groups[group]
+    link = reader.groups.link(group) + 1
+    return linked(reader.ops, link, head.calls_next, head.calls_prev, f"calls of group {group}", records)
 
 
 def answers(reader: ArenaReader, slot: int, records: Indexed[layout.AnswerRecord] | None = None) -> Iterator[int]:

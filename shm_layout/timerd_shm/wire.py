@@ -22,6 +22,7 @@ from typing import Annotated, NamedTuple
 from .fields import U8, U16, U32, U64, fields, raw, size_of
 
 PROTOCOL_VERSION = 1
+GROUP_ACK_NOT_FOLLOWED = 2  # answer: the sender holds it, and nothing of the id that it gave is pending
 
 
 class UpKind(IntEnum):
@@ -77,6 +78,9 @@ class RegisterFlag(IntFlag):
     ORPHANS_GIVEN = 128  # `orphans` is this operation's own; else its client's
     FOR_GROUP = 256  # it is the sender's group's from the start: who of it is told, is told as of a group's
     REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
+    CALL = 1024  # with FOR_GROUP: told only to a member that handles the name, its first key
+    FOLLOWS = 4096  # with NO_MARK: the call whose op id is `mark_sequence` is done with it; refused if that is over
+    REPLACE_CHANGED = 2048  # if the id is a pending operation's: replace it, unless its payload begins like this one's
 
 
 class CommandFlag(IntFlag):
@@ -86,6 +90,7 @@ class CommandFlag(IntFlag):
     WANTS_ANSWER = 8
     HAS_ID = 16
     GIVE_BACK = 32  # CANCEL: its owner gave up on it; what a limited event handed over goes on to the next watcher
+    FREES_ID = 64  # GROUP_ACK: the id, if it settled at `registered_ns`, stands as cancelled from now on
 
 
 class OutcomeFlag(IntFlag):
@@ -96,6 +101,7 @@ class OutcomeFlag(IntFlag):
     HANDED_OVER = 4
     HAS_PAYLOAD = 8  # the receiver did not register it: payload, and names of the keys, are in the heap
     HAS_VALUE = 16
+    CALL = 32  # a group's call: for the handler of its first key
 
 
 class Met(IntEnum):
@@ -143,9 +149,9 @@ class RegisterCommand(NamedTuple):
     payload_length: Annotated[int, U32, "bytes"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called; 0 = when applied"]
     timeout_ns: Annotated[int, U64, "from registered_ns; NO_DEADLINE = none"]
-    mark_sequence: Annotated[int, U64, "newest event when the mark was read"]
+    mark_sequence: Annotated[int, U64, "newest event when the mark was read; with FOLLOWS an op id"]
     mark_command: Annotated[int, U64, "last command that the client had issued then"]
-    total: Annotated[int, U64, "amount to reach, under TOTAL"]
+    total: Annotated[int, U64, "amount to reach, under TOTAL; with REPLACE_CHANGED how many bytes to compare"]
 
 
 class KeyCommand(NamedTuple):

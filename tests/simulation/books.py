@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from timerd_client.batch import ThreadedBatch
+from timerd_client.calls import Call
 from timerd_client.delayed import Delayed
 from timerd_client.group import GroupOutcome
 from timerd_client.operation import ThreadedOperation
@@ -19,6 +23,7 @@ from .schedule import Schedule
 if TYPE_CHECKING:
     from .process import Process
 
+KNOWN_COMPLAINTS = ("still runs", "clients are connected", "is not scheduled yet", "told nothing for its group")
 TRACED = 400  # newest lines that a failure prints
 
 
@@ -69,6 +74,17 @@ class Total:
         self.fires: list[tuple[Issued, int]] = []
 
 
+@dataclass(eq=False)
+class Running:
+    """One run of a handler."""
+
+    process: Process
+    incarnation: bytes
+    call: Call
+    arena: int  # that its client knew of
+    ended: bool = False  # it has returned
+
+
 class Books:
     """Everything that is held against what happens. `failures` is looked at after each step."""
 
@@ -90,6 +106,14 @@ class Books:
         self.for_group: dict[bytes, Watched] = {}  # payload -> operation that a group adopts
         self.done: set[bytes] = set()
         self.acknowledged: dict[bytes, Issued] = {}
+        self.calls: dict[bytes, str] = {}  # payload -> name, of every one-shot that was asked for
+        self.cancelling: Counter[str] = Counter()
+        self.doubtful: set[bytes] = set()  # payloads of calls that may have been cancelled
+        self.expected: dict[bytes, int] = {}  # payload -> arena, of those that were accepted and not withdrawn
+        self.runs: dict[object, list[Running]] = defaultdict(list)  # of one call, or of one point of a schedule
+        self.running_now: list[Running] = []
+        self.is_away: Callable[[bytes], bool] = lambda incarnation: False  # has the daemon ever taken it for that?
+        self.points_may_repeat = False  # the clock was set, or schedules change
         self.living: list[Process] = []
         self.outcomes: Counter[str] = Counter()
         self.complaints: Counter[str] = Counter()
@@ -112,8 +136,10 @@ class Books:
             process.refused.add((process.client._protocol.incarnation, number))
         elif "unacknowledged" in what:
             self.complaints["unknown"] += 1
-        elif any(known in what for known in ("wait here", "still runs", "clients are connected")):
+        elif any(known in what for known in KNOWN_COMPLAINTS):
             self.complaints[what[:40]] += 1
+        elif "the handler of" in what and not process.alive:
+            pass  # it was killed
         else:
             self.fail(f"{process.name} complains: {what} {error!r}")
 
@@ -213,6 +239,57 @@ class Books:
         if outcome._record is not None and outcome.state is State.EXPIRED and now_ns < outcome._record.deadline_ns:
             self.fail(f"{process.name}: {payload!r} expired early")
 
+    # named calls --------------------------------------------------------------------------------------------------
+
+    def asked(self, name: str, payload: bytes) -> None:
+        """A one-shot is asked for; whether it is taken is not known yet."""
+        self.calls[payload] = name
+
+    def accepted(self, payload: bytes) -> None:
+        """It will be made, unless somebody is about to cancel it, or may have done so."""
+        if not self.cancelling[self.calls[payload]] and payload not in self.doubtful:
+            self.expected[payload] = self.arena
+
+    @contextmanager
+    def withdrawing(self, name: str) -> Iterator[None]:
+        """Somebody cancels what is pending of that name: if it raises, whenever that may be."""
+        self.cancelling[name] += 1
+        yield
+        self.cancelling[name] -= 1
+        for payload in [payload for payload, called in self.calls.items() if called == name]:
+            self.doubtful.add(payload)
+            self.expected.pop(payload, None)
+
+    @contextmanager
+    def running(self, process: Process, call: Call) -> Iterator[None]:
+        """A handler runs: once, unless somebody who ran it was taken for silent or dead; and beside no other."""
+        protocol = process.client._protocol
+        now = Running(process, protocol.incarnation, call, protocol.arena)
+        what = (call.name, call.payload if call.due is None else call.due)
+        who = f"{process.name}: handler of {call.name!r}, {what[1]!r}, delivery {call.deliveries}"
+        self.note(f"{who} begins")
+        self.outcomes["calls"] += 1
+        if call.due is None and self.calls.get(call.payload) != call.name:
+            self.fail(f"{who}: nobody has asked for it")
+        before = [run for run in self.runs[what] if run.arena == now.arena]
+        for run in before if call.due is None or not self.points_may_repeat else []:
+            if call.deliveries <= run.call.deliveries:
+                self.fail(f"{who}: {run.process.name} ran it in delivery {run.call.deliveries}")
+            if not self.is_away(run.incarnation):
+                self.fail(f"{who}: {run.process.name} ran it, and was not away")
+        for run in self.running_now:
+            beside = run.call.name == call.name and run.arena == now.arena
+            if beside and not self.is_away(run.incarnation) and not self.is_away(now.incarnation):
+                self.fail(f"{who}: {run.process.name} runs it as well, and nobody was away")
+        self.runs[what].append(now)
+        self.running_now.append(now)
+        try:
+            yield
+            now.ended = True
+            self.note(f"{who} ends")
+        finally:
+            self.running_now.remove(now)
+
     # at the end ---------------------------------------------------------------------------------------------------
 
     def settle_accounts(self) -> None:
@@ -239,6 +316,14 @@ class Books:
                 continue
             if outcome.state in (State.EXPIRED, State.CANCELLED):
                 self.fail(f"{watched.process.name}: {key!r} was fired by {fired.process.name}, but is {outcome!r}")
+        for payload, arena in self.expected.items():
+            name = self.calls[payload]
+            if (
+                arena == self.arena
+                and not self.cancelling[name]
+                and not any(run.ended for run in self.runs[name, payload])
+            ):
+                self.fail(f"{payload!r} for {name!r} was accepted, and its handler has not returned once")
         for payload, watched in self.for_group.items():
             if watched.process.alive or watched.arena != self.arena or watched.told is not None:
                 continue

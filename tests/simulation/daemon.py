@@ -20,6 +20,7 @@ from timerd.arena import format_arena, plan_arena
 from timerd.clock import ManualClock
 from timerd.conductor import Conductor
 from timerd.core import NEVER
+from timerd.sessions import Lapses, Session, Sessions
 from timerd_shm.check import check
 from timerd_shm.layout import ClientRecord, Region
 
@@ -32,6 +33,27 @@ LEASE_NS = 15_000 * MS
 POINTS_MAX = 150  # stores of a turn, at one of which it is killed
 
 
+class WatchedSessions(Sessions):
+    """Sessions that note which clients were ever taken for silent or dead, by incarnation."""
+
+    away: set[bytes]
+
+    def count_silence(self, until_ns: int, now_ns: int) -> Lapses:
+        lapses = super().count_silence(until_ns, now_ns)
+        for session in lapses.silent:
+            self._note(session)
+        return lapses
+
+    def close(self, session: Session, now_ns: int, *, goodbye: bool) -> None:
+        self._note(session)
+        super().close(session, now_ns, goodbye=goodbye)
+
+    def _note(self, session: Session) -> None:
+        record = self._record_of(session.slot)
+        low, high = record.incarnation_low, record.incarnation_high
+        self.away.add(low.to_bytes(8, "little") + high.to_bytes(8, "little"))
+
+
 class Daemon:
     """One instance: its arena, and the process that serves it, if there is one."""
 
@@ -40,6 +62,7 @@ class Daemon:
         self.network = Network(schedule, rng, faults, self._on_input)
         self.on_kill: Callable[[], None] = lambda: None
         self.lifelines: Lifelines | None = None
+        self.away: set[bytes] = set()  # incarnations of clients that were ever taken for silent or dead
         self.memory = bytearray()
         self.stopped = False
         self._doomed = False
@@ -90,6 +113,7 @@ class Daemon:
             self._faults["transactions finished by a start"] += 1
         self.check("after a start")
         self.lifelines = Lifelines(self._pidfds)
+        WatchedSessions.away = self.away
         _, self._conductor = attached(
             self._core,
             self.network,
@@ -99,6 +123,7 @@ class Daemon:
             lease_ns=LEASE_NS,
             records_per_step=self._records,
             take_snapshot=lambda: "/snapshot",
+            kind=WatchedSessions,
         )
         self.stopped = False
         self.network.bind()

@@ -175,6 +175,9 @@ class PumpedLink(ThreadedLink):
         process.sockets.on_input = lambda: self.pump.wake_at(0)
         process.lifeline.on_end = self.lifeline_ended
 
+    def wall_ns(self) -> int:
+        return self.process.schedule.clock.wall_ns()
+
     def thread(self, run: Callable[[], None], name: str) -> Any:
         if name == "timerd-client":
             return self.pump
@@ -196,6 +199,12 @@ class PumpedLink(ThreadedLink):
 
     def ring(self) -> None:
         self.pump.wake_at(0)
+
+    def received(self) -> None:
+        complaints, self.protocol.complaints = self.protocol.complaints, []
+        for complaint in complaints:  # each of them: they tell which commands were refused
+            self.complain(complaint)
+        super().received()
 
     def watch(self, descriptor: int) -> None:
         """The pump looks at each pass."""

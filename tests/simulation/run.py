@@ -22,7 +22,20 @@ from .daemon import LEASE_NS, Daemon, JumpingClock
 from .network import CALM, MS, Weather
 from .process import GROUP, Process
 from .schedule import Schedule
-from .workload import ACTS, KEYS, MARKS, PURGATORIES, TOKENS, Worker, take_group_outcomes
+from .workload import (
+    ACTS,
+    GROUP_ACTS,
+    KEYS,
+    MARKS,
+    ONCE,
+    PERIODIC,
+    PERIODS_S,
+    PURGATORIES,
+    TOKENS,
+    Worker,
+    handle_calls,
+    take_group_outcomes,
+)
 
 SECOND = 1_000 * MS
 HOUR = 3_600 * SECOND
@@ -75,7 +88,10 @@ class Simulation:
             records_per_step=rng.choice((8, 100, 65_536)),
             pidfds=rng.random() < 0.8,
         )
+        self.periods_s = rng.sample(PERIODS_S, 1 if rng.random() < 0.7 else 2)
+        self.books.points_may_repeat = len(self.periods_s) > 1
         self.daemon.on_kill = self._start_daemon_later
+        self.books.is_away = self.daemon.away.__contains__
         self.processes: list[Process] = []
         self.workers: list[Worker] = []
         self.made = 0
@@ -85,6 +101,9 @@ class Simulation:
         self.pause_ns = int(MS * 2 ** (rng.random() * 9))
         self.maps = rng.random() < 0.8
         self.members = rng.random() < 0.7
+        if rng.random() < 0.2:  # next to nothing but groups and their calls
+            self.members = True
+            self.acts = {name: rng.random() for name in GROUP_ACTS}
         self.window = rng.choice((8, 64, 65_536))
         self.chaos_steps = 2 ** (5 + rng.random() * 5)  # events from one fault to the next, on average
         self.chaos: dict[Callable[[], None], float] = {
@@ -199,8 +218,13 @@ class Simulation:
             worker = Worker(process, Random(rng.getrandbits(64)), self.acts, self.pause_ns)
             self.workers.append(worker)
             process.begin(worker.run)
-        if process.client._protocol.identity.group == GROUP and rng.random() < 0.7:
+        if process.client._protocol.identity.group != GROUP:
+            return
+        if rng.random() < 0.6:
             process.begin(lambda: take_group_outcomes(process, rng, lambda: self.calm, well=False))
+        if rng.random() < 0.6:
+            names = rng.sample((*ONCE, *PERIODIC), rng.randint(1, 5))
+            process.begin(lambda: handle_calls(process, Random(rng.getrandbits(64)), names, self.periods_s))
 
     def kill_daemon(self) -> None:
         if not self.daemon.is_up:
@@ -316,6 +340,7 @@ class Simulation:
 
     def jump_wall(self) -> None:
         self.faults["wall clock jumped"] += 1
+        self.books.points_may_repeat = True
         self.clock.jump(self.rng.randrange(-HOUR, HOUR))
 
     # the end ------------------------------------------------------------------------------------------------------
@@ -353,6 +378,7 @@ class Simulation:
             over: list[bool] = []
             last.begin(lambda: take_group_outcomes(last, Random(self.seed), lambda: bool(over), well=True))
             self.schedule.after(55 * SECOND, lambda: over.append(True))
+            last.begin(lambda: handle_calls(last, Random(self.seed), ONCE, ()))
         self._pass(60 * SECOND)
         books.settle_accounts()
         books.settle_watermarks(self._watermarks())
@@ -389,6 +415,8 @@ class Simulation:
     def _forget_everything(self, last: Process) -> None:
         for key in MARKS:
             last.client.forget(key)
+        for name in PERIODIC if self.members else ():
+            last.client.cancel_call(name)
         last.client.flush(5)
 
     def _watermarks(self) -> dict[str, int]:

@@ -6,10 +6,12 @@ own, pairs of one operation and one event, watermarks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
+from timerd_client.calls import Call
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from timerd_client.group import CALLS
 from timerd_client.operation import ThreadedOperation
 from timerd_client.purgatory import Purgatory
 from timerd_client.threaded import Client
@@ -24,6 +26,11 @@ TOKENS = ("l/0", "l/1")
 MARKS = ("w/0", "w/1", "w/2")
 IDS = ("one", "two", "three")
 PURGATORIES = ("default", "fetch")
+
+
+ONCE = ("once/a", "once/b", "once/c")  # names of calls
+PERIODIC = ("every/a", "every/b")
+PERIODS_S = (0.2, 0.7, 3.0, 10.0)  # schedules have one of them, and maybe another after a redeployment
 
 
 class Worker:
@@ -259,6 +266,42 @@ class Worker:
         )
         self.books.for_group[payload] = self.books.watch(self.process, operation, "for group", payload.decode())
 
+    # named calls ----------------------------------------------------------------------------------------------------
+
+    def do_call_later(self) -> None:
+        if self.client._protocol.identity.group is not None:
+            payload = b"call %d" % self.books.next_number()
+            name, delay = self.rng.choice(ONCE), self.rng.choice((0, 0.01, self.rng.random() * 5))
+            self.books.asked(name, payload)
+            if self.client.call_later(name, delay, payload):
+                self.books.accepted(payload)
+
+    def do_cancel_call(self) -> None:
+        if self.client._protocol.identity.group is not None and self.rng.random() < 0.2:
+            name = self.rng.choice((*ONCE, *PERIODIC))
+            with self.books.withdrawing(name):
+                self.client.cancel_call(name)
+
+
+def handle_calls(process: Process, rng: Random, names: Sequence[str], periods_s: Sequence[float]) -> None:
+    """Have a process handle these names; sometimes it takes long."""
+    books = process.books
+
+    def handler(call: Call) -> None:
+        with books.running(process, call):
+            longest_ns = rng.choice((1, MS, 100 * MS, 100 * MS, 3_000 * MS, 20_000 * MS))
+            process.schedule.sleep(1 + rng.randrange(longest_ns))
+
+    for name in names:
+        try:
+            if name in PERIODIC:
+                process.client.every(name, seconds=rng.choice(periods_s))(handler)
+            else:
+                process.client.handles(name)(handler)
+        except TimerdError as error:
+            if not is_expected(error):
+                books.fail(f"{process.name}: handles({name!r}) raises {error!r}")
+
 
 def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool], *, well: bool) -> None:
     """A thread that listens for its group; `well`: it acknowledges everything, and waits until that is taken."""
@@ -267,6 +310,8 @@ def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool
         try:
             for outcome in client.outcomes(timeout=1.0 if well else rng.random() * 5):
                 books.told_for_group(process, outcome)
+                if outcome.purgatory == CALLS:
+                    books.fail(f"{process.name}: outcomes() gives a call, {outcome!r}")
                 if not well and rng.random() < 0.5:
                     process.schedule.sleep(1 + rng.randrange(300 * MS))
                 if well or rng.random() < 0.4:
@@ -284,3 +329,4 @@ def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool
 
 
 ACTS = tuple(name.removeprefix("do_") for name in vars(Worker) if name.startswith("do_"))
+GROUP_ACTS = ("call_later", "cancel_call", "for_group", "fire")

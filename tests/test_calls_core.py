@@ -1,0 +1,334 @@
+"""Calls, in the core: told to who handles their name, as many at a time as it takes; and what outlives a group."""
+
+from __future__ import annotations
+
+import pytest
+
+import timerd.core
+from harness import MS, START_NS, Client, Rig, S, cancel, done, fire
+from model import Key, OperationAct, Register
+from timerd_shm.errors import ArenaFullError, InvalidKeyError, InvalidValueError, NotAMemberError
+from timerd_shm.layout import OpState, Orphans, Outcome, Region
+from timerd_shm.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, HANDLED_NAMES_MAX, NO_DEADLINE
+from timerd_shm.wire import CommandKind
+
+WORKERS = b"workers"
+HOUR = 3_600 * S
+
+
+def call(*names: bytes, timeout_ns: int = 0, **more: object) -> Register:
+    """A call that is due at once, unless it says otherwise."""
+    return Register(
+        tuple(map(Key, names)),
+        timeout_ns=timeout_ns,
+        for_group=True,
+        call=True,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def handler(rig: Rig, *names: bytes, most: int = 1, listens: bool = False, group: bytes = WORKERS) -> Client:
+    """A member that takes calls of these names."""
+    client = rig.client(group=group, listens=listens)
+    assert rig.core.set_calls(client.slot, most, 0, list(names), rig.now_ns) == most
+    return client
+
+
+def told(*clients: Client) -> list[list[bytes]]:
+    """The names of what each was told."""
+    return [[each.keys[0] for each in client.told_for_group] for client in clients]
+
+
+def waiting(rig: Rig) -> int:
+    """Outcomes and calls of groups that nobody is told now."""
+    return sum(
+        op.state == OpState.SETTLED and op.group != 0 and op.client_generation == 0
+        for op in rig.arena.records(Region.OPS)
+    )
+
+
+def finish(rig: Rig, client: Client, which: int = -1) -> None:
+    number = rig.do(client, done(client.told_for_group[which]))
+    found = client.answer(number)
+    assert found is not None and found.value == 1
+    rig.turn()
+
+
+# who is told ----------------------------------------------------------------------------------------------------------
+
+
+def test_plain_outcomes_go_to_who_listens_and_calls_to_who_handles_them() -> None:
+    rig = Rig()
+    listener = rig.client(group=WORKERS, listens=True)
+    worker = handler(rig, b"job", most=8)
+    rig.do(worker, *(call(b"job") for _ in range(3)))
+    rig.do(worker, *(Register((Key(b"k"),), for_group=True) for _ in range(3)), fire(b"k"))
+    assert told(listener, worker) == [[b"k"] * 3, [b"job"] * 3]
+    rig.check()
+
+
+def test_a_call_goes_to_the_member_that_handles_its_name_and_holds_the_fewest() -> None:
+    rig = Rig()
+    old, new, both = handler(rig, b"a", most=9), handler(rig, b"b", most=9), handler(rig, b"a", b"b", most=9)
+    rig.do(old, *(call(name) for name in (b"b", b"a", b"b", b"a", b"b", b"a", b"b", b"a")))
+    names = told(old, new, both)
+    assert set(names[0]) == {b"a"} and set(names[1]) == {b"b"} and set(names[2]) == {b"a", b"b"}
+    assert sum(map(len, names)) == 8
+    rig.check()
+
+
+def test_what_nobody_handles_keeps_nothing_back() -> None:
+    rig = Rig()
+    worker = handler(rig, b"job", most=9)
+    rig.do(worker, call(b"unknown"), call(b"job"), call(b"unknown too"), call(b"job"))
+    assert told(worker) == [[b"job", b"job"]]
+    late = handler(rig, b"unknown too", b"unknown", most=9)
+    rig.turn()
+    assert told(late) == [[b"unknown", b"unknown too"]]
+    rig.check()
+
+
+def test_a_member_is_told_no_more_calls_at_a_time_than_it_takes() -> None:
+    rig = Rig()
+    busy, idle = handler(rig, b"job"), handler(rig, b"job")
+    rig.do(busy, *(call(b"job", payload=b"%d" % number) for number in range(4)))
+    assert told(busy, idle) == [[b"job"], [b"job"]]
+    rig.acknowledge()
+    rig.turn()
+    assert told(busy, idle) == [[b"job"], [b"job"]], "received is not done"
+    finish(rig, idle)
+    finish(rig, idle)
+    assert [each.payload for each in idle.told_for_group] == [b"1", b"2", b"3"]
+    assert told(busy) == [[b"job"]]
+    rig.check()
+
+
+def test_calls_that_are_held_do_not_keep_outcomes_back_and_the_other_way_round() -> None:
+    rig = Rig(capacity=1024, quota_operations=1024)
+    worker = handler(rig, b"job", listens=True)
+    rig.do(worker, *(Register((Key(b"k"),), for_group=True) for _ in range(GROUP_HELD_MAX + 1)), fire(b"k"))
+    rig.do(worker, call(b"job"), call(b"job"))
+    assert len(worker.told_for_group) == GROUP_HELD_MAX + 1
+    assert told(worker)[0][-1] == b"job"
+    finish(rig, worker, 0)
+    assert told(worker)[0][-1] == b"k"
+    rig.check()
+
+
+def test_more_names_and_other_names_count_from_then_on() -> None:
+    rig = Rig()
+    worker = handler(rig, b"a", most=9)
+    rig.do(worker, call(b"b"), call(b"c"))
+    assert told(worker) == [[]]
+    assert rig.core.set_calls(worker.slot, 9, 0, [b"a", b"b"], rig.now_ns) == 9
+    rig.turn()
+    assert told(worker) == [[b"b"]]
+    assert rig.core.set_calls(worker.slot, 9, 0, [b"%d" % n for n in range(HANDLED_NAMES_MAX - 1)] + [b"c"], 0) == 9
+    rig.turn()
+    rig.do(worker, call(b"a"), call(b"254"))
+    assert told(worker) == [[b"b", b"c", b"254"]]
+    rig.check()
+
+
+def test_a_name_is_one_of_its_purgatory() -> None:
+    rig = Rig()
+    other = rig.core.purgatory(b"other")
+    worker = handler(rig, b"job", most=9)
+    rig.do(worker, call(b"job", purgatory=other))
+    assert told(worker) == [[]]
+    rig.core.set_calls(worker.slot, 9, other, [b"job"], rig.now_ns)
+    rig.turn()
+    assert told(worker) == [[b"job"]]
+
+
+@pytest.mark.parametrize("end", ["dead", "silent", "takes none"])
+def test_a_call_is_told_to_the_next_member_that_handles_it(end: str) -> None:
+    rig = Rig()
+    first, other, next_one = handler(rig, b"job"), handler(rig, b"else"), handler(rig, b"job")
+    rig.do(other, call(b"job"))
+    if end == "dead":
+        rig.close(first)
+    elif end == "silent":
+        rig.core.silence(first.slot, rig.now_ns)
+    else:
+        assert rig.core.set_calls(first.slot, 0, 0, [], rig.now_ns) == 0
+        assert rig.core.set_calls(first.slot, 1, 0, [b"job"], rig.now_ns) == 0, "not before what it held is another's"
+    rig.turn()
+    assert told(other, next_one) == [[], [b"job"]]
+    assert next_one.told_for_group[0].deliveries == 2
+    if end == "takes none":
+        assert rig.core.set_calls(first.slot, 1, 0, [b"job"], rig.now_ns) == 1
+        rig.do(other, call(b"job"))
+        assert told(first) == [[b"job", b"job"]]
+    rig.check()
+
+
+def test_a_restart_knows_who_handles_what() -> None:
+    rig = Rig()
+    a, b = handler(rig, b"a", most=2), handler(rig, b"b", most=2)
+    rig.do(a, call(b"a"), call(b"b"), call(b"c"))
+    rig.acknowledge()
+    rig.restart()
+    rig.check()
+    rig.turn()
+    assert told(a, b) == [[b"a"], [b"b"]]
+    rig.do(a, call(b"a"), call(b"a"), call(b"b"))
+    assert told(a, b) == [[b"a"] * 2, [b"b"] * 2]
+    finish(rig, a)
+    assert told(a) == [[b"a"] * 3]
+    assert told(c := handler(rig, b"c")) == [[]]
+    rig.turn()
+    assert told(c) == [[b"c"]]
+    rig.check()
+
+
+def test_matching_is_bounded_in_a_turn_and_misses_nobody() -> None:
+    rig = Rig(capacity=256, quota_operations=256, clients=8)
+    names = [b"name %d" % number for number in range(100)]
+    workers = [handler(rig, *names[number::4], most=GROUP_HELD_MAX) for number in range(4)]
+    nobody = [b"nobody's %d" % number for number in range(50)]
+    rig.budget = 3
+    rig.do(workers[0], *(call(name) for pair in zip(nobody, names[::2], strict=True) for name in pair))
+    rig.do(workers[0], *(call(name) for name in names[1::2]))
+    assert sorted(name for each in told(*workers) for name in each) == sorted(names)
+    assert waiting(rig) == len(nobody)
+    rig.check()
+
+
+def test_what_cannot_be_taken_is_refused_by_name() -> None:
+    rig = Rig(capacity=16, blocks=16)
+    member, single = rig.client(group=WORKERS), rig.client()
+    core, now_ns = rig.core, rig.now_ns
+    with pytest.raises(NotAMemberError, match="group=NAME"):
+        core.set_calls(single.slot, 1, 0, [b"job"], now_ns)
+    with pytest.raises(InvalidValueError, match=f"257 of {HANDLED_NAMES_MAX} names"):
+        core.set_calls(member.slot, 1, 0, [b"%d" % n for n in range(257)], now_ns)
+    with pytest.raises(InvalidValueError, match="257 of 256 calls"):
+        core.set_calls(member.slot, 257, 0, [], now_ns)
+    with pytest.raises(InvalidValueError, match="purgatory 9"):
+        core.set_calls(member.slot, 1, 9, [], now_ns)
+    for name in (b"", bytes(256)):
+        with pytest.raises(InvalidKeyError, match="255"):
+            core.set_calls(member.slot, 1, 0, [name], now_ns)
+    with pytest.raises(ArenaFullError, match="16 blocks"):
+        core.set_calls(member.slot, 1, 0, [b"%d" % n for n in range(256)], now_ns)
+    assert rig.arena.in_use()["BLOCKS"] == 0
+    assert core.set_calls(member.slot, 1, 0, [b"%d" % n for n in range(100)], now_ns) == 1
+    rig.check()
+    rig.close(member)
+    rig.turn()
+    assert rig.arena.in_use()["BLOCKS"] == 0
+    rig.check()
+
+
+# what is kept, and for how long ---------------------------------------------------------------------------------------
+
+
+def test_a_call_that_no_member_handles_is_kept_for_the_retention_and_one_whose_handler_is_busy_longer() -> None:
+    rig = Rig()
+    worker = handler(rig, b"slow")
+    rig.do(worker, call(b"slow"), call(b"nobody's"), call(b"slow"))
+    assert waiting(rig) == 2
+    assert rig.core.next_wake_ns() == START_NS + GROUP_KEPT_NS
+    rig.turn(START_NS + GROUP_KEPT_NS - 1)
+    assert waiting(rig) == 2
+    rig.turn(START_NS + GROUP_KEPT_NS)
+    assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (1, 1)
+    rig.core.silence(worker.slot, rig.now_ns)
+    rig.turn(START_NS + 3 * GROUP_KEPT_NS)
+    assert waiting(rig) == 2, "a silent member may come back"
+    rig.core.revive(worker.slot, rig.now_ns)
+    rig.turn()
+    assert told(worker)[0] == [b"slow"] * 2
+    rig.close(worker)
+    rig.turn(rig.now_ns + GROUP_KEPT_NS)
+    rig.turn(rig.now_ns + GROUP_KEPT_NS)
+    assert (waiting(rig), rig.arena.count("group_outcomes_dropped")) == (0, 3)
+    assert rig.core.next_wake_ns() == timerd.core.NEVER
+    rig.check()
+
+
+def test_an_operation_without_a_deadline_ends_when_its_group_was_empty_for_the_retention() -> None:
+    rig = Rig(groups=1)
+    owner = rig.client(Orphans.GROUP, group=WORKERS)
+    endless = Register((Key(b"adopted"),)), Register((Key(b"group's"),), for_group=True)
+    rig.do(owner, *endless, call(b"later", timeout_ns=9 * HOUR))
+    with pytest.raises(ArenaFullError):
+        rig.core.group(b"others")
+    rig.close(owner)
+    gone = rig.now_ns
+    rig.turn(gone + GROUP_KEPT_NS - 1)
+    assert rig.arena.count("pending", 0) == 3
+    rig.restart()
+    assert rig.core.next_wake_ns() == gone + GROUP_KEPT_NS
+    rig.turn(gone + GROUP_KEPT_NS)
+    assert (rig.arena.count("pending", 0), rig.arena.count("cancelled", 0)) == (1, 2)
+    assert rig.arena.count("orphans_cancelled") == 2
+    assert waiting(rig) == 2, "whoever comes now is told"
+    rig.check()
+    rig.turn(gone + 2 * GROUP_KEPT_NS)
+    assert waiting(rig) == 0
+    for hours in (9, 10):
+        rig.turn(gone + hours * HOUR)
+    assert rig.arena.in_use()["OPS"] == 0
+    assert rig.core.group(b"others"), "the record is free"
+    rig.check()
+
+
+def test_who_comes_back_in_time_finds_what_has_no_deadline() -> None:
+    rig = Rig()
+    owner = rig.client(Orphans.GROUP, group=WORKERS)
+    rig.do(owner, Register((Key(b"k"),)))
+    rig.close(owner)
+    rig.turn(rig.now_ns + GROUP_KEPT_NS - 1)
+    heir = rig.client(group=WORKERS, listens=True)
+    rig.turn(rig.now_ns + 3 * GROUP_KEPT_NS)
+    rig.do(heir, fire(b"k"))
+    assert [each.state for each in heir.told_for_group] == [Outcome.COMPLETED]
+    rig.check()
+
+
+def test_a_deadline_that_is_taken_from_a_call_of_an_empty_group_does_not_make_it_everlasting() -> None:
+    rig = Rig()
+    owner, other = rig.client(group=WORKERS), rig.client()
+    name = b"id".ljust(16, b".")
+    rig.do(owner, call(b"job", timeout_ns=HOUR, id=name))
+    rig.close(owner)
+    rig.turn(rig.now_ns + HOUR // 2)
+    rig.do(other, OperationAct(CommandKind.RESCHEDULE_ID, id=name, timeout_ns=NO_DEADLINE))
+    rig.turn(rig.now_ns + GROUP_KEPT_NS)
+    assert rig.arena.count("cancelled", 0) == 1
+    rig.check()
+
+
+def test_what_is_kept_for_nobody_has_a_deadline() -> None:
+    rig = Rig()
+    owner, other = rig.client(Orphans.KEEP), rig.client()
+    name = b"id".ljust(16, b".")
+    rig.do(owner, Register((Key(b"k"),), id=name), Register((Key(b"k"),), timeout_ns=3 * HOUR))
+    rig.close(owner)
+    gone = rig.now_ns
+    assert rig.core.next_wake_ns() <= gone + GROUP_KEPT_NS
+    rig.check()
+    rig.turn(gone + MS)
+    rig.do(other, OperationAct(CommandKind.RESCHEDULE_ID, id=name, timeout_ns=NO_DEADLINE))
+    rig.turn(gone + GROUP_KEPT_NS)
+    assert rig.arena.count("expired", 0) == 0
+    rig.turn(gone + MS + GROUP_KEPT_NS)
+    assert rig.arena.count("expired", 0) == 1
+    rig.turn(gone + 4 * HOUR)
+    assert rig.arena.in_use()["OPS"] == 0
+    rig.check()
+
+
+def test_ending_what_has_no_deadline_is_bounded_in_a_turn() -> None:
+    rig = Rig(capacity=256, quota_operations=256)
+    owner = rig.client(group=WORKERS)
+    rig.do(owner, *(Register((Key(b"k"),), for_group=True) for _ in range(200)))
+    rig.do(owner, *(cancel(number) for number in range(1, 3)))
+    rig.close(owner)
+    rig.budget = 10
+    rig.turn(rig.now_ns + GROUP_KEPT_NS)
+    rig.turn(rig.now_ns + GROUP_KEPT_NS)
+    assert rig.arena.in_use()["OPS"] == 0
+    rig.check()
