@@ -12,10 +12,12 @@ cdef extern from *:
     """
     #define JOINED 7 /* how far hints reach: in the time of so many sweeping steps a line comes from memory */
     #define FREED 8 /* how far ahead of its turn a free record is asked for */
+    #define RUN_MAX 16 /* commands, or operations that are due, that one transaction may hold */
     """
     enum:
         JOINED
         FREED
+        RUN_MAX
 
 
 ctypedef struct News:
@@ -112,6 +114,7 @@ ctypedef struct Arena:
     uint64_t event_mask
     uint64_t handle_mask
     uint64_t tick_ns
+    uint64_t ticks_per_2_64  # 2**64 // tick_ns
     TdTransaction tx
     # Of the transaction being staged: outcomes that it numbers for one client.
     uint32_t staged_client
@@ -218,8 +221,17 @@ cdef inline void give(Arena *a, int region, uint32_t index) noexcept nogil:
     r.in_use -= 1
 
 
+cdef inline void stage_numbers(Arena *a) noexcept nogil:
+    """The next number of the client whose outcomes are staged."""
+    cdef ClientRecord *c = a.clients + a.staged_client
+    td_put(&a.tx, &c.next_outcome, c.next_outcome + a.staged_outcomes)
+    a.staged_outcomes = 0
+
+
 cdef inline void commit(Arena *a) noexcept nogil:
-    """Make what was staged true, all or nothing, and with it the journal's rows of it."""
+    """Make what was staged true, all or nothing, and with it its outcomes' numbers and the journal's rows."""
+    if a.staged_outcomes:
+        stage_numbers(a)
     if a.journal.staged:
         if TD_DEFECT(DEFECT_ROWS_APART):
             TD_ORDERED_STORE(a.base, &a.header.journal_rows, a.journal.head + a.journal.staged)
@@ -231,7 +243,6 @@ cdef inline void commit(Arena *a) noexcept nogil:
         a.journal.head += a.journal.staged
         a.journal.staged = 0
     td_commit(&a.tx)
-    a.staged_outcomes = 0
 
 
 cdef inline bint spent(Arena *a) noexcept nogil:

@@ -156,6 +156,7 @@ cdef class Core:
         a.event_mask = a.regions[REGION_EVENTS].count - 1
         a.handle_mask = a.regions[REGION_HANDLES].count - 1
         a.tick_ns = header.tick_ns
+        a.ticks_per_2_64 = <uint64_t>0xFFFFFFFFFFFFFFFF // a.tick_ns if a.tick_ns else 0
         a.tx.base = a.base
         a.now_ns = now_ns
         a.limit = NO_DEADLINE

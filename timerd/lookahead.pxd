@@ -33,9 +33,14 @@ cdef extern from *:
 
 ctypedef struct Ahead:
     # A command that is looked at before its turn. Its hash and its tag are its own, and need not be made again.
+    const uint8_t *at  # where it lies in its frame
+    uint32_t length  # bytes of it; they are there
     uint32_t kind  # CommandKind; 0 = nothing to do
     uint32_t key  # its key (index + 1), once known
     uint32_t op  # its operation (index + 1), once known
+    bint lone  # a registration of one short event key and nothing else
+    uint32_t name_length
+    const uint8_t *name
     uint64_t hash
     uint64_t place  # head in the key table, or position in the handle table
     uint32_t tag  # of the handle
@@ -56,16 +61,30 @@ cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
         TOUCH(a.nodes + (record.first_node - 1))
 
 
+cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcept nogil:
+    """Whether a registration, whose first key has a name of that length and is an event's, has nothing but that key."""
+    return (
+        command.length == sizeof(RegisterCommand) + 2 + name_length and 1 <= name_length <= KEY_INLINE
+        and command.condition == CONDITION_AT_LEAST and command.needed == 1 and command.keys == 1
+        and command.orphans == 0 and command.payload_length == 0
+        and command.flags & ~(REGISTER_FLAG_NO_MARK | REGISTER_FLAG_MARK_BY_SEQUENCE) == 0
+    )
+
+
 cdef inline void look(
-    Arena *a, Ahead *x, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end
+    Arena *a, Ahead *x, uint32_t slot, uint64_t number, const uint8_t *p, uint32_t size
 ) noexcept nogil:
-    """Stage 1: touch the table entry that the command at `p` begins with. It may be malformed: bounds are checked."""
+    """Stage 1: touch the table entry that the command of `size` bytes at `p` begins with. It may be malformed inside."""
     cdef KeyCommand *event = <KeyCommand *>p
     cdef RegisterCommand *register = <RegisterCommand *>p
     cdef OperationCommand *operation = <OperationCommand *>p
     cdef const uint8_t *name
+    cdef const uint8_t *end = p + size
     cdef uint32_t length
+    x.at = p
+    x.length = size
     x.kind = 0
+    x.lone = False
     x.key = x.op = 0
     if p[0] == COMMAND_KIND_REGISTER:
         name = p + sizeof(RegisterCommand) + (16 if p + 4 <= end and register.flags & REGISTER_FLAG_HAS_ID else 0)
@@ -73,6 +92,9 @@ cdef inline void look(
             return
         length = name[0]
         name += 2
+        x.lone = is_lone(register, length)
+        x.name = name
+        x.name_length = length
         x.tag = handle_tag(slot, number)
         __builtin_prefetch(a.handles + (x.tag & a.handle_mask))
     elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:

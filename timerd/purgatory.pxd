@@ -14,7 +14,7 @@ ring, with nothing allocated.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.arena cimport (
-    Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram_add, spent, unused,
+    Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram_add, spent, stage_numbers, unused,
 )
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport charge, fill_answer, is_live, keep_answer, leave_outcomes, owner_of, stage_answer, tell
@@ -144,21 +144,48 @@ cdef inline void fill_settlement(
     op.error = error
 
 
+cdef inline void stage_outcome(
+    Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint32_t flags, uint32_t value,
+    uint64_t number, uint32_t error,
+) noexcept nogil:
+    """Stage the words by which any operation settles, and the journal's row. `number` 0: nobody is told of it now."""
+    cdef uint64_t word = OpRecord_word_state(op)[0]
+    cdef uint32_t state = OP_STATE_SETTLED if number or op.group else OP_STATE_FREE
+    fill_settlement(a, op, value, number, error)
+    word = OpRecord_with_state(OpRecord_with_outcome(OpRecord_with_settled_key(word, settled_key), outcome), state)
+    td_put(&a.tx, OpRecord_word_state(op), word)
+    if flags != op.flags:
+        td_put(&a.tx, OpRecord_word_flags(op), OpRecord_with_flags(OpRecord_word_flags(op)[0], flags))
+    if e != NULL:
+        td_put(&a.tx, &op.seen, e.sequence)
+    elif op.state == OP_STATE_PENDING:
+        # True by itself, and before: it was given all that it watches. (Else it settles while it is registered.)
+        TD_ORDERED_STORE(a.base, &op.seen, a.header.newest)
+    journal_outcome(a, op, outcome, settled_key, flags, e, error)
+
+
+cdef inline uint64_t next_number(Arena *a, uint32_t client) noexcept nogil:
+    """The number of one more outcome of the client in this transaction; commit() moves its next number with it."""
+    if a.staged_outcomes and a.staged_client != client:
+        stage_numbers(a)
+    a.staged_client = client
+    a.staged_outcomes += 1
+    return a.clients[client].next_outcome + a.staged_outcomes - 1
+
+
 cdef inline void stage_settle(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, Verdict *v
 ) noexcept nogil:
-    """Stage the words by which an operation settles. `e` is the event that did it, or NULL; `v` has its masks."""
+    """Stage that an operation settles, whoever's it is. `e` is the event that did it, or NULL; `v` has its masks."""
     cdef ClientRecord *owner = owner_of(a, op)
     cdef uint32_t flags = op.flags, value = 0, length, error = 0
-    cdef uint64_t number = 0, word
+    cdef uint64_t number = 0
     cdef uint64_t *held = NULL
     if op.group:
         held = &a.groups[op.group - 1].bytes_held
     elif owner != NULL:
         held = &owner.bytes_held
-        number = owner.next_outcome
-        if a.staged_outcomes and a.staged_client == op.client:
-            number += a.staged_outcomes
+        number = next_number(a, op.client)
     if e != NULL:
         length = blob_length(a, e.value)
         if e.kind == EVENT_KIND_FAIL:
@@ -175,32 +202,18 @@ cdef inline void stage_settle(
                 held[0] += length
             else:
                 flags |= OP_FLAG_VALUE_DROPPED
+        if e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
+            td_put(&a.tx, EventRecord_word_completed(e), handed_word(e))
     if op.group or op.orphans == ORPHANS_GROUP:
         flags |= OP_FLAG_KEYS_KEPT
-    fill_settlement(a, op, value, number, error)
-    word = OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_SETTLED if held != NULL else OP_STATE_FREE)
-    word = OpRecord_with_outcome(word, outcome)
-    td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_settled_key(word, settled_key))
-    if flags != op.flags:
-        td_put(&a.tx, OpRecord_word_flags(op), OpRecord_with_flags(OpRecord_word_flags(op)[0], flags))
     if v.progress != op.progress:
         td_put(&a.tx, &op.progress, v.progress)
     if v.failed != op.failed:
         td_put(&a.tx, &op.failed, v.failed)
-    if e != NULL:
-        td_put(&a.tx, &op.seen, e.sequence)
-    elif op.state == OP_STATE_PENDING:
-        td_put(&a.tx, &op.seen, a.header.newest)  # else it settles while it is registered: `seen` is filled
-    if number:
-        td_put(&a.tx, &owner.next_outcome, number + 1)
-        a.staged_client = op.client
-        a.staged_outcomes += 1
-    if e != NULL and e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
-        td_put(&a.tx, EventRecord_word_completed(e), handed_word(e))
     if op.id_record:
         td_put(&a.tx, IdRecord_word_state(&a.ids[op.id_record - 1]), settled_word(&a.ids[op.id_record - 1], outcome))
         td_put(&a.tx, &a.ids[op.id_record - 1].settled_ns, a.now_ns)
-    journal_outcome(a, op, outcome, settled_key, flags, e, error)
+    stage_outcome(a, op, outcome, settled_key, e, flags, value, number, error)
 
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
@@ -410,7 +423,7 @@ cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
         flags |= EVENT_FLAG_VALUE_DROPPED
     e = fill_event(
         a, EVENT_KIND_FIRE, op.purgatory, key.hash, name, key.name_length, 1, 1, flags, op.client, 0,
-        share_blob(a, op.value), key_blob,
+        share_blob(a, op.value), key_blob, 0,
     )
     e.client_generation = 0  # nobody's: it counts by sequence for everybody
     return e
