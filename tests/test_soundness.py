@@ -15,7 +15,7 @@ from test_hostile import EXAMPLES
 from timerd_shm.errors import ArenaDamagedError
 from timerd_shm.fields import Role, fields, offset_of, size_of
 from timerd_shm.layout import (
-    FREE_LINKS,
+    HANDED_OUT,
     REGION_RECORDS,
     REGIONS_OFFSET,
     ClientRecord,
@@ -91,7 +91,7 @@ def rows() -> list[tuple[Region, int]]:
     for region in (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.EVENTS, Region.IDS, Region.CLIENTS,
                    Region.ANSWERS, Region.GROUPS, Region.PURGATORIES, Region.SLOTS):  # fmt: skip
         row = BUSY.arena.region(region)
-        used = row.high_water if region in FREE_LINKS else row.count
+        used = row.high_water if region in HANDED_OUT else row.count
         found += [(region, index) for index in range(min(used, 40))]
     return found
 

@@ -42,6 +42,13 @@ ctypedef struct Joined:
     uint32_t op[JOINED]
 
 
+ctypedef struct Spares:
+    # The free records of a region below its high water (see spares.pxd).
+    uint64_t *bits
+    uint64_t *occupied  # a bit for each word of `bits` that is not 0
+    uint32_t words
+
+
 ctypedef struct Found:
     # An event of the ring that concerns a registration.
     uint64_t sequence
@@ -128,7 +135,9 @@ ctypedef struct Arena:
     uint64_t owed[LEVELS]
     uint64_t visited_tick
     Joined *joined  # for each bucket
-    # The newest free records (index + 1) of each region, by their place in its chain modulo FREED.
+    Spares spare_nodes
+    Spares spare_keys
+    # The newest free records (index + 1) of each other region, by their place in its chain modulo FREED.
     uint32_t freed[REGION_COUNT][FREED]
     # Of the event that is being delivered (header.unfinished).
     uint32_t delivery_key  # index + 1; 0 = its key is gone, so it is done

@@ -22,6 +22,7 @@ from timerd.purgatory cimport (
 )
 from timerd.register cimport Registration, apply_register, deadline_of
 from timerd.ring cimport fill_event, make_room, stage_event
+from timerd.spares cimport NOBODY
 from timerd.runs cimport cancel_run, fire_run, register_run
 from timerd.wheel cimport wheel_insert, wheel_remove
 from timerd_shm.records cimport *
@@ -115,7 +116,7 @@ cdef inline void apply_event(
         refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
         return
     if command.kind == COMMAND_KIND_ADVANCE and key == 0:
-        key = fill_key(a, hash, command.purgatory, name, command.key_length)
+        key = fill_key(a, hash, command.purgatory, name, command.key_length, NOBODY)
         if key == 0:
             limit = met(MET_KEYS, capacity(a, REGION_KEYS))
             refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)

@@ -17,6 +17,7 @@ from timerd.journal cimport TEXTS_SEEN, journal_client, journal_state, open_jour
 from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
 from timerd.reports cimport Extent, measure, note_reported, only_confirms, report_size, write_report
 from timerd.soundness cimport Damage
+from timerd.spares cimport drop_spares, make_spares
 from timerd.turn cimport acknowledge_client, advance_wheel, free_client, resume_work
 from timerd.wheel cimport next_tick, wheel_jump
 from timerd_shm.records cimport *
@@ -168,6 +169,10 @@ cdef class Core:
         a.joined = <Joined *>calloc(a.regions[REGION_BUCKETS].count, sizeof(Joined))
         if a.news == NULL or a.queue == NULL or a.found == NULL or a.joined == NULL:
             raise MemoryError("no memory for the clients' news")
+        if not make_spares(&a.spare_nodes, a.regions[REGION_NODES].count):
+            raise MemoryError("no memory for what is free")
+        if not make_spares(&a.spare_keys, a.regions[REGION_KEYS].count):
+            raise MemoryError("no memory for what is free")
         if a.members == NULL or a.turns == NULL:
             raise MemoryError("no memory for the clients' news")
         if not redo_is_sound(a):
@@ -231,6 +236,8 @@ cdef class Core:
             free(self.arena.members)
             free(self.arena.turns)
             free(self.arena.joined)
+            drop_spares(&self.arena.spare_nodes)
+            drop_spares(&self.arena.spare_keys)
             free(self.arena.journal.texts)
             free(self.arena.journal.owners)
             if self.journaling:

@@ -5,11 +5,12 @@ leaves at once when its operation settles, or when its key is satisfied or faile
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from timerd.arena cimport Arena, counter, give, take, unused
+from timerd.arena cimport Arena, counter, unused
 from timerd.blobs cimport blob_equals, blocks_for, drop_blob, fill_blob
 from timerd.dlist cimport append, link_of, make_empty, unlink
 from timerd.heap cimport heap_push, heap_remove
 from timerd.short cimport copy_short, same_short
+from timerd.spares cimport give_spare, take_spare
 from timerd_shm.records cimport *
 
 
@@ -40,14 +41,14 @@ cdef inline void chain_key(Arena *a, uint32_t found) noexcept nogil:
 
 
 cdef inline uint32_t fill_key(
-    Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length
+    Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length, uint32_t beside
 ) noexcept nogil:
-    """A new key record (index + 1), or 0 when keys or blocks are used up."""
+    """A new key record (index + 1), that of index `beside` if it is free; 0 when keys or blocks are used up."""
     cdef KeyRecord *key
     cdef uint32_t found
     if length > KEY_INLINE and unused(a, REGION_BLOCKS) < blocks_for(length):
         return 0
-    found = take(a, REGION_KEYS)
+    found = take_spare(a, REGION_KEYS, &a.spare_keys, beside)
     if found == 0:
         return 0
     key = a.keys + (found - 1)
@@ -84,7 +85,7 @@ cdef inline void release_key(Arena *a, uint32_t found) noexcept nogil:
     if a.delivery_key == found:
         a.delivery_key = 0
     drop_blob(a, key.name_blob)
-    give(a, REGION_KEYS, found - 1)
+    give_spare(a, REGION_KEYS, &a.spare_keys, found - 1)
 
 
 cdef inline void attach(Arena *a, uint32_t node_number) noexcept nogil:
@@ -123,6 +124,6 @@ cdef inline void free_nodes(Arena *a, uint32_t first) noexcept nogil:
         next = a.nodes[first - 1].next_of_op
         key = a.nodes[first - 1].key
         a.keys[key].refs -= 1
-        give(a, REGION_NODES, first - 1)
+        give_spare(a, REGION_NODES, &a.spare_nodes, first - 1)
         release_key(a, key + 1)
         first = next

@@ -9,7 +9,7 @@ ids and what waits in groups in order of settling.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from timerd.arena cimport Arena, Joined, __builtin_prefetch, capacity, commit, counter, give
+from timerd.arena cimport Arena, Joined, Spares, __builtin_prefetch, capacity, commit, counter, give
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport charge, tell
 from timerd.dlist cimport append, is_empty, make_empty
@@ -24,6 +24,7 @@ from timerd.soundness cimport (
     Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, key_is_sound, look_for_damage, nodes_are_sound,
     op_is_sound,
 )
+from timerd.spares cimport give_spare
 from timerd.wheel cimport wheel_insert
 from timerd_shm.records cimport *
 
@@ -240,6 +241,15 @@ cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept no
         i -= 1
         if not used[i]:
             give(a, region, i)
+
+
+cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s) noexcept nogil:
+    """The same for a region whose free records have bits; all bits are 0."""
+    cdef uint32_t i
+    a.regions[region].in_use = a.regions[region].high_water
+    for i in range(a.regions[region].high_water):
+        if not used[i]:
+            give_spare(a, region, s, i)
 
 
 cdef inline void ask_for_names(Arena *a, uint32_t i) noexcept nogil:
@@ -526,8 +536,8 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         made = not damage.found
     if made:
         free_unreached(a, m.ops, REGION_OPS)
-        free_unreached(a, m.nodes, REGION_NODES)
-        free_unreached(a, m.keys, REGION_KEYS)
+        spare_unreached(a, m.nodes, REGION_NODES, &a.spare_nodes)
+        spare_unreached(a, m.keys, REGION_KEYS, &a.spare_keys)
         free_unreached(a, m.blocks, REGION_BLOCKS)
         free_unreached(a, m.ids, REGION_IDS)
         free_unreached(a, m.answers, REGION_ANSWERS)

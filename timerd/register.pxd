@@ -21,6 +21,7 @@ from timerd.keys cimport attach, fill_key, find_key, free_nodes, release_key
 from timerd.purgatory cimport Verdict, finish_settle, judge, satisfy, settled_keys, stage_settle, unmoved
 from timerd.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
 from timerd.short cimport same_short
+from timerd.spares cimport take_spare
 from timerd.wheel cimport wheel_insert
 from timerd_shm.records cimport *
 
@@ -249,10 +250,10 @@ cdef inline uint32_t fill_node(
     cdef uint32_t key = find_key(a, hash, purgatory, name, length), number
     cdef WatchNode *node
     if key == 0:
-        key = fill_key(a, hash, purgatory, name, length)
+        key = fill_key(a, hash, purgatory, name, length, op_index)
         if key == 0:
             return 0
-    number = take(a, REGION_NODES)
+    number = take_spare(a, REGION_NODES, &a.spare_nodes, op_index)
     if number == 0:
         release_key(a, key)  # if it was made just now, nobody watches it
         return 0

@@ -212,7 +212,7 @@ class Checker:
             row = reader.region(region)
             if row.high_water > row.count:
                 self.wrong(f"{region.name}: {row.high_water} of {row.count} records were ever used")
-            elif region in layout.FREE_LINKS:
+            elif region in layout.HANDED_OUT:
                 rest = reader.memory[
                     row.offset + row.high_water * row.record_size : row.offset + row.count * row.record_size
                 ]
@@ -793,6 +793,8 @@ class Checker:
             row = self.reader.region(region)
             if row.in_use != len(used):
                 self.stale(f"{region.name} says that {row.in_use} records are in use, and {len(used)} are")
+            if region not in layout.FREE_LINKS:
+                continue
             with self.derived_links():
                 free = list(walk.free_records(self.reader, region, records))
                 if both := used.intersection(free):

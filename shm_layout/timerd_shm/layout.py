@@ -561,12 +561,12 @@ REGION_RECORDS: dict[Region, type] = {
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
 }
+# The regions that hand out records one by one. Those without a free link, the daemon finds free ones of by itself.
+HANDED_OUT = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
 # The field that chains the free records of a region. The one behind it is used as well: the record some places further
 # on, as a hint of what to load.
 FREE_LINKS: dict[Region, str] = {
     Region.OPS: "next",
-    Region.NODES: "next",
-    Region.KEYS: "next",
     Region.BLOCKS: "next",
     Region.IDS: "next",
     Region.ANSWERS: "next",
