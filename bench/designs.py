@@ -347,7 +347,9 @@ class Conductor:
             }
         handles = self._region(Region.HANDLES)
         places = handles.count * handles.record_size * rows[Region.OPS].high_water // self.plan.capacity
-        return places + sum(row.high_water * row.record_size for row in rows.values())
+        return places + sum(
+            records_apart(region, row.high_water, rows[Region.OPS].count) * row.record_size for region, row in rows.items()
+        )
 
     def close(self) -> None:
         self._words.release()

@@ -149,7 +149,11 @@ def test_a_transaction_is_finished_on_a_copy(sound: bytes) -> None:
         assert reader.header().redo_count == 1
     with ArenaReader.from_bytes(copy) as reader:
         assert (reader.header().ring_bytes, reader.header().redo_count) == (12345, 0)
-    for count, offset, complaint in ((REDO_MAX + 1, 0, f"{REDO_MAX + 1} words"), (1, 3, "offset 3"), (1, len(memory), "offset")):
+    for count, offset, complaint in (
+        (REDO_MAX + 1, 0, f"{REDO_MAX + 1} words"),
+        (1, 3, "offset 3"),
+        (1, len(memory), "offset"),
+    ):
         memory[REDO_OFFSET : REDO_OFFSET + 8] = offset.to_bytes(8, "little")
         pen.header("redo_count", count)
         with ArenaReader.from_bytes(memory) as reader, pytest.raises(LayoutMismatchError, match=complaint):

@@ -97,8 +97,11 @@ ctypedef struct Arena:
     ArenaHeader *header
     RegionRecord *regions
     OpRecord *ops
+    # The rest of nodes and keys, from these indexes on; those below lie in the operation's record of their index.
     WatchNode *nodes
     KeyRecord *keys
+    uint32_t nodes_beside
+    uint32_t keys_beside
     Block *blocks
     ClientRecord *clients
     LevelRecord *levels
@@ -187,6 +190,27 @@ cdef inline uint32_t unused(Arena *a, int region) noexcept nogil:
     return a.regions[region].count - a.regions[region].in_use
 
 
+cdef inline WatchNode *node_of(Arena *a, uint32_t index) noexcept nogil:
+    """The watch node of an index."""
+    if index < a.nodes_beside:
+        return <WatchNode *>a.ops[index].own_node
+    return a.nodes + (index - a.nodes_beside)
+
+
+cdef inline uint32_t index_of_node(Arena *a, WatchNode *node) noexcept nogil:
+    cdef uint64_t distance = <uint64_t>(<char *>node - <char *>a.ops)
+    if distance < <uint64_t>a.nodes_beside * sizeof(OpRecord):
+        return <uint32_t>(distance // sizeof(OpRecord))
+    return <uint32_t>(node - a.nodes) + a.nodes_beside
+
+
+cdef inline KeyRecord *key_of(Arena *a, uint32_t index) noexcept nogil:
+    """The key record of an index."""
+    if index < a.keys_beside:
+        return <KeyRecord *>a.ops[index].own_key
+    return a.keys + (index - a.keys_beside)
+
+
 cdef inline uint32_t *free_link(Arena *a, int region, uint32_t index) noexcept nogil:
     cdef RegionRecord *r = a.regions + region
     return <uint32_t *>(a.base + r.offset + <uint64_t>index * r.record_size + r.free_link)
@@ -206,6 +230,9 @@ cdef inline uint32_t take(Arena *a, int region) noexcept nogil:
         if link[1]:
             __builtin_prefetch(free_link(a, region, link[1] - 1))
             __builtin_prefetch(<char *>free_link(a, region, link[1] - 1) - r.free_link)
+            if region == REGION_OPS:
+                __builtin_prefetch(a.ops[link[1] - 1].own_key)
+                __builtin_prefetch(a.ops[link[1] - 1].own_node)
     elif r.high_water < r.count:
         # Stored before the record is reached: a start looks no further than the high water.
         got = r.high_water + 1

@@ -7,7 +7,7 @@ what cannot be is refused by its code, and its number passes.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd.arena cimport Arena, capacity, commit, counter, spent
+from timerd.arena cimport key_of, Arena, capacity, commit, counter, spent
 from timerd.blobs cimport blob_length, blocks_for, fill_blob
 from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, met, refuse, stage_answer, tell
 from timerd.groups cimport adopt_if_orphaned, find_held
@@ -97,8 +97,8 @@ cdef inline void apply_event(
         return
     if command.kind == COMMAND_KIND_ADVANCE or command.kind == COMMAND_KIND_FORGET:
         key = find_key(a, hash, command.purgatory, name, command.key_length)
-        had = key != 0 and a.keys[key - 1].flags & KEY_FLAG_HAS_WATERMARK
-        if had == (command.kind == COMMAND_KIND_ADVANCE) and (not had or a.keys[key - 1].watermark >= command.amount):
+        had = key != 0 and key_of(a, key - 1).flags & KEY_FLAG_HAS_WATERMARK
+        if had == (command.kind == COMMAND_KIND_ADVANCE) and (not had or key_of(a, key - 1).watermark >= command.amount):
             # It says nothing new: whoever registers late misses nothing.
             apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
             return
@@ -135,14 +135,14 @@ cdef inline void apply_event(
     )
     stage_event(a, e, NULL)
     if command.kind == COMMAND_KIND_ADVANCE:
-        stage_watermark(a, slot, a.keys + (key - 1), command.amount)
-        if not a.keys[key - 1].flags & KEY_FLAG_HAS_WATERMARK:
+        stage_watermark(a, slot, key_of(a, key - 1), command.amount)
+        if not key_of(a, key - 1).flags & KEY_FLAG_HAS_WATERMARK:
             c.watermarks += 1
     elif command.kind == COMMAND_KIND_FORGET:
-        discharge_watermark(a, a.keys + (key - 1))
+        discharge_watermark(a, key_of(a, key - 1))
         td_put(
-            &a.tx, KeyRecord_word_flags(a.keys + (key - 1)),
-            KeyRecord_with_flags(KeyRecord_word_flags(a.keys + (key - 1))[0], 0),
+            &a.tx, KeyRecord_word_flags(key_of(a, key - 1)),
+            KeyRecord_with_flags(KeyRecord_word_flags(key_of(a, key - 1))[0], 0),
         )
     td_put(&a.tx, &c.last_command, number)
     commit(a)

@@ -141,6 +141,8 @@ cdef class Core:
         a.buckets = <BucketRecord *>self._region(REGION_BUCKETS)
         a.events = <EventRecord *>self._region(REGION_EVENTS)
         a.slots = <SlotRecord *>self._region(REGION_SLOTS)
+        a.nodes_beside = min(a.regions[REGION_NODES].count, a.regions[REGION_OPS].count)
+        a.keys_beside = min(a.regions[REGION_KEYS].count, a.regions[REGION_OPS].count)
         a.key_heads = <uint32_t *>self._region(REGION_KEY_TABLE)
         a.handles = <HandleRecord *>self._region(REGION_HANDLES)
         a.ids = <IdRecord *>self._region(REGION_IDS)
@@ -197,13 +199,14 @@ cdef class Core:
         cdef RegionRecord *r = self.arena.regions + region
         cdef uint64_t known = _layout.size_of(_layout.REGION_RECORDS[_layout.Region(region)])
         cdef bint power = r.count != 0 and (r.count & (r.count - 1)) == 0
+        cdef uint64_t own = _layout.records_apart(_layout.Region(region), r.count, self.arena.regions[REGION_OPS].count)
         if r.free_link != _layout.free_link(_layout.Region(region)) or r.count < self._least(region):
             raise _damaged(f"row {region} of its region table")
         if r.record_size != known or r.count == 0 or r.high_water > r.count:
             raise _errors.LayoutMismatchError(
                 f"region {region}: {r.count} records of {r.record_size} bytes ({r.high_water} used), expected size {known}"
             )
-        if r.offset % 8 or r.offset < HEADER_SIZE or r.offset + <uint64_t>r.count * r.record_size > self.arena.header.size:
+        if r.offset % 8 or r.offset < HEADER_SIZE or r.offset + own * r.record_size > self.arena.header.size:
             raise _errors.ArenaTruncatedError(f"region {region} at {r.offset} does not lie within {self.arena.header.size} bytes")
         if region in (REGION_EVENTS, REGION_SLOTS, REGION_KEY_TABLE, REGION_HANDLES, REGION_ID_TABLE) and not power:
             raise _errors.LayoutMismatchError(f"region {region} has {r.count} records, not a power of two")

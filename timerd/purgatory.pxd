@@ -14,6 +14,7 @@ ring, with nothing allocated.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.arena cimport (
+    index_of_node, node_of, key_of,
     Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram_add, spent, stage_numbers, unused,
 )
 from timerd.blobs cimport blob_length, drop_blob, share_blob
@@ -258,7 +259,7 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
         while node:
             detach(a, node)
             a.touched += 1
-            node = 0 if TD_DEFECT(DEFECT_UNLINK_FROM_ONE_LIST) else a.nodes[node - 1].next_of_op
+            node = 0 if TD_DEFECT(DEFECT_UNLINK_FROM_ONE_LIST) else node_of(a, node - 1).next_of_op
     if not op.flags & OP_FLAG_KEYS_KEPT:
         free_nodes(a, op.first_node)
     if op.id_record:
@@ -316,7 +317,7 @@ cdef inline void free_settled(Arena *a, OpRecord *op) noexcept nogil:
 
 cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept nogil:
     """Give an event to the operation of one watch node."""
-    cdef WatchNode *node = a.nodes + (node_number - 1)
+    cdef WatchNode *node = node_of(a, node_number - 1)
     cdef OpRecord *op = a.ops + node.op
     cdef Verdict v
     a.touched += 1
@@ -348,7 +349,7 @@ cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
         a.delivery_key = find_key(a, e.key_hash, e.purgatory, name, e.key_length)
     else:
         a.delivery_key = find_key(a, e.key_hash, e.purgatory, e.key, e.key_length)
-    a.cursor = a.keys[a.delivery_key - 1].next if a.delivery_key else 0
+    a.cursor = key_of(a, a.delivery_key - 1).next if a.delivery_key else 0
     a.header.unfinished = e.sequence
 
 
@@ -378,7 +379,7 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
     cdef WatchNode *node
     cdef uint32_t head, root
     if a.delivery_key:
-        key = a.keys + (a.delivery_key - 1)
+        key = key_of(a, a.delivery_key - 1)
         head = link_of(a, &key.next)
         while e.kind != EVENT_KIND_ADVANCE and e.kind != EVENT_KIND_FORGET and a.delivery_key and a.cursor != head:
             if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
@@ -389,10 +390,10 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
             a.cursor = node.next
             if a.cursor != head:
                 __builtin_prefetch(&a.ops[node_at(a, a.cursor).op])
-            visit(a, e, <uint32_t>(node - a.nodes) + 1)
+            visit(a, e, index_of_node(a, node) + 1)
         while e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET and a.delivery_key and key.heap:
             root = key.heap
-            if e.kind == EVENT_KIND_ADVANCE and a.nodes[root - 1].target > e.amount:
+            if e.kind == EVENT_KIND_ADVANCE and node_of(a, root - 1).target > e.amount:
                 break
             if spent(a):
                 return False
@@ -410,9 +411,9 @@ cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
     cdef uint32_t node = op.first_node, key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
     cdef KeyRecord *key
     cdef EventRecord *e
-    while a.nodes[node - 1].ordinal != op.settled_key - 1:
-        node = a.nodes[node - 1].next_of_op
-    key = a.keys + a.nodes[node - 1].key
+    while node_of(a, node - 1).ordinal != op.settled_key - 1:
+        node = node_of(a, node - 1).next_of_op
+    key = key_of(a, node_of(a, node - 1).key)
     if key.name_length > EVENT_KEY_INLINE:
         key_blob = share_blob(a, key.name_blob)
     elif key.name_length > KEY_INLINE:
@@ -462,11 +463,11 @@ cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
     if a.header.unfinished and a.delivery_key:
         e = event_at(a, a.header.unfinished)
         while node:
-            if a.nodes[node - 1].linked and a.nodes[node - 1].key == a.delivery_key - 1:
+            if node_of(a, node - 1).linked and node_of(a, node - 1).key == a.delivery_key - 1:
                 if not (e.flags & EVENT_FLAG_LIMITED and e.left == 0):
                     visit(a, e, node)
                 break
-            node = a.nodes[node - 1].next_of_op
+            node = node_of(a, node - 1).next_of_op
         if op.generation != generation or op.state != OP_STATE_PENDING:
             return
     settle(a, op, OUTCOME_EXPIRED)

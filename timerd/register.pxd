@@ -7,7 +7,7 @@ outcome number. So a crash leaves either nothing of it or all of it.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
+from timerd.arena cimport node_of, key_of, Arena, capacity, commit, counter, give, take, unused
 from timerd.blobs cimport blocks_for, drop_blob, fill_blob
 from timerd.clients cimport charge, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.dlist cimport unlink
@@ -257,7 +257,7 @@ cdef inline uint32_t fill_node(
     if number == 0:
         release_key(a, key)  # if it was made just now, nobody watches it
         return 0
-    node = a.nodes + (number - 1)
+    node = node_of(a, number - 1)
     node.op = op_index
     node.key = key - 1
     node.target = target
@@ -266,7 +266,7 @@ cdef inline uint32_t fill_node(
     node.kind = kind
     node.rank = 0
     node.linked = 0
-    a.keys[key - 1].refs += 1
+    key_of(a, key - 1).refs += 1
     return number
 
 
@@ -285,7 +285,7 @@ cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registrat
         )
         if link[0] == 0:
             return False
-        link = &a.nodes[link[0] - 1].next_of_op
+        link = &node_of(a, link[0] - 1).next_of_op
     return True
 
 
@@ -342,8 +342,8 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             op.failed = v.failed
     # Watermarks are state: the present one counts, even if it was reached after the deadline.
     while node:
-        i = a.nodes[node - 1].ordinal
-        key = a.keys + a.nodes[node - 1].key
+        i = node_of(a, node - 1).ordinal
+        key = key_of(a, node_of(a, node - 1).key)
         if (
             r.keys[i].kind == KEY_KIND_WATERMARK
             and key.flags & KEY_FLAG_HAS_WATERMARK
@@ -354,7 +354,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             if v.outcome != OUTCOME_NONE:
                 return
             op.progress = v.progress
-        node = a.nodes[node - 1].next_of_op
+        node = node_of(a, node - 1).next_of_op
     v[0] = unmoved(op)
 
 
@@ -378,9 +378,9 @@ cdef inline void attach_nodes(Arena *a, OpRecord *op) noexcept nogil:
     """Let a pending operation watch the keys that it still waits for."""
     cdef uint32_t node = op.first_node
     while node:
-        if not settled_keys(op) & (<uint64_t>1 << a.nodes[node - 1].ordinal):
+        if not settled_keys(op) & (<uint64_t>1 << node_of(a, node - 1).ordinal):
             attach(a, node)
-        node = a.nodes[node - 1].next_of_op
+        node = node_of(a, node - 1).next_of_op
 
 
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:

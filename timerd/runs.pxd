@@ -12,7 +12,7 @@ same functions as theirs.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.arena cimport RUN_MAX, Arena, commit, counter, take, unused
+from timerd.arena cimport key_of, RUN_MAX, Arena, commit, counter, take, unused
 from timerd.clients cimport is_live
 from timerd.dlist cimport is_empty, link_of, node_at, op_at
 from timerd.handles cimport find_operation, handle_insert
@@ -151,7 +151,7 @@ cdef inline uint32_t cancel_run(Arena *a, uint32_t slot, uint64_t number, Ahead 
 
 cdef inline OpRecord *sole_watcher(Arena *a, uint32_t key) noexcept nogil:
     """The operation of the only event watcher of a key (index + 1); NULL if there is none, or more than one."""
-    cdef KeyRecord *record = a.keys + (key - 1)
+    cdef KeyRecord *record = key_of(a, key - 1)
     return a.ops + node_at(a, record.next).op if record.next == record.prev and not is_empty(a, &record.next) else NULL
 
 
@@ -180,7 +180,7 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
         name = ahead[n].at + sizeof(KeyCommand)
         key = find_key(a, ahead[n].hash, purgatory, name, command.key_length)
         op = NULL
-        if key and not is_empty(a, &a.keys[key - 1].next):
+        if key and not is_empty(a, &key_of(a, key - 1).next):
             op = sole_watcher(a, key)
             if op == NULL or not is_plain(a, op) or (settled and op.client != ops[0].client):
                 break
@@ -189,7 +189,7 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
             slot, number + n, 0, 0, n,
         )
         if op != NULL:
-            node = node_at(a, a.keys[key - 1].next)
+            node = node_at(a, key_of(a, key - 1).next)
             v = judge(op, node.kind, node.ordinal, node.target, e)
             if v.outcome == OUTCOME_NONE:
                 break
