@@ -12,7 +12,8 @@ from commands import Key, KeyAct, Register
 from damage import Pen, busy_rig, slot_in
 from harness import MS, Rig, violations
 from timerd_shm import walk
-from timerd_shm.check import SENTENCES_MAX, check, examine, finished
+from timerd_shm.check import check, examine, finished
+from timerd_shm.check_truth import SENTENCES_MAX
 from timerd_shm.errors import LayoutMismatchError
 from timerd_shm.fields import Role, fields, offset_of, size_of
 from timerd_shm.layout import (

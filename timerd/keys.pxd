@@ -119,11 +119,15 @@ cdef inline void detach(Arena *a, uint32_t node_number) noexcept nogil:
 
 cdef inline void free_nodes(Arena *a, uint32_t first) noexcept nogil:
     """Free a settled (or refused) operation's nodes, and the keys that nobody else watches."""
-    cdef uint32_t next, key
+    cdef uint32_t next
+    cdef WatchNode *node
+    cdef KeyRecord *key
     while first:
-        next = node_of(a, first - 1).next_of_op
-        key = node_of(a, first - 1).key
-        key_of(a, key).refs -= 1
+        node = node_of(a, first - 1)
+        key = key_of(a, node.key)
+        next = node.next_of_op
+        key.refs -= 1
         give_spare(a, REGION_NODES, &a.spare_nodes, first - 1)
-        release_key(a, key + 1)
+        if key.refs == 0:
+            release_key(a, node.key + 1)
         first = next

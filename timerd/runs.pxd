@@ -6,7 +6,7 @@ as many of these as stand beside each other, RUN_MAX at most, stage what each of
 what is derived. A crash leaves the state before the first one or behind the last one, and a client sees no other state
 anyway: its command number moves with the whole run.
 
-What is *usual* is a sufficient condition (will_pend, is_plain, sole_watcher), never a second opinion: whatever else a
+What is *usual* is a sufficient condition (is_lone, will_pend, is_plain), never a second opinion: whatever else a
 command asks for, register.pxd, commands.pxd and purgatory.pxd decide. The words are staged and the records filled by the
 same functions as theirs.
 """
@@ -149,12 +149,6 @@ cdef inline uint32_t cancel_run(Arena *a, uint32_t slot, uint64_t number, Ahead 
     return n
 
 
-cdef inline OpRecord *sole_watcher(Arena *a, uint32_t key) noexcept nogil:
-    """The operation of the only event watcher of a key (index + 1); NULL if there is none, or more than one."""
-    cdef KeyRecord *record = key_of(a, key - 1)
-    return a.ops + node_at(a, record.next).op if record.next == record.prev and not is_empty(a, &record.next) else NULL
-
-
 cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
     """Apply the first of `count` commands, as far as they fire events without a value that nobody waits for, or one plain
     operation, which they complete; how many."""
@@ -162,7 +156,8 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
     cdef OpRecord *op
     cdef KeyCommand *command
     cdef EventRecord *e
-    cdef WatchNode *node
+    cdef KeyRecord *watched
+    cdef WatchNode *node = NULL
     cdef const uint8_t *name
     cdef Verdict v
     cdef uint32_t n = 0, settled = 0, key, purgatory = ahead.at[1]
@@ -180,16 +175,17 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
         name = ahead[n].at + sizeof(KeyCommand)
         key = find_key(a, ahead[n].hash, purgatory, name, command.key_length)
         op = NULL
-        if key and not is_empty(a, &key_of(a, key - 1).next):
-            op = sole_watcher(a, key)
-            if op == NULL or not is_plain(a, op) or (settled and op.client != ops[0].client):
+        watched = key_of(a, key - 1) if key else NULL
+        if watched != NULL and not is_empty(a, &watched.next):
+            node = node_at(a, watched.next)
+            op = a.ops + node.op
+            if watched.next != watched.prev or not is_plain(a, op) or (settled and op.client != ops[0].client):
                 break
         e = fill_event(
             a, EVENT_KIND_FIRE, purgatory, ahead[n].hash, name, command.key_length, command.amount, command.limit, 0,
             slot, number + n, 0, 0, n,
         )
         if op != NULL:
-            node = node_at(a, key_of(a, key - 1).next)
             v = judge(op, node.kind, node.ordinal, node.target, e)
             if v.outcome == OUTCOME_NONE:
                 break

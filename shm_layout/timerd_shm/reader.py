@@ -50,7 +50,7 @@ class Stretch(NamedTuple):
     """Records of a region that lie at equal steps."""
 
     first: int  # index
-    count: int
+    number: int
     offset: int  # bytes from the start of the arena
     step: int  # bytes
     form: struct.Struct  # of a step from `start` on
@@ -85,7 +85,7 @@ class Table(Generic[Record]):
 
     def place(self, index: int) -> int:
         """Where a record lies, in bytes from the start of the arena."""
-        stretch = self._stretches[0] if index < self._stretches[0].count else self._stretches[-1]
+        stretch = self._stretches[0] if index < self._stretches[0].number else self._stretches[-1]
         return stretch.offset + (index - stretch.first) * stretch.step
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class Table(Generic[Record]):
         """The record whose (next, prev) pair a link names; None when it names something else."""
         for stretch in self._stretches:
             index, rest = divmod(link * layout.LINK_UNIT - self._pair - stretch.offset, stretch.step)
-            if rest == 0 and 0 <= index < stretch.count:
+            if rest == 0 and 0 <= index < stretch.number:
                 return stretch.first + index
         return None
 
@@ -128,7 +128,7 @@ class Table(Generic[Record]):
         own = min(layout.BESIDE.values()) if self.region is Region.OPS else self.size
         for stretch in self._stretches:
             skipped = max(index - stretch.first, 0)
-            begin, end = stretch.offset + skipped * stretch.step, stretch.offset + stretch.count * stretch.step
+            begin, end = stretch.offset + skipped * stretch.step, stretch.offset + stretch.number * stretch.step
             # Byte by byte of a record, over all records: other records may lie between them.
             if any(any(self._memory[begin + at : end : stretch.step]) for at in range(own)):
                 return False
@@ -137,9 +137,9 @@ class Table(Generic[Record]):
     def _first(self, count: int) -> Iterator[tuple[Any, ...]]:
         pieces: list[Iterator[tuple[Any, ...]]] = []
         for stretch in self._stretches:
-            number = min(max(count - stretch.first, 0), stretch.count)
+            taken = min(max(count - stretch.first, 0), stretch.number)
             # A copy, so that nobody holds a view of the mapping when the reader is closed.
-            copy = bytes(self._memory[stretch.start : stretch.start + number * stretch.step])
+            copy = bytes(self._memory[stretch.start : stretch.start + taken * stretch.step])
             pieces.append(stretch.form.iter_unpack(copy))
         return chain(*pieces)
 
