@@ -117,7 +117,8 @@ class Rig:
 
     def bytes_per_op(self, pending: int) -> float:
         """Arena bytes in use for each pending operation: its records, and its share of the tables for that capacity."""
-        records = sum(self.region(region).in_use * self.region(region).record_size for region in HOT_REGIONS)
+        assert all(self.region(region).in_use == pending for region in HOT_REGIONS), "each has one key of its own"
+        records = pending * self.region(Region.OPS).record_size
         tables = sum(self.region(region).count * self.region(region).record_size for region in TABLES)
         return (records + tables * pending / self.plan.capacity) / pending
 

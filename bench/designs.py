@@ -31,7 +31,7 @@ from timerd.core import APPLIED, EXPECTED, Core
 from timerd_client.workload import MARGIN_NS, Workload, check, plan
 from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
 from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.layout import REGIONS_OFFSET, Condition, KeyKind, Outcome, Region, RegionRecord
+from timerd_shm.layout import REGIONS_OFFSET, Condition, KeyKind, Outcome, Region, RegionRecord, records_apart
 from timerd_shm.wire import (
     PROTOCOL_VERSION,
     CommandHeader,
@@ -347,7 +347,10 @@ class Conductor:
             }
         handles = self._region(Region.HANDLES)
         places = handles.count * handles.record_size * rows[Region.OPS].high_water // self.plan.capacity
-        return places + sum(row.high_water * row.record_size for row in rows.values())
+        return places + sum(
+            records_apart(region, row.high_water, rows[Region.OPS].count) * row.record_size
+            for region, row in rows.items()
+        )
 
     def close(self) -> None:
         self._words.release()

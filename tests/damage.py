@@ -102,8 +102,8 @@ class Pen:
 
     def set(self, region: Region, index: int, field: str, value: Any) -> None:
         with ArenaReader.from_bytes(self.memory) as reader:
-            row = reader.region(region)
-        code, offset = self._place(REGION_RECORDS[region], field, row.offset + index * row.record_size)
+            place = reader.table(region).place(index)
+        code, offset = self._place(REGION_RECORDS[region], field, place)
         struct.pack_into(code, self.memory, offset, value)
 
     def header(self, field: str, value: Any) -> None:

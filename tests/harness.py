@@ -36,6 +36,7 @@ from timerd_shm.layout import (
     Region,
     RegionRecord,
 )
+from timerd_shm.reader import Table
 from timerd_shm.wire import (
     PROTOCOL_VERSION,
     CommandFlag,
@@ -81,21 +82,19 @@ class Memory:
         return unpack(RegionRecord, memoryview(self.memory), REGIONS_OFFSET + region * size_of(RegionRecord))
 
     def record(self, region: Region, index: int) -> Any:
-        row = self.region(region)
-        assert 0 <= index < row.count, f"{region.name}: index={index}; count={row.count}"
-        return unpack(REGION_RECORDS[region], memoryview(self.memory), row.offset + index * row.record_size)
+        assert 0 <= index < self.region(region).count, f"{region.name}: index={index}"
+        return self.table(region)[index]
+
+    def table(self, region: Region) -> Table[Any]:
+        return Table(memoryview(self.memory), region, REGION_RECORDS[region])
 
     def records(self, region: Region) -> list[Any]:
         """Every record that was ever used."""
-        row, record = self.region(region), REGION_RECORDS[region]
-        used = memoryview(self.memory)[row.offset : row.offset + row.high_water * row.record_size]
-        return [record(*values) for values in struct_of(record).iter_unpack(used)]
+        return list(self.table(region).used())
 
     def all_records(self, region: Region) -> list[Any]:
         """Every record, also of regions that do not count what was used."""
-        row, record = self.region(region), REGION_RECORDS[region]
-        used = memoryview(self.memory)[row.offset : row.offset + row.count * row.record_size]
-        return [record(*values) for values in struct_of(record).iter_unpack(used)]
+        return list(self.table(region))
 
     def in_use(self) -> dict[str, int]:
         """Records in use, of the regions that hand out records."""

@@ -30,6 +30,8 @@ from timerd_shm.wire import CommandKind
 
 LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
 ID = bytes(range(16))
+RUN_MAX = 16  # commands of one transaction (arena.pxd)
+SLOTS_APART = (b"k0", b"k2", b"k3", b"k5")  # in hash slots of their own, so that one transaction takes their events
 HOUR = 3_600_000 * MS
 
 Act = Callable[[Rig], None]
@@ -51,6 +53,19 @@ def situation(*commands: Command, before: tuple[Command, ...] = (), others: tupl
             turn(rig, a, *frames)
 
         return act
+
+    return prepare
+
+
+def run(*commands: Command, before: tuple[Command, ...] = ()) -> Situation:
+    """A client issues `commands` in one frame, after `before`: as many as one transaction may hold."""
+
+    def prepare(rig: Rig) -> Act:
+        a = rig.client()
+        if before:
+            rig.do(a, *before)
+        frame = a.frame([(a.issue(command), command) for command in commands])
+        return lambda rig: turn(rig, a, frame)
 
     return prepare
 
@@ -410,6 +425,11 @@ SITUATIONS: dict[str, Situation] = {
         watch(b"l", id=ID, if_exists="replace"), before=(watch(b"k", id=ID), fire(b"k"))
     ),
     "register: settled id replaced at once": replace_a_settled_id_at_once,
+    "a run of registrations": run(*(watch(b"k%d" % (n % 11)) for n in range(RUN_MAX))),
+    "a run of cancels": run(*(cancel(n) for n in (2, 8, 1, 7, 3)), before=tuple(watch(b"k%d" % n) for n in range(9))),
+    "a run of fires": run(
+        *(fire(key) for key in SLOTS_APART), before=tuple(watch(key) for key in (*SLOTS_APART[::2], b"other"))
+    ),
     "fire: nobody": situation(fire(b"nobody", wait=True)),
     "fire: one": situation(fire(b"k", value=b"v" * 300), before=(watch(b"k", payload=b"p" * 300),)),
     "fire: every condition": situation(fire(b"k", 5, value=b"v", wait=True), before=WATCHERS),

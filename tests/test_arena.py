@@ -84,7 +84,7 @@ def test_regions_lie_behind_each_other_and_tables_are_powers_of_two(capacity: in
         assert record.offset >= end and record.offset % layout.REGION_ALIGN == 0
         assert record.record_size == size_of(layout.REGION_RECORDS[region])
         assert record.count > 0, region
-        end = record.offset + record.count * record.record_size
+        end = record.offset + layout.records_apart(region, record.count, capacity) * record.record_size
     assert end <= plan.size < end + layout.REGION_ALIGN
     for region in (Region.EVENTS, Region.SLOTS, Region.KEY_TABLE, Region.HANDLES, Region.ID_TABLE):
         count = plan.regions[region].count

@@ -14,7 +14,8 @@ from damage import Pen, slot_in
 from harness import Rig
 from timerd_shm import walk
 from timerd_shm.check import check
-from timerd_shm.layout import ClientState, KeyFlag, OpState, Orphans, Outcome, Region
+from timerd_shm.fields import size_of
+from timerd_shm.layout import REGION_RECORDS, ClientState, KeyFlag, OpState, Orphans, Outcome, Region
 from timerd_shm.limits import GROUP_HELD_MAX
 from timerd_shm.reader import ArenaReader
 from timerd_shm.wire import CommandKind
@@ -428,15 +429,16 @@ def test_an_outcome_too_many_for_a_member_is_said() -> None:
 
 def test_random_damage_never_breaks_the_checker(sound: bytes, rng: random.Random) -> None:
     with ArenaReader.from_bytes(sound) as reader:
-        rows = {
-            region: reader.region(region)
+        places = [
+            reader.table(region).place(index) + at
             for region in (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS)
-        }
+            for index in range(reader.region(region).high_water)
+            for at in range(size_of(REGION_RECORDS[region]) - 3)
+        ]
     for _ in range(150):
         memory = bytearray(sound)
         for _ in range(20):
-            row = rng.choice(list(rows.values()))
-            at = row.offset + rng.randrange(row.high_water * row.record_size - 4)
+            at = rng.choice(places)
             memory[at : at + 4] = rng.choice(
                 (rng.randbytes(4), bytes(4), b"\xff" * 4, rng.randrange(64).to_bytes(4, "little"))
             )

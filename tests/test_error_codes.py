@@ -168,7 +168,8 @@ def too_old_to_tell(client: td.Client, _: Daemon) -> None:
         client.register("k", timeout=0, id=f"done {n}").result(PATIENCE_S)
     with pytest.MonkeyPatch.context() as patch:  # a call that was on its way for long
         patch.setattr(client._link, "now_ns", lambda: called_ns)
-        client.register("k", timeout=60, id="late", wait=True)
+        late = client.register("k", timeout=60, id="late")
+    late.result(PATIENCE_S).unwrap()
 
 
 @meets(ErrorCode.UNAVAILABLE, "nobody", "timerd")

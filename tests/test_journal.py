@@ -162,7 +162,7 @@ def facts(rows: list[Row]) -> list[tuple[object, ...]]:
     return found
 
 
-def no_row_is_lost_or_written_twice(directory: Path, name: str) -> None:
+def no_row_is_lost_or_written_twice(directory: Path, name: str, points: int = POINTS_TRIED) -> None:
     """Play a situation; a new daemon goes on from each copy, and its journal is that of no crash."""
     rig = JournaledRig(directory / "whole", core=core_faults)
     act = SITUATIONS[name](rig)
@@ -171,7 +171,7 @@ def no_row_is_lost_or_written_twice(directory: Path, name: str) -> None:
     copies = record(rig, act)
     rig.tend()
     whole = facts(rig.rows())
-    for point, copy in enumerate(copies[:: len(copies) // POINTS_TRIED + 1]):
+    for point, copy in enumerate(copies[:: len(copies) // points + 1]):
         files = directory / str(point)
         shutil.copytree(directory / "before", files)
         again = rig.clone(copy, files)

@@ -15,7 +15,7 @@ from test_hostile import EXAMPLES
 from timerd_shm.errors import ArenaDamagedError
 from timerd_shm.fields import Role, fields, offset_of, size_of
 from timerd_shm.layout import (
-    FREE_LINKS,
+    HANDED_OUT,
     REGION_RECORDS,
     REGIONS_OFFSET,
     ClientRecord,
@@ -91,7 +91,7 @@ def rows() -> list[tuple[Region, int]]:
     for region in (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.EVENTS, Region.IDS, Region.CLIENTS,
                    Region.ANSWERS, Region.GROUPS, Region.PURGATORIES, Region.SLOTS):  # fmt: skip
         row = BUSY.arena.region(region)
-        used = row.high_water if region in FREE_LINKS else row.count
+        used = row.high_water if region in HANDED_OUT else row.count
         found += [(region, index) for index in range(min(used, 40))]
     return found
 
@@ -157,7 +157,7 @@ def test_what_is_not_there_is_refused_with_the_record_that_names_it(
     }.get(region, 0)
     memory = bytearray(MEMORY)
     width = next(each for each in fields(record) if each.name == field).storage.size
-    at = rig.arena.region(region).offset + index * size_of(record) + offset_of(record, field)
+    at = rig.arena.table(region).place(index) + offset_of(record, field)
     memory[at : at + width] = value.to_bytes(width, "little")
     with pytest.raises(ArenaDamagedError, match=r"record \d+ of region [A-Z]+ names what is not there.*timerctl check"):
         rig.clone(bytes(memory))

@@ -13,6 +13,7 @@ cdef extern from *:
     #define JOINED 7 /* how far hints reach: in the time of so many sweeping steps a line comes from memory */
     #define FREED 8 /* how far ahead of its turn a free record is asked for */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* what a member of a group may take */
+    #define RUN_MAX 16 /* commands, or operations that are due, that one transaction may hold */
     """
     enum:
         JOINED
@@ -20,6 +21,7 @@ cdef extern from *:
         OUTCOMES
         CALLS
         KINDS
+        RUN_MAX
 
 
 ctypedef struct News:
@@ -42,6 +44,13 @@ ctypedef struct Joined:
     # The operations (index + 1) that joined a bucket last, round and round: what their `ahead` hints are made from.
     uint32_t at
     uint32_t op[JOINED]
+
+
+ctypedef struct Spares:
+    # The free records of a region below its high water (see spares.pxd).
+    uint64_t *bits
+    uint64_t *occupied  # a bit for each word of `bits` that is not 0
+    uint32_t words
 
 
 ctypedef struct Found:
@@ -92,8 +101,11 @@ ctypedef struct Arena:
     ArenaHeader *header
     RegionRecord *regions
     OpRecord *ops
+    # The rest of nodes and keys, from these indexes on; those below lie in the operation's record of their index.
     WatchNode *nodes
     KeyRecord *keys
+    uint32_t nodes_beside
+    uint32_t keys_beside
     Block *blocks
     ClientRecord *clients
     LevelRecord *levels
@@ -116,6 +128,7 @@ ctypedef struct Arena:
     uint64_t event_mask
     uint64_t handle_mask
     uint64_t tick_ns
+    uint64_t ticks_per_2_64  # 2**64 // tick_ns
     TdTransaction tx
     # Of the transaction being staged: outcomes that it numbers for one client.
     uint32_t staged_client
@@ -129,7 +142,9 @@ ctypedef struct Arena:
     uint64_t owed[LEVELS]
     uint64_t visited_tick
     Joined *joined  # for each bucket
-    # The newest free records (index + 1) of each region, by their place in its chain modulo FREED.
+    Spares spare_nodes
+    Spares spare_keys
+    # The newest free records (index + 1) of each other region, by their place in its chain modulo FREED.
     uint32_t freed[REGION_COUNT][FREED]
     # Of the event that is being delivered (header.unfinished).
     uint32_t delivery_key  # index + 1; 0 = its key is gone, so it is done
@@ -184,6 +199,27 @@ cdef inline uint32_t unused(Arena *a, int region) noexcept nogil:
     return a.regions[region].count - a.regions[region].in_use
 
 
+cdef inline WatchNode *node_of(Arena *a, uint32_t index) noexcept nogil:
+    """The watch node of an index."""
+    if index < a.nodes_beside:
+        return <WatchNode *>a.ops[index].own_node
+    return a.nodes + (index - a.nodes_beside)
+
+
+cdef inline uint32_t index_of_node(Arena *a, WatchNode *node) noexcept nogil:
+    cdef uint64_t distance = <uint64_t>(<char *>node - <char *>a.ops)
+    if distance < <uint64_t>a.nodes_beside * sizeof(OpRecord):
+        return <uint32_t>(distance // sizeof(OpRecord))
+    return <uint32_t>(node - a.nodes) + a.nodes_beside
+
+
+cdef inline KeyRecord *key_of(Arena *a, uint32_t index) noexcept nogil:
+    """The key record of an index."""
+    if index < a.keys_beside:
+        return <KeyRecord *>a.ops[index].own_key
+    return a.keys + (index - a.keys_beside)
+
+
 cdef inline uint32_t *free_link(Arena *a, int region, uint32_t index) noexcept nogil:
     cdef RegionRecord *r = a.regions + region
     return <uint32_t *>(a.base + r.offset + <uint64_t>index * r.record_size + r.free_link)
@@ -203,6 +239,9 @@ cdef inline uint32_t take(Arena *a, int region) noexcept nogil:
         if link[1]:
             __builtin_prefetch(free_link(a, region, link[1] - 1))
             __builtin_prefetch(<char *>free_link(a, region, link[1] - 1) - r.free_link)
+            if region == REGION_OPS:
+                __builtin_prefetch(a.ops[link[1] - 1].own_key)
+                __builtin_prefetch(a.ops[link[1] - 1].own_node)
     elif r.high_water < r.count:
         # Stored before the record is reached: a start looks no further than the high water.
         got = r.high_water + 1
@@ -227,8 +266,17 @@ cdef inline void give(Arena *a, int region, uint32_t index) noexcept nogil:
     r.in_use -= 1
 
 
+cdef inline void stage_numbers(Arena *a) noexcept nogil:
+    """The next number of the client whose outcomes are staged."""
+    cdef ClientRecord *c = a.clients + a.staged_client
+    td_put(&a.tx, &c.next_outcome, c.next_outcome + a.staged_outcomes)
+    a.staged_outcomes = 0
+
+
 cdef inline void commit(Arena *a) noexcept nogil:
-    """Make what was staged true, all or nothing, and with it the journal's rows of it."""
+    """Make what was staged true, all or nothing, and with it its outcomes' numbers and the journal's rows."""
+    if a.staged_outcomes:
+        stage_numbers(a)
     if a.journal.staged:
         if TD_DEFECT(DEFECT_ROWS_APART):
             TD_ORDERED_STORE(a.base, &a.header.journal_rows, a.journal.head + a.journal.staged)
@@ -240,7 +288,6 @@ cdef inline void commit(Arena *a) noexcept nogil:
         a.journal.head += a.journal.staged
         a.journal.staged = 0
     td_commit(&a.tx)
-    a.staged_outcomes = 0
 
 
 cdef inline bint spent(Arena *a) noexcept nogil:

@@ -170,7 +170,7 @@ def plan_arena(
     for region, record in layout.REGION_RECORDS.items():
         link = layout.free_link(region)
         regions.append(RegionRecord(offset, size_of(record), counts[region], 0, 0, 0, link))
-        offset += aligned(counts[region] * size_of(record))
+        offset += aligned(layout.records_apart(region, counts[region], capacity) * size_of(record))
     return ArenaPlan(
         capacity,
         tuple(regions),
@@ -332,7 +332,8 @@ class Arena:
             row = self.plan.regions[region]
             with memoryview(self.memory) as view:
                 now = unpack(RegionRecord, view, layout.REGIONS_OFFSET + region * size_of(RegionRecord))
-            used = min(now.high_water, row.count) if region in layout.FREE_LINKS else row.count
+            used = min(now.high_water, row.count) if region in layout.HANDED_OUT else row.count
+            used = layout.records_apart(region, used, self.plan.capacity)
             start = row.offset // mmap.PAGESIZE * mmap.PAGESIZE
             with contextlib.suppress(OSError):  # before Linux 5.14 there is no such advice
                 self.memory.madvise(MADV_POPULATE_READ, start, row.offset - start + used * row.record_size)

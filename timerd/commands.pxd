@@ -7,7 +7,7 @@ what cannot be is refused by its code, and its number passes.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd.arena cimport Arena, capacity, commit, counter, spent
+from timerd.arena cimport key_of, Arena, capacity, commit, counter, spent
 from timerd.blobs cimport blob_length, blocks_for, fill_blob
 from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, met, refuse, stage_answer, tell
 from timerd.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
@@ -22,6 +22,8 @@ from timerd.purgatory cimport (
 )
 from timerd.register cimport Registration, apply_register, deadline_of
 from timerd.ring cimport fill_event, make_room, stage_event
+from timerd.spares cimport NOBODY
+from timerd.runs cimport cancel_run, fire_run, register_run
 from timerd.wheel cimport wheel_insert, wheel_remove
 from timerd_shm.records cimport *
 
@@ -95,8 +97,8 @@ cdef inline void apply_event(
         return
     if command.kind == COMMAND_KIND_ADVANCE or command.kind == COMMAND_KIND_FORGET:
         key = find_key(a, hash, command.purgatory, name, command.key_length)
-        had = key != 0 and a.keys[key - 1].flags & KEY_FLAG_HAS_WATERMARK
-        if had == (command.kind == COMMAND_KIND_ADVANCE) and (not had or a.keys[key - 1].watermark >= command.amount):
+        had = key != 0 and key_of(a, key - 1).flags & KEY_FLAG_HAS_WATERMARK
+        if had == (command.kind == COMMAND_KIND_ADVANCE) and (not had or key_of(a, key - 1).watermark >= command.amount):
             # It says nothing new: whoever registers late misses nothing.
             apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
             return
@@ -114,7 +116,7 @@ cdef inline void apply_event(
         refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
         return
     if command.kind == COMMAND_KIND_ADVANCE and key == 0:
-        key = fill_key(a, hash, command.purgatory, name, command.key_length)
+        key = fill_key(a, hash, command.purgatory, name, command.key_length, NOBODY)
         if key == 0:
             limit = met(MET_KEYS, capacity(a, REGION_KEYS))
             refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
@@ -129,18 +131,18 @@ cdef inline void apply_event(
         flags |= EVENT_FLAG_WANTS_ANSWER
     e = fill_event(
         a, event_kind(command.kind), command.purgatory, hash, name, command.key_length, command.amount,
-        command.limit, flags, slot, number, value, key_blob,
+        command.limit, flags, slot, number, value, key_blob, 0,
     )
     stage_event(a, e, NULL)
     if command.kind == COMMAND_KIND_ADVANCE:
-        stage_watermark(a, slot, a.keys + (key - 1), command.amount)
-        if not a.keys[key - 1].flags & KEY_FLAG_HAS_WATERMARK:
+        stage_watermark(a, slot, key_of(a, key - 1), command.amount)
+        if not key_of(a, key - 1).flags & KEY_FLAG_HAS_WATERMARK:
             c.watermarks += 1
     elif command.kind == COMMAND_KIND_FORGET:
-        discharge_watermark(a, a.keys + (key - 1))
+        discharge_watermark(a, key_of(a, key - 1))
         td_put(
-            &a.tx, KeyRecord_word_flags(a.keys + (key - 1)),
-            KeyRecord_with_flags(KeyRecord_word_flags(a.keys + (key - 1))[0], 0),
+            &a.tx, KeyRecord_word_flags(key_of(a, key - 1)),
+            KeyRecord_with_flags(KeyRecord_word_flags(key_of(a, key - 1))[0], 0),
         )
     td_put(&a.tx, &c.last_command, number)
     commit(a)
@@ -332,18 +334,22 @@ cdef inline bint needs_id(uint32_t kind) noexcept nogil:
     return kind == COMMAND_KIND_CANCEL_ID or kind == COMMAND_KIND_RESCHEDULE_ID
 
 
-cdef inline bint apply_command(
-    Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, uint32_t length, Ahead *ahead
-) noexcept nogil:
-    """Apply the command of `length` bytes at `p`; False if it is malformed. `ahead` is what looking at it has found."""
+cdef inline bint purgatory_is_open(Arena *a, uint32_t purgatory) noexcept nogil:
+    return (
+        purgatory < PURGATORIES_MAX and purgatory < capacity(a, REGION_PURGATORIES)
+        and a.purgatories[purgatory].state != 0
+    )
+
+
+cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead) noexcept nogil:
+    """Apply a command that was looked at; False if it is malformed."""
+    cdef const uint8_t *p = ahead.at
     cdef uint64_t hash
-    cdef uint32_t kind = p[0], purgatory = p[1], variable
+    cdef uint32_t kind = p[0], purgatory = p[1], length = ahead.length, variable
     cdef KeyCommand *key
     cdef OperationCommand *operation
     cdef Registration r
-    if purgatory >= PURGATORIES_MAX or purgatory >= capacity(a, REGION_PURGATORIES):
-        return False
-    if a.purgatories[purgatory].state == 0:
+    if not purgatory_is_open(a, purgatory):
         return False
     if kind == COMMAND_KIND_REGISTER:
         if length < sizeof(RegisterCommand):
@@ -377,25 +383,41 @@ cdef inline bint apply_command(
     return False
 
 
-cdef inline void look_at_group(
+cdef inline uint32_t look_at_group(
     Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Ahead *ahead
 ) noexcept nogil:
-    """Look at up to AHEAD_GROUP commands before their turn, as far as they are well-formed."""
+    """Look at up to AHEAD_GROUP commands before their turn; how many they are, up to the first whose length is wrong."""
     cdef uint32_t length, stage, i, seen = 0, stages = AHEAD_STAGES_REGISTER
     while seen < count and seen < AHEAD_GROUP and end - p >= <int>sizeof(uint64_t):
         memcpy(&length, p + 4, 4)
         if length < sizeof(uint64_t) or <uint64_t>(end - p) < length:
             break
-        look(a, ahead + seen, slot, number + seen, p, p + length)
+        look(a, ahead + seen, slot, number + seen, p, length)
         if ahead[seen].kind > COMMAND_KIND_REGISTER:
             stages = AHEAD_STAGES
         p += length
         seen += 1
-    for i in range(seen, AHEAD_GROUP):
-        ahead[i].kind = 0
-    for stage in range(2, stages + 1):
-        for i in range(seen):
-            follow(a, ahead + i, stage)
+    if count > 1:
+        for stage in range(2, stages + 1):
+            for i in range(seen):
+                follow(a, ahead + i, stage)
+    return seen
+
+
+cdef inline uint32_t apply_run(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
+    """Apply the first of `count` commands in one transaction, as far as they are of the usual kinds; how many.
+
+    0: the first one needs more than that.
+    """
+    if not purgatory_is_open(a, ahead.at[1]):
+        return 0
+    if ahead.lone:
+        return register_run(a, slot, number, ahead, count)
+    if ahead.kind == COMMAND_KIND_CANCEL:
+        return cancel_run(a, slot, number, ahead, count)
+    if ahead.kind == COMMAND_KIND_FIRE:
+        return fire_run(a, slot, number, ahead, count)
+    return 0
 
 
 cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
@@ -406,35 +428,37 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
     cdef const uint8_t *end = data + size
     cdef Ahead ahead[AHEAD_GROUP]
     cdef uint64_t number
-    cdef uint32_t i, length
+    cdef uint32_t i = 0, at = 0, seen = 0, applied
     if header.count > COMMANDS_PER_FRAME_MAX:
         return FRAME_MALFORMED
     tell(a, slot)
-    ahead[0].kind = 0
-    for i in range(header.count):
+    while i < header.count:
         number = header.first_command + i
-        if i % AHEAD_GROUP == 0 and header.count > 1:
-            look_at_group(a, slot, number, p, end, header.count - i, ahead)
-        if end - p < <int>sizeof(uint64_t):
-            return FRAME_MALFORMED
-        memcpy(&length, p + 4, 4)
-        if length < sizeof(uint64_t) or <uint64_t>(end - p) < length:
-            return FRAME_MALFORMED
+        if at == seen:
+            seen = look_at_group(a, slot, number, p, end, header.count - i, ahead)
+            at = 0
+            if seen == 0:
+                return FRAME_MALFORMED
         if number <= c.last_command and not TD_DEFECT(DEFECT_APPLIED_AGAIN):
             a.daemon[DAEMON_COMMANDS_SKIPPED] += 1
-            p += length
-            continue
-        if number > c.last_command + 1 and not TD_DEFECT(DEFECT_APPLY_IF_NEWER):
+            applied = 1
+        elif number > c.last_command + 1 and not TD_DEFECT(DEFECT_APPLY_IF_NEWER):
             a.daemon[DAEMON_COMMANDS_OUT_OF_ORDER] += 1
             return FRAME_EXPECTED
-        if not can_answer(a, slot):
+        elif not can_answer(a, slot):
             return FRAME_EXPECTED
-        if a.header.unfinished or spent(a):
+        elif a.header.unfinished or spent(a):
             return FRAME_UNFINISHED
-        if not apply_command(a, slot, number, p, length, ahead + i % AHEAD_GROUP):
-            return FRAME_MALFORMED
-        a.daemon[DAEMON_COMMANDS] += 1
-        p += length
+        else:
+            applied = apply_run(a, slot, number, ahead + at, seen - at)
+            if applied == 0:
+                if not apply_command(a, slot, number, ahead + at):
+                    return FRAME_MALFORMED
+                applied = 1
+            a.daemon[DAEMON_COMMANDS] += applied
+        i += applied
+        at += applied
+        p = ahead[at - 1].at + ahead[at - 1].length
     if p != end:
         return FRAME_MALFORMED
     return FRAME_UNFINISHED if a.header.unfinished else FRAME_APPLIED

@@ -21,6 +21,7 @@ from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
 from timerd.reports cimport Extent, measure, note_reported, only_confirms, report_size, write_report
 from timerd.ring cimport make_room
 from timerd.soundness cimport Damage
+from timerd.spares cimport drop_spares, make_spares
 from timerd.turn cimport acknowledge_client, advance_wheel, free_client, resume_work
 from timerd.wheel cimport next_tick, wheel_jump
 from timerd_shm.records cimport *
@@ -144,6 +145,8 @@ cdef class Core:
         a.buckets = <BucketRecord *>self._region(REGION_BUCKETS)
         a.events = <EventRecord *>self._region(REGION_EVENTS)
         a.slots = <SlotRecord *>self._region(REGION_SLOTS)
+        a.nodes_beside = min(a.regions[REGION_NODES].count, a.regions[REGION_OPS].count)
+        a.keys_beside = min(a.regions[REGION_KEYS].count, a.regions[REGION_OPS].count)
         a.key_heads = <uint32_t *>self._region(REGION_KEY_TABLE)
         a.handles = <HandleRecord *>self._region(REGION_HANDLES)
         a.ids = <IdRecord *>self._region(REGION_IDS)
@@ -160,6 +163,7 @@ cdef class Core:
         a.event_mask = a.regions[REGION_EVENTS].count - 1
         a.handle_mask = a.regions[REGION_HANDLES].count - 1
         a.tick_ns = header.tick_ns
+        a.ticks_per_2_64 = <uint64_t>0xFFFFFFFFFFFFFFFF // a.tick_ns if a.tick_ns else 0
         a.tx.base = a.base
         a.now_ns = now_ns
         a.limit = NO_DEADLINE
@@ -176,6 +180,10 @@ cdef class Core:
         a.joined = <Joined *>calloc(a.regions[REGION_BUCKETS].count, sizeof(Joined))
         if a.news == NULL or a.queue == NULL or a.found == NULL or a.joined == NULL:
             raise MemoryError("no memory for the clients' news")
+        if not make_spares(&a.spare_nodes, a.regions[REGION_NODES].count):
+            raise MemoryError("no memory for what is free")
+        if not make_spares(&a.spare_keys, a.regions[REGION_KEYS].count):
+            raise MemoryError("no memory for what is free")
         if a.unmatched == NULL or a.outdated == NULL:
             raise MemoryError("no memory for the groups' cursors")
         if not redo_is_sound(a):
@@ -200,13 +208,14 @@ cdef class Core:
         cdef RegionRecord *r = self.arena.regions + region
         cdef uint64_t known = _layout.size_of(_layout.REGION_RECORDS[_layout.Region(region)])
         cdef bint power = r.count != 0 and (r.count & (r.count - 1)) == 0
+        cdef uint64_t own = _layout.records_apart(_layout.Region(region), r.count, self.arena.regions[REGION_OPS].count)
         if r.free_link != _layout.free_link(_layout.Region(region)) or r.count < self._least(region):
             raise _damaged(f"row {region} of its region table")
         if r.record_size != known or r.count == 0 or r.high_water > r.count:
             raise _errors.LayoutMismatchError(
                 f"region {region}: {r.count} records of {r.record_size} bytes ({r.high_water} used), expected size {known}"
             )
-        if r.offset % 8 or r.offset < HEADER_SIZE or r.offset + <uint64_t>r.count * r.record_size > self.arena.header.size:
+        if r.offset % 8 or r.offset < HEADER_SIZE or r.offset + own * r.record_size > self.arena.header.size:
             raise _errors.ArenaTruncatedError(f"region {region} at {r.offset} does not lie within {self.arena.header.size} bytes")
         if region in (REGION_EVENTS, REGION_SLOTS, REGION_KEY_TABLE, REGION_HANDLES, REGION_ID_TABLE) and not power:
             raise _errors.LayoutMismatchError(f"region {region} has {r.count} records, not a power of two")
@@ -243,6 +252,8 @@ cdef class Core:
             free(self.arena.unmatched)
             free(self.arena.outdated)
             free(self.arena.joined)
+            drop_spares(&self.arena.spare_nodes)
+            drop_spares(&self.arena.spare_keys)
             free(self.arena.journal.texts)
             free(self.arena.journal.owners)
             if self.journaling:

@@ -6,38 +6,38 @@ the way down the right side has at most log2(n + 1) nodes, which bounds the recu
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.arena cimport Arena
+from timerd.arena cimport node_of, Arena
 from timerd_shm.records cimport KeyRecord, WatchNode
 
 
 cdef inline bint before(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
-    cdef WatchNode *n = a.nodes + (x - 1)
-    cdef WatchNode *m = a.nodes + (y - 1)
+    cdef WatchNode *n = node_of(a, x - 1)
+    cdef WatchNode *m = node_of(a, y - 1)
     if n.target != m.target:
         return n.target < m.target
     return a.ops[n.op].registration < a.ops[m.op].registration
 
 
 cdef inline uint32_t left_of(Arena *a, uint32_t x) noexcept nogil:
-    return a.nodes[x - 1].prev
+    return node_of(a, x - 1).prev
 
 
 cdef inline uint32_t right_of(Arena *a, uint32_t x) noexcept nogil:
-    cdef uint32_t left = a.nodes[x - 1].prev
-    if left == 0 or a.nodes[left - 1].next == x:
+    cdef uint32_t left = node_of(a, x - 1).prev
+    if left == 0 or node_of(a, left - 1).next == x:
         return 0
-    return a.nodes[left - 1].next
+    return node_of(a, left - 1).next
 
 
 cdef inline uint32_t parent_of(Arena *a, uint32_t x) noexcept nogil:
-    cdef uint32_t next = a.nodes[x - 1].next
+    cdef uint32_t next = node_of(a, x - 1).next
     if next == 0 or left_of(a, next) == x or right_of(a, next) == x:
         return next
-    return a.nodes[next - 1].next
+    return node_of(a, next - 1).next
 
 
 cdef inline uint8_t rank_of(Arena *a, uint32_t x) noexcept nogil:
-    return a.nodes[x - 1].rank if x else 0
+    return node_of(a, x - 1).rank if x else 0
 
 
 cdef inline void set_children(Arena *a, uint32_t x, uint32_t left, uint32_t right) noexcept nogil:
@@ -47,12 +47,12 @@ cdef inline void set_children(Arena *a, uint32_t x, uint32_t left, uint32_t righ
         swap = left
         left = right
         right = swap
-    a.nodes[x - 1].prev = left
+    node_of(a, x - 1).prev = left
     if left:
-        a.nodes[left - 1].next = right if right else x
+        node_of(a, left - 1).next = right if right else x
     if right:
-        a.nodes[right - 1].next = x
-    a.nodes[x - 1].rank = rank_of(a, right) + 1
+        node_of(a, right - 1).next = x
+    node_of(a, x - 1).rank = rank_of(a, right) + 1
 
 
 cdef inline uint32_t merge(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
@@ -73,10 +73,10 @@ cdef inline uint32_t merge(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
 
 
 cdef inline void heap_push(Arena *a, KeyRecord *key, uint32_t x) noexcept nogil:
-    a.nodes[x - 1].prev = 0
-    a.nodes[x - 1].rank = 1
+    node_of(a, x - 1).prev = 0
+    node_of(a, x - 1).rank = 1
     key.heap = merge(a, key.heap, x)
-    a.nodes[key.heap - 1].next = 0
+    node_of(a, key.heap - 1).next = 0
 
 
 cdef inline void heap_remove(Arena *a, KeyRecord *key, uint32_t x) noexcept nogil:
@@ -89,7 +89,7 @@ cdef inline void heap_remove(Arena *a, KeyRecord *key, uint32_t x) noexcept nogi
     if parent == 0:
         key.heap = rest
         if rest:
-            a.nodes[rest - 1].next = 0
+            node_of(a, rest - 1).next = 0
         return
     if was_left:
         left = rest
@@ -97,9 +97,9 @@ cdef inline void heap_remove(Arena *a, KeyRecord *key, uint32_t x) noexcept nogi
         right = rest
     # A shorter side shortens the ranks above, as far as they change.
     while True:
-        rank = a.nodes[parent - 1].rank
+        rank = node_of(a, parent - 1).rank
         set_children(a, parent, left, right)
-        if a.nodes[parent - 1].rank == rank:
+        if node_of(a, parent - 1).rank == rank:
             return
         parent = parent_of(a, parent)
         if parent == 0:

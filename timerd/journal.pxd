@@ -17,7 +17,7 @@ What calls this stages everything else first, and commits: between a staged row 
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from timerd.arena cimport Arena, Journal, OwnerText, SeenText, capacity, commit
+from timerd.arena cimport node_of, key_of, Arena, Journal, OwnerText, SeenText, capacity, commit
 from timerd.blobs cimport blob_length, copy_blob
 from timerd.short cimport copy_short, same_short
 from timerd_shm.records cimport *
@@ -261,9 +261,9 @@ cdef inline void put_outcome(
         key = event_key_text(a, e)
     else:
         while ordinal > 1:
-            node = a.nodes[node - 1].next_of_op
+            node = node_of(a, node - 1).next_of_op
             ordinal -= 1
-        key = key_text(a, a.keys + a.nodes[node - 1].key)
+        key = key_text(a, key_of(a, node_of(a, node - 1).key))
     owner = owner_text(a, op)
     purgatory = purgatory_text(a, op.purgatory)
     id = id_text(a, op)
@@ -310,16 +310,16 @@ cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
     cdef uint32_t node = op.first_node, key
     cdef KeyRow *row
     while node:
-        key = key_text(a, a.keys + a.nodes[node - 1].key)
+        key = key_text(a, key_of(a, node_of(a, node - 1).key))
         row = <KeyRow *>next_row(&a.journal, ROW_KIND_KEY)
-        row.key_kind = a.nodes[node - 1].kind
-        row.ordinal = a.nodes[node - 1].ordinal
+        row.key_kind = node_of(a, node - 1).kind
+        row.ordinal = node_of(a, node - 1).ordinal
         row.reserved = 0
         row.key = key
         row.operation = op_id(a, op)
-        row.target = a.nodes[node - 1].target
+        row.target = node_of(a, node - 1).target
         memset(row.rest, 0, sizeof(row.rest))
-        node = a.nodes[node - 1].next_of_op
+        node = node_of(a, node - 1).next_of_op
 
 
 cdef inline void put_registration(
@@ -530,8 +530,8 @@ cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
         if records == 0 or half_full(j):
             return True
         records -= 1
-        if a.keys[j.snapshot_key].flags & KEY_FLAG_HAS_WATERMARK:
-            put_watermark(a, a.keys + j.snapshot_key)
+        if key_of(a, j.snapshot_key).flags & KEY_FLAG_HAS_WATERMARK:
+            put_watermark(a, key_of(a, j.snapshot_key))
             commit(a)
         j.snapshot_key += 1
     while j.snapshot_op < a.regions[REGION_OPS].high_water:

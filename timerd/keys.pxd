@@ -5,11 +5,12 @@ leaves at once when its operation settles, or when its key is satisfied or faile
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from timerd.arena cimport Arena, counter, give, take, unused
+from timerd.arena cimport node_of, key_of, Arena, counter, unused
 from timerd.blobs cimport blob_equals, blocks_for, drop_blob, fill_blob
 from timerd.dlist cimport append, link_of, make_empty, unlink
 from timerd.heap cimport heap_push, heap_remove
 from timerd.short cimport copy_short, same_short
+from timerd.spares cimport give_spare, take_spare
 from timerd_shm.records cimport *
 
 
@@ -27,30 +28,30 @@ cdef inline uint32_t find_key(
     """The key's record (index + 1), or 0."""
     cdef uint32_t found = a.key_heads[hash & a.key_mask]
     while found:
-        if a.keys[found - 1].hash == hash and key_is(a, a.keys + (found - 1), purgatory, name, length):
+        if key_of(a, found - 1).hash == hash and key_is(a, key_of(a, found - 1), purgatory, name, length):
             return found
-        found = a.keys[found - 1].chain
+        found = key_of(a, found - 1).chain
     return 0
 
 
 cdef inline void chain_key(Arena *a, uint32_t found) noexcept nogil:
-    cdef uint32_t *head = a.key_heads + (a.keys[found - 1].hash & a.key_mask)
-    a.keys[found - 1].chain = head[0]
+    cdef uint32_t *head = a.key_heads + (key_of(a, found - 1).hash & a.key_mask)
+    key_of(a, found - 1).chain = head[0]
     head[0] = found
 
 
 cdef inline uint32_t fill_key(
-    Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length
+    Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length, uint32_t beside
 ) noexcept nogil:
-    """A new key record (index + 1), or 0 when keys or blocks are used up."""
+    """A new key record (index + 1), that of index `beside` if it is free; 0 when keys or blocks are used up."""
     cdef KeyRecord *key
     cdef uint32_t found
     if length > KEY_INLINE and unused(a, REGION_BLOCKS) < blocks_for(length):
         return 0
-    found = take(a, REGION_KEYS)
+    found = take_spare(a, REGION_KEYS, &a.spare_keys, beside)
     if found == 0:
         return 0
-    key = a.keys + (found - 1)
+    key = key_of(a, found - 1)
     key.hash = hash
     key.watermark = 0
     key.purgatory = purgatory
@@ -73,24 +74,24 @@ cdef inline uint32_t fill_key(
 
 cdef inline void release_key(Arena *a, uint32_t found) noexcept nogil:
     """Free the record if neither a watcher nor a watermark needs it."""
-    cdef KeyRecord *key = a.keys + (found - 1)
+    cdef KeyRecord *key = key_of(a, found - 1)
     cdef uint32_t *link
     if key.refs or key.flags & KEY_FLAG_HAS_WATERMARK:
         return
     link = a.key_heads + (key.hash & a.key_mask)
     while link[0] != found:
-        link = &a.keys[link[0] - 1].chain
+        link = &key_of(a, link[0] - 1).chain
     link[0] = key.chain
     if a.delivery_key == found:
         a.delivery_key = 0
     drop_blob(a, key.name_blob)
-    give(a, REGION_KEYS, found - 1)
+    give_spare(a, REGION_KEYS, &a.spare_keys, found - 1)
 
 
 cdef inline void attach(Arena *a, uint32_t node_number) noexcept nogil:
     """Put a node (index + 1) in its key's list or heap. Nodes come in order of registration."""
-    cdef WatchNode *node = a.nodes + (node_number - 1)
-    cdef KeyRecord *key = a.keys + node.key
+    cdef WatchNode *node = node_of(a, node_number - 1)
+    cdef KeyRecord *key = key_of(a, node.key)
     if node.kind == KEY_KIND_WATERMARK:
         heap_push(a, key, node_number)
     else:
@@ -101,8 +102,8 @@ cdef inline void attach(Arena *a, uint32_t node_number) noexcept nogil:
 
 cdef inline void detach(Arena *a, uint32_t node_number) noexcept nogil:
     """Take a node out of its key's list or heap, if it is in one. It still names its key."""
-    cdef WatchNode *node = a.nodes + (node_number - 1)
-    cdef KeyRecord *key = a.keys + node.key
+    cdef WatchNode *node = node_of(a, node_number - 1)
+    cdef KeyRecord *key = key_of(a, node.key)
     if not node.linked:
         return
     node.linked = 0
@@ -118,11 +119,15 @@ cdef inline void detach(Arena *a, uint32_t node_number) noexcept nogil:
 
 cdef inline void free_nodes(Arena *a, uint32_t first) noexcept nogil:
     """Free a settled (or refused) operation's nodes, and the keys that nobody else watches."""
-    cdef uint32_t next, key
+    cdef uint32_t next
+    cdef WatchNode *node
+    cdef KeyRecord *key
     while first:
-        next = a.nodes[first - 1].next_of_op
-        key = a.nodes[first - 1].key
-        a.keys[key].refs -= 1
-        give(a, REGION_NODES, first - 1)
-        release_key(a, key + 1)
+        node = node_of(a, first - 1)
+        key = key_of(a, node.key)
+        next = node.next_of_op
+        key.refs -= 1
+        give_spare(a, REGION_NODES, &a.spare_nodes, first - 1)
+        if key.refs == 0:
+            release_key(a, node.key + 1)
         first = next

@@ -11,7 +11,7 @@ dropped when too many are under way, and a load is not.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.arena cimport Arena, JOINED, Joined, TOUCH, __builtin_prefetch
+from timerd.arena cimport node_of, key_of, Arena, JOINED, Joined, TOUCH, __builtin_prefetch
 from timerd.dlist cimport at, link_of, node_at, op_at
 from timerd.handles cimport next_handle
 from timerd.hash cimport handle_tag, key_hash
@@ -19,7 +19,7 @@ from timerd_shm.records cimport *
 
 cdef extern from *:
     """
-    #define AHEAD_STAGES 5
+    #define AHEAD_STAGES 4
     #define AHEAD_STAGES_REGISTER 3 /* of a registration: it has no operation yet */
     #define HANDLE_PROBES 4 /* of the handle table; nearly every one is found within */
     #define AHEAD_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
@@ -33,39 +33,62 @@ cdef extern from *:
 
 ctypedef struct Ahead:
     # A command that is looked at before its turn. Its hash and its tag are its own, and need not be made again.
+    const uint8_t *at  # where it lies in its frame
+    uint32_t length  # bytes of it; they are there
     uint32_t kind  # CommandKind; 0 = nothing to do
     uint32_t key  # its key (index + 1), once known
     uint32_t op  # its operation (index + 1), once known
+    bint lone  # a registration of one short event key and nothing else
+    uint32_t name_length
+    const uint8_t *name
     uint64_t hash
     uint64_t place  # head in the key table, or position in the handle table
     uint32_t tag  # of the handle
 
 
 cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
-    """Ask for both lines of an operation (index + 1)."""
-    TOUCH(a.ops + (op - 1))
-    TOUCH(&a.ops[op - 1].next)
+    """Ask for the lines of an operation (index + 1), with the key and the node beside it."""
+    cdef char *record = <char *>(a.ops + (op - 1))
+    TOUCH(record)
+    TOUCH(record + 64)
+    TOUCH(record + 128)
+    TOUCH(record + 192)
 
 
 cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
-    """Ask for what settling an operation touches: its neighbours in the bucket, its first watch node."""
+    """Ask for what settling an operation touches beside: its neighbours in the bucket, the head of its key's chain."""
     cdef OpRecord *record = a.ops + (op - 1)
+    cdef uint32_t node = record.first_node
     TOUCH(at(a, record.next))
     TOUCH(at(a, record.prev))
-    if record.first_node:
-        TOUCH(a.nodes + (record.first_node - 1))
+    if node:
+        TOUCH(a.key_heads + (key_of(a, node_of(a, node - 1).key).hash & a.key_mask))
+
+
+cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcept nogil:
+    """Whether a registration, whose first key has a name of that length and is an event's, has nothing but that key."""
+    return (
+        command.length == sizeof(RegisterCommand) + 2 + name_length and 1 <= name_length <= KEY_INLINE
+        and command.condition == CONDITION_AT_LEAST and command.needed == 1 and command.keys == 1
+        and command.orphans == 0 and command.payload_length == 0
+        and command.flags & ~(REGISTER_FLAG_NO_MARK | REGISTER_FLAG_MARK_BY_SEQUENCE) == 0
+    )
 
 
 cdef inline void look(
-    Arena *a, Ahead *x, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end
+    Arena *a, Ahead *x, uint32_t slot, uint64_t number, const uint8_t *p, uint32_t size
 ) noexcept nogil:
-    """Stage 1: touch the table entry that the command at `p` begins with. It may be malformed: bounds are checked."""
+    """Stage 1: touch the table entry that the command of `size` bytes at `p` begins with. It may be malformed inside."""
     cdef KeyCommand *event = <KeyCommand *>p
     cdef RegisterCommand *register = <RegisterCommand *>p
     cdef OperationCommand *operation = <OperationCommand *>p
     cdef const uint8_t *name
+    cdef const uint8_t *end = p + size
     cdef uint32_t length
+    x.at = p
+    x.length = size
     x.kind = 0
+    x.lone = False
     x.key = x.op = 0
     if p[0] == COMMAND_KIND_REGISTER:
         name = p + sizeof(RegisterCommand) + (16 if p + 4 <= end and register.flags & REGISTER_FLAG_HAS_ID else 0)
@@ -73,6 +96,9 @@ cdef inline void look(
             return
         length = name[0]
         name += 2
+        x.lone = is_lone(register, length)
+        x.name = name
+        x.name_length = length
         x.tag = handle_tag(slot, number)
         __builtin_prefetch(a.handles + (x.tag & a.handle_mask))
     elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
@@ -97,9 +123,29 @@ cdef inline void look(
     __builtin_prefetch(a.slots + (x.hash & a.slot_mask))
 
 
+cdef inline void touch_key(Arena *a, Ahead *x) noexcept nogil:
+    """Ask for a key; of an event's, with the operation beside it, which as a rule is the one that watches it."""
+    if x.kind == COMMAND_KIND_REGISTER or x.key > a.keys_beside:
+        TOUCH(key_of(a, x.key - 1))
+    else:
+        touch_op(a, x.key)
+
+
+cdef inline void follow_watcher(Arena *a, Ahead *x) noexcept nogil:
+    """The first watcher of a fired key."""
+    cdef KeyRecord *key = key_of(a, x.key - 1)
+    if at(a, key.next) == <void *>&key.next:
+        return
+    x.op = node_at(a, key.next).op + 1
+    if x.op == x.key:
+        touch_surroundings(a, x.op)
+    else:
+        touch_op(a, x.op)
+
+
 cdef inline void follow(Arena *a, Ahead *x, uint32_t stage) noexcept nogil:
-    """Stages 2 to 5: go one step further than the stage before."""
-    cdef uint32_t node, probe
+    """The stages behind the first: go one step further than the stage before."""
+    cdef uint32_t probe
     if x.kind == 0:
         return
     if x.kind == COMMAND_KIND_CANCEL or x.kind == COMMAND_KIND_RESCHEDULE:
@@ -113,39 +159,19 @@ cdef inline void follow(Arena *a, Ahead *x, uint32_t stage) noexcept nogil:
                 touch_op(a, x.op)
         elif x.op and stage == 3:
             touch_surroundings(a, x.op)
-        elif x.op:
-            follow_key(a, x.op, stage)
         return
     if stage == 2:
         x.key = a.key_heads[x.place]
         if x.key:
-            TOUCH(a.keys + (x.key - 1))
-    elif stage == 3:
-        if x.key:
-            if a.keys[x.key - 1].hash != x.hash and a.keys[x.key - 1].chain:
-                x.key = a.keys[x.key - 1].chain
-                TOUCH(a.keys + (x.key - 1))
-            if x.kind != COMMAND_KIND_REGISTER:
-                TOUCH(at(a, a.keys[x.key - 1].next))
-    elif x.kind == COMMAND_KIND_FIRE and x.key:
-        if stage == 4:
-            node = a.keys[x.key - 1].next
-            if at(a, node) != <void *>&a.keys[x.key - 1].next:
-                x.op = node_at(a, node).op + 1
-                touch_op(a, x.op)
-        elif x.op:
-            touch_surroundings(a, x.op)
-
-
-cdef inline void follow_key(Arena *a, uint32_t op, uint32_t stage) noexcept nogil:
-    """The key of an operation's first watch node, then the head of its chain: what freeing the key touches."""
-    cdef uint32_t node = a.ops[op - 1].first_node
-    if node == 0:
-        return
-    if stage == 4:
-        TOUCH(a.keys + a.nodes[node - 1].key)
-    else:
-        TOUCH(a.key_heads + (a.keys[a.nodes[node - 1].key].hash & a.key_mask))
+            touch_key(a, x)
+    elif stage == 3 and x.key:
+        if key_of(a, x.key - 1).hash != x.hash and key_of(a, x.key - 1).chain:
+            x.key = key_of(a, x.key - 1).chain
+            touch_key(a, x)
+        elif x.kind == COMMAND_KIND_FIRE:
+            follow_watcher(a, x)
+    elif x.key and x.op == 0:
+        follow_watcher(a, x)
 
 
 cdef inline void look_at_joined(Arena *a, Joined *joined) noexcept nogil:
@@ -155,12 +181,14 @@ cdef inline void look_at_joined(Arena *a, Joined *joined) noexcept nogil:
         if joined.op[i]:
             __builtin_prefetch(&a.ops[joined.op[i] - 1].next)
             __builtin_prefetch(a.ops + (joined.op[i] - 1))
+            __builtin_prefetch(<char *>(a.ops + (joined.op[i] - 1)) + 128)
+            __builtin_prefetch(<char *>(a.ops + (joined.op[i] - 1)) + 192)
 
 
 cdef inline uint32_t look_at_due(Arena *a, BucketRecord *bucket) noexcept nogil:
     """Touch what expiring the first operations of a bucket will need; how many they are."""
     cdef uint32_t ops[AHEAD_GROUP]
-    cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, stage
+    cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, node
     while link != head and seen < AHEAD_GROUP:
         ops[seen] = <uint32_t>(op_at(a, link) - a.ops) + 1
         if a.ops[ops[seen] - 1].ahead:
@@ -168,10 +196,9 @@ cdef inline uint32_t look_at_due(Arena *a, BucketRecord *bucket) noexcept nogil:
         seen += 1
         link = at(a, link).next
     for i in range(seen):
-        TOUCH(a.ops + (ops[i] - 1))
-        if a.ops[ops[i] - 1].first_node:
-            TOUCH(a.nodes + (a.ops[ops[i] - 1].first_node - 1))
-    for stage in range(4, AHEAD_STAGES + 1):
-        for i in range(seen):
-            follow_key(a, ops[i], stage)
+        touch_op(a, ops[i])
+    for i in range(seen):
+        node = a.ops[ops[i] - 1].first_node
+        if node:
+            TOUCH(a.key_heads + (key_of(a, node_of(a, node - 1).key).hash & a.key_mask))
     return seen

@@ -14,7 +14,8 @@ ring, with nothing allocated.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.arena cimport (
-    Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram_add, spent, unused,
+    index_of_node, node_of, key_of,
+    Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram_add, spent, stage_numbers, unused,
 )
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport charge, fill_answer, is_live, keep_answer, leave_outcomes, owner_of, stage_answer, tell
@@ -144,21 +145,48 @@ cdef inline void fill_settlement(
     op.error = error
 
 
+cdef inline void stage_outcome(
+    Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint32_t flags, uint32_t value,
+    uint64_t number, uint32_t error,
+) noexcept nogil:
+    """Stage the words by which any operation settles, and the journal's row. `number` 0: nobody is told of it now."""
+    cdef uint64_t word = OpRecord_word_state(op)[0]
+    cdef uint32_t state = OP_STATE_SETTLED if number or op.group else OP_STATE_FREE
+    fill_settlement(a, op, value, number, error)
+    word = OpRecord_with_state(OpRecord_with_outcome(OpRecord_with_settled_key(word, settled_key), outcome), state)
+    td_put(&a.tx, OpRecord_word_state(op), word)
+    if flags != op.flags:
+        td_put(&a.tx, OpRecord_word_flags(op), OpRecord_with_flags(OpRecord_word_flags(op)[0], flags))
+    if e != NULL:
+        td_put(&a.tx, &op.seen, e.sequence)
+    elif op.state == OP_STATE_PENDING:
+        # True by itself, and before: it was given all that it watches. (Else it settles while it is registered.)
+        TD_ORDERED_STORE(a.base, &op.seen, a.header.newest)
+    journal_outcome(a, op, outcome, settled_key, flags, e, error)
+
+
+cdef inline uint64_t next_number(Arena *a, uint32_t client) noexcept nogil:
+    """The number of one more outcome of the client in this transaction; commit() moves its next number with it."""
+    if a.staged_outcomes and a.staged_client != client:
+        stage_numbers(a)
+    a.staged_client = client
+    a.staged_outcomes += 1
+    return a.clients[client].next_outcome + a.staged_outcomes - 1
+
+
 cdef inline void stage_settle(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, Verdict *v
 ) noexcept nogil:
-    """Stage the words by which an operation settles. `e` is the event that did it, or NULL; `v` has its masks."""
+    """Stage that an operation settles, whoever's it is. `e` is the event that did it, or NULL; `v` has its masks."""
     cdef ClientRecord *owner = owner_of(a, op)
     cdef uint32_t flags = op.flags, value = 0, length, error = 0
-    cdef uint64_t number = 0, word
+    cdef uint64_t number = 0
     cdef uint64_t *held = NULL
     if op.group:
         held = &a.groups[op.group - 1].bytes_held
     elif owner != NULL:
         held = &owner.bytes_held
-        number = owner.next_outcome
-        if a.staged_outcomes and a.staged_client == op.client:
-            number += a.staged_outcomes
+        number = next_number(a, op.client)
     if e != NULL:
         length = blob_length(a, e.value)
         if e.kind == EVENT_KIND_FAIL:
@@ -175,32 +203,18 @@ cdef inline void stage_settle(
                 held[0] += length
             else:
                 flags |= OP_FLAG_VALUE_DROPPED
+        if e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
+            td_put(&a.tx, EventRecord_word_completed(e), handed_word(e))
     if op.group or op.orphans == ORPHANS_GROUP:
         flags |= OP_FLAG_KEYS_KEPT
-    fill_settlement(a, op, value, number, error)
-    word = OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_SETTLED if held != NULL else OP_STATE_FREE)
-    word = OpRecord_with_outcome(word, outcome)
-    td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_settled_key(word, settled_key))
-    if flags != op.flags:
-        td_put(&a.tx, OpRecord_word_flags(op), OpRecord_with_flags(OpRecord_word_flags(op)[0], flags))
     if v.progress != op.progress:
         td_put(&a.tx, &op.progress, v.progress)
     if v.failed != op.failed:
         td_put(&a.tx, &op.failed, v.failed)
-    if e != NULL:
-        td_put(&a.tx, &op.seen, e.sequence)
-    elif op.state == OP_STATE_PENDING:
-        td_put(&a.tx, &op.seen, a.header.newest)  # else it settles while it is registered: `seen` is filled
-    if number:
-        td_put(&a.tx, &owner.next_outcome, number + 1)
-        a.staged_client = op.client
-        a.staged_outcomes += 1
-    if e != NULL and e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
-        td_put(&a.tx, EventRecord_word_completed(e), handed_word(e))
     if op.id_record:
         td_put(&a.tx, IdRecord_word_state(&a.ids[op.id_record - 1]), settled_word(&a.ids[op.id_record - 1], outcome))
         td_put(&a.tx, &a.ids[op.id_record - 1].settled_ns, a.now_ns)
-    journal_outcome(a, op, outcome, settled_key, flags, e, error)
+    stage_outcome(a, op, outcome, settled_key, e, flags, value, number, error)
 
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
@@ -245,7 +259,7 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
         while node:
             detach(a, node)
             a.touched += 1
-            node = 0 if TD_DEFECT(DEFECT_UNLINK_FROM_ONE_LIST) else a.nodes[node - 1].next_of_op
+            node = 0 if TD_DEFECT(DEFECT_UNLINK_FROM_ONE_LIST) else node_of(a, node - 1).next_of_op
     if not op.flags & OP_FLAG_KEYS_KEPT:
         free_nodes(a, op.first_node)
     if op.id_record:
@@ -302,7 +316,7 @@ cdef inline void free_settled(Arena *a, OpRecord *op) noexcept nogil:
 
 cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept nogil:
     """Give an event to the operation of one watch node."""
-    cdef WatchNode *node = a.nodes + (node_number - 1)
+    cdef WatchNode *node = node_of(a, node_number - 1)
     cdef OpRecord *op = a.ops + node.op
     cdef Verdict v
     a.touched += 1
@@ -334,7 +348,7 @@ cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
         a.delivery_key = find_key(a, e.key_hash, e.purgatory, name, e.key_length)
     else:
         a.delivery_key = find_key(a, e.key_hash, e.purgatory, e.key, e.key_length)
-    a.cursor = a.keys[a.delivery_key - 1].next if a.delivery_key else 0
+    a.cursor = key_of(a, a.delivery_key - 1).next if a.delivery_key else 0
     a.header.unfinished = e.sequence
 
 
@@ -364,7 +378,7 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
     cdef WatchNode *node
     cdef uint32_t head, root
     if a.delivery_key:
-        key = a.keys + (a.delivery_key - 1)
+        key = key_of(a, a.delivery_key - 1)
         head = link_of(a, &key.next)
         while e.kind != EVENT_KIND_ADVANCE and e.kind != EVENT_KIND_FORGET and a.delivery_key and a.cursor != head:
             if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
@@ -375,10 +389,10 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
             a.cursor = node.next
             if a.cursor != head:
                 __builtin_prefetch(&a.ops[node_at(a, a.cursor).op])
-            visit(a, e, <uint32_t>(node - a.nodes) + 1)
+            visit(a, e, index_of_node(a, node) + 1)
         while e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET and a.delivery_key and key.heap:
             root = key.heap
-            if e.kind == EVENT_KIND_ADVANCE and a.nodes[root - 1].target > e.amount:
+            if e.kind == EVENT_KIND_ADVANCE and node_of(a, root - 1).target > e.amount:
                 break
             if spent(a):
                 return False
@@ -396,9 +410,9 @@ cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
     cdef uint32_t node = op.first_node, key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
     cdef KeyRecord *key
     cdef EventRecord *e
-    while a.nodes[node - 1].ordinal != op.settled_key - 1:
-        node = a.nodes[node - 1].next_of_op
-    key = a.keys + a.nodes[node - 1].key
+    while node_of(a, node - 1).ordinal != op.settled_key - 1:
+        node = node_of(a, node - 1).next_of_op
+    key = key_of(a, node_of(a, node - 1).key)
     if key.name_length > EVENT_KEY_INLINE:
         key_blob = share_blob(a, key.name_blob)
     elif key.name_length > KEY_INLINE:
@@ -409,7 +423,7 @@ cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
         flags |= EVENT_FLAG_VALUE_DROPPED
     e = fill_event(
         a, EVENT_KIND_FIRE, op.purgatory, key.hash, name, key.name_length, 1, 1, flags, op.client, 0,
-        share_blob(a, op.value), key_blob,
+        share_blob(a, op.value), key_blob, 0,
     )
     e.client_generation = 0  # nobody's: it counts by sequence for everybody
     return e
@@ -448,11 +462,11 @@ cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
     if a.header.unfinished and a.delivery_key:
         e = event_at(a, a.header.unfinished)
         while node:
-            if a.nodes[node - 1].linked and a.nodes[node - 1].key == a.delivery_key - 1:
+            if node_of(a, node - 1).linked and node_of(a, node - 1).key == a.delivery_key - 1:
                 if not (e.flags & EVENT_FLAG_LIMITED and e.left == 0):
                     visit(a, e, node)
                 break
-            node = a.nodes[node - 1].next_of_op
+            node = node_of(a, node - 1).next_of_op
         if op.generation != generation or op.state != OP_STATE_PENDING:
             return
     settle(a, op, OUTCOME_EXPIRED)

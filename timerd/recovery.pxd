@@ -9,7 +9,9 @@ ids and what waits in groups in order of settling.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from timerd.arena cimport CALLS, KINDS, Arena, Joined, __builtin_prefetch, capacity, commit, counter, give
+from timerd.arena cimport (
+    CALLS, KINDS, Arena, Joined, Spares, __builtin_prefetch, capacity, commit, counter, give, key_of, node_of,
+)
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport charge, tell
 from timerd.dlist cimport append, is_empty, make_empty
@@ -26,6 +28,7 @@ from timerd.soundness cimport (
     Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, key_is_sound, look_for_damage, nodes_are_sound,
     op_is_sound,
 )
+from timerd.spares cimport give_spare
 from timerd.wheel cimport wheel_insert
 from timerd_shm.records cimport *
 
@@ -128,13 +131,13 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
     memset(a.id_heads, 0, capacity(a, REGION_ID_TABLE) * sizeof(IdTableRecord))
     memset(a.handles, 0, capacity(a, REGION_HANDLES) * sizeof(HandleRecord))
     for i in range(a.regions[REGION_KEYS].high_water):
-        make_empty(a, &a.keys[i].next)
-        a.keys[i].heap = 0
-        a.keys[i].refs = 0
+        make_empty(a, &key_of(a, i).next)
+        key_of(a, i).heap = 0
+        key_of(a, i).refs = 0
     for i in range(a.regions[REGION_BLOCKS].high_water):
         a.blocks[i].refs = 0
     for i in range(a.regions[REGION_NODES].high_water):
-        a.nodes[i].linked = 0
+        node_of(a, i).linked = 0
     for i in range(capacity(a, REGION_CLIENTS)):
         make_empty(a, &a.clients[i].next)
         make_empty(a, &a.clients[i].answers_next)
@@ -201,9 +204,9 @@ cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op) noexcept nogil:
         if not nodes_are_sound(a, m.nodes, op):
             return False
         while node:
-            a.keys[a.nodes[node - 1].key].refs += 1
-            m.keys[a.nodes[node - 1].key] = 1
-            node = a.nodes[node - 1].next_of_op
+            key_of(a, node_of(a, node - 1).key).refs += 1
+            m.keys[node_of(a, node - 1).key] = 1
+            node = node_of(a, node - 1).next_of_op
     charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, held)
     if op.group == 0 and c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
         handle_insert(a, index, handle_tag(op.client, op.command))
@@ -215,9 +218,9 @@ cdef inline void restore_pending(Arena *a, OpRecord *op) noexcept nogil:
     cdef uint32_t node = op.first_node
     wheel_insert(a, op)
     while node:
-        if not settled_keys(op) & (<uint64_t>1 << a.nodes[node - 1].ordinal):
+        if not settled_keys(op) & (<uint64_t>1 << node_of(a, node - 1).ordinal):
             attach(a, node)
-        node = a.nodes[node - 1].next_of_op
+        node = node_of(a, node - 1).next_of_op
     counter(a, op.purgatory, COUNT_PENDING)[0] += 1
 
 
@@ -254,19 +257,28 @@ cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept no
             give(a, region, i)
 
 
+cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s) noexcept nogil:
+    """The same for a region whose free records have bits; all bits are 0."""
+    cdef uint32_t i
+    a.regions[region].in_use = a.regions[region].high_water
+    for i in range(a.regions[region].high_water):
+        if not used[i]:
+            give_spare(a, region, s, i)
+
+
 cdef inline void ask_for_names(Arena *a, uint32_t i) noexcept nogil:
     """Ask for what counting operation i and those before it will need: its entry and node, then the node's key."""
     cdef OpRecord *op = a.ops + i
     if i < a.regions[REGION_OPS].high_water:
         __builtin_prefetch(a.handles + (handle_tag(op.client, op.command) & a.handle_mask))
         if op.first_node:
-            __builtin_prefetch(a.nodes + (op.first_node - 1))
+            __builtin_prefetch(node_of(a, op.first_node - 1))
     op -= EARLY // 2
     if (
         EARLY // 2 <= i < a.regions[REGION_OPS].high_water + EARLY // 2 and op.first_node
         and op.first_node <= a.regions[REGION_NODES].high_water
     ):
-        __builtin_prefetch(a.keys + a.nodes[op.first_node - 1].key)
+        __builtin_prefetch(key_of(a, node_of(a, op.first_node - 1).key))
 
 
 cdef inline void ask_for_links(Arena *a, Ordered *items, uint64_t count, uint64_t k) noexcept nogil:
@@ -278,10 +290,10 @@ cdef inline void ask_for_links(Arena *a, Ordered *items, uint64_t count, uint64_
         __builtin_prefetch(&op.next)
     if k + EARLY // 2 < count:
         op = a.ops + items[k + EARLY // 2].index
-        __builtin_prefetch(a.nodes + (op.first_node - 1))
+        __builtin_prefetch(node_of(a, op.first_node - 1))
     if k + EARLY // 4 < count:
         op = a.ops + items[k + EARLY // 4].index
-        __builtin_prefetch(a.keys + a.nodes[op.first_node - 1].key)
+        __builtin_prefetch(key_of(a, node_of(a, op.first_node - 1).key))
 
 
 cdef inline void restore_operations(
@@ -420,18 +432,18 @@ cdef inline void restore_keys(Arena *a, Marks *m, Damage *damage) noexcept nogil
     cdef ClientRecord *c
     for i in range(a.regions[REGION_KEYS].high_water):
         if i + EARLY < a.regions[REGION_KEYS].high_water:
-            __builtin_prefetch(a.key_heads + (a.keys[i + EARLY].hash & a.key_mask))
-        if not m.keys[i] and not a.keys[i].flags & KEY_FLAG_HAS_WATERMARK:
+            __builtin_prefetch(a.key_heads + (key_of(a, i + EARLY).hash & a.key_mask))
+        if not m.keys[i] and not key_of(a, i).flags & KEY_FLAG_HAS_WATERMARK:
             continue
-        if not key_is_sound(a, m.blocks, a.keys + i):
+        if not key_is_sound(a, m.blocks, key_of(a, i)):
             damaged(damage, REGION_KEYS, i)
             return
-        if a.keys[i].flags & KEY_FLAG_HAS_WATERMARK:
+        if key_of(a, i).flags & KEY_FLAG_HAS_WATERMARK:
             m.keys[i] = 1
-            c = a.clients + a.keys[i].setter
-            if c.state != CLIENT_STATE_FREE and (c.generation & 0xFFFF) == a.keys[i].setter_generation:
+            c = a.clients + key_of(a, i).setter
+            if c.state != CLIENT_STATE_FREE and (c.generation & 0xFFFF) == key_of(a, i).setter_generation:
                 c.watermarks += 1
-        use_blob(a, a.keys[i].name_blob)
+        use_blob(a, key_of(a, i).name_blob)
         chain_key(a, i + 1)
 
 
@@ -554,8 +566,8 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         made = not damage.found
     if made:
         free_unreached(a, m.ops, REGION_OPS)
-        free_unreached(a, m.nodes, REGION_NODES)
-        free_unreached(a, m.keys, REGION_KEYS)
+        spare_unreached(a, m.nodes, REGION_NODES, &a.spare_nodes)
+        spare_unreached(a, m.keys, REGION_KEYS, &a.spare_keys)
         free_unreached(a, m.blocks, REGION_BLOCKS)
         free_unreached(a, m.ids, REGION_IDS)
         free_unreached(a, m.answers, REGION_ANSWERS)

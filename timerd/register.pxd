@@ -7,7 +7,7 @@ outcome number. So a crash leaves either nothing of it or all of it.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
-from timerd.arena cimport Arena, capacity, commit, counter, give, take, unused
+from timerd.arena cimport node_of, key_of, Arena, capacity, commit, counter, give, take, unused
 from timerd.blobs cimport blob_length, blocks_for, drop_blob, fill_blob
 from timerd.clients cimport charge, fill_answer, keep_answer, met, refuse, stage_answer
 from timerd.dlist cimport unlink
@@ -23,6 +23,7 @@ from timerd.purgatory cimport (
 )
 from timerd.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
 from timerd.short cimport same_short
+from timerd.spares cimport take_spare
 from timerd.wheel cimport wheel_insert
 from timerd_shm.records cimport *
 
@@ -204,36 +205,36 @@ cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t time
     return registered_ns + timeout_ns
 
 
-cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
+cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command, uint32_t slot, uint64_t number) noexcept nogil:
     """Everything but the state. The generation may change here: nothing reaches the record."""
-    cdef RegisterCommand *command = r.command
-    # The whole word at once (FREE, no outcome): it is read again soon, and the processor waits to read what it stores in parts.
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t orphans = c.orphans, group = 0, generation = c.generation, flags = 0
+    cdef uint64_t registered_ns = command.registered_ns, word
+    if command.flags & (REGISTER_FLAG_ORPHANS_GIVEN | REGISTER_FLAG_FOR_GROUP):
+        if command.flags & REGISTER_FLAG_ORPHANS_GIVEN:
+            orphans = command.orphans
+        if command.flags & REGISTER_FLAG_FOR_GROUP:
+            orphans = ORPHANS_GROUP
+            group = c.group
+            generation = 0
+            if command.flags & REGISTER_FLAG_CALL:
+                flags = OP_FLAG_CALL
+    op.deadline_ns = deadline_of(a, registered_ns, command.timeout_ns)
+    if registered_ns == 0 or registered_ns > a.now_ns:
+        registered_ns = a.now_ns
+    op.registered_ns = registered_ns
+    # Whole words where a word has many fields: they are read again soon, and a processor waits to read what it stores in
+    # parts. The first one says FREE, no outcome.
     OpRecord_word_state(op)[0] = OpRecord_with_generation(0, op.generation + 1)
-    op.registered_ns = command.registered_ns
-    if op.registered_ns == 0 or op.registered_ns > a.now_ns:
-        op.registered_ns = a.now_ns
-    op.deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
+    word = OpRecord_with_needed(OpRecord_with_keys(0, command.keys), command.needed)
+    word = OpRecord_with_condition(OpRecord_with_purgatory(word, command.purgatory), command.condition)
+    word = OpRecord_with_flags(OpRecord_with_orphans(word, orphans), flags)
+    OpRecord_word_keys(op)[0] = OpRecord_with_group(word, group)
+    OpRecord_word_client(op)[0] = OpRecord_with_client_generation(OpRecord_with_client(0, slot), generation)
     op.seen = a.header.newest
     op.progress = command.total if command.condition == CONDITION_TOTAL else 0
-    op.keys = command.keys
-    op.needed = command.needed
-    op.purgatory = command.purgatory
-    op.condition = command.condition
-    op.orphans = a.clients[r.slot].orphans
-    if command.flags & REGISTER_FLAG_ORPHANS_GIVEN:
-        op.orphans = command.orphans
-    op.flags = 0
-    op.group = 0
-    op.client_generation = a.clients[r.slot].generation
-    if command.flags & REGISTER_FLAG_FOR_GROUP:
-        op.orphans = ORPHANS_GROUP
-        op.group = a.clients[r.slot].group
-        op.client_generation = 0
-        if command.flags & REGISTER_FLAG_CALL:
-            op.flags = OP_FLAG_CALL
-    op.command = r.number
+    op.command = number
     op.registration = a.header.registrations + 1
-    op.client = r.slot
     op.first_node = 0
     op.id_record = 0
     op.payload = 0
@@ -242,7 +243,6 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, Registration *r) noexcep
     op.failed = 0
     op.outcome_number = 0
     op.error = 0
-    op.bucket = 0
     op.ahead = 0
 
 
@@ -256,33 +256,50 @@ cdef inline void fill_id_record(OpRecord *op, uint32_t id_record) noexcept nogil
     op.id_record = id_record
 
 
-cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registration *r) noexcept nogil:
-    """A watch node and a key record for each key; False when nodes or keys are used up (what was made stays chained)."""
-    cdef uint32_t i, key, number
-    cdef uint32_t *link = &op.first_node
+cdef inline uint32_t fill_node(
+    Arena *a, uint32_t op_index, uint32_t ordinal, uint32_t kind, uint64_t target, uint64_t hash, uint32_t purgatory,
+    const uint8_t *name, uint32_t length,
+) noexcept nogil:
+    """A watch node (index + 1), and a key record if there is none of that name; 0 when nodes or keys are used up."""
+    cdef uint32_t key = find_key(a, hash, purgatory, name, length), number
     cdef WatchNode *node
-    for i in range(r.command.keys):
-        key = find_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length)
+    if key == 0:
+        key = fill_key(a, hash, purgatory, name, length, op_index)
         if key == 0:
-            key = fill_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length)
-            if key == 0:
-                return False
-        number = take(a, REGION_NODES)
-        if number == 0:
-            release_key(a, key)  # if it was made just now, nobody watches it
+            return 0
+    number = take_spare(a, REGION_NODES, &a.spare_nodes, op_index)
+    if number == 0:
+        release_key(a, key)  # if it was made just now, nobody watches it
+        return 0
+    node = node_of(a, number - 1)
+    node.op = op_index
+    node.key = key - 1
+    node.target = target
+    node.next_of_op = 0
+    node.ordinal = ordinal
+    node.kind = kind
+    node.rank = 0
+    node.linked = 0
+    key_of(a, key - 1).refs += 1
+    return number
+
+
+cdef inline void fill_first_node(OpRecord *op, uint32_t node) noexcept nogil:
+    op.first_node = node
+
+
+cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registration *r) noexcept nogil:
+    """A watch node for each key; False when nodes or keys are used up (what was made stays chained)."""
+    cdef uint32_t i
+    cdef uint32_t *link = &op.first_node
+    for i in range(r.command.keys):
+        link[0] = fill_node(
+            a, op_index, i, r.keys[i].kind, r.keys[i].target, r.keys[i].hash, r.command.purgatory, r.keys[i].name,
+            r.keys[i].length,
+        )
+        if link[0] == 0:
             return False
-        node = a.nodes + (number - 1)
-        node.op = op_index
-        node.key = key - 1
-        node.target = r.keys[i].target
-        node.next_of_op = 0
-        node.ordinal = i
-        node.kind = r.keys[i].kind
-        node.rank = 0
-        node.linked = 0
-        a.keys[key - 1].refs += 1
-        link[0] = number
-        link = &node.next_of_op
+        link = &node_of(a, link[0] - 1).next_of_op
     return True
 
 
@@ -339,8 +356,8 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             op.failed = v.failed
     # Watermarks are state: the present one counts, even if it was reached after the deadline.
     while node:
-        i = a.nodes[node - 1].ordinal
-        key = a.keys + a.nodes[node - 1].key
+        i = node_of(a, node - 1).ordinal
+        key = key_of(a, node_of(a, node - 1).key)
         if (
             r.keys[i].kind == KEY_KIND_WATERMARK
             and key.flags & KEY_FLAG_HAS_WATERMARK
@@ -351,7 +368,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             if v.outcome != OUTCOME_NONE:
                 return
             op.progress = v.progress
-        node = a.nodes[node - 1].next_of_op
+        node = node_of(a, node - 1).next_of_op
     v[0] = unmoved(op)
 
 
@@ -382,6 +399,15 @@ cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record) noexce
     return command.flags & REGISTER_FLAG_REPLACE != 0
 
 
+cdef inline void attach_nodes(Arena *a, OpRecord *op) noexcept nogil:
+    """Let a pending operation watch the keys that it still waits for."""
+    cdef uint32_t node = op.first_node
+    while node:
+        if not settled_keys(op) & (<uint64_t>1 << node_of(a, node - 1).ordinal):
+            attach(a, node)
+        node = node_of(a, node - 1).next_of_op
+
+
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
     """Apply a REGISTER command; False if it is malformed. What else is wrong with it is refused by its code."""
     cdef RegisterCommand *command = r.command
@@ -394,7 +420,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     cdef IdRecord *id_record
     cdef Verdict v, old
     cdef uint64_t limit = 0, word
-    cdef uint32_t code, index, known = 0, fresh_id = 0, ordinal = 0, settled_key = 0, node
+    cdef uint32_t code, index, known = 0, fresh_id = 0, ordinal = 0, settled_key = 0
     cdef bint remembered = False
     if not read_registration(a, r, end):
         return False
@@ -424,7 +450,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         return True
     index -= 1
     op = a.ops + index
-    fill_operation(a, op, r)
+    fill_operation(a, op, command, r.slot, r.number)
     if not fill_nodes(a, op, index, r):
         abandon(a, op, 0)
         if unused(a, REGION_NODES) == 0:
@@ -502,11 +528,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         counter(a, op.purgatory, COUNT_PENDING)[0] += 1
         charge(a, op, 1, 0, 0)
         wheel_insert(a, op)
-        node = op.first_node
-        while node:
-            if not settled_keys(op) & (<uint64_t>1 << a.nodes[node - 1].ordinal):
-                attach(a, node)
-            node = a.nodes[node - 1].next_of_op
+        attach_nodes(a, op)
     else:
         if by != NULL:
             counter(a, op.purgatory, COUNT_REPLAYED)[0] += 1

@@ -6,7 +6,7 @@ behind it what its receiver, who did not register it, cannot know: the payload a
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from timerd.arena cimport Arena
+from timerd.arena cimport node_of, key_of, Arena
 from timerd.blobs cimport blob_length, copy_blob
 from timerd.dlist cimport answer_at, at, link_of, op_at
 from timerd_shm.records cimport *
@@ -38,8 +38,8 @@ cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
     """Bytes of the names of its purgatory and its keys, each with its length before it."""
     cdef uint32_t node = op.first_node, length = 1 + a.purgatories[op.purgatory].name_length
     while node:
-        length += 1 + a.keys[a.nodes[node - 1].key].name_length
-        node = a.nodes[node - 1].next_of_op
+        length += 1 + key_of(a, node_of(a, node - 1).key).name_length
+        node = node_of(a, node - 1).next_of_op
     return length
 
 
@@ -53,14 +53,14 @@ cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept n
     memcpy(p + 1, purgatory.name, purgatory.name_length)
     p += 1 + purgatory.name_length
     while node:
-        key = a.keys + a.nodes[node - 1].key
+        key = key_of(a, node_of(a, node - 1).key)
         p[0] = key.name_length
         if key.name_blob:
             copy_blob(a, key.name_blob, p + 1)
         else:
             memcpy(p + 1, key.name, key.name_length)
         p += 1 + key.name_length
-        node = a.nodes[node - 1].next_of_op
+        node = node_of(a, node - 1).next_of_op
     return <uint32_t>(p - out)
 
 

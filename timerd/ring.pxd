@@ -7,7 +7,7 @@ too old. The ring is bounded in events and in value bytes: either moves the tail
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
-from timerd.arena cimport Arena, Found, unused
+from timerd.arena cimport Arena, Found, __builtin_prefetch, unused
 from timerd.blobs cimport blob_equals, blob_length, blocks_for, drop_blob, fill_blob
 from timerd.journal cimport journal_event
 from timerd.short cimport copy_short, same_short
@@ -16,7 +16,10 @@ from timerd_shm.records cimport *
 cdef extern from *:
     """
     #define REPLAY_TOO_OLD 0xFFFFFFFFu
+    #define EVENTS_AHEAD 16 /* how far ahead of its turn the place of an event is asked for */
     """
+    enum:
+        EVENTS_AHEAD
     const uint32_t REPLAY_TOO_OLD
 
 
@@ -29,10 +32,9 @@ cdef inline bint ring_is_empty(Arena *a) noexcept nogil:
 
 
 cdef inline void evict_event(Arena *a) noexcept nogil:
-    """Move the tail over the oldest event."""
+    """Move the tail over the oldest event: one word, true by itself, whatever is being staged."""
     cdef EventRecord *e = event_at(a, a.header.tail)
-    td_put(&a.tx, &a.header.tail, a.header.tail + 1)
-    td_commit(&a.tx)
+    TD_ORDERED_STORE(a.base, &a.header.tail, a.header.tail + 1)
     a.header.ring_bytes -= blob_length(a, e.value) + blob_length(a, e.key_blob)
     drop_blob(a, e.value)
     drop_blob(a, e.key_blob)
@@ -55,17 +57,20 @@ cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
 cdef inline EventRecord *fill_event(
     Arena *a, uint32_t kind, uint32_t purgatory, uint64_t hash, const uint8_t *key, uint32_t key_length,
     uint64_t amount, uint32_t limit, uint32_t flags, uint32_t client, uint64_t command, uint32_t value, uint32_t key_blob,
+    uint32_t staged,
 ) noexcept nogil:
-    """Write the next event where it will stand. It is not in the ring before enter_event's words are committed."""
+    """Write the next event, behind those `staged` in this transaction, where it will stand. It is not in the ring yet."""
     cdef EventRecord *e
-    cdef uint64_t held = blob_length(a, value) + blob_length(a, key_blob)
+    cdef uint64_t held = blob_length(a, value) + blob_length(a, key_blob), sequence = a.header.newest + staged + 1
     # The record of the sequence one ring ago is about to be overwritten.
-    while a.header.newest + 1 - a.header.tail >= a.event_mask + 1:
+    while sequence - a.header.tail >= a.event_mask + 1:
         evict_event(a)
     while not ring_is_empty(a) and a.header.ring_bytes + held > a.header.ring_bytes_max:
         evict_event(a)
-    e = event_at(a, a.header.newest + 1)
-    e.sequence = a.header.newest + 1
+    e = event_at(a, sequence)
+    __builtin_prefetch(event_at(a, sequence + EVENTS_AHEAD))
+    __builtin_prefetch(<char *>event_at(a, sequence + EVENTS_AHEAD) + 64)
+    e.sequence = sequence
     e.applied_ns = a.now_ns
     e.key_hash = hash
     e.previous = a.slots[hash & a.slot_mask].newest
@@ -88,11 +93,16 @@ cdef inline EventRecord *fill_event(
     return e
 
 
+cdef inline void stage_slot(Arena *a, EventRecord *e, OpRecord *of) noexcept nogil:
+    """Of the words by which a filled event enters the ring, the one that is its own; and the journal's row."""
+    td_put(&a.tx, &a.slots[e.key_hash & a.slot_mask].newest, e.sequence)
+    journal_event(a, e, of)
+
+
 cdef inline void stage_event(Arena *a, EventRecord *e, OpRecord *of) noexcept nogil:
     """The words by which a filled event enters the ring. `of`: the operation that it is handed on from, or NULL."""
-    td_put(&a.tx, &a.slots[e.key_hash & a.slot_mask].newest, e.sequence)
+    stage_slot(a, e, of)
     td_put(&a.tx, &a.header.newest, e.sequence)
-    journal_event(a, e, of)
 
 
 cdef inline bint event_is_on(

@@ -5,7 +5,7 @@ refuse such an arena by name instead of reading beyond it. What is only wrong, a
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.arena cimport Arena, capacity
+from timerd.arena cimport node_of, Arena, capacity
 from timerd.blobs cimport blocks_for
 from timerd_shm.records cimport *
 
@@ -109,7 +109,7 @@ cdef inline bint nodes_are_sound(Arena *a, uint8_t *marks, OpRecord *op) noexcep
     for count in range(op.keys):
         if node == 0 or node > a.regions[REGION_NODES].high_water or marks[node - 1]:
             return False
-        w = a.nodes + (node - 1)
+        w = node_of(a, node - 1)
         if w.op != <uint32_t>(op - a.ops) or w.key >= a.regions[REGION_KEYS].high_water:
             return False
         if w.ordinal >= op.keys or w.kind > KEY_KIND_WATERMARK:

@@ -17,8 +17,9 @@ from timerd.ids cimport forget_old_ids
 from timerd.journal cimport journal_group, journal_state
 from timerd.lookahead cimport look_at_due, look_at_joined
 from timerd.purgatory cimport (
-    deliver, drop_settled, expire, finish_free, free_settled, hand_on, settle, stage_free,
+    deliver, drop_settled, finish_free, free_settled, hand_on, settle, stage_free,
 )
+from timerd.runs cimport expire_run
 from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_insert, wheel_jump
 from timerd_shm.records cimport *
 
@@ -45,8 +46,7 @@ cdef inline bint advance_wheel(Arena *a) noexcept nogil:
                 return False
             if looked_at == 0:
                 looked_at = look_at_due(a, bucket)
-            expire(a, op_at(a, bucket.next))
-            looked_at -= 1
+            looked_at -= expire_run(a, bucket, looked_at)
         a.header.wheel_tick = tick
         owe_sweeps(a)
 

@@ -18,38 +18,48 @@ wheel jumps there. Insert O(LEVELS), remove O(1), next_tick O(LEVELS). Never ear
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.arena cimport Arena, JOINED, Joined, __builtin_ctzll, __builtin_prefetch, spent
+from timerd.arena cimport Arena, JOINED, Joined, __builtin_clzll, __builtin_ctzll, __builtin_prefetch, spent
 from timerd.dlist cimport append, op_at, unlink
 from timerd_shm.records cimport *
 
 cdef extern from *:
     """
     #define SWEEP_CHUNK 512  /* records a sweep moves in one visit when nothing else calls: about 50 us */
+    #define HIGH_HALF(x, y) ((uint64_t)(((unsigned __int128)(x) * (y)) >> 64))
     """
     enum:
         SWEEP_CHUNK
+    uint64_t HIGH_HALF(uint64_t x, uint64_t y) noexcept nogil
 
 
 cdef inline uint64_t due_tick(Arena *a, uint64_t deadline_ns) noexcept nogil:
     """The first tick that does not begin before the deadline."""
+    # Times 2**64 // tick_ns: a division takes long, and this is at most one too low.
+    cdef uint64_t tick = HIGH_HALF(deadline_ns, a.ticks_per_2_64), rest = deadline_ns - tick * a.tick_ns
+    if rest >= a.tick_ns:
+        tick += 1
+        rest -= a.tick_ns
     if TD_DEFECT(DEFECT_EARLY_BY_A_TICK):
-        return deadline_ns // a.tick_ns
-    return deadline_ns // a.tick_ns + (deadline_ns % a.tick_ns != 0)
+        return tick
+    return tick + (rest != 0)
 
 
 cdef inline uint32_t bucket_for(Arena *a, uint64_t deadline_ns) noexcept nogil:
     """The bucket (index) of a deadline, seen from the wheel's time."""
     cdef uint64_t tick = a.header.wheel_tick, due = due_tick(a, deadline_ns)
-    cdef uint32_t level = 0
+    cdef uint32_t level, shift
     if due <= tick:
         due = tick + 1
-    while (due >> (LEVEL_BITS * level)) - (tick >> (LEVEL_BITS * level)) >= BUCKETS:
-        if level == LEVELS - 1:
-            # Beyond the wheel: the farthest bucket, from which it is swept into a new place.
-            due = ((tick >> (LEVEL_BITS * level)) + BUCKETS - 1) << (LEVEL_BITS * level)
-            break
+    # By the bits of the distance; rounding may make it one level more.
+    level = (64 - __builtin_clzll((due - tick) | 2) + 4) // LEVEL_BITS - 1
+    shift = LEVEL_BITS * level
+    if (due >> shift) - (tick >> shift) >= BUCKETS:
         level += 1
-    return level * BUCKETS + <uint32_t>((due >> (LEVEL_BITS * level)) & (BUCKETS - 1))
+        shift += LEVEL_BITS
+    if level >= LEVELS:
+        # Beyond the wheel: the farthest bucket, from which it is swept into a new place.
+        return LEVELS * BUCKETS - BUCKETS + <uint32_t>(((tick >> LEVEL_BITS * (LEVELS - 1)) + BUCKETS - 1) & (BUCKETS - 1))
+    return level * BUCKETS + <uint32_t>((due >> shift) & (BUCKETS - 1))
 
 
 cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op) noexcept nogil:
@@ -66,9 +76,14 @@ cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op) noexcept nog
         __builtin_prefetch(&a.ops[joined.op[joined.at] - 1].ahead)  # for the next one to join
 
 
+cdef inline uint64_t *occupied_word(Arena *a, uint32_t bucket) noexcept nogil:
+    """The word of a level's bitmap that has the bucket's bit, in the place `bucket & 63`: occupied_low, then occupied_high."""
+    return <uint64_t *>a.levels + bucket // 64
+
+
 cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
     """Put an operation where its deadline belongs. Without a deadline it is in no bucket."""
-    cdef uint32_t bucket, number
+    cdef uint32_t bucket
     if op.deadline_ns == NO_DEADLINE:
         op.bucket = 0
         return
@@ -77,15 +92,11 @@ cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
     note_joined(a, a.joined + bucket, <uint32_t>(op - a.ops) + 1)
     a.buckets[bucket].count += 1
     op.bucket = bucket + 1
-    number = bucket & (BUCKETS - 1)
-    if number < 64:
-        a.levels[bucket // BUCKETS].occupied_low |= <uint64_t>1 << number
-    else:
-        a.levels[bucket // BUCKETS].occupied_high |= <uint64_t>1 << (number - 64)
+    occupied_word(a, bucket)[0] |= <uint64_t>1 << (bucket & 63)
 
 
 cdef inline void wheel_remove(Arena *a, OpRecord *op) noexcept nogil:
-    cdef uint32_t bucket = op.bucket, number
+    cdef uint32_t bucket = op.bucket
     if bucket == 0:
         return
     bucket -= 1
@@ -93,11 +104,7 @@ cdef inline void wheel_remove(Arena *a, OpRecord *op) noexcept nogil:
     op.bucket = 0
     a.buckets[bucket].count -= 1
     if a.buckets[bucket].count == 0:
-        number = bucket & (BUCKETS - 1)
-        if number < 64:
-            a.levels[bucket // BUCKETS].occupied_low &= ~(<uint64_t>1 << number)
-        else:
-            a.levels[bucket // BUCKETS].occupied_high &= ~(<uint64_t>1 << (number - 64))
+        occupied_word(a, bucket)[0] &= ~(<uint64_t>1 << (bucket & 63))
 
 
 cdef inline uint32_t next_occupied(LevelRecord *level, uint64_t position) noexcept nogil:

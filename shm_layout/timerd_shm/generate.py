@@ -78,7 +78,7 @@ int td_defect(int number);
 } while (0)
 
 /* A transaction being staged. The entries are written at once, their count at td_commit. */
-typedef struct TdTransaction { char *base; uint32_t staged; } TdTransaction;
+typedef struct TdTransaction { char *base; uint64_t staged; } TdTransaction;
 
 #ifdef TIMERD_FAULTS
 /* Without fences a compiler may store the entries behind their count: MISSING_FENCE stages them aside, and does. */
@@ -94,10 +94,12 @@ extern RedoEntry td_aside[REDO_MAX];
 #endif
 
 static inline void td_put(TdTransaction *tx, const void *address, uint64_t word) {
-    RedoEntry *entry = TD_STAGE(tx->base) + tx->staged;
-    entry->offset = (uint64_t)((const char *)address - tx->base);
+    uint64_t staged = tx->staged;
+    char *base = tx->base;
+    RedoEntry *entry = TD_STAGE(base) + staged;
+    entry->offset = (uint64_t)((const char *)address - base);
     entry->value = word;
-    tx->staged += 1;
+    tx->staged = staged + 1;
 }
 
 static inline void td_store_entries(char *base, uint64_t count) {
@@ -108,7 +110,7 @@ static inline void td_store_entries(char *base, uint64_t count) {
 
 static inline void td_commit(TdTransaction *tx) {
     ArenaHeader *header = (ArenaHeader *)(void *)tx->base;
-    uint32_t count = tx->staged;
+    uint64_t count = tx->staged;
     tx->staged = 0;
     if (count > 1 && !TD_DEFECT(DEFECT_NO_REDO)) {
         TD_ORDERED_STORE(tx->base, &header->redo_count, count);

@@ -25,8 +25,8 @@ MAGIC = b"timerd\x00\x01"
 LAYOUT_VERSION = 1
 HEADER_SIZE = 4096
 REDO_OFFSET = 1024
-REDO_MAX = 64
-REGIONS_OFFSET = 2048
+REDO_MAX = 96
+REGIONS_OFFSET = 2560
 REGION_ALIGN = 4096
 LINK_UNIT = 8
 
@@ -238,7 +238,7 @@ class RedoEntry(NamedTuple):
 class RegionRecord(NamedTuple):
     """Where the records of one kind lie."""
 
-    offset: Annotated[int, U64, "bytes from the start of the arena"]
+    offset: Annotated[int, U64, "bytes from the start of the arena; of those that are not beside an operation (BESIDE)"]
     record_size: Annotated[int, U32, "bytes of a record"]
     count: Annotated[int, U32, "records there are"]
     high_water: Annotated[int, U32, "records that were ever used: the rest is zero"]
@@ -248,9 +248,9 @@ class RegionRecord(NamedTuple):
 
 
 class OpRecord(NamedTuple):
-    """A delayed operation, on two cache lines: what the wheel needs is all on the second.
+    """A delayed operation, and beside it the key record and the watch node of the same index: one place in memory.
 
-    Its op id is generation << 32 | index.
+    Its op id is generation << 32 | index. As a rule its first key is that key, and its first node that node.
     """
 
     state: Annotated[int, U8, "OpState"]
@@ -285,6 +285,8 @@ class OpRecord(NamedTuple):
     ahead: Annotated[int, U32, "operation (index + 1) that joined its bucket some places later", HINT]
     next: Annotated[int, U32, "link: bucket list while pending, its client's or group's outcomes when settled", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
+    own_key: Annotated[bytes, raw(64), "the KeyRecord of the same index", HINT]
+    own_node: Annotated[bytes, raw(32), "the WatchNode of the same index", HINT]
 
 
 class WatchNode(NamedTuple):
@@ -568,12 +570,12 @@ REGION_RECORDS: dict[Region, type] = {
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
 }
+# The regions that hand out records one by one. Those without a free link, the daemon finds free ones of by itself.
+HANDED_OUT = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
 # The field that chains the free records of a region. The one behind it is used as well: the record some places further
 # on, as a hint of what to load.
 FREE_LINKS: dict[Region, str] = {
     Region.OPS: "next",
-    Region.NODES: "next",
-    Region.KEYS: "next",
     Region.BLOCKS: "next",
     Region.IDS: "next",
     Region.ANSWERS: "next",
@@ -583,9 +585,21 @@ RECORDS: tuple[type, ...] = (ArenaHeader, RedoEntry, RegionRecord, *dict.fromkey
 assert size_of(ArenaHeader) <= REDO_OFFSET, f"the header has {size_of(ArenaHeader)} bytes"
 assert REDO_OFFSET + REDO_MAX * size_of(RedoEntry) <= REGIONS_OFFSET
 assert REGIONS_OFFSET + len(Region) * size_of(RegionRecord) <= HEADER_SIZE
-assert (size_of(OpRecord), size_of(WatchNode), size_of(KeyRecord)) == (128, 32, 64)
+assert (size_of(OpRecord), size_of(WatchNode), size_of(KeyRecord)) == (224, 32, 64)
 assert LEVELS * BUCKETS < 1 << 16, "OpRecord.bucket holds index + 1"
 assert (size_of(Block), size_of(EventRecord), size_of(ClientRecord)) == (128, 128, 256)
+
+
+# Where the first records of these regions lie: in the operation of their index, as many as there are operations.
+BESIDE: dict[Region, int] = {
+    Region.NODES: offset_of(OpRecord, "own_node"),
+    Region.KEYS: offset_of(OpRecord, "own_key"),
+}
+
+
+def records_apart(region: Region, count: int, operations: int) -> int:
+    """How many of the `count` records of a region lie at its own offset, and not beside one of the operations."""
+    return max(count - operations, 0) if region in BESIDE else count
 
 
 def free_link(region: Region) -> int:

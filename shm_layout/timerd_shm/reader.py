@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -41,6 +43,20 @@ class DamageError(TimerdError):
     """Records of the arena do not hold together. If it was not read in the middle of a turn: `timerctl check` it."""
 
 
+OPS_ROW = layout.REGIONS_OFFSET + Region.OPS * size_of(RegionRecord)
+
+
+class Stretch(NamedTuple):
+    """Records of a region that lie at equal steps."""
+
+    first: int  # index
+    number: int
+    offset: int  # bytes from the start of the arena
+    step: int  # bytes
+    form: struct.Struct  # of a step from `start` on
+    start: int
+
+
 class Table(Generic[Record]):
     """The records of one region: `table[index]` is a snapshot, `table.used()` all that were ever used."""
 
@@ -52,10 +68,25 @@ class Table(Generic[Record]):
         row = self.row()
         self.offset, self.size, self.count = row.offset, row.record_size, row.count
         self._struct = struct_of(record)
-        # Where the (next, prev) pair of record 0 lies, and that of each next one, in units of a link.
         names = [field.name for field in fields(record)]
-        pair = offset_of(record, "next") if "prev" in names else 0
-        self._pair, self._step = (self.offset + pair) // layout.LINK_UNIT, self.size // layout.LINK_UNIT
+        self._pair = offset_of(record, "next") if "prev" in names else 0
+        self._stretches = list(self._lie())
+
+    def _lie(self) -> Iterator[Stretch]:
+        """Where the records lie: beside the operations (layout.BESIDE), then at the region's own offset."""
+        first = 0
+        if self.region in layout.BESIDE:
+            row, before = unpack(RegionRecord, self._memory, OPS_ROW), layout.BESIDE[self.region]
+            first = min(self.count, row.count)
+            after = row.record_size - before - self.size
+            form = struct.Struct(f"<{before}x{self._struct.format[1:]}{after}x")
+            yield Stretch(0, first, row.offset + before, row.record_size, form, row.offset)
+        yield Stretch(first, self.count - first, self.offset, self.size, self._struct, self.offset)
+
+    def place(self, index: int) -> int:
+        """Where a record lies, in bytes from the start of the arena."""
+        stretch = self._stretches[0] if index < self._stretches[0].number else self._stretches[-1]
+        return stretch.offset + (index - stretch.first) * stretch.step
 
     def __len__(self) -> int:
         return self.count
@@ -63,7 +94,7 @@ class Table(Generic[Record]):
     def __getitem__(self, index: int) -> Record:
         if not 0 <= index < self.count:
             raise DamageError(f"{self.region.name}: record {index} does not exist, there are {self.count}")
-        return self.record._make(self._struct.unpack_from(self._memory, self.offset + index * self.size))
+        return self.record._make(self._struct.unpack_from(self._memory, self.place(index)))
 
     def __iter__(self) -> Iterator[Record]:
         return map(self.record._make, self._first(self.count))
@@ -82,17 +113,35 @@ class Table(Generic[Record]):
 
     def link(self, index: int) -> int:
         """The link that names the (next, prev) pair of a record."""
-        return self._pair + index * self._step
+        return (self.place(index) + self._pair) // layout.LINK_UNIT
 
     def index_of_link(self, link: int) -> int | None:
         """The record whose (next, prev) pair a link names; None when it names something else."""
-        index, rest = divmod(link - self._pair, self._step)
-        return index if rest == 0 and 0 <= index < self.count else None
+        for stretch in self._stretches:
+            index, rest = divmod(link * layout.LINK_UNIT - self._pair - stretch.offset, stretch.step)
+            if rest == 0 and 0 <= index < stretch.number:
+                return stretch.first + index
+        return None
+
+    def is_zero_from(self, index: int) -> bool:
+        """Whether all records from this one on are zero; of an operation its own fields, not what lies beside it."""
+        own = min(layout.BESIDE.values()) if self.region is Region.OPS else self.size
+        for stretch in self._stretches:
+            skipped = max(index - stretch.first, 0)
+            begin, end = stretch.offset + skipped * stretch.step, stretch.offset + stretch.number * stretch.step
+            # Byte by byte of a record, over all records: other records may lie between them.
+            if any(any(self._memory[begin + at : end : stretch.step]) for at in range(own)):
+                return False
+        return True
 
     def _first(self, count: int) -> Iterator[tuple[Any, ...]]:
-        # A copy, so that nobody holds a view of the mapping when the reader is closed.
-        copy = bytes(self._memory[self.offset : self.offset + count * self.size])
-        return self._struct.iter_unpack(copy)
+        pieces: list[Iterator[tuple[Any, ...]]] = []
+        for stretch in self._stretches:
+            taken = min(max(count - stretch.first, 0), stretch.number)
+            # A copy, so that nobody holds a view of the mapping when the reader is closed.
+            copy = bytes(self._memory[stretch.start : stretch.start + taken * stretch.step])
+            pieces.append(stretch.form.iter_unpack(copy))
+        return chain(*pieces)
 
 
 class ArenaReader:
@@ -185,7 +234,11 @@ class ArenaReader:
 
     def record(self, region: Region, index: int) -> Any:
         """A snapshot of any record, as the NamedTuple of its region. Typed access: reader.ops[index] and its kin."""
-        return Table[Any](self.memory, region, layout.REGION_RECORDS[region])[index]
+        return self.table(region)[index]
+
+    def table(self, region: Region) -> Table[Any]:
+        """Any region's records. Typed access: reader.ops and its kin."""
+        return Table[Any](self.memory, region, layout.REGION_RECORDS[region])
 
     def redo(self) -> list[RedoEntry]:
         """The words of the transaction that is being stored; none between two turns."""
@@ -284,8 +337,9 @@ def check_header(memory: memoryview) -> None:
             raise LayoutMismatchError(
                 f"{region.name}: the arena's records have {row.record_size} bytes, this program's {size_of(record)}"
             )
-        if row.offset % 8 or row.offset < layout.HEADER_SIZE or row.offset + row.count * row.record_size > header.size:
+        apart = layout.records_apart(region, row.count, unpack(RegionRecord, memory, OPS_ROW).count)
+        if row.offset % 8 or row.offset < layout.HEADER_SIZE or row.offset + apart * row.record_size > header.size:
             raise ArenaTruncatedError(
-                f"{region.name}: {row.count} records of {row.record_size} bytes at {row.offset} do not lie within the "
+                f"{region.name}: {apart} records of {row.record_size} bytes at {row.offset} do not lie within the "
                 f"arena's {header.size} bytes"
             )

@@ -348,6 +348,7 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_TOLD_TO_TWO_MEMBERS
         DEFECT_DONE_BY_FORMER_HOLDER
         DEFECT_ROWS_APART
+        LAYOUT_FINGERPRINT
         JOURNAL_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
@@ -356,7 +357,6 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
-    const uint64_t LAYOUT_FINGERPRINT
 
     ctypedef struct ArenaHeader:
         uint8_t magic[8]
@@ -446,6 +446,8 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t ahead
         uint32_t next
         uint32_t prev
+        uint8_t own_key[64]
+        uint8_t own_node[32]
 
     ctypedef struct WatchNode:
         uint32_t op

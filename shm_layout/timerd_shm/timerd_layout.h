@@ -8,8 +8,8 @@
 #define LAYOUT_VERSION 1
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
-#define REDO_MAX 64
-#define REGIONS_OFFSET 2048
+#define REDO_MAX 96
+#define REGIONS_OFFSET 2560
 #define REGION_ALIGN 4096
 #define LINK_UNIT 8
 #define LEVELS 7
@@ -356,7 +356,7 @@
 #define DEFECT_TOLD_TO_TWO_MEMBERS 16
 #define DEFECT_DONE_BY_FORMER_HOLDER 17
 #define DEFECT_ROWS_APART 18
-#define LAYOUT_FINGERPRINT 2769485550ULL
+#define LAYOUT_FINGERPRINT 1309786664
 #define JOURNAL_FINGERPRINT 1512811717
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -455,7 +455,7 @@ _Static_assert(offsetof(RedoEntry, value) == 8, "RedoEntry.value");
 
 /* Where the records of one kind lie. */
 typedef struct RegionRecord {
-    uint64_t offset; /* bytes from the start of the arena */
+    uint64_t offset; /* bytes from the start of the arena; of those that are not beside an operation (BESIDE) */
     uint32_t record_size; /* bytes of a record */
     uint32_t count; /* records there are */
     uint32_t high_water; /* records that were ever used: the rest is zero */
@@ -472,7 +472,7 @@ _Static_assert(offsetof(RegionRecord, in_use) == 20, "RegionRecord.in_use");
 _Static_assert(offsetof(RegionRecord, free_head) == 24, "RegionRecord.free_head");
 _Static_assert(offsetof(RegionRecord, free_link) == 28, "RegionRecord.free_link");
 
-/* A delayed operation, on two cache lines: what the wheel needs is all on the second. */
+/* A delayed operation, and beside it the key record and the watch node of the same index: one place in memory. */
 typedef struct OpRecord {
     uint8_t state; /* OpState */
     uint8_t outcome; /* Outcome */
@@ -506,8 +506,10 @@ typedef struct OpRecord {
     uint32_t ahead; /* operation (index + 1) that joined its bucket some places later */
     uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
     uint32_t prev; /* link */
+    uint8_t own_key[64]; /* the KeyRecord of the same index */
+    uint8_t own_node[32]; /* the WatchNode of the same index */
 } OpRecord;
-_Static_assert(sizeof(OpRecord) == 128, "OpRecord");
+_Static_assert(sizeof(OpRecord) == 224, "OpRecord");
 _Static_assert(offsetof(OpRecord, state) == 0, "OpRecord.state");
 _Static_assert(offsetof(OpRecord, outcome) == 1, "OpRecord.outcome");
 _Static_assert(offsetof(OpRecord, settled_key) == 2, "OpRecord.settled_key");
@@ -540,6 +542,8 @@ _Static_assert(offsetof(OpRecord, error) == 112, "OpRecord.error");
 _Static_assert(offsetof(OpRecord, ahead) == 116, "OpRecord.ahead");
 _Static_assert(offsetof(OpRecord, next) == 120, "OpRecord.next");
 _Static_assert(offsetof(OpRecord, prev) == 124, "OpRecord.prev");
+_Static_assert(offsetof(OpRecord, own_key) == 128, "OpRecord.own_key");
+_Static_assert(offsetof(OpRecord, own_node) == 192, "OpRecord.own_node");
 
 /* One key of one operation. It is in the key's list or heap until that key is satisfied or failed for the op. */
 typedef struct WatchNode {
@@ -1855,7 +1859,7 @@ int td_defect(int number);
 } while (0)
 
 /* A transaction being staged. The entries are written at once, their count at td_commit. */
-typedef struct TdTransaction { char *base; uint32_t staged; } TdTransaction;
+typedef struct TdTransaction { char *base; uint64_t staged; } TdTransaction;
 
 #ifdef TIMERD_FAULTS
 /* Without fences a compiler may store the entries behind their count: MISSING_FENCE stages them aside, and does. */
@@ -1871,10 +1875,12 @@ extern RedoEntry td_aside[REDO_MAX];
 #endif
 
 static inline void td_put(TdTransaction *tx, const void *address, uint64_t word) {
-    RedoEntry *entry = TD_STAGE(tx->base) + tx->staged;
-    entry->offset = (uint64_t)((const char *)address - tx->base);
+    uint64_t staged = tx->staged;
+    char *base = tx->base;
+    RedoEntry *entry = TD_STAGE(base) + staged;
+    entry->offset = (uint64_t)((const char *)address - base);
     entry->value = word;
-    tx->staged += 1;
+    tx->staged = staged + 1;
 }
 
 static inline void td_store_entries(char *base, uint64_t count) {
@@ -1885,7 +1891,7 @@ static inline void td_store_entries(char *base, uint64_t count) {
 
 static inline void td_commit(TdTransaction *tx) {
     ArenaHeader *header = (ArenaHeader *)(void *)tx->base;
-    uint32_t count = tx->staged;
+    uint64_t count = tx->staged;
     tx->staged = 0;
     if (count > 1 && !TD_DEFECT(DEFECT_NO_REDO)) {
         TD_ORDERED_STORE(tx->base, &header->redo_count, count);

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from timerd_shm.check import Findings, examine, finished
+from timerd_shm.check import examine, finished
+from timerd_shm.check_truth import Findings
 from timerd_shm.errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
 from timerd_shm.reader import RETRY, ArenaReader
 from timerd_shm.rundir import InstancePaths

@@ -1,0 +1,409 @@
+"""What the truth of an arena says, gathered, and held against itself: the first half of check.py."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from . import hashing, layout, walk
+from .layout import (
+    BUCKETS,
+    LEVEL_BITS,
+    LEVELS,
+    ClientState,
+    Condition,
+    EventKind,
+    KeyFlag,
+    KeyKind,
+    OpFlag,
+    OpState,
+    Orphans,
+    Outcome,
+)
+from .limits import KEYS_MAX, NO_DEADLINE
+from .reader import ArenaReader, DamageError
+
+PRESENT = (ClientState.LIVE, ClientState.SILENT)
+SENTENCES_MAX = 200  # of each kind; what follows is counted
+
+
+class Findings(NamedTuple):
+    """What is wrong, in sentences."""
+
+    truth: list[str]  # no start mends it
+    derived: list[str]  # the next start makes it anew
+
+
+class Truth:
+    """One look at one arena: its records, what is wrong with them, and what everything derived should be."""
+
+    def __init__(self, reader: ArenaReader, cut: bool) -> None:
+        self.reader = reader
+        self.cut = cut
+        self.header = reader.header()
+        self.found = Findings([], [])
+        self.unsaid: Counter[int] = Counter()
+        self.ops = list(reader.ops.used())
+        self.nodes = list(reader.nodes.used())
+        self.keys = list(reader.keys.used())
+        self.blocks = list(reader.blocks.used())
+        self.ids = list(reader.ids.used())
+        self.answers = list(reader.answers.used())
+        self.clients = list(reader.clients)
+        self.purgatories = list(reader.purgatories)
+        self.groups = list(reader.groups)
+        # Gathered from the truth.
+        self.live_ops = [index for index, op in enumerate(self.ops) if op.state != OpState.FREE]
+        self.node_used: set[int] = set()
+        self.key_refs: Counter[int] = Counter()
+        self.blob_refs: Counter[int] = Counter()
+        self.watchers: dict[int, list[tuple[int, int]]] = defaultdict(list)  # key -> (registration, node)
+        self.heaps: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)  # key -> node -> (target, registration)
+        self.bucket_ops: dict[int, set[int]] = defaultdict(set)
+        self.pending_of: Counter[int] = Counter()  # client slot -> operations
+        self.settled_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # client slot -> (outcome number, op)
+        self.bytes_of: Counter[int] = Counter()
+        self.held_of: Counter[int] = Counter()  # client slot -> its group's outcomes that it was told and has not done
+        self.calls_held_of: Counter[int] = Counter()
+        self.pending_for: Counter[int] = Counter()  # group -> operations
+        self.endless_for: Counter[int] = Counter()
+        self.settled_for: Counter[int] = Counter()
+        self.bytes_for: Counter[int] = Counter()
+        self.waiting: dict[int, set[int]] = defaultdict(set)  # group -> operations that nobody is told now
+        self.received: set[int] = set()  # operations of groups that are held, and in no list
+        self.pending_in: Counter[int] = Counter()  # purgatory -> operations
+        self.watched_in: Counter[int] = Counter()
+        self.handles: dict[int, layout.OpRecord] = {}
+
+    # saying it -------------------------------------------------------------------------------------------------------
+
+    def wrong(self, sentence: str) -> None:
+        """The truth contradicts itself."""
+        self._say(self.found.truth, sentence)
+
+    def stale(self, sentence: str) -> None:
+        """Something derived is not what the truth makes it."""
+        self._say(self.found.derived, sentence)
+
+    def _say(self, sentences: list[str], sentence: str) -> None:
+        if len(sentences) < SENTENCES_MAX:
+            sentences.append(sentence)
+        else:
+            self.unsaid[id(sentences)] += 1
+
+    @contextmanager
+    def derived_links(self) -> Iterator[None]:
+        """A walk over derived links that does not end is itself a finding."""
+        try:
+            yield
+        except DamageError as error:
+            self.stale(str(error))
+
+    def name_op(self, index: int) -> str:
+        op = self.ops[index]
+        return f"operation {index} (client {op.client}, command {op.command})"
+
+    def name_key(self, index: int) -> str:
+        try:
+            return f"key {index} {self.reader.key_name(index)!r}"
+        except DamageError:
+            return f"key {index}"
+
+    # truth, and what follows from it ---------------------------------------------------------------------------------
+
+    def check_header(self) -> None:
+        header, reader = self.header, self.reader
+        if header.redo_count:
+            self.wrong(f"a transaction of {header.redo_count} words is being stored")
+        if not header.newest + 1 - reader.events.count <= header.tail <= header.newest + 1 or header.tail == 0:
+            self.wrong(f"the ring of {reader.events.count} events says that it holds {header.tail}..{header.newest}")
+        if self.purgatories[0].state != 1:
+            self.wrong("there is no default purgatory")
+        if not max(header.journal_segment, header.journal_written) <= header.journal_rows:
+            self.wrong(
+                f"the journal has {header.journal_rows} rows, {header.journal_written} of them written, and its "
+                f"segment begins at {header.journal_segment}"
+            )
+        for region in layout.REGION_RECORDS:
+            row = reader.region(region)
+            if row.high_water > row.count:
+                self.wrong(f"{region.name}: {row.high_water} of {row.count} records were ever used")
+            elif region in layout.HANDED_OUT and not reader.table(region).is_zero_from(row.high_water):
+                self.wrong(f"{region.name}: records behind the first {row.high_water} are not zero, yet never used")
+
+    def check_operations(self) -> None:
+        registrations: dict[int, int] = {}
+        commands: dict[tuple[int, int, int], int] = {}
+        for index in self.live_ops:
+            op = self.ops[index]
+            if op.client >= len(self.clients) or op.purgatory >= len(self.purgatories):
+                self.wrong(
+                    f"operation {index} names client {op.client} and purgatory {op.purgatory}, which do not exist"
+                )
+                continue
+            if not self.purgatories[op.purgatory].state:
+                self.wrong(f"{self.name_op(index)} is in purgatory {op.purgatory}, which is not in use")
+            if other := registrations.setdefault(op.registration, index) - index:
+                self.wrong(
+                    f"{self.name_op(index)} and operation {index + other} both have registration {op.registration}"
+                )
+            if op.registration > self.header.registrations:
+                self.stale(
+                    f"{self.name_op(index)} has registration {op.registration}, and the newest is said to be "
+                    f"{self.header.registrations}"
+                )
+            if op.seen > self.header.newest:
+                self.wrong(f"{self.name_op(index)} has seen event {op.seen}, and the newest is {self.header.newest}")
+            self.refer_to_blob(op.payload)
+            client = self.clients[op.client]
+            of_client = client.generation == op.client_generation and client.state != ClientState.FREE
+            charged = of_client and not op.group
+            if op.group:
+                if op.group > len(self.groups) or not self.groups[op.group - 1].state:
+                    self.wrong(f"{self.name_op(index)} is of group {op.group - 1}, which is not in use")
+                    continue
+                self.bytes_for[op.group - 1] += self.blob_length(op.payload)
+            elif charged and client.state == ClientState.TOMBSTONE:
+                self.wrong(f"{self.name_op(index)} is of a client of which only a tombstone is left")
+            elif not charged and (op.client_generation or op.orphans != Orphans.KEEP):
+                self.wrong(
+                    f"{self.name_op(index)} has orphans policy {op.orphans} and is of generation "
+                    f"{op.client_generation}, and its client is gone"
+                )
+            if charged:
+                if other := commands.setdefault((op.client, op.client_generation, op.command), index) - index:
+                    self.wrong(f"{self.name_op(index)} and operation {index + other} are of the same command")
+                if op.command > client.last_command:
+                    self.wrong(f"{self.name_op(index)} is of a command after client's last one, {client.last_command}")
+                self.handles[index] = op
+                self.bytes_of[op.client] += self.blob_length(op.payload)
+            if op.state == OpState.PENDING:
+                self.check_pending(index, op)
+                if op.group:
+                    self.pending_for[op.group - 1] += 1
+                    self.endless_for[op.group - 1] += op.deadline_ns == NO_DEADLINE
+                self.pending_of[op.client] += charged
+            elif op.state == OpState.SETTLED:
+                self.check_settled(index, op, of_client)
+            else:
+                self.wrong(f"operation {index} has state {op.state}")
+            if op.state == OpState.PENDING or op.flags & OpFlag.KEYS_KEPT:
+                self.check_nodes(index, op)
+
+    def check_pending(self, index: int, op: layout.OpRecord) -> None:
+        self.pending_in[op.purgatory] += 1
+        every = (1 << op.keys) - 1
+        if not 1 <= op.keys <= KEYS_MAX or op.failed & ~every:
+            self.wrong(f"{self.name_op(index)} has {op.keys} keys, failed 0x{op.failed:x}")
+        if op.condition == Condition.TOTAL:
+            over = op.progress == 0 or op.failed == every
+        else:
+            if op.progress & ~every or op.progress & op.failed:
+                self.wrong(
+                    f"{self.name_op(index)} of {op.keys} keys: satisfied 0x{op.progress:x}, failed 0x{op.failed:x}"
+                )
+            if op.condition == Condition.ALL_SETTLED:
+                over = op.progress | op.failed == every
+            else:
+                over = op.progress.bit_count() >= op.needed or op.keys - op.failed.bit_count() < op.needed
+        if over:
+            self.wrong(
+                f"{self.name_op(index)} is pending, though its condition {op.condition} ({op.needed} of {op.keys}) is "
+                f"decided: progress 0x{op.progress:x}, failed 0x{op.failed:x}"
+            )
+        if op.outcome:
+            self.wrong(f"{self.name_op(index)} is pending and has outcome {op.outcome}")
+        if op.group and op.client_generation:
+            self.wrong(f"{self.name_op(index)} is of group {op.group - 1} and pending, and a client is said to be told")
+        if op.deadline_ns != NO_DEADLINE:
+            self.check_bucket_of(index, op)
+        elif op.bucket:
+            self.stale(f"{self.name_op(index)} has no deadline, and says that it is in bucket {op.bucket - 1}")
+
+    def check_bucket_of(self, index: int, op: layout.OpRecord) -> None:
+        """The bucket that a pending operation says it is in, held against its deadline."""
+        tick = self.header.wheel_tick
+        due = max(-(-op.deadline_ns // self.header.tick_ns), tick + 1)
+        if not 1 <= op.bucket <= LEVELS * BUCKETS:
+            self.stale(f"{self.name_op(index)} is due at tick {due} and says that it is in bucket {op.bucket - 1}")
+            return
+        self.bucket_ops[op.bucket - 1].add(index)
+        level, position = divmod(op.bucket - 1, BUCKETS)
+        own, present = due >> LEVEL_BITS * level, tick >> LEVEL_BITS * level
+        # Behind the present bucket and within two spans; the last level's farthest bucket stands for what is beyond.
+        reached = own if level < LEVELS - 1 else min(own, present + BUCKETS - 1)
+        if not present < own or reached - present >= BUCKETS or reached % BUCKETS != position:
+            self.stale(
+                f"{self.name_op(index)} is due at tick {due}, seen from {tick}, and is in bucket {level}:{position}"
+            )
+
+    def check_settled(self, index: int, op: layout.OpRecord, of_client: bool) -> None:
+        self.refer_to_blob(op.value)
+        if not Outcome.COMPLETED <= op.outcome <= Outcome.FAILED:
+            self.wrong(f"{self.name_op(index)} has settled with outcome {op.outcome}")
+        if op.outcome == Outcome.EXPIRED and op.settled_ns < op.deadline_ns:
+            self.wrong(f"{self.name_op(index)} expired at {op.settled_ns}, and its deadline was {op.deadline_ns}")
+        if op.settled_key > op.keys:
+            self.wrong(f"{self.name_op(index)} was settled by key {op.settled_key} of {op.keys}")
+        told_to_others = op.group or op.orphans == Orphans.GROUP or op.flags & OpFlag.HANDED_OVER
+        if told_to_others and not op.flags & OpFlag.KEYS_KEPT:
+            self.wrong(f"{self.name_op(index)} has settled without its keys, and somebody else may be told")
+        if op.group:
+            self.settled_for[op.group - 1] += 1
+            self.bytes_for[op.group - 1] += self.blob_length(op.value)
+            if not op.client_generation:
+                self.waiting[op.group - 1].add(index)
+                if op.outcome_number:
+                    self.wrong(f"{self.name_op(index)} waits in its group, and has outcome number {op.outcome_number}")
+                return
+        if not of_client:
+            self.wrong(
+                f"{self.name_op(index)} has settled, and its client is gone: nobody will be told, and it is kept"
+            )
+            return
+        client = self.clients[op.client]
+        if op.group:
+            self.check_held(index, op, client)
+        else:
+            self.bytes_of[op.client] += self.blob_length(op.value)
+        if index not in self.received:
+            self.settled_of[op.client].append((op.outcome_number, index))
+        if op.outcome_number >= client.next_outcome:
+            self.wrong(
+                f"{self.name_op(index)} has outcome number {op.outcome_number}, and client {op.client}'s next one is "
+                f"{client.next_outcome}"
+            )
+        if op.outcome_number <= client.acknowledged and not op.group and not self.cut:
+            self.wrong(
+                f"{self.name_op(index)} is kept, though its outcome {op.outcome_number} is acknowledged (up to "
+                f"{client.acknowledged})"
+            )
+
+    def check_held(self, index: int, op: layout.OpRecord, client: layout.ClientRecord) -> None:
+        """An outcome of a group that a member was told and has not done."""
+        held_of = self.calls_held_of if op.flags & OpFlag.CALL else self.held_of
+        held_of[op.client] += 1
+        if client.state == ClientState.TOMBSTONE or client.group != op.group or not op.deliveries:
+            self.wrong(
+                f"{self.name_op(index)} of group {op.group - 1} is said to be told to client {op.client} of group "
+                f"{client.group - 1} in state {client.state}, for the {op.deliveries}. time"
+            )
+        if op.outcome_number > client.acknowledged:
+            return
+        self.received.add(index)
+        if (op.next, op.prev) != (own := self.reader.ops.link(index), own) and not self.cut:
+            self.stale(f"{self.name_op(index)} is received and held, and has links {op.next}, {op.prev}, not {own}")
+
+    def check_nodes(self, index: int, op: layout.OpRecord) -> None:
+        """The watch nodes of an operation, and what they say of its keys."""
+        pending = op.state == OpState.PENDING
+        decided = op.failed if op.condition == Condition.TOTAL else op.progress | op.failed
+        seen_keys: set[int] = set()
+        ordinal = 0
+        try:
+            for number in walk.nodes_of(self.reader, op, self.nodes):
+                node = walk.record_of(self.nodes, number, f"watch nodes of {self.name_op(index)}")
+                if number in self.node_used or node.op != index:
+                    self.wrong(f"node {number} is of {self.name_op(index)}, and says it is of operation {node.op}")
+                    return
+                self.node_used.add(number)
+                if node.ordinal != ordinal or node.kind > KeyKind.WATERMARK:
+                    self.wrong(f"node {number} of {self.name_op(index)} has ordinal {node.ordinal}, kind {node.kind}")
+                ordinal += 1
+                if node.key >= len(self.keys):
+                    self.wrong(f"node {number} of {self.name_op(index)} names key {node.key}, which was never used")
+                    continue
+                self.key_refs[node.key] += 1
+                key = self.keys[node.key]
+                if key.purgatory != op.purgatory or node.key in seen_keys:
+                    self.wrong(
+                        f"{self.name_op(index)} of purgatory {op.purgatory} watches {self.name_key(node.key)} of "
+                        f"{key.purgatory}{' twice' if node.key in seen_keys else ''}"
+                    )
+                seen_keys.add(node.key)
+                waits = pending and not decided >> node.ordinal & 1
+                if bool(node.linked) != waits:
+                    self.stale(
+                        f"node {number} of {self.name_op(index)} says linked={node.linked}, and key {node.ordinal} "
+                        f"{'is waited for' if waits else 'is not waited for'}"
+                    )
+                if waits:
+                    self.watched_in[op.purgatory] += 1
+                    self.note_watcher(number, node, op)
+        except DamageError as error:
+            self.wrong(str(error))
+        if ordinal != op.keys:
+            self.wrong(f"{self.name_op(index)} has {op.keys} keys, and {ordinal} watch nodes")
+
+    def note_watcher(self, number: int, node: layout.WatchNode, op: layout.OpRecord) -> None:
+        if node.kind == KeyKind.EVENT:
+            self.watchers[node.key].append((op.registration, number))
+            return
+        self.heaps[node.key][number] = (node.target, op.registration)
+        key = self.keys[node.key]
+        if key.flags & KeyFlag.HAS_WATERMARK and key.watermark >= node.target and not self.header.unfinished:
+            self.wrong(
+                f"{self.name_op(node.op)} waits for {self.name_key(node.key)} to reach {node.target}, and its "
+                f"watermark is {key.watermark}"
+            )
+
+    def check_ring(self) -> None:
+        header, reader = self.header, self.reader
+        newest_of: dict[int, int] = {}
+        size = 0
+        for sequence, event in enumerate(
+            walk.events(reader), start=max(header.tail, header.newest + 1 - reader.events.count)
+        ):
+            if event.sequence != sequence:
+                self.wrong(f"event {sequence} is not at its place in the ring: {event.sequence} is")
+                continue
+            self.refer_to_blob(event.value)
+            self.refer_to_blob(event.key_blob)
+            size += self.blob_length(event.value) + self.blob_length(event.key_blob)
+            if not EventKind.FIRE <= event.kind <= EventKind.FORGET:
+                self.wrong(f"event {sequence} is of kind {event.kind}")
+            try:
+                hash_ = hashing.key_hash(header.hash_seed, event.purgatory, reader.event_key(event))
+            except DamageError as error:
+                self.wrong(f"event {sequence}: {error}")
+                continue
+            if hash_ != event.key_hash:
+                self.wrong(f"event {sequence} says its key hashes to 0x{event.key_hash:x}, and it is 0x{hash_:x}")
+            slot = hashing.ring_slot(event.key_hash, reader.slots.count)
+            before = newest_of.get(slot)
+            if event.previous != before if before is not None else event.previous >= header.tail:
+                self.wrong(
+                    f"event {sequence} says that {event.previous} came before it in hash slot {slot}, and it was "
+                    f"{before or f'one before {header.tail}'}"
+                )
+            newest_of[slot] = sequence
+        for number, slot_record in enumerate(reader.slots):
+            known = newest_of.get(number)
+            if slot_record.newest != known if known is not None else slot_record.newest >= header.tail:
+                self.wrong(
+                    f"hash slot {number} says its newest event is {slot_record.newest}, and in the ring it is "
+                    f"{known or f'none from {header.tail} on'}"
+                )
+        if size != header.ring_bytes:
+            self.stale(f"the ring says it holds {header.ring_bytes} bytes, and it holds {size}")
+        if header.unfinished and not header.tail <= header.unfinished <= header.newest:
+            self.stale(
+                f"event {header.unfinished} is said to be in delivery; the ring holds {header.tail}..{header.newest}"
+            )
+
+    # blobs -----------------------------------------------------------------------------------------------------------
+
+    def refer_to_blob(self, blob: int) -> None:
+        if blob:
+            self.blob_refs[blob - 1] += 1
+
+    def blob_length(self, blob: int) -> int:
+        return self.blocks[blob - 1].length if 0 < blob <= len(self.blocks) else 0
+
+
+def some(values: Sequence[int]) -> str:
+    """A few of many numbers, for a sentence."""
+    shown = ", ".join(map(str, values[:8]))
+    return f"{shown}, ... ({len(values)} in all)" if len(values) > 8 else shown or "none"

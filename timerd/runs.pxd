@@ -1,0 +1,231 @@
+"""Runs: neighbours of the usual kinds, applied or settled together in one transaction.
+
+Most of what a busy daemon does is the same small thing again and again: one short key registered, a pending operation
+cancelled, an event that completes the one operation that waits for it, an operation that is due. The functions here take
+as many of these as stand beside each other, RUN_MAX at most, stage what each of them changes, commit once, and then make
+what is derived. A crash leaves the state before the first one or behind the last one, and a client sees no other state
+anyway: its command number moves with the whole run.
+
+What is *usual* is a sufficient condition (is_lone, will_pend, is_plain), never a second opinion: whatever else a
+command asks for, register.pxd, commands.pxd and purgatory.pxd decide. The words are staged and the records filled by the
+same functions as theirs.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.arena cimport key_of, RUN_MAX, Arena, commit, counter, take, unused
+from timerd.clients cimport is_live
+from timerd.dlist cimport is_empty, link_of, node_at, op_at
+from timerd.handles cimport find_operation, handle_insert
+from timerd.journal cimport journal_action, journal_register
+from timerd.keys cimport attach, find_key
+from timerd.lookahead cimport Ahead
+from timerd.purgatory cimport Verdict, expire, finish_settle, judge, next_number, stage_outcome
+from timerd.register cimport deadline_of, fill_first_node, fill_node, fill_operation
+from timerd.ring cimport fill_event, stage_slot
+from timerd.wheel cimport wheel_insert
+from timerd_shm.records cimport *
+
+
+# Registrations.
+
+
+cdef inline uint32_t room_for_run(Arena *a, uint32_t slot) noexcept nogil:
+    """How many lone operations the client may register now, for sure: within quotas and records, RUN_MAX at most."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint64_t held = <uint64_t>c.pending + c.unacknowledged
+    cdef uint64_t room = RUN_MAX
+    if held >= a.header.quota_operations or c.unacknowledged >= a.header.quota_outcomes:
+        return 0
+    if c.bytes_held > a.header.quota_bytes:
+        return 0
+    room = min(room, a.header.quota_operations - held)
+    room = min(room, unused(a, REGION_OPS))
+    room = min(room, unused(a, REGION_NODES))
+    return <uint32_t>min(room, unused(a, REGION_KEYS))
+
+
+cdef inline bint will_pend(Arena *a, Ahead *x) noexcept nogil:
+    """Whether a lone registration just becomes pending: nothing to refuse, no event to look for, not due yet.
+
+    A sufficient condition: what it leaves out, apply_register() decides.
+    """
+    cdef RegisterCommand *command = <RegisterCommand *>x.at
+    if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
+        return False
+    if not command.flags & REGISTER_FLAG_NO_MARK and a.slots[x.hash & a.slot_mask].newest > command.mark_sequence:
+        return False
+    return deadline_of(a, command.registered_ns, command.timeout_ns) > a.now_ns
+
+
+cdef inline uint32_t register_run(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
+    """Apply the first of `count` commands, as far as they are lone registrations that just become pending; how many.
+
+    One transaction makes all of them true, with the number of the last one: a crash leaves the state before the first
+    or behind the last.
+    """
+    cdef ClientRecord *c = a.clients + slot
+    cdef OpRecord *ops[RUN_MAX]
+    cdef OpRecord *op
+    cdef RegisterCommand *command
+    cdef uint32_t most = min(count, room_for_run(a, slot)), n = 0, i, index, purgatory = ahead.at[1]
+    while n < most and ahead[n].lone and ahead[n].at[1] == purgatory and will_pend(a, ahead + n):
+        command = <RegisterCommand *>ahead[n].at
+        index = take(a, REGION_OPS) - 1
+        op = ops[n] = a.ops + index
+        fill_operation(a, op, command, slot, number + n)
+        fill_first_node(op, fill_node(
+            a, index, 0, KEY_KIND_EVENT, 0, ahead[n].hash, purgatory, ahead[n].name, ahead[n].name_length
+        ))
+        journal_register(a, op, slot, command)
+        td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_PENDING))
+        a.header.registrations = op.registration
+        n += 1
+    if n == 0:
+        return 0
+    td_put(&a.tx, &c.last_command, number + n - 1)
+    commit(a)
+    counter(a, purgatory, COUNT_REGISTERED)[0] += n
+    counter(a, purgatory, COUNT_PENDING)[0] += n
+    c.pending += n
+    a.touched += n
+    for i in range(n):
+        handle_insert(a, <uint32_t>(ops[i] - a.ops), ahead[i].tag)
+        wheel_insert(a, ops[i])
+        attach(a, ops[i].first_node)
+    return n
+
+
+# What settles.
+
+
+cdef inline bint is_plain(Arena *a, OpRecord *op) noexcept nogil:
+    """Whether it is pending, a live client's own, without an id, and not staged: it settles by its state word alone.
+
+    outcome_number is 0 before it is staged. (A crash may leave another one; then it takes the long way.)
+    """
+    return (
+        op.state == OP_STATE_PENDING and op.group == 0 and op.orphans != ORPHANS_GROUP and op.id_record == 0
+        and op.outcome_number == 0 and op.client_generation == a.clients[op.client].generation and is_live(a, op.client)
+    )
+
+
+cdef inline void stage_plain(Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e) noexcept nogil:
+    """Stage that a plain operation settles. Those of one transaction are all of one client."""
+    stage_outcome(a, op, outcome, settled_key, e, op.flags, 0, next_number(a, op.client), 0)
+
+
+cdef inline void finish_run(Arena *a, OpRecord **ops, uint32_t count) noexcept nogil:
+    """Commit, and make what is derived of the operations that settle by it."""
+    cdef uint32_t i
+    commit(a)
+    for i in range(count):
+        finish_settle(a, ops[i], True)
+
+
+cdef inline uint32_t cancel_run(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
+    """Apply the first of `count` commands, as far as they cancel plain operations and want no answer; how many."""
+    cdef OpRecord *ops[RUN_MAX]
+    cdef OpRecord *op
+    cdef OperationCommand *command
+    cdef uint32_t n = 0
+    while n < count and n < RUN_MAX and ahead[n].kind == COMMAND_KIND_CANCEL:
+        command = <OperationCommand *>ahead[n].at
+        if command.flags or ahead[n].length != sizeof(OperationCommand):
+            break
+        if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
+            break
+        op = find_operation(a, slot, command.operation, ahead[n].tag)
+        if op == NULL or not is_plain(a, op):
+            break
+        journal_action(a, slot, number + n, op, command, op.deadline_ns)
+        stage_plain(a, op, OUTCOME_CANCELLED, 0, NULL)
+        ops[n] = op
+        n += 1
+    if n == 0:
+        return 0
+    td_put(&a.tx, &a.clients[slot].last_command, number + n - 1)
+    finish_run(a, ops, n)
+    a.touched += n
+    return n
+
+
+cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
+    """Apply the first of `count` commands, as far as they fire events without a value that nobody waits for, or one plain
+    operation, which they complete; how many."""
+    cdef OpRecord *ops[RUN_MAX]
+    cdef OpRecord *op
+    cdef KeyCommand *command
+    cdef EventRecord *e
+    cdef KeyRecord *watched
+    cdef WatchNode *node = NULL
+    cdef const uint8_t *name
+    cdef Verdict v
+    cdef uint32_t n = 0, settled = 0, key, purgatory = ahead.at[1]
+    cdef uint64_t slots = 0, bit
+    while n < count and n < RUN_MAX and ahead[n].kind == COMMAND_KIND_FIRE and ahead[n].at[1] == purgatory:
+        command = <KeyCommand *>ahead[n].at
+        if command.flags or command.value_length or not 1 <= command.key_length <= EVENT_KEY_INLINE:
+            break
+        if ahead[n].length != sizeof(KeyCommand) + command.key_length:
+            break
+        # Two that may share a hash slot of the ring (so two on one key) are not of one run: the slot has one newest event.
+        bit = <uint64_t>1 << (ahead[n].hash & a.slot_mask & 63)
+        if slots & bit:
+            break
+        name = ahead[n].at + sizeof(KeyCommand)
+        key = find_key(a, ahead[n].hash, purgatory, name, command.key_length)
+        op = NULL
+        watched = key_of(a, key - 1) if key else NULL
+        if watched != NULL and not is_empty(a, &watched.next):
+            node = node_at(a, watched.next)
+            op = a.ops + node.op
+            if watched.next != watched.prev or not is_plain(a, op) or (settled and op.client != ops[0].client):
+                break
+        e = fill_event(
+            a, EVENT_KIND_FIRE, purgatory, ahead[n].hash, name, command.key_length, command.amount, command.limit, 0,
+            slot, number + n, 0, 0, n,
+        )
+        if op != NULL:
+            v = judge(op, node.kind, node.ordinal, node.target, e)
+            if v.outcome == OUTCOME_NONE:
+                break
+            stage_slot(a, e, NULL)
+            if v.progress != op.progress:
+                td_put(&a.tx, &op.progress, v.progress)
+            stage_plain(a, op, v.outcome, node.ordinal + 1, e)
+            ops[settled] = op
+            settled += 1
+        else:
+            stage_slot(a, e, NULL)
+        slots |= bit
+        n += 1
+    if n == 0:
+        return 0
+    td_put(&a.tx, &a.header.newest, a.header.newest + n)
+    td_put(&a.tx, &a.clients[slot].last_command, number + n - 1)
+    finish_run(a, ops, settled)
+    counter(a, purgatory, COUNT_EVENTS)[0] += n
+    a.touched += n + settled
+    return n
+
+
+cdef inline uint32_t expire_run(Arena *a, BucketRecord *bucket, uint32_t count) noexcept nogil:
+    """Expire the first operations of a bucket that is due: `count` at most, one at least; how many."""
+    cdef OpRecord *ops[RUN_MAX]
+    cdef OpRecord *op = op_at(a, bucket.next)
+    cdef uint32_t n = 0, link = bucket.next, head = link_of(a, &bucket.next)
+    if a.header.unfinished == 0:
+        while n < count and n < RUN_MAX and link != head:
+            op = op_at(a, link)
+            if not is_plain(a, op) or (n and op.client != ops[0].client):
+                break
+            stage_plain(a, op, OUTCOME_EXPIRED, 0, NULL)
+            ops[n] = op
+            n += 1
+            link = op.next
+    if n == 0:
+        expire(a, op_at(a, bucket.next))
+        return 1
+    finish_run(a, ops, n)
+    a.touched += n
+    return n
