@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import timerd.core
+from commands import Key, OperationAct, Register
 from harness import MS, START_NS, Client, Rig, S, cancel, done, fire
-from model import Key, OperationAct, Register
 from timerd_shm.errors import ArenaFullError, InvalidKeyError, InvalidValueError, NotAMemberError
 from timerd_shm.layout import OpState, Orphans, Outcome, Region
 from timerd_shm.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, HANDLED_NAMES_MAX, NO_DEADLINE
