@@ -20,7 +20,7 @@ from timerd_client.window import Window
 from timerd_shm.generate import DEFECTS
 
 # What is measured runs three times as long: as few as go through nearly all of it, those with groups first.
-MEASURED_SEEDS = (57, 83, 96, 109, 5, 11)
+MEASURED_SEEDS = (57, 83, 96, 109, 5, 11, 20)
 OTHER_SEEDS = [seed for seed in range(22) if seed not in MEASURED_SEEDS]
 COVERED_PERCENT = 85
 FAULTS = (
