@@ -37,11 +37,14 @@ def client(daemon: Daemon) -> Iterator[td.Client]:
         yield made
 
 
-def leave_to_group(*payloads: bytes, timeout: float = 0.01) -> None:
-    """A client that ends at once, and whose operations its group adopts."""
+def leave_to_group(*payloads: bytes) -> None:
+    """A client that ends at once, and whose operations its group adopts; they expire when it has ended."""
     with member(orphans="group") as owner:
         for payload in payloads:
-            owner.register("left/behind", timeout=timeout, payload=payload)
+            owner.register("left/behind", timeout=60, payload=payload, id=payload)
+    with member() as other:
+        for payload in payloads:
+            other.reschedule(payload, 0)
 
 
 # outcomes() -----------------------------------------------------------------------------------------------------------
