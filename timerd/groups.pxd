@@ -15,7 +15,7 @@ it begins anew when a member becomes ready.
 """
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
-from timerd.arena cimport CALLS, OUTCOMES, Arena, Member, capacity, commit, spent
+from timerd.arena cimport CALLS, OUTCOMES, Arena, Member, capacity, commit, key_of, node_of, spent
 from timerd.blobs cimport blob_length, blob_words
 from timerd.clients cimport following, is_live, leave_outcomes, tell, waiting_of
 from timerd.dlist cimport append, is_empty, link_of, op_at, unlink
@@ -118,7 +118,7 @@ cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
 
 cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
     """The name of a call: the hash of its first key, whose node is kept."""
-    return a.keys[a.nodes[op.first_node - 1].key].hash
+    return key_of(a, node_of(a, op.first_node - 1).key).hash
 
 
 cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
