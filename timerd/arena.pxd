@@ -102,8 +102,8 @@ ctypedef struct Arena:
     RegionRecord *regions
     OpRecord *ops
     # The rest of nodes and keys, from these indexes on; those below lie in the operation's record of their index.
-    WatchNode *nodes
-    KeyRecord *keys
+    WatchNode *more_nodes
+    KeyRecord *more_keys
     uint32_t nodes_beside
     uint32_t keys_beside
     Block *blocks
@@ -203,21 +203,21 @@ cdef inline WatchNode *node_of(Arena *a, uint32_t index) noexcept nogil:
     """The watch node of an index."""
     if index < a.nodes_beside:
         return <WatchNode *>a.ops[index].own_node
-    return a.nodes + (index - a.nodes_beside)
+    return a.more_nodes + (index - a.nodes_beside)
 
 
 cdef inline uint32_t index_of_node(Arena *a, WatchNode *node) noexcept nogil:
     cdef uint64_t distance = <uint64_t>(<char *>node - <char *>a.ops)
     if distance < <uint64_t>a.nodes_beside * sizeof(OpRecord):
         return <uint32_t>(distance // sizeof(OpRecord))
-    return <uint32_t>(node - a.nodes) + a.nodes_beside
+    return <uint32_t>(node - a.more_nodes) + a.nodes_beside
 
 
 cdef inline KeyRecord *key_of(Arena *a, uint32_t index) noexcept nogil:
     """The key record of an index."""
     if index < a.keys_beside:
         return <KeyRecord *>a.ops[index].own_key
-    return a.keys + (index - a.keys_beside)
+    return a.more_keys + (index - a.keys_beside)
 
 
 cdef inline uint32_t *free_link(Arena *a, int region, uint32_t index) noexcept nogil:

@@ -137,8 +137,8 @@ cdef class Core:
         for region in range(REGION_COUNT):
             self._check_region(region)
         a.ops = <OpRecord *>self._region(REGION_OPS)
-        a.nodes = <WatchNode *>self._region(REGION_NODES)
-        a.keys = <KeyRecord *>self._region(REGION_KEYS)
+        a.more_nodes = <WatchNode *>self._region(REGION_NODES)
+        a.more_keys = <KeyRecord *>self._region(REGION_KEYS)
         a.blocks = <Block *>self._region(REGION_BLOCKS)
         a.clients = <ClientRecord *>self._region(REGION_CLIENTS)
         a.levels = <LevelRecord *>self._region(REGION_LEVELS)
