@@ -121,6 +121,12 @@ class Remembered:
     """An id: of a pending operation, or (operation None) of one that has settled."""
 
     operation: Operation | None
+    cancelled: bool = False
+
+    @property
+    def is_pending_or_cancelled(self) -> bool:
+        """What a conditional GROUP_ACK asks for."""
+        return self.operation is not None or self.cancelled
 
 
 class Model:
@@ -269,7 +275,8 @@ class Model:
         if command.id is not None:
             remembered = self.ids.get((command.purgatory, command.id))
             if remembered is not None:
-                if command.if_exists != "replace":
+                free = command.if_exists == "replace cancelled" and remembered.cancelled
+                if command.if_exists != "replace" and not free:
                     return self._answer(client, ErrorCode.OPERATION_EXISTS)
                 replaced = remembered.operation
         if full:
@@ -467,7 +474,7 @@ class Model:
         self.pending.remove(op)
         self.settled.append(Settling(op, state, ordinal, event, now_ns))
         if op.id is not None and self.ids[op.purgatory, op.id].operation is op:
-            self.ids[op.purgatory, op.id].operation = None
+            self.ids[op.purgatory, op.id] = Remembered(None, state is Outcome.CANCELLED)
         client = op.client
         if op.kept:
             return

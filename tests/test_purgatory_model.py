@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import groupby
 from types import ModuleType
@@ -25,7 +26,7 @@ from model import Model
 from timerd_shm.layout import ClientState, Condition, OpState, Orphans, Outcome, Region
 from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.reader import ArenaReader
-from timerd_shm.wire import CommandKind
+from timerd_shm.wire import GROUP_ACK_NOT_FOLLOWED, CommandKind
 
 KEYS = (b"a", b"b", b"c", b"sixteen bytes...", b"seventeen bytes..", b"l" * 49, b"m" * 255)
 GROUPS = (b"workers", b"others")
@@ -61,7 +62,7 @@ class Play:
         self.compared: dict[Client, tuple[int, int]] = {}
         self.judged: dict[Client, int] = {}  # of what it was told for its group
         self.deliveries: dict[bytes, int] = {}  # payload -> the newest count told
-        self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = 0
+        self.conditional = self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = 0
         for _ in range(4):
             self.open()
 
@@ -79,7 +80,10 @@ class Play:
 
     def command(self, client: Client) -> Command:
         if client.told_for_group and self.random.random() < 0.3:
-            return done(self.random.choice(client.told_for_group[-8:]))
+            told = self.random.choice(client.told_for_group[-8:])
+            if self.random.random() < 0.6:
+                return done(told)
+            return replace(done(told), id=self.random.choice(IDS), purgatory=self.random.choice(self.purgatories))
         return self.random.choices((self.register, self.key_act, self.operation_act), weights=(10, 9, 4))[0](client)
 
     def register(self, client: Client) -> Register:
@@ -109,7 +113,7 @@ class Play:
             registered_ns=registered_ns,
             payload=(b"%06d" % self.payloads) * member + choose.randbytes(choose.choice((0, 0, 10, 130))),
             id=choose.choice(IDS) if choose.random() < 0.15 else None,
-            if_exists=choose.choice(("error", "keep", "replace")),
+            if_exists=choose.choice(("error", "keep", "replace", "replace cancelled")),
             orphans=choose.choice((None, None, Orphans.CANCEL, Orphans.KEEP, *(Orphans.GROUP,) * member)),
             for_group=member and choose.random() < 0.2,
             wants_answer=choose.random() < 0.2,
@@ -230,7 +234,12 @@ class Play:
         client = next(mine for mine, other in self.sides if other is model)
         answer = client.answer(number)
         assert answer is not None, f"done {command.operation:#x} was not answered"
-        if answer.value:
+        if answer.value and command.id is not None:
+            remembered = self.model.ids.get((command.purgatory, command.id))
+            followed = remembered is not None and remembered.is_pending_or_cancelled
+            assert answer.value == (1 if followed else GROUP_ACK_NOT_FOLLOWED), f"{command}: {remembered}"
+            self.conditional += 1
+        if answer.value == 1:
             told = next(told for told in client.told_for_group if told.operation == command.operation)
             assert self.model.group_outcomes.pop((model.group, told.payload), None), f"{told} was done before"
             self.done += 1
@@ -435,7 +444,8 @@ def test_the_core_does_what_the_model_does(seed: int) -> None:
     play = run(seed)
     print(
         f"seed {seed}: {play.steps} commands in {TURNS} turns; {play.deaths} deaths, {play.returns} came back; "
-        f"{play.rig.arena.count('handed_on')} handed on, {len(play.deliveries)} told to groups, {play.done} done"
+        f"{play.rig.arena.count('handed_on')} handed on, {len(play.deliveries)} told to groups, {play.done} done, "
+        f"{play.conditional} answered on condition"
     )
     assert play.steps > TURNS, f"seed={seed}: only {play.steps} commands"
 
