@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import hypothesis
 import pytest
@@ -179,3 +180,40 @@ def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
         assert state_of(operation) is State.COMPLETED
 
     attack()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"applied": float("inf")},
+        {"topic": float("inf")},
+        {"session": 1 << 62},
+        {"session": b"short"},
+        {"purgatories": ["default"]},
+        {"purgatories": {"default": 300}},
+        {"purgatories": {"default": "0"}},
+        {"unknown": 5},
+    ],
+    ids=repr,
+)
+def test_a_welcome_that_holds_anything_else_is_ignored_and_the_client_lives_on(wrong: dict[str, Any]) -> None:
+    world = fakedaemon.World()
+    world.up()
+    world.register()
+    welcome = {
+        "incarnation": world.protocol.incarnation,
+        "session": world.daemon.session,
+        "topic": 5,
+        "applied": 0,
+        "shared_clock": True,
+        "newest": 0,
+        "lease_ns": 1_000 * MS,
+    }
+    frame = world.daemon.message(DownKind.WELCOME, {**welcome, **wrong})
+    world.protocol.receive(frame, world.now, published=False)
+    assert world.protocol.frames_ignored == 1
+    assert "malformed" in world.protocol.complaints[0]
+    assert world.protocol.purgatories == {"default": 0}
+    world.daemon = FakeDaemon(arena=99)
+    world.pass_time(3_000, step_ms=50)
+    assert world.protocol.state is LinkState.LIVE

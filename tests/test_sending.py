@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -16,7 +17,7 @@ import pytest
 
 from fakedaemon import FakeDaemon
 from timerd_client.protocol import LinkState
-from timerd_client.threaded import SEND_BURST, SEND_COMMANDS, SEND_INTERVAL_NS, Client, ThreadedLink
+from timerd_client.threaded import SEND_BURST, SEND_COMMANDS, SEND_INTERVAL_NS, Client, Condition, ThreadedLink
 from timerd_shm.fields import unpack
 from timerd_shm.layout import Orphans
 from timerd_shm.rundir import InstancePaths
@@ -200,3 +201,53 @@ def test_a_busy_caller_sends_when_the_thread_does_not_get_to_it(client: Client, 
     assert issued + 19 * SEND_COMMANDS <= sockets.daemon.applied
     go_on.set()
     client.flush(PATIENCE_S)
+
+
+class _Raised(Exception):
+    """What the handler of a signal raises."""
+
+
+def test_a_handler_that_raises_while_a_caller_waits_takes_the_lock_from_nobody() -> None:
+    lock = threading.Lock()
+    condition = Condition(lock)
+    main = threading.get_ident()
+    kept: list[bool] = []
+
+    def hold() -> None:
+        with lock:  # had while the other waits
+            condition.notify_all()  # it wants the lock again
+            time.sleep(0.05)
+            signal.pthread_kill(main, signal.SIGUSR1)
+            time.sleep(0.05)
+            kept.append(lock.locked())
+
+    def handle(*_: object) -> None:
+        raise _Raised
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    holder = threading.Thread(target=hold)
+    try:
+        with pytest.raises(_Raised), lock:
+            holder.start()
+            condition.wait_for(lambda: False, PATIENCE_S)
+    finally:
+        holder.join(PATIENCE_S)
+        signal.signal(signal.SIGUSR1, before)
+    assert kept == [True] and not lock.locked()
+
+
+def test_who_waits_is_told_and_who_is_not_told_waits_no_longer_than_asked() -> None:
+    lock = threading.Lock()
+    condition = Condition(lock)
+    moved: list[int] = []
+
+    def move() -> None:
+        with lock:
+            moved.append(1)
+            condition.notify_all()
+
+    with lock:
+        assert not condition.wait_for(lambda: bool(moved), 0.01)
+        assert not condition._gates
+        threading.Thread(target=move).start()
+        assert condition.wait_for(lambda: bool(moved), None)

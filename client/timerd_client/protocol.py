@@ -83,6 +83,8 @@ class LinkState(Enum):
 
 # To look a member up in its class costs as much as ten comparisons.
 CONNECTING, HELLO, LIVE, LOST, CLOSED = LinkState
+# What reading a frame may come to that is not as it should be: a map holds any type, and floats without end.
+MALFORMED: Final = (struct.error, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _COMMANDS: Final = int(UpKind.COMMANDS)
 _REPORT: Final = int(DownKind.REPORT)
 GREETING: Final = (CONNECTING, LOST)  # hello is said until WELCOME comes
@@ -400,7 +402,7 @@ class Protocol(Session):
                     self._begin_anew(now_ns)
                 case _:
                     self.frames_ignored += 1
-        except (struct.error, ValueError, KeyError, TypeError) as error:
+        except MALFORMED as error:
             self.frames_ignored += 1
             self.complaints.append(f"frame of kind {header.kind} with {len(frame)} bytes is malformed: {error!r}")
 

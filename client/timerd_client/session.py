@@ -81,9 +81,12 @@ class Session(Awaited):
 
     def _welcomed(self, welcome: dict[str, Any]) -> None:
         """Take what the daemon gave."""
-        if self.session != welcome["session"]:
+        session = welcome["session"]
+        if not isinstance(session, bytes) or len(session) != len(NO_SESSION):
+            raise ValueError(f"a session is {len(NO_SESSION)} bytes, not {session!r:.60}")
+        if self.session != session:
             self._unsubscribe()
-        self.session = bytes(welcome["session"])
+        self.session = session
         self.topic = int(welcome["topic"])
         self.daemon_pid = int(welcome.get("daemon_pid", 0))
         self.shared_clock = bool(welcome["shared_clock"])
@@ -94,6 +97,8 @@ class Session(Awaited):
 
     def _name_purgatories(self, indices: dict[str, int]) -> None:
         """Take the daemon's indices; commands that were kept for another arena carry that one's."""
+        if wrong := [index for index in indices.values() if index not in range(NOT_KNOWN_YET)]:
+            raise ValueError(f"the index of a purgatory is 0 to {NOT_KNOWN_YET - 1}, not {wrong[0]!r:.60}")
         known = self.purgatories
         moved = {known[name]: index for name, index in indices.items() if known.get(name, index) != index}
         if moved:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,6 +37,56 @@ POLL_NS_MAX = 60_000_000_000
 SEND_INTERVAL_NS = 100_000  # between frames of commands under load
 SEND_COMMANDS = 512  # when so many have piled up the thread does not get the GIL: callers send again
 SEND_BURST = 4  # that may follow each other at once when it was quiet
+
+
+class Condition:
+    """What callers wait at with a lock held, which they have again even if a signal's handler has raised meanwhile.
+
+    (With threading's they may not have it then, and who leaves `with lock` releases it for another thread: the client's
+    own would end.) Handlers run between calls, so to acquire and to know it is one call in C: `extend` has done both, or
+    neither. Against a second one that raises within microseconds nothing is done.
+    """
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._gates: list[threading.Lock] = []
+
+    def notify_all(self) -> None:
+        """With the lock held: those who wait look again."""
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.release()
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """With the lock held: until the condition holds, `timeout` seconds at most; whether it does."""
+        end = None if timeout is None else monotonic() + timeout
+        while not condition():
+            left = -1 if end is None else end - monotonic()
+            if end is not None and left <= 0:
+                return False
+            self._wait(min(left, threading.TIMEOUT_MAX))
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        gate = threading.Lock()
+        gate.acquire()
+        self._gates.append(gate)
+        acquired: list[bool] = []
+        raised: BaseException | None = None
+        try:
+            self._lock.release()
+            gate.acquire(timeout=seconds)
+        except BaseException as error:
+            raised = error
+        while not acquired:
+            try:
+                acquired.extend(map(self._lock.acquire, (True,)))
+            except BaseException as error:
+                raised = error
+        if gate in self._gates:
+            self._gates.remove(gate)
+        if raised is not None:
+            raise raised
 
 
 class ThreadedLink(Link):
@@ -72,9 +122,9 @@ class ThreadedLink(Link):
         """Whether the caller is the thread of the sockets: a callback."""
         return threading.current_thread() is self._thread
 
-    def condition(self) -> threading.Condition:
+    def condition(self) -> Condition:
         """What callers wait at with the lock held."""
-        return threading.Condition(self.lock)
+        return Condition(self.lock)
 
     def wake(self) -> None:
         protocol = self.protocol
