@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -248,6 +249,22 @@ def test_a_bad_command_is_refused_takes_its_number_and_does_nothing(name: str) -
     assert rig.arena.count("rejected", 0) == 1
     rig.do(client, fire(b"k"))
     assert client.state(1) is Outcome.COMPLETED
+    rig.check()
+
+
+@pytest.mark.parametrize("kind", ["register", "cancel", "fire"])
+def test_a_purgatory_that_is_not_there_is_malformed_behind_others_as_well(kind: str) -> None:
+    commands: dict[str, tuple[Command, Command]] = {
+        "register": (ON_K, replace(ON_K, purgatory=200)),
+        "cancel": (cancel(1), replace(cancel(2), purgatory=200)),
+        "fire": (fire(b"a"), replace(fire(b"b"), purgatory=200)),
+    }
+    rig = Rig()
+    client = rig.client()
+    rig.do(client, ON_K, ON_K)
+    numbered = [(client.issue(command), command) for command in commands[kind]]
+    assert send(rig, client, client.frame(numbered)) == rig.module.MALFORMED
+    assert rig.core.last_command(client.slot) == 3
     rig.check()
 
 
