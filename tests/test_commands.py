@@ -462,3 +462,20 @@ def test_long_keys_of_the_ring_are_given_back_as_well() -> None:
     assert not client.answers, "the ring's own keys filled the pool, and nobody could fire any more"
     assert client.answer(rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, payload=bytes(1200)))) is None
     rig.check()
+
+
+def test_keys_that_were_passed_over_are_found_again() -> None:
+    """Operations that share a key leave the keys of their indexes free: all of them can be had."""
+    rig = Rig(capacity=512, keys=512, quota_operations=512, blocks=64)
+    client = rig.client()
+    rig.do(client, *(ON_K for _ in range(300)), Register((Key(b"far"),)))
+    assert rig.arena.region(Region.KEYS).high_water == 301
+    rig.do(client, *(cancel(number) for number in range(1, 301)))
+    rig.acknowledge()
+    first = rig.do(client, *(Register((Key(b"%d" % number),)) for number in range(511)))
+    assert not client.answers and rig.arena.in_use()["KEYS"] == 512
+    rig.check()
+    rig.restart()
+    rig.check()
+    rig.do(client, *(fire(b"%d" % number) for number in range(511)))
+    assert all(client.state(first + number) is Outcome.COMPLETED for number in range(511))
