@@ -32,7 +32,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Register:
-    """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when applied."""
+    """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when applied; `follows`: op id of a call, 0 = none."""
 
     keys: tuple[Key, ...]
     timeout_ns: int = NO_DEADLINE
@@ -50,6 +50,7 @@ class Register:
     orphans: Orphans | None = None
     for_group: bool = False
     call: bool = False
+    follows: int = 0
     wants_answer: bool = False
 
 

@@ -173,6 +173,7 @@ def encode_register(command: Register) -> bytes:
     flags |= RegisterFlag.ORPHANS_GIVEN * (command.orphans is not None)
     flags |= RegisterFlag.FOR_GROUP * command.for_group
     flags |= RegisterFlag.CALL * command.call
+    flags |= RegisterFlag.FOLLOWS * (command.follows != 0)
     tail = command.id or b""
     for key in command.keys:
         tail += bytes((len(key.name), key.target is not None))
@@ -193,7 +194,7 @@ def encode_register(command: Register) -> bytes:
                 payload_length=len(command.payload),
                 registered_ns=command.registered_ns,
                 timeout_ns=command.timeout_ns,
-                mark_sequence=mark.sequence,
+                mark_sequence=command.follows or mark.sequence,
                 mark_command=mark.command,
                 total=command.total,
             )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import timerd.core
 from commands import Key, OperationAct, Register
 from harness import MS, START_NS, Client, Rig, S, cancel, done, fire
-from timerd_shm.errors import ArenaFullError, InvalidKeyError, InvalidValueError, NotAMemberError
+from timerd_shm.errors import ArenaFullError, ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError
 from timerd_shm.layout import OpState, Orphans, Outcome, Region
 from timerd_shm.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, HANDLED_NAMES_MAX, NO_DEADLINE
 from timerd_shm.wire import CommandKind
@@ -331,4 +333,36 @@ def test_ending_what_has_no_deadline_is_bounded_in_a_turn() -> None:
     rig.turn(rig.now_ns + GROUP_KEPT_NS)
     rig.turn(rig.now_ns + GROUP_KEPT_NS)
     assert rig.arena.in_use()["OPS"] == 0
+    rig.check()
+
+
+@pytest.mark.parametrize("knobs", [{"quota_operations": 4}, {"quota_outcomes": 4}])
+def test_what_follows_a_call_takes_its_place_whatever_its_group_holds(knobs: dict[str, Any]) -> None:
+    rig = Rig(**knobs)
+    worker = handler(rig, b"job", most=4)
+    rig.do(worker, *(call(b"job") for _ in range(4)))
+    assert len(worker.told_for_group) == 4
+    refused = rig.do(worker, call(b"job"))
+    followed = [rig.do(worker, call(b"job", timeout_ns=S, follows=each.operation)) for each in worker.told_for_group]
+    assert [answer.command for answer in worker.answers] == [refused]
+    assert rig.arena.count("pending", 0) == len(followed) == 4
+    rig.check()
+    rig.turn(rig.now_ns + 2 * S)
+    assert len(worker.told_for_group) == 8
+
+
+def test_only_a_call_of_its_own_group_is_followed_and_once() -> None:
+    rig = Rig()
+    worker, other = handler(rig, b"job", most=4), handler(rig, b"job", most=4, group=b"others")
+    rig.do(worker, call(b"job"), Register((Key(b"k"),), timeout_ns=0, for_group=True))
+    (told_of,) = worker.told_for_group
+    wrong = (told_of.operation + (1 << 32), told_of.operation + 1, 1 << 31, told_of.operation)
+    for sender, operation in zip((worker, worker, worker, other), wrong, strict=True):
+        number = rig.do(sender, call(b"job", follows=operation))
+        assert sender.answers[-1].command == number and sender.answers[-1].code == ErrorCode.UNKNOWN_OPERATION
+    first = rig.do(
+        worker, call(b"job", timeout_ns=S, follows=told_of.operation), call(b"job", follows=told_of.operation)
+    )
+    assert worker.answer(first) is None
+    assert worker.answers[-1].command == first + 1 and worker.answers[-1].code == ErrorCode.UNKNOWN_OPERATION
     rig.check()

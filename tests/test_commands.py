@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -251,6 +252,22 @@ def test_a_bad_command_is_refused_takes_its_number_and_does_nothing(name: str) -
     rig.check()
 
 
+@pytest.mark.parametrize("kind", ["register", "cancel", "fire"])
+def test_a_purgatory_that_is_not_there_is_malformed_behind_others_as_well(kind: str) -> None:
+    commands: dict[str, tuple[Command, Command]] = {
+        "register": (ON_K, replace(ON_K, purgatory=200)),
+        "cancel": (cancel(1), replace(cancel(2), purgatory=200)),
+        "fire": (fire(b"a"), replace(fire(b"b"), purgatory=200)),
+    }
+    rig = Rig()
+    client = rig.client()
+    rig.do(client, ON_K, ON_K)
+    numbered = [(client.issue(command), command) for command in commands[kind]]
+    assert send(rig, client, client.frame(numbered)) == rig.module.MALFORMED
+    assert rig.core.last_command(client.slot) == 3
+    rig.check()
+
+
 def test_what_is_legal_at_its_limits_is_taken() -> None:
     rig = Rig(nodes=256, blocks=4096, quota_bytes=1 << 20)
     client = rig.client()
@@ -445,3 +462,20 @@ def test_long_keys_of_the_ring_are_given_back_as_well() -> None:
     assert not client.answers, "the ring's own keys filled the pool, and nobody could fire any more"
     assert client.answer(rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, payload=bytes(1200)))) is None
     rig.check()
+
+
+def test_keys_that_were_passed_over_are_found_again() -> None:
+    """Operations that share a key leave the keys of their indexes free: all of them can be had."""
+    rig = Rig(capacity=512, keys=512, quota_operations=512, blocks=64)
+    client = rig.client()
+    rig.do(client, *(ON_K for _ in range(300)), Register((Key(b"far"),)))
+    assert rig.arena.region(Region.KEYS).high_water == 301
+    rig.do(client, *(cancel(number) for number in range(1, 301)))
+    rig.acknowledge()
+    first = rig.do(client, *(Register((Key(b"%d" % number),)) for number in range(511)))
+    assert not client.answers and rig.arena.in_use()["KEYS"] == 512
+    rig.check()
+    rig.restart()
+    rig.check()
+    rig.do(client, *(fire(b"%d" % number) for number in range(511)))
+    assert all(client.state(first + number) is Outcome.COMPLETED for number in range(511))

@@ -120,9 +120,12 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
     cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
     if r.command.flags & REGISTER_FLAG_FOR_GROUP:
         g = a.groups + (c.group - 1)
-        pending = g.pending - (1 if r.command.flags & REGISTER_FLAG_FOLLOWS else 0)
+        pending = g.pending
         unacknowledged = g.unacknowledged
         bytes_held = g.bytes_held
+        if r.command.flags & REGISTER_FLAG_FOLLOWS:
+            # It takes the place of a call that is over with it. Were it refused, neither would ever end.
+            pending = unacknowledged = 0
     if pending + unacknowledged >= a.header.quota_operations:
         if unused(a, REGION_OPS) == 0:
             # Both are met; a higher quota would not help.

@@ -127,8 +127,8 @@ cdef inline uint32_t cancel_run(Arena *a, uint32_t slot, uint64_t number, Ahead 
     cdef OpRecord *ops[RUN_MAX]
     cdef OpRecord *op
     cdef OperationCommand *command
-    cdef uint32_t n = 0
-    while n < count and n < RUN_MAX and ahead[n].kind == COMMAND_KIND_CANCEL:
+    cdef uint32_t n = 0, purgatory = ahead.at[1]
+    while n < count and n < RUN_MAX and ahead[n].kind == COMMAND_KIND_CANCEL and ahead[n].at[1] == purgatory:
         command = <OperationCommand *>ahead[n].at
         if command.flags or ahead[n].length != sizeof(OperationCommand):
             break
