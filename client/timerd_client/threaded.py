@@ -42,9 +42,9 @@ SEND_BURST = 4  # that may follow each other at once when it was quiet
 class Condition:
     """What callers wait at with a lock held, which they have again even if a signal's handler has raised meanwhile.
 
-    (With threading's they may not have it then, and who leaves `with lock` releases it for another thread: the client's
-    own would end.) Handlers run between calls, so to acquire and to know it is one call in C: `extend` has done both, or
-    neither. Against a second one that raises within microseconds nothing is done.
+    (With threading's they may not have it then, and who leaves `with lock` releases it for another thread, as is
+    the client's own.) Handlers run between calls, so to acquire and to know it is one call in C: `extend` has done
+    both, or neither. Against a second one that raises within microseconds nothing is done.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
