@@ -18,7 +18,7 @@ the clock, as far as the senders can write it (the lower of asked and unhindered
 applied, before or during the flood. So what was offered and not applied is what timerd and its transport held back or
 refused, not what the senders failed to make. With --flood commands, three times what is sustained must be offered.
 
---flood says what the senders send: `commands` (128 in a frame: registrations, each with the event that completes it),
+--flood says what the senders send: `commands` (1,024 in a frame: registrations, each with the event that completes it),
 `single` (the same, one command in a frame), `largest` (frames of 4 MiB, full of values), `hellos` (each with 100,000
 waits), `asks` (by clients that have 4,096 outcomes, acknowledge none and read no answer), `queries`, `snapshots`. For
 the kinds without commands the rate asked is that of RATES (flood/frames.py).

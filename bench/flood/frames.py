@@ -14,7 +14,7 @@ from timerd_shm.limits import FRAME_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.wire import CommandHeader, CommandKind, RegisterFlag, UpKind
 
 S = 1_000_000_000
-COMMANDS = 128  # in a frame, as clients that are busy send
+COMMANDS = 1_024  # in a frame: with fewer, the senders write less than the daemon applies
 BODIES = 8  # frames that a sender has ready
 WAITS = 100_000  # that a hello lists
 HEADER = struct_of(CommandHeader)
