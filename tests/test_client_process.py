@@ -191,3 +191,19 @@ def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, run
     with td.connect(name=name):
         (shown,) = json.loads(subprocess.run(command_of("clients", "--json"), capture_output=True, check=True).stdout)
     assert shown["name"] == name
+
+
+def test_the_threads_of_a_client_import_nothing(daemon: Daemon) -> None:
+    """A fork while one of them did would leave the module's lock held in the child, and there nobody lets go of it."""
+    program = (
+        "import sys\n"
+        "import timerd as td\n"
+        "connect, before = td.connect, set(sys.modules)\n"
+        "with connect(timeout=10) as client:\n"
+        "    operation = client.register('k', timeout=30)\n"
+        "    client.fire('k', value=b'v')\n"
+        "    assert operation.result().value == b'v'\n"
+        "print(*sorted(set(sys.modules) - before))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

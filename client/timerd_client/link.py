@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timerd_shm.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError
+from timerd_shm.reader import NEWEST_WORD, ArenaReader
 from timerd_shm.rundir import InstancePaths, boot_id, namespace_inode, process_start_ticks
 from timerd_shm.wire import CommandKind
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from timerd_shm.layout import Orphans
-    from timerd_shm.reader import ArenaReader
 
     from .operation import Operation
 
@@ -333,8 +333,6 @@ class Link(Line):
 
     def _map_arena(self) -> None:
         """Map the daemon's arena, so that marks are exact; where it cannot be, they are what the daemon said last."""
-        from timerd_shm.reader import NEWEST_WORD
-
         protocol = self.protocol
         self._mapped = protocol.arena
         old, self._reader = self._reader, None

@@ -6,17 +6,15 @@ A link is given one of these, so that it may be anything that keeps the promises
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import zmq
 
+from timerd_shm.reader import ArenaReader
 from timerd_shm.rundir import InstancePaths, open_arena_file
 
 from .channel import Channel
 from .lifeline import Lifeline
-
-if TYPE_CHECKING:
-    from timerd_shm.reader import ArenaReader
 
 SOCKETS_MAX = 8_192  # two for each client; libzmq's own default of 1,023 ends at 511 clients
 RECONNECT_MS = 20
@@ -138,8 +136,6 @@ class ZmqSockets:
         return self._descriptors
 
     def map_arena(self) -> ArenaReader:
-        from timerd_shm.reader import ArenaReader
-
         return ArenaReader.from_descriptor(open_arena_file(self._paths))
 
     def close(self, *, linger: bool) -> None:
