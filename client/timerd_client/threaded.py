@@ -44,7 +44,8 @@ class Condition:
 
     (With threading's they may not have it then, and who leaves `with lock` releases it for another thread, as is
     the client's own.) Handlers run between calls, so to acquire and to know it is one call in C: `extend` has done
-    both, or neither. Against a second one that raises within microseconds nothing is done.
+    both, or neither. Against a second one that raises before the first was handled, a switch of threads away, nothing
+    is done.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
