@@ -245,6 +245,7 @@ cdef class Waiting:
 
 cdef class Line:
     cdef public bint closed
+    cdef public bint sealed
     cdef public bint idle
     cdef public int64_t alarm
     cdef object guard
@@ -923,7 +924,7 @@ cdef Handle register_usual(Caller caller, object key, object timeout, object pay
     made.deadline_ns = NO_DEADLINE if duration_ns == NO_DEADLINE else head.registered_ns + duration_ns
     entered = line.enter()
     try:
-        if line.closed or ledger.issued - ledger.applied >= ledger.window:
+        if line.sealed or ledger.issued - ledger.applied >= ledger.window:
             return None
         ledger.make_room(size, 1)
         ledger.waiting.make_room(1)
@@ -963,7 +964,7 @@ cdef bint fire_usual(Caller caller, object key, object value, object amount) exc
     size = sizeof(KeyCommand) + key_size + PyBytes_GET_SIZE(value)
     entered = line.enter()
     try:
-        if line.closed or ledger.issued - ledger.applied >= ledger.window:
+        if line.sealed or ledger.issued - ledger.applied >= ledger.window:
             return False
         ledger.make_room(size, 1)
         write_event(ledger.add(size), &head, name, key_size, value)

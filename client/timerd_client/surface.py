@@ -136,7 +136,7 @@ class Surface(Caller, Generic[OperationT]):
             if wait:
                 link.refuse_lost()
             command, sequence = protocol.issued, protocol.newest()
-            if link.closed or protocol.issued - protocol.applied >= protocol.window:
+            if link.sealed or protocol.issued - protocol.applied >= protocol.window:
                 maker = protocol.incarnation
                 link.ready_locked()
                 if maker != protocol.incarnation and since is None:
@@ -217,7 +217,7 @@ class Surface(Caller, Generic[OperationT]):
                 )
                 link, protocol = self._link, self._protocol
                 with link.lock:
-                    if link.closed or protocol.issued - protocol.applied >= protocol.window:
+                    if link.sealed or protocol.issued - protocol.applied >= protocol.window:
                         link.ready_locked()
                     protocol.issue(command)
                     if link.idle or protocol.issued >= link.alarm:

@@ -24,9 +24,10 @@ from .arguments import name_of
 from .link import Link
 from .member import Member
 from .poller import Poller
+from .promise import Reply
 from .protocol import NEVER, LinkState, Statistics
 from .purgatory import Purgatory
-from .session import DEFAULT_PURGATORY
+from .session import DEFAULT_PURGATORY, Naming
 from .sockets import Sockets
 from .spacing import Spacing
 
@@ -155,13 +156,13 @@ class ThreadedLink(Link):
     def make_room(self) -> None:
         protocol = self.protocol
         in_callback = self.in_own_thread()
-        if in_callback or not self.wait_locked(lambda: protocol.room > 0 or self.closed, BACKPRESSURE_TIMEOUT_S):
+        if in_callback or not self.wait_locked(lambda: protocol.room > 0 or self.sealed, BACKPRESSURE_TIMEOUT_S):
             raise BackpressureError(
                 f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged"
                 + ("" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s")
                 + f" ({self.plight()}); slow down and retry"
             )
-        if self.closed:
+        if self.sealed:
             self.refuse_closed()
 
     def ring(self) -> None:
@@ -181,6 +182,24 @@ class ThreadedLink(Link):
             return self._moved.wait_for(condition, timeout)
         finally:
             self._movers -= 1
+
+    def wait_applied(self, timeout: float, silence: float) -> int:
+        """Wait until everything issued is acknowledged; how many commands are not.
+
+        `timeout` seconds at most, and no longer than `silence` while nothing is heard of the daemon.
+        """
+        protocol = self.protocol
+        deadline = self.deadline(timeout)
+
+        def heard_after(heard_ns: int) -> Callable[[], bool]:
+            return lambda: protocol.applied >= protocol.issued or protocol.heard_ns != heard_ns
+
+        with self.lock:
+            while protocol.state is LinkState.LIVE and protocol.applied < protocol.issued:
+                left = self.seconds_left(deadline) or 0.0
+                if not self.wait_locked(heard_after(protocol.heard_ns), min(left, silence)):
+                    break
+            return protocol.issued - protocol.applied
 
     def wait_heard(self, timeout: float) -> None:
         """Block while the daemon is lost, `timeout` seconds at most."""
@@ -214,7 +233,7 @@ class ThreadedLink(Link):
         with self.lock:
             if self._stopping:
                 return
-            self._stopping = True
+            self.sealed = self._stopping = True
             self.wake_thread()
         if not self.in_own_thread():
             self._thread.join(max(timeout, 0))
@@ -336,7 +355,7 @@ class Client(Purgatory, Member):
     @property
     def closed(self) -> bool:
         """Whether close() was called, or the process has forked since."""
-        return self._link.closed
+        return self._link.sealed
 
     def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
         """The purgatory of that name ([a-z0-9_-]{1,32}), made if it is new; raises InvalidNameError, ArenaFullError."""
@@ -344,9 +363,7 @@ class Client(Purgatory, Member):
         if known is not None:
             return known
         link = self._threaded
-        result = self._query({"query": "purgatory", "name": name}, timeout)
-        with link.lock:
-            self._protocol.purgatories[name] = int(result["index"])
+        self._query({"query": "purgatory", "name": name}, timeout, Naming(link, name))
         return self._purgatories.setdefault(name, Purgatory(link, name))
 
     def snapshot(self, timeout: float = CLOSE_TIMEOUT_S) -> str:
@@ -359,8 +376,8 @@ class Client(Purgatory, Member):
         self._query({"query": "ping"}, timeout)
         return (self._link.now_ns() - start_ns) / 1e9
 
-    def _query(self, question: dict[str, Any], timeout: float) -> dict[str, Any]:
-        reply = self._threaded.ask(question)
+    def _query(self, question: dict[str, Any], timeout: float, reply: Reply | None = None) -> dict[str, Any]:
+        reply = self._threaded.ask(question, reply)
         if not reply.wait(timeout):
             raise self._threaded.unavailable(timeout)
         answer: dict[str, Any] = reply.get()
@@ -382,6 +399,7 @@ class Client(Purgatory, Member):
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until handlers have returned and everything is acknowledged, `timeout` seconds at most, and end.
 
+        Once the handlers have returned, calls in other threads raise ClosedError; what was called before is waited for.
         What this client still waits for goes the way of its orphans policy; its operations here fail with ClosedError.
         Raises TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown; the
         client is closed all the same.
@@ -392,6 +410,7 @@ class Client(Purgatory, Member):
         try:
             self._threaded.may_block()
             self._threaded.finish(timeout)
+            self._threaded.seal()
             self.flush(self._link.seconds_left(deadline) or 0.0)
         except ClosedError:
             pass
