@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     import asyncio
 
 POLL_NS_MAX = 60_000_000_000
-SEND_INTERVAL_NS = 100_000  # between frames of commands under load
+SEND_INTERVAL_NS = 100_000  # from frame to frame of commands under load, at least
+SEND_INTERVAL_NS_MAX = 400_000  # and at most
 SEND_COMMANDS = 512  # when so many have piled up the thread does not get the GIL: callers send again
 SEND_BURST = 4  # that may follow each other at once when it was quiet
 
@@ -106,7 +107,8 @@ class ThreadedLink(Link):
         self._bell = -1
         self.before_stop: list[Callable[[float], None]] = []  # what has to end before the connection does
         self._poller = Poller()
-        self._spacing = Spacing(SEND_INTERVAL_NS, SEND_BURST)
+        self._spacing = Spacing(SEND_INTERVAL_NS, SEND_INTERVAL_NS_MAX, SEND_BURST)
+        self._woke_ns = 0  # when the thread's pass began
         self._next_frame_ns = NEVER  # when the thread, under load, sends what has piled up
         super().__init__(paths, name, orphans, group, sockets, now_ns)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -255,6 +257,7 @@ class ThreadedLink(Link):
     def exchange(self) -> bool:
         """Take what came in, do what is due, send what is due, until the next pass; False if this is the end."""
         protocol, sockets, answers = self.protocol, self.sockets, False
+        self._woke_ns = self.now_ns()
         while True:
             self.receive_some(answers=answers)
             now_ns = self.now_ns()
@@ -285,9 +288,9 @@ class ThreadedLink(Link):
                 return
             while self.send_locked(now_ns):
                 pass
-            spacing.done(now_ns)
+            spacing.done(now_ns, self.now_ns() - self._woke_ns)
             self.alarm = protocol.issued + SEND_COMMANDS
-            self._next_frame_ns = now_ns + SEND_INTERVAL_NS
+            self._next_frame_ns = now_ns + spacing.interval_ns
         elif now_ns >= self._next_frame_ns:
             self._next_frame_ns = NEVER
 
