@@ -1,0 +1,377 @@
+"""Records of a segment as Arrow columns, without a Python object for each: numpy over the blocks, which are checked.
+
+    rows = SegmentRows(span)
+    Terminal(rows, *rows.select([RowKind.OUTCOME])).column("wait_ns")     # a pyarrow.Array
+
+A text is looked up where it stands, mostly among the blocks that were read anyway; where a span begins in the middle of
+a segment, the blocks that hold its texts are read as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timerd_shm.fields import Field, fields
+from timerd_shm.journal import (
+    BLOCK_ROWS,
+    BLOCK_SIZE,
+    ROW_SIZE,
+    ROWS,
+    TEXT_INLINE,
+    RowKind,
+    TextKind,
+)
+from timerd_shm.journal_reader import JournalError, Segment
+from timerd_shm.layout import Outcome
+from timerd_shm.limits import NO_DEADLINE
+
+from .segments import SKIP, Span
+
+LINES = BLOCK_SIZE // ROW_SIZE  # of a block; the first is its header
+TORN_RETRIES, TORN_PAUSE_S = 20, 0.005  # the newest block is written again while it is read
+ANCHOR_BLOCKS = 256
+INCARNATION_SIZE = 16
+HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
+OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
+log = logging.getLogger("timerd_spark")
+
+
+@cache
+def dtype_of(kind: RowKind) -> np.dtype[Any]:
+    """A row of that kind as numpy sees it."""
+
+    def code(field: Field) -> str:
+        return f"V{field.storage.size}" if field.storage.count > 1 else f"<u{field.storage.size}"
+
+    return np.dtype([(field.name, code(field)) for field in fields(ROWS[kind])])
+
+
+class SegmentRows:
+    """The records of a span, in memory: 64 bytes each."""
+
+    def __init__(self, span: Span, *, skip: bool = False) -> None:
+        """Reads and checks them. Raises JournalError; with `skip` it passes over damaged blocks and logs them."""
+        self.span, self._skip = span, skip
+        self._path = Path(span.directory)
+        try:
+            self._segment = Segment(self._path, span.segment)
+        except FileNotFoundError:
+            raise JournalError(f"{span.directory}: segment {span.segment} was removed before it was read") from None
+        self.header = self._segment.header
+        try:
+            self._load()
+            self._clocks()
+        except BaseException:
+            self._segment.close()
+            raise
+
+    def close(self) -> None:
+        self._segment.close()
+
+    # what is read --------------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Blocks, good ones only, and the numbers that they have in the segment."""
+        first, end = self.span.first // BLOCK_ROWS, -(-self.span.end // BLOCK_ROWS)
+        parts: list[np.ndarray] = []
+        numbers: list[np.ndarray] = []
+        block = first
+        while block < end:
+            data, rows = self._good(block, end)
+            count = len(data) // BLOCK_SIZE
+            parts.append(np.frombuffer(data, np.uint8).reshape(count * LINES, ROW_SIZE))
+            numbers.append(np.arange(block, block + count))
+            have = block * BLOCK_ROWS + rows
+            if have >= self.span.end:
+                break
+            block = self._pass_over(max(have, self.span.first), end)
+        self._lines = parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty((0, ROW_SIZE), np.uint8)])
+        self._blocks = np.concatenate(numbers or [np.empty(0, np.int64)])
+
+    def _good(self, block: int, end: int) -> tuple[memoryview, int]:
+        data, rows = self._segment.good(block, end - block)
+        for _ in range(TORN_RETRIES):
+            if block * BLOCK_ROWS + rows >= self.span.end or rows // BLOCK_ROWS < end - block - 1:
+                break
+            time.sleep(TORN_PAUSE_S)  # only the last one is not there
+            data, rows = self._segment.good(block, end - block)
+        return data, rows
+
+    def _pass_over(self, record: int, end: int) -> int:
+        """The next good block behind one that is damaged."""
+        block = record // BLOCK_ROWS
+        later = self._segment.next_good(block + 1, end - block - 1) if end > block + 1 else None
+        until = end if later is None else later
+        what = f"{self.span.directory}: segment {self.span.segment} is damaged in blocks {block} to {until - 1}"
+        what += f" (records {record} to {until * BLOCK_ROWS - 1})"
+        if not self._skip:
+            raise JournalError(f"{what}; {SKIP}")
+        log.warning("%s: passed over", what)
+        return until
+
+    def _clocks(self) -> None:
+        """What the wall clock says at monotonic 0, and from which record on: the anchors, one before the span too."""
+        records, offsets = [-1], [self.header.wall_ns - self.header.monotonic_ns]
+        block = self.span.first // BLOCK_ROWS
+        while block > self.header.first_block and len(records) == 1:
+            begin = max(block - ANCHOR_BLOCKS, self.header.first_block)
+            data = np.frombuffer(self._segment.read(begin, block - begin), np.uint8).reshape(-1, ROW_SIZE)
+            found = np.flatnonzero((data[:, 0] == RowKind.ANCHOR) & (np.arange(len(data)) % LINES != 0))
+            block = begin
+            if len(found):
+                anchor = data[found[-1]].view(dtype_of(RowKind.ANCHOR))[0]
+                records.append(0)
+                offsets.append(int(anchor["wall_ns"]) - int(anchor["monotonic_ns"]))
+        self._anchor_records, self._anchor_offsets = np.array(records), np.array(offsets)
+        own, lines = self.select([RowKind.ANCHOR], everywhere=True)
+        anchors = self._lines[lines].view(dtype_of(RowKind.ANCHOR)).ravel()
+        self._anchor_records = np.concatenate([self._anchor_records, own])
+        own_offsets = (anchors["wall_ns"] - anchors["monotonic_ns"]).astype(np.int64)
+        self._anchor_offsets = np.concatenate([self._anchor_offsets, own_offsets])
+
+    def select(self, kinds: Sequence[RowKind], *, everywhere: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """(records, lines) of the rows of these kinds, in order; `everywhere` also those of the span's first block."""
+        kind = self._lines.reshape(-1, LINES, ROW_SIZE)[:, 1:, 0]
+        wanted = np.zeros(256, bool)
+        wanted[list(kinds)] = True
+        block, place = np.nonzero(wanted[kind])
+        records = self._blocks[block] * BLOCK_ROWS + place
+        lines = block * LINES + 1 + place
+        inside = records < self.span.end
+        if not everywhere:
+            inside &= records >= self.span.first
+        return records[inside], lines[inside]
+
+    def rows(self, kind: RowKind, lines: np.ndarray) -> np.ndarray:
+        """These lines as rows of that kind."""
+        return self._lines[lines].view(dtype_of(kind)).ravel()
+
+    def kinds(self, lines: np.ndarray) -> np.ndarray:
+        """Kinds of these lines."""
+        return self._lines[lines, 0]
+
+    def wall_us(self, records: np.ndarray, monotonic_ns: np.ndarray) -> np.ndarray:
+        """What the wall clock said at these times, in microseconds."""
+        if len(self._anchor_records) == 1:
+            offsets: Any = self._anchor_offsets[0]
+        else:
+            offsets = self._anchor_offsets[np.searchsorted(self._anchor_records, records, "right") - 1]
+        return (monotonic_ns.astype(np.int64) + offsets) // 1_000
+
+    # texts ---------------------------------------------------------------------------------------------------------
+
+    def _text_lines(self, texts: np.ndarray) -> np.ndarray:
+        """The rows in which texts begin, 64 bytes each; zeros where there is none or it cannot be read."""
+        block, place = np.divmod(texts.astype(np.int64), BLOCK_ROWS)
+        at = np.searchsorted(self._blocks, block)
+        here = at < len(self._blocks)
+        here[here] = self._blocks[at[here]] == block[here]
+        if here.all():
+            return self._lines[at * LINES + 1 + place]
+        found = np.zeros((len(texts), ROW_SIZE), np.uint8)
+        found[here] = self._lines[at[here] * LINES + 1 + place[here]]
+        away, index = np.unique(block[~here], return_inverse=True)
+        read = np.stack([self._block(int(number)) for number in away])
+        found[~here] = read[index, 1 + place[~here]]
+        return found
+
+    def _block(self, number: int) -> np.ndarray:
+        """A block that is not of the span; zeros where it is damaged."""
+        data, rows = self._segment.good(number, 1)
+        if rows == 0:
+            if not self._skip:
+                raise JournalError(
+                    f"{self.span.directory}: segment {self.span.segment} is damaged in block {number}; {SKIP}"
+                )
+            return np.zeros((LINES, ROW_SIZE), np.uint8)
+        return np.frombuffer(data, np.uint8)[:BLOCK_SIZE].reshape(LINES, ROW_SIZE)
+
+    def text(self, record: int) -> tuple[TextKind, bytes] | None:
+        """One text and its kind; None for 0 and where it cannot be read."""
+        line = self._text_lines(np.array([record]))[0]
+        if record == 0 or line[0] != RowKind.TEXT:
+            return None
+        kind, length, text = int(line[1]), int(line[2]), line[4:].tobytes()
+        while len(text) < length:
+            record += 1
+            line = self._text_lines(np.array([record]))[0]
+            if line[0] != RowKind.CONTINUED:
+                return None
+            text += line[4:].tobytes()
+        return TextKind(kind), text[:length]
+
+    def few(self, texts: np.ndarray, show: Callable[[TextKind, bytes], str | None]) -> pa.Array:
+        """A column of texts of which there are few: each is shown once."""
+        if len(texts) == 0:
+            return pa.array([], pa.string())
+        if texts[0] == texts[-1] and (texts == texts[0]).all():
+            different, index = texts[:1], None
+        else:
+            different, index = np.unique(texts, return_inverse=True)
+        shown = []
+        for record in different.tolist():
+            found = self.text(record)
+            shown.append(None if found is None else show(*found))
+        if index is None:
+            return constant(shown[0], len(texts))
+        return pa.array(shown, pa.string()).take(pa.array(index))
+
+    def many(self, texts: np.ndarray) -> pa.Array:
+        """A column of keys, of which each row may have another."""
+        if len(texts) == 0 or (texts[0] == texts[-1] and (texts == texts[0]).all()):
+            return self.few(texts, readable)
+        lines = self._text_lines(texts)
+        lengths = lines[:, 2].astype(np.int32)
+        missing = (lines[:, 0] != RowKind.TEXT) | (texts == 0)
+        longest = int(lengths.max())
+        if longest > TEXT_INLINE or missing.any():
+            return self.few(texts, readable)
+        body = lines[:, 4 : 4 + longest]
+        if int(lengths.min()) == longest:
+            data = np.ascontiguousarray(body).ravel()
+        else:
+            data = body[np.arange(longest) < lengths[:, None]]
+        if len(data) and int(data.max()) >= 0x80:
+            return self.few(texts, readable)  # not ASCII: it may not be UTF-8 either
+        return strings(data, lengths)
+
+    def hashes(self, texts: np.ndarray) -> pa.Array:
+        """A column of 128-bit hashes, in hexadecimal; null for 0."""
+        there = texts != 0
+        if not there.any():
+            return pa.nulls(len(texts), pa.string())
+        lines = self._text_lines(texts)
+        there &= lines[:, 0] == RowKind.TEXT
+        digits = HEX[lines[there, 4 : 4 + INCARNATION_SIZE]].view(np.uint8).ravel()
+        return strings(digits, np.where(there, 2 * INCARNATION_SIZE, 0).astype(np.int32), there)
+
+    def op_ids(self, operations: np.ndarray) -> pa.Array:
+        """A column of op ids that are unique everywhere."""
+        return strings(self.op_id_bytes(operations), np.full(len(operations), 33, np.int32))
+
+    def op_id_bytes(self, operations: np.ndarray) -> np.ndarray:
+        made = np.empty((len(operations), 33), np.uint8)
+        made[:, :17] = np.frombuffer(f"{self.header.incarnation:016x}-".encode(), np.uint8)
+        made[:, 17:] = hexadecimal(operations)
+        return made.ravel()
+
+    @property
+    def host(self) -> str:
+        return self.header.host.rstrip(b"\0").decode("utf-8", "backslashreplace")
+
+    @property
+    def instance(self) -> str:
+        return self.header.instance.rstrip(b"\0").decode("utf-8", "backslashreplace")
+
+
+# columns ----------------------------------------------------------------------------------------------------------
+
+
+def readable(_kind: TextKind, text: bytes) -> str:
+    """A key or name as text: bytes that are not UTF-8 are escaped."""
+    return text.decode("utf-8", "backslashreplace")
+
+
+def owner_name(kind: TextKind, text: bytes) -> str | None:
+    return readable(kind, text[INCARNATION_SIZE:]) if kind is TextKind.CLIENT else None
+
+
+def group_name(kind: TextKind, text: bytes) -> str | None:
+    return readable(kind, text) if kind is TextKind.GROUP else None
+
+
+def hexadecimal(words: np.ndarray) -> np.ndarray:
+    """64-bit words in 16 digits each."""
+    return HEX[words.astype(">u8").view(np.uint8).reshape(-1, 8)].view(np.uint8)
+
+
+def strings(data: np.ndarray, lengths: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
+    """A column of strings from their bytes, one after another."""
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data), bits)
+
+
+def constant(value: str | None, rows: int) -> pa.Array:
+    return pa.nulls(rows, pa.string()) if value is None else pa.repeat(pa.scalar(value), rows)
+
+
+def numbers(values: np.ndarray, valid: np.ndarray | None = None, kind: Any = None) -> pa.Array:
+    """A column of numbers; null where it is not `valid`."""
+    return pa.array(values, type=kind, mask=None if valid is None else ~valid)
+
+
+def instants(us: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
+    return numbers(us, valid).view(pa.timestamp("us", tz="UTC"))
+
+
+def named(codes: np.ndarray, names: dict[int, str]) -> pa.Array:
+    """A column of the names of codes; the number where a newer version has written it."""
+    return pa.array([names.get(code, str(code)) for code in range(256)]).take(pa.array(codes))
+
+
+class Terminal:
+    """The terminal view of some OUTCOME rows: a method for each column that is more than a constant."""
+
+    def __init__(self, source: SegmentRows, records: np.ndarray, lines: np.ndarray) -> None:
+        self._source, self._records = source, records
+        self._rows = source.rows(RowKind.OUTCOME, lines)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, name: str) -> pa.Array:
+        """One of schema.TERMINAL."""
+        rows, source = self._rows, self._source
+        match name:
+            case "op_id":
+                return source.op_ids(rows["operation"])
+            case "host" | "instance":
+                return constant(getattr(source, name), len(rows))
+            case "purgatory":
+                return source.few(rows["purgatory"], readable)
+            case "owner":
+                return source.few(rows["owner"], owner_name)
+            case "group":
+                return source.few(rows["owner"], group_name)
+            case "id":
+                return source.hashes(rows["id"])
+            case "key":
+                return source.many(rows["key"])
+            case "outcome":
+                return named(rows["outcome"], OUTCOMES)
+            case "error":
+                return numbers(rows["error"].astype(np.int64), rows["outcome"] == Outcome.FAILED)
+            case "settled_key":
+                return numbers(rows["settled_key"].astype(np.int32) - 1, rows["settled_key"] != 0)
+            case "registered_at":
+                return instants(source.wall_us(self._records, rows["registered_ns"]))
+            case "deadline":
+                return instants(source.wall_us(self._records, rows["deadline_ns"]), self._has_deadline)
+            case "settled_at":
+                return instants(source.wall_us(self._records, rows["settled_ns"]))
+            case "timeout_ns":
+                return numbers(self._difference("deadline_ns", "registered_ns"), self._has_deadline)
+            case "wait_ns":
+                return numbers(self._difference("settled_ns", "registered_ns"))
+            case "lateness_ns":
+                return numbers(self._difference("settled_ns", "deadline_ns"), rows["outcome"] == Outcome.EXPIRED)
+            case "flags":
+                return numbers(rows["flags"].astype(np.int32))
+        raise KeyError(name)
+
+    @property
+    def _has_deadline(self) -> np.ndarray:
+        return self._rows["deadline_ns"] != NO_DEADLINE
+
+    def _difference(self, later: str, earlier: str) -> np.ndarray:
+        return (self._rows[later] - self._rows[earlier]).astype(np.int64)

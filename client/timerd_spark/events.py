@@ -1,0 +1,97 @@
+"""The events view: rows of every kind side by side, a column for each field that any of them has."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timerd_shm.journal import GroupStep, JournalLevel, RowKind
+from timerd_shm.layout import ClientState, Condition, EventKind, KeyKind, Orphans, Outcome
+from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.wire import CommandKind
+
+from .decode import SegmentRows, constant, hexadecimal, instants, named, numbers, owner_name, readable, strings
+from .schema import HEXADECIMAL, TEXTS, TIMES, shown_fields, shown_kinds
+
+ENUM_TYPES: dict[str, type[IntEnum]] = {
+    "outcome": Outcome,
+    "level": JournalLevel,
+    "condition": Condition,
+    "orphans": Orphans,
+    "key_kind": KeyKind,
+    "event_kind": EventKind,
+    "command_kind": CommandKind,
+    "state": ClientState,
+    "step": GroupStep,
+}
+KINDS = {int(kind): kind.name.lower() for kind in RowKind}
+
+
+class Events:
+    """The events view of some rows of a span."""
+
+    def __init__(self, source: SegmentRows, records: np.ndarray, lines: np.ndarray) -> None:
+        self._source, self._records, self._lines = source, records, lines
+        self._kinds = source.kinds(lines)
+        self._by_kind = {kind: np.flatnonzero(self._kinds == kind) for kind in shown_kinds()}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def column(self, name: str) -> pa.Array:
+        """One of schema.EVENTS."""
+        source = self._source
+        match name:
+            case "host" | "instance":
+                return constant(getattr(source, name), len(self))
+            case "incarnation":
+                return constant(f"{source.header.incarnation:016x}", len(self))
+            case "row":
+                return numbers(self._records + source.header.first_row)
+            case "segment":
+                return numbers(np.full(len(self), source.header.sequence, np.int64))
+            case "record":
+                return numbers(self._records.astype(np.int64))
+            case "kind":
+                return named(self._kinds, KINDS)
+            case "at":
+                at, there = self._spread(TIMES)
+                return instants(source.wall_us(self._records, at), there & (at != 0))
+            case "op_id":
+                operations, there = self._field("operation")
+                data = source.op_id_bytes(operations[there])
+                return strings(data, np.where(there, 33, 0).astype(np.int32), there)
+        values, there = self._field(name)
+        if name in TEXTS:
+            return self._texts(name, np.where(there, values, 0))
+        if name in ENUM_TYPES:
+            names = {int(member): member.name.lower() for member in ENUM_TYPES[name]}
+            return pa.array(names.get(code, str(code)) for code in range(256)).take(
+                numbers(values.astype(np.int64), there)
+            )
+        if name in HEXADECIMAL:
+            return strings(hexadecimal(values[there]).ravel(), np.where(there, 16, 0).astype(np.int32), there)
+        if name == "deadline_ns":
+            there = there & (values != NO_DEADLINE)
+        return numbers(values.view(np.int64), there)
+
+    def _field(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """The field of that name of every row that has one, as 64 bits, and which rows those are."""
+        return self._spread({kind: name for kind in self._by_kind if name in {f.name for f in shown_fields(kind)}})
+
+    def _spread(self, names: dict[RowKind, str]) -> tuple[np.ndarray, np.ndarray]:
+        values, there = np.zeros(len(self), np.uint64), np.zeros(len(self), bool)
+        for kind, name in names.items():
+            where = self._by_kind.get(kind, ())
+            if len(where):
+                values[where] = self._source.rows(kind, self._lines[where])[name]
+                there[where] = True
+        return values, there
+
+    def _texts(self, name: str, texts: np.ndarray) -> Any:
+        if name == "id":
+            return self._source.hashes(texts)
+        return self._source.few(texts, {"owner": owner_name}.get(name, readable))

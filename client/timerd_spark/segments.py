@@ -1,0 +1,198 @@
+"""Which parts of which segments are to be read: the journals below a path, and spans of records that tasks read.
+
+A host is a directory with segments. `path` is one of those, a directory with one for each host, or a pattern such as
+"/mnt/journals/*". Standard library only: this runs in the driver's planner.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from timerd_shm.journal import BLOCK_ROWS
+from timerd_shm.journal_reader import JournalError, Offset, Segment, segments_of
+
+SPAN_ROWS_MAX = 1 << 20  # of a task; the default segment is one
+LOOK_AHEAD_BLOCKS = 64
+BEGINNING = Offset(0, 0)  # of a journal that has no segment yet: they count from 1
+SKIP = 'option("onDamage", "skip") passes over it'
+
+
+class Span(NamedTuple):
+    """Records `first` to `end` - 1 of a segment. What a task reads; it travels to the executors."""
+
+    directory: str
+    segment: int
+    first: int
+    end: int
+
+
+def hosts_of(path: str) -> dict[str, Path]:
+    """The journals that `path` means, by the names that offsets call them by. Raises JournalError."""
+    found = [Path(name) for name in sorted(glob.glob(path))] if glob.has_magic(path) else [Path(path)]
+    if not found:
+        raise JournalError(f"no directory matches {path!r}")
+    if len(found) == 1 and not is_journal(found[0]):
+        try:
+            inside = sorted(child for child in found[0].iterdir() if child.is_dir() and is_journal(child))
+        except OSError as error:
+            raise JournalError(f"there is no journal in {path}: {error.strerror}") from None
+        found = inside or found  # an empty directory is the journal of a daemon that has not written yet
+    if len(found) == 1:
+        return {found[0].name: found[0]}
+    base = os.path.commonpath([directory.parent for directory in found])
+    return {os.path.relpath(directory, base): directory for directory in found if directory.is_dir()}
+
+
+def is_journal(directory: Path) -> bool:
+    """Whether there are segments in it. Raises nothing."""
+    try:
+        return bool(segments_of(directory))
+    except OSError:
+        return False
+
+
+def list_segments(directory: Path) -> list[int]:
+    try:
+        return segments_of(directory)
+    except OSError as error:
+        raise JournalError(f"there is no journal in {directory}: {error.strerror}") from None
+
+
+def check_header(directory: Path) -> None:
+    """Raises JournalError where the newest segments of a journal are of another layout."""
+    for sequence in reversed(list_segments(directory)):
+        if (segment := opened(directory, sequence, being_made=True)) is not None:
+            segment.close()
+            return
+
+
+def opened(directory: Path, sequence: int, *, being_made: bool) -> Segment | None:
+    """That segment; None where it is gone, or is the newest and not finished. Raises JournalError, with the path."""
+    try:
+        return Segment(directory, sequence)
+    except FileNotFoundError:
+        return None
+    except JournalError as error:
+        path = directory / f"{sequence:012}.segment"
+        if being_made:
+            try:
+                if not path.read_bytes()[:8].strip(b"\0"):
+                    return None
+            except OSError:
+                return None
+        raise JournalError(f"{directory}: {error}") from None
+
+
+def end_in(segment: Segment, finished: bool) -> int:
+    """Records up to the end of what is written, damaged or not."""
+    if finished:
+        blocks = segment.blocks()
+    else:
+        blocks = -(-segment.end() // BLOCK_ROWS)
+        while (later := segment.next_good(blocks + 1, LOOK_AHEAD_BLOCKS)) is not None:
+            blocks = later + 1
+    if blocks <= segment.header.first_block:
+        return segment.header.first_block * BLOCK_ROWS
+    _, rows = segment.good(blocks - 1, 1)
+    if rows == 0 and not finished:
+        return (blocks - 1) * BLOCK_ROWS  # it is being written
+    return (blocks - 1) * BLOCK_ROWS + (rows or BLOCK_ROWS)
+
+
+def first_offset(directory: Path) -> Offset:
+    """Where a journal begins."""
+    there = list_segments(directory)
+    return Offset(there[0], 0) if there else BEGINNING
+
+
+def last_offset(directory: Path) -> Offset:
+    """Where a journal ends now, as far as it can be read."""
+    there = list_segments(directory)
+    for sequence in reversed(there):
+        try:
+            segment = opened(directory, sequence, being_made=sequence == there[-1])
+        except JournalError:
+            continue
+        if segment is not None:
+            try:
+                return Offset(sequence, end_in(segment, finished=sequence != there[-1]))
+            finally:
+                segment.close()
+    return Offset(there[0], 0) if there else BEGINNING
+
+
+class Walk:
+    """A walk over a journal from `start`, at most up to `end`; `position` is where it stopped.
+
+    `end` is believed: it was an end of what is written when it was made. `skip` passes over what is damaged, instead
+    of raising JournalError.
+    """
+
+    def __init__(self, directory: Path, start: Offset, end: Offset | None = None, *, skip: bool = False) -> None:
+        self.directory, self.position, self._end, self._skip = directory, start, end, skip
+        self._expected: tuple[int, int] | None = None  # (incarnation, number) of the row that comes next
+
+    def spans(self, rows: int | None = None) -> Iterator[Span]:
+        """A span for each segment, several where it is large; at most so many rows in all."""
+        there = list_segments(self.directory)
+        start, end = self.position, self._end
+        if there and start != BEGINNING and start.segment < there[0] and not self._skip:
+            raise JournalError(
+                f"{self.directory}: rows from {start} on are gone, the oldest segment is {there[0]}: name a consumer "
+                'with option("consumer", NAME) to hold what is not read yet, raise --journal-keep, or '
+                'option("onDamage", "skip")'
+            )
+        for sequence in there:
+            if sequence < start.segment or (end is not None and sequence > end.segment):
+                continue
+            for span in self._in_segment(sequence, finished=sequence != there[-1]):
+                left = span.end - span.first if rows is None else min(rows, span.end - span.first)
+                if left == 0:
+                    return
+                self.position = Offset(sequence, span.first + left)
+                yield span._replace(end=span.first + left)
+                if rows is not None:
+                    rows -= left
+                    if left < span.end - span.first:
+                        return
+
+    def _in_segment(self, sequence: int, finished: bool) -> Iterator[Span]:
+        try:
+            segment = opened(self.directory, sequence, being_made=not finished)
+        except JournalError as error:
+            if self._skip:
+                return
+            raise JournalError(f"{error}; {SKIP}") from None
+        if segment is None:
+            return
+        try:
+            header, last = segment.header, end_in(segment, finished)
+        finally:
+            segment.close()
+        first = max(header.first_block * BLOCK_ROWS, self.position.record if sequence == self.position.segment else 0)
+        if self._expected is not None and self._expected[0] == header.incarnation:
+            missing = header.first_row + first - self._expected[1]
+            if missing > 0 and not self._skip:
+                raise JournalError(f"{self.directory}: {missing} rows before segment {sequence} are in none; {SKIP}")
+            first -= min(missing, 0)  # rows that stand in two segments are given once
+        self._expected = (header.incarnation, header.first_row + max(first, last))
+        if self._end is not None and sequence == self._end.segment:
+            last = self._end.record
+        while first < last:
+            part = min(first + SPAN_ROWS_MAX, last)
+            yield Span(str(self.directory), sequence, first, part)
+            first = part
+
+
+def offsets_in(vector: Mapping[str, Mapping[str, int]]) -> dict[str, Offset]:
+    """A vector of offsets, a host each, from its form in Spark's logs."""
+    return {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
+
+
+def vector_of(offsets: Mapping[str, Offset]) -> dict[str, dict[str, int]]:
+    """The form of a vector of offsets in Spark's logs; `row` counts from the segment's beginning."""
+    return {host: {"segment": at.segment, "row": at.record} for host, at in sorted(offsets.items())}

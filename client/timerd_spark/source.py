@@ -1,0 +1,211 @@
+"""format("timerd"): a journal as a data source, in batches and as a stream. SPARK.md has its options.
+
+`pyspark_timerd` is how Spark finds it. The classes travel to executors by name, so they hold paths and numbers alone;
+files are opened where they are read. pyarrow and numpy are imported there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+
+from timerd_shm.journal_reader import JournalError, Offset, hold
+
+from .filters import Comparison, taken, where_of
+from .options import ReadOptions
+from .schema import VIEWS, Column, ddl, spark_schema
+from .segments import BEGINNING, Span, Walk, check_header, first_offset, hosts_of, last_offset, offsets_in, vector_of
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+Vector = dict[str, dict[str, int]]
+
+
+class TimerdDataSource(DataSource):
+    """`spark.read.format("timerd")` and `spark.readStream.format("timerd")` of a journal."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "timerd"
+
+    def schema(self) -> str:
+        """The columns of the view, or those that are asked for. Raises what is wrong with options and journal."""
+        options = ReadOptions.of(self.options)
+        for directory in hosts_of(options.path).values():
+            check_header(directory)
+        return ddl(options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = ReadOptions.of(self.options)
+        kind = PushdownReader if options.pushdown else JournalSource
+        return kind(options, columns_of(schema, options.view))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = ReadOptions.of(self.options)
+        return JournalStream(options, columns_of(schema, options.view))
+
+
+def columns_of(schema: StructType, view: str) -> tuple[Column, ...]:
+    """The columns that a schema names, in its order. Raises JournalError where the view has no such column."""
+    declared = {column.name: column for column in VIEWS[view]}
+    found = []
+    for field in schema.fields:
+        column = declared.get(field.name)
+        if column is None:
+            raise JournalError(f"the {view} view has no column {field.name!r}: it has {', '.join(declared)}")
+        if field.dataType != spark_schema([column]).fields[0].dataType:
+            kind = field.dataType.simpleString()
+            raise JournalError(f"column {field.name!r} of the {view} view is of type {column.type}, not {kind}")
+        if column.nullable and not field.nullable:
+            raise JournalError(f"column {field.name!r} of the {view} view may be null: do not declare it NOT NULL")
+        found.append(column._replace(nullable=field.nullable))
+    return tuple(found)
+
+
+class Part(InputPartition):
+    """What a task reads."""
+
+    def __init__(self, span: Span) -> None:
+        super().__init__(span)
+
+
+class Reading:
+    """What batch and stream have in common: the columns of a span."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
+        self.options, self.columns = options, columns
+        self.tests: tuple[Comparison, ...] = ()
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """The rows of a part. Raises JournalError, which names what is damaged."""
+        from .batches import batches
+
+        if isinstance(partition.value, Span):
+            where = where_of(self.tests) if self.tests else None
+            skip = self.options.skip
+            yield from batches(partition.value, self.columns, self.options.view, where=where, skip=skip)
+
+
+class JournalSource(Reading, DataSourceReader):
+    """All that the journals hold now."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        found: list[InputPartition] = []
+        for directory in hosts_of(self.options.path).values():
+            walk = Walk(directory, first_offset(directory), skip=self.options.skip)
+            found += [Part(span) for span in walk.spans()]
+        return found
+
+
+class PushdownReader(JournalSource):
+    """The same with simple comparisons evaluated before rows are made; Spark has to be told that it may."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        tests = []
+        for one in filters:
+            test = taken(one, self.options.view)
+            if test is None:
+                yield one
+            else:
+                tests.append(test)
+        self.tests = tuple(tests)
+
+
+class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What comes into the journals, host by host: {"host": {"segment": 17, "row": 40960}}.
+
+    Offsets name places in files that do not change once they are written, so a batch that is read again after a crash
+    is the same. Files that the query still needs are held in the name of `consumer`, until commit() says that a batch
+    is done; Spark says so when it plans the next one.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
+        super().__init__(options, columns)
+        self._until: dict[str, Offset] | None = None  # availableNow reads up to here
+        self._held: dict[str, int] = {}
+
+    def initialOffset(self) -> Vector:
+        start = {host: first_offset(directory) for host, directory in self._hosts().items()}
+        self._hold(start)
+        return vector_of(start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows = self.options.rows_per_trigger
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self._ends()
+
+    def latestOffset(self, start: Vector, limit: ReadLimit) -> Vector:
+        """As far as the limit lets it go: rows of the journal, texts among them, shared evenly by the hosts."""
+        known, hosts = offsets_in(start), self._hosts()
+        begin = {host: known.get(host) or first_offset(directory) for host, directory in hosts.items()}
+        self._hold(begin)
+        reached = {**known, **begin}
+        left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        waiting = sorted(hosts)
+        while waiting:  # what some hosts do not use, the others may
+            share = None if left is None else max(left // len(waiting), 1)
+            more = []
+            for host in waiting:
+                if left is not None and left <= 0:
+                    break
+                walk = Walk(hosts[host], reached[host], self._end_of(host), skip=self.options.skip)
+                used = sum(span.end - span.first for span in walk.spans(share))
+                reached[host] = walk.position
+                if left is not None:
+                    left -= used
+                    if used == share:
+                        more.append(host)
+            waiting = more
+        return vector_of(reached)
+
+    def reportLatestOffset(self) -> Vector:
+        return vector_of(self._ends())
+
+    def partitions(self, start: Vector, end: Vector) -> Sequence[InputPartition]:
+        begins, hosts = offsets_in(start), self._hosts()
+        found: list[InputPartition] = []
+        for host, last in offsets_in(end).items():
+            first = begins.get(host, BEGINNING)
+            if first >= last:
+                continue
+            if host not in hosts:
+                raise JournalError(
+                    f"the journal of host {host!r} is gone from {self.options.path!r}: rows {first} to {last}"
+                )
+            if host not in begins:
+                first = first_offset(hosts[host])
+            found += [Part(span) for span in Walk(hosts[host], first, last, skip=self.options.skip).spans()]
+        return found
+
+    def commit(self, end: Vector) -> None:
+        self._hold(offsets_in(end))
+
+    # what it stands on ---------------------------------------------------------------------------------------------
+
+    def _hosts(self) -> Mapping[str, Path]:
+        return hosts_of(self.options.path)
+
+    def _ends(self) -> dict[str, Offset]:
+        return {host: last_offset(directory) for host, directory in self._hosts().items()}
+
+    def _end_of(self, host: str) -> Offset | None:
+        return None if self._until is None else self._until.get(host, BEGINNING)
+
+    def _hold(self, offsets: Mapping[str, Offset]) -> None:
+        if self.options.consumer is None:
+            return
+        for host, directory in self._hosts().items():
+            segment = offsets[host].segment if host in offsets else None
+            if segment is not None and self._held.get(host) != segment:
+                hold(directory, self.options.consumer, segment)
+                self._held[host] = segment
