@@ -2,7 +2,8 @@
 # configured with; PYTHON=... chooses an interpreter.
 #
 #   make demo       a gunicorn application on timerd, from nothing, in a few minutes
-#   make test       every test, lint and types among them
+#   make test       every test, lint and types among them; those on Spark download 0.5 GB the first time
+#   make test-spark the tests on Spark alone
 #   make soak       the whole system simulated, seed after seed, until stopped (SEED=0)
 #   make bench      every number of bench/RESULTS.md, on this machine: it should be idle, for some 25 minutes
 #   make bench-short  a quick look at them, in two minutes; results in build/bench
@@ -14,6 +15,7 @@
 #   make clean      remove what the targets above have made
 
 VENV := .venv
+SPARK := .venv-spark
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd client/timerd_client/*.pyx) \
@@ -24,7 +26,7 @@ SANITIZED := $(addprefix tests/test_,check.py check_damage.py client_fast.py com
 	owners.py purgatory_model.py hostile.py redo.py soundness.py turn_bounds.py wheel.py wheel_of_20.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo test soak bench bench-short sanitize fuzz build generate fmt clean
+.PHONY: help machine demo test test-spark soak bench bench-short sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -50,6 +52,17 @@ demo: $(VENV)/installed-demo
 
 test: $(VENV)/installed-test
 	@$(PY) -m pytest
+	@$(MAKE) --no-print-directory test-spark
+
+# One JVM, so one process.
+test-spark: $(VENV)/installed-test $(SPARK)/installed
+	@$(SPARK)/bin/python -m pytest -n0 tests/spark
+
+# What has Spark takes all else from $(VENV).
+$(SPARK)/installed: pyproject.toml .ci/spark.py | $(VENV)/installed-test
+	@echo "setting up $(SPARK): Spark is a download of 0.5 GB, and 1 GB on the disk; a minute or two without a word"
+	@"$$(sh .ci/machine)" .ci/spark.py $(SPARK) $(VENV)
+	@touch $@
 
 SEED := 0
 soak: $(VENV)/installed-test
@@ -87,5 +100,5 @@ fmt: $(VENV)/installed-test
 	@$(PY) -m ruff format --quiet .
 
 clean:
-	rm -rf $(VENV) .venv-sanitize build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SPARK) .venv-sanitize build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find shm_layout client timerd tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

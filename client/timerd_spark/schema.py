@@ -1,0 +1,160 @@
+"""The columns of a journal in Spark, declared once: TERMINAL has a row for each operation, EVENTS one for each row.
+
+Source, Parquet export, reports and load test all give and take these. Times are twice there: as the wall clock said
+(`..._at`, `deadline`; timestamps in microseconds, UTC) to look things up by, and as differences of CLOCK_MONOTONIC in
+nanoseconds (`..._ns`) to compute with: the wall clock may be set in between.
+
+No module of Spark is imported before one of its types is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from timerd_shm.fields import Field, fields
+from timerd_shm.journal import ROWS, RowKind
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+STRING, INT, LONG, BOOLEAN, TIMESTAMP = "string", "int", "bigint", "boolean", "timestamp"
+
+
+class Column(NamedTuple):
+    """A column: its name, its type in Spark's words, its unit ("" = none), what it says, and whether it may be null."""
+
+    name: str
+    type: str
+    unit: str
+    meaning: str
+    nullable: bool = True
+
+
+TERMINAL: tuple[Column, ...] = (
+    Column(
+        "op_id", STRING, "", "arena's incarnation and op id in hexadecimal: unique across hosts and restarts", False
+    ),
+    Column("host", STRING, "", "host name of the daemon", False),
+    Column("instance", STRING, "", "the daemon's instance", False),
+    Column("purgatory", STRING, "", "its purgatory", False),
+    Column("owner", STRING, "", "name of the client that is told; null where nobody was, and where its group is named"),
+    Column("group", STRING, "", "its group, where nobody of it had been told; else null"),
+    Column("id", STRING, "", "128-bit hash of the id that the user gave, in hexadecimal; null = none"),
+    Column("key", STRING, "", "the key that settled it, else its first key", False),
+    Column("outcome", STRING, "", "completed, expired, cancelled or failed", False),
+    Column("error", LONG, "", "code given to fail(), of a failed one"),
+    Column("settled_key", INT, "", "position, from 0, of the key that settled it; null = no key did"),
+    Column("registered_at", TIMESTAMP, "us", "when register() was called", False),
+    Column("deadline", TIMESTAMP, "us", "its deadline; null = none"),
+    Column("settled_at", TIMESTAMP, "us", "when it settled", False),
+    Column("timeout_ns", LONG, "ns", "deadline - registered; null = no deadline"),
+    Column("wait_ns", LONG, "ns", "settled - registered", False),
+    Column("lateness_ns", LONG, "ns", "settled - deadline, of an expired one; never negative"),
+    Column(
+        "flags",
+        INT,
+        "",
+        "RowFlag: 1 handed over by a limited event, 2 redelivered, 8 settled at its registration",
+        False,
+    ),
+)
+
+# Of the rows of TERMINAL's operations a report seldom needs more; these say where a row of the journal stands.
+_PLACE: tuple[Column, ...] = (
+    Column("host", STRING, "", "host name of the daemon", False),
+    Column("instance", STRING, "", "the daemon's instance", False),
+    Column("incarnation", STRING, "", "of the arena, in hexadecimal: row numbers and op ids compare within one", False),
+    Column("row", LONG, "", "number of the row within the incarnation: the order in which things were applied", False),
+    Column("segment", LONG, "", "number of the segment in its directory", False),
+    Column("record", LONG, "", "place in the segment, from 0", False),
+    Column("kind", STRING, "", "RowKind, in small letters", False),
+    Column("at", TIMESTAMP, "us", "when, as the wall clock said; null where the row has no time"),
+    Column("op_id", STRING, "", "of the operation that the row is about, as in the terminal view"),
+)
+
+# What a field's number names: a TEXT row's record (its text is given), or a member of an enumeration (its name).
+TEXTS = ("key", "owner", "group", "purgatory", "id")
+ENUMS = ("outcome", "level", "condition", "orphans", "key_kind", "event_kind", "command_kind", "state", "step")
+HEXADECIMAL = ("incarnation_low", "incarnation_high")
+HIDDEN_FIELDS = ("kind", "reserved", "reserved_word", "reserved_half", "reserved_bytes", "rest", "incarnation")
+HIDDEN_KINDS = (RowKind.PAD, RowKind.TEXT, RowKind.CONTINUED)
+# The field of each kind that says when.
+TIMES = {
+    RowKind.SEGMENT: "monotonic_ns",
+    RowKind.ANCHOR: "monotonic_ns",
+    RowKind.GAP: "to_ns",
+    RowKind.OUTCOME: "settled_ns",
+    RowKind.REGISTER: "registered_ns",
+    RowKind.REGISTERED: "applied_ns",
+    RowKind.EVENT: "applied_ns",
+    RowKind.ACTION: "applied_ns",
+    RowKind.CLIENT: "at_ns",
+    RowKind.WATERMARK: "at_ns",
+    RowKind.GROUP: "at_ns",
+}
+
+
+def shown_kinds() -> list[RowKind]:
+    """Kinds of rows that the events view gives."""
+    return [kind for kind in ROWS if kind not in HIDDEN_KINDS]
+
+
+def shown_fields(kind: RowKind) -> list[Field]:
+    """Fields of such a row that are columns of the events view."""
+    return [field for field in fields(ROWS[kind]) if field.name not in HIDDEN_FIELDS]
+
+
+@cache
+def _events() -> tuple[Column, ...]:
+    """A column for each field of each kind of row, by its name; null in rows whose kind has no such field."""
+    told: dict[str, list[str]] = {}
+    types: dict[str, str] = {}
+    for kind in shown_kinds():
+        for field in shown_fields(kind):
+            told.setdefault(field.name, []).append(f"{kind.name}: {field.about}")
+            types[field.name] = STRING if field.name in TEXTS + ENUMS + HEXADECIMAL else LONG
+    columns = [
+        Column(name, types[name], "ns" if name.endswith("_ns") else "", "; ".join(dict.fromkeys(about)))
+        for name, about in told.items()
+    ]
+    return (*_PLACE, *columns)
+
+
+EVENTS: tuple[Column, ...] = _events()
+VIEWS: dict[str, tuple[Column, ...]] = {"terminal": TERMINAL, "events": EVENTS}
+
+
+def ddl(columns: Iterable[Column]) -> str:
+    """The columns as Spark's DDL."""
+    return ", ".join(f"`{column.name}` {column.type}{'' if column.nullable else ' NOT NULL'}" for column in columns)
+
+
+def spark_schema(columns: Iterable[Column]) -> StructType:
+    """The columns as Spark's type."""
+    from pyspark.sql import types
+
+    kinds = {
+        STRING: types.StringType(),
+        INT: types.IntegerType(),
+        LONG: types.LongType(),
+        BOOLEAN: types.BooleanType(),
+        TIMESTAMP: types.TimestampType(),
+    }
+    return types.StructType([types.StructField(name, kinds[kind], nullable) for name, kind, _, _, nullable in columns])
+
+
+def arrow_schema(columns: Sequence[Column]) -> pyarrow.Schema:
+    """The columns as Arrow's schema, as Spark expects it of a Python data source."""
+    import pyarrow
+
+    kinds = {
+        STRING: pyarrow.string(),
+        INT: pyarrow.int32(),
+        LONG: pyarrow.int64(),
+        BOOLEAN: pyarrow.bool_(),
+        TIMESTAMP: pyarrow.timestamp("us", tz="UTC"),
+    }
+    return pyarrow.schema([pyarrow.field(name, kinds[kind], nullable) for name, kind, _, _, nullable in columns])

