@@ -66,7 +66,7 @@ def test_an_endpoint_that_fails_stalls_and_recovers_gets_every_record(
     make_courier: MakeCourier, endpoint: Endpoint, daemon: Daemon
 ) -> None:
     courier = make_courier(
-        lambda ids: post(endpoint.url, list(ids), timeout=0.3), batch_records=10, retry_backoff_max_ns=200 * MS
+        lambda ids: post(endpoint.url, list(ids), timeout=0.3), batch_size=10, retry_backoff_max_ns=200 * MS
     )
     assert courier.offer(range(0, 100)) == 100
     first = ends(courier, 100)
@@ -146,9 +146,7 @@ def test_without_a_daemon_the_clock_decides_a_little_later(make_courier: MakeCou
         if records[0] == "slow":
             go_on.wait(PATIENCE_S)
 
-    courier = make_courier(
-        send, delivery_timeout_ns=600 * MS, request_timeout_ns=500 * MS, linger_ns=0, batch_records=1
-    )
+    courier = make_courier(send, delivery_timeout_ns=600 * MS, request_timeout_ns=500 * MS, linger_ns=0, batch_size=1)
     courier.offer(["slow"])
     eventually(lambda: sent == ["slow"])
     daemon.kill()
@@ -171,7 +169,7 @@ def test_a_lane_is_sent_in_order_and_others_do_not_wait_for_it(make_courier: Mak
                 raise RetriableError("not yet")
             sent.extend(records)
 
-    courier = make_courier(send, batch_records=2, max_in_flight=4)
+    courier = make_courier(send, batch_size=2, max_in_flight=4)
     courier.offer(range(40), lanes=[number % 2 for number in range(40)])
     found = ends(courier, 40)
     assert {delivery.outcome for delivery in found.values()} == {DELIVERED}
@@ -194,7 +192,7 @@ def test_stuck_threads_are_replaced_up_to_twice_as_many(make_courier: MakeCourie
         retry_backoff_ns=1 * MS,
         retry_backoff_max_ns=1 * MS,
         linger_ns=0,
-        batch_records=1,
+        batch_size=1,
         max_in_flight=2,
     )
     courier.offer(range(10))

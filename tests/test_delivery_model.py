@@ -118,7 +118,7 @@ class Program:
             delivery_timeout_ns=linger_ns + request_ns + rng.choice((0, 1, 300, 2_000)) * MS,
             request_timeout_ns=request_ns,
             linger_ns=linger_ns,
-            batch_records=rng.choice((1, 3, 20)),
+            batch_size=rng.choice((1, 3, 20)),
             batch_bytes=rng.choice((1, 50, 10_000)),
             max_in_flight=rng.choice((1, 2, 5)),
             retries=rng.choice((None, None, 0, 3)),
@@ -151,18 +151,18 @@ class Program:
         records = self.rng.randrange(1, 120)
         next_ns = self.now_ns
         while len(self.entered) < records or self.accumulator.records:
-            due_ns = min(
-                self.accumulator.due_ns(), self.network.due_ns(), self.holder.due_ns() if self.holder else NEVER
-            )
+            due_ns = min(self.accumulator.due_ns(), self.network.due_ns())
+            if self.holder is not None:
+                due_ns = min(due_ns, self.holder.due_ns())
             if len(self.entered) < records:
                 due_ns = min(due_ns, next_ns)
             assert due_ns < NEVER, f"{self.accumulator.records} records are left, and nothing is due"
-            before_ns, self.now_ns = self.now_ns, max(self.now_ns, due_ns)
+            self.now_ns = max(self.now_ns, due_ns)
             if self.poll_gap_ns and self.rng.random() < 0.2:
                 late_ns = self.rng.randrange(self.poll_gap_ns)
                 self.now_ns += late_ns
                 self.stuck_ns = max(self.stuck_ns, late_ns)
-            self.step(before_ns)
+            self.step()
             if len(self.entered) < records and self.now_ns >= next_ns:
                 self.enter(len(self.entered))
                 next_ns = self.now_ns + self.rng.choice((0, 0, 0, 1, 30)) * MS
@@ -181,9 +181,9 @@ class Program:
         else:
             assert not full
             self.entered[record] = (self.now_ns, lane, size)
-        self.step(self.now_ns)
+        self.step()
 
-    def step(self, _before_ns: int) -> None:
+    def step(self) -> None:
         accumulator, network, now_ns = self.accumulator, self.network, self.now_ns
         network.now_ns = now_ns
         if self.holder is not None:
@@ -205,6 +205,7 @@ class Program:
         assert self.out.keys() == self.entered.keys()
         of_record: dict[int, list[tuple[int, Attempt]]] = defaultdict(list)
         for begun_ns, attempt, records in self.network.log:
+            assert begun_ns < attempt.batch.deadline_ns, "sent after its deadline"
             self.judge_batch(records)
             for record in records:
                 of_record[record].append((begun_ns, attempt))
@@ -223,7 +224,7 @@ class Program:
 
     def judge_batch(self, records: tuple[Any, ...]) -> None:
         options = self.options
-        assert 0 < len(records) <= options.batch_records
+        assert 0 < len(records) <= options.batch_size
         assert len(records) == 1 or sum(self.entered[record][2] for record in records) <= options.batch_bytes
         assert len({self.entered[record][1] for record in records}) == 1, "lanes are not mixed"
         first_ns = self.entered[records[0]][0]
@@ -296,7 +297,7 @@ def drive(accumulator: Accumulator, network: Network, until_ns: int) -> list[tup
 
 def test_a_batch_lingers_or_is_full() -> None:
     network = Network(lambda attempt: Fate(0, None))
-    accumulator = Accumulator(options(batch_records=3), network)
+    accumulator = Accumulator(options(batch_size=3), network)
     for record in range(4):
         accumulator.append(record, 0, lane="a")
     drive(accumulator, network, 50 * MS)
@@ -340,12 +341,81 @@ def test_an_expired_batch_keeps_its_place_while_its_attempt_is_under_way() -> No
 
 def test_without_a_lane_a_batch_that_is_tried_again_keeps_nobody_back() -> None:
     network = Network(lambda attempt: Fate(0, "busy" if attempt.records[0] == "bad" else None))
-    accumulator = Accumulator(options(linger_ns=0, batch_records=1, max_in_flight=1), network)
+    accumulator = Accumulator(options(linger_ns=0, batch_size=1, max_in_flight=1), network)
     for record in ("bad", "good", "better"):
         accumulator.append(record, 0)
     ended = drive(accumulator, network, 2 * S)
     assert [(when_ns // MS, delivery.record) for when_ns, delivery in ended][:2] == [(0, "good"), (0, "better")]
     assert ended[2][1].outcome is EXPIRED
+
+
+def test_without_a_lane_as_many_batches_are_under_way_as_may_be() -> None:
+    network = Network(lambda attempt: Fate(50 * MS, None))
+    accumulator = Accumulator(options(batch_size=1, max_in_flight=3), network)
+    for record in range(7):
+        accumulator.append(record, 0)
+    drive(accumulator, network, S)
+    assert [when_ns // MS for when_ns, _, _ in network.log] == [0, 0, 0, 50, 50, 50, 100]
+
+
+class Told:
+    """Who holds deadlines and says only what a test has him say."""
+
+    grace_ns = 1 * S
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.claims: list[DeliveryOutcome] = []
+
+    def hold(self, batch: Batch) -> bool:
+        self.batches.append(batch)
+        return True
+
+    def claim(self, batch: Batch, outcome: DeliveryOutcome) -> bool:
+        self.claims.append(outcome)
+        return True
+
+
+def test_a_claim_waits_for_the_word_of_who_holds_the_deadline() -> None:
+    network, told = Network(lambda attempt: Fate(0, None)), Told()
+    accumulator = Accumulator(options(linger_ns=0, batch_size=1), network, told)
+    for record in ("confirmed", "expired", "not known"):
+        accumulator.append(record, 0)
+    assert drive(accumulator, network, 300 * MS) == [] and told.claims == [DELIVERED] * 3
+    for batch, word in zip(told.batches, (DELIVERED, EXPIRED, None), strict=True):
+        accumulator.ended(batch, word, 300 * MS)
+    ended = accumulator.take()
+    assert [(delivery.record, delivery.outcome) for delivery in ended] == [
+        ("confirmed", DELIVERED),
+        ("expired", EXPIRED),
+        ("not known", DELIVERED),
+    ]
+    assert {delivery.latency_ns for delivery in ended} == {300 * MS} and accumulator.due_ns() == NEVER
+
+
+def test_a_silent_holder_is_waited_for_no_longer_than_its_grace() -> None:
+    network, told = Network(lambda attempt: Fate(0, "busy")), Told()
+    accumulator = Accumulator(options(), network, told)
+    accumulator.append("r", 0)
+    assert [(when_ns // MS, delivery.outcome) for when_ns, delivery in drive(accumulator, network, 3 * S)] == [
+        (2_000, EXPIRED)
+    ]
+    assert all(when_ns < 1_000 * MS for when_ns, _, _ in network.log)
+
+
+def test_a_lane_goes_on_when_the_word_for_its_first_batch_comes() -> None:
+    network, told = Network(lambda attempt: Fate(0, "busy" if attempt.records[0] == "first" else None)), Told()
+    accumulator = Accumulator(options(batch_size=1), network, told)
+    accumulator.append("first", 0, lane="a")
+    drive(accumulator, network, 900 * MS)
+    network.now_ns = 900 * MS
+    accumulator.append("second", 900 * MS, lane="a")
+    drive(accumulator, network, 1_200 * MS)  # past the deadline of the first, and no word
+    assert [records for _, _, records in network.log].count(("second",)) == 0
+    accumulator.ended(told.batches[0], EXPIRED, 1_200 * MS)
+    network.now_ns = 1_200 * MS
+    drive(accumulator, network, 1_250 * MS)
+    assert network.log[-1][0] == 1_200 * MS and network.log[-1][2] == ("second",)
 
 
 def test_a_full_accumulator_does_not_linger() -> None:
@@ -369,9 +439,7 @@ def test_a_stuck_attempt_is_given_up_at_its_request_timeout_and_its_late_word_co
 
 
 def test_delivery_timeout_covers_linger_and_one_request() -> None:
-    with pytest.raises(
-        DeliveryTimeoutTooShortError, match=r"delivery_timeout=1 s < linger=0.01 s \+ request_timeout=1 s"
-    ):
+    with pytest.raises(DeliveryTimeoutTooShortError, match=r"=1 s < linger=0.01 s \+ request_timeout=1 s"):
         options(request_timeout_ns=1_000 * MS)
     options(request_timeout_ns=990 * MS)
 
@@ -380,7 +448,7 @@ def test_delivery_timeout_covers_linger_and_one_request() -> None:
     ("wrong", "message"),
     [
         ({"max_in_flight": 0}, "max_in_flight=0: an int from 1"),
-        ({"batch_records": 1.5}, "batch_records=1.5"),
+        ({"batch_size": 1.5}, "batch_size=1.5"),
         ({"linger_ns": -1}, "linger_ns=-1"),
         ({"retry_backoff_max_ns": MS}, "retry_backoff_max=0.001 s < retry_backoff=0.1 s"),
     ],

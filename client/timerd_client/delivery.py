@@ -47,7 +47,7 @@ class DeliveryOutcome(Enum):
 
 
 class DeliveryTimeoutTooShortError(InvalidValueError):
-    """delivery_timeout < linger + request_timeout: no attempt would have its request timeout. Give more, or those less."""
+    """delivery_timeout < linger + request_timeout: no attempt would have its whole time. Give more, or those less."""
 
 
 class RetriableError(Exception):
@@ -61,7 +61,7 @@ class DeliveryOptions:
     delivery_timeout_ns: int = 120 * S
     request_timeout_ns: int = 30 * S
     linger_ns: int = 5 * MS
-    batch_records: int = 500
+    batch_size: int = 500  # records
     batch_bytes: int = 1 << 20
     max_in_flight: int = 8  # batches, over all lanes
     retries: int | None = None  # after the first attempt; None: until the deadline
@@ -96,7 +96,7 @@ _SMALLEST = {
     "delivery_timeout_ns": 1,
     "request_timeout_ns": 1,
     "linger_ns": 0,
-    "batch_records": 1,
+    "batch_size": 1,
     "batch_bytes": 1,
     "max_in_flight": 1,
     "retries": 0,
@@ -293,7 +293,7 @@ class Accumulator:
         batch.add(record, size, now_ns)
         self.records += 1
         self.size += size
-        if len(batch.records) >= options.batch_records or batch.size >= options.batch_bytes:
+        if len(batch.records) >= options.batch_size or batch.size >= options.batch_bytes:
             self._seal(batch)
 
     def flush(self) -> None:
@@ -415,8 +415,7 @@ class Accumulator:
             return
         del self._in_flight[attempt]
         batch, lane = attempt.batch, attempt.batch.lane
-        if lane.busy is attempt:
-            lane.busy = None
+        lane.busy = None  # an ordered one has no other attempt under way
         self._candidates[lane] = None
         if batch.ended:
             return
