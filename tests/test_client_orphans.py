@@ -39,5 +39,5 @@ def test_a_runtime_directory_that_is_given_is_the_only_one(
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
     with td.connect(runtime_dir=os.path.relpath(runtime_dir)) as client:
         assert client.connected
-    with pytest.raises(td.TimerdUnavailableError, match="in .*empty: start it"):
+    with pytest.raises(td.TimerdUnavailableError, match=r"in .*empty: start it"):
         td.connect(runtime_dir=str(tmp_path / "empty"))

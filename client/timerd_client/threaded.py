@@ -377,11 +377,13 @@ class Client(Purgatory, Member):
         link, protocol = self._threaded, self._protocol
         orphans = orphans_of(policy, protocol.identity.group)
         with link.lock:
-            pending = list(protocol.waiting)
+            pending, maker = list(protocol.waiting), protocol.incarnation
         start = 0
         while start < len(pending):
             with link.lock:
                 link.ready_locked()
+                if protocol.incarnation != maker:  # the daemon has lost sight of this client: those have failed
+                    break
                 part = pending[start : start + min(protocol.room, ISSUED_AT_ONCE)]
                 protocol.issue_all(
                     [operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part]

@@ -135,12 +135,12 @@ class task_client:
 
     def _commit(self, client: Client) -> None:
         """Make what is pending the application's, and wait until that is so."""
+        client.set_orphans("keep" if self._group is None else "group")
         client.flush(self._drain_timeout)
         if client._protocol.incarnation != self._maker:
             raise SessionGoneError(
                 "the daemon has lost sight of this attempt, so what it had registered is gone: let Spark retry the task"
             )
-        client.set_orphans("keep" if self._group is None else "group")
         client.close(self._drain_timeout)
 
     def _abort(self, client: Client) -> None:
