@@ -12,17 +12,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .awaiting import await_events
+    from .delivering import deliver
     from .session import JavaMissingError, local_session
+    from .task import task_client
 
 # Each public name, and the module that has it.
 _WHERE = {
     "JavaMissingError": "session",
+    "await_events": "awaiting",
+    "deliver": "delivering",
     "local_session": "session",
+    "task_client": "task",
 }
 
 __all__ = [
     "JavaMissingError",
+    "await_events",
+    "deliver",
     "local_session",
+    "task_client",
 ]
 
 
