@@ -4,7 +4,8 @@
     table.print(rows)
 
 At any width: a flexible column gives way first (down to its least), then optional columns are left out, the last one
-first. What does not fit is cut, or goes on in lines below where a column wraps. Plain text: no colours, no cursor movements, no trailing blanks.
+first. What does not fit is cut, or goes on in lines below where a column wraps. Plain text: no colours, no cursor
+movements, no trailing blanks.
 """
 
 from __future__ import annotations
