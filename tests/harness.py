@@ -424,8 +424,15 @@ class Rig:
     def arena(self) -> Memory:
         return Memory(self.memory)
 
-    def client(self, orphans: Orphans = Orphans.CANCEL, *, group: bytes = b"", listens: bool = False) -> Client:
-        """A new client that has said hello; a member of `group`, if that is given."""
+    def client(
+        self,
+        orphans: Orphans = Orphans.CANCEL,
+        *,
+        group: bytes = b"",
+        listens: bool = False,
+        process: tuple[int, int] = (0, 0),
+    ) -> Client:
+        """A new client that has said hello; a member of `group`, if that is given. `process`: pid and start ticks."""
         self.opened += 1
         incarnation, session = (
             hashlib.blake2b(b"%s %d" % (what, self.opened), digest_size=16).digest()
@@ -437,7 +444,7 @@ class Rig:
             name=b"client-%d" % self.opened,
             orphans=orphans,
             now_ns=self.now_ns,
-            group=self.core.group(group) if group else 0,
+            group=self.core.group(group, *process) if group else 0,
             listens=listens,
         )
         client = Client(self, incarnation, session, slot, orphans)

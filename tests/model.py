@@ -129,6 +129,19 @@ class Remembered:
         return self.operation is not None or self.cancelled
 
 
+class Limits(NamedTuple):
+    """Watch nodes and keys there are, and what one client, or group, may have of them."""
+
+    nodes: int
+    keys: int
+    quota_nodes: int
+    quota_keys: int
+    quota_watermarks: int
+
+
+UNLIMITED = Limits(*(1 << 60,) * 5)
+
+
 class Model:
     """The purgatory. `slot_of(purgatory, key)` is the key's hash slot: only "too old" depends on it."""
 
@@ -140,15 +153,18 @@ class Model:
         slot_of: Callable[[int, bytes], int],
         capacity: int,
         quota_operations: int,
+        limits: Limits = UNLIMITED,
     ) -> None:
         self.tick_ns = tick_ns
         self.ring_events = ring_events
         self.slot_of = slot_of
         self.capacity = capacity
         self.quota_operations = quota_operations
+        self.limits = limits
         self.events: list[Event] = []
         self.pending: list[Operation] = []
         self.watermarks: dict[tuple[int, bytes], int] = {}
+        self.setters: dict[tuple[int, bytes], Client] = {}  # who has set them first
         self.ids: dict[tuple[int, bytes], Remembered] = {}
         self.clients: list[Client] = []
         self.group_outcomes: dict[tuple[bytes, bytes], GroupOutcome] = {}  # (group, payload): not done
@@ -170,6 +186,22 @@ class Model:
     def watched(self) -> int:
         """Entries of all watcher lists."""
         return sum(len(op.keys) - (op.satisfied | op.failed).bit_count() for op in self.pending)
+
+    @property
+    def keys_held(self) -> list[tuple[Client | bytes, int, bytes]]:
+        """Each watch node: whose client's or group's it is, and its key. Some outlive the settling."""
+        found: list[tuple[Client | bytes, int, bytes]] = []
+        for op in self.pending:
+            owner = op.group or (b"" if op.kept else op.client)
+            found += [(owner, op.purgatory, key.name) for key in op.keys]
+        for client in self.clients:
+            for each in client.unacknowledged:
+                op = each.operation
+                if op.orphans is Orphans.GROUP or (each.event and each.event.limited):
+                    found += [(client, op.purgatory, key.name) for key in op.keys]
+        for (group, _), outcome in self.group_outcomes.items():
+            found += [(group, outcome.purgatory, name) for name in outcome.keys]
+        return found
 
     # clients ----------------------------------------------------------------------------------------------------------
 
@@ -271,6 +303,19 @@ class Model:
         full = len(self.pending) + unacknowledged >= self.capacity
         if held >= self.quota_operations:
             return self._answer(client, ErrorCode.ARENA_FULL if full else ErrorCode.QUOTA_EXCEEDED)
+        limits, places = self.limits, {(command.purgatory, key.name) for key in command.keys}
+        nodes = self.keys_held
+        keys = {(purgatory, name) for _, purgatory, name in nodes} | set(self.watermarks)
+        new, owner = places - keys, client.group if command.for_group else client
+        own = sum(one == owner for one, *_ in nodes)
+        if own + len(places) > limits.quota_nodes:
+            no_room = len(nodes) + len(places) > limits.nodes
+            return self._answer(client, ErrorCode.ARENA_FULL if no_room else ErrorCode.QUOTA_EXCEEDED)
+        own += 0 if command.for_group else sum(setter is client for setter in self.setters.values())
+        if new and min(own, len(keys)) + len(places) > limits.quota_keys:
+            no_room = len(keys) == limits.keys
+            return self._answer(client, ErrorCode.ARENA_FULL if no_room else ErrorCode.QUOTA_EXCEEDED)
+        full = full or len(nodes) + len(places) > limits.nodes or len(keys | new) > limits.keys
         replaced = None
         if command.id is not None:
             remembered = self.ids.get((command.purgatory, command.id))
@@ -390,15 +435,33 @@ class Model:
             return self._nothing_new(client, command)
         if event.kind is EventKind.FORGET and known is None:
             return self._nothing_new(client, command)
+        if event.kind is EventKind.ADVANCE and (refusal := self.refusal_of_watermark(client, place)):
+            return self._answer(client, refusal)
         self.events.append(event)
         if event.kind is EventKind.ADVANCE:
             self.watermarks[place] = max(command.amount, self.watermarks.get(place, 0))
+            self.setters.setdefault(place, client)
         elif event.kind is EventKind.FORGET:
             self.watermarks.pop(place, None)
+            self.setters.pop(place, None)
         for op in self.watchers(event):
             self._give(op, event, now_ns)
         if command.wants_answer:
             self._answer(client, ErrorCode.NONE, event.settled)
+
+    def refusal_of_watermark(self, client: Client, place: tuple[int, bytes]) -> ErrorCode:
+        """Why the client may not set a watermark there."""
+        limits, nodes = self.limits, self.keys_held
+        keys = {(purgatory, name) for _, purgatory, name in nodes} | set(self.watermarks)
+        own = sum(setter is client for setter in self.setters.values())
+        if place not in self.watermarks and own >= limits.quota_watermarks:
+            return ErrorCode.QUOTA_EXCEEDED
+        if place in keys:
+            return ErrorCode.NONE
+        if len(keys) == limits.keys:
+            return ErrorCode.ARENA_FULL
+        own += sum(one is client for one, *_ in nodes)
+        return ErrorCode.QUOTA_EXCEEDED if min(own, len(keys)) + 1 > limits.quota_keys else ErrorCode.NONE
 
     def _nothing_new(self, client: Client, command: KeyAct) -> None:
         """A watermark that is no higher, or none to forget: it changes nothing, and so it is no event."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from copy import copy
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -635,6 +636,36 @@ def test_a_name_is_taken_while_its_handler_runs_but_for_the_handler(world: World
     assert answers == [False, True]
     assert len(job.calls) == 2
     assert later(other)
+
+
+@pytest.mark.parametrize("lost", ["arena", "client"])
+def test_a_handler_that_outlived_its_arena_or_client_takes_no_pending_calls_place(world: World, lost: str) -> None:
+    """There it is not its own: somebody else's call of that name, with its payload, is left alone."""
+    job = Job()
+    worker, other = worker_of(world, job, periodic=False), Worker(world)
+    answers: list[bool] = []
+
+    def again(call: Call) -> None:
+        job.during = lambda call: None
+        told.arena, told.client = (1, told.client) if lost == "arena" else (told.arena, b"before")
+        assert cancel(other) is False
+        say(worker.link, worker.calls._done_and_free("job", kept), kept)  # so the name is free, as in another arena
+        worker.pump()
+        answers.append(later(other, payload=b"other's", delay=0))
+        handling = worker.calls.handling.set("job")
+        answers.append(later(worker, payload=b"mine", delay=0))
+        worker.calls.handling.reset(handling)
+
+    job.during = again
+    later(worker, delay=0)
+    world.run(S)
+    told = worker.take(worker.inbox.calls)
+    assert told is not None
+    kept = copy(told)
+    worker.do(worker.calls.carry_out(told))
+    assert answers == [True, False]
+    run(world, [worker], 3 * S)
+    assert [call.payload for call in job.calls] == [b"", b"other's"]
 
 
 def test_a_handler_whose_next_call_was_refused_leaves_its_name_free(world: World) -> None:

@@ -232,6 +232,8 @@ def met(what: int, limit: int) -> int:
         (ErrorCode.ARENA_FULL, met(99, 64), "Every record of one kind is in use"),  # a newer daemon's
         (ErrorCode.QUOTA_EXCEEDED, met(Met.OPERATIONS, 64), "this client holds 64 operations.* --quota-operations"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.OUTCOMES, 64), "64 unacknowledged outcomes.* a larger --quota-outcomes"),
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.NODES, 64), "this client would hold more than 64 watch .* --quota-nodes"),
+        (ErrorCode.QUOTA_EXCEEDED, met(Met.KEYS, 64), "this client would have more than 64 keys .* --quota-keys"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.WATERMARKS, 64), "64 watermarks.* a larger --quota-watermarks"),
         (ErrorCode.QUOTA_EXCEEDED, met(Met.BYTES, 99), "payload of 100 bytes.* 99 bytes in all: pass .* --quota-bytes"),
         (

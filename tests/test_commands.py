@@ -269,7 +269,7 @@ def test_a_purgatory_that_is_not_there_is_malformed_behind_others_as_well(kind: 
 
 
 def test_what_is_legal_at_its_limits_is_taken() -> None:
-    rig = Rig(nodes=256, blocks=4096, quota_bytes=1 << 20)
+    rig = Rig(nodes=256, blocks=4096, quota_bytes=1 << 20, quota_keys=KEYS_MAX)
     client = rig.client()
     keys = tuple(Key(bytes([n]) * 255) for n in range(KEYS_MAX))
     most = rig.do(client, Register(keys, timeout_ns=TIMEOUT_NS_MAX, needed=KEYS_MAX, payload=bytes(PAYLOAD_SIZE_MAX)))

@@ -22,7 +22,8 @@ import timerd.core
 from commands import Command, GroupOutcome, Key, KeyAct, Mark, OperationAct, Register, Told
 from harness import BUDGET, MS, Client, GroupTold, Rig, done
 from model import Client as ModelClient
-from model import Model
+from model import Limits, Model
+from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import ClientState, Condition, OpState, Orphans, Outcome, Region
 from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.reader import ArenaReader
@@ -41,10 +42,12 @@ core_faults: Any = importlib.import_module("timerd.core_faults") if find_spec("t
 class Play:
     """The core and the model, told the same."""
 
-    def __init__(self, seed: int, core: ModuleType = timerd.core, tick_ns: int = MS) -> None:
+    def __init__(
+        self, seed: int, core: ModuleType = timerd.core, tick_ns: int = MS, more: dict[str, int] | None = None
+    ) -> None:
         self.random = random.Random(seed)
         knobs = {"capacity": 64, "ring_events": 16, "clients": 6, "purgatories": 2, "blocks": 1024}
-        self.rig = self.make_rig(tick_ns=tick_ns, core=core, **knobs)
+        self.rig = self.make_rig(tick_ns=tick_ns, core=core, **(knobs | (more or {})))
         self.rig.cut = self.cut  # type: ignore[method-assign]
         self.purgatories = [0, self.rig.core.purgatory(b"other")]
         header = self.rig.arena.header
@@ -54,6 +57,13 @@ class Play:
             slot_of=self.rig.slot_of,
             capacity=self.rig.arena.region(Region.OPS).count,
             quota_operations=header.quota_operations,
+            limits=Limits(
+                self.rig.arena.region(Region.NODES).count,
+                self.rig.arena.region(Region.KEYS).count,
+                header.quota_nodes,
+                header.quota_keys,
+                header.quota_watermarks,
+            ),
         )
         self.sides: list[tuple[Client, ModelClient]] = []
         self.dead: list[tuple[Client, ModelClient]] = []
@@ -426,9 +436,9 @@ class Play:
         return [each._replace(number=0) for each in ordered]
 
 
-def run(seed: int, core: ModuleType = timerd.core, turns: int = TURNS) -> Play:
+def run(seed: int, core: ModuleType = timerd.core, turns: int = TURNS, knobs: dict[str, int] | None = None) -> Play:
     """Play one program."""
-    play = Play(seed, core)
+    play = Play(seed, core, more=knobs)
     for turn in range(turns):
         try:
             play.step()
@@ -452,6 +462,16 @@ def test_the_core_does_what_the_model_does(seed: int) -> None:
 
 def test_the_core_does_what_the_model_does_in_a_new_program_each_run(seed: int) -> None:
     run(seed)
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"keys": 8}, {"nodes": 16}, {"keys": 10, "nodes": 24, "quota_operations": 64}], ids=str
+)
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_where_keys_and_watchers_run_out_the_core_refuses_what_the_model_does(seed: int, knobs: dict[str, int]) -> None:
+    play = run(seed, knobs=knobs)
+    codes = {answer.code for _, model in play.sides + play.dead for answer in model.answers}
+    assert codes & {ErrorCode.QUOTA_EXCEEDED, ErrorCode.ARENA_FULL}
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")

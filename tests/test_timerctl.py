@@ -164,7 +164,7 @@ def test_clients_show_who_is_silent_who_is_dead_and_what_group_they_are_of(runti
     assert (dead["state"], dead["died_ns_ago"] is None, dead["pending"]) == ("tombstone", False, 0)
     assert (workers["state"], workers["group"], workers["listens"]) == ("live", "workers", True)
     titles, first, second, third = run("clients")[1].splitlines()[-4:]
-    assert titles.split()[3:9] == ["state", "group", "lease", "silent", "pending", "backlog"]
+    assert titles.split()[3:8] == ["state", "group", "silent", "pending", "backlog"]
     assert "16.0 s" in first and "tombstone" in second and "workers" in third
 
 

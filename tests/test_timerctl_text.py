@@ -27,6 +27,16 @@ def test_a_table_gives_way_in_order() -> None:
     assert table.lines([], 80) == ["n  key  a  b"]
 
 
+def test_what_wraps_goes_on_below_and_loses_nothing() -> None:
+    table = Table(Column("n", right=True), Column("message", flexible=True, wraps=True))
+    message = "a frame of 12 bytes is shorter than its header: upgrade the client, or look who sends to this socket"
+    lines = table.lines([(7, message), (8, "")], 40)
+    assert max(map(len, lines)) <= 40
+    assert " ".join(" ".join(line.removeprefix("7").split()) for line in lines[1:-1]) == message
+    assert lines[-1].strip() == "8"
+    assert table.lines([(7, message)], 200)[1] == f"7  {message}"
+
+
 def test_wide_characters_count_twice_in_a_table() -> None:
     table = Table(Column("key", flexible=True), Column("n", right=True))
     rows = [("\u6f22" * 20, 1), ("e\u0301" * 5, 22), ("plain", 333)]

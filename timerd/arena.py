@@ -69,6 +69,8 @@ CONFIGURED = (
     "quota_bytes",
     "quota_outcomes",
     "quota_answers",
+    "quota_nodes",
+    "quota_keys",
 )
 # The regions whose number of records is a knob, and which; the capacity comes first, as others are made from it.
 SIZED_BY = {
@@ -98,6 +100,8 @@ class ArenaPlan(NamedTuple):
     quota_bytes: int
     quota_outcomes: int
     quota_answers: int
+    quota_nodes: int
+    quota_keys: int
 
 
 def plan_arena(
@@ -122,13 +126,15 @@ def plan_arena(
     quota_bytes: int | None = None,
     quota_outcomes: int = OUTCOMES_PER_CLIENT_MAX,
     quota_answers: int = ANSWERS_PER_CLIENT_MAX,
+    quota_nodes: int | None = None,
+    quota_keys: int | None = None,
 ) -> ArenaPlan:
     """Sizes for `capacity` operations; what is None is made from it. All are numbers of records unless they say bytes.
 
     The default capacity stays under 62 MiB, so that it fits a container's 64 MiB of /dev/shm.
     """
     assert ring_events & (ring_events - 1) == 0, f"ring_events={ring_events} is not a power of two"
-    nodes, keys, blocks, ids, quota_operations, quota_bytes, quota_watermarks = sizes_of(
+    nodes, keys, blocks, ids, quota_operations, quota_bytes, quota_watermarks, quota_nodes, quota_keys = sizes_of(
         Config(
             capacity=capacity,
             nodes=nodes,
@@ -138,6 +144,8 @@ def plan_arena(
             quota_operations=quota_operations,
             quota_bytes=quota_bytes,
             quota_watermarks=quota_watermarks,
+            quota_nodes=quota_nodes,
+            quota_keys=quota_keys,
         )
     )
     answers = min(ANSWERS_DEFAULT, 4 * capacity) if answers is None else answers
@@ -184,6 +192,8 @@ def plan_arena(
         quota_bytes,
         quota_outcomes,
         min(quota_answers, answers),
+        quota_nodes,
+        quota_keys,
     )
 
 
@@ -206,6 +216,8 @@ def plan_of(config: Config) -> ArenaPlan:
         quota_bytes=config.quota_bytes,
         quota_outcomes=config.quota_outcomes,
         quota_answers=config.quota_answers,
+        quota_nodes=config.quota_nodes,
+        quota_keys=config.quota_keys,
     )
 
 

@@ -19,7 +19,12 @@ cdef inline ClientRecord *owner_of(Arena *a, OpRecord *op) noexcept nogil:
     return c
 
 
-cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int64_t bytes) noexcept nogil:
+cdef inline int nodes_of(OpRecord *op) noexcept nogil:
+    """Watch nodes that the operation holds, by its state and flags."""
+    return op.keys if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT else 0
+
+
+cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int nodes, int64_t bytes) noexcept nogil:
     """Count the operation where it is charged: to its group, or to its client, dead or alive; to nobody if it is kept."""
     cdef ClientRecord *c
     cdef GroupRecord *g
@@ -29,13 +34,28 @@ cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int64_
         if op.deadline_ns == NO_DEADLINE:
             g.endless += pending
         g.unacknowledged += settled
+        g.nodes += nodes
         g.bytes_held += bytes
         return
     c = a.clients + op.client
     if c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
         c.pending += pending
         c.unacknowledged += settled
+        c.nodes += nodes
         c.bytes_held += bytes
+
+
+cdef inline bint has_too_many_keys(Arena *a, uint64_t own, uint32_t more) noexcept nogil:
+    """Whether somebody with so many watchers and watermarks may make no more new keys, so that nobody uses up all.
+
+    Whose a key is that many watch, is not counted: as many are somebody's as it has watchers and watermarks, at most. So
+    nobody is refused one while fewer are there at all than one may have.
+    """
+    return own + more > a.header.quota_keys and a.regions[REGION_KEYS].in_use + more > a.header.quota_keys
+
+
+cdef inline bint may_make_too_many_keys(Arena *a, ClientRecord *c, uint32_t more) noexcept nogil:
+    return has_too_many_keys(a, <uint64_t>c.nodes + c.watermarks, more)
 
 
 cdef inline uint32_t *waiting_of(Arena *a, OpRecord *op) noexcept nogil:

@@ -7,9 +7,11 @@ what cannot be is refused by its code, and its number passes.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd.arena cimport key_of, Arena, capacity, commit, counter, spent
+from timerd.arena cimport key_of, Arena, capacity, commit, counter, spent, unused
 from timerd.blobs cimport blob_length, blocks_for, fill_blob
-from timerd.clients cimport apply_plain, can_answer, fill_answer, keep_answer, met, refuse, stage_answer, tell
+from timerd.clients cimport (
+    apply_plain, can_answer, fill_answer, keep_answer, may_make_too_many_keys, met, refuse, stage_answer, tell,
+)
 from timerd.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag, key_hash
@@ -106,6 +108,11 @@ cdef inline void apply_event(
             limit = met(MET_WATERMARKS, a.header.quota_watermarks)
             refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, limit)
             return
+        if command.kind == COMMAND_KIND_ADVANCE and key == 0 and may_make_too_many_keys(a, c, 1):
+            if unused(a, REGION_KEYS):
+                limit = met(MET_KEYS, a.header.quota_keys)
+                refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, limit)
+                return
     blocks = blocks_for(command.value_length)
     if command.key_length > EVENT_KEY_INLINE:
         blocks += blocks_for(command.key_length)

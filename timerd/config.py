@@ -226,6 +226,24 @@ class Config(NamedTuple):
             RECORDS_MAX,
         ),
     ] = None
+    quota_nodes: Annotated[
+        int | None,
+        Knob(
+            "count",
+            "watch nodes a client may hold: keys of its operations",
+            1,
+            RECORDS_MAX,
+        ),
+    ] = None
+    quota_keys: Annotated[
+        int | None,
+        Knob(
+            "count",
+            "keys that may be there because of one client",
+            1,
+            RECORDS_MAX,
+        ),
+    ] = None
     quota_outcomes: Annotated[int, Knob("count", "unacknowledged outcomes a client may have", 1, CAPACITY_MAX)] = (
         OUTCOMES_PER_CLIENT_MAX
     )
@@ -279,6 +297,11 @@ class Config(NamedTuple):
     ] = None
 
 
+def share_of_client(config: Config, records: int) -> int:
+    """What one client may hold of the records: half, or as large a part as it may hold of the operations."""
+    return max(records // 2, records * min(config.quota_operations or 0, config.capacity) // config.capacity)
+
+
 # In an order in which each needs only those before it.
 FORMULAS = {
     "nodes": Formula("1.5 x capacity", lambda config: 3 * config.capacity // 2),
@@ -288,6 +311,8 @@ FORMULAS = {
     "quota_operations": Formula("half of capacity", lambda config: config.capacity // 2),
     "quota_bytes": Formula("half of what blocks hold", lambda config: (config.blocks or 0) * BLOCK_DATA // 2),
     "quota_watermarks": Formula("half of keys", lambda config: (config.keys or 0) // 2),
+    "quota_nodes": Formula("half of nodes, or more", lambda config: share_of_client(config, config.nodes or 0)),
+    "quota_keys": Formula("half of keys, or more", lambda config: share_of_client(config, config.keys or 0)),
 }
 
 
@@ -301,6 +326,8 @@ class Sizes(NamedTuple):
     quota_operations: int
     quota_bytes: int
     quota_watermarks: int
+    quota_nodes: int
+    quota_keys: int
 
 
 def sizes_of(config: Config) -> Sizes:

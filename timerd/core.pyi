@@ -98,8 +98,11 @@ class Core:
         over to it, unacknowledged, goes to its group or is fired again. Then its slot is a tombstone for an hour; after
         a `goodbye` it is free.
         """
-    def group(self, name: bytes) -> int:
-        """Index + 1 of the group of that name, made if it is new. Raises ArenaFullError, InvalidNameError."""
+    def group(self, name: bytes, pid: int = 0, start_ticks: int = 0) -> int:
+        """Index + 1 of the group of that name, made for that process (0 = not known) if it is new.
+
+        Raises ArenaFullError, InvalidNameError, QuotaExceededError (the process has made half of all groups there are).
+        """
     def set_listening(self, slot: int, listens: bool, now_ns: int) -> bool:
         """Whether the client takes outcomes of its group, no calls; what it holds goes to others when it does not.
 

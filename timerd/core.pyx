@@ -441,10 +441,10 @@ cdef class Core:
         leave_group(a, slot)
         a.sweeping = 1
 
-    def group(self, bytes name not None):
+    def group(self, bytes name not None, uint32_t pid=0, uint64_t start_ticks=0):
         cdef Arena *a = self._here()
         cdef GroupRecord *g
-        cdef uint32_t index, unused = 0xFFFFFFFF, count = a.regions[REGION_GROUPS].count
+        cdef uint32_t index, unused = 0xFFFFFFFF, count = a.regions[REGION_GROUPS].count, made = 0
         if not 1 <= len(name) <= NAME_SIZE_MAX:
             raise _errors.InvalidNameError(f"a group's name has {len(name)} bytes, not 1 to {NAME_SIZE_MAX}")
         for index in range(count):
@@ -453,6 +453,13 @@ cdef class Core:
                 unused = index if unused == 0xFFFFFFFF else unused
             elif g.name_length == len(name) and memcmp(g.name, PyBytes_AS_STRING(name), len(name)) == 0:
                 return index + 1
+            elif pid and g.maker_pid == pid and g.maker_start_ticks == start_ticks and is_used(a, index):
+                made += 1
+        if made >= max(count // 2, 1):
+            raise _errors.QuotaExceededError(
+                f"process {pid} has made {made} of {count} groups that have members or operations, as many as one "
+                "process may: use fewer names, or let the operations of old ones settle"
+            )
         if unused == 0xFFFFFFFF:
             for index in range(count):
                 if not is_used(a, index):
@@ -465,7 +472,7 @@ cdef class Core:
             commit(a)
             a.regions[REGION_GROUPS].in_use -= 1
         g = a.groups + unused
-        fill_group(g, name, a.now_ns)
+        fill_group(g, name, a.now_ns, pid, start_ticks)
         td_put(&a.tx, GroupRecord_word_state(g), GroupRecord_with_state(GroupRecord_word_state(g)[0], 1))
         commit(a)
         a.regions[REGION_GROUPS].in_use += 1
@@ -927,12 +934,14 @@ cdef void fill_membership(ClientRecord *c, uint32_t group, bint listens):
     c.flags = CLIENT_FLAG_LISTENS if listens else 0
 
 
-cdef void fill_group(GroupRecord *g, bytes name, uint64_t now_ns):
+cdef void fill_group(GroupRecord *g, bytes name, uint64_t now_ns, uint32_t pid, uint64_t start_ticks):
     """A record that is not in use becomes this group's. It has no operations: a record is used again when it has none."""
     g.name_length = len(name)
     memset(g.name, 0, NAME_SIZE_MAX)
     memcpy(g.name, PyBytes_AS_STRING(name), len(name))
     g.empty_since_ns = now_ns
+    g.maker_pid = pid
+    g.maker_start_ticks = start_ticks
 
 
 cdef void fill_purgatory(PurgatoryRecord *p, bytes name):

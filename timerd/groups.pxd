@@ -17,7 +17,7 @@ it begins anew when a member becomes ready.
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from timerd.arena cimport CALLS, OUTCOMES, Arena, Member, capacity, commit, key_of, node_of, spent
 from timerd.blobs cimport blob_length, blob_words
-from timerd.clients cimport following, is_live, leave_outcomes, tell, waiting_of
+from timerd.clients cimport following, is_live, leave_outcomes, nodes_of, tell, waiting_of
 from timerd.dlist cimport append, is_empty, link_of, op_at, unlink
 from timerd.handles cimport handle_remove
 from timerd.journal cimport journal_group
@@ -217,6 +217,8 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     )
     commit(a)
     handle_remove(a, <uint32_t>(op - a.ops))
+    c.nodes -= nodes_of(op)
+    g.nodes += nodes_of(op)
     c.bytes_held -= held
     g.bytes_held += held
     a.daemon[DAEMON_ORPHANS_ADOPTED] += 1

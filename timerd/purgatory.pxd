@@ -18,7 +18,9 @@ from timerd.arena cimport (
     Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram_add, spent, stage_numbers, unused,
 )
 from timerd.blobs cimport blob_length, drop_blob, share_blob
-from timerd.clients cimport charge, fill_answer, is_live, keep_answer, leave_outcomes, owner_of, stage_answer, tell
+from timerd.clients cimport (
+    charge, fill_answer, is_live, keep_answer, leave_outcomes, nodes_of, owner_of, stage_answer, tell,
+)
 from timerd.dlist cimport append, answer_at, is_empty, link_of, node_at
 from timerd.groups cimport adopt_if_orphaned, count_held, wait_in_group
 from timerd.handles cimport handle_remove
@@ -219,7 +221,7 @@ cdef inline void stage_settle(
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
     """Give back a record whose state says FREE, with all that only it names. It is in no list."""
-    charge(a, op, 0, 0, -<int64_t>(blob_length(a, op.payload) + blob_length(a, op.value)))
+    charge(a, op, 0, 0, -nodes_of(op), -<int64_t>(blob_length(a, op.payload) + blob_length(a, op.value)))
     if op.group == 0:
         handle_remove(a, <uint32_t>(op - a.ops))
     drop_blob(a, op.payload)
@@ -253,7 +255,7 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
     count_settled(a, op)
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
-        charge(a, op, -1, 0, 0)
+        charge(a, op, -1, 0, nodes_of(op) - op.keys, 0)
         wheel_remove(a, op)
         node = op.first_node
         while node:
@@ -267,7 +269,7 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
     if op.state == OP_STATE_FREE:
         free_op(a, op)
         return
-    charge(a, op, 0, 1, 0)
+    charge(a, op, 0, 1, 0, 0)
     if op.group:
         wait_in_group(a, op)
         return
@@ -295,7 +297,7 @@ cdef inline void stage_free(Arena *a, OpRecord *op) noexcept nogil:
 cdef inline void finish_free(Arena *a, OpRecord *op) noexcept nogil:
     """A settled operation has ended, in truth: take it out of its list, and give back its record."""
     leave_outcomes(a, op)
-    charge(a, op, 0, -1, 0)
+    charge(a, op, 0, -1, 0, 0)
     if op.group and op.client_generation:
         count_held(a, op, -1)
     free_op(a, op)

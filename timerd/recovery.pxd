@@ -13,7 +13,7 @@ from timerd.arena cimport (
     CALLS, KINDS, Arena, Joined, Spares, __builtin_prefetch, capacity, commit, counter, give, key_of, node_of,
 )
 from timerd.blobs cimport blob_length, drop_blob, share_blob
-from timerd.clients cimport charge, tell
+from timerd.clients cimport charge, nodes_of, tell
 from timerd.dlist cimport append, is_empty, make_empty
 from timerd.groups cimport (
     after_retention, holds_what_it_does_not_take, join_group, kind_of, look_again_at, wait_in_group,
@@ -145,6 +145,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.clients[i].unacknowledged = 0
         a.clients[i].answers = 0
         a.clients[i].watermarks = 0
+        a.clients[i].nodes = 0
         a.clients[i].bytes_held = 0
         a.clients[i].held = 0
         a.clients[i].calls_held = 0
@@ -157,6 +158,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.groups[i].pending = 0
         a.groups[i].endless = 0
         a.groups[i].unacknowledged = 0
+        a.groups[i].nodes = 0
         a.groups[i].bytes_held = 0
         for n in range(KINDS):
             a.turns[n][i] = 0
@@ -207,7 +209,7 @@ cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op) noexcept nogil:
             key_of(a, node_of(a, node - 1).key).refs += 1
             m.keys[node_of(a, node - 1).key] = 1
             node = node_of(a, node - 1).next_of_op
-    charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, held)
+    charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, nodes_of(op), held)
     if op.group == 0 and c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
         handle_insert(a, index, handle_tag(op.client, op.command))
     return True

@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from timerd.arena cimport node_of, key_of, Arena, capacity, commit, counter, give, take, unused
 from timerd.blobs cimport blob_length, blocks_for, drop_blob, fill_blob
-from timerd.clients cimport charge, fill_answer, keep_answer, met, refuse, stage_answer
+from timerd.clients cimport charge, fill_answer, has_too_many_keys, keep_answer, met, nodes_of, refuse, stage_answer
 from timerd.dlist cimport unlink
 from timerd.groups cimport adopt_if_orphaned, find_call
 from timerd.handles cimport handle_insert
@@ -118,14 +118,17 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
     cdef ClientRecord *c = a.clients + r.slot
     cdef GroupRecord *g
     cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
+    cdef uint64_t nodes = c.nodes, keys = nodes + c.watermarks
+    cdef uint32_t i
     if r.command.flags & REGISTER_FLAG_FOR_GROUP:
         g = a.groups + (c.group - 1)
         pending = g.pending
         unacknowledged = g.unacknowledged
         bytes_held = g.bytes_held
+        nodes = keys = g.nodes
         if r.command.flags & REGISTER_FLAG_FOLLOWS:
             # It takes the place of a call that is over with it. Were it refused, neither would ever end.
-            pending = unacknowledged = 0
+            pending = unacknowledged = nodes = keys = 0
     if pending + unacknowledged >= a.header.quota_operations:
         if unused(a, REGION_OPS) == 0:
             # Both are met; a higher quota would not help.
@@ -139,6 +142,20 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
     if bytes_held + r.command.payload_length > a.header.quota_bytes:
         limit[0] = met(MET_BYTES, a.header.quota_bytes)
         return ERROR_CODE_QUOTA_EXCEEDED
+    if nodes + r.command.keys > a.header.quota_nodes:
+        if unused(a, REGION_NODES) < r.command.keys:
+            limit[0] = met(MET_NODES, capacity(a, REGION_NODES))
+            return ERROR_CODE_ARENA_FULL
+        limit[0] = met(MET_NODES, a.header.quota_nodes)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if has_too_many_keys(a, keys, r.command.keys):
+        for i in range(r.command.keys):
+            if find_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length) == 0:
+                if unused(a, REGION_KEYS) == 0:
+                    limit[0] = met(MET_KEYS, capacity(a, REGION_KEYS))
+                    return ERROR_CODE_ARENA_FULL
+                limit[0] = met(MET_KEYS, a.header.quota_keys)
+                return ERROR_CODE_QUOTA_EXCEEDED
     return ERROR_CODE_NONE
 
 
@@ -515,7 +532,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     commit(a)
     # What is derived from it.
     a.header.registrations = op.registration
-    charge(a, op, 0, 0, command.payload_length)
+    charge(a, op, op.state == OP_STATE_PENDING, 0, nodes_of(op), command.payload_length)
     counter(a, op.purgatory, COUNT_REGISTERED)[0] += 1
     if op.group == 0:
         handle_insert(a, index, r.ahead.tag if r.ahead.kind else handle_tag(r.slot, r.number))
@@ -529,7 +546,6 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         finish_free(a, followed)
     if op.state == OP_STATE_PENDING:
         counter(a, op.purgatory, COUNT_PENDING)[0] += 1
-        charge(a, op, 1, 0, 0)
         wheel_insert(a, op)
         attach_nodes(a, op)
     else:

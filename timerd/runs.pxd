@@ -13,7 +13,7 @@ same functions as theirs.
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport key_of, RUN_MAX, Arena, commit, counter, take, unused
-from timerd.clients cimport is_live
+from timerd.clients cimport is_live, may_make_too_many_keys
 from timerd.dlist cimport is_empty, link_of, node_at, op_at
 from timerd.handles cimport find_operation, handle_insert
 from timerd.journal cimport journal_action, journal_register
@@ -36,9 +36,10 @@ cdef inline uint32_t room_for_run(Arena *a, uint32_t slot) noexcept nogil:
     cdef uint64_t room = RUN_MAX
     if held >= a.header.quota_operations or c.unacknowledged >= a.header.quota_outcomes:
         return 0
-    if c.bytes_held > a.header.quota_bytes:
+    if c.bytes_held > a.header.quota_bytes or c.nodes >= a.header.quota_nodes or may_make_too_many_keys(a, c, RUN_MAX):
         return 0
     room = min(room, a.header.quota_operations - held)
+    room = min(room, a.header.quota_nodes - c.nodes)
     room = min(room, unused(a, REGION_OPS))
     room = min(room, unused(a, REGION_NODES))
     return <uint32_t>min(room, unused(a, REGION_KEYS))
@@ -87,6 +88,7 @@ cdef inline uint32_t register_run(Arena *a, uint32_t slot, uint64_t number, Ahea
     counter(a, purgatory, COUNT_REGISTERED)[0] += n
     counter(a, purgatory, COUNT_PENDING)[0] += n
     c.pending += n
+    c.nodes += n
     a.touched += n
     for i in range(n):
         handle_insert(a, <uint32_t>(ops[i] - a.ops), ahead[i].tag)

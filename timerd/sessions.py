@@ -206,7 +206,7 @@ class Sessions:
 
         None: it is not answered, because what it held when it died is still being cleared away; it says hello again.
         Raises SessionGoneError (it must come back as a new incarnation), ArenaFullError (all slots, or all groups, are
-        in use) and NotAMemberError.
+        in use), QuotaExceededError (its process has made as many groups as it may) and NotAMemberError.
         """
         core = self._core
         slot = core.find_incarnation(hello.incarnation)
@@ -245,7 +245,7 @@ class Sessions:
             "lease_ns": self._lease_ns,
             "now_ns": now_ns,
             "wall_ns": wall_ns,
-            "group": core.group(hello.group) if hello.group else 0,
+            "group": core.group(hello.group, hello.pid, hello.start_ticks) if hello.group else 0,
             "listens": hello.listens,
         }
         if tombstone is None:

@@ -129,6 +129,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         if endless:
             wheel_insert(a, op)
         c.pending -= 1
+        c.nodes -= op.keys
         c.bytes_held -= blob_length(a, op.payload)
     return True
 

@@ -155,6 +155,7 @@ class Calls:
         self._now_ns = now_ns
         self.jobs: dict[str, Job] = {}
         self.handling: ContextVar[str | None] = ContextVar("timerd_handling", default=None)  # set around a handler
+        self._doing: dict[str, Told] = {}  # calls whose handlers run
         self._called_again: set[str] = set()  # by their own handlers
 
     @property
@@ -217,10 +218,16 @@ class Calls:
             raise PayloadTooLargeError(
                 f"the payload of a call has {len(body)} bytes of at most {CALL_PAYLOAD_MAX}; pass a reference instead"
             )
-        exists = CLAIM
-        if self.handling.get() == name:  # its own handler calls it again
-            exists = REPLACE
+        exists = REPLACE if self._is_its_own_again(name) else CLAIM
         return self._register(name, exists, _ENVELOPE.pack(_CALL, 0, due_ns) + body, timeout)
+
+    def _is_its_own_again(self, name: str) -> bool:
+        """Whether the handler of a call asks for the next one, so that it may take the name, which is not free yet.
+
+        Where this client is not known any more, and in another arena, the name is another's, or anybody's.
+        """
+        told = self._doing.get(name)
+        return self.handling.get() == name and told is not None and self._protocol.inbox.is_ours(told)
 
     # what a runner does
 
@@ -266,7 +273,11 @@ class Calls:
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
         due = datetime_of(due_ns) if due_ns else None
         self._called_again.discard(name)  # by what an earlier run has left behind
-        yield Run(job.handler, Call(name, told.payload[_ENVELOPE.size :], due, record.deliveries, lateness_ns))
+        self._doing[name] = told
+        try:
+            yield Run(job.handler, Call(name, told.payload[_ENVELOPE.size :], due, record.deliveries, lateness_ns))
+        finally:
+            del self._doing[name]
         if (schedule := job.schedule) is not None:
             yield from self._insist(name, told, lambda: self._next(name, schedule, due_ns, told))
         else:

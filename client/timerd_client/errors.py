@@ -92,6 +92,14 @@ QUOTAS = {
         "has {0} unacknowledged outcomes, as many as one client may: it takes them in too slowly; register fewer at "
         "once, or start the daemon with a larger --quota-outcomes"
     ),
+    Met.NODES: (
+        "would hold more than {0} watch nodes, one for each key of each operation, as many as one client may: let some "
+        "settle, or start the daemon with a larger --quota-nodes"
+    ),
+    Met.KEYS: (
+        "would have more than {0} keys watched or set as watermarks, as many as one client may while most keys are in "
+        "use: let operations settle, forget() some, or start the daemon with a larger --quota-keys"
+    ),
     Met.WATERMARKS: (
         "has set {0} watermarks, as many as one client may: forget() some, or start the daemon with a larger "
         "--quota-watermarks"

@@ -211,8 +211,9 @@ class Member(Membership):
         """Have one worker of the group call the handler of `name` in `delay` seconds, even if this process ends before.
 
         Idempotent: False, and nothing is changed, while a call of that name is pending or being done. (Its own handler
-        may call it again.) Returns when the daemon has it. `payload` has 65,519 bytes at most. Raises NotAMemberError,
-        ArenaFullError, QuotaExceededError, TimerdUnavailableError, and what is wrong with the arguments.
+        may call it again, once or more: the last counts, as one of a schedule does.) Returns when the daemon has it.
+        `payload` has 65,519 bytes at most. Raises NotAMemberError, ArenaFullError, QuotaExceededError,
+        TimerdUnavailableError, and what is wrong with the arguments.
         """
         return self._calls.called(name, *self._asked(self._calls.later(name, delay, payload)))
 

@@ -276,6 +276,7 @@ class Checker(Truth):
             ("unacknowledged", client.unacknowledged, unacknowledged),
             ("answers", client.answers, answers),
             ("watermarks", client.watermarks, watermarks),
+            ("nodes", client.nodes, self.nodes_of[slot]),
             ("bytes_held", client.bytes_held, self.bytes_of[slot]),
             ("held", client.held, self.held_of[slot]),
             ("calls_held", client.calls_held, self.calls_held_of[slot]),
@@ -314,6 +315,7 @@ class Checker(Truth):
                 ("pending", group.pending, self.pending_for[number]),
                 ("endless", group.endless, self.endless_for[number]),
                 ("unacknowledged", group.unacknowledged, self.settled_for[number]),
+                ("nodes", group.nodes, self.nodes_for[number]),
                 ("bytes_held", group.bytes_held, self.bytes_for[number]),
             ):
                 if said != is_:

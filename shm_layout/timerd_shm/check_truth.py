@@ -64,12 +64,14 @@ class Truth:
         self.bucket_ops: dict[int, set[int]] = defaultdict(set)
         self.pending_of: Counter[int] = Counter()  # client slot -> operations
         self.settled_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # client slot -> (outcome number, op)
+        self.nodes_of: Counter[int] = Counter()
         self.bytes_of: Counter[int] = Counter()
         self.held_of: Counter[int] = Counter()  # client slot -> its group's outcomes that it was told and has not done
         self.calls_held_of: Counter[int] = Counter()
         self.pending_for: Counter[int] = Counter()  # group -> operations
         self.endless_for: Counter[int] = Counter()
         self.settled_for: Counter[int] = Counter()
+        self.nodes_for: Counter[int] = Counter()
         self.bytes_for: Counter[int] = Counter()
         self.waiting: dict[int, set[int]] = defaultdict(set)  # group -> operations that nobody is told now
         self.received: set[int] = set()  # operations of groups that are held, and in no list
@@ -191,6 +193,9 @@ class Truth:
                 self.wrong(f"operation {index} has state {op.state}")
             if op.state == OpState.PENDING or op.flags & OpFlag.KEYS_KEPT:
                 self.check_nodes(index, op)
+                self.nodes_of[op.client] += op.keys * charged
+                if op.group:
+                    self.nodes_for[op.group - 1] += op.keys
 
     def check_pending(self, index: int, op: layout.OpRecord) -> None:
         self.pending_in[op.purgatory] += 1

@@ -216,6 +216,8 @@ class ArenaHeader(NamedTuple):
     quota_bytes: Annotated[int, U64, "payload and value bytes a client may hold"]
     quota_outcomes: Annotated[int, U32, "unacknowledged outcomes a client may have"]
     quota_answers: Annotated[int, U32, "unacknowledged refusals and answers a client may have"]
+    quota_nodes: Annotated[int, U32, "watch nodes a client may hold"]
+    quota_keys: Annotated[int, U32, "keys that may be there because of one client"]
     ids_kept_ns: Annotated[int, U64, "how long a settled id is remembered"]
     group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
     ids_next: Annotated[int, U32, "link: head of the settled ids, oldest first", DERIVED]
@@ -377,7 +379,7 @@ class ClientRecord(NamedTuple):
     held: Annotated[int, U32, "outcomes of its group, no calls, that it was told and has not done", DERIVED]
     calls_held: Annotated[int, U32, "calls of its group that it was told and has not done", DERIVED]
     names: Annotated[int, U32, "first block of the names that it handles (index + 1): the hash of each as a key, a U64"]
-    reserved_word: Annotated[int, U32, "zero"]
+    nodes: Annotated[int, U32, "watch nodes of its own operations", DERIVED]
     reserved_tail: Annotated[bytes, raw(32), "zero"]
 
 
@@ -497,8 +499,11 @@ class GroupRecord(NamedTuple):
     pending: Annotated[int, U32, "its pending operations", DERIVED]
     endless: Annotated[int, U32, "of these, those without a deadline", DERIVED]
     unacknowledged: Annotated[int, U32, "its settled operations, told or not", DERIVED]
-    reserved_word: Annotated[int, U32, "zero"]
+    nodes: Annotated[int, U32, "watch nodes of its operations", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
+    maker_pid: Annotated[int, U32, "process whose client has named it first; 0 = not known"]
+    reserved_word: Annotated[int, U32, "zero"]
+    maker_start_ticks: Annotated[int, U64, "field 22 of that process's /proc/PID/stat"]
 
 
 class PurgatoryRecord(NamedTuple):

@@ -389,6 +389,8 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t quota_bytes
         uint32_t quota_outcomes
         uint32_t quota_answers
+        uint32_t quota_nodes
+        uint32_t quota_keys
         uint64_t ids_kept_ns
         uint64_t group_kept_ns
         uint32_t ids_next
@@ -522,7 +524,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t held
         uint32_t calls_held
         uint32_t names
-        uint32_t reserved_word
+        uint32_t nodes
         uint8_t reserved_tail[32]
 
     ctypedef struct LevelRecord:
@@ -609,8 +611,11 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t pending
         uint32_t endless
         uint32_t unacknowledged
-        uint32_t reserved_word
+        uint32_t nodes
         uint64_t bytes_held
+        uint32_t maker_pid
+        uint32_t reserved_word
+        uint64_t maker_start_ticks
 
     ctypedef struct PurgatoryRecord:
         uint8_t state
@@ -948,6 +953,10 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ArenaHeader_word_quota_outcomes(ArenaHeader *record)
     uint64_t ArenaHeader_with_quota_answers(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_quota_answers(ArenaHeader *record)
+    uint64_t ArenaHeader_with_quota_nodes(uint64_t word, uint64_t value)
+    uint64_t *ArenaHeader_word_quota_nodes(ArenaHeader *record)
+    uint64_t ArenaHeader_with_quota_keys(uint64_t word, uint64_t value)
+    uint64_t *ArenaHeader_word_quota_keys(ArenaHeader *record)
     uint64_t ArenaHeader_with_ids_next(uint64_t word, uint64_t value)
     uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record)
     uint64_t ArenaHeader_with_ids_prev(uint64_t word, uint64_t value)
@@ -1096,8 +1105,8 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *ClientRecord_word_calls_held(ClientRecord *record)
     uint64_t ClientRecord_with_names(uint64_t word, uint64_t value)
     uint64_t *ClientRecord_word_names(ClientRecord *record)
-    uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value)
-    uint64_t *ClientRecord_word_reserved_word(ClientRecord *record)
+    uint64_t ClientRecord_with_nodes(uint64_t word, uint64_t value)
+    uint64_t *ClientRecord_word_nodes(ClientRecord *record)
     uint64_t BucketRecord_with_next(uint64_t word, uint64_t value)
     uint64_t *BucketRecord_word_next(BucketRecord *record)
     uint64_t BucketRecord_with_prev(uint64_t word, uint64_t value)
@@ -1194,6 +1203,10 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *GroupRecord_word_endless(GroupRecord *record)
     uint64_t GroupRecord_with_unacknowledged(uint64_t word, uint64_t value)
     uint64_t *GroupRecord_word_unacknowledged(GroupRecord *record)
+    uint64_t GroupRecord_with_nodes(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_nodes(GroupRecord *record)
+    uint64_t GroupRecord_with_maker_pid(uint64_t word, uint64_t value)
+    uint64_t *GroupRecord_word_maker_pid(GroupRecord *record)
     uint64_t GroupRecord_with_reserved_word(uint64_t word, uint64_t value)
     uint64_t *GroupRecord_word_reserved_word(GroupRecord *record)
     uint64_t PurgatoryRecord_with_state(uint64_t word, uint64_t value)

@@ -356,7 +356,7 @@
 #define DEFECT_TOLD_TO_TWO_MEMBERS 16
 #define DEFECT_DONE_BY_FORMER_HOLDER 17
 #define DEFECT_ROWS_APART 18
-#define LAYOUT_FINGERPRINT 60444188
+#define LAYOUT_FINGERPRINT 1432685051
 #define JOURNAL_FINGERPRINT 1512811717
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -391,6 +391,8 @@ typedef struct ArenaHeader {
     uint64_t quota_bytes; /* payload and value bytes a client may hold */
     uint32_t quota_outcomes; /* unacknowledged outcomes a client may have */
     uint32_t quota_answers; /* unacknowledged refusals and answers a client may have */
+    uint32_t quota_nodes; /* watch nodes a client may hold */
+    uint32_t quota_keys; /* keys that may be there because of one client */
     uint64_t ids_kept_ns; /* how long a settled id is remembered */
     uint64_t group_kept_ns; /* how long a group's outcome is kept while the group has no member */
     uint32_t ids_next; /* link: head of the settled ids, oldest first */
@@ -402,7 +404,7 @@ typedef struct ArenaHeader {
     uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
 } ArenaHeader;
-_Static_assert(sizeof(ArenaHeader) == 312, "ArenaHeader");
+_Static_assert(sizeof(ArenaHeader) == 320, "ArenaHeader");
 _Static_assert(offsetof(ArenaHeader, magic) == 0, "ArenaHeader.magic");
 _Static_assert(offsetof(ArenaHeader, layout_version) == 8, "ArenaHeader.layout_version");
 _Static_assert(offsetof(ArenaHeader, fingerprint) == 16, "ArenaHeader.fingerprint");
@@ -433,16 +435,18 @@ _Static_assert(offsetof(ArenaHeader, quota_watermarks) == 220, "ArenaHeader.quot
 _Static_assert(offsetof(ArenaHeader, quota_bytes) == 224, "ArenaHeader.quota_bytes");
 _Static_assert(offsetof(ArenaHeader, quota_outcomes) == 232, "ArenaHeader.quota_outcomes");
 _Static_assert(offsetof(ArenaHeader, quota_answers) == 236, "ArenaHeader.quota_answers");
-_Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 240, "ArenaHeader.ids_kept_ns");
-_Static_assert(offsetof(ArenaHeader, group_kept_ns) == 248, "ArenaHeader.group_kept_ns");
-_Static_assert(offsetof(ArenaHeader, ids_next) == 256, "ArenaHeader.ids_next");
-_Static_assert(offsetof(ArenaHeader, ids_prev) == 260, "ArenaHeader.ids_prev");
-_Static_assert(offsetof(ArenaHeader, journal_rows) == 264, "ArenaHeader.journal_rows");
-_Static_assert(offsetof(ArenaHeader, journal_segment) == 272, "ArenaHeader.journal_segment");
-_Static_assert(offsetof(ArenaHeader, journal_gaps) == 280, "ArenaHeader.journal_gaps");
-_Static_assert(offsetof(ArenaHeader, journal_level) == 288, "ArenaHeader.journal_level");
-_Static_assert(offsetof(ArenaHeader, journal_written) == 296, "ArenaHeader.journal_written");
-_Static_assert(offsetof(ArenaHeader, redo_count) == 304, "ArenaHeader.redo_count");
+_Static_assert(offsetof(ArenaHeader, quota_nodes) == 240, "ArenaHeader.quota_nodes");
+_Static_assert(offsetof(ArenaHeader, quota_keys) == 244, "ArenaHeader.quota_keys");
+_Static_assert(offsetof(ArenaHeader, ids_kept_ns) == 248, "ArenaHeader.ids_kept_ns");
+_Static_assert(offsetof(ArenaHeader, group_kept_ns) == 256, "ArenaHeader.group_kept_ns");
+_Static_assert(offsetof(ArenaHeader, ids_next) == 264, "ArenaHeader.ids_next");
+_Static_assert(offsetof(ArenaHeader, ids_prev) == 268, "ArenaHeader.ids_prev");
+_Static_assert(offsetof(ArenaHeader, journal_rows) == 272, "ArenaHeader.journal_rows");
+_Static_assert(offsetof(ArenaHeader, journal_segment) == 280, "ArenaHeader.journal_segment");
+_Static_assert(offsetof(ArenaHeader, journal_gaps) == 288, "ArenaHeader.journal_gaps");
+_Static_assert(offsetof(ArenaHeader, journal_level) == 296, "ArenaHeader.journal_level");
+_Static_assert(offsetof(ArenaHeader, journal_written) == 304, "ArenaHeader.journal_written");
+_Static_assert(offsetof(ArenaHeader, redo_count) == 312, "ArenaHeader.redo_count");
 
 /* One word of the transaction in the redo slot: absolute, so storing it again changes nothing. */
 typedef struct RedoEntry {
@@ -658,7 +662,7 @@ typedef struct ClientRecord {
     uint32_t held; /* outcomes of its group, no calls, that it was told and has not done */
     uint32_t calls_held; /* calls of its group that it was told and has not done */
     uint32_t names; /* first block of the names that it handles (index + 1): the hash of each as a key, a U64 */
-    uint32_t reserved_word; /* zero */
+    uint32_t nodes; /* watch nodes of its own operations */
     uint8_t reserved_tail[32]; /* zero */
 } ClientRecord;
 _Static_assert(sizeof(ClientRecord) == 256, "ClientRecord");
@@ -698,7 +702,7 @@ _Static_assert(offsetof(ClientRecord, died_ns) == 200, "ClientRecord.died_ns");
 _Static_assert(offsetof(ClientRecord, held) == 208, "ClientRecord.held");
 _Static_assert(offsetof(ClientRecord, calls_held) == 212, "ClientRecord.calls_held");
 _Static_assert(offsetof(ClientRecord, names) == 216, "ClientRecord.names");
-_Static_assert(offsetof(ClientRecord, reserved_word) == 220, "ClientRecord.reserved_word");
+_Static_assert(offsetof(ClientRecord, nodes) == 220, "ClientRecord.nodes");
 _Static_assert(offsetof(ClientRecord, reserved_tail) == 224, "ClientRecord.reserved_tail");
 
 /* Which buckets of a level hold something: bit b is bucket b. */
@@ -865,10 +869,13 @@ typedef struct GroupRecord {
     uint32_t pending; /* its pending operations */
     uint32_t endless; /* of these, those without a deadline */
     uint32_t unacknowledged; /* its settled operations, told or not */
-    uint32_t reserved_word; /* zero */
+    uint32_t nodes; /* watch nodes of its operations */
     uint64_t bytes_held; /* payload and value bytes charged to it */
+    uint32_t maker_pid; /* process whose client has named it first; 0 = not known */
+    uint32_t reserved_word; /* zero */
+    uint64_t maker_start_ticks; /* field 22 of that process's /proc/PID/stat */
 } GroupRecord;
-_Static_assert(sizeof(GroupRecord) == 88, "GroupRecord");
+_Static_assert(sizeof(GroupRecord) == 104, "GroupRecord");
 _Static_assert(offsetof(GroupRecord, state) == 0, "GroupRecord.state");
 _Static_assert(offsetof(GroupRecord, name_length) == 1, "GroupRecord.name_length");
 _Static_assert(offsetof(GroupRecord, reserved) == 2, "GroupRecord.reserved");
@@ -882,8 +889,11 @@ _Static_assert(offsetof(GroupRecord, calls_prev) == 60, "GroupRecord.calls_prev"
 _Static_assert(offsetof(GroupRecord, pending) == 64, "GroupRecord.pending");
 _Static_assert(offsetof(GroupRecord, endless) == 68, "GroupRecord.endless");
 _Static_assert(offsetof(GroupRecord, unacknowledged) == 72, "GroupRecord.unacknowledged");
-_Static_assert(offsetof(GroupRecord, reserved_word) == 76, "GroupRecord.reserved_word");
+_Static_assert(offsetof(GroupRecord, nodes) == 76, "GroupRecord.nodes");
 _Static_assert(offsetof(GroupRecord, bytes_held) == 80, "GroupRecord.bytes_held");
+_Static_assert(offsetof(GroupRecord, maker_pid) == 88, "GroupRecord.maker_pid");
+_Static_assert(offsetof(GroupRecord, reserved_word) == 92, "GroupRecord.reserved_word");
+_Static_assert(offsetof(GroupRecord, maker_start_ticks) == 96, "GroupRecord.maker_start_ticks");
 
 /* A named set of watchers. Index 0 is "default". */
 typedef struct PurgatoryRecord {
@@ -1570,10 +1580,14 @@ static inline uint64_t ArenaHeader_with_quota_outcomes(uint64_t word, uint64_t v
 static inline uint64_t *ArenaHeader_word_quota_outcomes(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 232); }
 static inline uint64_t ArenaHeader_with_quota_answers(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ArenaHeader_word_quota_answers(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 232); }
+static inline uint64_t ArenaHeader_with_quota_nodes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *ArenaHeader_word_quota_nodes(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 240); }
+static inline uint64_t ArenaHeader_with_quota_keys(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ArenaHeader_word_quota_keys(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 240); }
 static inline uint64_t ArenaHeader_with_ids_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
+static inline uint64_t *ArenaHeader_word_ids_next(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 264); }
 static inline uint64_t ArenaHeader_with_ids_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ArenaHeader_word_ids_prev(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 256); }
+static inline uint64_t *ArenaHeader_word_ids_prev(ArenaHeader *record) { return (uint64_t *)(void *)((char *)record + 264); }
 static inline uint64_t RegionRecord_with_record_size(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *RegionRecord_word_record_size(RegionRecord *record) { return (uint64_t *)(void *)((char *)record + 8); }
 static inline uint64_t RegionRecord_with_count(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1718,8 +1732,8 @@ static inline uint64_t ClientRecord_with_calls_held(uint64_t word, uint64_t valu
 static inline uint64_t *ClientRecord_word_calls_held(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 208); }
 static inline uint64_t ClientRecord_with_names(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *ClientRecord_word_names(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 216); }
-static inline uint64_t ClientRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *ClientRecord_word_reserved_word(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 216); }
+static inline uint64_t ClientRecord_with_nodes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *ClientRecord_word_nodes(ClientRecord *record) { return (uint64_t *)(void *)((char *)record + 216); }
 static inline uint64_t BucketRecord_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *BucketRecord_word_next(BucketRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t BucketRecord_with_prev(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
@@ -1816,8 +1830,12 @@ static inline uint64_t GroupRecord_with_endless(uint64_t word, uint64_t value) {
 static inline uint64_t *GroupRecord_word_endless(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
 static inline uint64_t GroupRecord_with_unacknowledged(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *GroupRecord_word_unacknowledged(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t GroupRecord_with_nodes(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *GroupRecord_word_nodes(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t GroupRecord_with_maker_pid(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
+static inline uint64_t *GroupRecord_word_maker_pid(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 88); }
 static inline uint64_t GroupRecord_with_reserved_word(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *GroupRecord_word_reserved_word(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t *GroupRecord_word_reserved_word(GroupRecord *record) { return (uint64_t *)(void *)((char *)record + 88); }
 static inline uint64_t PurgatoryRecord_with_state(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 0)) | ((value & 0xff) << 0); }
 static inline uint64_t *PurgatoryRecord_word_state(PurgatoryRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t PurgatoryRecord_with_name_length(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xff << 8)) | ((value & 0xff) << 8); }

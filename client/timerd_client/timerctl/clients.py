@@ -18,8 +18,9 @@ EPILOG = """\
 state: live; silent (nothing came for its lease); dead (what it held is being
 cleared away); tombstone (dead, and its numbering is kept for an hour).
 silent: for how long, as far as the daemon was reading. pending: operations that
-have not settled. backlog: outcomes that it has not acknowledged. held: payload
-and value bytes charged to it. cpu: of one core, on average since the process
+have not settled. backlog: outcomes that it has not acknowledged. doing: what it
+was told for its group, outcomes and calls, and has not done. held: payload and
+value bytes charged to it. cpu: of one core, on average since the process
 started.
 
 examples:
@@ -59,11 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
         Column("name", flexible=True),
         Column("state"),
         Column("group", flexible=True),
-        Column("lease", right=True),
         Column("silent", right=True),
         Column("pending", right=True),
         Column("backlog", right=True),
+        Column("doing", right=True, optional=True),
         Column("heard", right=True, optional=True),
+        Column("lease", right=True, optional=True),
         Column("held", right=True, optional=True),
         Column("orphans", optional=True),
         Column("cpu", right=True, optional=True),
@@ -88,8 +90,10 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
         "pending": client.pending,
         "backlog": client.unacknowledged,
         "outcomes_held": client.held,
+        "calls_held": client.calls_held,
         "answers": client.answers,
         "watermarks": client.watermarks,
+        "nodes": client.nodes,
         "bytes_held": client.bytes_held,
         "orphans": Orphans(client.orphans).name.lower() if client.orphans in list(Orphans) else str(client.orphans),
         "last_command": client.last_command,
@@ -108,11 +112,12 @@ def cells_of(row: dict[str, Any]) -> tuple[object, ...]:
         row["name"] or "-",
         row["state"],
         row["group"] or "-",
-        span(row["lease_ns"]),
         "-" if row["died_ns_ago"] is not None else span(row["silent_ns"]),
         row["pending"],
         row["backlog"],
+        row["outcomes_held"] + row["calls_held"],
         span(row["heard_ns_ago"]),
+        span(row["lease_ns"]),
         size(row["bytes_held"]),
         row["orphans"],
         "-" if row["cpu_percent"] is None else f"{row['cpu_percent']:.1f} %",

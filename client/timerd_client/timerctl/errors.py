@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         Column("first", optional=True),
         Column("last"),
         Column("error"),
-        Column("message", flexible=True),
+        Column("message", flexible=True, wraps=True),
     )
     return show(arguments, paths, header, rows, table, cells_of, "No errors.")
 

@@ -3,31 +3,41 @@
     table = Table(Column("op"), Column("keys", flexible=True), Column("due in", right=True))
     table.print(rows)
 
-At any width: a flexible column gives way first (down to FLEXIBLE_MIN), then optional columns are left out, the last one
-first. Plain text: no colours, no cursor movements, no trailing blanks.
+At any width: a flexible column gives way first (down to its least), then optional columns are left out, the last one
+first. What does not fit is cut, or goes on in lines below where a column wraps. Plain text: no colours, no cursor
+movements, no trailing blanks.
 """
 
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from .text import columns_of
 
 WIDTH_DEFAULT = 80  # where neither $COLUMNS nor a terminal says
 FLEXIBLE_MIN = 12
+WRAPPED_MIN = 30
 GAP = "  "
 CUT = "..."
 
 
 class Column(NamedTuple):
-    """One column. `flexible` ones may be cut, `optional` ones left out."""
+    """One column. `flexible` ones may be cut, or wrapped if they are that; `optional` ones left out."""
 
     title: str
     right: bool = False
     flexible: bool = False
     optional: bool = False
+    wraps: bool = False
+
+    @property
+    def least(self) -> int:
+        """The width below which a flexible one does not go."""
+        return WRAPPED_MIN if self.wraps else FLEXIBLE_MIN
 
 
 class Table:
@@ -50,29 +60,38 @@ class Table:
         ]
         shown = list(range(len(self.columns)))
         while (over := self._over(widths, shown, width)) > 0:
-            least = sum(max(widths[at] - FLEXIBLE_MIN, 0) for at in shown if self.columns[at].flexible)
+            least = sum(max(widths[at] - self.columns[at].least, 0) for at in shown if self.columns[at].flexible)
             optional = [at for at in shown if self.columns[at].optional]
             if over > least and optional:
                 shown.remove(optional[-1])
                 continue
             self._cut(widths, shown, over)
             break
+        columns, room = [self.columns[at] for at in shown], [widths[at] for at in shown]
         return [
-            self._line([row[at] for at in shown], [widths[at] for at in shown], [self.columns[at] for at in shown])
+            self._line(cells, room, columns)
             for row in ([column.title for column in self.columns], *texts)
+            for cells in self._wrapped([row[at] for at in shown], room, columns)
         ]
+
+    def _wrapped(self, cells: list[str], room: list[int], columns: list[Column]) -> Iterable[list[str]]:
+        """The row, and what of it goes on below."""
+        parts = [
+            textwrap.wrap(cell, wide) or [""] if column.wraps else [cell]
+            for cell, wide, column in zip(cells, room, columns, strict=True)
+        ]
+        return map(list, zip_longest(*parts, fillvalue=""))
 
     def _over(self, widths: list[int], shown: list[int], width: int) -> int:
         return sum(widths[at] for at in shown) + len(GAP) * (len(shown) - 1) - width
 
     def _cut(self, widths: list[int], shown: list[int], over: int) -> None:
         """Take what is too much from the flexible columns, always from the widest."""
-        flexible = [at for at in shown if self.columns[at].flexible]
-        while over > 0 and flexible:
-            widest = max(flexible, key=lambda at: widths[at])
-            if widths[widest] <= FLEXIBLE_MIN:
+        while over > 0:
+            flexible = [at for at in shown if self.columns[at].flexible and widths[at] > self.columns[at].least]
+            if not flexible:
                 return
-            widths[widest] -= 1
+            widths[max(flexible, key=lambda at: widths[at])] -= 1
             over -= 1
 
     def _line(self, cells: list[str], widths: list[int], columns: list[Column]) -> str:

@@ -1,0 +1,156 @@
+"""The journal where many commands are one transaction: crashes within runs, and a buffer that is full in the middle."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import timerd.core
+from audit import audit
+from commands import Key, Register
+from harness import BUDGET, S, cancel, fire
+from journals import BUFFER_ROWS, JournaledRig
+from situations import SITUATIONS
+from test_journal import no_row_is_lost_or_written_twice
+from test_purgatory_model import core_faults
+from test_redo import record
+from timerd_shm.journal import RowKind
+from timerd_shm.journal_reader import Row
+
+RUN = 16
+ROWS_OF_REGISTRATION = 3
+FORM = (RowKind.SEGMENT, RowKind.TEXT, RowKind.CONTINUED, RowKind.ANCHOR)  # rows that tell nothing that happened
+
+
+def watch(number: int) -> Register:
+    return Register((Key(b"%d" % number),), timeout_ns=S)
+
+
+def named(row: Row) -> tuple[object, ...]:
+    """What a row is about, without texts, whose numbers differ from journal to journal."""
+    record = row.record
+    names = ("operation", "sequence", "command", "ordinal", "outcome", "state", "settled_ns", "command_kind")
+    return (record.kind, *(getattr(record, name, None) for name in names))
+
+
+def of_operations(rows: list[Row]) -> set[tuple[int, ...]]:
+    """What is told of each operation, by its index: its generation may be another after a crash, and a start may tell
+    again what is pending."""
+    return {
+        (record.kind, record.operation & 0xFFFF_FFFF, getattr(record, "ordinal", 0))
+        for record in (row.record for row in rows)
+        if record.kind in (RowKind.REGISTER, RowKind.REGISTERED, RowKind.KEY, RowKind.OUTCOME)
+    }
+
+
+def missing(rows: list[Row], whole: list[Row]) -> int:
+    """How many of the whole journal's rows are missing; each stretch of them is where a GAP says so, and as long."""
+    told = [named(row) for row in whole if row.record.kind not in FORM]
+    at = gaps = 0
+    for row in rows:
+        if row.record.kind == RowKind.GAP:
+            at += row.record.rows
+            gaps += row.record.rows
+        elif row.record.kind not in FORM:
+            assert named(row) == told[at], f"row {at}"
+            at += 1
+    assert at == len(told)
+    return gaps
+
+
+def play(rig: JournaledRig, before: int, *, stopped: bool) -> None:
+    """Runs of registrations, events, cancels and expiries; the writer stands still in the middle, if `stopped`."""
+    client = rig.client()
+    rig.do(client, *(watch(1_000 + number) for number in range(before)))
+    if stopped:
+        rig.tend = lambda: None  # type: ignore[method-assign]
+    first = 0
+    for turn in range(20):
+        first = rig.do(client, *(watch(turn * RUN + number) for number in range(RUN)))
+    rig.do(client, *(fire(b"%d" % number) for number in range(2 * RUN)))
+    rig.do(client, *(cancel(first + number) for number in range(RUN)))
+    rig.turn(rig.now_ns + 2 * S)
+    rig.acknowledge(client)
+    if stopped:
+        del rig.tend
+    for turn in range(4):
+        rig.do(client, *(watch(turn * RUN + number) for number in range(RUN)))
+        rig.turn(rig.now_ns + 2 * S)
+        rig.acknowledge(client)
+    rig.turn()
+
+
+@pytest.mark.parametrize("before", range(0, 18, 3))
+def test_a_gap_tells_exactly_what_is_missing_if_the_buffer_is_full_in_the_middle_of_a_run(
+    tmp_path: Path, before: int
+) -> None:
+    whole = JournaledRig(tmp_path / "whole", capacity=1_024)
+    play(whole, before, stopped=False)
+    assert whole.core.journal_dropped == 0
+    rig = JournaledRig(tmp_path / "short", capacity=1_024)
+    play(rig, before, stopped=True)
+    gap = missing(rig.rows(), whole.rows())
+    assert gap == rig.core.journal_dropped == rig.arena.count("journal_rows_dropped") > 0
+    found = audit(rig.plan.directory)
+    assert not found.wrong
+    assert 0 < found.gap <= gap
+    complete = audit(whole.plan.directory)
+    assert not complete.wrong and complete.outcomes > found.outcomes and complete.gap == 0
+
+
+@pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
+@pytest.mark.parametrize("name", [name for name in SITUATIONS if name.startswith("a run of")])
+def test_a_crash_at_every_ordering_point_of_a_run_loses_no_row_and_writes_none_twice(tmp_path: Path, name: str) -> None:
+    no_row_is_lost_or_written_twice(tmp_path, name, points=1_000)
+
+
+@pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
+@pytest.mark.parametrize("before", (14, 15, 16))
+def test_after_a_crash_within_a_run_that_a_full_buffer_drops_a_gap_tells_no_row_too_few(
+    tmp_path: Path, before: int
+) -> None:
+    def prepared(directory: Path, buffer_rows: int, core: ModuleType) -> tuple[JournaledRig, bytes]:
+        rig = JournaledRig(directory, buffer_rows=buffer_rows, capacity=1_024, core=core)
+        client = rig.client()
+        rig.tend = lambda: None  # type: ignore[method-assign]
+        for turn in range(before):
+            rig.do(client, *(watch(turn * RUN + number) for number in range(RUN)))
+        frame = client.frame([(client.issue(watch(5_000 + number)), watch(5_000 + number)) for number in range(RUN)])
+        del rig.tend
+        return rig, frame
+
+    def act(rig: JournaledRig, frame: bytes) -> None:
+        rig.core.begin_turn(rig.now_ns)
+        assert rig.core.apply(0, frame, rig.now_ns, BUDGET) == rig.module.APPLIED
+        rig.core.end_turn(rig.now_ns)
+
+    def end(rig: JournaledRig) -> list[Row]:
+        rig.tend()
+        for _ in range(3):
+            rig.turn(rig.now_ns + 2 * S)
+        return rig.rows()
+
+    whole, frame = prepared(tmp_path / "whole", 4 * BUFFER_ROWS, timerd.core)
+    act(whole, frame)
+    told = of_operations(end(whole))
+    rig, frame = prepared(tmp_path / "short", BUFFER_ROWS, core_faults)
+    copies = record(rig, lambda rig: act(rig, frame))
+    for point, copy in enumerate(copies[:: len(copies) // 12 + 1]):
+        files = tmp_path / str(point)
+        shutil.copytree(tmp_path / "short", files)
+        again = rig.clone(copy, files)
+        while again.core.resume(again.now_ns, BUDGET):
+            pass
+        act(again, frame)
+        found = end(again)
+        more = sum(row.record.rows for row in found if row.record.kind == RowKind.GAP) - len(
+            told - of_operations(found)
+        )
+        # What the cut transaction had dropped already is dropped again, and counted again.
+        assert 0 <= more <= ROWS_OF_REGISTRATION * RUN, f"point {point}: the GAP tells {more} rows too many"
+        assert not audit(files).wrong
+        again.drop_journal()
+        again.core.release()

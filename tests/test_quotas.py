@@ -1,0 +1,169 @@
+"""What one client, group or process may hold of watchers, keys and groups, so that others find some left."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from commands import Answer, Command, Key, Register
+from harness import Client, Rig, S, advance, cancel, done, fire, forget
+from timerd_shm.errors import ErrorCode, QuotaExceededError
+from timerd_shm.layout import Orphans, Region
+from timerd_shm.limits import GROUP_KEPT_NS, KEYS_MAX, MET_SHIFT
+from timerd_shm.wire import Met
+
+WORKERS = b"workers"
+HOUR_NS = 3_600 * S
+
+
+def watch(*names: bytes, **more: object) -> Register:
+    return Register(tuple(Key(name) for name in names), timeout_ns=HOUR_NS, **more)  # type: ignore[arg-type]
+
+
+def names(first: int, count: int) -> tuple[bytes, ...]:
+    return tuple(b"%d" % number for number in range(first, first + count))
+
+
+def refusal(rig: Rig, client: Client, command: Command) -> Answer | None:
+    return client.answer(rig.do(client, command))
+
+
+def quota(number: int, met: Met, limit: int) -> Answer:
+    return Answer(number, ErrorCode.QUOTA_EXCEEDED, met << MET_SHIFT | limit)
+
+
+def test_a_client_that_takes_64_keys_an_operation_leaves_half_of_the_watchers_to_others() -> None:
+    rig = Rig(capacity=64, nodes=400, keys=4_000)
+    greedy, other = rig.client(), rig.client()
+    rig.do(greedy, *(watch(*names(KEYS_MAX * n, KEYS_MAX)) for n in range(4)))
+    assert greedy.answers == [quota(4, Met.NODES, 200)]
+    assert rig.arena.record(Region.CLIENTS, greedy.slot).nodes == 3 * KEYS_MAX
+    for n in range(3):
+        assert refusal(rig, other, watch(*names(KEYS_MAX * n, KEYS_MAX))) is None
+    rig.do(greedy, cancel(1))
+    assert refusal(rig, greedy, watch(*names(0, KEYS_MAX))) is None, "what has settled is given back"
+    rig.check()
+    rig.restart()
+    assert rig.arena.record(Region.CLIENTS, greedy.slot).nodes == 3 * KEYS_MAX
+    rig.check()
+
+
+def test_lone_registrations_meet_the_quota_of_watchers_as_well() -> None:
+    rig = Rig(capacity=64, nodes=40, quota_operations=32, quota_nodes=20)
+    client = rig.client()
+    rig.do(client, *(watch(b"k") for _ in range(25)))
+    assert client.answers == [quota(number, Met.NODES, 20) for number in range(21, 26)]
+    rig.check()
+
+
+def test_watchers_and_watermarks_of_one_client_leave_half_of_the_keys_to_others() -> None:
+    rig = Rig(capacity=64, keys=20, nodes=400)
+    greedy, other = rig.client(), rig.client()
+    rig.do(greedy, *(advance(name, 1) for name in names(0, 6)))
+    assert refusal(rig, greedy, watch(*names(100, 5))) == quota(7, Met.KEYS, 10)
+    assert refusal(rig, greedy, watch(*names(100, 4))) is None
+    assert refusal(rig, greedy, advance(b"new", 1)) == quota(9, Met.KEYS, 10)
+    rig.do(greedy, *(watch(b"new") for _ in range(20)))
+    assert {answer.value for answer in greedy.answers[2:]} == {Met.KEYS << MET_SHIFT | 10}
+    assert len(greedy.answers[2:]) == 20
+    assert refusal(rig, greedy, watch(b"1", b"100")) is None, "these keys are there"
+    assert refusal(rig, other, watch(*names(200, 10))) is None, "the other half is another's"
+    assert refusal(rig, greedy, forget(b"0")) is None
+    assert refusal(rig, greedy, advance(b"0", 2)) is not None, "its watchers of keys that are there count as well"
+    rig.check()
+
+
+def test_one_key_may_be_watched_by_more_than_there_are_keys() -> None:
+    rig = Rig(capacity=64, keys=4, nodes=64, quota_operations=60)
+    client = rig.client()
+    rig.do(client, *(watch(b"k") for _ in range(60)))
+    assert not client.answers
+    assert rig.arena.in_use()["KEYS"] == 1
+
+
+def test_a_group_has_a_clients_quota_of_watchers_and_adoption_is_above_it() -> None:
+    rig = Rig(capacity=64, nodes=64, quota_nodes=4, clients=4)
+    leaving, staying = rig.client(Orphans.GROUP, group=WORKERS), rig.client(group=WORKERS)
+    rig.do(leaving, watch(b"a", b"b", b"c"))
+    rig.do(staying, watch(b"d", b"e", for_group=True))
+    assert refusal(rig, staying, watch(b"1", b"2", b"3", for_group=True)) == quota(2, Met.NODES, 4)
+    assert refusal(rig, staying, watch(b"1", b"2", b"3")) is None, "its own quota is another"
+    rig.close(leaving)
+    group = rig.arena.record(Region.GROUPS, 0)
+    assert (group.nodes, group.pending) == (5, 2)
+    rig.do(staying, fire(b"a"), fire(b"d"))
+    assert rig.arena.record(Region.GROUPS, 0).nodes == 5, "another is told the keys"
+    rig.restart()
+    assert rig.arena.record(Region.GROUPS, 0).nodes == 5
+    listener = rig.client(group=WORKERS, listens=True)
+    rig.turn()
+    rig.do(listener, *map(done, list(listener.told_for_group)))
+    assert rig.arena.record(Region.GROUPS, 0).nodes == 0
+    rig.check()
+
+
+def test_what_is_charged_comes_back_whatever_becomes_of_the_operations(seed: int) -> None:
+    """The checker holds the charges against the records, also after a start; here they end at 0."""
+    rng = random.Random(seed)
+    rig = Rig(capacity=64, nodes=256, keys=64, clients=6)
+    clients = [rig.client(rng.choice(list(Orphans)), group=WORKERS, listens=bool(n % 2)) for n in range(4)]
+    for _ in range(60):
+        client = rng.choice(clients)
+        chosen = rng.sample([b"%d" % n for n in range(12)], rng.randint(1, 5))
+        match rng.randrange(5):
+            case 0 | 1 | 2:
+                more = {"for_group": rng.random() < 0.3, "needed": rng.randint(1, len(chosen))}
+                rig.do(client, watch(*chosen, **more))
+            case 3:
+                rig.do(client, fire(chosen[0], limit=rng.choice((None, 1))))
+            case 4 if client.issued:
+                rig.do(client, cancel(rng.randint(1, client.issued)))
+        rig.check()
+    rig.close(clients.pop(0))
+    rig.check()
+    rig.restart()
+    rig.check()
+    for client in clients:
+        rig.close(client)
+    rig.turn(rig.now_ns + 2 * HOUR_NS)
+    rig.turn(rig.now_ns + 2 * GROUP_KEPT_NS)
+    rig.turn(rig.now_ns + 2 * GROUP_KEPT_NS)
+    rig.check()
+    assert all(record.nodes == 0 for region in (Region.CLIENTS, Region.GROUPS) for record in rig.arena.records(region))
+    assert rig.arena.in_use()["NODES"] == 0
+
+
+# groups ---------------------------------------------------------------------------------------------------------------
+
+
+def leave_behind(rig: Rig, group: bytes, process: tuple[int, int]) -> None:
+    """A client of that process comes, leaves its group something to do, and goes."""
+    client = rig.client(group=group, process=process)
+    rig.do(client, watch(b"never", for_group=True))
+    rig.close(client)
+
+
+def test_a_process_that_comes_again_and_again_under_other_groups_leaves_half_of_them_to_others() -> None:
+    rig = Rig(capacity=64, groups=8, clients=4)
+    for number in range(4):
+        leave_behind(rig, b"mine-%d" % number, (500, 7))
+    with pytest.raises(QuotaExceededError, match="process 500 has made 4 of 8 groups"):
+        rig.client(group=b"mine-4", process=(500, 7))
+    leave_behind(rig, b"mine-0", (500, 7))
+    for number in range(4):
+        leave_behind(rig, b"another-%d" % number, (500, 8))
+    rig.restart()
+    with pytest.raises(QuotaExceededError):
+        rig.client(group=b"mine-4", process=(500, 7))
+    rig.turn(rig.now_ns + 2 * HOUR_NS)
+    rig.turn(rig.now_ns + 2 * GROUP_KEPT_NS)
+    leave_behind(rig, b"mine-4", (500, 7))
+    rig.check()
+
+
+def test_groups_that_nobody_needs_any_more_do_not_count() -> None:
+    rig = Rig(capacity=64, groups=4, clients=2)
+    for number in range(20):
+        rig.close(rig.client(group=b"%d" % number, process=(500, 7)))
+    rig.check()
