@@ -141,7 +141,7 @@ def encode(command: Command) -> bytes:
 
 def encode_operation_act(command: OperationAct) -> bytes:
     flags = CommandFlag.HAS_ID * (command.id is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
-    flags |= CommandFlag.GIVE_BACK * command.gives_back
+    flags |= CommandFlag.GIVE_BACK * command.gives_back | CommandFlag.FREES_ID * command.frees_id
     tail = command.id or b""
     return (
         struct_of(OperationCommand).pack(
@@ -166,6 +166,7 @@ def encode_register(command: Register) -> bytes:
     flags |= RegisterFlag.KEEP * (command.if_exists == "keep")
     flags |= RegisterFlag.REPLACE * (command.if_exists == "replace")
     flags |= RegisterFlag.REPLACE_CANCELLED * (command.if_exists == "replace cancelled")
+    flags |= RegisterFlag.REPLACE_CHANGED * (command.if_exists == "replace changed")
     flags |= RegisterFlag.WANTS_ANSWER * command.wants_answer
     flags |= RegisterFlag.MARK_BY_SEQUENCE * command.mark_by_sequence
     flags |= RegisterFlag.MARK_OF_OTHER_ARENA * command.mark_of_other_arena
