@@ -34,7 +34,7 @@ class Key:
 class Register:
     """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when applied; `follows`: op id of a call, 0 = none.
 
-    `if_exists` is "error", "keep", "replace", "replace cancelled", or "replace changed" (over `total` bytes of payload).
+    `if_exists` is "error", "keep", "replace", "replace cancelled", or "replace changed" (over `total` bytes).
     """
 
     keys: tuple[Key, ...]
