@@ -127,6 +127,7 @@ def recover(pending: int, repeat: int, seed: int, suite: Suite) -> None:
         f"--keys={capacity}",
         f"--quota-operations={capacity}",
         f"--quota-outcomes={capacity}",
+        "--idle-exit=10m",  # a busy machine takes long to start the client
     ]
     with private_daemon(flags) as paths, ArenaReader.from_descriptor(open_arena_file(paths)) as reader:
         first_turns, processes, found = [], [], []

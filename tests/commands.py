@@ -32,7 +32,10 @@ class Key:
 
 @dataclass(frozen=True)
 class Register:
-    """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when applied; `follows`: op id of a call, 0 = none."""
+    """REGISTER. `mark` None = NO_MARK; `registered_ns` 0 = when applied; `follows`: op id of a call, 0 = none.
+
+    `if_exists` is "error", "keep", "replace", "replace cancelled", or "replace changed" (over `total` bytes).
+    """
 
     keys: tuple[Key, ...]
     timeout_ns: int = NO_DEADLINE
@@ -71,7 +74,8 @@ class KeyAct:
 class OperationAct:
     """CANCEL, RESCHEDULE, their *_ID kin, SET_ORPHANS; GROUP_ACK.
 
-    `operation` is the registration's command number; for GROUP_ACK it is the op id.
+    `operation` is the registration's command number; for GROUP_ACK it is the op id. With `frees_id`, `registered_ns` is
+    when the id has settled.
     """
 
     kind: CommandKind
@@ -81,6 +85,7 @@ class OperationAct:
     registered_ns: int = 0
     orphans: Orphans = Orphans.CANCEL
     gives_back: bool = False
+    frees_id: bool = False
     purgatory: int = 0
     wants_answer: bool = False
 

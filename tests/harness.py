@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -141,7 +141,7 @@ def encode(command: Command) -> bytes:
 
 def encode_operation_act(command: OperationAct) -> bytes:
     flags = CommandFlag.HAS_ID * (command.id is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
-    flags |= CommandFlag.GIVE_BACK * command.gives_back
+    flags |= CommandFlag.GIVE_BACK * command.gives_back | CommandFlag.FREES_ID * command.frees_id
     tail = command.id or b""
     return (
         struct_of(OperationCommand).pack(
@@ -166,6 +166,7 @@ def encode_register(command: Register) -> bytes:
     flags |= RegisterFlag.KEEP * (command.if_exists == "keep")
     flags |= RegisterFlag.REPLACE * (command.if_exists == "replace")
     flags |= RegisterFlag.REPLACE_CANCELLED * (command.if_exists == "replace cancelled")
+    flags |= RegisterFlag.REPLACE_CHANGED * (command.if_exists == "replace changed")
     flags |= RegisterFlag.WANTS_ANSWER * command.wants_answer
     flags |= RegisterFlag.MARK_BY_SEQUENCE * command.mark_by_sequence
     flags |= RegisterFlag.MARK_OF_OTHER_ARENA * command.mark_of_other_arena
@@ -462,10 +463,10 @@ class Rig:
             old.release()
         self.core = self.module.Core(self.memory, self.advanced_ns)
 
-    def clone(self, memory: bytes) -> Rig:
+    def clone(self, memory: bytes, copied: Callable[[bytes], Any] = bytearray) -> Rig:
         """A new daemon on a copy of the arena, beside this one; it has no clients of its own."""
         rig = object.__new__(Rig)
-        rig.module, rig.now_ns, rig.memory = self.module, self.now_ns, bytearray(memory)
+        rig.module, rig.now_ns, rig.memory = self.module, self.now_ns, copied(memory)
         rig.core, rig.clients, rig.opened = self.module.Core(rig.memory, self.advanced_ns), [], self.opened
         rig.budget, rig.advanced_ns = self.budget, self.advanced_ns
         return rig

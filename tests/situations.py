@@ -356,6 +356,128 @@ def replace_a_settled_id_at_once(rig: Rig) -> Act:
     return act
 
 
+# named calls: told only to members that handle their name
+
+
+def call(name: bytes = b"job", timeout_ns: int = 0, **more: object) -> Register:
+    """A call with a name; due at once, unless it says otherwise."""
+    return Register((Key(name),), timeout_ns, payload=b"p" * 200, for_group=True, call=True, **more)  # type: ignore[arg-type]
+
+
+def handler(rig: Rig, *names: bytes, most: int = 4) -> Client:
+    """A member that takes calls of these names."""
+    client = rig.client(group=GROUP)
+    assert rig.core.set_calls(client.slot, most, 0, list(names), rig.now_ns) == most
+    return client
+
+
+def call_is_due(rig: Rig) -> Act:
+    """It is told to who handles its name."""
+    a = handler(rig, b"job")
+    rig.do(a, call(timeout_ns=5 * MS, id=ID))
+    now_ns = rig.now_ns + 6 * MS
+
+    def act(rig: Rig) -> None:
+        rig.core.begin_turn(now_ns)
+        while rig.core.resume(now_ns, BUDGET) or rig.core.advance(now_ns, BUDGET):
+            pass
+        rig.core.end_turn(now_ns)
+
+    return act
+
+
+def call_is_followed(timeout_ns: int = HOUR, *, over: bool = False) -> Situation:
+    """Who has run it registers the next, under the same id; or what it follows is over already."""
+
+    def prepare(rig: Rig) -> Act:
+        a = handler(rig, b"job")
+        rig.do(a, call(id=ID))
+        (told,) = a.told_for_group
+        if over:
+            rig.do(a, done(told))
+        follower = call(timeout_ns=timeout_ns, id=ID, if_exists="replace", follows=told.operation, wants_answer=True)
+        return applied(rig, a, follower)
+
+    return prepare
+
+
+def call_is_done(*, known: bool, received: bool = True) -> Situation:
+    """Its id is free with it, if it is known still."""
+
+    def prepare(rig: Rig) -> Act:
+        a = handler(rig, b"job")
+        rig.do(a, call(id=ID))
+        if received:
+            rig.acknowledge(a)
+        settled_ns = rig.now_ns if known else rig.now_ns - 1
+        over = OperationAct(
+            CommandKind.GROUP_ACK,
+            a.told_for_group[0].operation,
+            id=ID,
+            frees_id=True,
+            registered_ns=settled_ns,
+            wants_answer=True,
+        )
+        rig.now_ns += MS
+        return applied(rig, a, over)
+
+    return prepare
+
+
+def done_if_something_follows(*, pending: bool) -> Situation:
+    def prepare(rig: Rig) -> Act:
+        a = rig.client(group=GROUP, listens=True)
+        rig.do(a, work(b"k"), fire(b"k"))
+        if pending:
+            rig.do(a, watch(b"k", id=ID, for_group=True))
+        return applied(
+            rig, a, OperationAct(CommandKind.GROUP_ACK, a.told_for_group[0].operation, id=ID, wants_answer=True)
+        )
+
+    return prepare
+
+
+def handles(*names: bytes, most: int = 4) -> Situation:
+    """A member says that it handles these names now; it holds a call, and others wait."""
+
+    def prepare(rig: Rig) -> Act:
+        a = handler(rig, b"job", most=1)
+        handler(rig, b"job", b"third", most=1)
+        rig.do(a, call(), call(), call(b"other"))
+        rig.acknowledge(a)
+
+        def act(rig: Rig) -> None:
+            rig.core.set_calls(a.slot, most, 0, list(names), rig.now_ns)
+            finish(rig)
+
+        return act
+
+    return prepare
+
+
+def falls_silent(rig: Rig) -> Act:
+    """It holds nothing: a start takes it for live again, and would count another delivery."""
+    a = rig.client(group=GROUP, listens=True)
+
+    def act(rig: Rig) -> None:
+        rig.core.silence(a.slot, rig.now_ns)
+        finish(rig)
+
+    return act
+
+
+def is_heard_again(rig: Rig) -> Act:
+    a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP)
+    rig.core.silence(a.slot, rig.now_ns)
+    rig.do(b, work(b"k"), fire(b"k"))
+
+    def act(rig: Rig) -> None:
+        rig.core.revive(a.slot, rig.now_ns)
+        finish(rig)
+
+    return act
+
+
 def open_client(rig: Rig) -> Act:
     def act(rig: Rig) -> None:
         rig.core.open_client(b"i" * 16, b"s" * 16, name=b"newcomer", pid=7, now_ns=rig.now_ns)
@@ -425,6 +547,19 @@ SITUATIONS: dict[str, Situation] = {
         watch(b"l", id=ID, if_exists="replace"), before=(watch(b"k", id=ID), fire(b"k"))
     ),
     "register: settled id replaced at once": replace_a_settled_id_at_once,
+    "register: cancelled id replaced": situation(
+        watch(b"l", id=ID, if_exists="replace cancelled"), before=(watch(b"k", id=ID), cancel(1))
+    ),
+    "register: changed id replaced": situation(
+        watch(b"l", id=ID, payload=b"new", if_exists="replace changed", total=3), before=WATCHERS
+    ),
+    "register: unchanged id exists": situation(
+        watch(b"l", id=ID, payload=b"pp", if_exists="replace changed", total=2), before=WATCHERS
+    ),
+    "register: overtaken, by a mark that is another's": situation(
+        watch(b"k", mark=START, mark_by_sequence=True, orphans=Orphans.KEEP), before=(fire(b"k"),)
+    ),
+    "register: a mark of another arena": situation(watch(b"k", mark_of_other_arena=True)),
     "a run of registrations": run(*(watch(b"k%d" % (n % 11)) for n in range(RUN_MAX))),
     "a run of cancels": run(*(cancel(n) for n in (2, 8, 1, 7, 3)), before=tuple(watch(b"k%d" % n) for n in range(9))),
     "a run of fires": run(
@@ -480,6 +615,19 @@ SITUATIONS: dict[str, Situation] = {
     "a group's outcome: done": group_outcome_is_done(True),
     "a group's outcome: done, not received": group_outcome_is_done(False),
     "a group's outcome: dropped": group_outcome_is_dropped,
+    "a group's outcome: done, if something follows": done_if_something_follows(pending=True),
+    "a group's outcome: not done, as nothing follows": done_if_something_follows(pending=False),
+    "a call: registered": lambda rig: applied(rig, handler(rig, b"job"), call(timeout_ns=HOUR, id=ID)),
+    "a call: due": call_is_due,
+    "a call: followed": call_is_followed(),
+    "a call: followed by one that is due": call_is_followed(timeout_ns=0),
+    "a call: followed when it is over": call_is_followed(over=True),
+    "a call: done, and its id is free": call_is_done(known=True),
+    "a call: done, its id is another's": call_is_done(known=False, received=False),
+    "handles other names": handles(b"other", b"more"),
+    "handles nothing more": handles(most=0),
+    "falls silent": falls_silent,
+    "is heard again": is_heard_again,
     "hand on: two watchers": hand_on(LONG, watchers=3),
     "hand on: nobody": hand_on(b"k", watchers=0),
     "give back: a watcher": handed_back(watchers=2),
@@ -511,6 +659,7 @@ SERIES = {
     "hand out",
     "listens no more",
     "a group's outcome: told",
+    "a call: due",
     "hand on: two watchers",
     "hand on: nobody",
     "give back: a watcher",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commands import Answer, Command, Key, OperationAct, Register
-from harness import BUDGET, MS, Client, Memory, Rig, advance, cancel, fire, reschedule
+from harness import BUDGET, MS, Client, Memory, Rig, S, advance, cancel, fire, reschedule
 from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import size_of, struct_of, unpack
 from timerd_shm.layout import BLOCK_DATA, Condition, Orphans, Outcome, Region
@@ -136,14 +136,18 @@ def test_outcomes_are_kept_until_acknowledged() -> None:
     outcomes_are_kept_until_acknowledged(Rig())
 
 
-def test_C7_a_refusal_is_kept_until_acknowledged() -> None:
+def test_C7_refusals_and_answers_are_kept_until_acknowledged() -> None:
     rig = Rig()
     client = rig.client()
-    number = rig.do(client, Register((Key(b"k"), Key(b"k")), timeout_ns=MS))
+    kept = [
+        (rig.do(client, Register((Key(b"k"), Key(b"k")), timeout_ns=MS)), ErrorCode.INVALID_KEY, 0),
+        (rig.do(client, Register((Key(b"k"),), timeout_ns=S, wants_answer=True)), ErrorCode.NONE, 0),
+        (rig.do(client, fire(b"k", wait=True)), ErrorCode.NONE, 1),
+    ]
     client.answers.clear()
     rig.restart()
     rig.turn()
-    assert [(answer.command, answer.code) for answer in client.answers] == [(number, ErrorCode.INVALID_KEY)]
+    assert [(answer.command, answer.code, answer.value) for answer in client.answers] == kept
     rig.acknowledge()
     header = unpack(ReportHeader, memoryview(bytes(rig.core.report(client.slot, 0, 0, rig.now_ns))))
     assert header.answers == 0
@@ -180,8 +184,9 @@ def test_H8_acknowledgements_ride_in_every_frame_and_free_a_full_client() -> Non
     rig = Rig(quota_answers=4)
     client = rig.client()
     rig.do(client, *(fire(b"k", wait=True) for _ in range(4)))
-    client.acknowledge()
     client.issue(fire(b"k", wait=True))
+    assert send(rig, client, client.frame()) == rig.module.EXPECTED, "it is full"
+    client.acknowledge()
     assert send(rig, client, client.frame()) == rig.module.APPLIED
 
 

@@ -32,7 +32,7 @@ from timerd.config import read_command_line
 from timerd.lock import InstanceLock
 from timerd_shm.check import check
 from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.layout import MAGIC, Orphans, Outcome, Region
+from timerd_shm.layout import MAGIC, Histogram, Orphans, Outcome, Region
 from timerd_shm.rundir import boot_id, daemon_running, namespace_inode, process_start_ticks, read_place
 from timerd_shm.wire import (
     PROTOCOL_VERSION,
@@ -228,14 +228,24 @@ def test_a_restart_attaches_again_and_carries_on(daemon: Daemon, context: zmq.Co
     assert memory_of(daemon).count("starts") == 2
 
 
-def test_what_came_due_while_no_daemon_ran_expires_at_the_start(daemon: Daemon, context: zmq.Context[Any]) -> None:
+@pytest.mark.parametrize("end", [Daemon.stop, Daemon.kill])
+def test_what_came_due_while_no_daemon_ran_expires_at_the_start(
+    daemon: Daemon, context: zmq.Context[Any], end: Callable[[Daemon], int]
+) -> None:
     peer = Peer(daemon, context).connect()
-    peer.send(Register((Key(b"k"),), timeout_ns=200 * MS))
-    peer.report(lambda report: report.applied == 1)
-    daemon.stop()
-    time.sleep(0.3)
+    peer.send(Register((Key(b"k"),), timeout_ns=100 * MS), Register((Key(b"k"),), timeout_ns=3_600 * S))
+    peer.report(lambda report: report.applied == 2)
+    end(daemon)
+    time.sleep(0.15)
+    started_ns = time.monotonic_ns()
     daemon.start()
     eventually(lambda: memory_of(daemon).count("expired", 0) == 1, "it did not expire")
+    memory = memory_of(daemon)
+    late, pending = memory.records(Region.OPS)
+    assert (late.outcome, pending.outcome) == (Outcome.EXPIRED, Outcome.NONE)
+    assert late.settled_ns > started_ns > late.deadline_ns, "not when it was due, but when somebody looked"
+    lateness = memory.record(Region.HISTOGRAMS, Histogram.EXPIRY_LATENESS)
+    assert (lateness.count, lateness.max) == (1, late.settled_ns - late.deadline_ns)
 
 
 def test_a_stopped_process_notices_the_gap(daemon: Daemon, context: zmq.Context[Any]) -> None:

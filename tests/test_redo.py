@@ -7,11 +7,15 @@ same again must end where it would have ended without the crash. Recovery is cut
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from harness import BUDGET, Rig, advance, fire
+from harness import BUDGET, Client, Rig, advance, fire
 from situations import OFFSETS, SERIES, SITUATIONS, WATCHERS, Act
+from timerd_shm.fields import size_of
 from timerd_shm.layout import Region
+from timerd_shm.wire import CommandFlag, CommandHeader, CommandKind, RegisterFlag
 from truth import truth
 
 core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
@@ -84,6 +88,45 @@ def test_more_than_two_hundred_ordering_points_are_covered() -> None:
     assert sum(points.values()) > 200, points
 
 
+class Spy:
+    """Keeps the frames that a bench applies."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.applied: list[bytes] = []
+        self._apply, rig.apply = rig.apply, self.apply  # type: ignore[method-assign]
+
+    def apply(self, client: Client, frame: bytes) -> int:
+        self.applied.append(frame)
+        return self._apply(client, frame)
+
+
+def test_every_command_and_each_of_its_flags_is_in_some_situation() -> None:
+    kinds, register_flags, flags = set[int](), 0, 0
+    for prepare in SITUATIONS.values():
+        rig = Rig()
+        act = prepare(rig)
+        spy = Spy(rig)
+        act(rig)
+        for command in (command for frame in spy.applied for command in commands_of(frame)):
+            kinds.add(command[0])
+            if command[0] == CommandKind.REGISTER:
+                register_flags |= int.from_bytes(command[2:4], "little")
+            else:
+                flags |= command[2]
+    assert kinds == set(CommandKind)
+    assert set(RegisterFlag(register_flags)) == set(RegisterFlag)
+    assert set(CommandFlag(flags)) == set(CommandFlag)
+
+
+def commands_of(frame: bytes) -> Iterator[bytes]:
+    """The commands of a frame, each with its variable part."""
+    at = size_of(CommandHeader)
+    while at < len(frame):
+        length = int.from_bytes(frame[at + 4 : at + 8], "little")
+        yield frame[at : at + length]
+        at += length
+
+
 @pytest.mark.parametrize(
     "name",
     (
@@ -94,6 +137,8 @@ def test_more_than_two_hundred_ordering_points_are_covered() -> None:
         "expire: one",
         "a holder dies",
         "hand on: two watchers",
+        "a call: followed",
+        "handles other names",
     ),
 )
 def test_recovery_may_be_cut_off_as_well(name: str) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import faulthandler
+import mmap
+import os
 
 import hypothesis
 import pytest
@@ -29,13 +33,38 @@ from timerd_shm.layout import (
     WatchNode,
 )
 
+LIBC = ctypes.CDLL(None)
 BUSY = busy_rig()
 MEMORY = bytes(BUSY.memory)
 
 
+def fenced(memory: bytes) -> memoryview:
+    """A copy between two pages that cannot be touched: whoever reads beyond it dies of SIGSEGV."""
+    assert len(memory) % mmap.PAGESIZE == 0, f"{len(memory)} bytes end within a page"
+    mapped = mmap.mmap(-1, len(memory) + 2 * mmap.PAGESIZE)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    for fence in (first, first + len(mapped) - mmap.PAGESIZE):
+        assert LIBC.mprotect(ctypes.c_void_p(fence), mmap.PAGESIZE, 0) == 0
+    copy = memoryview(mapped)[mmap.PAGESIZE : -mmap.PAGESIZE]
+    copy[:] = memory
+    return copy
+
+
+@pytest.mark.parametrize("beyond", [-1, len(MEMORY)])
+def test_who_reads_beyond_the_arena_would_die(beyond: int) -> None:
+    copy = fenced(MEMORY)
+    byte = ctypes.addressof(ctypes.c_char.from_buffer(copy)) + beyond
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        ctypes.string_at(byte, 1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] != 0, "it could be read"
+
+
 def live_on(memory: bytes) -> None:
     """A daemon's life on such an arena: attach, serve a client, let time pass, lose the clients that there were."""
-    rig = BUSY.clone(memory)
+    rig = BUSY.clone(memory, fenced)
     rig.budget = 1_000
     client = rig.client()
     for step_ns in (MS, 70 * MS, 5 * S, 4_000 * S):

@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from timerd.arena cimport (
-    CALLS, KINDS, Arena, Joined, Spares, __builtin_prefetch, capacity, commit, counter, give, key_of, node_of,
+    CALLS, KINDS, TOUCH, Arena, Joined, Spares, __builtin_prefetch, capacity, commit, counter, give, key_of, node_of,
 )
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport charge, nodes_of, tell
@@ -25,7 +25,7 @@ from timerd.keys cimport attach, chain_key
 from timerd.purgatory cimport begin_delivery, settled_keys
 from timerd.ring cimport event_at, ring_is_empty
 from timerd.soundness cimport (
-    Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, key_is_sound, look_for_damage, nodes_are_sound,
+    BLOCK_COUNTED, Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, key_is_sound, look_for_damage, nodes_are_sound,
     op_is_sound,
 )
 from timerd.spares cimport give_spare
@@ -38,17 +38,27 @@ cdef extern from *:
     #define DIGIT_BITS 11 /* of the numbers that are sorted: two rounds for millions of them */
     #define DIGITS (1 << DIGIT_BITS)
     #define EARLY 16 /* how many records ahead of its turn what a record names is asked for */
+    #define LOOKED_AT 32 /* records that are looked at together before their turn */
     """
     enum:
         DIGIT_BITS
         DIGITS
         EARLY
+        LOOKED_AT
 
 
 ctypedef struct Ordered:
     # A record and the number by which its list is ordered.
     uint64_t number
     uint64_t index
+
+
+ctypedef struct Gathered:
+    # Records by their numbers: those that came in order, and the strays, which are yet to be sorted.
+    Ordered *items
+    Ordered *strays
+    uint64_t count
+    uint64_t stray_count
 
 
 ctypedef struct Marks:
@@ -121,7 +131,10 @@ cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) 
 
 
 cdef inline void clear_derived(Arena *a) noexcept nogil:
-    """Empty every list and table, zero every count."""
+    """Empty every list and table, zero every count.
+
+    But for operations, nodes, keys and blobs, whose turn comes when the truth first names them: that is one walk less.
+    """
     cdef uint32_t i, n
     memset(a.levels, 0, LEVELS * sizeof(LevelRecord))
     for i in range(capacity(a, REGION_BUCKETS)):
@@ -130,14 +143,6 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
     memset(a.key_heads, 0, capacity(a, REGION_KEY_TABLE) * sizeof(KeyTableRecord))
     memset(a.id_heads, 0, capacity(a, REGION_ID_TABLE) * sizeof(IdTableRecord))
     memset(a.handles, 0, capacity(a, REGION_HANDLES) * sizeof(HandleRecord))
-    for i in range(a.regions[REGION_KEYS].high_water):
-        make_empty(a, &key_of(a, i).next)
-        key_of(a, i).heap = 0
-        key_of(a, i).refs = 0
-    for i in range(a.regions[REGION_BLOCKS].high_water):
-        a.blocks[i].refs = 0
-    for i in range(a.regions[REGION_NODES].high_water):
-        node_of(a, i).linked = 0
     for i in range(capacity(a, REGION_CLIENTS)):
         make_empty(a, &a.clients[i].next)
         make_empty(a, &a.clients[i].answers_next)
@@ -178,37 +183,68 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
     memset(a.freed, 0, sizeof(a.freed))
 
 
-cdef inline void use_blob(Arena *a, uint32_t blob) noexcept nogil:
+cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
     """One more reference to a (sound) blob that the truth names."""
-    if blob:
+    if blob == 0:
+        return
+    if m.blocks[blob - 1] == BLOCK_COUNTED:
         a.blocks[blob - 1].refs += 1
+    else:
+        m.blocks[blob - 1] = BLOCK_COUNTED
+        a.blocks[blob - 1].refs = 1
 
 
-cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op) noexcept nogil:
+cdef inline bint use_key(Arena *a, Marks *m, uint32_t index, Damage *damage) noexcept nogil:
+    """A key that the truth names, by a node or its watermark: named the first time, it can be found, and nobody waits."""
+    cdef KeyRecord *key = key_of(a, index)
+    cdef ClientRecord *c
+    if m.keys[index]:
+        return True
+    if not key_is_sound(a, m.blocks, key):
+        damaged(damage, REGION_KEYS, index)
+        return False
+    m.keys[index] = 1
+    make_empty(a, &key.next)
+    key.heap = 0
+    key.refs = 0
+    if key.flags & KEY_FLAG_HAS_WATERMARK:
+        c = a.clients + key.setter
+        if c.state != CLIENT_STATE_FREE and (c.generation & 0xFFFF) == key.setter_generation:
+            c.watermarks += 1
+    use_blob(a, m, key.name_blob)
+    chain_key(a, index + 1)
+    return True
+
+
+cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexcept nogil:
     """Count what the operation names: nodes and keys while it needs them, payload, value; and charge it.
 
     False if something of it is not there.
     """
     cdef ClientRecord *c = a.clients + op.client
+    cdef WatchNode *w
     cdef uint64_t held
     cdef uint32_t index = <uint32_t>(op - a.ops), node = op.first_node
     if not op_is_sound(a, op) or not blob_is_sound(a, m.blocks, op.payload):
         return False
     m.ops[index] = 1
-    use_blob(a, op.payload)
+    use_blob(a, m, op.payload)
     held = blob_length(a, op.payload)
     if op.state == OP_STATE_SETTLED:
         if not blob_is_sound(a, m.blocks, op.value):
             return False
-        use_blob(a, op.value)
+        use_blob(a, m, op.value)
         held += blob_length(a, op.value)
     if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT:
         if not nodes_are_sound(a, m.nodes, op):
             return False
         while node:
-            key_of(a, node_of(a, node - 1).key).refs += 1
-            m.keys[node_of(a, node - 1).key] = 1
-            node = node_of(a, node - 1).next_of_op
+            w = node_of(a, node - 1)
+            if not use_key(a, m, w.key, damage):
+                return False
+            key_of(a, w.key).refs += 1
+            w.linked = 0
+            node = w.next_of_op
     charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, nodes_of(op), held)
     if op.group == 0 and c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
         handle_insert(a, index, handle_tag(op.client, op.command))
@@ -268,19 +304,24 @@ cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s)
             give_spare(a, region, s, i)
 
 
-cdef inline void ask_for_names(Arena *a, uint32_t i) noexcept nogil:
-    """Ask for what counting operation i and those before it will need: its entry and node, then the node's key."""
-    cdef OpRecord *op = a.ops + i
-    if i < a.regions[REGION_OPS].high_water:
-        __builtin_prefetch(a.handles + (handle_tag(op.client, op.command) & a.handle_mask))
-        if op.first_node:
-            __builtin_prefetch(node_of(a, op.first_node - 1))
-    op -= EARLY // 2
-    if (
-        EARLY // 2 <= i < a.regions[REGION_OPS].high_water + EARLY // 2 and op.first_node
-        and op.first_node <= a.regions[REGION_NODES].high_water
-    ):
-        __builtin_prefetch(key_of(a, node_of(a, op.first_node - 1).key))
+cdef inline void look_at_names(Arena *a, uint32_t first, uint32_t last) noexcept nogil:
+    """Touch what counting these operations will need: their places in both tables, and their payloads.
+
+    In a loop of its own, so that the misses of many are under way at once; see lookahead.pxd. Nothing is known to be sound.
+    """
+    cdef OpRecord *op
+    cdef uint32_t i, node
+    for i in range(first, last):
+        op = a.ops + i
+        if op.state == OP_STATE_FREE:
+            continue
+        TOUCH(a.handles + (handle_tag(op.client, op.command) & a.handle_mask))
+        if op.payload and op.payload <= a.regions[REGION_BLOCKS].high_water:
+            TOUCH(a.blocks + (op.payload - 1))
+        node = op.first_node
+        if node and node <= a.regions[REGION_NODES].high_water:
+            if node_of(a, node - 1).key < a.regions[REGION_KEYS].high_water:
+                TOUCH(a.key_heads + (key_of(a, node_of(a, node - 1).key).hash & a.key_mask))
 
 
 cdef inline void ask_for_links(Arena *a, Ordered *items, uint64_t count, uint64_t k) noexcept nogil:
@@ -298,16 +339,54 @@ cdef inline void ask_for_links(Arena *a, Ordered *items, uint64_t count, uint64_
         __builtin_prefetch(key_of(a, node_of(a, op.first_node - 1).key))
 
 
+cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept nogil:
+    """Take a record among those in order, if that goes with at most one of them made a stray instead; else among the strays.
+
+    Records come by in order of index, which is that of their numbers but for those that were used again.
+    """
+    cdef Ordered *place = g.items + g.count
+    if g.count and number < g.items[g.count - 1].number:
+        place = g.strays + g.stray_count
+        g.stray_count += 1
+        if g.count == 1 or number >= g.items[g.count - 2].number:
+            place[0] = g.items[g.count - 1]
+            place = g.items + (g.count - 1)
+    else:
+        g.count += 1
+    place.number = number
+    place.index = index
+
+
+cdef inline void restore_in_order(Arena *a, Gathered *g, Ordered *spare) noexcept nogil:
+    """Pending operations back into their lists, in order of registration."""
+    cdef uint64_t i = 0, k = 0
+    sort_by_number(g.strays, spare, g.stray_count)
+    while i < g.count or k < g.stray_count:
+        if k == g.stray_count or (i < g.count and g.items[i].number < g.strays[k].number):
+            ask_for_links(a, g.items, g.count, i)
+            restore_pending(a, a.ops + g.items[i].index)
+            i += 1
+        else:
+            ask_for_links(a, g.strays, g.stray_count, k)
+            restore_pending(a, a.ops + g.strays[k].index)
+            k += 1
+
+
 cdef inline void restore_operations(
-    Arena *a, Marks *m, Ordered *items, Ordered *spare, Damage *damage
+    Arena *a, Marks *m, Ordered *items, Ordered *strays, Ordered *spare, Damage *damage
 ) noexcept nogil:
     cdef uint32_t i
-    cdef uint64_t count = 0, settled = 0, k
+    cdef uint64_t settled = 0, k
     cdef OpRecord *op
     # Pending ones are gathered from the front, settled ones behind the last place of all.
     cdef Ordered *last = items + a.regions[REGION_OPS].high_water
+    cdef Gathered pending
+    pending.items = items
+    pending.strays = strays
+    pending.count = pending.stray_count = 0
     for i in range(a.regions[REGION_OPS].high_water):
-        ask_for_names(a, i + EARLY)
+        if i % LOOKED_AT == 0:
+            look_at_names(a, i, min(i + LOOKED_AT, a.regions[REGION_OPS].high_water))
         op = a.ops + i
         op.bucket = 0
         op.ahead = 0
@@ -320,23 +399,18 @@ cdef inline void restore_operations(
             commit(a)
         if op.state == OP_STATE_FREE:
             continue
-        if not use_op(a, m, op):
+        if not use_op(a, m, op, damage):
             damaged(damage, REGION_OPS, i)
             return
         if op.registration > a.header.registrations:
             a.header.registrations = op.registration
         if op.state == OP_STATE_PENDING:
-            items[count].number = op.registration
-            items[count].index = i
-            count += 1
+            gather(&pending, op.registration, i)
         elif op.client_generation:
             settled += 1
             last[-<int64_t>settled].number = op.outcome_number
             last[-<int64_t>settled].index = i
-    sort_by_number(items, spare, count)
-    for k in range(count):
-        ask_for_links(a, items, count, k)
-        restore_pending(a, a.ops + items[k].index)
+    restore_in_order(a, &pending, spare)
     sort_by_number(last - settled, spare, settled)
     for k in range(settled):
         restore_settled(a, a.ops + last[<int64_t>(k - settled)].index)
@@ -423,30 +497,18 @@ cdef inline void restore_ring(Arena *a, Marks *m, Damage *damage) noexcept nogil
         if not event_is_sound(a, m.blocks, e, sequence):
             damaged(damage, REGION_EVENTS, sequence & a.event_mask)
             return
-        use_blob(a, e.value)
-        use_blob(a, e.key_blob)
+        use_blob(a, m, e.value)
+        use_blob(a, m, e.key_blob)
         a.header.ring_bytes += blob_length(a, e.value) + blob_length(a, e.key_blob)
         sequence += 1
 
 
-cdef inline void restore_keys(Arena *a, Marks *m, Damage *damage) noexcept nogil:
+cdef inline void restore_watermarks(Arena *a, Marks *m, Damage *damage) noexcept nogil:
+    """Keys that nobody watches, and that have a watermark."""
     cdef uint32_t i
-    cdef ClientRecord *c
     for i in range(a.regions[REGION_KEYS].high_water):
-        if i + EARLY < a.regions[REGION_KEYS].high_water:
-            __builtin_prefetch(a.key_heads + (key_of(a, i + EARLY).hash & a.key_mask))
-        if not m.keys[i] and not key_of(a, i).flags & KEY_FLAG_HAS_WATERMARK:
-            continue
-        if not key_is_sound(a, m.blocks, key_of(a, i)):
-            damaged(damage, REGION_KEYS, i)
+        if not m.keys[i] and key_of(a, i).flags & KEY_FLAG_HAS_WATERMARK and not use_key(a, m, i, damage):
             return
-        if key_of(a, i).flags & KEY_FLAG_HAS_WATERMARK:
-            m.keys[i] = 1
-            c = a.clients + key_of(a, i).setter
-            if c.state != CLIENT_STATE_FREE and (c.generation & 0xFFFF) == key_of(a, i).setter_generation:
-                c.watermarks += 1
-        use_blob(a, key_of(a, i).name_blob)
-        chain_key(a, i + 1)
 
 
 cdef inline void restore_names(Arena *a, Marks *m, Damage *damage) noexcept nogil:
@@ -458,7 +520,7 @@ cdef inline void restore_names(Arena *a, Marks *m, Damage *damage) noexcept nogi
         if not blob_is_sound(a, m.blocks, a.clients[slot].names):
             damaged(damage, REGION_CLIENTS, slot)
             return
-        use_blob(a, a.clients[slot].names)
+        use_blob(a, m, a.clients[slot].names)
 
 
 cdef inline void restore_clients(Arena *a) noexcept nogil:
@@ -519,17 +581,19 @@ cdef inline void restore_counters(Arena *a) noexcept nogil:
         )
 
 
-cdef inline void restore_records(Arena *a, Marks *m, Ordered *items, Ordered *spare, Damage *damage) noexcept nogil:
+cdef inline void restore_records(
+    Arena *a, Marks *m, Ordered *items, Ordered *strays, Ordered *spare, Damage *damage
+) noexcept nogil:
     """Everything that records name, region by region; it ends at the first that is damaged."""
     look_for_damage(a, damage)
     if not damage.found:
-        restore_operations(a, m, items, spare, damage)
+        restore_operations(a, m, items, strays, spare, damage)
     if not damage.found:
         restore_ring(a, m, damage)
     if not damage.found:
         restore_names(a, m, damage)
     if not damage.found:
-        restore_keys(a, m, damage)
+        restore_watermarks(a, m, damage)
     if not damage.found:
         restore_ids(a, m, items, spare, damage)
     if not damage.found:
@@ -541,6 +605,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
     cdef Marks m
     cdef uint64_t most = a.regions[REGION_OPS].high_water
     cdef Ordered *items
+    cdef Ordered *strays
     cdef Ordered *spare
     cdef bint made
     if a.regions[REGION_IDS].high_water > most:
@@ -548,6 +613,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
     if a.regions[REGION_ANSWERS].high_water > most:
         most = a.regions[REGION_ANSWERS].high_water
     items = <Ordered *>malloc((most + 1) * sizeof(Ordered))
+    strays = <Ordered *>malloc((most + 1) * sizeof(Ordered))
     spare = <Ordered *>malloc((most + 1) * sizeof(Ordered))
     m.ops = <uint8_t *>calloc(a.regions[REGION_OPS].high_water + 1, 1)
     m.nodes = <uint8_t *>calloc(a.regions[REGION_NODES].high_water + 1, 1)
@@ -556,7 +622,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
     m.ids = <uint8_t *>calloc(a.regions[REGION_IDS].high_water + 1, 1)
     m.answers = <uint8_t *>calloc(a.regions[REGION_ANSWERS].high_water + 1, 1)
     made = (
-        items != NULL and spare != NULL and m.ops != NULL and m.nodes != NULL and m.keys != NULL
+        items != NULL and strays != NULL and spare != NULL and m.ops != NULL and m.nodes != NULL and m.keys != NULL
         and m.blocks != NULL and m.ids != NULL and m.answers != NULL
     )
     if made:
@@ -564,7 +630,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         a.header.wheel_tick = a.now_ns // a.tick_ns
         a.visited_tick = a.header.wheel_tick
         memset(a.joined, 0, capacity(a, REGION_BUCKETS) * sizeof(Joined))
-        restore_records(a, &m, items, spare, damage)
+        restore_records(a, &m, items, strays, spare, damage)
         made = not damage.found
     if made:
         free_unreached(a, m.ops, REGION_OPS)
@@ -581,6 +647,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
             # It may not have reached everybody; who has seen it, sees it no second time.
             begin_delivery(a, event_at(a, a.header.newest))
     free(items)
+    free(strays)
     free(spare)
     free(m.ops)
     free(m.nodes)

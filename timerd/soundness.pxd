@@ -11,11 +11,13 @@ from timerd_shm.records cimport *
 
 cdef extern from *:
     """
-    enum { BLOCK_FIRST = 1, BLOCK_INNER = 2 };  /* how a block is marked that is named */
+    /* How a block is marked that is named; a first one is counted when somebody refers to it. */
+    enum { BLOCK_FIRST = 1, BLOCK_INNER = 2, BLOCK_COUNTED = 3 };
     """
     enum:
         BLOCK_FIRST
         BLOCK_INNER
+        BLOCK_COUNTED
 
 
 ctypedef struct Damage:
@@ -55,7 +57,7 @@ cdef inline bint blob_is_sound(Arena *a, uint8_t *marks, uint32_t blob) noexcept
         return True
     if blob > used or marks[blob - 1] == BLOCK_INNER:
         return False
-    if marks[blob - 1] == BLOCK_FIRST:
+    if marks[blob - 1]:
         return True
     left = blocks_for(a.blocks[blob - 1].length)
     if left == 0 or a.blocks[blob - 1].length > PAYLOAD_SIZE_MAX:
