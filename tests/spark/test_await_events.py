@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from timerd_spark.task import Sidecar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SLOW_S = 90.0  # a query's start on a machine that does much else
+
 
 def waiting(timeout_s: float, in_flight: int = 1_000) -> Awaiting:
     return Awaiting("k", timeout_s, in_flight, Sidecar.of(None, None, False))
@@ -31,8 +34,11 @@ def table(keys: list[Any]) -> pyarrow.RecordBatch:
 
 def answer(client: td.Client, keys: list[str]) -> None:
     """Fire each key, once somebody waits for it."""
+    end = time.monotonic() + SLOW_S
     for key in keys:
-        eventually(lambda key=key: client.fire_wait(key, value=key.upper().encode()) == 1)
+        while client.fire_wait(key, value=key.upper().encode()) == 0:
+            assert time.monotonic() < end, f"nobody waits for {key}"
+            time.sleep(0.01)
 
 
 def test_a_row_ends_by_its_event_or_by_its_timeout(client: td.Client) -> None:
@@ -87,7 +93,7 @@ def test_a_task_that_is_closed_early_waits_for_nothing(client: td.Client, daemon
 
 def test_rows_of_a_dataframe_wait_for_a_process_outside_of_spark(spark: SparkSession, client: td.Client) -> None:
     df = spark.range(0, 20, 1, 2).selectExpr("id", "concat('cb/', id) as callback")
-    answered = timerd_spark.await_events(df, key="callback", timeout="20s")
+    answered = timerd_spark.await_events(df, key="callback", timeout=SLOW_S)
     firing = threading.Thread(target=answer, args=(client, [f"cb/{number}" for number in range(20)]))
     firing.start()
     found = answered.collect()
