@@ -57,14 +57,15 @@ def deliver(
 ) -> DataFrame:
     """Send every row, `send(batch)` in threads of the tasks; how each ended.
 
-    `send` is given a pyarrow.RecordBatch of 1 to `batch_size` rows. If it returns, they are delivered; what it raises
-    is tried again (`retriable`: timeouts, connections, HTTP 5xx, 408, 425, 429, RetriableError) after a backoff that
-    doubles up to a second, or has failed. It should give up by itself after `request_timeout`: then the row
-    is tried again, in another thread. `max_in_flight` is for each task. Rows of the same `key` (a column) are sent in
-    order; without it there is none.
+    `send` is given a pyarrow.RecordBatch of 1 to `batch_size` rows, a MiB or so. If it returns, they are delivered; if
+    it raises, they are tried again (`retriable`: timeouts, connections, HTTP 5xx, 408, 425, 429, RetriableError) after
+    a backoff that doubles up to a second, or have failed. It should give up by itself after `request_timeout`: then the
+    rows are tried again, in another thread. `max_in_flight` is for each task. Rows of the same `key` (a column) are
+    sent in order; without it there is none.
 
     The time of a row begins when it enters the task's accumulator. timerd holds the deadlines, so they hold although a
-    task is stuck; a task ends when each of its rows has an outcome, at most delivery_timeout after the last came in.
+    task is stuck; a task ends when each of its rows has an outcome, at most delivery_timeout after the last came in (a
+    second and a half more, if the daemon is gone).
     A task that is run again sends again: let the receiver know rows by their id.
 
     Gives the columns `id`, outcome (string: delivered, failed, expired), attempts (int), latency_ms (double), error

@@ -147,9 +147,9 @@ def find_instance(instance: str | None = None, directory: str | None = None) -> 
     """
     name = instance_name(instance)
     looked = (Path(os.path.abspath(directory)),) if directory else runtime_directories()
-    for directory in looked:
-        paths = InstancePaths(directory, name)
-        if _is_ours(directory) and os.access(paths.arena, os.F_OK):
+    for candidate in looked:
+        paths = InstancePaths(candidate, name)
+        if _is_ours(candidate) and os.access(paths.arena, os.F_OK):
             return paths
     raise TimerdUnavailableError(
         f"no timerd instance {name!r} in {', '.join(map(str, looked))}: start it (`timerd --instance {name}`)"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -12,13 +14,15 @@ import pytest
 import timerd_client as td
 import timerd_spark
 from daemons import Daemon
-from patience import PATIENCE_S, eventually
+from patience import eventually
 from timerd_shm.errors import InvalidValueError
 from timerd_spark.awaiting import Awaiting
 from timerd_spark.task import Sidecar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SLOW_S = 90.0  # a query's start on a machine that does much else
 
 
 def waiting(timeout_s: float, in_flight: int = 1_000) -> Awaiting:
@@ -29,17 +33,28 @@ def table(keys: list[Any]) -> pyarrow.RecordBatch:
     return pyarrow.RecordBatch.from_pydict({"n": list(range(len(keys))), "k": keys})
 
 
-def answer(client: td.Client, keys: list[str]) -> None:
-    """Fire each key, once somebody waits for it."""
-    for key in keys:
-        eventually(lambda key=key: client.fire_wait(key, value=key.upper().encode()) == 1)
+@contextmanager
+def answering(client: td.Client, daemon: Daemon, waiting: int, keys: list[str]) -> Iterator[None]:
+    """Fires each key when so many rows wait."""
+
+    def answer() -> None:
+        end = time.monotonic() + SLOW_S
+        while daemon.stats()["counters"]["pending"] < waiting:
+            assert time.monotonic() < end, "they do not wait"
+            time.sleep(0.005)
+        client.fire_many(keys, values=[key.upper().encode() for key in keys])
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
-def test_a_row_ends_by_its_event_or_by_its_timeout(client: td.Client) -> None:
-    firing = threading.Thread(target=answer, args=(client, ["a", "b"]))
-    firing.start()
-    batches = list(waiting(1.5)(iter([table(["a", "b", "never"])])))
-    firing.join()
+def test_a_row_ends_by_its_event_or_by_its_timeout(client: td.Client, daemon: Daemon) -> None:
+    with answering(client, daemon, 3, ["a", "b"]):
+        batches = list(waiting(1.5)(iter([table(["a", "b", "never"])])))
     assert batches[0].schema.names == ["n", "k", "outcome", "value", "waited_ms", "error"]
     found = {row["k"]: row for batch in batches for row in batch.to_pylist()}
     assert (found["a"]["outcome"], found["a"]["value"], found["a"]["error"]) == ("completed", b"A", None)
@@ -67,31 +82,27 @@ def test_a_key_that_cannot_be_watched_fails_its_row_alone(client: td.Client) -> 
     }
 
 
-def test_any_of_several_keys_ends_a_row(client: td.Client) -> None:
-    firing = threading.Thread(target=answer, args=(client, ["y"]))
-    firing.start()
-    rows = [row for batch in waiting(PATIENCE_S)(iter([table([["x", "y"]])])) for row in batch.to_pylist()]
-    firing.join()
+def test_any_of_several_keys_ends_a_row(client: td.Client, daemon: Daemon) -> None:
+    with answering(client, daemon, 1, ["y"]):
+        rows = [row for batch in waiting(SLOW_S)(iter([table([["x", "y"]])])) for row in batch.to_pylist()]
     assert [(row["outcome"], row["value"]) for row in rows] == [("completed", b"Y")]
 
 
 def test_a_task_that_is_closed_early_waits_for_nothing(client: td.Client, daemon: Daemon) -> None:
     generator: Iterator[Any] = waiting(600, in_flight=2)(iter([table(["a", "b", "c"])]))
-    firing = threading.Thread(target=answer, args=(client, ["a"]))
-    firing.start()
-    next(generator)
-    firing.join()
+    with answering(client, daemon, 2, ["a"]):
+        next(generator)
     generator.close()  # type: ignore[attr-defined]
     eventually(lambda: daemon.stats()["counters"]["pending"] == 0)
 
 
-def test_rows_of_a_dataframe_wait_for_a_process_outside_of_spark(spark: SparkSession, client: td.Client) -> None:
+def test_rows_of_a_dataframe_wait_for_a_process_outside_of_spark(
+    spark: SparkSession, client: td.Client, daemon: Daemon
+) -> None:
     df = spark.range(0, 20, 1, 2).selectExpr("id", "concat('cb/', id) as callback")
-    answered = timerd_spark.await_events(df, key="callback", timeout="20s")
-    firing = threading.Thread(target=answer, args=(client, [f"cb/{number}" for number in range(20)]))
-    firing.start()
-    found = answered.collect()
-    firing.join()
+    answered = timerd_spark.await_events(df, key="callback", timeout=SLOW_S)
+    with answering(client, daemon, 20, [f"cb/{number}" for number in range(20)]):
+        found = answered.collect()
     assert {(row.id, row.outcome, bytes(row.value)) for row in found} == {
         (number, "completed", f"CB/{number}".encode()) for number in range(20)
     }

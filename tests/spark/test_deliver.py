@@ -145,6 +145,7 @@ def test_rows_are_gathered_from_any_batches_in_any_order() -> None:
         ("1 minute 30 seconds", 90 * S),
         ("0.5s", 500 * MS),
         (2, 2 * S),
+        ("2", 2 * S),
         ("2 hours", 7_200 * S),
     ],
 )
@@ -152,7 +153,7 @@ def test_durations_are_read_as_people_write_them(given: Any, ns: int) -> None:
     assert duration_ns("linger", given) == ns
 
 
-@pytest.mark.parametrize("given", ["", "5", "5 parsecs", "ms", "-1s", -1, None, True, "1s and a bit", float("nan")])
+@pytest.mark.parametrize("given", ["", " ", "5 parsecs", "ms", "-1s", -1, None, True, "1s and a bit", float("nan")])
 def test_what_is_no_duration_is_named(given: Any) -> None:
     with pytest.raises(InvalidValueError, match="linger="):
         duration_ns("linger", given)

@@ -198,6 +198,27 @@ def test_a_task_is_the_owner_of_what_it_registers_and_commits_it(spark: SparkSes
         assert other.fire_wait("k42") == 1
 
 
+def test_it_is_the_same_in_pandas_and_in_foreach_partition(spark: SparkSession, daemon: Daemon) -> None:
+    where = Sidecar.of(None, None, False)
+
+    def in_pandas(frames: Iterator[Any]) -> Iterator[Any]:
+        with where.client() as client:
+            for frame in frames:
+                client.register_many([f"p{number}" for number in frame["id"]], timeout=60)
+                yield frame
+
+    def in_partition(rows: Iterator[Any]) -> None:
+        with where.client() as client:
+            client.register_many([f"f{row.id}" for row in rows], timeout=60)
+
+    df = spark.range(0, 5, 1, 1)
+    assert df.mapInPandas(in_pandas, "id long").count() == 5
+    df.foreachPartition(in_partition)
+    assert counters(daemon)["pending"] == 10
+    with td.connect() as other:
+        assert (other.fire_wait("p4"), other.fire_wait("f4")) == (1, 1)
+
+
 def test_a_job_that_is_cancelled_leaves_nothing(spark: SparkSession, daemon: Daemon) -> None:
     where = Sidecar.of(None, None, False)
 
