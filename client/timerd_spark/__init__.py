@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .awaiting import await_events
     from .delivering import deliver
+    from .reading import read_journal
     from .session import JavaMissingError, local_session
     from .task import task_client
 
@@ -23,6 +24,7 @@ _WHERE = {
     "await_events": "awaiting",
     "deliver": "delivering",
     "local_session": "session",
+    "read_journal": "reading",
     "task_client": "task",
 }
 
@@ -31,6 +33,7 @@ __all__ = [
     "await_events",
     "deliver",
     "local_session",
+    "read_journal",
     "task_client",
 ]
 
