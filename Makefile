@@ -18,7 +18,8 @@ VENV := .venv
 SPARK := .venv-spark
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd client/timerd_client/*.pyx) \
+COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd client/timerd_client/*.pyx \
+	client/timerd_client/*.pxd) \
 	$(wildcard bench/*.pyx bench/*.pxd shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
 
 SANITIZED := $(addprefix tests/test_,check.py check_damage.py client_fast.py commands.py conditions.py groups_core.py \

@@ -13,10 +13,12 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
-from libc.math cimport rint
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy
+from timerd_client.places cimport *
+from timerd_client.stretch cimport *
+from timerd_client.usual cimport *
 from timerd_shm.records cimport *
 
 import threading
@@ -24,15 +26,12 @@ import time
 from functools import update_wrapper
 
 from timerd_shm.fields import size_of
-from timerd_shm.limits import TIMEOUT_NS_MAX as _TIMEOUT_NS_MAX
 from timerd_shm import wire
 
 from . import slow
 from .conditions import ANY
 
 cdef extern from "Python.h":
-    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
-    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
     bint PyObject_GC_IsTracked(object one)
     void PyObject_GC_Track(void *one)
     void PyObject_GC_UnTrack(void *one)
@@ -60,19 +59,9 @@ cdef extern from "<time.h>" nogil:
 
 cdef extern from *:
     """
-    #define look_ahead(at) __builtin_prefetch((const void *)(at), 1)
+    #define AHEAD 8u                       /* outcomes after which one is asked for, and as many after its place was */
     """
-    void look_ahead(const void *at) noexcept nogil
-
-cdef extern from *:
-    """
-    #define WAITING_FIRST 64u              /* slots of an empty table */
-    #define BYTES_FIRST (1u << 16)         /* of the memory for commands */
-    #define BYTES_KEPT (4u << 20)          /* more than this is let go of when nothing is left in it */
-    #define AHEAD 8u                       /* outcomes after which one is asked for, and as many after its slot was */
-    #define GOLDEN 0x9E3779B97F4A7C15ull   /* 2^64 / golden ratio: spreads numbers that follow each other */
-    """
-    const uint64_t WAITING_FIRST, BYTES_FIRST, BYTES_KEPT, AHEAD, GOLDEN
+    const uint64_t AHEAD
 
 cdef object _monotonic_ns = time.monotonic_ns
 cdef int64_t ISSUED_MAX = slow.ISSUED_MAX
@@ -80,8 +69,6 @@ cdef object _ANY = ANY
 cdef object _ERROR = "error"
 cdef object _EMPTY = b""
 cdef tuple _NOTHING = ()
-cdef double _TIMEOUT_S_MAX = _TIMEOUT_NS_MAX // 1_000_000_000
-cdef int64_t _TIMEOUT_WHOLE_S_MAX = _TIMEOUT_NS_MAX // 1_000_000_000
 
 _sizes = (sizeof(CommandHeader), sizeof(RegisterCommand), sizeof(KeyCommand), sizeof(ReportHeader),
           sizeof(OutcomeRecord), sizeof(WireAnswer), PROTOCOL_VERSION)
@@ -91,20 +78,7 @@ if _sizes != (*map(size_of, (wire.CommandHeader, wire.RegisterCommand, wire.KeyC
                       "run `make generate build`")
 
 
-cdef inline void ask_for(PyObject *handle) noexcept:
-    """The lines of a Handle."""
-    look_ahead(handle)
-    look_ahead(<char *>handle + 64)
-    look_ahead(<char *>handle + 128)
-    look_ahead(<char *>handle + 192)
-
-
 # who waits --------------------------------------------------------------------------------------------------------
-
-
-cdef struct Slot:
-    uint64_t number  # 0 = free
-    PyObject *waiter
 
 
 cdef uint64_t number_of(object number):
@@ -117,121 +91,43 @@ cdef uint64_t number_of(object number):
 
 @cython.final
 cdef class Waiting:
-    """Linear probing; four numbers that follow each other have their places side by side, in one line of the cache."""
-
-    cdef Slot *slots
-    cdef uint64_t mask
-    cdef uint64_t used
-    cdef int shift
+    cdef Places places
 
     def __cinit__(self):
-        self.set_up(WAITING_FIRST)
+        places_begin(&self.places, PLACES_FIRST)
 
     def __dealloc__(self):
         cdef uint64_t at
-        if self.slots != NULL:
-            for at in range(self.mask + 1):
-                if self.slots[at].number:
-                    Py_DECREF(<object>self.slots[at].waiter)
-            free(self.slots)
-
-    cdef int set_up(self, uint64_t slots) except -1:
-        cdef Slot *made = <Slot *>calloc(slots, sizeof(Slot))
-        if made == NULL:
-            raise MemoryError(f"a table of {slots} slots")
-        self.slots, self.mask, self.shift = made, slots - 1, 66
-        while slots > 1:
-            slots >>= 1
-            self.shift -= 1
-        return 0
-
-    cdef inline uint64_t place(self, uint64_t number) noexcept:
-        return (((number >> 2) * GOLDEN) >> self.shift) << 2 | (number & 3)
-
-    cdef int make_room(self, uint64_t rows) except -1:
-        """After this so many can be added, which cannot fail."""
-        cdef Slot *old = self.slots
-        cdef uint64_t size = self.mask + 1, at
-        if (self.used + rows) * 2 <= size and ((self.used + rows) * 16 >= size or size == WAITING_FIRST):
-            return 0
-        cdef uint64_t needed = WAITING_FIRST
-        while (self.used + rows) * 4 > needed:
-            needed *= 2
-        self.set_up(needed)
-        for at in range(size):
-            if old[at].number:
-                self.slots[self.find(old[at].number)] = old[at]
-        free(old)
-        return 0
-
-    cdef inline uint64_t find(self, uint64_t number) noexcept:
-        """The slot of that number, or the free one where it would be."""
-        cdef uint64_t at = self.place(number) & self.mask
-        while self.slots[at].number != number and self.slots[at].number:
-            at = (at + 1) & self.mask
-        return at
-
-    cdef inline void ask_for_slot(self, uint64_t number) noexcept:
-        """What waits was written long ago, and is in no cache: memory is asked for it before its turn comes."""
-        look_ahead(self.slots + (self.place(number) & self.mask))
-
-    cdef inline void ask_for_waiter(self, uint64_t number) noexcept:
-        cdef Slot *slot = self.slots + (self.place(number) & self.mask)
-        if slot.number == number:  # else it is found behind it, without help
-            ask_for(slot.waiter)
-
-    cdef inline void put(self, uint64_t number, PyObject *waiter) noexcept:
-        """Add one that is not there, with a reference that the caller has; there is room."""
-        cdef Slot *slot = self.slots + self.find(number)
-        slot.number, slot.waiter = number, waiter
-        self.used += 1
-
-    cdef inline PyObject *take(self, uint64_t number) noexcept:
-        """Remove it; the reference is the caller's now. NULL = nobody waits."""
-        cdef uint64_t hole, at, home
-        cdef PyObject *waiter
-        if number == 0:
-            return NULL
-        hole = self.find(number)
-        if self.slots[hole].number == 0:
-            return NULL
-        waiter = self.slots[hole].waiter
-        self.used -= 1
-        at = hole
-        while True:  # what probing has led past the hole moves into it
-            at = (at + 1) & self.mask
-            if self.slots[at].number == 0:
-                break
-            home = self.place(self.slots[at].number) & self.mask
-            if ((at - home) & self.mask) >= ((at - hole) & self.mask):
-                self.slots[hole] = self.slots[at]
-                hole = at
-        self.slots[hole].number = 0
-        return waiter
+        if self.places.row != NULL:
+            for at in range(self.places.mask + 1):
+                if self.places.row[at].number:
+                    Py_DECREF(<object>self.places.row[at].waiter)
+            free(self.places.row)
 
     def __len__(self):
-        return self.used
+        return self.places.used
 
     def __contains__(self, number):
         cdef uint64_t one = number_of(number)
-        return one != 0 and self.slots[self.find(one)].number != 0
+        return one != 0 and place_of(&self.places, one).number != 0
 
     def __iter__(self):
         return iter(self.numbers())
 
     cdef list numbers(self):
         cdef uint64_t at
-        return sorted([self.slots[at].number for at in range(self.mask + 1) if self.slots[at].number])
+        return sorted([self.places.row[at].number for at in range(self.places.mask + 1) if self.places.row[at].number])
 
     def items(self):
         return [(number, self[number]) for number in self.numbers()]
 
     def get(self, number, default=None):
-        cdef uint64_t one = number_of(number), at
+        cdef uint64_t one = number_of(number)
+        cdef Place *place
         if one:
-            at = self.find(one)
-            if self.slots[at].number:
-                return <object>self.slots[at].waiter
+            place = place_of(&self.places, one)
+            if place.number:
+                return <object>place.waiter
         return default
 
     def __getitem__(self, number):
@@ -245,12 +141,12 @@ cdef class Waiting:
         if one == 0:
             raise KeyError(number)
         self.pop(one)
-        self.make_room(1)
+        places_room(&self.places, 1)
         Py_INCREF(waiter)
-        self.put(one, <PyObject *>waiter)
+        place_put(&self.places, one, <PyObject *>waiter)
 
     def pop(self, number, default=None):
-        cdef PyObject *waiter = self.take(number_of(number))
+        cdef PyObject *waiter = place_take(&self.places, number_of(number))
         if waiter == NULL:
             return default
         found = <object>waiter
@@ -259,10 +155,10 @@ cdef class Waiting:
 
     def add_all(self, uint64_t first, uint64_t rows, waiter):
         cdef uint64_t number
-        self.make_room(rows)
+        places_room(&self.places, rows)
         for number in range(first, first + rows):
             Py_INCREF(waiter)
-            self.put(number, <PyObject *>waiter)
+            place_put(&self.places, number, <PyObject *>waiter)
 
 
 # commands ---------------------------------------------------------------------------------------------------------
@@ -329,28 +225,14 @@ cdef class Line:
         return 0
 
 
-cdef struct Entry:
-    uint64_t at  # counted from the first byte that was ever written
-    uint64_t size
-
-
 cdef class Ledger:
-    """Command `issued - count + 1 + i` is the bytes of `entries[head + i]`."""
+    """Command `issued - commands.count + 1 + i` is entry i of `commands`."""
 
     cdef public int64_t window
     cdef public int64_t issued
     cdef public int64_t applied
     cdef public Waiting waiting
-    cdef char *data
-    cdef uint64_t size
-    cdef uint64_t origin  # what `at` is of the first byte of `data`
-    cdef uint64_t used  # bytes, up to the end of the last
-    cdef uint64_t live  # bytes of what is kept
-    cdef bint scattered  # the bytes do not stand in the order of the numbers
-    cdef Entry *entries
-    cdef int64_t head
-    cdef int64_t count
-    cdef int64_t places
+    cdef Stretch commands
     cdef object words
     cdef int64_t newest_at
     cdef bint mapped  # `words` is a memoryview that is long enough
@@ -363,89 +245,27 @@ cdef class Ledger:
         self.window = window
 
     def __dealloc__(self):
-        free(self.data)
-        free(self.entries)
-
-    # memory
-
-    cdef int make_room(self, uint64_t size, int64_t rows) except -1:
-        """After this so many bytes of so many commands can be added, which cannot fail."""
-        if self.used + size > self.size:
-            self.move_bytes(size)
-        if self.head + self.count + rows > self.places:
-            self.move_entries(rows)
-        return 0
-
-    cdef int move_bytes(self, uint64_t size) except -1:
-        """To the start of the memory if that makes enough room, else into a larger one."""
-        cdef uint64_t first = 0, larger = self.size if self.size else BYTES_FIRST, to = 0
-        cdef int64_t at
-        cdef Entry *entry
-        cdef char *made
-        if self.count and not self.scattered:
-            first = self.entries[self.head].at - self.origin
-            if (self.used - first + size) * 2 <= self.size:
-                memmove(self.data, self.data + first, self.used - first)
-                self.origin += first
-                self.used -= first
-                return 0
-        while (self.live + size) * 2 > larger:
-            larger *= 2
-        made = <char *>malloc(larger)
-        if made == NULL:
-            raise MemoryError(f"{larger} bytes for commands that are not acknowledged")
-        for at in range(self.head, self.head + self.count):
-            entry = self.entries + at
-            memcpy(made + to, self.data + (entry.at - self.origin), entry.size)
-            entry.at = to
-            to += entry.size
-        free(self.data)
-        self.data, self.size, self.origin, self.used, self.scattered = made, larger, 0, to, False
-        return 0
-
-    cdef int move_entries(self, int64_t rows) except -1:
-        cdef int64_t places = self.places if self.places else 1_024
-        cdef Entry *made
-        if self.head and (self.count + rows) * 2 <= places:
-            memmove(self.entries, self.entries + self.head, self.count * sizeof(Entry))
-            self.head = 0
-            return 0
-        while (self.count + rows) * 2 > places:
-            places *= 2
-        made = <Entry *>malloc(places * sizeof(Entry))
-        if made == NULL:
-            raise MemoryError(f"a list of {places} commands that are not acknowledged")
-        if self.count:
-            memcpy(made, self.entries + self.head, self.count * sizeof(Entry))
-        free(self.entries)
-        self.entries, self.places, self.head = made, places, 0
-        return 0
+        stretch_free(&self.commands)
 
     cdef inline char *add(self, uint64_t size) noexcept:
         """Issue a command of that size, which the caller writes; there is room."""
-        cdef Entry *entry = self.entries + (self.head + self.count)
-        cdef char *written = self.data + self.used
-        entry.at, entry.size = self.origin + self.used, size
-        self.used += size
-        self.live += size
-        self.count += 1
         self.issued += 1
-        return written
+        return stretch_add(&self.commands, size)
 
     cdef Entry *entry(self, int64_t number) except NULL:
-        cdef int64_t at = number - (self.issued - self.count + 1)
-        if not 0 <= at < self.count:
-            raise IndexError(f"command {number} is not kept; the {self.count} up to {self.issued} are")
-        return self.entries + (self.head + at)
+        cdef int64_t at = number - (self.issued - self.commands.count + 1)
+        if not 0 <= at < self.commands.count:
+            raise IndexError(f"command {number} is not kept; the {self.commands.count} up to {self.issued} are")
+        return self.commands.entries + (self.commands.head + at)
 
     # commands
 
     @property
     def kept(self):
-        return self.count
+        return self.commands.count
 
     def issue(self, bytes command not None):
-        self.make_room(PyBytes_GET_SIZE(command), 1)
+        stretch_room(&self.commands, PyBytes_GET_SIZE(command), 1)
         memcpy(self.add(PyBytes_GET_SIZE(command)), PyBytes_AS_STRING(command), PyBytes_GET_SIZE(command))
         return self.issued
 
@@ -457,37 +277,17 @@ cdef class Ledger:
 
     def command(self, number):
         cdef Entry *entry = self.entry(number)
-        return PyBytes_FromStringAndSize(self.data + (entry.at - self.origin), entry.size)
+        return PyBytes_FromStringAndSize(bytes_at(&self.commands, entry), entry.size)
 
     def replace(self, number, bytes command not None):
-        cdef uint64_t size = PyBytes_GET_SIZE(command)
-        cdef Entry *entry = self.entry(number)
-        if size > entry.size:
-            if self.used + size > self.size:
-                self.move_bytes(size)
-            entry.at = self.origin + self.used
-            self.used += size
-            self.scattered = True
-        self.live = self.live - entry.size + size
-        entry.size = size
-        memcpy(self.data + (entry.at - self.origin), PyBytes_AS_STRING(command), size)
+        stretch_replace(&self.commands, self.entry(number), PyBytes_AS_STRING(command), PyBytes_GET_SIZE(command))
 
     def fit(self, int64_t first, int64_t count, uint64_t size):
-        cdef Entry *start = self.entry(first)
-        cdef uint64_t total
-        cdef int64_t at
-        count = min(count, self.issued + 1 - first)
-        while True:
-            total = 0
-            for at in range(count):
-                total += start[at].size
-            if total <= size:
-                return count
-            count = (count + 1) // 2
+        return stretch_fit(self.entry(first), min(count, self.issued + 1 - first), size)
 
     def join(self, bytes header not None, int64_t first, int64_t count):
-        cdef uint64_t start, end, total = PyBytes_GET_SIZE(header)
-        cdef int64_t at = 0
+        cdef Py_ssize_t total = PyBytes_GET_SIZE(header)
+        cdef int64_t at
         cdef Entry *entry
         cdef char *to
         if count == 0:
@@ -499,47 +299,24 @@ cdef class Ledger:
         frame = PyBytes_FromStringAndSize(NULL, total)
         to = PyBytes_AS_STRING(frame)
         memcpy(to, PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
-        to += PyBytes_GET_SIZE(header)
-        at = 0
-        while at < count:
-            start, end = entry[at].at, entry[at].at + entry[at].size
-            at += 1
-            while at < count and entry[at].at == end:
-                end += entry[at].size
-                at += 1
-            memcpy(to, self.data + (start - self.origin), end - start)
-            to += end - start
+        stretch_copy(&self.commands, entry, count, to + PyBytes_GET_SIZE(header))
         return frame
 
     def drop(self, int64_t applied):
-        cdef int64_t first = self.issued - self.count + 1, at, dropped = applied + 1 - first
+        cdef int64_t dropped = applied - (self.issued - self.commands.count)
         self.applied = applied
-        if dropped <= 0:
-            return
-        for at in range(self.head, self.head + min(dropped, self.count)):
-            self.live -= self.entries[at].size
-        self.head += dropped
-        self.count -= dropped
-        if self.count <= 0:
-            self.empty()
-
-    cdef void empty(self) noexcept:
-        self.head = self.count = 0
-        self.used = self.live = self.origin = 0
-        self.scattered = False
-        if self.size > BYTES_KEPT:
-            free(self.data)
-            self.data, self.size = NULL, 0
+        if dropped > 0:
+            stretch_drop(&self.commands, dropped)
 
     def begin_after(self, int64_t number):
-        self.empty()
+        stretch_clear(&self.commands)
         self.issued = self.applied = number
 
     def move_purgatories(self, dict moved):
         cdef int64_t at
         cdef KeyCommand *command
-        for at in range(self.head, self.head + self.count):
-            command = <KeyCommand *>(self.data + (self.entries[at].at - self.origin))  # bytes: never unaligned
+        for at in range(self.commands.head, self.commands.head + self.commands.count):
+            command = <KeyCommand *>bytes_at(&self.commands, self.commands.entries + at)  # bytes: never unaligned
             command.purgatory = moved.get(command.purgatory, command.purgatory)
 
     # the newest event
@@ -853,75 +630,6 @@ cdef class Caller:
         return self.operation
 
 
-cdef inline const char *key_of(object key, Py_ssize_t *size) except? NULL:
-    """The bytes of a usual key; NULL for any other. They are the key's own: nothing is to be let go of."""
-    cdef const char *found
-    if type(key) is str:
-        try:
-            found = PyUnicode_AsUTF8AndSize(key, size)
-        except UnicodeEncodeError:
-            return NULL
-    elif type(key) is bytes:
-        found = PyBytes_AS_STRING(key)
-        size[0] = PyBytes_GET_SIZE(key)
-    else:
-        return NULL
-    return found if 0 < size[0] <= KEY_SIZE_MAX else NULL
-
-
-cdef inline bint duration_of(object timeout, uint64_t *duration_ns) except -1:
-    """Whether it is a usual timeout."""
-    cdef double seconds
-    cdef int64_t whole
-    cdef int overflow = 0
-    if type(timeout) is float:
-        seconds = timeout
-        if not 0 <= seconds <= _TIMEOUT_S_MAX:
-            return False
-        duration_ns[0] = <uint64_t>rint(seconds * 1e9)
-        return True
-    if timeout is None:
-        duration_ns[0] = NO_DEADLINE
-        return True
-    if type(timeout) is int:
-        whole = PyLong_AsLongLongAndOverflow(timeout, &overflow)
-        if overflow or not 0 <= whole <= _TIMEOUT_WHOLE_S_MAX:
-            return False
-        duration_ns[0] = <uint64_t>whole * 1_000_000_000
-        return True
-    return False
-
-
-cdef inline bint is_body(object body) noexcept:
-    """Whether it is a usual payload or value."""
-    return type(body) is bytes and PyBytes_GET_SIZE(body) <= PAYLOAD_SIZE_MAX
-
-
-cdef inline void write_registration(
-    char *to, RegisterCommand *head, const char *key, Py_ssize_t key_size, object payload
-) noexcept:
-    """A registration that one event key completes: what is not in its head already."""
-    head.payload_length = <uint32_t>PyBytes_GET_SIZE(payload)
-    head.length = <uint32_t>(sizeof(RegisterCommand) + 2 + key_size + head.payload_length)
-    memcpy(to, head, sizeof(RegisterCommand))
-    to += sizeof(RegisterCommand)
-    to[0] = <char>key_size
-    to[1] = KEY_KIND_EVENT
-    memcpy(to + 2, key, key_size)
-    memcpy(to + 2 + key_size, PyBytes_AS_STRING(payload), head.payload_length)
-
-
-cdef inline void write_event(
-    char *to, KeyCommand *head, const char *key, Py_ssize_t key_size, object value
-) noexcept:
-    head.key_length = <uint8_t>key_size
-    head.value_length = <uint32_t>PyBytes_GET_SIZE(value)
-    head.length = <uint32_t>(sizeof(KeyCommand) + key_size + head.value_length)
-    memcpy(to, head, sizeof(KeyCommand))
-    memcpy(to + sizeof(KeyCommand), key, key_size)
-    memcpy(to + sizeof(KeyCommand) + key_size, PyBytes_AS_STRING(value), head.value_length)
-
-
 cdef Handle register_usual(Caller caller, object key, object timeout, object payload):
     """An operation for the usual arguments; None, and nothing done, for others, or if the caller has to wait."""
     cdef Line line = caller._link
@@ -953,14 +661,14 @@ cdef Handle register_usual(Caller caller, object key, object timeout, object pay
     try:
         if line.sealed or ledger.issued - ledger.applied >= ledger.window:
             return None
-        ledger.make_room(size, 1)
-        ledger.waiting.make_room(1)
+        stretch_room(&ledger.commands, size, 1)
+        places_room(&ledger.waiting.places, 1)
         head.mark_sequence = ledger.newest_sequence()
         head.mark_command = ledger.issued
         write_registration(ledger.add(size), &head, name, key_size, payload)
         made.command = ledger.issued
         Py_INCREF(made)
-        ledger.waiting.put(made.command, <PyObject *>made)
+        place_put(&ledger.waiting.places, made.command, <PyObject *>made)
     finally:
         line.leave(entered)
     line.ring(ledger.issued)
@@ -993,7 +701,7 @@ cdef bint fire_usual(Caller caller, object key, object value, object amount) exc
     try:
         if line.sealed or ledger.issued - ledger.applied >= ledger.window:
             return False
-        ledger.make_room(size, 1)
+        stretch_room(&ledger.commands, size, 1)
         write_event(ledger.add(size), &head, name, key_size, value)
     finally:
         line.leave(entered)
@@ -1094,7 +802,7 @@ def issue_registrations(
         if name == NULL or not is_body(payload):
             raise AssertionError(f"row {row} was not checked")
         size = sizeof(RegisterCommand) + 2 + key_size + PyBytes_GET_SIZE(payload)
-        ledger.make_room(size, 1)
+        stretch_room(&ledger.commands, size, 1)
         write_registration(ledger.add(size), &fixed, name, key_size, payload)
     return first
 
@@ -1122,7 +830,7 @@ def issue_events(Ledger ledger not None, int purgatory, keys, values, amounts, i
         if name == NULL or not is_body(value):
             raise AssertionError(f"row {row} was not checked")
         size = sizeof(KeyCommand) + key_size + PyBytes_GET_SIZE(value)
-        ledger.make_room(size, 1)
+        stretch_room(&ledger.commands, size, 1)
         write_event(ledger.add(size), &fixed, name, key_size, value)
 
 
@@ -1150,11 +858,11 @@ def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes
         raise ValueError(f"{outcomes} outcomes and {answers} answers do not fit")
     for row in range(outcomes):
         if row + 2 * AHEAD < outcomes:
-            protocol.waiting.ask_for_slot(command_in(start, row + 2 * AHEAD))
+            ask_for_place(&protocol.waiting.places, command_in(start, row + 2 * AHEAD))
         if row + AHEAD < outcomes:
-            protocol.waiting.ask_for_waiter(command_in(start, row + AHEAD))
+            ask_for_waiter(&protocol.waiting.places, command_in(start, row + AHEAD))
         memcpy(&record, start + sizeof(ReportHeader) + row * sizeof(OutcomeRecord), sizeof(OutcomeRecord))
-        waiter = protocol.waiting.take(record.command)
+        waiter = place_take(&protocol.waiting.places, record.command)
         if waiter == NULL:
             protocol._settled_for_none(
                 record.command, PyBytes_FromStringAndSize(<char *>&record, sizeof(OutcomeRecord)), frame, heap

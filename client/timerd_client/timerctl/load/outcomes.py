@@ -1,4 +1,4 @@
-"""Outcomes of millions of operations: nothing but bytes is kept of each while a run goes on, and columns are made after it.
+"""Outcomes of millions of operations: of each nothing but bytes is kept during a run, and columns are made after it.
 
 The records of many outcomes are joined, and a column is every twelfth word of that.
 """
@@ -93,7 +93,8 @@ class Outcomes:
         """A field of all records."""
         column = array(code)
         at, step = offset // column.itemsize, RECORD_SIZE // column.itemsize
-        column.frombytes(memoryview(self._records)[: self._used].cast(code)[at::step].tobytes())  # type: ignore[call-overload]
+        fields = memoryview(self._records)[: self._used].cast(code)  # type: ignore[call-overload]
+        column.frombytes(fields[at::step].tobytes())
         return column
 
     def _refuse(self, command: int, settlement: RawSettlement, told_ns: int) -> None:

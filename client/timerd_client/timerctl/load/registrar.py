@@ -29,6 +29,7 @@ from .pace import Pace
 from .part import Meter, Part
 
 CALLBACKS_PER_S = 20_000
+TOGETHER = 1_024  # handles are looked at together, and callbacks taken
 LOOK_NS = 20_000_000  # after the timeout handles are looked at, and as often until they have settled
 GRACE_NS = 5_000_000_000  # after the last deadline: what has no outcome by then is lost
 POLL_S = 0.001
@@ -44,8 +45,10 @@ class Registrar(Part):
         self._every = 1 if task.bulk else math.ceil(rate / CALLBACKS_PER_S)
         self._names: list[str] | list[tuple[str, ...]] = []  # the keys of each row
         self._told: list[tuple[int, ThreadedOperation]] = []  # filled by the client's thread
+        self._together = TOGETHER
         self._look_ns = task.workload.timeout_ns + LOOK_NS
-        self._open: deque[tuple[int, list[ThreadedOperation]]] = deque()  # those of a pass, and when to look at them
+        self._fresh: list[ThreadedOperation] = []  # those of the last passes, to be looked at together
+        self._open: deque[tuple[int, list[ThreadedOperation]]] = deque()  # those of some, and when to look at them
         self._batches: deque[tuple[int, ThreadedBatch]] = deque()
         self._outcomes = Outcomes(len(self._rows.due_ns))
         self._numbered = 0  # outcomes received, by their numbers
@@ -91,21 +94,28 @@ class Registrar(Part):
     def _register_each(self, keys: Sequence[str | tuple[str, ...]]) -> None:
         register, now = self.purgatory.register, time.monotonic_ns
         timeout, payload, every = self._timeout, self._payload, self._every
-        made: list[ThreadedOperation] = []
+        made = self._fresh
         times: list[int] = []
         keep, stamp = made.append, times.append
-        self._open.append((now() + self._look_ns, made))
-        first = len(self._sent_ns)
+        first, before = len(self._sent_ns), len(made)
         try:
             for key in keys:
                 stamp(now())
                 keep(register(key, timeout=timeout, payload=payload))
         finally:  # all at once: to append a number to an array takes several times as long as to a list
-            self._sent_ns.frombytes(struct.pack(f"{len(made)}q", *times[: len(made)]))
-        seen = slice(-first % every, None, every)
+            rows = len(made) - before
+            self._sent_ns.frombytes(struct.pack(f"{rows}q", *times[:rows]))
+        seen = slice(before + -first % every, None, every)
         for operation in made[seen]:
             operation.add_done_callback(self._note)
         del made[seen]
+        if len(made) >= TOGETHER:
+            self._set_aside(now() + self._look_ns)
+
+    def _set_aside(self, look_ns: int) -> None:
+        """What the last passes registered is looked at then."""
+        self._open.append((look_ns, self._fresh))
+        self._fresh = []
 
     def _register_many(self, keys: Sequence[str | tuple[str, ...]]) -> None:
         """All but the last in one call; the last by itself, because the latency is seen of a single one only."""
@@ -121,7 +131,8 @@ class Registrar(Part):
 
     def _collect(self) -> None:
         """Make columns of what has settled."""
-        if told := self._told[:]:
+        if len(self._told) >= self._together:
+            told = self._told[:]
             del self._told[: len(told)]
             self._take([operation for _, operation in told], [at for at, _ in told])
         now_ns = time.monotonic_ns()
@@ -154,6 +165,8 @@ class Registrar(Part):
 
     def _await_outcomes(self, until_ns: int) -> None:
         """Until all are told; in bulk what has not settled by then is looked for in its batch."""
+        self._set_aside(time.monotonic_ns() + self._look_ns)
+        self._together = 1
         while not self.stopped:
             self._collect()
             if len(self._outcomes) >= len(self._sent_ns) or time.monotonic_ns() > until_ns:
