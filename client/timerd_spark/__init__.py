@@ -12,17 +12,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .auditing import audit
+    from .plans import workload
+    from .playing import loadtest
+    from .reports import hot_keys, report
+    from .rollups import rollup
     from .session import JavaMissingError, local_session
+    from .survival import what_if
 
 # Each public name, and the module that has it.
 _WHERE = {
     "JavaMissingError": "session",
+    "audit": "auditing",
+    "hot_keys": "reports",
+    "loadtest": "playing",
     "local_session": "session",
+    "report": "reports",
+    "rollup": "rollups",
+    "what_if": "survival",
+    "workload": "plans",
 }
 
 __all__ = [
     "JavaMissingError",
+    "audit",
+    "hot_keys",
+    "loadtest",
     "local_session",
+    "report",
+    "rollup",
+    "what_if",
+    "workload",
 ]
 
 
