@@ -66,8 +66,8 @@ def test_a_played_plan_settles_as_it_was_planned(
     assert sorted(rows) == sorted(planned)
     for op, row in rows.items():
         plain = planned[op]
-        sure = 100_000_000  # a busy machine fires late: what was planned far from the timeout is certain
-        if abs(plain.delay_ns - plain.timeout_ns) > sure and plain.delay_ns > plain.timeout_ns:
+        # A busy machine is late. But what is registered late has so much less time until its event.
+        if plain.delay_ns - row.behind_ns > plain.timeout_ns + 50_000_000:
             assert row.outcome == "expired"
         assert row.wait_ns > min(plain.delay_ns, plain.timeout_ns) - 5_000_000, "counted from the intended time"
         assert row.behind_ns >= 0 and row.key == f"t/{plain.key}"
