@@ -19,11 +19,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from timerd_client.audit import audit_journal
 from daemons import SMALL, Daemon
 from patience import PATIENCE_S, eventually
 from shell import command_of
 from timerd_client import connect
+from timerd_client.audit import audit_journal
 from timerd_shm.journal import RowKind
 from timerd_shm.journal_reader import JournalReader
 from timerd_shm.layout import Outcome

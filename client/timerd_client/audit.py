@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from timerd_shm.journal import GroupStep, JournalLevel, RowFlag, RowKind
 from timerd_shm.journal_reader import JournalError, JournalReader, Row
@@ -133,7 +133,14 @@ class Event:
     __slots__ = ("amount", "applied_ns", "client", "command", "key", "kind", "left", "limited", "purgatory", "sequence")
 
     def __init__(
-        self, sequence: int, kind: int, place: Place, amount: int, limit: int | None, client: Member | None, command: int
+        self,
+        sequence: int,
+        kind: int,
+        place: Place,
+        amount: int,
+        limit: int | None,
+        client: Member | None,
+        command: int,
     ) -> None:
         self.sequence, self.kind, self.amount = sequence, kind, amount
         self.purgatory, self.key = place
@@ -146,9 +153,9 @@ class Operation:
     """An operation that has not been told yet how it settled, or that a group or a limited event still goes on with."""
 
     __slots__ = (
-        "adoptable", "call", "client", "condition", "deadline_ns", "deliveries", "end_ns", "ended", "expected", "failed",
-        "given_back", "group", "holder", "id", "kept", "keys", "left", "missing", "needed", "number", "orphans",
-        "pending", "purgatory", "registered_ns", "registration", "satisfied", "settled",
+        "adoptable", "call", "client", "condition", "deadline_ns", "deliveries", "end_ns", "ended", "expected",
+        "failed", "given_back", "group", "holder", "id", "kept", "keys", "left", "missing", "needed", "number",
+        "orphans", "pending", "purgatory", "registered_ns", "registration", "satisfied", "settled",
     )  # fmt: skip
 
     def __init__(self, r: Registration, client: Member, number: int) -> None:
@@ -381,7 +388,9 @@ class Audit:
                 return self.say(0, f"event {sequence} is of client {client}, which is not known")
             sender.commands.append(command)
             sender.sequences.append(sequence)
-        event = Event(sequence, kind, place, amount, limit if flags & (_LIMITED | _REDELIVERED) else None, sender, command)
+        event = Event(
+            sequence, kind, place, amount, limit if flags & (_LIMITED | _REDELIVERED) else None, sender, command
+        )
         event.applied_ns = applied_ns
         events = self._events.get(place)
         if events is None:
@@ -604,9 +613,7 @@ class Audit:
         if bool(flags & _AGAIN) != bool(event and event.client is None):
             self.say(op.number, "REDELIVERED is wrong")
 
-    def group(
-        self, row: int, step: GroupStep, deliveries: int, group: Text, operation: int, client: Name
-    ) -> None:
+    def group(self, row: int, step: GroupStep, deliveries: int, group: Text, operation: int, client: Name) -> None:
         """A GROUP row."""
         self._row = row
         op, member = self._operations.get(operation), self._members.get(client)

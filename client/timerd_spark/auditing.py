@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from timerd_client.audit import NEEDS_EVENTS, Audit, Key, Registration
+from timerd_client.audit import NEEDS_EVENTS, Audit, Finding, Key, Registration
 from timerd_shm.errors import InvalidValueError
 from timerd_shm.journal import GroupStep, RowFlag
 from timerd_shm.layout import ClientFlag, ClientState, Condition, EventKind, Orphans, Outcome
@@ -263,7 +264,7 @@ def _runs(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, int]]:
         values = column.to_numpy(zero_copy_only=False)
         changes |= values[1:] != values[:-1]
     edges = [0, *(np.flatnonzero(changes) + 1).tolist(), batch.num_rows]
-    yield from zip(edges, edges[1:], strict=False)
+    yield from pairwise(edges)
 
 
 def take(audit: Audit, batch: pyarrow.RecordBatch) -> None:
@@ -290,29 +291,54 @@ def _takers(audit: Audit) -> dict[str, Callable[[tuple[Any, ...]], None]]:
 
     def register(row: tuple[Any, ...]) -> None:
         (number, operation, flags, command_flags, condition, needed, orphans, command, registered_ns, deadline_ns,
-         mark_sequence, mark_command, client, generation, total, applied_ns, purgatory, id_, key, kind, target,
+         mark_sequence, mark_command, client, generation, total, applied_ns, purgatory, id_, key, key_kind, target,
          parts) = row  # fmt: skip
         if parts:
             keys: Iterable[Key] = (_key(part["key"], part["key_kind"], part["target"]) for part in parts)
         else:
-            keys = (_key(key, kind, target),)
+            keys = (_key(key, key_kind, target),)
         if client is None:
             audit.wrong.append(Finding(number, operation, "its registration lacks rows"))
             return
+        due = NO_DEADLINE if deadline_ns is None else deadline_ns
         audit.registration(
             Registration(
-                number, operation, flags, command_flags or 0, conditions.get(condition, 0), needed or 0,
-                orphan_kinds.get(orphans, 0), command or 0, registered_ns or 0,
-                NO_DEADLINE if deadline_ns is None else deadline_ns, mark_sequence or 0, mark_command or 0,
-                (client, generation), total & _WORD, applied_ns, None, purgatory, id_, tuple(keys),
-            )  # fmt: skip
+                row=number,
+                operation=operation,
+                flags=flags,
+                command_flags=command_flags or 0,
+                condition=conditions.get(condition, 0),
+                needed=needed or 0,
+                orphans=orphan_kinds.get(orphans, 0),
+                command=command or 0,
+                registered_ns=registered_ns or 0,
+                deadline_ns=due,
+                mark_sequence=mark_sequence or 0,
+                mark_command=mark_command or 0,
+                client=(client, generation),
+                total=total & _WORD,
+                applied_ns=applied_ns,
+                owner=None,
+                purgatory=purgatory,
+                id=id_,
+                keys=tuple(keys),
+            )
         )
 
     def event(row: tuple[Any, ...]) -> None:
         number, kind, flags, purgatory, key, sequence, applied_ns, amount, command, limit, client, generation = row
         place = (purgatory, key)
         audit.event(
-            number, events[kind], flags, place, sequence, applied_ns, amount & _WORD, command, limit, (client, generation)
+            number,
+            events[kind],
+            flags,
+            place,
+            sequence,
+            applied_ns,
+            amount & _WORD,
+            command,
+            limit,
+            (client, generation),
         )
 
     def outcome(row: tuple[Any, ...]) -> None:
@@ -325,9 +351,7 @@ def _takers(audit: Audit) -> dict[str, Callable[[tuple[Any, ...]], None]]:
     def action(row: tuple[Any, ...]) -> None:
         number, kind, flags, orphans, operation, deadline_ns, client, generation = row
         due = NO_DEADLINE if deadline_ns is None else deadline_ns
-        audit.action(
-            number, commands[kind], flags, orphan_kinds.get(orphans, 0), operation, due, (client, generation)
-        )
+        audit.action(number, commands[kind], flags, orphan_kinds.get(orphans, 0), operation, due, (client, generation))
 
     def group(row: tuple[Any, ...]) -> None:
         number, step, deliveries, name, operation, client, generation = row

@@ -1,4 +1,4 @@
-"""The pipeline's page: what a run has found, for people. One file, figures as SVG within it, nothing loaded from outside."""
+"""The pipeline's page: what a run has found, for people. One file, with figures as SVG: nothing is loaded with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ h1 { font-size: 1.7rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin: 2.2r
 .fact { border: 1px solid #d7dde2; border-radius: 6px; padding: .5rem .9rem; }
 .fact b { display: block; font-size: 1.35rem; } .good b { color: #21744f; } .bad b { color: #b3261e; }
 table { border-collapse: collapse; font-size: .9rem; } .wide { overflow-x: auto; }
-th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid #e4e9ed; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid #e4e9ed;
+         font-variant-numeric: tabular-nums; }
 th:first-child, td:first-child { text-align: left; } p, .note { max-width: 46rem; } .note { color: #56616b; }
 svg { width: 100%; max-width: 44rem; height: auto; }
 """
@@ -88,8 +89,8 @@ def _what(run: Pipeline) -> str:
     if o.journal is not None:
         return f"The journal {escape(o.journal)}, read as a stream."
     return (
-        f"{o.ops:,} operations of the {escape(o.profile)} workload, seed {o.seed}: {o.played:,} of them played against a "
-        f"daemon at {o.rate:,.0f} a second, by {o.players} clients, the journal at level events."
+        f"{o.ops:,} operations of the {escape(o.profile)} workload, seed {o.seed}: {o.played:,} of them played against "
+        f"a daemon at {o.rate:,.0f} a second, by {o.players} clients, the journal at level events."
     )
 
 
@@ -124,7 +125,10 @@ def _hot_keys(run: Pipeline) -> str:
     rows = run.stored("hot_keys").collect()
     if not rows or max(row["n"] for row in rows) == 1:
         return '<p class="note">No key settled more than one operation.</p>'
-    shown = ([row["key"], row["purgatory"], f"{row['n']:,}", f"{row['share']:.2%}", f"{row['timeout_ratio']:.2%}"] for row in rows)
+    shown = (
+        [row["key"], row["purgatory"], f"{row['n']:,}", f"{row['share']:.2%}", f"{row['timeout_ratio']:.2%}"]
+        for row in rows
+    )
     return _table(["key", "purgatory", "n", "share", "timeout ratio"], shown)
 
 

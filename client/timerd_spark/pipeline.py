@@ -14,20 +14,24 @@ interrupted goes on behind its last step, the ingestion at its checkpoint, the l
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
 
+from timerd_client import connect
 from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daemon
 from timerd_shm.errors import InvalidValueError
 from timerd_shm.journal import JournalLevel
 from timerd_shm.journal_reader import segments_of
 from timerd_shm.limits import CAPACITY_DEFAULT
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
 
 from . import audit, hot_keys, loadtest, report, rollup, what_if, workload
 from .auditing import COLUMNS
@@ -133,11 +137,11 @@ class Pipeline:
             for first in range(0, o.played, ROUND):
                 count = min(ROUND, o.played - first)
                 what = f"play operations {first:,} to {first + count - 1:,} against a daemon, {o.rate:,.0f} a second"
-                yield f"play-{first}", what, lambda first=first, count=count: self._play(first, count)
+                yield f"play-{first}", what, partial(self._play, first, count)
             for first in range(o.played, o.ops, PART):
                 count = min(PART, o.ops - first)
                 what = f"plan operations {first:,} to {first + count - 1:,}, which are not played"
-                yield f"plan-{first}", what, lambda first=first, count=count: self._plan(first, count)
+                yield f"plan-{first}", what, partial(self._plan, first, count)
         yield "ingest", "read the journal as a stream, into Parquet", self._ingest
         yield "rollup", f"roll up, in windows of {o.window}", self._rollup
         yield "report", "report: rates, percentiles, other timeouts, hot keys", self._report
@@ -157,7 +161,7 @@ class Pipeline:
         ).selectExpr("op", f"due_ns - {int(first / o.rate * 1e9)} AS due_ns", "delay_ns", "timeout_ns", "key")
         shape = shape_of(o.profile, ops=count, rate=o.rate, seed=o.seed, timeout=None)._replace(payload=100)
         flags = [*flags_of(shape, CAPACITY_DEFAULT), f"--journal={self.journal}", "--journal-level=events"]
-        with private_daemon([*flags, f"--journal-keep={KEEP}"]) as paths:
+        with private_daemon([*flags, f"--journal-keep={KEEP}"]) as paths, attended(paths):
             played = loadtest(
                 self.spark,
                 plan,
@@ -251,6 +255,22 @@ class Pipeline:
 
     def _store(self, df: DataFrame, name: str) -> None:
         df.coalesce(1).write.mode("overwrite").parquet(str(self.out / name))
+
+
+@contextmanager
+def attended(paths: InstancePaths) -> Iterator[None]:
+    """A client of it, as long as Spark's tasks are coming and going: without any the daemon would end."""
+    before = os.environ.get(RUNTIME_DIR_VARIABLE)
+    os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
+    try:
+        client = connect(paths.instance)
+    finally:
+        if before is None:
+            del os.environ[RUNTIME_DIR_VARIABLE]
+        else:
+            os.environ[RUNTIME_DIR_VARIABLE] = before
+    with client:
+        yield
 
 
 class Memory:

@@ -1,9 +1,9 @@
 """workload(): the operations of a load test as a DataFrame, the same for a seed however it is cut into partitions.
 
-Arrivals and delays are those of timerd_client.workload. Row i takes its random numbers from Philox (J. K. Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the key (seed, stream) and the counter i: no row depends on
-another one's task. Arrivals are planned in blocks of BLOCK rows: within a block they are those of a Poisson process of
-which the number is given, which is uniform times in order.
+Arrivals and delays are those of timerd_client.workload. Row i takes its random numbers from Philox (J. K. Salmon et
+al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the key (seed, stream) and the counter i: no row
+depends on another one's task. Arrivals are planned in blocks of BLOCK rows: within a block
+they are those of a Poisson process of which the number is given, which is uniform times in order.
 """
 
 from __future__ import annotations

@@ -58,10 +58,10 @@ def loadtest(
 ) -> DataFrame:
     """Plays a plan and gives what became of its operations: the terminal view, and `behind_ns`.
 
-    `players` tasks run at the same time, so the cluster needs so many free slots; operation i is registered and fired by
-    task i % players, each with a client of the daemon `instance` of its host (in `runtime_dir`, where that is not the
-    host's usual one). `registered_at` is the intended time, and `wait_ns` counts from it. `run` goes before every key,
-    so that runs do not meet. Each action on the result plays it again: write it first.
+    `players` tasks run at the same time, so the cluster needs so many free slots; operation i is registered and fired
+    by task i % players, each with a client of the daemon `instance` of its host (in `runtime_dir`, where that is not
+    the host's usual one). `registered_at` is the intended time, and `wait_ns` counts from it. `run` goes before every
+    key, so that runs do not meet. Each action on the result plays it again: write it first.
 
     Raises InvalidValueError where `workload` is no plan; without a daemon the tasks raise TimerdUnavailableError.
     """
@@ -95,10 +95,10 @@ def part_of(batches: Iterable[pyarrow.RecordBatch], run: str) -> Part:
     import pyarrow as pa
 
     table = pa.Table.from_batches(list(batches))
-    columns = [table[name].to_numpy() for name in ("op", "due_ns", "delay_ns", "timeout_ns")]
-    order = np.argsort(columns[1], kind="stable")
+    order = np.argsort(table["due_ns"].to_numpy(), kind="stable")
+    op, due, delay, timeout = (table[name].to_numpy()[order] for name in ("op", "due_ns", "delay_ns", "timeout_ns"))
     keys = table["key"].to_pylist()
-    return Part(*(column[order] for column in columns), [run + keys[at] for at in order.tolist()])
+    return Part(op, due, delay, timeout, [run + keys[at] for at in order.tolist()])
 
 
 def play(part: Part, instance: str, payload: bytes, start: Callable[[], int]) -> Iterator[pyarrow.RecordBatch]:
@@ -183,7 +183,9 @@ def results(
         "settled_at": registered + waits // 1_000,
         "timeout_ns": timeout,
         "wait_ns": waits,
-        "lateness_ns": [o.lateness_ns if state == "expired" else None for o, state in zip(outcomes, states, strict=True)],
+        "lateness_ns": [
+            o.lateness_ns if state == "expired" else None for o, state in zip(outcomes, states, strict=True)
+        ],
         "flags": [0] * count,
         "behind_ns": behind,
     }

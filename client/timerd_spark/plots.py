@@ -1,8 +1,8 @@
 """Figures of reports, with matplotlib: it is given aggregates alone, a few hundred numbers each.
 
-    plots.waits(rollup(df, by="purgatory"), "latency").savefig("latency.png")
-    plots.timeout_ratio(report(df, window="10 seconds")).savefig("timeouts.png")
-    plots.what_if(what_if(df, timeouts)).savefig("what-if.png")
+plots.waits(rollup(df, by="purgatory"), "latency").savefig("latency.png")
+plots.timeout_ratio(report(df, window="10 seconds")).savefig("timeouts.png")
+plots.what_if(what_if(df, timeouts)).savefig("what-if.png")
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def what_if(asked: DataFrame, by: str | Sequence[str] = ()) -> Figure:
     """The timeout ratio under other timeouts, from what_if(); hollow where it is beyond the data: at most so large."""
     names = [by] if isinstance(by, str) else list(by)
     _need(asked, [*names, "timeout_ns", "timeout_ratio", "beyond"], "what_if()", "what_if(df, timeouts)")
-    rows = asked.select(*names, "timeout_ns", "timeout_ratio", "beyond").orderBy("timeout_ns").limit(POINTS_MAX).collect()
+    rows = (
+        asked.select(*names, "timeout_ns", "timeout_ratio", "beyond").orderBy("timeout_ns").limit(POINTS_MAX).collect()
+    )
     figure, axes = _axes("timeout (ms)", "timeout ratio")
     for colour, (label, group) in zip(_colours(), sorted(_groups(rows, names).items()), strict=False):
         known = [(row["timeout_ns"] / 1e6, row["timeout_ratio"]) for row in group if not row["beyond"]]
@@ -105,7 +107,8 @@ def svg(figure: Figure) -> str:
         figure.savefig(target, format="svg", metadata={"Date": None}, bbox_inches="tight")
     text = target.getvalue()
     element = text[text.index("<svg") :]
-    return re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", element, count=1), count=1)
+    head, rest = element.split(">", 1)
+    return re.sub(r' (width|height)="[^"]*"', "", head) + ">" + rest  # as wide as its place in the page
 
 
 def _axes(x: str, y: str) -> tuple[Figure, Axes]:

@@ -11,7 +11,7 @@ counts; nothing is lost by it, at p99.9 neither.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from timerd_shm.errors import InvalidValueError
 from timerd_shm.histogram import STEPS

@@ -29,8 +29,8 @@ STEP_BITS: Final = 10  # times are told apart to one part in 1,024, so that thei
 def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[str] = ()) -> DataFrame:
     """The timeout ratio and the load that other timeouts would have had, a row for each group and timeout.
 
-    `df` is a terminal view. A life ends with a completion or failure; an expired operation is censored at its timeout,
-    a cancelled one when it was cancelled. Columns: `by`, then
+    `df` is a terminal view. A life ends with a completion or failure within its timeout; an operation that expired, or
+    was settled late, is censored at its timeout, a cancelled one when it was cancelled. Columns: `by`, then
 
         timeout_ns      the timeout asked about
         timeout_ratio   S(timeout): the share that would have expired
@@ -52,8 +52,10 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
     wanted = sorted({duration_ns("timeouts", one) for one in timeouts})
     if not 1 <= len(wanted) <= TIMEOUTS_MAX or wanted[0] < 1:
         raise InvalidValueError(f"what_if(): timeouts={list(timeouts)!r}: give 1 to {TIMEOUTS_MAX:,}, above 0")
-    settled = F.col("outcome").isin("completed", "failed")
-    at = F.when(F.col("outcome") == "expired", F.coalesce("timeout_ns", "wait_ns")).otherwise(F.col("wait_ns"))
+    # Of those that waited longer than their timeout, because the daemon was late, only the unlucky were watched then.
+    over = (F.col("outcome") == "expired") | (F.col("wait_ns") > F.col("timeout_ns"))
+    settled = F.col("outcome").isin("completed", "failed") & ~F.coalesce(over, F.lit(False))
+    at = F.when(over, F.coalesce("timeout_ns", "wait_ns")).otherwise(F.col("wait_ns"))
     lives = df.select(*names, "registered_at", settled.alias("settled"), F.greatest(at, F.lit(0)).alias("at"))
     # A step of time never reaches over a timeout that is asked about: what settles up to it is known exactly.
     before = sum((F.when(F.col("at") > one, 1).otherwise(0) for one in wanted), F.lit(0))

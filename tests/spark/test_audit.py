@@ -103,5 +103,5 @@ def test_what_cannot_be_audited_is_refused_when_audit_is_called(
     daemon.stop()
     with pytest.raises(InvalidValueError, match="--journal-level=events"):
         audit(events_of(spark, directory))
-    with pytest.raises(InvalidValueError, match='needs the column \'host\' of the events view.*"view", "events"'):
+    with pytest.raises(InvalidValueError, match=r"needs the column 'host' of the events view.*\"view\", \"events\""):
         audit(spark.range(3))

@@ -76,7 +76,7 @@ def test_a_played_plan_settles_as_it_was_planned(
 
 
 def test_nonsense_is_refused_when_it_is_asked_for(spark: SparkSession) -> None:
-    for call, said in (
+    calls: list[tuple[Callable[[], object], str]] = [
         (lambda: workload(spark, "steady"), "profile='steady': give seed or slow"),
         (lambda: workload(spark, ops=0), "ops"),
         (lambda: workload(spark, partitions=0), "partitions=0"),
@@ -84,6 +84,7 @@ def test_nonsense_is_refused_when_it_is_asked_for(spark: SparkSession) -> None:
         (lambda: workload(spark, rate=-1.0), "rate=-1"),
         (lambda: loadtest(spark, spark.range(3)), "needs the column 'op'"),
         (lambda: loadtest(spark, workload(spark, ops=10), players=0), "players=0"),
-    ):
+    ]
+    for call, said in calls:
         with pytest.raises(InvalidValueError, match=said):
             call()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,8 @@ def test_buckets_and_their_bounds_are_those_of_the_shared_histograms(spark: Spar
     found = df.select(bucket_of(df.value).alias("b")).collect()
     assert [row.b for row in found] == [index_of(value) for value in values]
     buckets = HISTOGRAM_BUCKETS - 16  # a bigint has 63 bits
-    bounds = spark.range(buckets).selectExpr("int(id) AS id").select(upper_bound_of(functions.col("id")).alias("u")).collect()
+    numbers = spark.range(buckets).selectExpr("int(id) AS id")
+    bounds = numbers.select(upper_bound_of(functions.col("id")).alias("u")).collect()
     assert [row.u for row in bounds] == [upper_bound(index) for index in range(buckets)]
 
 
@@ -107,7 +109,9 @@ def test_in_flight_counts_what_was_registered_in_an_earlier_window(spark: SparkS
 def test_hot_keys_are_counted_exactly(spark: SparkSession) -> None:
     rng = random.Random(3)
     keys = [f"k{min(int(rng.expovariate(0.3)), 30)}" for _ in range(500)]
-    df = lives(spark, *(life(at, 10, "expired" if key == "k0" else "completed", key=key) for at, key in enumerate(keys)))
+    df = lives(
+        spark, *(life(at, 10, "expired" if key == "k0" else "completed", key=key) for at, key in enumerate(keys))
+    )
     wanted = sorted(Counter(keys).items(), key=lambda item: (-item[1], item[0]))[:5]
     found = hot_keys(df, 5).collect()
     assert [(row.key, row.n) for row in found] == wanted
@@ -117,7 +121,7 @@ def test_hot_keys_are_counted_exactly(spark: SparkSession) -> None:
 def test_bad_input_is_refused_when_the_report_is_asked_for(spark: SparkSession, many: DataFrame) -> None:
     stored = rollup(many, by="purgatory", window="10 seconds")
     assert set(stored.columns) == {"purgatory", *ROLLUP}
-    for call, said in (
+    calls: list[tuple[Callable[[], object], str]] = [
         (lambda: report(spark.range(3)), "needs the column 'outcome'"),
         (lambda: report(many.withColumn("wait_ns", many.wait_ns.cast("string"))), "of type string"),
         (lambda: report(many, by="tenant"), "by='tenant' is no column"),
@@ -127,6 +131,7 @@ def test_bad_input_is_refused_when_the_report_is_asked_for(spark: SparkSession, 
         (lambda: report(stored, window="15 seconds"), "would cut the windows"),
         (lambda: report(stored, by="owner"), "by='owner' is no column"),
         (lambda: hot_keys(many, 0), "k=0"),
-    ):
+    ]
+    for call, said in calls:
         with pytest.raises(InvalidValueError, match=said):
             call()
