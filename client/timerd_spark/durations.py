@@ -1,4 +1,4 @@
-"""Durations as people write them to Spark: "120s", "5ms", "1 minute 30 seconds"."""
+"""Durations as people write them to timerd ("120s", "5ms") and to Spark ("1 minute 30 seconds")."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import re
 from datetime import timedelta
 from typing import Final
 
+from timerd_shm import quantity
 from timerd_shm.errors import InvalidValueError
 
-UNITS_NS: Final = {
-    **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1),
-    **dict.fromkeys(("us", "microsecond", "microseconds"), 1_000),
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1_000_000),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1_000_000_000),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000_000_000),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600_000_000_000),
-    **dict.fromkeys(("d", "day", "days"), 86_400_000_000_000),
+# Spark's words for the units that timerd has; each may have an s at its end.
+WORDS: Final = {
+    "nanosecond": "ns",
+    "microsecond": "us",
+    "millisecond": "ms",
+    "second": "s",
+    "minute": "m",
+    "hour": "h",
+    "day": "d",
 }
-_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII | re.IGNORECASE)
+_PART = re.compile(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
 def duration_ns(what: str, given: str | float | timedelta) -> int:
     """A duration in ns; a number is seconds. Raises InvalidValueError, which names the argument `what`."""
+    ns = -1
     if isinstance(given, timedelta):
         ns = given // timedelta(microseconds=1) * 1_000
     elif isinstance(given, (int, float)) and not isinstance(given, bool) and abs(given) < 1e10:
         ns = round(given * 1e9)
-    elif isinstance(given, str) and (parts := _parts(given)):
-        ns = sum(parts)
-    else:
-        ns = -1
+    elif isinstance(given, str) and given.strip():
+        ns = _sum(given)
     if ns < 0:
         raise InvalidValueError(
             f'{what}={given!r} is no duration: give "120s", "5ms", "1 minute 30 seconds", or seconds as a number'
@@ -37,13 +38,17 @@ def duration_ns(what: str, given: str | float | timedelta) -> int:
     return ns
 
 
-def _parts(text: str) -> list[int]:
-    """The ns of each number with its unit; empty if the text is something else."""
-    parts, at = [], 0
+def _sum(text: str) -> int:
+    """The ns of all parts; -1 if one is none."""
+    total = at = 0
     while at < len(text):
         match = _PART.match(text, at)
-        if match is None or match[2].lower() not in UNITS_NS:
-            return []
-        parts.append(round(float(match[1]) * UNITS_NS[match[2].lower()]))
+        if match is None:
+            return -1
+        unit = match[2]
+        try:
+            total += quantity.duration_ns(match[1] + WORDS.get(unit.lower().removesuffix("s"), unit))
+        except ValueError:
+            return -1
         at = match.end()
-    return parts
+    return total
