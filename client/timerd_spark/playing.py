@@ -11,10 +11,11 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from timerd_client.workload import MARGIN_NS
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.errors import BackpressureError, InvalidValueError
 from timerd_shm.rundir import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE
 
 from .plans import need_plan
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from timerd_client.batch import ThreadedBatch
 
+T = TypeVar("T")
 PLAYERS_MAX: Final = 4_096
 LEAD_NS: Final = 500_000_000  # from the barrier to the start
 PATIENCE_S: Final = 60.0  # beyond the last deadline, for the last outcomes
@@ -119,10 +121,9 @@ def play(part: Part, instance: str, payload: bytes, start: Callable[[], int]) ->
             due = min(int(part.due_ns.searchsorted(now, "right")), at + BATCH)
             if due > at:
                 timeouts: Any = (part.timeout_ns[at:due] / 1e9).tolist()
-                moment = time.monotonic_ns() - start_ns
-                batch = client.register_many(
-                    part.keys[at:due], timeout=timeouts[0] if uniform else timeouts, payloads=payload
-                )
+                keys, timeout = part.keys[at:due], timeouts[0] if uniform else timeouts
+                batch = _at_last(partial(client.register_many, keys, timeout=timeout, payloads=payload))
+                moment = batch.registered_ns - start_ns
                 sent.append((at, due, moment, batch))
                 at = due
             # Never before its registration: that is MARGIN_NS earlier, and may be late.
@@ -130,7 +131,7 @@ def play(part: Part, instance: str, payload: bytes, start: Callable[[], int]) ->
             ready = order[fired:until]
             behind = int((ready >= at).argmax()) if len(ready) and (ready >= at).any() else len(ready)
             if behind:
-                client.fire_many([part.keys[row] for row in ready[:behind].tolist()])
+                _at_last(partial(client.fire_many, [part.keys[row] for row in ready[:behind].tolist()]))
                 fired += behind
             upcoming = [int(part.due_ns[at])] if at < rows else []
             upcoming += [int(fires_ns[fired])] if fired < events else []
@@ -139,6 +140,17 @@ def play(part: Part, instance: str, payload: bytes, start: Callable[[], int]) ->
         patience = (float(part.timeout_ns.max()) / 1e9 if rows else 0.0) + PATIENCE_S
         for first, end, moment, batch in sent:
             yield results(part, slice(first, end), moment, batch, instance, origin_us, patience)
+
+
+def _at_last(call: Callable[[], T]) -> T:
+    """What a call gives, when the daemon has room again: it is the daemon that is late then, and the figures say so."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call()
+        except BackpressureError:
+            if time.monotonic() > end:
+                raise
 
 
 def fires_of(part: Part) -> tuple[np.ndarray, np.ndarray]:
