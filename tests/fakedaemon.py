@@ -263,8 +263,10 @@ class World:
                 gate=threading.Lock,
                 protocol=self.protocol,
                 closed=False,
+                sealed=False,
                 may_block=lambda: None,
                 complain=print,
+                soon=lambda chore: chore(),
             ),
         )
         self.sent: list[bytes] = []

@@ -251,7 +251,7 @@ def test_calls_of_many_threads_have_a_number_each() -> None:
 
 def test_a_closed_client_takes_no_call() -> None:
     program = Program(1)
-    program.link.closed = True
+    program.link.sealed = True
     with pytest.raises(ClosedError):
         program.purgatory.register("key", timeout=5)
     with pytest.raises(ClosedError):

@@ -18,7 +18,8 @@ from harness import MS, S, cancel, encode, violations
 from networks import NOTHING, Peer, World
 from timerd_client.outcome import State
 from timerd_client.protocol import LinkState
-from timerd_shm.errors import ErrorCode
+from timerd_client.session import Naming
+from timerd_shm.errors import ErrorCode, MalformedError
 from timerd_shm.fields import offset_of
 from timerd_shm.layout import Outcome
 from timerd_shm.wire import CommandHeader, CommandKind, DownKind, UpKind
@@ -192,6 +193,7 @@ def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
         {"purgatories": ["default"]},
         {"purgatories": {"default": 300}},
         {"purgatories": {"default": "0"}},
+        {"purgatories": {"default": 3.0}},
         {"unknown": 5},
     ],
     ids=repr,
@@ -217,3 +219,24 @@ def test_a_welcome_that_holds_anything_else_is_ignored_and_the_client_lives_on(w
     world.daemon = FakeDaemon(arena=99)
     world.pass_time(3_000, step_ms=50)
     assert world.protocol.state is LinkState.LIVE
+
+
+@pytest.mark.parametrize("wrong", [300, 255, -1, "3", 3.0, None, float("inf")], ids=repr)
+def test_the_index_of_a_purgatory_that_is_none_is_told_and_not_taken(wrong: object) -> None:
+    world = fakedaemon.World()
+    world.exchange()
+    protocol = world.protocol
+    reply = Naming(world.link, "fetch")
+    protocol.query({"query": "purgatory", "name": "fetch"}, reply, world.now)
+    world.up()
+    world.daemon.routed.clear()
+    answer = world.daemon.message(DownKind.RESULT, {"id": 1, "index": wrong})
+    protocol.receive(answer, world.now, published=False)
+    with pytest.raises(MalformedError, match="'fetch'"):
+        reply.get()
+    assert protocol.purgatories == {"default": 0}
+
+    reply = Naming(world.link, "fetch")
+    protocol.query({"query": "purgatory", "name": "fetch"}, reply, world.now)
+    world.exchange()
+    assert reply.get()["index"] == protocol.purgatories["fetch"] == 3

@@ -498,11 +498,6 @@ def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(dae
     begun, ended = notes[::2], notes[1::2]
     assert [note.due for note in begun] == [note.due for note in ended]
     due = [float(note.due) for note in begun]
-    # On a busy machine a worker may end before the daemon has heard that it is done; then the next one is told so.
-    told = [(float(note.due), int(note.deliveries)) for note in begun]
-    assert told == sorted(set(told)), "in order, and again only as a later delivery"
-    assert len(set(due)) > len(due) * 2 / 3, (
-        f"of {len(due)} runs {len(due) - len(set(due))} were of what was run before"
-    )
+    assert due == sorted(set(due)), "each point once, in order"
     after = [following - float(note.at) for note, following in zip(ended, due[1:], strict=False)]
     assert max(after) < 0.2 + 5.0, "the next one is the first point after the last was done, on a busy machine too"

@@ -41,9 +41,12 @@ ctypedef struct Member:
     uint16_t prev
 
 ctypedef struct Joined:
-    # The operations (index + 1) that joined a bucket last, round and round: what their `ahead` hints are made from.
+    # Of a bucket, operations (index + 1): those that joined it last, round and round, from which their `ahead` hints are
+    # made; and those that joined it first, to which no such hint leads.
     uint32_t at
     uint32_t op[JOINED]
+    uint32_t first[JOINED]
+    uint32_t reserved  # so that it is a cache line
 
 
 ctypedef struct Spares:
@@ -293,6 +296,13 @@ cdef inline void commit(Arena *a) noexcept nogil:
 cdef inline bint spent(Arena *a) noexcept nogil:
     """Whether this call has touched as many records as it may."""
     return a.touched >= a.limit and not TD_DEFECT(DEFECT_UNBOUNDED_TURN)
+
+
+cdef inline uint64_t may_touch(Arena *a) noexcept nogil:
+    """How many records more this call may touch."""
+    if TD_DEFECT(DEFECT_UNBOUNDED_TURN):
+        return NO_DEADLINE
+    return a.limit - a.touched if a.touched < a.limit else 0
 
 
 cdef inline uint64_t *counter(Arena *a, uint32_t purgatory, int which) noexcept nogil:

@@ -27,7 +27,8 @@ from .sd_notify import WATCHDOG, notify
 from .transport import ZmqTransport
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-TURN_INTERVAL_NS = 100_000  # between turns under load
+TURN_INTERVAL_NS = 100_000  # from turn to turn under load, at least
+TURN_INTERVAL_NS_MAX = 400_000  # and at most
 TURN_BURST = 4  # that may follow each other at once when it was quiet
 
 
@@ -61,14 +62,14 @@ class Loop:
         conductor, transport, now = self._conductor, self._transport, self._clock.now_ns
         ping_at_ns = now() if self._ping_ns else NEVER
         armed_ns = NEVER
-        spacing = Spacing(TURN_INTERVAL_NS, TURN_BURST)
+        spacing = Spacing(TURN_INTERVAL_NS, TURN_INTERVAL_NS_MAX, TURN_BURST)
         while not self._stopped_by:
             now_ns = now()
             if now_ns < spacing.due_ns:
                 time.sleep((spacing.due_ns - now_ns) / 1e9)
                 now_ns = now()
-            spacing.done(now_ns)
             conductor.do_work(now_ns)
+            spacing.done(now_ns, now() - now_ns)
             if now_ns >= ping_at_ns:
                 notify(WATCHDOG)
                 ping_at_ns = now_ns + self._ping_ns

@@ -40,7 +40,6 @@ cdef inline bint advance_wheel(Arena *a) noexcept nogil:
         bucket = a.buckets + (tick & (BUCKETS - 1))
         if bucket.count:
             a.daemon[DAEMON_BUCKET_VISITS] += 1
-            look_at_joined(a, a.joined + (tick & (BUCKETS - 1)))
         while bucket.count:
             if spent(a):
                 return False
@@ -48,6 +47,8 @@ cdef inline bint advance_wheel(Arena *a) noexcept nogil:
                 looked_at = look_at_due(a, bucket)
             looked_at -= expire_run(a, bucket, looked_at)
         a.header.wheel_tick = tick
+        # Those that come next: they arrive while the sweeps are paid.
+        look_at_joined(a, <uint32_t>((tick + 1) & (BUCKETS - 1)))
         owe_sweeps(a)
 
 

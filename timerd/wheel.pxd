@@ -18,8 +18,8 @@ wheel jumps there. Insert O(LEVELS), remove O(1), next_tick O(LEVELS). Never ear
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.arena cimport Arena, JOINED, Joined, __builtin_clzll, __builtin_ctzll, __builtin_prefetch, spent
-from timerd.dlist cimport append, op_at, unlink
+from timerd.arena cimport Arena, JOINED, Joined, __builtin_clzll, __builtin_ctzll, __builtin_prefetch, may_touch
+from timerd.dlist cimport append, at, link_of, op_at, unlink
 from timerd_shm.records cimport *
 
 cdef extern from *:
@@ -62,12 +62,14 @@ cdef inline uint32_t bucket_for(Arena *a, uint64_t deadline_ns) noexcept nogil:
     return level * BUCKETS + <uint32_t>((due >> shift) & (BUCKETS - 1))
 
 
-cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op) noexcept nogil:
+cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op, uint32_t count) noexcept nogil:
     """Let the operation that joined a bucket JOINED places before this one lead to it.
 
     A list is walked at a miss for each link: what it leads to is loaded while those between are dealt with.
     """
     cdef uint32_t before = joined.op[joined.at]
+    if count < JOINED:
+        joined.first[count] = op
     joined.op[joined.at] = op
     joined.at = joined.at + 1 if joined.at + 1 < JOINED else 0
     if before:
@@ -89,7 +91,7 @@ cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
         return
     bucket = bucket_for(a, op.deadline_ns)
     append(a, &a.buckets[bucket].next, &op.next)
-    note_joined(a, a.joined + bucket, <uint32_t>(op - a.ops) + 1)
+    note_joined(a, a.joined + bucket, <uint32_t>(op - a.ops) + 1, a.buckets[bucket].count)
     a.buckets[bucket].count += 1
     op.bucket = bucket + 1
     occupied_word(a, bucket)[0] |= <uint64_t>1 << (bucket & 63)
@@ -184,31 +186,47 @@ cdef inline void owe_sweeps(Arena *a) noexcept nogil:
     a.visited_tick = tick
 
 
+cdef inline void sweep_bucket(Arena *a, uint32_t number, uint64_t count) noexcept nogil:
+    """Move the first operations of a bucket, of which it has that many, to where their deadlines belong now.
+
+    None of them belongs into this one again, so they are taken out of it together.
+    """
+    cdef BucketRecord *bucket = a.buckets + number
+    cdef uint32_t link = bucket.next
+    cdef uint64_t i
+    cdef OpRecord *op
+    for i in range(count):
+        op = op_at(a, link)
+        link = op.next
+        if op.ahead:
+            __builtin_prefetch(&a.ops[op.ahead - 1].next)
+        wheel_insert(a, op)
+    bucket.next = link
+    at(a, link).prev = link_of(a, &bucket.next)
+    bucket.count -= <uint32_t>count
+    if bucket.count == 0:
+        occupied_word(a, number)[0] &= ~(<uint64_t>1 << (number & 63))
+
+
 cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
     """Move what the sweeps owe to the present tick; False if the turn's bound came first."""
-    cdef uint64_t position
-    cdef uint32_t level
-    cdef BucketRecord *bucket
-    cdef OpRecord *op
+    cdef uint64_t position, count
+    cdef uint32_t level, number
     for level in range(1, LEVELS):
         if a.owed[level] == 0:
             continue
         position = a.header.wheel_tick >> (LEVEL_BITS * level)
-        bucket = a.buckets + level * BUCKETS + ((position + 1) & (BUCKETS - 1))
-        while a.owed[level]:
-            if bucket.count == 0:
-                a.owed[level] = 0
-                break
-            if spent(a):
-                return False
-            op = op_at(a, bucket.next)
-            if op.ahead:
-                __builtin_prefetch(&a.ops[op.ahead - 1].next)
-            wheel_remove(a, op)
-            wheel_insert(a, op)
-            a.owed[level] -= 1
-            a.touched += 1
-            a.daemon[DAEMON_CASCADED] += 1
+        number = level * BUCKETS + <uint32_t>((position + 1) & (BUCKETS - 1))
+        if a.owed[level] > a.buckets[number].count:
+            a.owed[level] = a.buckets[number].count
+        count = min(a.owed[level], may_touch(a))
+        if count:
+            sweep_bucket(a, number, count)
+            a.owed[level] -= count
+            a.touched += count
+            a.daemon[DAEMON_CASCADED] += count
+        if a.owed[level]:
+            return False
     return True
 
 

@@ -46,7 +46,7 @@ from .process import configure
 from .promise import Promise, Reply
 from .protocol import NEVER, LinkState, Statistics
 from .purgatory import is_known, value_or_silence
-from .session import DEFAULT_PURGATORY
+from .session import DEFAULT_PURGATORY, Naming
 from .surface import Surface
 
 __all__ = [
@@ -93,7 +93,7 @@ class LoopLink(Link):
 
     def wake(self) -> None:
         if self.loop.is_closed():
-            self.closed = True
+            self.sealed = self.closed = True
             self.refuse_closed()
         self.idle = False
         self.loop.call_soon(self._pump)
@@ -458,16 +458,16 @@ class Client(Purgatory, Member):
     @property
     def closed(self) -> bool:
         """Whether close() was called, or the process has forked since."""
-        return self._link.closed
+        return self._link.sealed
 
     async def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
         """The purgatory of that name ([a-z0-9_-]{1,32}), made if it is new; raises InvalidNameError, ArenaFullError."""
         known = self._purgatories.get(name_of("purgatory", name))
         if known is not None:
             return known
-        result = await _answer(self._looped.ask({"query": "purgatory", "name": name}), timeout)
-        self._protocol.purgatories[name] = int(result["index"])
-        return self._purgatories.setdefault(name, Purgatory(self._looped, name))
+        link = self._looped
+        await _answer(link.ask({"query": "purgatory", "name": name}, Naming(link, name)), timeout)
+        return self._purgatories.setdefault(name, Purgatory(link, name))
 
     async def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
         """Seconds that a question and its answer took; raises TimerdUnavailableError."""
@@ -478,12 +478,12 @@ class Client(Purgatory, Member):
     async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
         """Wait until the window has room; how many commands it takes. Raises BackpressureError after `timeout` s."""
         protocol = self._protocol
-        if not await self._looped.until(lambda: protocol.room > 0 or self.closed, timeout):
+        if not await self._looped.until(lambda: protocol.room > 0 or self._link.sealed, timeout):
             raise BackpressureError(
                 f"no room in a window of {protocol.window} commands within {timeout:g} s "
                 f"({self._link.plight()}); slow down"
             )
-        if self.closed:
+        if self._link.sealed:
             self._link.refuse_closed()
         return protocol.room
 
@@ -501,6 +501,7 @@ class Client(Purgatory, Member):
         deadline = monotonic_deadline(timeout)
         try:
             await self._finish(timeout)
+            self._looped.seal()
             await self.flush(seconds_left(deadline) or 0.0)
         finally:
             self._looped.stop()

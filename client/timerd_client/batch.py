@@ -221,7 +221,7 @@ def _issue(
     rows, start = len(encoded), 0
     link, protocol = surface._link, surface._protocol
     with link.lock:
-        if link.closed:
+        if link.sealed:
             link.refuse_closed()
         maker, sequence, issued = protocol.incarnation, protocol.newest(), protocol.issued
     while start < rows:

@@ -34,6 +34,7 @@ def connect(
     group: str | None = None,
     orphans: str = "cancel",
     name: str = "",
+    runtime_dir: str | None = None,
 ) -> Client:
     """A client of the instance (default: $TIMERD_INSTANCE, else "default"), ready for use.
 
@@ -41,12 +42,13 @@ def connect(
     adopted. `orphans` says what becomes of this client's operations when its process dies: "cancel", "keep" (they run
     on, and nobody is told) or "group" (its group adopts them). `autostart` starts the instance's daemon if none runs;
     it ends 10 s after its last client. `name` is a label for `timerctl clients`: printable text of at most 32 bytes.
+    `runtime_dir` is where the instance is, if not where $TIMERD_RUNTIME_DIR or the usual places say.
     Raises TimerdUnavailableError within `timeout` seconds, InvalidNameError, TimeoutOutOfRangeError, NotAMemberError
     (orphans="group" without a group).
     """
     member_of = group_of(group)
     policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_s(timeout)
-    client = Client(ThreadedLink(locate(instance, autostart), label, policy, member_of))
+    client = Client(ThreadedLink(locate(instance, autostart, runtime_dir), label, policy, member_of))
     try:
         client.wait_ready(patience)
     except BaseException:
@@ -55,33 +57,34 @@ def connect(
     return client
 
 
-def locate(instance: str | None, autostart: bool) -> InstancePaths:
+def locate(instance: str | None, autostart: bool, runtime_dir: str | None = None) -> InstancePaths:
     """Where the instance is, after starting it if that is wanted and needed."""
     if autostart:
-        return start_daemon(instance)
+        return start_daemon(instance, runtime_dir)
     try:
-        return find_instance(instance)
+        return find_instance(instance, runtime_dir)
     except TimerdUnavailableError as error:
         raise TimerdUnavailableError(f"{error}, or connect(autostart=True)") from None
 
 
-def start_daemon(instance: str | None = None) -> InstancePaths:
+def start_daemon(instance: str | None = None, runtime_dir: str | None = None) -> InstancePaths:
     """Start the instance's daemon unless one runs; returns when it serves. Raises TimerdUnavailableError.
 
     Processes that do this at the same time agree by a lock file.
     """
     try:
-        found = find_instance(instance)
+        found = find_instance(instance, runtime_dir)
         if daemon_running(found):
             return found
     except TimerdUnavailableError:
         pass
-    paths = make_instance(instance)
+    paths = make_instance(instance, runtime_dir)
     with _alone(paths.directory / f"{paths.instance}.autostart"):
         if daemon_running(paths) and paths.arena.exists():
             return paths
         daemon = subprocess.Popen(
-            [sys.executable, "-m", "timerd", "--instance", paths.instance, "--ephemeral"],
+            [sys.executable, "-m", "timerd", "--instance", paths.instance, "--ephemeral"]
+            + (["--runtime-dir", str(paths.directory)] if runtime_dir else []),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -125,7 +125,7 @@ class Membership:
     def _handle(self, name: str, handler: Handler, schedule: Schedule | None) -> Handler:
         link = self._member_link
         with link.lock:
-            if link.closed:
+            if link.sealed:
                 link.refuse_closed()
             self._calls.add(name, handler, schedule)
             self._start_runner()
@@ -141,7 +141,7 @@ class Membership:
 
     def _may_listen(self, timeout: float | timedelta | None) -> float | None:
         """What `outcomes()` was given, in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
-        if self._member_link.closed:
+        if self._member_link.sealed:
             self._member_link.refuse_closed()
         self._calls.group  # noqa: B018  # raises here, not in the first iteration
         return None if timeout is None else timeout_ns(timeout) / 1e9

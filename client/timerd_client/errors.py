@@ -122,7 +122,10 @@ def refusal(code: int, value: int, about: Subject = NOBODY) -> TimerdError:
                 f"no operation of id {about.id!r} is pending in purgatory {about.purgatory!r}: it has settled, "
                 "or was never registered there"
             )
-    return error_for(code, message or _sentence(code) + _met(code, limit))
+    error = error_for(code, message or _sentence(code) + _met(code, limit))
+    if isinstance(error, OperationExistsError):
+        error.settled = value
+    return error
 
 
 def _beyond_bytes(limit: int, size: int) -> str:

@@ -40,6 +40,7 @@ cdef extern from "Python.h":
         object (*tp_new)(type made, tuple arguments, PyObject *named)
 
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
+    PyObject *PyList_GET_ITEM(object column, Py_ssize_t row)  # without a reference
 
 cdef extern from *:
     """
@@ -59,12 +60,19 @@ cdef extern from "<time.h>" nogil:
 
 cdef extern from *:
     """
+    #define look_ahead(at) __builtin_prefetch((const void *)(at), 1)
+    """
+    void look_ahead(const void *at) noexcept nogil
+
+cdef extern from *:
+    """
     #define WAITING_FIRST 64u              /* slots of an empty table */
     #define BYTES_FIRST (1u << 16)         /* of the memory for commands */
     #define BYTES_KEPT (4u << 20)          /* more than this is let go of when nothing is left in it */
+    #define AHEAD 8u                       /* outcomes after which one is asked for, and as many after its slot was */
     #define GOLDEN 0x9E3779B97F4A7C15ull   /* 2^64 / golden ratio: spreads numbers that follow each other */
     """
-    const uint64_t WAITING_FIRST, BYTES_FIRST, BYTES_KEPT, GOLDEN
+    const uint64_t WAITING_FIRST, BYTES_FIRST, BYTES_KEPT, AHEAD, GOLDEN
 
 cdef object _monotonic_ns = time.monotonic_ns
 cdef int64_t ISSUED_MAX = slow.ISSUED_MAX
@@ -81,6 +89,14 @@ if _sizes != (*map(size_of, (wire.CommandHeader, wire.RegisterCommand, wire.KeyC
                              wire.OutcomeRecord, wire.WireAnswer)), wire.PROTOCOL_VERSION):
     raise ImportError("timerd_client.fast was compiled from other declarations than timerd_shm has: "
                       "run `make generate build`")
+
+
+cdef inline void ask_for(PyObject *handle) noexcept:
+    """The lines of a Handle."""
+    look_ahead(handle)
+    look_ahead(<char *>handle + 64)
+    look_ahead(<char *>handle + 128)
+    look_ahead(<char *>handle + 192)
 
 
 # who waits --------------------------------------------------------------------------------------------------------
@@ -154,6 +170,15 @@ cdef class Waiting:
         while self.slots[at].number != number and self.slots[at].number:
             at = (at + 1) & self.mask
         return at
+
+    cdef inline void ask_for_slot(self, uint64_t number) noexcept:
+        """What waits was written long ago, and is in no cache: memory is asked for it before its turn comes."""
+        look_ahead(self.slots + (self.place(number) & self.mask))
+
+    cdef inline void ask_for_waiter(self, uint64_t number) noexcept:
+        cdef Slot *slot = self.slots + (self.place(number) & self.mask)
+        if slot.number == number:  # else it is found behind it, without help
+            ask_for(slot.waiter)
 
     cdef inline void put(self, uint64_t number, PyObject *waiter) noexcept:
         """Add one that is not there, with a reference that the caller has; there is room."""
@@ -245,6 +270,7 @@ cdef class Waiting:
 
 cdef class Line:
     cdef public bint closed
+    cdef public bint sealed
     cdef public bint idle
     cdef public int64_t alarm
     cdef object guard
@@ -793,6 +819,8 @@ def records_of(handles):
     records = PyBytes_FromStringAndSize(NULL, rows * sizeof(OutcomeRecord))
     to = PyBytes_AS_STRING(records)
     for row in range(rows):
+        if row + 4 < rows:
+            ask_for(PyList_GET_ITEM(those, row + 4))
         one = those[row]
         if not one.recorded:
             return slow.records_of(those)
@@ -923,7 +951,7 @@ cdef Handle register_usual(Caller caller, object key, object timeout, object pay
     made.deadline_ns = NO_DEADLINE if duration_ns == NO_DEADLINE else head.registered_ns + duration_ns
     entered = line.enter()
     try:
-        if line.closed or ledger.issued - ledger.applied >= ledger.window:
+        if line.sealed or ledger.issued - ledger.applied >= ledger.window:
             return None
         ledger.make_room(size, 1)
         ledger.waiting.make_room(1)
@@ -963,7 +991,7 @@ cdef bint fire_usual(Caller caller, object key, object value, object amount) exc
     size = sizeof(KeyCommand) + key_size + PyBytes_GET_SIZE(value)
     entered = line.enter()
     try:
-        if line.closed or ledger.issued - ledger.applied >= ledger.window:
+        if line.sealed or ledger.issued - ledger.applied >= ledger.window:
             return False
         ledger.make_room(size, 1)
         write_event(ledger.add(size), &head, name, key_size, value)
@@ -1101,6 +1129,13 @@ def issue_events(Ledger ledger not None, int purgatory, keys, values, amounts, i
 # outcomes ---------------------------------------------------------------------------------------------------------
 
 
+cdef inline uint64_t command_in(const char *report, uint64_t row) noexcept:
+    """The command number in an outcome's record, which is its first field."""
+    cdef uint64_t command
+    memcpy(&command, report + sizeof(ReportHeader) + row * sizeof(OutcomeRecord), sizeof(command))
+    return command
+
+
 def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes, uint64_t answers, uint64_t arena):
     cdef const char *start = PyBytes_AS_STRING(frame)
     cdef uint64_t size = PyBytes_GET_SIZE(frame), heap, row, at, end
@@ -1114,6 +1149,10 @@ def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes
     if heap > size:
         raise ValueError(f"{outcomes} outcomes and {answers} answers do not fit")
     for row in range(outcomes):
+        if row + 2 * AHEAD < outcomes:
+            protocol.waiting.ask_for_slot(command_in(start, row + 2 * AHEAD))
+        if row + AHEAD < outcomes:
+            protocol.waiting.ask_for_waiter(command_in(start, row + AHEAD))
         memcpy(&record, start + sizeof(ReportHeader) + row * sizeof(OutcomeRecord), sizeof(OutcomeRecord))
         waiter = protocol.waiting.take(record.command)
         if waiter == NULL:

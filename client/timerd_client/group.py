@@ -150,7 +150,7 @@ def say(link: Link, command: bytes, done: Told | None = None, reply: Reply | Non
     else. Raises ClosedError. It goes beyond a full window, as a cancel does: it is bounded by what the member is told.
     """
     with link.lock:
-        if link.closed:
+        if link.sealed:
             link.refuse_closed()
         protocol = link.protocol
         if done is not None and not protocol.inbox.is_ours(done):

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,6 +82,7 @@ class Link(Line):
         self._reader: ArenaReader | None = None
         self._mapped = 0  # incarnation that was tried last
         self._unsent: bytes | None = None
+        self._chores: deque[Callable[[], None]] = deque()  # what could not be done where it came up
         self._told_unknown = 0
         self._resets = 0
         self.sockets: Sockets = ZmqSockets(paths) if sockets is None else sockets
@@ -137,13 +139,13 @@ class Link(Line):
     def refuse_closed(self) -> None:
         """Raises ClosedError."""
         raise ClosedError(
-            "this client is closed, or was made before a fork or in a loop that is closed; "
+            "this client is closed (or is being closed), or was made before a fork or in a loop that is closed; "
             "use td.client(), or connect again"
         )
 
     def refuse_lost(self) -> None:
         """Raises TimerdUnavailableError if what is asked now would not be answered. With the lock held."""
-        if self.closed:
+        if self.sealed:
             self.refuse_closed()
         if self.protocol.lost:
             raise TimerdUnavailableError(
@@ -162,9 +164,9 @@ class Link(Line):
         """How it stands with the daemon, for messages."""
         return self.protocol.plight(self.now_ns())
 
-    def ask(self, question: dict[str, Any]) -> Reply:
-        """Send a question; raises ClosedError, TimerdUnavailableError if the daemon is lost."""
-        reply = Reply(self)
+    def ask(self, question: dict[str, Any], reply: Reply | None = None) -> Reply:
+        """Send a question, answered to `reply`; raises ClosedError, TimerdUnavailableError if the daemon is lost."""
+        reply = reply or Reply(self)
         with self.lock:
             self.refuse_lost()
             self.protocol.query(question, reply, self.now_ns())
@@ -196,7 +198,7 @@ class Link(Line):
         registered.
         """
         with self.lock:
-            if self.closed:
+            if self.sealed:
                 self.refuse_closed()
             self.protocol.issue_all([operation_command(CommandKind.CANCEL, operation) for operation in operations])
             if self.idle:
@@ -204,20 +206,49 @@ class Link(Line):
 
     def abandon(self, registrations: Iterable[int]) -> None:
         """Withdraw operations of which nobody has a handle; what they may have been handed goes back."""
-        with self.lock:
+        those = list(registrations)
+
+        def withdraw() -> None:
             if self.closed:
                 return
-            self.protocol.give_up(registrations, OperationCancelled("withdrawn: nobody waits for it any more"))
-            waiters = self.protocol.take_ready()
+            self.protocol.give_up(those, OperationCancelled("withdrawn: nobody waits for it any more"))
             if self.idle:
                 self.wake()
-        for waiter in waiters:
-            waiter.tell()
+
+        self.soon(withdraw)
+
+    def soon(self, chore: Callable[[], None]) -> None:
+        """Do it with the lock held: now, or in the next pass if somebody holds that.
+
+        For what ends with a generator: a garbage collection may end it, in a thread that holds the lock already.
+        """
+        if self.lock.acquire(blocking=False):
+            try:
+                chore()
+            finally:
+                self.lock.release()
+        else:
+            self._chores.append(chore)
+            self.ring()
+
+    def ring(self) -> None:
+        """Have a pass made soon, where that can be done without the lock; else the next comes within a beat."""
+
+    def _do_chores(self) -> None:
+        while self._chores:
+            self._chores.popleft()()
+
+    def seal(self) -> None:
+        """Issue nothing more: who tries gets ClosedError, and what was issued before a flush can wait for."""
+        with self.lock:
+            self.sealed = True
+            self.notify_locked()  # those who wait for room
 
     def begin_flush(self) -> Flush:
         """A flush of what has been issued so far. With the lock held; raises ClosedError."""
         if self.closed:
             self.refuse_closed()
+        self._do_chores()
         return Flush(self.protocol.issued, self.protocol.incarnation, self._told_unknown)
 
     def flushed(self, flush: Flush) -> bool:
@@ -241,7 +272,7 @@ class Link(Line):
 
     def ready_locked(self) -> None:
         """Closed? Is there room? With the lock held; raises ClosedError, BackpressureError."""
-        if self.closed:
+        if self.sealed:
             self.refuse_closed()
         if self.protocol.room <= 0:
             self.make_room()
@@ -292,6 +323,7 @@ class Link(Line):
         """Do what is due by now."""
         protocol = self.protocol
         with self.lock:
+            self._do_chores()
             if now_ns >= protocol.poll_deadline():
                 protocol.tick(now_ns)
         if protocol.ready or protocol.complaints:
@@ -355,7 +387,7 @@ class Link(Line):
         """Let go of sockets and arena; what still waits settles as failed with ClosedError."""
         with self.lock:
             protocol = self.protocol
-            self.closed = True
+            self.sealed = self.closed = True
             protocol.fail_all(ClosedError("the client was closed before this was settled"))
             last = [protocol.newest()]
             protocol.use_arena(last, 0)

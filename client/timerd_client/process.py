@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import threading
 
 import zmq
 
-from timerd_shm.errors import InvalidValueError, TimerdError
+from timerd_shm.errors import InvalidValueError
 from timerd_shm.limits import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 
 from . import link as link_module
 from .arguments import group_of, label_of, orphans_of, patience_s
 from .connection import connect, settings
 from .link import Link
-from .protocol import LinkState
 from .sockets import forget_context
 from .threaded import Client, ThreadedLink
 
-EXIT_TIMEOUT_S = 1.0
+EXIT_SILENCE_S = 1.0  # the end of a process waits no longer for a daemon that says nothing
 
 _client: Client | None = None
 _client_lock = threading.Lock()
@@ -76,7 +74,7 @@ def _after_fork_in_child() -> None:
         _inherited.append(_client)
         _client = None
     for link in list(link_module.links):
-        link.closed = True
+        link.sealed = link.closed = True
         link.idle = False
         link.lock = threading.Lock()
         _inherited.append(link)
@@ -87,18 +85,19 @@ def _after_fork_in_child() -> None:
 
 
 def _at_exit() -> None:
-    """Say what was issued and goodbye; a second at most, and nothing to a daemon that is not there.
+    """Say what was issued and goodbye: as in close() while the daemon answers, and nothing to one that is not there.
 
-    A handler that runs is waited for as in close(): else its call would be told to another, and run twice.
+    A handler that runs is waited for, and so is the word that its call is done: else another would be told, and run it
+    again.
     """
     for link in list(link_module.links):
         if isinstance(link, ThreadedLink) and not link.closed:
-            protocol = link.protocol
             link.finish(CLOSE_TIMEOUT_S)
-            if protocol.state is LinkState.LIVE:
-                with contextlib.suppress(TimerdError), link.lock:
-                    link.wait_locked(lambda p=protocol: p.applied >= p.issued, EXIT_TIMEOUT_S)  # type: ignore[misc]
-            link.stop(EXIT_TIMEOUT_S)
+            link.seal()
+            unacknowledged = link.wait_applied(CLOSE_TIMEOUT_S, EXIT_SILENCE_S)
+            if unacknowledged:
+                link.complain(f"the process ends, and {unacknowledged} commands are unacknowledged ({link.plight()})")
+            link.stop(EXIT_SILENCE_S)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

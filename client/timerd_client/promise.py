@@ -60,9 +60,11 @@ class Promise(Promised):
         self._settlement = local(error)
 
     def _remove(self, callback: Callable[[Any], object]) -> None:
-        with self._link.lock:
+        def remove() -> None:
             if self._callbacks is not None and callback in self._callbacks:
                 self._callbacks.remove(callback)
+
+        self._link.soon(remove)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it has settled, `timeout` seconds at most; whether it has."""

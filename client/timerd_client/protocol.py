@@ -141,7 +141,7 @@ class Protocol(Session):
         self._acknowledge_at = NEVER
         self._query_at = NEVER
         self._last_sent_ns = now_ns
-        self._last_heard_ns = now_ns
+        self.heard_ns = now_ns  # when the last frame came; later by what this process was kept from listening
         self._ended_ns = 0  # when the end of a daemon was seen last
         self._ticked_ns = now_ns
         self._deadlines = Deadlines()
@@ -155,7 +155,7 @@ class Protocol(Session):
 
     def plight(self, now_ns: int) -> str:
         """How it stands with the daemon, for messages."""
-        silence_s = max(0, now_ns - self._last_heard_ns) / 1e9
+        silence_s = max(0, now_ns - self.heard_ns) / 1e9
         refused = f"; it refuses this client: {self.refused}" if self.refused is not None else ""
         return f"state: {self.state.value}, silent for {silence_s:.1f} s{refused}"
 
@@ -220,8 +220,8 @@ class Protocol(Session):
     @property
     def _lost_at(self) -> int:
         """When the daemon is lost, unless a frame comes before."""
-        at_ns = self._last_heard_ns + self.lost_ns
-        return min(at_ns, self._ended_ns + ENDED_LOST_NS) if self._ended_ns > self._last_heard_ns else at_ns
+        at_ns = self.heard_ns + self.lost_ns
+        return min(at_ns, self._ended_ns + ENDED_LOST_NS) if self._ended_ns > self.heard_ns else at_ns
 
     def tick(self, now_ns: int) -> None:
         """Do what is due: hello, retransmission, questions, acknowledgements, the daemon's absence."""
@@ -248,11 +248,11 @@ class Protocol(Session):
         A gap (this process was stopped, its loop or thread was blocked) counts as one heartbeat: what the daemon said
         meanwhile may still stand in the sockets.
         """
-        late_ns = now_ns - max(self._ticked_ns, self._last_heard_ns) - HEARTBEAT_NS
+        late_ns = now_ns - max(self._ticked_ns, self.heard_ns) - HEARTBEAT_NS
         if late_ns >= GAP_NS:
-            self._last_heard_ns += late_ns
+            self.heard_ns += late_ns
         self._ticked_ns = now_ns
-        silence_ns = now_ns - self._last_heard_ns
+        silence_ns = now_ns - self.heard_ns
         if now_ns < self._lost_at:
             return
         if not self.lost:
@@ -410,7 +410,7 @@ class Protocol(Session):
         if header.incarnation != self.arena or self.session == NO_SESSION:
             self.frames_ignored += 1
             return
-        self._last_heard_ns = now_ns
+        self.heard_ns = now_ns
         if self.state is LOST or (published and self.state is HELLO):
             self._go_live(now_ns)
         self._hear_newest(header.newest)
@@ -472,7 +472,7 @@ class Protocol(Session):
         if header.incarnation != self.arena:
             self.frames_ignored += 1
             return
-        self._last_heard_ns = now_ns
+        self.heard_ns = now_ns
         self._acknowledged(header.applied, now_ns)
         # every frame in flight behind a lost one is answered so; going back once is enough
         again = header.applied == self._back_applied and now_ns < self._back_at + ANNOUNCE_FIRST_NS
@@ -496,7 +496,7 @@ class Protocol(Session):
             # it knows less than it has acknowledged, or more than was said: this is not our record any more
             self._begin_anew(now_ns)
             return
-        self._last_heard_ns = now_ns
+        self.heard_ns = now_ns
         self._acknowledged(applied, now_ns)
         self._welcomed(welcome)
         self.inbox.greeted(int(welcome["lease_ns"]), now_ns)
@@ -514,7 +514,7 @@ class Protocol(Session):
         self._query_at = now_ns if self._queries else NEVER
 
     def _hello_first(self, header: ReportHeader, now_ns: int) -> None:
-        self._last_heard_ns = now_ns
+        self.heard_ns = now_ns
         if self.state is CONNECTING:
             return  # to a frame that crossed our HELLO
         if header.incarnation != self.arena:
@@ -525,7 +525,7 @@ class Protocol(Session):
 
     def _begin_anew(self, now_ns: int) -> None:
         """The daemon does not know this client: a new incarnation says hello."""
-        self._last_heard_ns = now_ns
+        self.heard_ns = now_ns
         self._forget(SessionGoneError("the daemon no longer knows this client; what was not settled is unknown"))
         self._change_incarnation()
         self._stand(CONNECTING)
@@ -546,7 +546,7 @@ class Protocol(Session):
         self._outbox.clear()
 
     def _result(self, result: dict[str, Any], now_ns: int) -> None:
-        self._last_heard_ns = now_ns
+        self.heard_ns = now_ns
         query = self._queries.pop(int(result["id"]), None)
         if query is not None and query.reply.answer(result):
             self.ready.append(query.reply)

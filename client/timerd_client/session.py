@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
+from timerd_shm.errors import MalformedError, TimerdError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import WAITS_MAX, WINDOW_COMMANDS_MAX
 from timerd_shm.wire import PROTOCOL_VERSION
 
 from .awaited import Awaited
 from .group import CALLS
+from .promise import Reply
+
+if TYPE_CHECKING:
+    from .link import Link
 
 DEFAULT_PURGATORY: Final = "default"
 NO_SESSION: Final = bytes(16)
@@ -32,6 +37,24 @@ class Identity(NamedTuple):
     boot_id: bytes = bytes(16)
     orphans: Orphans = Orphans.CANCEL
     group: str | None = None
+
+
+class Naming(Reply):
+    """The answer to the question for a purgatory's index, which is known when it has come."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, link: Link, name: str) -> None:
+        super().__init__(link)
+        self._name = name
+
+    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
+        if error is None:
+            try:
+                self._link.protocol.name_purgatories({self._name: value.get("index")})
+            except ValueError as wrong:
+                error = MalformedError(f"the daemon named purgatory {self._name!r} wrongly: {wrong}; report it")
+        return super().answer(value, error)
 
 
 class Session(Awaited):
@@ -90,14 +113,14 @@ class Session(Awaited):
         self.topic = int(welcome["topic"])
         self.daemon_pid = int(welcome.get("daemon_pid", 0))
         self.shared_clock = bool(welcome["shared_clock"])
-        self._name_purgatories(welcome.get("purgatories", {}))
+        self.name_purgatories(welcome.get("purgatories", {}))
         self._hear_newest(int(welcome["newest"]))
         self._unknown_to_daemon(command for command in welcome.get("unknown", ()) if isinstance(command, int))
         self._gone_at_daemon(int(welcome.get("gone", 0)))
 
-    def _name_purgatories(self, indices: dict[str, int]) -> None:
-        """Take the daemon's indices; commands that were kept for another arena carry that one's."""
-        if wrong := [index for index in indices.values() if index not in range(NOT_KNOWN_YET)]:
+    def name_purgatories(self, indices: dict[str, Any]) -> None:
+        """Take the daemon's indices; commands that were kept for another arena carry that one's. Raises ValueError."""
+        if wrong := [one for one in indices.values() if type(one) is not int or one not in range(NOT_KNOWN_YET)]:
             raise ValueError(f"the index of a purgatory is 0 to {NOT_KNOWN_YET - 1}, not {wrong[0]!r:.60}")
         known = self.purgatories
         moved = {known[name]: index for name, index in indices.items() if known.get(name, index) != index}

@@ -82,6 +82,7 @@ class Line:
         self.now_ns = now_ns
         self.lock = threading.Lock()
         self.closed = False
+        self.sealed = False  # nothing more is issued: it is being closed, or was
         self.idle = False  # whether nobody is about to send: who issues something calls wake()
         self.alarm = ISSUED_MAX  # who issues a command with this number, or a higher one, calls it all the same
 

@@ -45,7 +45,12 @@ _REGISTER = int(CommandKind.REGISTER)
 _FIRE = int(CommandKind.FIRE)
 _ANY_KIND = int(ANY.kind)
 _WANTS_ANSWER = int(RegisterFlag.WANTS_ANSWER)
-_IF_EXISTS = {"error": 0, "keep": int(RegisterFlag.KEEP), "replace": int(RegisterFlag.REPLACE)}
+_IF_EXISTS = {
+    "error": 0,
+    "keep": int(RegisterFlag.KEEP),
+    "replace": int(RegisterFlag.REPLACE),
+    "replace_cancelled": int(RegisterFlag.REPLACE_CANCELLED),
+}
 
 
 class Surface(Caller, Generic[OperationT]):
@@ -72,8 +77,9 @@ class Surface(Caller, Generic[OperationT]):
 
         `keys` are a key, several, or {key: watermark}; None as a timeout means no deadline. The deadline counts from
         this call; it may be late, never early. `payload` stays with the operation. `id` (1..255 bytes) makes it
-        idempotent in its purgatory: `if_exists` is "error", "keep" or "replace". `since` is the mark from which events
-        count (default: now). `orphans` is what becomes of it when this process dies, if not what connect() was told:
+        idempotent in its purgatory: `if_exists` is "error", "keep", "replace", or "replace_cancelled", which takes
+        over the id of one that was cancelled and refuses for any other. `since` is the mark from which events count
+        (default: now). `orphans` is what becomes of it when this process dies, if not what connect() was told:
         "cancel", "keep" (it runs on) or "group" (the group's next member is told). `wait=True` also waits for the
         daemon's word (in asyncio: `await op.accepted()`).
 
@@ -114,7 +120,7 @@ class Surface(Caller, Generic[OperationT]):
         hashed: bytes | None = None
         if id is not None or since is not None or orphans is not None or if_exists != "error":
             if not isinstance(if_exists, str) or if_exists not in _IF_EXISTS:
-                raise InvalidValueError(f'if_exists={if_exists!r}: "error", "keep" or "replace"')
+                raise InvalidValueError(f"if_exists={if_exists!r}: give {', '.join(_IF_EXISTS)}")
             if id is not None:
                 hashed = id_hash(id)
                 flags |= RegisterFlag.HAS_ID | _IF_EXISTS[if_exists]
@@ -136,7 +142,7 @@ class Surface(Caller, Generic[OperationT]):
             if wait:
                 link.refuse_lost()
             command, sequence = protocol.issued, protocol.newest()
-            if link.closed or protocol.issued - protocol.applied >= protocol.window:
+            if link.sealed or protocol.issued - protocol.applied >= protocol.window:
                 maker = protocol.incarnation
                 link.ready_locked()
                 if maker != protocol.incarnation and since is None:
@@ -217,7 +223,7 @@ class Surface(Caller, Generic[OperationT]):
                 )
                 link, protocol = self._link, self._protocol
                 with link.lock:
-                    if link.closed or protocol.issued - protocol.applied >= protocol.window:
+                    if link.sealed or protocol.issued - protocol.applied >= protocol.window:
                         link.ready_locked()
                     protocol.issue(command)
                     if link.idle or protocol.issued >= link.alarm:

@@ -19,14 +19,17 @@ from timerd_shm.errors import BackpressureError, ClosedError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
+from timerd_shm.wire import CommandKind
 
-from .arguments import name_of
+from .arguments import name_of, orphans_of
+from .commands import operation_command
 from .link import Link
 from .member import Member
 from .poller import Poller
+from .promise import Reply
 from .protocol import NEVER, LinkState, Statistics
 from .purgatory import Purgatory
-from .session import DEFAULT_PURGATORY
+from .session import DEFAULT_PURGATORY, Naming
 from .sockets import Sockets
 from .spacing import Spacing
 
@@ -34,9 +37,11 @@ if TYPE_CHECKING:
     import asyncio
 
 POLL_NS_MAX = 60_000_000_000
-SEND_INTERVAL_NS = 100_000  # between frames of commands under load
+SEND_INTERVAL_NS = 100_000  # from frame to frame of commands under load, at least
+SEND_INTERVAL_NS_MAX = 400_000  # and at most
 SEND_COMMANDS = 512  # when so many have piled up the thread does not get the GIL: callers send again
 SEND_BURST = 4  # that may follow each other at once when it was quiet
+ISSUED_AT_ONCE = 4_096  # commands with the lock held
 
 
 class Condition:
@@ -105,7 +110,8 @@ class ThreadedLink(Link):
         self._bell = -1
         self.before_stop: list[Callable[[float], None]] = []  # what has to end before the connection does
         self._poller = Poller()
-        self._spacing = Spacing(SEND_INTERVAL_NS, SEND_BURST)
+        self._spacing = Spacing(SEND_INTERVAL_NS, SEND_INTERVAL_NS_MAX, SEND_BURST)
+        self._woke_ns = 0  # when the thread's pass began
         self._next_frame_ns = NEVER  # when the thread, under load, sends what has piled up
         super().__init__(paths, name, orphans, group, sockets, now_ns)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -155,13 +161,13 @@ class ThreadedLink(Link):
     def make_room(self) -> None:
         protocol = self.protocol
         in_callback = self.in_own_thread()
-        if in_callback or not self.wait_locked(lambda: protocol.room > 0 or self.closed, BACKPRESSURE_TIMEOUT_S):
+        if in_callback or not self.wait_locked(lambda: protocol.room > 0 or self.sealed, BACKPRESSURE_TIMEOUT_S):
             raise BackpressureError(
                 f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged"
                 + ("" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s")
                 + f" ({self.plight()}); slow down and retry"
             )
-        if self.closed:
+        if self.sealed:
             self.refuse_closed()
 
     def ring(self) -> None:
@@ -181,6 +187,24 @@ class ThreadedLink(Link):
             return self._moved.wait_for(condition, timeout)
         finally:
             self._movers -= 1
+
+    def wait_applied(self, timeout: float, silence: float) -> int:
+        """Wait until everything issued is acknowledged; how many commands are not.
+
+        `timeout` seconds at most, and no longer than `silence` while nothing is heard of the daemon.
+        """
+        protocol = self.protocol
+        deadline = self.deadline(timeout)
+
+        def heard_after(heard_ns: int) -> Callable[[], bool]:
+            return lambda: protocol.applied >= protocol.issued or protocol.heard_ns != heard_ns
+
+        with self.lock:
+            while protocol.state is LinkState.LIVE and protocol.applied < protocol.issued:
+                left = self.seconds_left(deadline) or 0.0
+                if not self.wait_locked(heard_after(protocol.heard_ns), min(left, silence)):
+                    break
+            return protocol.issued - protocol.applied
 
     def wait_heard(self, timeout: float) -> None:
         """Block while the daemon is lost, `timeout` seconds at most."""
@@ -214,7 +238,7 @@ class ThreadedLink(Link):
         with self.lock:
             if self._stopping:
                 return
-            self._stopping = True
+            self.sealed = self._stopping = True
             self.wake_thread()
         if not self.in_own_thread():
             self._thread.join(max(timeout, 0))
@@ -236,6 +260,7 @@ class ThreadedLink(Link):
     def exchange(self) -> bool:
         """Take what came in, do what is due, send what is due, until the next pass; False if this is the end."""
         protocol, sockets, answers = self.protocol, self.sockets, False
+        self._woke_ns = self.now_ns()
         while True:
             self.receive_some(answers=answers)
             now_ns = self.now_ns()
@@ -266,9 +291,9 @@ class ThreadedLink(Link):
                 return
             while self.send_locked(now_ns):
                 pass
-            spacing.done(now_ns)
+            spacing.done(now_ns, self.now_ns() - self._woke_ns)
             self.alarm = protocol.issued + SEND_COMMANDS
-            self._next_frame_ns = now_ns + SEND_INTERVAL_NS
+            self._next_frame_ns = now_ns + spacing.interval_ns
         elif now_ns >= self._next_frame_ns:
             self._next_frame_ns = NEVER
 
@@ -336,7 +361,7 @@ class Client(Purgatory, Member):
     @property
     def closed(self) -> bool:
         """Whether close() was called, or the process has forked since."""
-        return self._link.closed
+        return self._link.sealed
 
     def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
         """The purgatory of that name ([a-z0-9_-]{1,32}), made if it is new; raises InvalidNameError, ArenaFullError."""
@@ -344,9 +369,7 @@ class Client(Purgatory, Member):
         if known is not None:
             return known
         link = self._threaded
-        result = self._query({"query": "purgatory", "name": name}, timeout)
-        with link.lock:
-            self._protocol.purgatories[name] = int(result["index"])
+        self._query({"query": "purgatory", "name": name}, timeout, Naming(link, name))
         return self._purgatories.setdefault(name, Purgatory(link, name))
 
     def snapshot(self, timeout: float = CLOSE_TIMEOUT_S) -> str:
@@ -359,12 +382,36 @@ class Client(Purgatory, Member):
         self._query({"query": "ping"}, timeout)
         return (self._link.now_ns() - start_ns) / 1e9
 
-    def _query(self, question: dict[str, Any], timeout: float) -> dict[str, Any]:
-        reply = self._threaded.ask(question)
+    def _query(self, question: dict[str, Any], timeout: float, reply: Reply | None = None) -> dict[str, Any]:
+        reply = self._threaded.ask(question, reply)
         if not reply.wait(timeout):
             raise self._threaded.unavailable(timeout)
         answer: dict[str, Any] = reply.get()
         return answer
+
+    def set_orphans(self, policy: str) -> int:
+        """What becomes of the operations that are pending here when this client ends: "cancel", "keep" or "group".
+
+        How many those are. Later ones have connect()'s policy. Raises NotAMemberError, ClosedError, BackpressureError.
+        """
+        link, protocol = self._threaded, self._protocol
+        orphans = orphans_of(policy, protocol.identity.group)
+        with link.lock:
+            pending, maker = list(protocol.waiting), protocol.incarnation
+        start = 0
+        while start < len(pending):
+            with link.lock:
+                link.ready_locked()
+                if protocol.incarnation != maker:  # the daemon has lost sight of this client: those have failed
+                    break
+                part = pending[start : start + min(protocol.room, ISSUED_AT_ONCE)]
+                protocol.issue_all(
+                    [operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part]
+                )
+                if link.idle or protocol.issued >= link.alarm:
+                    link.wake()
+            start += len(part)
+        return len(pending)
 
     def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s.
@@ -382,6 +429,7 @@ class Client(Purgatory, Member):
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until handlers have returned and everything is acknowledged, `timeout` seconds at most, and end.
 
+        Once the handlers have returned, calls in other threads raise ClosedError; what was called before is waited for.
         What this client still waits for goes the way of its orphans policy; its operations here fail with ClosedError.
         Raises TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown; the
         client is closed all the same.
@@ -392,6 +440,7 @@ class Client(Purgatory, Member):
         try:
             self._threaded.may_block()
             self._threaded.finish(timeout)
+            self._threaded.seal()
             self.flush(self._link.seconds_left(deadline) or 0.0)
         except ClosedError:
             pass

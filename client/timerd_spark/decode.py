@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from timerd_shm.journal import (
     ROW_SIZE,
     ROWS,
     TEXT_INLINE,
+    BlockHeader,
     RowKind,
     TextKind,
 )
@@ -39,6 +41,14 @@ LINES = BLOCK_SIZE // ROW_SIZE  # of a block; the first is its header
 TORN_RETRIES, TORN_PAUSE_S = 20, 0.005  # the newest block is written again while it is read
 ANCHOR_BLOCKS = 256
 INCARNATION_SIZE = 16
+BLOCK_DTYPE = np.dtype(
+    {
+        "names": [field.name for field in fields(BlockHeader)[:-1]],
+        "formats": [f"<u{field.storage.size}" for field in fields(BlockHeader)[:-1]],
+        "offsets": [field.offset for field in fields(BlockHeader)[:-1]],
+        "itemsize": BLOCK_SIZE,
+    }
+)
 HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
 OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
 log = logging.getLogger("timerd_spark")
@@ -85,24 +95,42 @@ class SegmentRows:
         numbers: list[np.ndarray] = []
         block = first
         while block < end:
-            data, rows = self._good(block, end)
+            data, rows = self._full(block, end)
+            if rows == 0:
+                data, rows = self._one(block, end)
             count = len(data) // BLOCK_SIZE
             parts.append(np.frombuffer(data, np.uint8).reshape(count * LINES, ROW_SIZE))
             numbers.append(np.arange(block, block + count))
             have = block * BLOCK_ROWS + rows
             if have >= self.span.end:
                 break
-            block = self._pass_over(max(have, self.span.first), end)
+            whole = rows > 0 and rows == count * BLOCK_ROWS
+            block = block + count if whole else self._pass_over(max(have, self.span.first), end)
         self._lines = parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty((0, ROW_SIZE), np.uint8)])
         self._blocks = np.concatenate(numbers or [np.empty(0, np.int64)])
 
-    def _good(self, block: int, end: int) -> tuple[memoryview, int]:
-        data, rows = self._segment.good(block, end - block)
-        for _ in range(TORN_RETRIES):
-            if block * BLOCK_ROWS + rows >= self.span.end or rows // BLOCK_ROWS < end - block - 1:
+    def _full(self, block: int, end: int) -> tuple[memoryview, int]:
+        """Full blocks from that one on, as far as they are good, and their rows: headers are looked at all together."""
+        data = memoryview(self._segment.read(block, end - block))
+        heads = np.frombuffer(data, BLOCK_DTYPE)
+        first_rows = self.header.first_row + (block + np.arange(len(heads))) * BLOCK_ROWS
+        good = (heads["count"] == BLOCK_ROWS) & (heads["first_row"] == first_rows)
+        good &= (heads["sequence"] == self.header.sequence) & (heads["incarnation"] == self.header.incarnation)
+        count = len(good) if good.all() else int(good.argmin())
+        for number, crc in enumerate(heads["crc"][:count].tolist()):
+            if zlib.crc32(data[number * BLOCK_SIZE + 4 : (number + 1) * BLOCK_SIZE]) != crc:
+                count = number
                 break
-            time.sleep(TORN_PAUSE_S)  # only the last one is not there
-            data, rows = self._segment.good(block, end - block)
+        return data[: count * BLOCK_SIZE], count * BLOCK_ROWS
+
+    def _one(self, block: int, end: int) -> tuple[memoryview, int]:
+        """A block that is not full, or not good; the last one may be written again just now."""
+        data, rows = self._segment.good(block, 1)
+        for _ in range(TORN_RETRIES):
+            if block * BLOCK_ROWS + rows >= self.span.end or block < end - 1:
+                break
+            time.sleep(TORN_PAUSE_S)
+            data, rows = self._segment.good(block, 1)
         return data, rows
 
     def _pass_over(self, record: int, end: int) -> int:
@@ -139,12 +167,16 @@ class SegmentRows:
 
     def select(self, kinds: Sequence[RowKind], *, everywhere: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """(records, lines) of the rows of these kinds, in order; `everywhere` also those of the span's first block."""
-        kind = self._lines.reshape(-1, LINES, ROW_SIZE)[:, 1:, 0]
-        wanted = np.zeros(256, bool)
-        wanted[list(kinds)] = True
-        block, place = np.nonzero(wanted[kind])
-        records = self._blocks[block] * BLOCK_ROWS + place
-        lines = block * LINES + 1 + place
+        kind = np.ascontiguousarray(self._lines[:, 0])
+        kind[::LINES] = RowKind.PAD  # headers
+        if len(kinds) == 1:
+            lines = np.flatnonzero(kind == kinds[0])
+        else:
+            wanted = np.zeros(256, bool)
+            wanted[list(kinds)] = True
+            lines = np.flatnonzero(wanted[kind])
+        block, place = np.divmod(lines, LINES)
+        records = self._blocks[block] * BLOCK_ROWS + place - 1
         inside = records < self.span.end
         if not everywhere:
             inside &= records >= self.span.first

@@ -64,7 +64,6 @@ def workload(
     Profile "seed" expires 7.9 % of them, "slow" half; `rate` is operations a second, `timeout` another timeout than the
     profile's. Raises InvalidValueError for what is out of range.
     """
-    shape = shape_of(profile, ops=first + ops, rate=rate, seed=seed, timeout=timeout)
     for name, value, low, high in (
         ("partitions", partitions, 1, PARTITIONS_MAX),
         ("seed", seed, 0, SEED_MAX),
@@ -73,6 +72,7 @@ def workload(
     ):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise InvalidValueError(f"workload(): {name}={value!r}: give {low:,} to {high:,}")
+    shape = shape_of(profile, ops=first + ops, rate=rate, seed=seed, timeout=timeout)
     blocks = spark.range(first // BLOCK, -(-(first + ops) // BLOCK), 1, partitions)
 
     def planned(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

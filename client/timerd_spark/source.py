@@ -16,13 +16,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 from timerd_shm.journal_reader import JournalError, Offset, hold
 
 from .filters import Comparison, taken, where_of
-from .options import ReadOptions
+from .options import ReadOptions, WriteOptions
 from .schema import VIEWS, Column, ddl, spark_schema
 from .segments import BEGINNING, Span, Walk, check_header, first_offset, hosts_of, last_offset, offsets_in, vector_of
+from .sink import BatchSink, StreamSink, refuse_overwrite
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceWriter, Filter
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
@@ -30,7 +31,7 @@ Vector = dict[str, dict[str, int]]
 
 
 class TimerdDataSource(DataSource):
-    """`spark.read.format("timerd")` and `spark.readStream.format("timerd")` of a journal."""
+    """format("timerd"): to read it is a journal, to write it are registrations or events."""
 
     @classmethod
     def name(cls) -> str:
@@ -51,6 +52,13 @@ class TimerdDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = ReadOptions.of(self.options)
         return JournalStream(options, columns_of(schema, options.view))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        refuse_overwrite(overwrite)
+        return BatchSink(WriteOptions.of(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return StreamSink(WriteOptions.of(self.options), schema)
 
 
 def columns_of(schema: StructType, view: str) -> tuple[Column, ...]:

@@ -432,16 +432,16 @@ cdef extern from "timerd_layout.h" nogil:
         uint16_t group
         uint64_t command
         uint64_t registration
-        uint16_t client
-        uint16_t bucket
-        uint32_t client_generation
         uint32_t first_node
         uint32_t id_record
         uint32_t payload
         uint32_t value
-        uint64_t deadline_ns
         uint64_t failed
         uint64_t outcome_number
+        uint16_t client
+        uint16_t bucket
+        uint32_t client_generation
+        uint64_t deadline_ns
         uint32_t error
         uint32_t ahead
         uint32_t next
@@ -988,12 +988,6 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *OpRecord_word_flags(OpRecord *record)
     uint64_t OpRecord_with_group(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_group(OpRecord *record)
-    uint64_t OpRecord_with_client(uint64_t word, uint64_t value)
-    uint64_t *OpRecord_word_client(OpRecord *record)
-    uint64_t OpRecord_with_bucket(uint64_t word, uint64_t value)
-    uint64_t *OpRecord_word_bucket(OpRecord *record)
-    uint64_t OpRecord_with_client_generation(uint64_t word, uint64_t value)
-    uint64_t *OpRecord_word_client_generation(OpRecord *record)
     uint64_t OpRecord_with_first_node(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_first_node(OpRecord *record)
     uint64_t OpRecord_with_id_record(uint64_t word, uint64_t value)
@@ -1002,6 +996,12 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *OpRecord_word_payload(OpRecord *record)
     uint64_t OpRecord_with_value(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_value(OpRecord *record)
+    uint64_t OpRecord_with_client(uint64_t word, uint64_t value)
+    uint64_t *OpRecord_word_client(OpRecord *record)
+    uint64_t OpRecord_with_bucket(uint64_t word, uint64_t value)
+    uint64_t *OpRecord_word_bucket(OpRecord *record)
+    uint64_t OpRecord_with_client_generation(uint64_t word, uint64_t value)
+    uint64_t *OpRecord_word_client_generation(OpRecord *record)
     uint64_t OpRecord_with_error(uint64_t word, uint64_t value)
     uint64_t *OpRecord_word_error(OpRecord *record)
     uint64_t OpRecord_with_next(uint64_t word, uint64_t value)

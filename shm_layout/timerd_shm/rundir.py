@@ -140,13 +140,13 @@ def private_directory() -> Path:
     return Path(os.path.abspath(tempfile.gettempdir())) / f"timerd-{os.geteuid()}"
 
 
-def find_instance(instance: str | None = None) -> InstancePaths:
-    """The instance's files, in the first directory that holds NAME.arena.
+def find_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
+    """The instance's files, in the first directory that holds NAME.arena; `directory`, when given, is the only one.
 
     Raises TimerdUnavailableError, which says where it looked, and InvalidNameError.
     """
     name = instance_name(instance)
-    looked = runtime_directories()
+    looked = (Path(os.path.abspath(directory)),) if directory else runtime_directories()
     for directory in looked:
         paths = InstancePaths(directory, name)
         if _is_ours(directory) and os.access(paths.arena, os.F_OK):

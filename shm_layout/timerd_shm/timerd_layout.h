@@ -356,7 +356,7 @@
 #define DEFECT_TOLD_TO_TWO_MEMBERS 16
 #define DEFECT_DONE_BY_FORMER_HOLDER 17
 #define DEFECT_ROWS_APART 18
-#define LAYOUT_FINGERPRINT 1309786664
+#define LAYOUT_FINGERPRINT 60444188
 #define JOURNAL_FINGERPRINT 1512811717
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -492,16 +492,16 @@ typedef struct OpRecord {
     uint16_t group; /* its group (index + 1), adopted or registered for it; 0 = its client's */
     uint64_t command; /* command number of its registration: its name between client and daemon */
     uint64_t registration; /* registration number: watchers settle in this order */
-    uint16_t client; /* slot of its owner; of the member that is told now, if it is a group's */
-    uint16_t bucket; /* wheel bucket it is in (index + 1) */
-    uint32_t client_generation; /* generation of that slot; 0 = nobody's: kept, or waits in its group */
     uint32_t first_node; /* first of its watch nodes (index + 1) */
     uint32_t id_record; /* its id (index + 1); 0 = none */
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
-    uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t failed; /* failed keys, one bit each */
     uint64_t outcome_number; /* numbered per client, from 1; 0 = told to nobody now */
+    uint16_t client; /* slot of its owner; of the member that is told now, if it is a group's */
+    uint16_t bucket; /* wheel bucket it is in (index + 1) */
+    uint32_t client_generation; /* generation of that slot; 0 = nobody's: kept, or waits in its group */
+    uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint32_t error; /* code given to fail() */
     uint32_t ahead; /* operation (index + 1) that joined its bucket some places later */
     uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
@@ -528,16 +528,16 @@ _Static_assert(offsetof(OpRecord, flags) == 45, "OpRecord.flags");
 _Static_assert(offsetof(OpRecord, group) == 46, "OpRecord.group");
 _Static_assert(offsetof(OpRecord, command) == 48, "OpRecord.command");
 _Static_assert(offsetof(OpRecord, registration) == 56, "OpRecord.registration");
-_Static_assert(offsetof(OpRecord, client) == 64, "OpRecord.client");
-_Static_assert(offsetof(OpRecord, bucket) == 66, "OpRecord.bucket");
-_Static_assert(offsetof(OpRecord, client_generation) == 68, "OpRecord.client_generation");
-_Static_assert(offsetof(OpRecord, first_node) == 72, "OpRecord.first_node");
-_Static_assert(offsetof(OpRecord, id_record) == 76, "OpRecord.id_record");
-_Static_assert(offsetof(OpRecord, payload) == 80, "OpRecord.payload");
-_Static_assert(offsetof(OpRecord, value) == 84, "OpRecord.value");
-_Static_assert(offsetof(OpRecord, deadline_ns) == 88, "OpRecord.deadline_ns");
-_Static_assert(offsetof(OpRecord, failed) == 96, "OpRecord.failed");
-_Static_assert(offsetof(OpRecord, outcome_number) == 104, "OpRecord.outcome_number");
+_Static_assert(offsetof(OpRecord, first_node) == 64, "OpRecord.first_node");
+_Static_assert(offsetof(OpRecord, id_record) == 68, "OpRecord.id_record");
+_Static_assert(offsetof(OpRecord, payload) == 72, "OpRecord.payload");
+_Static_assert(offsetof(OpRecord, value) == 76, "OpRecord.value");
+_Static_assert(offsetof(OpRecord, failed) == 80, "OpRecord.failed");
+_Static_assert(offsetof(OpRecord, outcome_number) == 88, "OpRecord.outcome_number");
+_Static_assert(offsetof(OpRecord, client) == 96, "OpRecord.client");
+_Static_assert(offsetof(OpRecord, bucket) == 98, "OpRecord.bucket");
+_Static_assert(offsetof(OpRecord, client_generation) == 100, "OpRecord.client_generation");
+_Static_assert(offsetof(OpRecord, deadline_ns) == 104, "OpRecord.deadline_ns");
 _Static_assert(offsetof(OpRecord, error) == 112, "OpRecord.error");
 _Static_assert(offsetof(OpRecord, ahead) == 116, "OpRecord.ahead");
 _Static_assert(offsetof(OpRecord, next) == 120, "OpRecord.next");
@@ -1610,20 +1610,20 @@ static inline uint64_t OpRecord_with_flags(uint64_t word, uint64_t value) { retu
 static inline uint64_t *OpRecord_word_flags(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
 static inline uint64_t OpRecord_with_group(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 48)) | ((value & 0xffff) << 48); }
 static inline uint64_t *OpRecord_word_group(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 40); }
-static inline uint64_t OpRecord_with_client(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 0)) | ((value & 0xffff) << 0); }
-static inline uint64_t *OpRecord_word_client(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
-static inline uint64_t OpRecord_with_bucket(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 16)) | ((value & 0xffff) << 16); }
-static inline uint64_t *OpRecord_word_bucket(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
-static inline uint64_t OpRecord_with_client_generation(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *OpRecord_word_client_generation(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
 static inline uint64_t OpRecord_with_first_node(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *OpRecord_word_first_node(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t *OpRecord_word_first_node(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
 static inline uint64_t OpRecord_with_id_record(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *OpRecord_word_id_record(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t *OpRecord_word_id_record(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 64); }
 static inline uint64_t OpRecord_with_payload(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
-static inline uint64_t *OpRecord_word_payload(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 80); }
+static inline uint64_t *OpRecord_word_payload(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
 static inline uint64_t OpRecord_with_value(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
-static inline uint64_t *OpRecord_word_value(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 80); }
+static inline uint64_t *OpRecord_word_value(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 72); }
+static inline uint64_t OpRecord_with_client(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 0)) | ((value & 0xffff) << 0); }
+static inline uint64_t *OpRecord_word_client(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 96); }
+static inline uint64_t OpRecord_with_bucket(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffff << 16)) | ((value & 0xffff) << 16); }
+static inline uint64_t *OpRecord_word_bucket(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 96); }
+static inline uint64_t OpRecord_with_client_generation(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
+static inline uint64_t *OpRecord_word_client_generation(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 96); }
 static inline uint64_t OpRecord_with_error(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }
 static inline uint64_t *OpRecord_word_error(OpRecord *record) { return (uint64_t *)(void *)((char *)record + 112); }
 static inline uint64_t OpRecord_with_next(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 0)) | ((value & 0xffffffff) << 0); }

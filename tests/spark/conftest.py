@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from daemons import Daemon, arenas_of
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +43,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def sidecar_dir() -> Iterator[Path]:
+    """The runtime directory that the workers of the session look into: they keep the environment of its start."""
+    directory = Path(tempfile.mkdtemp(prefix="tds-"))
+    yield directory
+    left = [str(path) for path in arenas_of(directory)]
+    shutil.rmtree(directory, ignore_errors=True)
+    assert not left, f"left behind: {', '.join(left)}"
+
+
+@pytest.fixture
+def sidecar(sidecar_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """A daemon that the workers of the session find, and this process as well."""
+    monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(sidecar_dir))
+    daemon = Daemon(sidecar_dir, "--capacity=8192", "--ids=8192")
+    yield daemon
+    daemon.destroy()
+
+
+@pytest.fixture(scope="session")
+def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of the whole run: two cores, small, with everything that it writes in a directory of its own."""
     from timerd_spark import JavaMissingError, local_session
 
@@ -51,10 +75,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(directory / "local"),
         "spark.python.task.killTimeout": "200ms",
     }
-    try:
-        session = local_session(2, **settings)
-    except JavaMissingError as error:
-        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(RUNTIME_DIR_VARIABLE, str(sidecar_dir))
+        try:
+            session = local_session(2, **settings)
+        except JavaMissingError as error:
+            pytest.skip(str(error))
     session.conf.set("spark.sql.adaptive.enabled", "false")  # plans as they are written, and sooner
     session.conf.set("spark.sql.codegen.wholeStage", "false")  # of a few rows, compiling would take most of the time
     yield session

@@ -78,7 +78,7 @@ def test_a_played_plan_settles_as_it_was_planned(
 def test_nonsense_is_refused_when_it_is_asked_for(spark: SparkSession) -> None:
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: workload(spark, "steady"), "profile='steady': give seed or slow"),
-        (lambda: workload(spark, ops=0), "ops"),
+        (lambda: workload(spark, ops=0), "ops=0"),
         (lambda: workload(spark, partitions=0), "partitions=0"),
         (lambda: workload(spark, timeout="later"), "timeout='later' is no duration"),
         (lambda: workload(spark, rate=-1.0), "rate=-1"),

@@ -56,7 +56,7 @@ def test_figures_show_each_group_and_refuse_what_they_cannot_show(spark: SparkSe
     curve = plots.what_if(what_if(df, ["8ms", "50ms", "1s"])).axes[0]
     assert [len(line.get_xdata()) for line in curve.lines] == [2, 2], "one to the end of the data, dotted beyond it"
     over_time = plots.timeout_ratio(report(df, window="1 second")).axes[0]
-    assert len(over_time.lines[0].get_xdata()) == 3
+    assert len(over_time.lines[0].get_xdata()) == 2
     text = plots.svg(plots.waits(rolled, "lateness"))
     assert text.startswith("<svg") and " height=" not in text.split(">", 1)[0] and "share that took longer" in text
     calls: list[tuple[Callable[[], object], str]] = [

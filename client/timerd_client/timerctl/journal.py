@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum, IntFlag
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TextIO
 
+from timerd_shm.errors import InvalidConfigError
 from timerd_shm.journal import GroupStep, JournalLevel, RowFlag, RowKind, TextKind
 from timerd_shm.journal_reader import Damage, JournalError, JournalReader, Offset, Row
 from timerd_shm.layout import ClientFlag, ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
@@ -91,11 +93,27 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     tail.set_defaults(run=run_tail)
 
     export = actions.add_parser(
-        "export", parents=[place], help="rows as JSON lines", description="Print rows as JSON objects, one a line."
+        "export",
+        parents=[place],
+        help="rows as JSON lines, or finished files as Parquet",
+        description="Print rows as JSON objects, one a line; or write the files that are finished as Parquet.",
     )
+    export.add_argument(
+        "--format",
+        choices=("json", "parquet"),
+        default="json",
+        help="parquet: below --output DIR, by date, hour (UTC) and host, each file once; needs timerd[spark]",
+    )
+    export.add_argument(
+        "--view",
+        choices=("terminal", "events"),
+        default="terminal",
+        help="of Parquet: a row for each operation that has settled (default), or all rows",
+    )
+    export.add_argument("--all", action="store_true", help="of Parquet: the file that is being written as well")
     export.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="from this place on (the oldest)")
     export.add_argument("--to", dest="end", metavar="OFFSET", type=offset, help="up to this place (the newest)")
-    export.add_argument("--output", metavar="FILE", type=Path, help="append to this file instead of printing")
+    export.add_argument("--output", metavar="FILE", type=Path, help="append to this file; of Parquet, the directory")
     export.set_defaults(run=run_export)
 
 
@@ -129,6 +147,8 @@ def run_tail(arguments: argparse.Namespace) -> int:
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Print them all, and where to go on."""
+    if arguments.format != "json":
+        return run_export_files(arguments)
     with opened(arguments, arguments.start) as reader:
         if arguments.output is None:
             export_rows(reader, arguments.end, sys.stdout)
@@ -136,6 +156,24 @@ def run_export(arguments: argparse.Namespace) -> int:
             with arguments.output.open("a") as file:
                 export_rows(reader, arguments.end, file)
         print(f"the journal goes on at: --from {reader.position}", file=sys.stderr)
+    return Exit.OK
+
+
+def run_export_files(arguments: argparse.Namespace) -> int:
+    """Write the finished files in a format that another package brings. Raises JournalError, InvalidConfigError."""
+    if arguments.output is None or arguments.start or arguments.end:
+        raise InvalidConfigError("--format parquet needs --output DIR, and takes whole files: neither --from nor --to")
+    (found,) = entry_points(group="timerd.journal_formats", name=arguments.format) or (None,)
+    try:
+        if found is None:
+            raise ImportError("timerd was installed without its Spark package")
+        export = found.load()
+    except ImportError as error:
+        raise InvalidConfigError(f"--format parquet needs pip install 'timerd[spark]': {error}") from None
+    done = export(
+        directory_of(arguments), arguments.output, view=arguments.view, all_segments=arguments.all, progress=print
+    )
+    print(f"{done.rows:,} rows of {done.segments} segments in {done.files} new files", file=sys.stderr)
     return Exit.OK
 
 
@@ -162,16 +200,20 @@ def lines(reader: JournalReader, show: Teller, as_json: bool) -> Iterator[str]:
 @contextmanager
 def opened(arguments: argparse.Namespace, start: Offset | None) -> Iterator[JournalReader]:
     """The journal that is meant. Raises NoInstanceError, JournalError."""
-    directory = arguments.directory
-    if directory is None:
-        paths = paths_of(arguments)
-        if not paths.journal.exists():
-            raise NoInstanceError(
-                f"the daemon of {paths.instance!r} writes no journal: start it with --journal DIR, or give --directory"
-            )
-        directory = paths.journal.resolve()
-    with JournalReader(directory, start=start, on_damage=say) as reader:
+    with JournalReader(directory_of(arguments), start=start, on_damage=say) as reader:
         yield reader
+
+
+def directory_of(arguments: argparse.Namespace) -> Path:
+    """The directory that is given, else that of the instance's daemon. Raises NoInstanceError."""
+    if arguments.directory is not None:
+        return Path(arguments.directory)
+    paths = paths_of(arguments)
+    if not paths.journal.exists():
+        raise NoInstanceError(
+            f"the daemon of {paths.instance!r} writes no journal: start it with --journal DIR, or give --directory"
+        )
+    return paths.journal.resolve()
 
 
 def say(damage: Damage) -> None:

@@ -53,11 +53,16 @@ class Firer(Part):
         return Fired(events, self._sent_ns, pace.own_lateness_ns, meter.read(), failure)
 
     def _fire_each(self, keys: list[str]) -> None:
-        fire, sent, now, pack = self.purgatory.fire, self._sent_ns.append, time.monotonic_ns, STAMP.pack
-        for key in keys:
-            at_ns = now()
-            fire(key, value=pack(at_ns))
-            sent(at_ns)
+        fire, now, pack = self.purgatory.fire, time.monotonic_ns, STAMP.pack
+        values: list[bytes] = []
+        sent = values.append
+        try:
+            for key in keys:
+                value = pack(now())
+                fire(key, value=value)
+                sent(value)
+        finally:
+            self._sent_ns.frombytes(b"".join(values))
 
     def _fire_many(self, keys: list[str]) -> None:
         at_ns = time.monotonic_ns()

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 
 PERIOD_NS = 1_000_000  # in bulk: as often is called what is due since
-PASS_NS = 100_000  # otherwise: a process that sleeps a few microseconds at a time does nothing else
+PASS_NS = 250_000  # otherwise: a process that sleeps a few microseconds at a time does nothing else
 ROWS_MAX = 4_096  # in one pass, so that outcomes are collected and a stop is seen
 SLEEP_S_MAX = 0.05
 
@@ -43,7 +43,7 @@ class Pace:
             return row
         self._began_ns = now_ns
         self.own_lateness_ns.append(now_ns - max(planned_ns, self._free_ns))
-        return min(bisect_right(self._due_ns, now_ns, row), row + ROWS_MAX)
+        return bisect_right(self._due_ns, now_ns, row, min(row + ROWS_MAX, len(self._due_ns)))
 
     def end(self) -> None:
         """The calls of a pass have returned."""

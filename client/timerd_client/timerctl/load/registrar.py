@@ -9,6 +9,7 @@ many-th.
 from __future__ import annotations
 
 import math
+import struct
 import time
 from array import array
 from collections import deque
@@ -46,7 +47,7 @@ class Registrar(Part):
         self._look_ns = task.workload.timeout_ns + LOOK_NS
         self._open: deque[tuple[int, list[ThreadedOperation]]] = deque()  # those of a pass, and when to look at them
         self._batches: deque[tuple[int, ThreadedBatch]] = deque()
-        self._outcomes = Outcomes()
+        self._outcomes = Outcomes(len(self._rows.due_ns))
         self._numbered = 0  # outcomes received, by their numbers
         self._sent_ns = array("q")
         self._timeout = task.workload.timeout_ns / 1e9
@@ -88,16 +89,19 @@ class Registrar(Part):
         return [tuple(key_names(prefix, watched_keys(workload, first))) for first in firsts]
 
     def _register_each(self, keys: Sequence[str | tuple[str, ...]]) -> None:
-        register, sent, now = self.purgatory.register, self._sent_ns.append, time.monotonic_ns
+        register, now = self.purgatory.register, time.monotonic_ns
         timeout, payload, every = self._timeout, self._payload, self._every
         made: list[ThreadedOperation] = []
-        keep = made.append
+        times: list[int] = []
+        keep, stamp = made.append, times.append
         self._open.append((now() + self._look_ns, made))
         first = len(self._sent_ns)
-        for key in keys:
-            at_ns = now()
-            keep(register(key, timeout=timeout, payload=payload))
-            sent(at_ns)
+        try:
+            for key in keys:
+                stamp(now())
+                keep(register(key, timeout=timeout, payload=payload))
+        finally:  # all at once: to append a number to an array takes several times as long as to a list
+            self._sent_ns.frombytes(struct.pack(f"{len(made)}q", *times[: len(made)]))
         seen = slice(-first % every, None, every)
         for operation in made[seen]:
             operation.add_done_callback(self._note)
@@ -171,13 +175,13 @@ class Registrar(Part):
 
     def _answer(self, first: int, ended_ns: int, pace: Pace, used: Usage, failure: str) -> Registered:
         """The columns in the order of the plan."""
-        found, rows = self._outcomes, len(self._rows.due_ns)
+        found, errors, rows = self._outcomes.columns(), self._outcomes.errors, len(self._rows.due_ns)
         state, told = array("B", bytes(rows)), array("B", bytes(rows))
         settled_ns, deadline_ns, fired_ns, told_ns = (array("q", bytes(8 * rows)) for _ in range(4))
         for at, command in enumerate(found.command):
             row = command - first
             if not 0 <= row < rows:
-                found.errors["an outcome of a command that registered nothing"] = 1
+                errors["an outcome of a command that registered nothing"] = 1
                 continue
             told[row] = min(told[row] + 1, 255)
             state[row] = found.state[at]
@@ -197,7 +201,7 @@ class Registrar(Part):
             ended_ns,
             self._numbered,
             pace.own_lateness_ns,
-            found.errors,
+            errors,
             used,
             failure,
         )

@@ -1,0 +1,143 @@
+"""How fast a journal goes through Spark's data source, on this machine: rows of the terminal view a second.
+
+    .venv-spark/bin/python bench/spark_source.py [--rows 4M] [--repeat 3] [--cores 2]
+
+The journal is synthetic: outcomes with a key of their own each, so two rows of the journal for one of Spark, in
+segments of 64 MiB as the daemon writes them. It is decoded without Spark in one process, read into Spark's noop sink,
+and counted by outcome. The best of the repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import amount
+from timerd_shm.fields import struct_of
+from timerd_shm.journal import (
+    BLOCK_ROWS,
+    BLOCK_SIZE,
+    JOURNAL_MAGIC,
+    JOURNAL_VERSION,
+    BlockHeader,
+    OutcomeRow,
+    RowKind,
+    SegmentHeader,
+    TextKind,
+    TextRow,
+    journal_fingerprint,
+)
+from timerd_shm.journal_reader import HEADER_CRC, segment_path
+from timerd_shm.layout import Outcome
+from timerd_spark import local_session
+from timerd_spark.batches import batches
+from timerd_spark.decode import dtype_of
+from timerd_spark.schema import TERMINAL
+from timerd_spark.segments import Walk, first_offset
+
+SEGMENT_BLOCKS = (64 << 20) // BLOCK_SIZE - 1
+MS = 1_000_000
+WALL_NS = 1_700_000_000_000_000_000
+
+
+def fill(directory: Path, count: int, seed: int = 1) -> None:
+    """Segments with so many outcomes of the seed workload's waits, each behind its key."""
+    random = np.random.default_rng(seed)
+    per_segment = (SEGMENT_BLOCKS * BLOCK_ROWS - 3) // 2
+    for sequence, first in enumerate(range(0, count, per_segment), start=1):
+        number = np.arange(first, min(first + per_segment, count))
+        rows = np.zeros((3 + 2 * len(number), 64), np.uint8)
+        rows[0, 0] = RowKind.SEGMENT
+        rows[1] = np.frombuffer(struct_of(TextRow).pack(RowKind.TEXT, TextKind.PURGATORY, 7, 0, b"default"), np.uint8)
+        client = struct_of(TextRow).pack(RowKind.TEXT, TextKind.CLIENT, 20, 0, b"i" * 16 + b"load")
+        rows[2] = np.frombuffer(client, np.uint8)
+        texts = rows[3::2]
+        texts[:, :3] = (RowKind.TEXT, TextKind.KEY, 12)
+        texts[:, 4:8] = np.frombuffer(b"key/", np.uint8)
+        texts[:, 8:16] = 48 + number[:, None] // 10 ** np.arange(7, -1, -1) % 10
+        told = np.zeros(len(number), dtype_of(RowKind.OUTCOME))
+        wait = random.lognormal(np.log(20 * MS), 1.629, len(number)).astype(np.uint64)
+        late = random.integers(0, 2 * MS, len(number), np.uint64)
+        expired = wait >= 200 * MS
+        told["kind"], told["outcome"] = RowKind.OUTCOME, np.where(expired, Outcome.EXPIRED, Outcome.COMPLETED)
+        told["settled_key"], told["key"] = ~expired, 3 + 2 * np.arange(len(number))
+        told["operation"] = number + (1 << 32)
+        told["registered_ns"] = 10**12 + number * 10_000
+        told["deadline_ns"] = told["registered_ns"] + 200 * MS
+        told["settled_ns"] = np.where(expired, told["deadline_ns"] + late, told["registered_ns"] + wait)
+        told["purgatory"], told["owner"] = 1, 2
+        rows[4::2] = told.view(np.uint8).reshape(-1, 64)
+        place(directory, sequence, rows)
+
+
+def place(directory: Path, sequence: int, rows: np.ndarray) -> None:
+    """Write rows as a segment."""
+    header = SegmentHeader(
+        *(JOURNAL_MAGIC, 0, JOURNAL_VERSION, journal_fingerprint(), 1, sequence, 0, sequence, bytes(16)),
+        *(10**12, WALL_NS, 0, 0, b"bench", b"host"),
+    )
+    packed = struct_of(SegmentHeader).pack(*header)
+    packed = struct_of(SegmentHeader).pack(*header._replace(crc=zlib.crc32(packed[HEADER_CRC:])))
+    with segment_path(directory, sequence).open("wb") as file:
+        file.write(packed.ljust(BLOCK_SIZE, b"\0"))
+        for first in range(0, len(rows), BLOCK_ROWS):
+            part = rows[first : first + BLOCK_ROWS]
+            head = struct_of(BlockHeader).pack(0, len(part), first, sequence, sequence, bytes(32))
+            block = (head + part.tobytes()).ljust(BLOCK_SIZE, b"\0")
+            file.write(zlib.crc32(block[4:]).to_bytes(4, "little") + block[4:])
+
+
+def best(repeat: int, what: str, rows: int, run: Callable[[], object]) -> None:
+    took = []
+    for _ in range(repeat):
+        began = time.perf_counter()
+        run()
+        took.append(time.perf_counter() - began)
+    print(f"{what:<46} {min(took):6.2f} s {rows / min(took) / 1e6:6.2f} M rows/s", flush=True)
+
+
+def noop(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def main() -> int:
+    assert struct_of(OutcomeRow).size == 64
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--rows", type=amount(1, 1e9, "rows"), default=4_000_000, help="rows of the terminal view (default 4M)"
+    )
+    parser.add_argument("--repeat", type=int, default=3, help="the best of so many (default 3)")
+    parser.add_argument("--cores", type=int, default=2, help="threads of Spark (default 2)")
+    args = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="tdj-"))
+    try:
+        fill(directory, args.rows)
+        spans = list(Walk(directory, first_offset(directory)).spans())
+        decoded = lambda: sum(len(batch) for span in spans for batch in batches(span, TERMINAL, "terminal"))  # noqa: E731
+        best(args.repeat, "decoded, without Spark, one process", args.rows, decoded)
+        spark = local_session(args.cores, spark__driver__memory="2g", spark__ui__enabled="false")
+        source = spark.read.format("timerd").load(str(directory))
+        best(args.repeat, "source -> noop, every column", args.rows, lambda: noop(source))
+        few = spark.read.format("timerd").option("columns", "op_id,outcome,settled_at,wait_ns,lateness_ns")
+        best(args.repeat, "source -> noop, 5 columns", args.rows, lambda: noop(few.load(str(directory))))
+        best(args.repeat, "source -> count by outcome", args.rows, lambda: source.groupBy("outcome").count().collect())
+        two = spark.read.format("timerd").option("columns", "outcome,wait_ns").load(str(directory))
+        best(args.repeat, "the same, 2 columns", args.rows, lambda: two.groupBy("outcome").count().collect())
+        assert source.count() == args.rows
+        spark.stop()
+    finally:
+        shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

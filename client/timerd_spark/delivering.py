@@ -1,0 +1,183 @@
+"""KIP-91 inside a task: each row is delivered, failed or expired within delivery_timeout; how, is a DataFrame.
+
+    ends = timerd_spark.deliver(df, post, id="order_id", delivery_timeout="120s", request_timeout="30s")
+    ends.write.parquet(path)                                 # an action: rows are sent once for each
+
+`timerd_client.delivery` has the rules, `timerd_client.courier` the threads. Here are rows in Arrow batches, and checks
+that are made on the driver when `deliver()` is called.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from timerd_client.courier import Courier, is_retriable
+from timerd_client.delivery import Delivery, DeliveryOptions, S
+from timerd_shm.errors import InvalidValueError
+
+from .durations import duration_ns
+from .rows import Row, check_columns, gather, names, rows_of
+from .task import Sidecar, owner_name
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+Duration = str | float | timedelta
+Send = Callable[["pyarrow.RecordBatch"], object]
+
+ADDED = ("outcome", "attempts", "latency_ms", "error")
+BACKOFF_MAX_NS = S
+LOOK_S = 1.0  # at most so long without a look at what has ended
+
+
+def deliver(
+    df: DataFrame,
+    send: Send,
+    *,
+    id: str | list[str],
+    key: str | None = None,
+    delivery_timeout: Duration = "120s",
+    request_timeout: Duration = "30s",
+    linger: Duration = "5ms",
+    batch_size: int = 500,
+    max_in_flight: int = 8,
+    retries: int | None = None,
+    retry_backoff: Duration = "100ms",
+    retriable: Callable[[Exception], bool] = is_retriable,
+    instance: str | None = None,
+    runtime_dir: str | None = None,
+    autostart: bool = False,
+) -> DataFrame:
+    """Send every row, `send(batch)` in threads of the tasks; how each ended.
+
+    `send` is given a pyarrow.RecordBatch of 1 to `batch_size` rows. If it returns, they are delivered; what it raises
+    is tried again (`retriable`: timeouts, connections, HTTP 5xx, 408, 425, 429, RetriableError) after a backoff that
+    doubles up to a second, or has failed. It should give up by itself after `request_timeout`: then the row
+    is tried again, in another thread. `max_in_flight` is for each task. Rows of the same `key` (a column) are sent in
+    order; without it there is none.
+
+    The time of a row begins when it enters the task's accumulator. timerd holds the deadlines, so they hold although a
+    task is stuck; a task ends when each of its rows has an outcome, at most delivery_timeout after the last came in.
+    A task that is run again sends again: let the receiver know rows by their id.
+
+    Gives the columns `id`, outcome (string: delivered, failed, expired), attempts (int), latency_ms (double), error
+    (string, null if delivered). Each action on it sends again: write or cache it.
+
+    Durations are "120s", "5ms" or seconds. `instance`, `runtime_dir`, `autostart`: each host's daemon, as connect()
+    has them; what is not given is the driver's environment's. Raises InvalidValueError, DeliveryTimeoutTooShortError.
+    """
+    ids = names("id", id)
+    check_columns(df, [("id", name) for name in ids] + ([("key", key)] if key is not None else []), ADDED, ids)
+    for name, function in (("send", send), ("retriable", retriable)):
+        if not callable(function):
+            raise InvalidValueError(f"{name}={function!r} cannot be called")
+    backoff_ns = duration_ns("retry_backoff", retry_backoff)
+    options = DeliveryOptions(
+        delivery_timeout_ns=duration_ns("delivery_timeout", delivery_timeout),
+        request_timeout_ns=duration_ns("request_timeout", request_timeout),
+        linger_ns=duration_ns("linger", linger),
+        batch_size=batch_size,
+        max_in_flight=max_in_flight,
+        retries=retries,
+        retry_backoff_ns=backoff_ns,
+        retry_backoff_max_ns=max(backoff_ns, BACKOFF_MAX_NS),
+    )
+    room = max(options.buffer_records, 2 * batch_size * max_in_flight)  # what is sent next waits beside what is sent
+    delivering = Delivering(
+        send, ids, key, replace(options, buffer_records=room), retriable, Sidecar.of(instance, runtime_dir, autostart)
+    )
+    return df.mapInArrow(delivering, result_schema(df, ids))
+
+
+def result_schema(df: DataFrame, ids: Sequence[str]) -> StructType:
+    """The columns of the result."""
+    from pyspark.sql import types
+
+    return types.StructType(
+        [
+            *(df.schema[name] for name in ids),
+            types.StructField("outcome", types.StringType(), False),
+            types.StructField("attempts", types.IntegerType(), False),
+            types.StructField("latency_ms", types.DoubleType(), False),
+            types.StructField("error", types.StringType()),
+        ]
+    )
+
+
+class Delivering:
+    """What a task does with its batches. Plain values only: it is pickled on the driver."""
+
+    def __init__(
+        self,
+        send: Send,
+        ids: Sequence[str],
+        key: str | None,
+        options: DeliveryOptions,
+        retriable: Callable[[Exception], bool],
+        sidecar: Sidecar,
+    ) -> None:
+        self._send = send
+        self._ids = ids
+        self._key = key
+        self._options = options
+        self._retriable = retriable
+        self._sidecar = sidecar
+
+    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        with self._sidecar.client() as client:
+            # An attempt's name is unique in its application; those of two applications may be cut to the same.
+            prefix = f"deliver/{owner_name()}/{secrets.token_hex(4)}"
+            courier = Courier(client, self._post, self._options, prefix=prefix, retriable=self._retriable)
+            try:
+                for batch in batches:
+                    yield from self._take_in(courier, batch)
+                courier.close()
+                while courier.pending:
+                    yield from self._ended(courier.take(LOOK_S))
+            finally:
+                courier.stop()
+
+    def _post(self, rows: Sequence[Row]) -> None:
+        self._send(gather(rows))
+
+    def _take_in(self, courier: Courier, batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
+        """Offer every row, and give what has ended meanwhile."""
+        rows = rows_of(batch)
+        lanes = self._lanes(batch)
+        sizes = [batch.nbytes // max(1, batch.num_rows)] * batch.num_rows  # on the average
+        start = 0
+        while start < len(rows):
+            taken = courier.offer(rows[start:], None if lanes is None else lanes[start:], sizes[start:])
+            start += taken
+            yield from self._ended(courier.take(0 if taken else LOOK_S))
+
+    def _lanes(self, batch: pyarrow.RecordBatch) -> list[int] | None:
+        """As many lanes as there may be batches in flight: keys share them, as they share partitions in Kafka."""
+        if self._key is None:
+            return None
+        lanes = self._options.max_in_flight
+        return [crc32(repr(key).encode()) % lanes for key in batch[self._key].to_pylist()]
+
+    def _ended(self, deliveries: list[Delivery]) -> Iterator[pyarrow.RecordBatch]:
+        if not deliveries:
+            return
+        import pyarrow
+
+        ids = gather([delivery.record for delivery in deliveries]).select(self._ids)
+        yield pyarrow.RecordBatch.from_arrays(
+            [
+                *ids.columns,
+                pyarrow.array([delivery.outcome.value for delivery in deliveries], pyarrow.string()),
+                pyarrow.array([delivery.attempts for delivery in deliveries], pyarrow.int32()),
+                pyarrow.array([delivery.latency_ns / 1e6 for delivery in deliveries], pyarrow.float64()),
+                pyarrow.array([delivery.error for delivery in deliveries], pyarrow.string()),
+            ],
+            names=[*self._ids, *ADDED],
+        )

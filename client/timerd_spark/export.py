@@ -1,0 +1,124 @@
+"""A journal as Parquet: DIR/date=2026-11-21/hour=09/host=web1/SEGMENT.00.parquet, for `timerctl journal export`.
+
+Segments that are finished are exported, each once: one that is done is passed over, so the command may be run by cron.
+Dates and hours are UTC. Files are compressed with zstd, and in the order of the journal. Several hosts may export to
+one directory, because a segment's name says of which arena it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from timerd_shm.errors import InvalidValueError
+from timerd_shm.journal_reader import Segment
+
+from .batches import batches
+from .schema import VIEWS, arrow_schema
+from .segments import Span, Walk, first_offset, list_segments
+
+TIME = {"terminal": "settled_at", "events": "at"}
+DONE = "_exported"  # a file for each segment that is done, which readers of Parquet pass over
+
+
+class Exported(NamedTuple):
+    """What an export has written."""
+
+    segments: int
+    rows: int
+    files: int
+
+
+def export(
+    directory: Path,
+    output: Path,
+    *,
+    view: str = "terminal",
+    all_segments: bool = False,
+    skip: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Exported:
+    """Write the finished segments of a journal (with `all_segments` the present one as well) that are not there yet.
+
+    Raises JournalError for what is damaged, unless `skip`; InvalidValueError for an unknown view, or where another
+    view's files stand in `output`.
+    """
+    if view not in VIEWS:
+        raise InvalidValueError(f"view={view!r}: give {' or '.join(VIEWS)}")
+    done = output / DONE
+    done.mkdir(parents=True, exist_ok=True)
+    if others := [path.name for path in done.glob("*") if not path.name.endswith(f".{view}")]:
+        raise InvalidValueError(f"{output} holds another view ({others[0]}): give each view a directory of its own")
+    there = list_segments(directory)
+    segments = rows = files = 0
+    for sequence, spans in by_segment(Walk(directory, first_offset(directory), skip=skip).spans()):
+        if sequence == there[-1] and not all_segments:
+            break
+        name = f"{segment_name(directory, sequence)}.{view}"
+        if (done / name).exists():
+            continue
+        written = 0
+        for number, span in enumerate(spans):
+            for path, table in tables(span, view, skip):
+                target = output / path / f"{name}.{number:02}.parquet"
+                write(table, target)
+                written, files = written + table.num_rows, files + 1
+        if sequence != there[-1]:
+            (done / name).write_text(f"{written}\n")
+        segments, rows = segments + 1, rows + written
+        progress(f"segment {sequence}: {written:,} rows")
+    return Exported(segments, rows, files)
+
+
+def by_segment(spans: Iterator[Span]) -> Iterator[tuple[int, list[Span]]]:
+    """The spans of each segment together."""
+    held: list[Span] = []
+    for span in spans:
+        if held and held[0].segment != span.segment:
+            yield held[0].segment, held
+            held = []
+        held.append(span)
+    if held:
+        yield held[0].segment, held
+
+
+def segment_name(directory: Path, sequence: int) -> str:
+    """Names a segment among those of every host: its arena's incarnation and its first row, which no other has."""
+    segment = Segment(directory, sequence)
+    try:
+        return f"{segment.header.incarnation:016x}-{segment.header.first_row:012}-{sequence:012}"
+    finally:
+        segment.close()
+
+
+def tables(span: Span, view: str, skip: bool) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of a span for each directory, which says their date, hour (UTC) and host."""
+    columns = VIEWS[view]
+    table = pa.Table.from_batches(list(batches(span, columns, view, skip=skip)), schema=arrow_schema(columns))
+    if table.num_rows == 0:
+        return
+    at = pc.fill_null_forward(table[TIME[view]])
+    hours = pc.fill_null(at, pa.scalar(0, at.type)).combine_chunks().view(pa.int64()).to_numpy() // 3_600_000_000
+    host = table["host"][0].as_py()
+    for hour in np.unique(hours).tolist():
+        when = np.datetime64(hour, "h")
+        path = f"date={when.astype('M8[D]')}/hour={hour % 24:02}/host={host or '_'}"
+        yield path, table.filter(pa.array(hours == hour)).drop_columns(["host"])
+
+
+def write(table: pa.Table, target: Path) -> None:
+    """The whole file, or none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        parquet.write_table(table, fresh, compression="zstd")
+        os.rename(fresh, target)
+    finally:
+        fresh.unlink(missing_ok=True)

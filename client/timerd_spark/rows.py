@@ -1,0 +1,65 @@
+"""Rows of Arrow batches, that leave in another order and company than they came in; and columns that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from timerd_shm.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame
+
+
+class Row(NamedTuple):
+    """A place in a batch."""
+
+    batch: pyarrow.RecordBatch
+    at: int
+
+
+def rows_of(batch: pyarrow.RecordBatch) -> list[Row]:
+    """All rows of a batch."""
+    return [Row(batch, at) for at in range(batch.num_rows)]
+
+
+def gather(rows: Sequence[Row]) -> pyarrow.RecordBatch:
+    """A batch of these rows, in this order; there is one at least."""
+    import pyarrow
+
+    parts: list[pyarrow.RecordBatch] = []
+    start = 0
+    while start < len(rows):
+        batch, first = rows[start]
+        end = start + 1
+        while end < len(rows) and rows[end].batch is batch:
+            end += 1
+        indices = [row.at for row in rows[start:end]]
+        if indices == list(range(first, first + len(indices))):
+            parts.append(batch.slice(first, len(indices)))
+        else:
+            parts.append(batch.take(pyarrow.array(indices)))
+        start = end
+    if len(parts) == 1:
+        return parts[0]
+    (gathered,) = pyarrow.Table.from_batches(parts).combine_chunks().to_batches()
+    return gathered
+
+
+def check_columns(df: DataFrame, wanted: Iterable[tuple[str, str]], added: Sequence[str], kept: Iterable[str]) -> None:
+    """Raises InvalidValueError for an argument (its name, the column) that names no column, or a name taken twice."""
+    columns = list(df.columns)
+    for argument, column in wanted:
+        if column not in columns:
+            raise InvalidValueError(f"{argument}={column!r} is no column; there are {', '.join(columns)}")
+    if taken := sorted(set(added) & set(kept)):
+        raise InvalidValueError(f"column {taken[0]!r} would be there twice: rename yours (added: {', '.join(added)})")
+
+
+def names(argument: str, given: Any) -> list[str]:
+    """One column's name, or several; raises InvalidValueError."""
+    found = [given] if isinstance(given, str) else given
+    if not isinstance(found, (list, tuple)) or not found or not all(isinstance(name, str) for name in found):
+        raise InvalidValueError(f"{argument}={given!r}: give a column's name, or a list of names")
+    return list(found)

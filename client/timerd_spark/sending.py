@@ -1,0 +1,194 @@
+"""Registrations and events of a task, each acknowledged, and each once whatever is run again.
+
+A registration is idempotent by its id: the daemon refuses one that it knows, pending or settled.
+
+An event has no id, so each is fired under a *claim*: an operation whose id is the event's opId, in a purgatory beside.
+A claim that is new is ours. Then its event and the event that completes the claim go out in one frame, which arrives
+whole or not at all. A task that dies before has its claim cancelled (orphans="cancel"), and a cancelled one may be
+taken over; a claim that has completed says that the event was fired. So a task that is killed anywhere adds nothing
+twice and loses nothing. What is not covered is in SPARK.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import timerd_client as td
+from timerd_client.operation import ThreadedOperation
+from timerd_client.purgatory import Purgatory
+from timerd_shm.errors import OperationExistsError, QuotaExceededError, TimerdUnavailableError
+from timerd_shm.layout import Outcome
+from timerd_shm.limits import NAME_SIZE_MAX
+from timerd_shm.wire import CommandKind
+
+from .options import REGISTER, WriteOptions
+
+CONNECT_TIMEOUT_S = 10.0
+FLUSH_TIMEOUT_S = 30.0
+REGISTRATIONS = 512  # asked for at once
+EVENTS = 256  # and their claims, in one frame
+FRAME_BYTES = 1 << 20  # of values; a frame holds four times as much
+CLIENT_OPERATIONS = 20_000  # of one client, which has a handle of each
+CLAIMS_SUFFIX = "-claims"
+CLAIM_TIMEOUT_S = 3_600.0
+CLAIM_PAUSE_S = 0.02
+
+
+class Row(NamedTuple):
+    """What a row asks for. `timeout` is in seconds, of a registration."""
+
+    op_id: str | bytes
+    key: str | bytes
+    body: bytes
+    timeout: float | None
+
+
+class Counts(NamedTuple):
+    """What became of rows: new ones, and ones that were known already."""
+
+    added: int
+    known: int
+
+
+class Asking(Purgatory):
+    """A purgatory in which register(wait=True) does not wait: the answers are asked for when many are registered."""
+
+    def _registered(self, operation: ThreadedOperation) -> None:
+        pass
+
+    def answers(self, operations: Sequence[ThreadedOperation]) -> Iterator[OperationExistsError | None]:
+        """For each, None if it was taken in, or that its id is known. Raises any other refusal."""
+        for operation in operations:
+            try:
+                operation.accepted(FLUSH_TIMEOUT_S)
+            except OperationExistsError as error:
+                yield error
+            else:
+                yield None
+
+    def fire_together(self, events: Iterable[tuple[Purgatory, str | bytes, bytes]]) -> None:
+        """Fire all of these, in one frame; returns when they have been applied."""
+        commands = [purgatory._key_command(CommandKind.FIRE, key, 1, value) for purgatory, key, value in events]
+        link = self._threaded
+        with link.lock:
+            link.ready_locked()
+            for command in commands:
+                link.protocol.issue(command)
+            if link.idle:
+                link.wake()
+
+
+def asking(client: td.Client, name: str) -> Asking:
+    client.purgatory(name, timeout=CONNECT_TIMEOUT_S)
+    return Asking(client._threaded, name)
+
+
+def connected(options: WriteOptions) -> td.Client:
+    """A client whose registrations outlive it. Raises TimerdUnavailableError."""
+    return td.connect(
+        options.instance,
+        autostart=options.autostart,
+        timeout=CONNECT_TIMEOUT_S,
+        group=options.group,
+        orphans="group" if options.group else "keep",
+        name="spark-sink",
+    )
+
+
+def chunks(rows: Iterable[Row], size: int, limit: int = FRAME_BYTES) -> Iterator[list[Row]]:
+    """Rows in lists of `size` at most, whose bodies have about `limit` bytes at most."""
+    chunk: list[Row] = []
+    held = 0
+    for row in rows:
+        if chunk and (len(chunk) == size or held + len(row.body) > limit):
+            yield chunk
+            chunk, held = [], 0
+        chunk.append(row)
+        held += len(row.body)
+    if chunk:
+        yield chunk
+
+
+def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
+    """Register or fire all of these; returns when the daemon has acknowledged the last. Raises what it refuses.
+
+    What a client that has ended leaves counts against nobody's quota, so one that has no room is followed by the next.
+    """
+    one, size = (register, REGISTRATIONS) if options.action == REGISTER else (fire, EVENTS)
+    total = Counts(0, 0)
+    parts = chunks(rows, size)
+    part = next(parts, None)
+    while part is not None:
+        before = total
+        with connected(options) as client:
+            try:
+                while part is not None and sum(total) - sum(before) < CLIENT_OPERATIONS:
+                    counts = one(client, options, part)
+                    total = Counts(total.added + counts.added, total.known + counts.known)
+                    part = next(parts, None)
+            except QuotaExceededError:
+                if total == before:
+                    raise
+    return total
+
+
+def register(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Counts:
+    """An operation for each row whose id is not known."""
+    purgatory = asking(client, options.purgatory)
+    asked = [
+        purgatory.register(row.key, timeout=row.timeout, payload=row.body, id=row.op_id, wait=True) for row in rows
+    ]
+    known = sum(error is not None for error in purgatory.answers(asked))
+    return Counts(len(rows) - known, known)
+
+
+def fire(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Counts:
+    """An event for each row whose id is not known."""
+    events = asking(client, options.purgatory)
+    claims = asking(client, options.purgatory[: NAME_SIZE_MAX - len(CLAIMS_SUFFIX)] + CLAIMS_SUFFIX)
+    different = {row.op_id: row for row in rows}
+    mine = claimed(claims, list(different))
+    if mine:
+        fired = ((events, different[op_id].key, different[op_id].body) for op_id in mine)
+        together = zip(fired, ((claims, op_id, b"") for op_id in mine), strict=True)
+        claims.fire_together(event for pair in together for event in pair)
+        client.flush(FLUSH_TIMEOUT_S)
+    return Counts(len(mine), len(rows) - len(mine))
+
+
+def claimed(claims: Asking, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
+    """Those whose event nobody has fired, and which are ours to fire now.
+
+    One that another attempt has claimed is waited for: it completes, or that attempt's end is noticed.
+    """
+    end = time.monotonic() + FLUSH_TIMEOUT_S
+    mine: list[str | bytes] = []
+    while op_ids:
+        asked = [
+            claims.register(
+                op_id,
+                timeout=CLAIM_TIMEOUT_S,
+                id=op_id,
+                if_exists="replace_cancelled",
+                orphans="cancel",
+                wait=True,
+            )
+            for op_id in op_ids
+        ]
+        pending = []
+        for op_id, error in zip(op_ids, claims.answers(asked), strict=True):
+            if error is None:
+                mine.append(op_id)
+            elif error.settled in (Outcome.NONE, Outcome.CANCELLED):
+                pending.append(op_id)
+        op_ids = pending
+        if op_ids:
+            if time.monotonic() > end:
+                raise TimerdUnavailableError(
+                    f"{len(op_ids)} events, of opId {op_ids[0]!r} on, are claimed by another attempt that has neither "
+                    f"fired nor ended within {FLUSH_TIMEOUT_S:g} s"
+                )
+            time.sleep(CLAIM_PAUSE_S)
+    return mine

@@ -1,0 +1,125 @@
+"""format("timerd") as a sink: rows become registrations or events, from the executors. SPARK.md has its options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.taskcontext import TaskContext
+
+from timerd_shm.errors import InvalidConfigError, InvalidValueError
+
+from .options import AUTO, WriteOptions
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.types import StructType
+
+    from .sending import Row
+
+TEXT = ("string", "binary")
+WHOLE = ("tinyint", "smallint", "int", "bigint")
+NUMBER = (*WHOLE, "float", "double")
+QUERY, BATCH, EXECUTION, APPLICATION = (
+    "sql.streaming.queryId",
+    "streaming.sql.batchId",
+    "spark.sql.execution.id",
+    "spark.app.id",
+)
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What a task has done: rows that were new, and rows that the daemon knew."""
+
+    added: int
+    known: int
+
+
+class Sending:
+    """What the writers of batches and of streams have in common."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Raises InvalidConfigError where the rows have not what the options name."""
+        self.options = options
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        for option, column, kinds in (
+            ("opId", None if options.op_id == AUTO else options.op_id, (*TEXT, *WHOLE)),
+            ("key", options.key, (*TEXT, *WHOLE)),
+            ("timeoutColumn", options.timeout_column, NUMBER),
+            ("payload or value", options.body, TEXT),
+        ):
+            if column is not None and column not in types:
+                raise InvalidConfigError(f"option {option} names column {column!r}: the rows have {', '.join(types)}")
+            if column is not None and types[column] not in kinds:
+                raise InvalidConfigError(
+                    f"option {option}: column {column!r} is of type {types[column]}, and has to be {' or '.join(kinds)}"
+                )
+
+    def write(self, iterator: Iterator[RecordBatch]) -> Sent:
+        """The rows of a task. Returns when all are acknowledged; raises what the daemon refuses."""
+        from .sending import send
+
+        return Sent(*send(self.options, self._rows(iterator)))
+
+    def _rows(self, batches: Iterator[RecordBatch]) -> Iterator[Row]:
+        from .sending import Row
+
+        options, number = self.options, 0
+        begin = attempt() if options.op_id == AUTO else ""
+        for batch in batches:
+            rows = batch.num_rows
+            keys = column(batch, options.key)
+            if options.op_id == AUTO:
+                ids: list[Any] = [f"{begin}/{number + row}" for row in range(rows)]
+            else:
+                ids = column(batch, options.op_id)
+            bodies = [b""] * rows if options.body is None else column(batch, options.body, null=b"")
+            times = [options.timeout] * rows
+            if options.timeout_column is not None:
+                times = batch.column(options.timeout_column).to_pylist()
+            for op_id, key, body, timeout in zip(ids, keys, bodies, times, strict=True):
+                yield Row(op_id, key, body if isinstance(body, bytes) else body.encode(), timeout)
+            number += rows
+
+
+class BatchSink(Sending, DataSourceArrowWriter):
+    """`df.write.format("timerd").mode("append")`."""
+
+
+class StreamSink(Sending, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("timerd")`."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All is done: the tasks were acknowledged."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was acknowledged stays: the batch is run again, and adds only the rest."""
+
+
+def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any]:
+    """The values of a column as str or bytes. Raises InvalidValueError for null, where that means nothing."""
+    values = batch.column(name).to_pylist()
+    if batch.column(name).null_count:
+        if null is None:
+            raise InvalidValueError(f"column {name!r} is null in a row: an id and a key are needed")
+        values = [null if value is None else value for value in values]
+    return values if not values or isinstance(values[0], (str, bytes)) else [str(value) for value in values]
+
+
+def attempt() -> str:
+    """What names a task the same when it is run again: of a stream its query and batch, else the job."""
+    context = TaskContext.get()
+    if context is None:
+        raise InvalidValueError("opId=auto is for tasks of Spark: there is none here")
+    names = [context.getLocalProperty(name) for name in (QUERY, BATCH)]
+    if None in names:
+        names = [context.getLocalProperty(name) for name in (APPLICATION, EXECUTION)]
+    return f"{names[0]}/{names[1]}/{context.partitionId()}"
+
+
+def refuse_overwrite(overwrite: bool) -> None:
+    if overwrite:
+        raise InvalidConfigError('rows are added to what the daemon has: write with mode("append")')

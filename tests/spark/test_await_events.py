@@ -1,0 +1,115 @@
+"""timerd_spark.await_events: rows wait for an event on a key, or time out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+import pytest
+
+import timerd_client as td
+import timerd_spark
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+from timerd_shm.errors import InvalidValueError
+from timerd_spark.awaiting import Awaiting
+from timerd_spark.task import Sidecar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def waiting(timeout_s: float, in_flight: int = 1_000) -> Awaiting:
+    return Awaiting("k", timeout_s, in_flight, Sidecar.of(None, None, False))
+
+
+def table(keys: list[Any]) -> pyarrow.RecordBatch:
+    return pyarrow.RecordBatch.from_pydict({"n": list(range(len(keys))), "k": keys})
+
+
+def answer(client: td.Client, keys: list[str]) -> None:
+    """Fire each key, once somebody waits for it."""
+    for key in keys:
+        eventually(lambda key=key: client.fire_wait(key, value=key.upper().encode()) == 1)
+
+
+def test_a_row_ends_by_its_event_or_by_its_timeout(client: td.Client) -> None:
+    firing = threading.Thread(target=answer, args=(client, ["a", "b"]))
+    firing.start()
+    batches = list(waiting(1.5)(iter([table(["a", "b", "never"])])))
+    firing.join()
+    assert batches[0].schema.names == ["n", "k", "outcome", "value", "waited_ms", "error"]
+    found = {row["k"]: row for batch in batches for row in batch.to_pylist()}
+    assert (found["a"]["outcome"], found["a"]["value"], found["a"]["error"]) == ("completed", b"A", None)
+    assert (found["b"]["outcome"], found["b"]["n"]) == ("completed", 1)
+    assert (found["never"]["outcome"], found["never"]["value"]) == ("expired", None)
+    assert found["never"]["waited_ms"] >= 1_500
+
+
+def test_no_more_rows_wait_at_once_than_in_flight_says(client: td.Client, daemon: Daemon) -> None:
+    most = 0
+    for _ in waiting(0.05, in_flight=4)(iter([table([f"k{number}" for number in range(20)])])):
+        most = max(most, daemon.stats()["counters"]["pending"])
+    assert most <= 4
+    assert daemon.stats()["counters"]["expired"] == 20
+
+
+def test_a_key_that_cannot_be_watched_fails_its_row_alone(client: td.Client) -> None:
+    rows = [row for batch in waiting(0.01)(iter([table(["", None, "k" * 300, "good"])])) for row in batch.to_pylist()]
+    by_row = {row["n"]: (row["outcome"], (row["error"] or "").partition(":")[0]) for row in rows}
+    assert by_row == {
+        0: ("failed", "InvalidKeyError"),
+        1: ("failed", "InvalidKeyError"),
+        2: ("failed", "KeyTooLongError"),
+        3: ("expired", ""),
+    }
+
+
+def test_any_of_several_keys_ends_a_row(client: td.Client) -> None:
+    firing = threading.Thread(target=answer, args=(client, ["y"]))
+    firing.start()
+    rows = [row for batch in waiting(PATIENCE_S)(iter([table([["x", "y"]])])) for row in batch.to_pylist()]
+    firing.join()
+    assert [(row["outcome"], row["value"]) for row in rows] == [("completed", b"Y")]
+
+
+def test_a_task_that_is_closed_early_waits_for_nothing(client: td.Client, daemon: Daemon) -> None:
+    generator: Iterator[Any] = waiting(600, in_flight=2)(iter([table(["a", "b", "c"])]))
+    firing = threading.Thread(target=answer, args=(client, ["a"]))
+    firing.start()
+    next(generator)
+    firing.join()
+    generator.close()  # type: ignore[attr-defined]
+    eventually(lambda: daemon.stats()["counters"]["pending"] == 0)
+
+
+def test_rows_of_a_dataframe_wait_for_a_process_outside_of_spark(spark: SparkSession, client: td.Client) -> None:
+    df = spark.range(0, 20, 1, 2).selectExpr("id", "concat('cb/', id) as callback")
+    answered = timerd_spark.await_events(df, key="callback", timeout="20s")
+    firing = threading.Thread(target=answer, args=(client, [f"cb/{number}" for number in range(20)]))
+    firing.start()
+    found = answered.collect()
+    firing.join()
+    assert {(row.id, row.outcome, bytes(row.value)) for row in found} == {
+        (number, "completed", f"CB/{number}".encode()) for number in range(20)
+    }
+    assert answered.schema.simpleString() == (
+        "struct<id:bigint,callback:string,outcome:string,value:binary,waited_ms:double,error:string>"
+    )
+
+
+def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession) -> None:
+    df = spark.range(3).selectExpr("id", "string(id) as k", "id as value")
+
+    def refused(match: str, **given: Any) -> None:
+        with pytest.raises(InvalidValueError, match=match):
+            timerd_spark.await_events(df.drop("value"), **{"key": "k", "timeout": "1s", **given})
+
+    refused("key='nr' is no column", key="nr")
+    refused("key='id' is bigint", key="id")
+    refused("timeout='x' is no duration", timeout="x")
+    refused("in_flight=0", in_flight=0)
+    with pytest.raises(InvalidValueError, match="column 'value' would be there twice"):
+        timerd_spark.await_events(df, key="k", timeout="1s")

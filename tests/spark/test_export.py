@@ -1,0 +1,82 @@
+"""A journal as Parquet, by the command: the same rows, each file once, and read as the journal itself is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from commands import Key, Register
+from harness import MS, Client, S
+from journals import JournaledRig, numbered, settle
+from shell import Run
+from timerd_shm.journal_reader import segments_of
+from timerd_spark import read_journal
+from timerd_spark.export import export
+from timerd_spark.schema import TERMINAL, spark_schema
+
+
+def fill(rig: JournaledRig, client: Client, first: int, count: int) -> None:
+    for at in range(first, first + count, 10):
+        settle(rig, client, *numbered(at, 10))
+    client.issue(Register((Key(b"late"),), timeout_ns=MS))
+    rig.turn(rig.now_ns + 600 * S)
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*.parquet"))
+
+
+def test_each_finished_segment_is_exported_once(tmp_path: Path, run: Run) -> None:
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    rig = JournaledRig(journal)
+    client = rig.client()
+    fill(rig, client, 0, 400)
+    command = ("journal", "export", "--format=parquet", f"--directory={journal}", f"--output={out}")
+    status, said, told = run(*command)
+    assert status == 0 and "rows of 2 segments" in told, told
+    assert said.count("segment ") == 2
+    before = {path: path.stat().st_mtime_ns for path in files(out)}
+    assert before and all("host=" in str(path) and "/date=2023-" in str(path) for path in before)
+    assert "0 rows of 0 segments" in run(*command)[2]
+    fill(rig, client, 400, 400)
+    assert "rows of 3 segments" in run(*command)[2]
+    assert {path: path.stat().st_mtime_ns for path in files(out) if path in before} == before
+    assert export(journal, out, all_segments=True).segments == 1
+    keys = [key for path in files(out) for key in pq.read_table(path, partitioning=None)["key"].to_pylist()]
+    assert sorted(keys) == sorted([f"key {n}" for n in range(800)] + ["late"] * 2)
+    assert pq.ParquetFile(files(out)[0]).metadata.row_group(0).column(0).compression == "ZSTD"
+    rig.drop_journal()
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path, run: Run) -> None:
+    rig = JournaledRig(tmp_path / "journal")
+    fill(rig, rig.client(), 0, 10)
+    rig.drop_journal()
+    assert segments_of(tmp_path / "journal") == [1]
+    directory = f"--directory={tmp_path / 'journal'}"
+    assert "needs --output DIR" in run("journal", "export", "--format=parquet", directory)[2]
+    out = f"--output={tmp_path / 'out'}"
+    assert "neither --from" in run("journal", "export", "--format=parquet", directory, out, "--from=1:0")[2]
+    export(tmp_path / "journal", tmp_path / "out", view="events", all_segments=True)
+    rig = JournaledRig(tmp_path / "journal")
+    rig.drop_journal()
+    export(tmp_path / "journal", tmp_path / "out", view="events")
+    assert "holds another view" in run("journal", "export", "--format=parquet", directory, out)[2]
+
+
+@pytest.mark.parametrize("view", ["terminal", "events"])
+def test_spark_reads_either_as_the_same_rows(view: str, spark: SparkSession, tmp_path: Path) -> None:
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    rig = JournaledRig(journal)
+    fill(rig, rig.client(), 0, 60)
+    rig.drop_journal()
+    export(journal, out, view=view, all_segments=True)
+    own, exported = read_journal(spark, journal, view=view), read_journal(spark, out, view=view)
+    assert own.columns == exported.columns
+    assertDataFrameEqual(exported, own, ignoreNullable=True)
+    if view == "terminal":
+        assert own.schema == spark_schema(TERMINAL)

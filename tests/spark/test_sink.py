@@ -1,0 +1,267 @@
+"""Rows as registrations and events: each acknowledged, and each once, whatever is run again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S
+from timerd_shm.errors import InvalidConfigError, InvalidValueError
+from timerd_spark.options import WriteOptions
+from timerd_spark.sending import Row, send
+from timerd_spark.sink import BatchSink, Sent
+
+ROWS = 600
+
+
+def options(**more: str) -> WriteOptions:
+    if more.get("action") != "fire":
+        more = {"timeout": "1h", **more}
+    return WriteOptions.of({"opId": "order", "key": "order", **more})
+
+
+def rows_of(count: int = ROWS, first: int = 0) -> list[Row]:
+    return [Row(f"order-{n}", f"order-{n}", b"payload %d" % n, 3600.0) for n in range(first, first + count)]
+
+
+def pending(client: td.Client, count: int = ROWS) -> int:
+    """How many of these operations are pending: what their keys' events complete."""
+    return sum(client.fire_wait(f"order-{n}") for n in range(count))
+
+
+def collected(client: td.Client, keys: list[str]) -> dict[str, td.Operation]:
+    """Operations that count the events on each key, up to one too many."""
+    return {key: client.register(key, timeout=3600, when=td.total(2)) for key in keys}
+
+
+def counted(client: td.Client, watchers: dict[str, td.Operation]) -> Counter[str]:
+    """How often each key was fired: none, once, or more often."""
+    client.flush()
+    found: Counter[str] = Counter()
+    for key, operation in watchers.items():
+        twice = operation.done()
+        once = twice or client.fire_wait(key) == 1
+        found[key] = 2 if twice else 1 if once else 0
+    return found
+
+
+# without Spark --------------------------------------------------------------------------------------------------------
+
+
+def test_registrations_outlive_the_task_and_are_made_once(sidecar: Daemon) -> None:
+    assert send(options(), rows_of()) == (ROWS, 0)
+    assert send(options(), rows_of(ROWS + 100)) == (100, ROWS)
+    with td.connect(timeout=PATIENCE_S) as client:
+        assert pending(client, ROWS + 100) == ROWS + 100
+        assert send(options(), rows_of()) == (0, ROWS), "what has settled is known as well"
+
+
+def test_a_row_twice_in_a_task_is_registered_and_fired_once(sidecar: Daemon) -> None:
+    assert send(options(), [*rows_of(10), *rows_of(10)]) == (10, 10)
+    with td.connect(timeout=PATIENCE_S) as client:
+        watchers = collected(client, ["a", "b"])
+        client.flush()
+        rows = [Row("1", "a", b"", None), Row("2", "b", b"", None), Row("1", "a", b"", None)]
+        assert send(options(action="fire"), rows) == (2, 1)
+        assert counted(client, watchers) == {"a": 1, "b": 1}
+
+
+def test_events_are_fired_once_whatever_is_sent_again(sidecar: Daemon) -> None:
+    with td.connect(timeout=PATIENCE_S) as client:
+        watchers = collected(client, [row.key for row in rows_of()])  # type: ignore[misc]
+        client.flush()
+        assert send(options(action="fire"), rows_of(300)) == (300, 0)
+        assert send(options(action="fire"), rows_of()) == (ROWS - 300, 300)
+        assert set(counted(client, watchers).values()) == {1}
+
+
+KILLED = """
+import sys, time
+from timerd_spark import sending
+from timerd_spark.options import WriteOptions
+from timerd_spark.sending import Row
+together = sending.Asking.fire_together
+done = 0
+def stop(self, events):
+    global done
+    if done == {chunks}:
+        print("here", flush=True)
+        time.sleep(60)
+    done += 1
+    together(self, events)
+    if done == {chunks} and {after}:
+        self._threaded.lock.acquire()
+        print("here", flush=True)
+        time.sleep(60)
+sending.Asking.fire_together = stop
+sending.EVENTS = 50
+options = WriteOptions.of({{"opId": "order", "key": "order", "action": "fire"}})
+sending.send(options, [Row(f"order-{{n}}", f"order-{{n}}", b"", None) for n in range({rows})])
+"""
+
+
+@pytest.mark.parametrize(("chunks", "after"), [(0, False), (3, False), (2, True)])
+def test_a_task_that_is_killed_between_claim_and_event_loses_and_repeats_nothing(
+    chunks: int, after: bool, sidecar: Daemon
+) -> None:
+    with td.connect(timeout=PATIENCE_S) as client:
+        watchers = collected(client, [row.key for row in rows_of(300)])  # type: ignore[misc]
+        client.flush()
+        program = KILLED.format(chunks=chunks, after=after, rows=300)
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as task:
+            assert task.stdout is not None and task.stdout.readline() == b"here\n"
+            time.sleep(0.05 if after else 0)  # its thread may send the frame
+            task.kill()
+        counts = send(options(action="fire"), rows_of(300))
+        assert counts == (300 - counts.known, counts.known) and counts.known in (50 * chunks, 50 * max(chunks - 1, 0))
+        assert set(counted(client, watchers).values()) == {1}
+
+
+def test_a_client_that_may_hold_no_more_is_followed_by_the_next_until_the_arena_is_full(sidecar: Daemon) -> None:
+    with pytest.raises(td.ArenaFullError, match="8192 of 8192"):
+        send(options(), [row._replace(body=b"") for row in rows_of(9000)])
+    with td.connect(timeout=PATIENCE_S) as client:
+        assert pending(client, 9000) == 8192, "what was taken in before stays"
+
+
+# what can be known on the driver --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"opId": ""}, "option opId names column ''"),
+        ({"opId": None}, "option opId is missing"),
+        ({"key": None}, "option key is missing"),
+        ({"key": "missing"}, "option key names column 'missing': the rows have order, n, at"),
+        ({"key": "at"}, "column 'at' is of type timestamp, and has to be string or binary"),
+        ({"timeout": "soon"}, "timeout='soon' is not a duration"),
+        ({"timeout": "20000d"}, "longer than ten years"),
+        ({"timeout": None}, "one of the options timeout"),
+        ({"timeoutColumn": "n"}, "one of the options timeout"),
+        ({"timeout": None, "timeoutColumn": "order"}, "column 'order' is of type string"),
+        ({"payload": "n"}, "column 'n' is of type int"),
+        ({"action": "cancel"}, "give register or fire"),
+        ({"action": "fire"}, "option timeout is not for action=fire"),
+        ({"orphans": "group"}, "go together"),
+        ({"purgatory": "A b"}, "purgatory='A b'"),
+        ({"opID2": "x"}, "no option 'opID2'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_task_runs(given: dict[str, str | None], said: str) -> None:
+    all_given = {"opId": "order", "key": "order", "timeout": "30s", **given}
+    schema = StructType().add("order", StringType()).add("n", IntegerType()).add("at", TimestampType())
+    with pytest.raises(InvalidConfigError) as caught:
+        BatchSink(WriteOptions.of({name: value for name, value in all_given.items() if value is not None}), schema)
+    assert said in str(caught.value)
+
+
+def test_a_null_key_is_refused_by_name(sidecar: Daemon) -> None:
+    sink = BatchSink(options(), StructType().add("order", StringType()))
+    with pytest.raises(InvalidValueError, match="column 'order' is null"):
+        sink.write(iter([pa.record_batch({"order": ["a", None]})]))
+    assert sink.write(iter([pa.record_batch({"order": ["a", "b"]})])) == Sent(2, 0)
+
+
+# on Spark -------------------------------------------------------------------------------------------------------------
+
+
+def orders(spark: SparkSession, count: int = ROWS, partitions: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, partitions).selectExpr("concat('order-', id) as order", "id")
+
+
+def writing(frame: DataFrame, **more: str) -> Any:
+    given = {"opId": "order", "key": "order", **({} if more.get("action") == "fire" else {"timeout": "1h"}), **more}
+    return frame.write.format("timerd").mode("append").options(**given)
+
+
+def test_a_batch_is_registered_from_the_workers(spark: SparkSession, sidecar: Daemon) -> None:
+    writing(orders(spark)).save()
+    writing(orders(spark, partitions=3)).save()
+    with td.connect(timeout=PATIENCE_S) as client:
+        assert pending(client) == ROWS
+    with pytest.raises(Exception, match='mode\\("append"\\)'):
+        writing(orders(spark)).mode("overwrite").save()
+    with pytest.raises(Exception, match="option key names column 'no'"):
+        writing(orders(spark), key="no").save()
+
+
+def test_a_task_that_fails_after_its_first_chunk_adds_nothing_twice(spark: SparkSession, sidecar: Daemon) -> None:
+    late = "assert_true(id < 550 or id % 300 < 299, 'the row that fails')"
+    with td.connect(timeout=PATIENCE_S) as client:
+        watchers = collected(client, [row.key for row in rows_of()])  # type: ignore[misc]
+        client.flush()
+        failing = orders(spark, partitions=1).selectExpr("order", "id", f"{late} as checked")
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+        try:
+            with pytest.raises(Exception, match="the row that fails"):
+                writing(failing, action="fire").save()
+        finally:
+            spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+        writing(orders(spark), action="fire").save()
+        assert set(counted(client, watchers).values()) == {1}
+
+
+def test_a_micro_batch_whose_commit_is_lost_adds_nothing_twice(
+    spark: SparkSession, sidecar: Daemon, tmp_path: Path
+) -> None:
+    source = tmp_path / "orders"
+
+    def run() -> None:
+        rows = spark.readStream.schema("order string, id long").option("maxFilesPerTrigger", "1").parquet(str(source))
+        query = rows.writeStream.format("timerd").options(opId="order", key="order", action="fire")
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    orders(spark).write.parquet(str(source))
+    with td.connect(timeout=PATIENCE_S) as client:
+        watchers = collected(client, [row.key for row in rows_of()])  # type: ignore[misc]
+        client.flush()
+        run()
+        commits = sorted((tmp_path / "checkpoint/commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        commits[-1].unlink()
+        commits[-1].with_name(f".{commits[-1].name}.crc").unlink()
+        run()
+        assert set(counted(client, watchers).values()) == {1}
+
+
+def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: SparkSession, sidecar: Daemon) -> None:
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in range(0, batch.num_rows, 100):
+                time.sleep(0.1)
+                yield batch.slice(row, 100)
+
+    with td.connect(timeout=PATIENCE_S) as client:
+        done = threading.Event()
+
+        def cancel() -> None:
+            while client.fire_wait("order-1000") == 0 and not done.is_set():
+                time.sleep(0.005)
+            spark.sparkContext.cancelAllJobs()
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")  # else the sink has all rows at once
+        try:
+            with pytest.raises(Exception, match="cancelled"):
+                writing(orders(spark, 6000).mapInArrow(slowly, "order string, id long")).save()
+        finally:
+            spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+            done.set()
+            thread.join(PATIENCE_S)
+        writing(orders(spark, 6000)).save()
+        assert pending(client, 6000) == 5999, "all but the one that has settled"

@@ -1,0 +1,223 @@
+"""timerd_spark.task_client: what an attempt registers is its own until it ends well."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import timerd_client as td
+from daemons import Daemon
+from patience import PATIENCE_S, eventually
+from timerd_shm.errors import ClosedError, SessionGoneError, TimerdUnavailableError
+from timerd_shm.layout import ClientState, Region
+from timerd_shm.reader import ArenaReader
+from timerd_spark.task import Sidecar, owner_name, task_client
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+
+def counters(daemon: Daemon) -> dict[str, int]:
+    found: dict[str, int] = daemon.stats()["counters"]
+    return found
+
+
+def owners() -> list[str]:
+    """Names of all live clients."""
+    with ArenaReader.open() as reader:
+        return [
+            bytes(record.name[: record.name_length]).decode()
+            for record in reader.table(Region.CLIENTS)
+            if record.state == ClientState.LIVE
+        ]
+
+
+# without Spark --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_pending_at_a_normal_end_outlives_its_worker(daemon: Daemon) -> None:
+    with task_client() as client:
+        client.register_many([f"k{number}" for number in range(1_000)], timeout=60)
+        done = client.register("done", timeout=60)
+        client.fire("done")
+        assert done.result()
+    assert client.closed and counters(daemon)["pending"] == 1_000
+    with td.connect() as other:
+        assert other.fire_wait("k7") == 1
+
+
+def test_a_failure_cancels_what_is_pending(daemon: Daemon) -> None:
+    with pytest.raises(ZeroDivisionError), task_client() as client:
+        client.register("k", timeout=60, wait=True)
+        raise ZeroDivisionError
+    eventually(lambda: counters(daemon)["pending"] == 0)
+    assert counters(daemon)["orphans_cancelled"] == 1
+
+
+def test_a_generator_that_is_closed_cancels_what_is_pending(daemon: Daemon) -> None:
+    def rows() -> Iterator[int]:
+        with task_client() as client:
+            for number in range(10):
+                client.register(str(number), timeout=60, wait=True)
+                yield number
+
+    generator = rows()
+    assert [next(generator), next(generator)] == [0, 1]
+    generator.close()  # type: ignore[attr-defined]
+    eventually(lambda: counters(daemon)["pending"] == 0)
+    assert counters(daemon)["orphans_cancelled"] == 2
+
+
+def test_a_kill_cancels_what_is_pending_and_a_committed_one_stays(daemon: Daemon) -> None:
+    script = """
+        import sys
+        from timerd_spark.task import task_client
+        with task_client() as client:
+            client.register("committed", timeout=60)
+        with task_client() as client:
+            client.register("mine", timeout=60, wait=True)
+            print("ready", flush=True)
+            sys.stdin.read()
+    """
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], **pipes) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        assert counters(daemon)["pending"] == 2
+        child.send_signal(signal.SIGKILL)
+    eventually(lambda: counters(daemon)["pending"] == 1)
+    with td.connect() as other:
+        assert other.fire_wait("committed") == 1
+
+
+def test_a_group_is_told_of_what_was_committed(daemon: Daemon) -> None:
+    with td.connect(group="app") as driver:
+        with task_client(group="app") as client:
+            client.register("k", timeout=60, payload=b"row 1")
+        driver.fire("k", value=b"answer")
+        outcome = next(iter(driver.outcomes()))
+        assert (outcome.payload, outcome.value) == (b"row 1", b"answer")
+        outcome.ack_wait()
+
+
+def test_a_retried_attempt_takes_over_the_ids_of_the_one_that_failed(daemon: Daemon) -> None:
+    for attempt in range(2):
+        try:
+            with task_client() as client:
+                operation = client.register("k", timeout=60, id="order/7", if_exists="replace", wait=True)
+                if attempt == 0:
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+        assert attempt == 0 or not operation.done() or not isinstance(operation.result().error, td.OperationExistsError)
+    assert counters(daemon)["pending"] == 1
+
+
+def test_a_forked_child_that_leaves_the_block_changes_nothing(daemon: Daemon) -> None:
+    with task_client() as client:
+        operation = client.register("k", timeout=60, wait=True)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if leaves(client) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        client.fire("k")
+        assert operation.result()
+
+
+def leaves(client: td.Client) -> bool:
+    """In a child: the parent's client is closed here, and a block of its own works."""
+    try:
+        client.register("x", timeout=1)
+    except ClosedError:
+        with task_client() as own:
+            return own.fire_wait("nobody") == 0
+    return False
+
+
+def test_an_attempt_of_which_the_daemon_has_lost_sight_does_not_commit(daemon: Daemon) -> None:
+    with pytest.raises(SessionGoneError, match="retry"), task_client() as client:
+        client.register("k", timeout=60, wait=True)
+        daemon.destroy()
+        daemon.start()
+        eventually(lambda: client.connected and counters(daemon)["clients"] == 1)
+
+
+def test_a_sidecar_is_found_where_the_driver_says(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    sidecar = Sidecar.of(None, None, False)
+    monkeypatch.delenv("TIMERD_RUNTIME_DIR")  # as on an executor
+    with sidecar.client() as client:
+        assert client.connected
+    with pytest.raises(TimerdUnavailableError), task_client(runtime_dir="/nowhere/at-all"):
+        pass
+
+
+def test_each_host_gets_its_sidecar_when_it_may(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMERD_CAPACITY", "2048")
+    monkeypatch.setenv("TIMERD_RING_EVENTS", "1024")
+    monkeypatch.delenv("TIMERD_RUNTIME_DIR")
+    with task_client("side", runtime_dir=str(runtime_dir), autostart=True) as client:
+        assert client.fire_wait("k") == 0
+        pid = client._protocol.daemon_pid
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not (runtime_dir / "side.arena").exists())
+
+
+# in Spark -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_the_owner_of_what_it_registers_and_commits_it(spark: SparkSession, daemon: Daemon) -> None:
+    where = Sidecar.of(None, None, False)
+
+    def register(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
+
+        with where.client() as client:
+            for batch in batches:
+                client.register_many([f"k{number}" for number in batch["id"].to_pylist()], timeout=60)
+                yield pyarrow.RecordBatch.from_pydict({"owner": [owner_name()]})
+
+    names = [row.owner for row in spark.range(0, 100, 1, 2).mapInArrow(register, "owner string").collect()]
+    application = spark.conf.get("spark.app.id")
+    assert len(set(names)) == 2 and all(len(name) <= 32 for name in names)
+    assert application is not None
+    for name in names:
+        tail, attempt = name.split("/")
+        assert application.endswith(tail) and attempt.startswith("s") and "a0t" in attempt
+    assert counters(daemon)["pending"] == 100
+    with td.connect() as other:
+        assert other.fire_wait("k42") == 1
+
+
+def test_a_job_that_is_cancelled_leaves_nothing(spark: SparkSession, daemon: Daemon) -> None:
+    where = Sidecar.of(None, None, False)
+
+    def hang(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        with where.client() as client:
+            client.register("k", timeout=600, wait=True)
+            for batch in batches:
+                time.sleep(600)  # Spark kills it
+                yield batch
+
+    def run() -> None:
+        with pytest.raises(Exception, match=r"(?i)cancel"):
+            spark.range(0, 1, 1, 1).mapInArrow(hang, "id long").collect()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    eventually(lambda: counters(daemon)["pending"] == 1)
+    assert any("/s" in name for name in owners())
+    spark.sparkContext.cancelAllJobs()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    eventually(lambda: counters(daemon)["pending"] == 0)
+    assert counters(daemon)["orphans_cancelled"] == 1

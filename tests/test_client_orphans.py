@@ -1,0 +1,43 @@
+"""Operations of a client that ends: what becomes of all that is pending, said at once; and where its instance is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import timerd_client as td
+from daemons import Daemon
+from patience import eventually
+
+
+def test_what_is_pending_is_kept_or_cancelled_as_its_client_says_last(daemon: Daemon) -> None:
+    with td.connect(orphans="cancel") as client:
+        batch = client.register_many([f"k{number}" for number in range(1_000)], timeout=60)
+        client.register("own", timeout=60)
+        assert client.set_orphans("cancel") == client.set_orphans("keep") == 1_001
+        client.register("later", timeout=60)
+        client.purgatory("other").register("k", timeout=60)
+    assert batch.settled() == 1_001 - 1, "here they fail: the client is closed"
+    eventually(lambda: daemon.stats()["counters"]["pending"] == 1_001)
+    with td.connect() as other:
+        assert (other.fire_wait("k999"), other.fire_wait("own"), other.fire_wait("later")) == (1, 1, 0)
+
+
+def test_a_policy_is_checked_before_anything_is_sent(client: td.Client) -> None:
+    with pytest.raises(td.NotAMemberError):
+        client.set_orphans("group")
+    with pytest.raises(td.InvalidValueError):
+        client.set_orphans("leave")
+    assert client.set_orphans("keep") == 0
+
+
+def test_a_runtime_directory_that_is_given_is_the_only_one(
+    daemon: Daemon, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TIMERD_RUNTIME_DIR")
+    with td.connect(runtime_dir=os.path.relpath(runtime_dir)) as client:
+        assert client.connected
+    with pytest.raises(td.TimerdUnavailableError, match=r"in .*empty: start it"):
+        td.connect(runtime_dir=str(tmp_path / "empty"))

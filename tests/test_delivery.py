@@ -1,0 +1,227 @@
+"""Deliveries with a real daemon, real threads and a real HTTP endpoint."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.error import HTTPError, URLError
+
+import pytest
+
+import timerd_client as td
+from daemons import Daemon
+from endpoint import Endpoint, post
+from patience import PATIENCE_S, eventually
+from timerd_client.courier import Courier, is_retriable
+from timerd_client.delivery import MS, Delivery, DeliveryOptions, DeliveryOutcome, RetriableError, S
+
+DELIVERED, FAILED, EXPIRED = DeliveryOutcome
+MakeCourier = Callable[..., Courier]
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as made:
+        yield made
+
+
+@pytest.fixture
+def make_courier(client: td.Client) -> Iterator[MakeCourier]:
+    """Makes couriers of that client, with short times."""
+    made: list[Courier] = []
+
+    def make(send: Callable[[Sequence[Any]], object], **given: Any) -> Courier:
+        short = {"delivery_timeout_ns": 20 * S, "request_timeout_ns": 1 * S, "linger_ns": 1 * MS}
+        options = DeliveryOptions(**{**short, "retry_backoff_ns": 10 * MS, **given})
+        made.append(Courier(client, send, options, prefix=f"deliver/{len(made)}"))
+        return made[-1]
+
+    yield make
+    for courier in made:
+        courier.stop()
+
+
+def ends(courier: Courier, count: int) -> dict[Any, Delivery]:
+    """The next `count` that end, by record."""
+    found: dict[Any, Delivery] = {}
+    end = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        assert time.monotonic() < end, f"{len(found)} of {count} have ended"
+        found |= {delivery.record: delivery for delivery in courier.take(0.1)}
+    return found
+
+
+def counters(daemon: Daemon) -> dict[str, int]:
+    """Of operations, which here are batches."""
+    found: dict[str, int] = daemon.stats()["purgatories"]["default"]["counters"]
+    return found
+
+
+def test_an_endpoint_that_fails_stalls_and_recovers_gets_every_record(
+    make_courier: MakeCourier, endpoint: Endpoint, daemon: Daemon
+) -> None:
+    courier = make_courier(
+        lambda ids: post(endpoint.url, list(ids), timeout=0.3), batch_size=10, retry_backoff_max_ns=200 * MS
+    )
+    assert courier.offer(range(0, 100)) == 100
+    first = ends(courier, 100)
+    endpoint.mode("fail")
+    courier.offer(range(100, 150))
+    time.sleep(0.05)
+    endpoint.mode("stall")
+    courier.offer(range(150, 200))
+    time.sleep(0.35)  # more than a request of its takes
+    endpoint.mode("ok")
+    rest = ends(courier, 100)
+    assert {delivery.outcome for delivery in (*first.values(), *rest.values())} == {DELIVERED}
+    assert {delivery.attempts for delivery in first.values()} == {1}
+    assert max(delivery.attempts for delivery in rest.values()) > 1
+    assert set(endpoint.taken()) == set(range(200))
+    assert counters(daemon)["completed"] == 20 and counters(daemon)["expired"] == 0
+
+
+def test_what_is_refused_fails_at_once_and_what_stalls_expires(make_courier: MakeCourier, endpoint: Endpoint) -> None:
+    courier = make_courier(
+        lambda ids: post(endpoint.url, list(ids)), delivery_timeout_ns=400 * MS, request_timeout_ns=300 * MS
+    )
+    endpoint.mode("refuse")
+    courier.offer(["refused"])
+    (refused,) = ends(courier, 1).values()
+    assert refused.outcome is FAILED and refused.attempts == 1 and refused.error is not None
+    assert refused.error.startswith("HTTPError: HTTP Error 400")
+    endpoint.mode("stall")
+    courier.offer(["stalled"])
+    (stalled,) = ends(courier, 1).values()
+    assert stalled.outcome is EXPIRED and stalled.attempts >= 1
+    assert stalled.latency_ns >= 400 * MS
+    endpoint.mode("ok")
+
+
+def test_the_daemon_says_expired_while_the_process_is_stuck_and_that_is_the_outcome(daemon: Daemon) -> None:
+    # PyDLL keeps the GIL: for a second no thread of that process runs, and then the send returns as if all were well.
+    script = """
+        import ctypes
+        import timerd_client as td
+        from timerd_client.courier import Courier
+        from timerd_client.delivery import DeliveryOptions
+
+        client = td.connect()
+        options = DeliveryOptions(
+            delivery_timeout_ns=300_000_000, request_timeout_ns=200_000_000, linger_ns=0
+        )
+        courier = Courier(client, lambda records: ctypes.PyDLL(None).usleep(1_500_000), options, prefix="stuck")
+        courier.offer(["r"])
+        (delivery,) = courier.take()
+        print(delivery.outcome.value, delivery.attempts, flush=True)
+        courier.stop()
+        client.close()
+    """
+    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    try:
+        eventually(lambda: counters(daemon)["registered"] == 1)
+        began = time.monotonic()
+        eventually(lambda: counters(daemon)["expired"] == 1)
+        assert time.monotonic() - began < 1.2, "the daemon waited for the process"
+        assert child.stdout.readline().split() == ["expired", "1"]
+        assert time.monotonic() - began > 1.2, "the process was not stuck"
+        assert counters(daemon)["completed"] == 0
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_without_a_daemon_the_clock_decides_a_little_later(make_courier: MakeCourier, daemon: Daemon) -> None:
+    go_on = threading.Event()
+    sent: list[Any] = []
+
+    def send(records: Sequence[Any]) -> None:
+        sent.extend(records)
+        if records[0] == "slow":
+            go_on.wait(PATIENCE_S)
+
+    courier = make_courier(send, delivery_timeout_ns=600 * MS, request_timeout_ns=500 * MS, linger_ns=0, batch_size=1)
+    courier.offer(["slow"])
+    eventually(lambda: sent == ["slow"])
+    daemon.kill()
+    courier.offer(["quick"])
+    found = ends(courier, 2)
+    go_on.set()
+    assert found["quick"].outcome is DELIVERED and found["slow"].outcome is EXPIRED
+    assert found["quick"].latency_ns < 3 * S and found["slow"].latency_ns < 3 * S
+    daemon.start()
+
+
+def test_a_lane_is_sent_in_order_and_others_do_not_wait_for_it(make_courier: MakeCourier) -> None:
+    failures = iter(range(3))
+    sent: list[int] = []
+    lock = threading.Lock()
+
+    def send(records: Sequence[int]) -> None:
+        with lock:
+            if records[0] == 0 and next(failures, None) is not None:
+                raise RetriableError("not yet")
+            sent.extend(records)
+
+    courier = make_courier(send, batch_size=2, max_in_flight=4)
+    courier.offer(range(40), lanes=[number % 2 for number in range(40)])
+    found = ends(courier, 40)
+    assert {delivery.outcome for delivery in found.values()} == {DELIVERED}
+    for lane in (0, 1):
+        assert [number for number in sent if number % 2 == lane] == list(range(lane, 40, 2))
+    assert found[0].attempts == 4 and found[1].attempts == 1
+
+
+def test_stuck_threads_are_replaced_up_to_twice_as_many(make_courier: MakeCourier) -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def send(records: Sequence[Any]) -> None:
+        begun.release()
+        go_on.wait(PATIENCE_S)
+
+    courier = make_courier(
+        send,
+        delivery_timeout_ns=400 * MS,
+        request_timeout_ns=50 * MS,
+        retry_backoff_ns=1 * MS,
+        retry_backoff_max_ns=1 * MS,
+        linger_ns=0,
+        batch_size=1,
+        max_in_flight=2,
+    )
+    courier.offer(range(10))
+    found = ends(courier, 10)
+    assert {delivery.outcome for delivery in found.values()} == {EXPIRED}
+    assert sum(delivery.attempts for delivery in found.values()) == 4
+    assert all(begun.acquire(timeout=PATIENCE_S) for _ in range(4)) and not begun.acquire(blocking=False)
+    go_on.set()
+    courier.offer(["again"])
+    assert ends(courier, 1)["again"].outcome is DELIVERED
+
+
+def test_what_there_is_no_room_for_is_not_taken(make_courier: MakeCourier) -> None:
+    go_on = threading.Event()
+    courier = make_courier(lambda records: go_on.wait(PATIENCE_S), buffer_records=5)
+    assert courier.offer(range(8)) == 5
+    assert courier.offer([9]) == 0
+    go_on.set()
+    assert len(ends(courier, 5)) == 5
+    assert courier.offer([9]) == 1
+    courier.close()
+    assert ends(courier, 1)[9].outcome is DELIVERED
+
+
+def test_what_is_worth_another_try() -> None:
+    def status(code: int) -> HTTPError:
+        return HTTPError("http://x", code, "no", {}, None)  # type: ignore[arg-type]
+
+    yes = [RetriableError("x"), ConnectionResetError(), TimeoutError(), URLError("x"), status(503), status(429)]
+    no = [ValueError("x"), KeyError("x"), status(400), status(404), status(413)]
+    assert [is_retriable(error) for error in yes] == [True] * len(yes)
+    assert [is_retriable(error) for error in no] == [False] * len(no)
