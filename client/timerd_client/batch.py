@@ -112,6 +112,11 @@ class Batch(Rows, Promise):
     def _completed(self) -> int:
         return self.states_in_records().count(_COMPLETED)
 
+    @property
+    def registered_ns(self) -> int:
+        """When register_many() was called: CLOCK_MONOTONIC. Their deadlines count from then."""
+        return self._registered_ns
+
     def settled(self) -> int:
         """How many have settled so far."""
         return len(self._keys) - self.left

@@ -117,8 +117,8 @@ def plan(workload: Workload, registrar: int = 0) -> Rows:
     generator = random.Random(f"{workload.seed}/{registrar}")
     intervals = _intervals(workload.registrars / workload.rate * NS)
     due = array("q", accumulate(map(intervals.__getitem__, _draw(generator, rows))))
-    delays = _delays(workload.p50_ns, workload.p75_ns)
-    delay = array("q", map(delays.__getitem__, _draw(generator, rows)))
+    quantiles = delays(workload.p50_ns, workload.p75_ns)
+    delay = array("q", map(quantiles.__getitem__, _draw(generator, rows)))
     keys = array("I", generator.choices(range(workload.keys), k=rows) if workload.keys else ())
     return Rows(registrar, due, delay, keys)
 
@@ -179,8 +179,8 @@ def expected_share(workload: Workload) -> float:
 
 def mean_wait_ns(workload: Workload) -> float:
     """How long an operation is pending on average, with keys of its own: times the rate, it is how many are."""
-    delays = _delays(workload.p50_ns, workload.p75_ns)
-    return sum(min(delay, workload.timeout_ns) for delay in delays) / QUANTILES
+    quantiles = delays(workload.p50_ns, workload.p75_ns)
+    return sum(min(delay, workload.timeout_ns) for delay in quantiles) / QUANTILES
 
 
 def spans(workload: Workload, plans: Sequence[Rows]) -> list[Spans]:
@@ -227,7 +227,7 @@ def _intervals(mean_ns: float) -> list[int]:
 
 
 @lru_cache(maxsize=4)
-def _delays(p50_ns: int, p75_ns: int) -> list[int]:
+def delays(p50_ns: int, p75_ns: int) -> list[int]:
     """Quantiles of the log-normal distribution."""
     normal = NormalDist().inv_cdf
     sigma = math.log(p75_ns / p50_ns) / normal(0.75)

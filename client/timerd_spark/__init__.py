@@ -12,29 +12,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .auditing import audit
     from .awaiting import await_events
     from .delivering import deliver
+    from .plans import workload
+    from .playing import loadtest
     from .reading import read_journal
+    from .reports import hot_keys, report
+    from .rollups import rollup
     from .session import JavaMissingError, local_session
+    from .survival import what_if
     from .task import task_client
 
 # Each public name, and the module that has it.
 _WHERE = {
     "JavaMissingError": "session",
+    "audit": "auditing",
     "await_events": "awaiting",
     "deliver": "delivering",
+    "hot_keys": "reports",
+    "loadtest": "playing",
     "local_session": "session",
     "read_journal": "reading",
+    "report": "reports",
+    "rollup": "rollups",
     "task_client": "task",
+    "what_if": "survival",
+    "workload": "plans",
 }
 
 __all__ = [
     "JavaMissingError",
+    "audit",
     "await_events",
     "deliver",
+    "hot_keys",
+    "loadtest",
     "local_session",
     "read_journal",
+    "report",
+    "rollup",
     "task_client",
+    "what_if",
+    "workload",
 ]
 
 

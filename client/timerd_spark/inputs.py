@@ -1,0 +1,48 @@
+"""What the reports are given, checked on the driver when they are called: columns, their types, names and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from timerd_shm.errors import InvalidValueError
+
+from .schema import EVENTS, TERMINAL, Column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+VIEW_OF = {"terminal": TERMINAL, "events": EVENTS}
+
+
+def types_of(df: DataFrame) -> dict[str, str]:
+    """The columns of a DataFrame and their types in Spark's words."""
+    return {field.name: field.dataType.simpleString() for field in df.schema.fields}
+
+
+def need_view(df: DataFrame, view: str, names: Iterable[str], what: str) -> None:
+    """Raises InvalidValueError where columns of that view are missing, or have another type than schema.py says."""
+    declared: Mapping[str, Column] = {column.name: column for column in VIEW_OF[view]}
+    there = types_of(df)
+    for name in names:
+        wanted = declared[name].type
+        found = there.get(name)
+        if found is None:
+            other = 'option("view", "events")' if view == "events" else "the terminal view, which is the default"
+            raise InvalidValueError(
+                f"{what} needs the column {name!r} of the {view} view, and there are {', '.join(there) or 'none'}: "
+                f'read it with spark.read.format("timerd") and {other}'
+            )
+        if found != wanted and not (found == "timestamp_ntz" and wanted == "timestamp"):
+            raise InvalidValueError(f"{what}: column {name!r} is of type {found}, and should be {wanted}")
+
+
+def names_of(by: str | Sequence[str], df: DataFrame, what: str) -> list[str]:
+    """Columns to group by, given as one name or several. Raises InvalidValueError for one that is not there."""
+    names = [by] if isinstance(by, str) else list(by)
+    for name in names:
+        if name not in df.columns:
+            raise InvalidValueError(f"{what}: by={name!r} is no column; there are {', '.join(df.columns)}")
+    if len(set(names)) < len(names):
+        raise InvalidValueError(f"{what}: by={names} names a column twice")
+    return names

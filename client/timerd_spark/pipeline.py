@@ -1,0 +1,305 @@
+"""The pipeline: a journal, or a workload that is played and planned, to Parquet files and a page to read.
+
+Each step leaves its result in a directory under `out`, and says in `out/state.json` that it is done: a run that was
+interrupted goes on behind its last step, the ingestion at its checkpoint, the load test at its last round.
+
+    journal/        what the daemon wrote, where the run had its own
+    played/         what the load test's clients saw, a directory each round
+    planned/        lives of the operations that were planned and not played
+    lives/          terminal rows of the journal, as the stream has brought them
+    rollup/  report/  windows/  what_if/  hot_keys/  audit/
+    report.html     all of it for people
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psutil
+
+from timerd_client import connect
+from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daemon
+from timerd_shm.errors import InvalidValueError
+from timerd_shm.journal import JournalLevel
+from timerd_shm.journal_reader import segments_of
+from timerd_shm.limits import CAPACITY_DEFAULT
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
+
+from . import audit, hot_keys, loadtest, report, rollup, what_if, workload
+from .auditing import COLUMNS
+from .durations import duration_ns
+from .page import page
+from .plans import planned_lives, shape_of
+from .rollups import NEEDED, window_of
+from .schema import TERMINAL
+from .segments import hosts_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PLAYED: Final = "played, from the daemon's journal"
+SEEN: Final = "played, from the intended time"
+PLANNED: Final = "planned, not played"
+RECORDED: Final = "recorded in the journal"
+ROUND: Final = 100_000  # operations played between two points to go on from
+PART: Final = 1_000_000  # operations planned between them
+ROWS_PER_BATCH: Final = 1_000_000  # of the journal, texts among them
+KEEP: Final = 1 << 40  # the run's own journal is never cut
+LIVES: Final = ("key", "purgatory", "timeout_ns", *NEEDED)  # the columns of lives that reports need
+SAMPLE_S: Final = 0.25
+
+
+class Options(NamedTuple):
+    """What is asked of a run; state.json keeps it, and a run with others does not go on there."""
+
+    journal: str | None  # an existing one; None: the run plays its own
+    ops: int
+    played: int
+    rate: float
+    profile: str
+    seed: int
+    window: str
+    timeouts: tuple[str, ...]
+    players: int
+
+    def check(self) -> Options:
+        """Raises InvalidValueError, before anything is started."""
+        window_of(self.window)
+        for one in self.timeouts:
+            duration_ns("timeouts", one)
+        if self.journal is None:
+            shape_of(self.profile, ops=self.ops, rate=self.rate, seed=self.seed, timeout=None)
+            if not 0 < self.played <= self.ops:
+                raise InvalidValueError(f"played={self.played:,}: give 1 to {self.ops:,}, of so many operations")
+        elif not hosts_of(self.journal):
+            raise InvalidValueError(f"journal={self.journal!r}: there is none")
+        return self
+
+
+class Pipeline:
+    """A run in a directory. `run()` gives the number of disagreements that the audit has found."""
+
+    def __init__(self, spark: SparkSession, out: Path, options: Options, say: Callable[[str], None]) -> None:
+        """Raises InvalidValueError where the directory has a run with other options."""
+        self.spark, self.out, self.options, self.say = spark, out, options, say
+        self.memory = Memory()
+        self._state_path = out / "state.json"
+        wanted = json.loads(json.dumps(options._asdict()))
+        self.state: dict[str, Any] = {"options": wanted, "start_us": time.time_ns() // 1_000, "steps": {}}
+        if self._state_path.exists():
+            self.state = json.loads(self._state_path.read_text())
+            if self.state["options"] != wanted:
+                different = [name for name, value in wanted.items() if self.state["options"].get(name) != value]
+                raise InvalidValueError(
+                    f"{out} has a run with another {', '.join(different)}: give another --out, or remove it"
+                )
+
+    def run(self) -> int:
+        """All steps that are not done yet."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        steps = list(self._steps())
+        with self.memory.watched():
+            for number, (name, what, step) in enumerate(steps, 1):
+                if name in self.state["steps"]:
+                    continue
+                self.say(f"[{number}/{len(steps)}] {what}")
+                begun = time.monotonic()
+                found = step() or {}
+                took = time.monotonic() - begun
+                peak = max(self.state.get("peak_bytes", 0), self.memory.peak)
+                self.state["steps"][name] = {"seconds": took, **found}
+                self._write(peak_bytes=peak)
+                self.say(f"      {took:.1f} s{''.join(f', {key} {value:,}' for key, value in found.items())}")
+        return int(self.state["steps"]["audit"].get("disagreements", 0))
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps, over all runs that it took."""
+        return float(sum(step["seconds"] for step in self.state["steps"].values()))
+
+    def _write(self, **more: Any) -> None:
+        self.state |= more
+        fresh = self._state_path.with_suffix(".new")
+        fresh.write_text(json.dumps(self.state, indent=1))
+        fresh.rename(self._state_path)
+
+    def _steps(self) -> Iterator[tuple[str, str, Callable[[], dict[str, Any] | None]]]:
+        o = self.options
+        if o.journal is None:
+            for first in range(0, o.played, ROUND):
+                count = min(ROUND, o.played - first)
+                what = f"play operations {first:,} to {first + count - 1:,} against a daemon, {o.rate:,.0f} a second"
+                yield f"play-{first}", what, partial(self._play, first, count)
+            for first in range(o.played, o.ops, PART):
+                count = min(PART, o.ops - first)
+                what = f"plan operations {first:,} to {first + count - 1:,}, which are not played"
+                yield f"plan-{first}", what, partial(self._plan, first, count)
+        yield "ingest", "read the journal as a stream, into Parquet", self._ingest
+        yield "rollup", f"roll up, in windows of {o.window}", self._rollup
+        yield "report", "report: rates, percentiles, other timeouts, hot keys", self._report
+        yield "audit", "audit: every outcome computed again from the events", self._audit
+        yield "page", f"draw, and write {self.out / 'report.html'}", self._page
+
+    # steps ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def journal(self) -> str:
+        return self.options.journal or str(self.out / "journal")
+
+    def _play(self, first: int, count: int) -> dict[str, Any]:
+        o = self.options
+        plan = workload(
+            self.spark, o.profile, ops=count, first=first, rate=o.rate, seed=o.seed, partitions=o.players
+        ).selectExpr("op", f"due_ns - {int(first / o.rate * 1e9)} AS due_ns", "delay_ns", "timeout_ns", "key")
+        shape = shape_of(o.profile, ops=count, rate=o.rate, seed=o.seed, timeout=None)._replace(payload=100)
+        flags = [*flags_of(shape, CAPACITY_DEFAULT), f"--journal={self.journal}", "--journal-level=events"]
+        with private_daemon([*flags, f"--journal-keep={KEEP}"]) as paths, attended(paths):
+            played = loadtest(
+                self.spark,
+                plan,
+                players=o.players,
+                instance=INSTANCE,
+                runtime_dir=str(paths.directory),
+                run=f"{first // ROUND:x}.",
+            )
+            played.write.mode("overwrite").parquet(str(self.out / "played" / f"round={first}"))
+        return {}
+
+    def _plan(self, first: int, count: int) -> dict[str, Any]:
+        o = self.options
+        plan = workload(self.spark, o.profile, ops=count, first=first, rate=o.rate, seed=o.seed, partitions=4)
+        lives = planned_lives(plan, self.state["start_us"])
+        lives.write.mode("overwrite").parquet(str(self.out / "planned" / f"part={first}"))
+        return {}
+
+    def _ingest(self) -> dict[str, Any]:
+        source = self.spark.readStream.format("timerd").option("maxRowsPerTrigger", ROWS_PER_BATCH)
+        query = (
+            source.load(self.journal)
+            .writeStream.format("parquet")
+            .option("path", str(self.out / "lives"))
+            .option("checkpointLocation", str(self.out / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        shown = -1
+        try:
+            while not query.awaitTermination(1):
+                progress = query.lastProgress
+                if progress is not None and progress["batchId"] != shown:
+                    shown = progress["batchId"]
+                    self.say(f"      batch {shown}: {progress['numInputRows']:,} operations")
+        finally:
+            query.stop()
+        return {"operations": self.spark.read.parquet(str(self.out / "lives")).count()}
+
+    def lives(self) -> DataFrame:
+        """All lives, each with what it is: played, planned or recorded."""
+        from pyspark.sql import functions as F
+
+        def of(name: str, what: str) -> DataFrame:
+            return self.spark.read.parquet(str(self.out / name)).select(*LIVES, F.lit(what).alias("what"))
+
+        if self.options.journal is not None:
+            return of("lives", RECORDED)
+        lives = of("lives", PLAYED).unionByName(of("played", SEEN))
+        return lives.unionByName(of("planned", PLANNED)) if self.options.ops > self.options.played else lives
+
+    def _rollup(self) -> None:
+        self._store(rollup(self.lives(), by="what", window=self.options.window), "rollup")
+
+    def _report(self) -> None:
+        lives = self.lives()
+        rolled = self.stored("rollup")
+        self._store(report(rolled, by="what"), "report")
+        self._store(report(rolled, by="what", window=self.options.window).orderBy("what", "start"), "windows")
+        self._store(what_if(lives, self.options.timeouts, by="what").orderBy("what", "timeout_ns"), "what_if")
+        recorded = lives.where(~lives["what"].isin(SEEN, PLANNED))
+        self._store(hot_keys(recorded, 10), "hot_keys")
+
+    def _audit(self) -> dict[str, Any]:
+        if not self._of_level_events():
+            self.say("      it is of level outcomes, which tells how operations settled, not why: not audited")
+            return {}
+        reader = self.spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
+        self._store(audit(reader.load(self.journal)), "audit")
+        return {"disagreements": self.stored("audit").count()}
+
+    def _of_level_events(self) -> bool:
+        from timerd_shm.journal_reader import Segment
+
+        for directory in hosts_of(self.journal).values():
+            for sequence in segments_of(directory):
+                segment = Segment(directory, sequence)
+                segment.close()
+                if segment.header.level != JournalLevel.EVENTS:
+                    return False
+        return True
+
+    def _page(self) -> None:
+        (self.out / "report.html").write_text(page(self))
+
+    # Parquet -------------------------------------------------------------------------------------------------------
+
+    def stored(self, name: str) -> DataFrame:
+        """The result of a step that is done."""
+        return self.spark.read.parquet(str(self.out / name))
+
+    def _store(self, df: DataFrame, name: str) -> None:
+        df.coalesce(1).write.mode("overwrite").parquet(str(self.out / name))
+
+
+@contextmanager
+def attended(paths: InstancePaths) -> Iterator[None]:
+    """A client of it, as long as Spark's tasks are coming and going: without any the daemon would end."""
+    before = os.environ.get(RUNTIME_DIR_VARIABLE)
+    os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
+    try:
+        client = connect(paths.instance)
+    finally:
+        if before is None:
+            del os.environ[RUNTIME_DIR_VARIABLE]
+        else:
+            os.environ[RUNTIME_DIR_VARIABLE] = before
+    with client:
+        yield
+
+
+class Memory:
+    """The most memory that this process and its children (the JVM, Python workers, a daemon) had at once."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        ended = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(ended,), name="timerd-memory", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+    def _watch(self, ended: threading.Event) -> None:
+        own = psutil.Process()
+        while not ended.wait(SAMPLE_S):
+            total = 0
+            for process in [own, *own.children(recursive=True)]:
+                try:
+                    total += process.memory_info().rss
+                except psutil.Error:
+                    continue
+            self.peak = max(self.peak, total)
+
+
+assert {column.name for column in TERMINAL} >= set(LIVES)

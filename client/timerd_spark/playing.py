@@ -1,0 +1,214 @@
+"""loadtest(): a planned workload, played from Spark's Python workers against the daemons of their hosts.
+
+Open loop: what is due is sent when it is due, on a schedule that is fixed before the start, whether or not the daemon
+keeps up; waits count from the intended time (G. Tene, "How not to measure latency": no coordinated omission). All tasks
+start together, behind a barrier.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from timerd_client.workload import MARGIN_NS
+from timerd_shm.errors import BackpressureError, InvalidValueError
+from timerd_shm.rundir import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE
+
+from .plans import need_plan
+from .schema import LONG, TERMINAL, Column, arrow_schema, ddl
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+    from timerd_client.batch import ThreadedBatch
+
+T = TypeVar("T")
+PLAYERS_MAX: Final = 4_096
+LEAD_NS: Final = 500_000_000  # from the barrier to the start
+PATIENCE_S: Final = 60.0  # beyond the last deadline, for the last outcomes
+BATCH: Final = 4_096  # operations, in a call
+PAUSE_S: Final = 0.001  # what is due within it goes out together
+# A result: the terminal view, and how far behind its intended time the registration was sent.
+PLAYED: Final = (*TERMINAL, Column("behind_ns", LONG, "ns", "register() was called so long after it was due", False))
+
+
+class Part(NamedTuple):
+    """What one task plays, in order of time: columns of equal length."""
+
+    op: np.ndarray
+    due_ns: np.ndarray
+    delay_ns: np.ndarray
+    timeout_ns: np.ndarray
+    keys: list[str]
+
+
+def loadtest(
+    spark: SparkSession,
+    workload: DataFrame,
+    *,
+    players: int = 2,
+    instance: str = INSTANCE_DEFAULT,
+    runtime_dir: str | None = None,
+    payload: int = 100,
+    run: str = "",
+) -> DataFrame:
+    """Plays a plan and gives what became of its operations: the terminal view, and `behind_ns`.
+
+    `players` tasks run at the same time, so the cluster needs so many free slots; operation i is registered and fired
+    by task i % players, each with a client of the daemon `instance` of its host (in `runtime_dir`, where that is not
+    the host's usual one). `registered_at` is the intended time, and `wait_ns` counts from it. `run` goes before every
+    key, so that runs do not meet. Each action on the result plays it again: write it first.
+
+    Raises InvalidValueError where `workload` is no plan; without a daemon the tasks raise TimerdUnavailableError.
+    """
+    from pyspark.sql import functions as F
+
+    need_plan(workload, "loadtest()")
+    if isinstance(players, bool) or not isinstance(players, int) or not 1 <= players <= PLAYERS_MAX:
+        raise InvalidValueError(f"loadtest(): players={players!r}: give 1 to {PLAYERS_MAX:,}")
+    shares = workload.repartitionById(players, (F.col("op") % players).cast("int"))
+
+    def played(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        if runtime_dir is not None:
+            os.environ[RUNTIME_DIR_VARIABLE] = runtime_dir
+        yield from play(part_of(batches, run), instance, bytes(payload), together)
+
+    return shares.mapInArrow(played, ddl(PLAYED), barrier=True)
+
+
+def together() -> int:
+    """When all tasks start, in ns of this host's CLOCK_MONOTONIC. Hosts agree by their wall clocks."""
+    from pyspark import BarrierTaskContext
+
+    wall, monotonic = time.time_ns(), time.monotonic_ns()
+    starts = BarrierTaskContext.get().allGather(str(wall + LEAD_NS))
+    return monotonic + max(map(int, starts)) - wall
+
+
+def part_of(batches: Iterable[pyarrow.RecordBatch], run: str) -> Part:
+    """A task's rows, in order of time."""
+    import numpy as np
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(list(batches))
+    order = np.argsort(table["due_ns"].to_numpy(), kind="stable")
+    op, due, delay, timeout = (table[name].to_numpy()[order] for name in ("op", "due_ns", "delay_ns", "timeout_ns"))
+    keys = table["key"].to_pylist()
+    return Part(op, due, delay, timeout, [run + keys[at] for at in order.tolist()])
+
+
+def play(part: Part, instance: str, payload: bytes, start: Callable[[], int]) -> Iterator[pyarrow.RecordBatch]:
+    """Play a part; `start` says from when its times count, once the client is there."""
+    from timerd_client import connect
+
+    with connect(instance) as client:
+        start_ns = start()
+        # Both clocks now: what was played is told in times of the wall clock.
+        origin_us = (time.time_ns() - time.monotonic_ns() + start_ns) // 1_000
+        sent: list[tuple[int, int, int, ThreadedBatch]] = []  # rows from .. to, when, handles
+        order, fires_ns = fires_of(part)
+        uniform = len(part.op) and (part.timeout_ns == part.timeout_ns[0]).all()
+        at = fired = 0
+        rows, events = len(part.op), len(order)
+        while at < rows or fired < events:
+            now = time.monotonic_ns() - start_ns
+            due = min(int(part.due_ns.searchsorted(now, "right")), at + BATCH)
+            if due > at:
+                timeouts: Any = (part.timeout_ns[at:due] / 1e9).tolist()
+                keys, timeout = part.keys[at:due], timeouts[0] if uniform else timeouts
+                batch = _at_last(partial(client.register_many, keys, timeout=timeout, payloads=payload))
+                moment = batch.registered_ns - start_ns
+                sent.append((at, due, moment, batch))
+                at = due
+            # Never before its registration: that is MARGIN_NS earlier, and may be late.
+            until = min(int(fires_ns.searchsorted(now, "right")), fired + BATCH)
+            ready = order[fired:until]
+            behind = int((ready >= at).argmax()) if len(ready) and (ready >= at).any() else len(ready)
+            if behind:
+                _at_last(partial(client.fire_many, [part.keys[row] for row in ready[:behind].tolist()]))
+                fired += behind
+            upcoming = [int(part.due_ns[at])] if at < rows else []
+            upcoming += [int(fires_ns[fired])] if fired < events else []
+            if upcoming and (wait := min(upcoming) - (time.monotonic_ns() - start_ns)) > 0:
+                time.sleep(max(wait / 1e9, PAUSE_S))
+        patience = (float(part.timeout_ns.max()) / 1e9 if rows else 0.0) + PATIENCE_S
+        for first, end, moment, batch in sent:
+            yield results(part, slice(first, end), moment, batch, instance, origin_us, patience)
+
+
+def _at_last(call: Callable[[], T]) -> T:
+    """What a call gives, when the daemon has room again: it is the daemon that is late then, and the figures say so."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call()
+        except BackpressureError:
+            if time.monotonic() > end:
+                raise
+
+
+def fires_of(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in the order in which their events are fired, and when: but none that comes after every deadline."""
+    import numpy as np
+
+    if not len(part.op):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    when = part.due_ns + part.delay_ns
+    end = int((part.due_ns + part.timeout_ns).max()) + MARGIN_NS
+    order = np.argsort(when, kind="stable")
+    order = order[when[order] <= end]
+    return order, when[order]
+
+
+def results(
+    part: Part, rows: slice, moment: int, batch: ThreadedBatch, instance: str, origin_us: int, patience: float
+) -> pyarrow.RecordBatch:
+    """What became of the operations of one call."""
+    import numpy as np
+    import pyarrow as pa
+
+    outcomes = batch.outcomes(timeout=patience)
+    due, timeout = part.due_ns[rows], part.timeout_ns[rows]
+    behind = np.maximum(moment - due, 0)
+    waits = np.array([outcome.wait_ns for outcome in outcomes], np.int64) + behind
+    states = [outcome.state.name.lower() for outcome in outcomes]
+    if unknown := sum(state == "unavailable" for state in states):
+        raise InvalidValueError(f"{unknown} operations have no outcome: the daemon went away, or refused them")
+    registered = origin_us + due // 1_000
+    count = len(outcomes)
+    columns: dict[str, Any] = {
+        "op_id": [f"{platform.node()}-{origin_us:x}-{op:x}" for op in part.op[rows].tolist()],
+        "host": [platform.node()] * count,
+        "instance": [instance] * count,
+        "purgatory": ["default"] * count,
+        "key": part.keys[rows],
+        "outcome": states,
+        "settled_key": [0 if state == "completed" else None for state in states],
+        "registered_at": registered,
+        "deadline": registered + timeout // 1_000,
+        "settled_at": registered + waits // 1_000,
+        "timeout_ns": timeout,
+        "wait_ns": waits,
+        "lateness_ns": [
+            o.lateness_ns if state == "expired" else None for o, state in zip(outcomes, states, strict=True)
+        ],
+        "flags": [0] * count,
+        "behind_ns": behind,
+    }
+    schema = arrow_schema(PLAYED)
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name)
+        if values is None:
+            arrays.append(pa.nulls(count, field.type))
+        elif pa.types.is_timestamp(field.type):
+            arrays.append(pa.array(values, pa.int64()).cast(field.type))
+        else:
+            arrays.append(pa.array(values, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

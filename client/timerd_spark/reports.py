@@ -1,0 +1,87 @@
+"""Reports: what an operator asks of settled operations, from a journal, Parquet files, a load test or rollups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from timerd_shm.errors import InvalidValueError
+
+from .inputs import need_view
+from .rollups import is_rollup, merged, percentiles_of, rollup
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PERCENTILES: Final = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+KEYS_MAX: Final = 1_000_000
+
+
+def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
+    """A row for each group and window: rates, the timeout ratio, percentiles, how many were in flight at most.
+
+    `df` is a terminal view, or a rollup of one: percentiles are the same, for both are read from the rollup's
+    histograms (at most rollups.ERROR too large). Columns: `by`, then
+
+        start, end                the window; without windows, from the first registration to the last outcome
+        n, completed, expired, cancelled, failed
+        rate                      outcomes a second
+        timeout_ratio             expired / n
+        latency_p50_ms .. p999_ms, latency_max_ms     from registration to outcome, of the completed ones
+        lateness_p50_ms .. p999_ms, lateness_max_ms   from deadline to outcome, of the expired ones
+        in_flight_mean            by Little's law: all waits over the window's length
+        in_flight_max             see rollup()
+
+    Raises InvalidValueError for columns that are missing or of another type, and for what is no duration.
+    """
+    from pyspark.sql import functions as F
+
+    rolled = merged(df, by, window) if is_rollup(df) else rollup(df, by, window)
+    names = [by] if isinstance(by, str) else list(by)
+    seconds = (F.unix_micros("end") - F.unix_micros("start")) / 1e6
+    measures = []
+    for measure, total in (("latency", "completed"), ("lateness", "expired")):
+        shares = percentiles_of(measure, total, f"{measure}_max_ns", list(PERCENTILES.values()))
+        rolled = rolled.withColumn(f"{measure}_shares", shares)
+        measures += [
+            (F.col(f"{measure}_shares")[at] / 1e6).alias(f"{measure}_{name}_ms") for at, name in enumerate(PERCENTILES)
+        ]
+        measures.append((F.col(f"{measure}_max_ns") / 1e6).alias(f"{measure}_max_ms"))
+    return rolled.select(
+        *(F.col(name) for name in names),
+        "start",
+        "end",
+        "n",
+        "completed",
+        "expired",
+        "cancelled",
+        "failed",
+        F.when(seconds > 0, F.col("n") / seconds).alias("rate"),
+        (F.col("expired") / F.col("n")).alias("timeout_ratio"),
+        *measures,
+        F.when(seconds > 0, F.col("waited_ns") / 1e9 / seconds).alias("in_flight_mean"),
+        "in_flight_max",
+    )
+
+
+def hot_keys(df: DataFrame, k: int = 20) -> DataFrame:
+    """The k keys on which most operations of a terminal view settled: purgatory, key, n, share, timeout_ratio.
+
+    Exact. Equal ones come in the order of their names. Raises InvalidValueError.
+    """
+    from pyspark.sql import functions as F
+
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= KEYS_MAX:
+        raise InvalidValueError(f"hot_keys(): k={k!r}: give a number from 1 to {KEYS_MAX:,}")
+    need_view(df, "terminal", ("purgatory", "key", "outcome"), "hot_keys()")
+    keys = df.groupBy("purgatory", "key").agg(
+        F.count(F.lit(1)).alias("n"),
+        F.avg(F.when(F.col("outcome") == "expired", 1.0).otherwise(0.0)).alias("timeout_ratio"),
+    )
+    total = df.agg(F.count(F.lit(1)).alias("total"))
+    largest = keys.orderBy(F.desc("n"), "purgatory", "key").limit(k)
+    return (
+        largest.crossJoin(F.broadcast(total))
+        .select("purgatory", "key", "n", (F.col("n") / F.col("total")).alias("share"), "timeout_ratio")
+        .orderBy(F.desc("n"), "purgatory", "key")
+    )

@@ -1,0 +1,121 @@
+"""what_if(): what other timeouts would have done, from how long operations were seen to wait.
+
+An operation that expired, or was cancelled, did not show how long it would have waited: its life is *censored* there. A
+share of lives cannot simply be counted then, and is estimated instead by the product-limit method (E. L. Kaplan and P.
+Meier, "Nonparametric estimation from incomplete observations", J. Am. Stat. Assoc. 53, 1958): S(t), the share that
+still waits at t, is the product of (1 - settled / still watched) over all times up to t. It assumes that what ended an
+operation's watch had nothing to do with how long it would have waited. Beyond the largest time that was watched
+nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from timerd_shm.errors import InvalidValueError
+
+from .durations import duration_ns
+from .inputs import names_of, need_view
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NEEDED: Final = ("outcome", "registered_at", "timeout_ns", "wait_ns")
+TIMEOUTS_MAX: Final = 1_000
+STEP_BITS: Final = 10  # times are told apart to one part in 1,024, so that their number does not grow with the lives'
+
+
+def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[str] = ()) -> DataFrame:
+    """The timeout ratio and the load that other timeouts would have had, a row for each group and timeout.
+
+    `df` is a terminal view. A life ends with a completion or failure within its timeout; an operation that expired, or
+    was settled late, is censored at its timeout, a cancelled one when it was cancelled. Columns: `by`, then
+
+        timeout_ns      the timeout asked about
+        timeout_ratio   S(timeout): the share that would have expired
+        mean_wait_ns    the mean of min(wait, timeout): the area under S up to it
+        rate            registrations a second
+        in_flight       rate x mean_wait: how many would have been pending on average (Little's law)
+        watched         operations that were watched for so long: the fewer, the rougher the estimate
+        known_ns        the largest time that any operation of the group was watched
+        beyond          timeout > known: not in the data. The ratio is S(known), so at most so large; mean_wait_ns and
+                        in_flight are those up to `known`, so at least so large
+
+    Raises InvalidValueError for columns that are missing and for what is no duration.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    need_view(df, "terminal", NEEDED, "what_if()")
+    names = names_of(by, df, "what_if()")
+    wanted = sorted({duration_ns("timeouts", one) for one in timeouts})
+    if not 1 <= len(wanted) <= TIMEOUTS_MAX or wanted[0] < 1:
+        raise InvalidValueError(f"what_if(): timeouts={list(timeouts)!r}: give 1 to {TIMEOUTS_MAX:,}, above 0")
+    # Of those that waited longer than their timeout, because the daemon was late, only the unlucky were watched then.
+    over = (F.col("outcome") == "expired") | (F.col("wait_ns") > F.col("timeout_ns"))
+    settled = F.col("outcome").isin("completed", "failed") & ~F.coalesce(over, F.lit(False))
+    at = F.when(over, F.coalesce("timeout_ns", "wait_ns")).otherwise(F.col("wait_ns"))
+    lives = df.select(*names, "registered_at", settled.alias("settled"), F.greatest(at, F.lit(0)).alias("at"))
+    # A step of time never reaches over a timeout that is asked about: what settles up to it is known exactly.
+    before = sum((F.when(F.col("at") > one, 1).otherwise(0) for one in wanted), F.lit(0))
+    exponent = F.greatest(F.floor(F.log2(F.greatest("at", F.lit(1)).cast("double"))).cast("int") - STEP_BITS, F.lit(0))
+    step = F.call_function("shiftleft", F.call_function("shiftright", F.col("at"), exponent), exponent)
+    steps = lives.groupBy(*names, before.alias("before"), step.alias("step")).agg(
+        F.count(F.when(F.col("settled"), 1)).alias("settled"),
+        F.count(F.lit(1)).alias("ended"),
+        F.avg(F.when(F.col("settled"), F.col("at"))).alias("mean_at"),
+        F.max("at").alias("last_at"),
+        F.min("registered_at").alias("first"),
+        F.max("registered_at").alias("last"),
+    )
+    group: Any = Window.partitionBy(*names)
+    ordered = group.orderBy("before", "step")
+    past = ordered.rowsBetween(Window.unboundedPreceding, -1)
+    survival = F.when(F.col("left") <= 0, 0.0).otherwise(F.exp("log_left"))
+    curve = (
+        steps.withColumn("watched", F.sum("ended").over(group) - F.coalesce(F.sum("ended").over(past), F.lit(0)))
+        # After all that were watched have settled nobody waits; the logarithm of that cannot be added up.
+        .withColumn("stay", 1 - F.col("settled") / F.col("watched"))
+        .withColumn("log_stay", F.when(F.col("stay") > 0, F.log("stay")).otherwise(0.0))
+        .withColumn("log_left", F.sum("log_stay").over(ordered))
+        .withColumn("left", F.min("stay").over(ordered))
+        .withColumn("survival", survival)
+        .withColumn("moment", F.coalesce("mean_at", F.col("step").cast("double")))
+        .withColumn("previous", F.coalesce(F.lag("survival").over(ordered), F.lit(1.0)))
+        .withColumn("since", F.coalesce(F.lag("moment").over(ordered), F.lit(0.0)))
+        .withColumn("area", F.col("previous") * (F.col("moment") - F.col("since")))
+    )
+    asked = F.explode(
+        F.array(*(F.struct(F.lit(at).alias("index"), F.lit(one).alias("timeout_ns")) for at, one in enumerate(wanted)))
+    )
+    within = F.col("before") <= F.col("asked.index")
+    totals = (
+        curve.withColumn("asked", asked)
+        .groupBy(*names, F.col("asked.timeout_ns").cast("bigint").alias("timeout_ns"))
+        .agg(
+            F.coalesce(F.min(F.when(within, F.col("survival"))), F.lit(1.0)).alias("timeout_ratio"),
+            F.coalesce(F.sum(F.when(within, F.col("area"))), F.lit(0.0)).alias("area"),
+            F.coalesce(F.max(F.when(within, F.col("moment"))), F.lit(0.0)).alias("until"),
+            F.sum("ended").alias("n"),
+            F.coalesce(F.sum(F.when(within, F.col("ended"))), F.lit(0)).alias("over"),
+            F.max("last_at").alias("known_ns"),
+            F.min("first").alias("first"),
+            F.max("last").alias("last"),
+        )
+    )
+    seconds = (F.unix_micros("last") - F.unix_micros("first")) / 1e6
+    end = F.least("timeout_ns", "known_ns")
+    mean = F.col("area") + F.col("timeout_ratio") * F.greatest(end - F.col("until"), F.lit(0.0))
+    rate = F.when(seconds > 0, F.col("n") / seconds)
+    return totals.select(
+        *(F.col(name) for name in names),
+        "timeout_ns",
+        "timeout_ratio",
+        mean.alias("mean_wait_ns"),
+        rate.alias("rate"),
+        (rate * mean / 1e9).alias("in_flight"),
+        (F.col("n") - F.col("over")).alias("watched"),
+        "known_ns",
+        (F.col("timeout_ns") > F.col("known_ns")).alias("beyond"),
+    )

@@ -1,0 +1,90 @@
+"""Plans: the same for a seed, with the load test's distribution. And what a real daemon makes of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from daemons import SMALL, Daemon
+from timerd_client.workload import expected_share
+from timerd_shm.errors import InvalidValueError
+from timerd_spark import loadtest, report, workload
+from timerd_spark.plans import BLOCK, block_of, draws, planned_lives, shape_of
+from timerd_spark.schema import TERMINAL, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MakeDaemon = Callable[..., Daemon]
+
+
+def test_a_row_draws_the_same_numbers_whoever_asks() -> None:
+    whole = draws(7, 1, 0, 4096)
+    assert (draws(7, 1, 1024, 100) == whole[1024:1124]).all()
+    assert not (draws(7, 0, 0, 100) == whole[:100]).any() and not (draws(8, 1, 0, 100) == whole[:100]).any()
+
+
+def test_arrivals_are_poissons_and_delays_those_of_the_load_test() -> None:
+    shape = shape_of("seed", ops=2 * BLOCK, rate=10_000.0, seed=3, timeout=None)
+    first, second = (block_of(shape, block) for block in range(2))
+    due = np.concatenate([first["due_ns"].to_numpy(), second["due_ns"].to_numpy()])
+    gaps = np.diff(due) / 1e9
+    assert (gaps >= 0).all() and gaps.mean() == pytest.approx(1e-4, rel=0.01)
+    assert gaps.std() == pytest.approx(1e-4, rel=0.03), "exponential: as wide as it is long"
+    delay = first["delay_ns"].to_numpy()
+    assert np.quantile(delay, [0.5, 0.75]) / 1e6 == pytest.approx([20, 60], rel=0.03)
+    assert (delay > shape.timeout_ns).mean() == pytest.approx(expected_share(shape), abs=0.005)
+
+
+def test_a_plan_does_not_depend_on_its_partitions_and_goes_on_where_it_ended(spark: SparkSession) -> None:
+    whole = {row.op: row for row in workload(spark, ops=BLOCK + 500, seed=9, partitions=3).collect()}
+    assert sorted(whole) == list(range(BLOCK + 500))
+    rest = workload(spark, ops=700, seed=9, partitions=1, first=BLOCK - 200).collect()
+    assert len(rest) == 700 and all(whole[row.op] == row for row in rest)
+
+
+def test_planned_lives_are_a_terminal_view(spark: SparkSession) -> None:
+    lives = planned_lives(workload(spark, ops=3_000, seed=2), 1_800_000_000_000_000)
+    assert [(f.name, f.dataType) for f in lives.schema] == [(f.name, f.dataType) for f in spark_schema(TERMINAL)]
+    (row,) = report(lives).collect()
+    assert row.n == 3_000 and row.timeout_ratio == pytest.approx(0.079, abs=0.02)
+    assert row.latency_max_ms <= 200 and row.lateness_max_ms == 0
+
+
+def test_a_played_plan_settles_as_it_was_planned(
+    spark: SparkSession, make_daemon: MakeDaemon, runtime_dir: Path
+) -> None:
+    make_daemon(*SMALL)
+    plan = workload(spark, ops=400, rate=800.0, seed=4)
+    played = loadtest(spark, plan, players=2, runtime_dir=str(runtime_dir), run="t/").cache()
+    planned = {row.op: row for row in plan.collect()}
+    rows = {int(row.op_id.rsplit("-", 1)[1], 16): row for row in played.collect()}
+    assert sorted(rows) == sorted(planned)
+    for op, row in rows.items():
+        plain = planned[op]
+        # A busy machine is late. But what is registered late has so much less time until its event.
+        if plain.delay_ns - row.behind_ns > plain.timeout_ns + 50_000_000:
+            assert row.outcome == "expired"
+        assert row.wait_ns > min(plain.delay_ns, plain.timeout_ns) - 5_000_000, "counted from the intended time"
+        assert row.behind_ns >= 0 and row.key == f"t/{plain.key}"
+        assert (row.lateness_ns is not None) == (row.outcome == "expired")
+    assert report(played).first().n == 400, "the reports serve both"
+
+
+def test_nonsense_is_refused_when_it_is_asked_for(spark: SparkSession) -> None:
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: workload(spark, "steady"), "profile='steady': give seed or slow"),
+        (lambda: workload(spark, ops=0), "ops=0"),
+        (lambda: workload(spark, partitions=0), "partitions=0"),
+        (lambda: workload(spark, timeout="later"), "timeout='later' is no duration"),
+        (lambda: workload(spark, rate=-1.0), "rate=-1"),
+        (lambda: loadtest(spark, spark.range(3)), "needs the column 'op'"),
+        (lambda: loadtest(spark, workload(spark, ops=10), players=0), "players=0"),
+    ]
+    for call, said in calls:
+        with pytest.raises(InvalidValueError, match=said):
+            call()

@@ -1,0 +1,84 @@
+"""The pipeline as a whole, small; its figures and its page, and what goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lives import life, lives
+from timerd_shm.errors import InvalidValueError
+from timerd_spark import plots, report, rollup, what_if
+from timerd_spark.__main__ import main
+from timerd_spark.pipeline import PLANNED, PLAYED, Options, Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL = Options(None, 1_500, 600, 1_000.0, "seed", 1, "1 second", ("50ms", "200ms", "1s"), 2)
+
+
+def test_a_run_that_is_interrupted_goes_on_and_ends_with_a_page(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    first = Pipeline(spark, tmp_path / "out", SMALL, said.append)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(first, "_rollup", interrupted)
+        first.run()
+    assert set(json.loads((tmp_path / "out/state.json").read_text())["steps"]) == {"play-0", "plan-600", "ingest"}
+    said.clear()
+    again = Pipeline(spark, tmp_path / "out", SMALL, said.append)
+    assert again.run() == 0, "the audit of what was played finds nothing"
+    assert said[0].startswith("[4/7]"), "what was done is not done again"
+    counts = {row.what: row.n for row in again.stored("report").collect()}
+    assert counts[PLAYED] == 600 and counts[PLANNED] == 900
+    html = (tmp_path / "out/report.html").read_text()
+    assert html.count("<svg") == 4 and "holds</b>audit" in html and "<em>planned</em>" in html
+    assert not re.search(r"<script|<link|<img|src=|@import|url\(h", html), "nothing is loaded from outside"
+    with pytest.raises(InvalidValueError, match="a run with another seed: give another --out"):
+        Pipeline(spark, tmp_path / "out", SMALL._replace(seed=2), said.append)
+
+
+def test_figures_show_each_group_and_refuse_what_they_cannot_show(spark: SparkSession) -> None:
+    rows = [life(at * 100, 5 + at, purgatory="ab"[at % 2]) for at in range(20)]
+    df = lives(spark, *rows, life(50, 201, "expired", purgatory="a"), life(9, 3, "cancelled", purgatory="c"))
+    rolled = rollup(df, by="purgatory")
+    assert [line.get_label() for line in plots.waits(rolled, "latency", "purgatory").axes[0].lines] == ["a", "b"]
+    curve = plots.what_if(what_if(df, ["8ms", "50ms", "1s"])).axes[0]
+    assert [len(line.get_xdata()) for line in curve.lines] == [2, 2], "one to the end of the data, dotted beyond it"
+    over_time = plots.timeout_ratio(report(df, window="1 second")).axes[0]
+    assert len(over_time.lines[0].get_xdata()) == 2
+    text = plots.svg(plots.waits(rolled, "lateness"))
+    assert text.startswith("<svg") and " height=" not in text.split(">", 1)[0] and "share that took longer" in text
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: plots.waits(rolled, "speed"), "measure='speed'"),
+        (lambda: plots.waits(df), "needs a rollup"),
+        (lambda: plots.timeout_ratio(df), "needs the column 'start'"),
+        (lambda: plots.what_if(df), "needs the column 'timeout_ratio'"),
+    ]
+    for call, said in calls:
+        with pytest.raises(InvalidValueError, match=said):
+            call()
+
+
+def test_the_command_refuses_nonsense_before_it_starts_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, said in (
+        (["--played", "0"], "played=0"),
+        (["--timeouts", "soon"], "timeouts='soon' is no duration"),
+        (["--journal", str(tmp_path / "none")], "there is no journal in"),
+        (["--profile", "steady"], "profile='steady'"),
+    ):
+        assert main(["run", "--out", str(tmp_path / "out"), *arguments]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,137 @@
+"""Reports and rollups against figures that are counted by hand, and against the histograms of timerd_shm."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lives import MS, START, life, lives
+from timerd_shm.errors import InvalidValueError
+from timerd_shm.histogram import index_of, upper_bound
+from timerd_shm.layout import HISTOGRAM_BUCKETS
+from timerd_spark import hot_keys, report, rollup
+from timerd_spark.rollups import ERROR, ROLLUP, bucket_of, upper_bound_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(scope="module")
+def many(spark: SparkSession) -> DataFrame:
+    """4,000 operations of two purgatories over a minute, a tenth of them expired."""
+    rng = random.Random(5)
+    rows = []
+    for _ in range(4_000):
+        expired = rng.random() < 0.1
+        wait_ms = 200 + rng.expovariate(2) if expired else rng.lognormvariate(3, 1.6)
+        purgatory = rng.choice(["fetch", "produce"])
+        rows.append(
+            life(rng.random() * 60_000, wait_ms, "expired" if expired else "completed", purgatory=purgatory, owner=None)
+        )
+    return lives(spark, *rows).cache()
+
+
+def test_buckets_and_their_bounds_are_those_of_the_shared_histograms(spark: SparkSession) -> None:
+    from pyspark.sql import functions
+
+    edges = [(1 << power) + step for power in range(63) for step in (-1, 0, 1)]
+    values = sorted({*range(70), *edges, (1 << 63) - 1, *(random.Random(1).getrandbits(62) for _ in range(200))})
+    df = spark.createDataFrame([(value,) for value in values], "value bigint")
+    found = df.select(bucket_of(df.value).alias("b")).collect()
+    assert [row.b for row in found] == [index_of(value) for value in values]
+    buckets = HISTOGRAM_BUCKETS - 16  # a bigint has 63 bits
+    numbers = spark.range(buckets).selectExpr("int(id) AS id")
+    bounds = numbers.select(upper_bound_of(functions.col("id")).alias("u")).collect()
+    assert [row.u for row in bounds] == [upper_bound(index) for index in range(buckets)]
+
+
+def test_a_report_counts_what_a_person_counts(spark: SparkSession) -> None:
+    df = lives(
+        spark,
+        life(0, 10),
+        life(5, 20),
+        life(10, 201, "expired"),
+        life(20, 5, "cancelled"),
+        life(1000, 0.5),
+        life(1000, 300, "completed", timeout_ns=None),
+    )
+    first, second = report(df, window="1 second").orderBy("start").collect()
+    assert (first.n, first.completed, first.expired, first.cancelled, first.failed) == (4, 2, 1, 1, 0)
+    assert (first.rate, first.timeout_ratio) == (4.0, 0.25)
+    assert (first.start.replace(tzinfo=UTC), first.end - first.start) == (START, timedelta(seconds=1))
+    assert first.in_flight_max == 3, "at 10 ms one leaves and one comes; at 20 ms there are three"
+    assert first.latency_max_ms == 20 and first.latency_p999_ms == 20
+    assert 10 <= first.latency_p50_ms <= 10 * (1 + ERROR)
+    assert first.lateness_max_ms == first.lateness_p50_ms == 1
+    assert (second.n, second.in_flight_max, second.lateness_p50_ms, second.latency_max_ms) == (2, 1, None, 300)
+    (all_of_it,) = report(df).collect()
+    assert (all_of_it.n, all_of_it.in_flight_max) == (6, 3)
+    assert all_of_it.rate == pytest.approx(6 / 1.3)
+    assert all_of_it.in_flight_mean == pytest.approx((10 + 20 + 201 + 5 + 0.5 + 300) / 1300)
+
+
+def test_percentiles_are_at_most_a_sixteenth_above_the_true_ones(many: DataFrame) -> None:
+    (row,) = report(many).collect()
+    waits = sorted(one.wait_ns for one in many.where("outcome = 'completed'").select("wait_ns").collect())
+    for name, q in (("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)):
+        true = waits[-int(-len(waits) * q // 1) - 1] / MS
+        assert true <= row[f"latency_{name}_ms"] <= true * (1 + ERROR)
+
+
+def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "rollup")
+    rollup(many, by=["purgatory", "owner"], window="5 seconds").write.parquet(path)
+    stored = spark.read.parquet(path)
+    halves = stored.where("start < '2026-01-01 00:00:30'").unionByName(stored.where("start >= '2026-01-01 00:00:30'"))
+    for by, window in ((["purgatory"], "20 seconds"), (["owner"], None)):
+        left = sorted(report(halves, by, window).drop("in_flight_max", "rate", "in_flight_mean").collect(), key=str)
+        right = sorted(report(many, by, window).drop("in_flight_max", "rate", "in_flight_mean").collect(), key=str)
+        bounds = 0 if window else len(by) + 2  # a rollup's ends are its windows'
+        assert [tuple(row)[bounds:] for row in left] == [tuple(row)[bounds:] for row in right]
+    whole = report(stored, ["purgatory", "owner"], "10 seconds").orderBy("purgatory", "start").collect()
+    again = report(many, ["purgatory", "owner"], "10 seconds").orderBy("purgatory", "start").collect()
+    assert whole == again, "in-flight maxima of the same groups merge as well"
+
+
+def test_in_flight_counts_what_was_registered_in_an_earlier_window(spark: SparkSession) -> None:
+    df = lives(spark, life(0, 25_000), life(100, 50), life(12_000, 10), life(12_005, 10))
+    rows = report(df, window="10 seconds").orderBy("start").collect()
+    assert [row.in_flight_max for row in rows] == [2, 3, 1]
+    assert report(df).first().in_flight_max == 3
+
+
+def test_hot_keys_are_counted_exactly(spark: SparkSession) -> None:
+    rng = random.Random(3)
+    keys = [f"k{min(int(rng.expovariate(0.3)), 30)}" for _ in range(500)]
+    df = lives(
+        spark, *(life(at, 10, "expired" if key == "k0" else "completed", key=key) for at, key in enumerate(keys))
+    )
+    wanted = sorted(Counter(keys).items(), key=lambda item: (-item[1], item[0]))[:5]
+    found = hot_keys(df, 5).collect()
+    assert [(row.key, row.n) for row in found] == wanted
+    assert found[0].timeout_ratio == 1 and found[0].share == wanted[0][1] / 500
+
+
+def test_bad_input_is_refused_when_the_report_is_asked_for(spark: SparkSession, many: DataFrame) -> None:
+    stored = rollup(many, by="purgatory", window="10 seconds")
+    assert set(stored.columns) == {"purgatory", *ROLLUP}
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: report(spark.range(3)), "needs the column 'outcome'"),
+        (lambda: report(many.withColumn("wait_ns", many.wait_ns.cast("string"))), "of type string"),
+        (lambda: report(many, by="tenant"), "by='tenant' is no column"),
+        (lambda: report(many, by=["key", "key"]), "names a column twice"),
+        (lambda: report(many, window="soon"), "window='soon' is no duration"),
+        (lambda: report(many, window="100 ns"), "whole microseconds"),
+        (lambda: report(stored, window="15 seconds"), "would cut the windows"),
+        (lambda: report(stored, by="owner"), "by='owner' is no column"),
+        (lambda: hot_keys(many, 0), "k=0"),
+    ]
+    for call, said in calls:
+        with pytest.raises(InvalidValueError, match=said):
+            call()
