@@ -647,6 +647,7 @@ def test_a_handler_that_outlived_its_arena_or_client_takes_no_pending_calls_plac
 
     def again(call: Call) -> None:
         job.during = lambda call: None
+        assert told is not None
         told.arena, told.client = (1, told.client) if lost == "arena" else (told.arena, b"before")
         assert cancel(other) is False
         say(worker.link, worker.calls._done_and_free("job", kept), kept)  # so the name is free, as in another arena

@@ -10,7 +10,7 @@ import pytest
 
 import timerd.core
 from commands import Key, Register
-from harness import BUDGET, S, cancel, fire
+from harness import BUDGET, Rig, S, cancel, fire
 from journals import BUFFER_ROWS, JournaledRig
 from situations import SITUATIONS
 from test_journal import no_row_is_lost_or_written_twice
@@ -122,7 +122,7 @@ def test_after_a_crash_within_a_run_that_a_full_buffer_drops_a_gap_tells_no_row_
         del rig.tend
         return rig, frame
 
-    def act(rig: JournaledRig, frame: bytes) -> None:
+    def act(rig: Rig, frame: bytes) -> None:
         rig.core.begin_turn(rig.now_ns)
         assert rig.core.apply(0, frame, rig.now_ns, BUDGET) == rig.module.APPLIED
         rig.core.end_turn(rig.now_ns)
