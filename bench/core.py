@@ -1,4 +1,4 @@
-"""The core alone: insert, cancel, complete by key, reschedule, expiry, worst tick and bytes per operation.
+"""The core alone: insert, cancel, complete by key, report, reschedule, expiry, worst tick and bytes per operation.
 
     python bench/core.py [--pending 10k,100k,1M,4M] [--repeat 3] [--short] [--json FILE]
 
@@ -7,6 +7,8 @@ and its share of the frame, and no Python per operation. The work is done beside
 deadlines spread over a minute; each has one key of its own of 12 bytes. `cancel`, `complete` and `reschedule` choose
 at random among 20,000 operations registered just before, as requests do; the `_any` rows choose among all that are
 pending, where every step is a miss of the cache and of the TLB. Outcomes are counted and must be what was asked.
+`tell_ns` is what an outcome costs behind that: its share of a report, and of freeing it when it is acknowledged. The
+`_full` rows are the load test's: a payload of 100 bytes, a value of 8, completed in the order of registration.
 A figure is the median over the repeats, with the worst beside it; the worst tick is the worst of the best-behaved
 repeat, because on a shared machine any tick can be interrupted.
 """
@@ -26,6 +28,7 @@ from timerd.core import APPLIED, Core
 from timerd_shm.counters import PURGATORY_COUNTERS, index_of
 from timerd_shm.fields import size_of, struct_of, unpack
 from timerd_shm.layout import PURGATORY_COUNTERS_MAX, REGIONS_OFFSET, Condition, KeyKind, Region, RegionRecord
+from timerd_shm.limits import RING_EVENTS_DEFAULT
 from timerd_shm.wire import (
     PROTOCOL_VERSION,
     CommandHeader,
@@ -52,8 +55,11 @@ COUNTERS = {
     "complete": "completed",
 }
 SETTLING = ("cancelled", "completed")
+BLOCKS = 4_096  # payloads of a step
 HOT_REGIONS = (Region.OPS, Region.NODES, Region.KEYS)
 TABLES = (Region.KEY_TABLE, Region.HANDLES)
+PAYLOAD = bytes(100)
+VALUE = bytes(8)
 MEMORY_PER_OP = 600  # of the arena, and of what is encoded beforehand
 
 
@@ -64,7 +70,7 @@ class Rig:
         self.plan = plan_arena(
             capacity,
             nodes=capacity,
-            blocks=1_024,
+            blocks=RING_EVENTS_DEFAULT + BLOCKS,
             ids=1_024,
             purgatories=1,
             clients=4,
@@ -96,15 +102,20 @@ class Rig:
             assert self.core.apply(self.slot, frame, self.now_ns, BUDGET) == APPLIED
         return time.perf_counter() - began
 
-    def acknowledge(self) -> int:
-        """Take every report and acknowledge it; how many outcomes were told."""
-        told, header = 0, struct_of(ReportHeader)
+    def acknowledge(self) -> tuple[int, float]:
+        """Take every report and acknowledge it; how many outcomes were told, and the seconds that the core took."""
+        told, spent, header = 0, 0.0, struct_of(ReportHeader)
         while self.core.has_reports():
-            for _, frame in self.core.reports(self.now_ns):
+            began = time.perf_counter()
+            frames = self.core.reports(self.now_ns)
+            spent += time.perf_counter() - began
+            for _, frame in frames:
                 report = ReportHeader(*header.unpack_from(frame))
                 told += report.outcomes
+                began = time.perf_counter()
                 self.core.acknowledge(self.slot, report.outcome_last, self.number, BUDGET)
-        return told
+                spent += time.perf_counter() - began
+        return told, spent
 
     def count(self, name: str) -> int:
         offset = self.region(Region.PURGATORY_COUNTERS).offset + 8 * index_of(PURGATORY_COUNTERS, name)
@@ -131,20 +142,20 @@ def key(number: int) -> bytes:
     return b"key/%08x" % number
 
 
-def register(number: int, now_ns: int, timeout_ns: int) -> bytes:
+def register(number: int, now_ns: int, timeout_ns: int, payload: bytes = b"") -> bytes:
     name = key(number)
-    size = size_of(RegisterCommand) + 2 + len(name)
+    size = size_of(RegisterCommand) + 2 + len(name) + len(payload)
     fixed = struct_of(RegisterCommand).pack(
-        CommandKind.REGISTER, 0, RegisterFlag.NO_MARK, size, Condition.AT_LEAST, 1, 1, 0, 0, now_ns, timeout_ns, 0, 0, 0
-    )
-    return fixed + bytes((len(name), KeyKind.EVENT)) + name
+        CommandKind.REGISTER, 0, RegisterFlag.NO_MARK, size, Condition.AT_LEAST, 1, 1, 0, len(payload), now_ns,
+        timeout_ns, 0, 0, 0,
+    )  # fmt: skip
+    return fixed + bytes((len(name), KeyKind.EVENT)) + name + payload
 
 
-def fire(number: int) -> bytes:
+def fire(number: int, value: bytes = b"") -> bytes:
     name = key(number)
-    return (
-        struct_of(KeyCommand).pack(CommandKind.FIRE, 0, 0, len(name), size_of(KeyCommand) + len(name), 1, 0, 0) + name
-    )
+    size = size_of(KeyCommand) + len(name) + len(value)
+    return struct_of(KeyCommand).pack(CommandKind.FIRE, 0, 0, len(name), size, 1, len(value), 0) + name + value
 
 
 def operation(kind: CommandKind, command: int, now_ns: int, timeout_ns: int) -> bytes:
@@ -184,6 +195,13 @@ def measure(pending: int, seed: int) -> dict[str, float]:
             frames = rig.frames(operation(CommandKind.RESCHEDULE, number, now_ns, timeout()) for number in numbers)
         steps.append((name, len(numbers), frames))
 
+    def full() -> None:
+        """Encode what the load test does: registered with a payload, completed with a value."""
+        numbers = range(rig.number, rig.number + BLOCKS)
+        frames = rig.frames(register(number, rig.now_ns, timeout(), PAYLOAD) for number in numbers)
+        steps.append(("insert_full_ns", BLOCKS, frames))
+        steps.append(("complete_full_ns", BLOCKS, rig.frames(fire(number, VALUE) for number in numbers)))
+
     # Everything is encoded before anything is measured: the encoder would empty the caches between two steps.
     steps: list[tuple[str, int, list[bytes]]] = [("fill", pending, fresh(pending))]
     for _ in range(rounds):
@@ -197,6 +215,8 @@ def measure(pending: int, seed: int) -> dict[str, float]:
         each("cancel_any_ns", taken(rng.sample(live, work // 4)))
         each("complete_any_ns", taken(rng.sample(live, work // 4)))
         steps.append(("refill", work // 2, fresh(work // 2)))
+    for _ in range(rounds):
+        full()
     spent: dict[str, list[float]] = {}
     found: dict[str, float] = {}
     for name, count, frames in steps:
@@ -204,8 +224,10 @@ def measure(pending: int, seed: int) -> dict[str, float]:
         before = rig.count(counter)
         spent.setdefault(name, []).append(rig.apply(frames) / count * 1e9)
         assert rig.count(counter) - before == count, (name, rig.count(counter) - before, count)
-        told = rig.acknowledge()
+        told, took = rig.acknowledge()
         assert told == (count if counter in SETTLING else 0), (name, told)
+        if told:
+            spent.setdefault("tell_full_ns" if "full" in name else "tell_ns", []).append(took / told * 1e9)
         if name == "fill":
             found["bytes_per_op"] = rig.bytes_per_op(pending)
     found.update({name: statistics.median(values) for name, values in spent.items() if name.endswith("_ns")})

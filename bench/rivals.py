@@ -10,6 +10,7 @@ reschedule of those inserted just before, as requests do; table `any`: of any, w
 What the figures leave out is in timerd's disfavour: it alone keeps clients apart, logs each change so that a SIGKILL
 harms nothing, and tells every outcome to an owner; its commands come encoded, and are decoded within the figure. Its
 bytes are those of the arena; of the wheel of 20 those of its records and table; else the growth of the process.
+"bare" is no rival but the floor: the core's records and lists without what it promises (bench/bare.pyx).
 
 Medians of the repeats; of the worst tick the least, because any tick can be interrupted. From a million on one repeat.
 """
@@ -47,6 +48,7 @@ class Contestant(NamedTuple):
 CONTESTANTS = {
     TIMERD: Contestant("compiled, in frames", "timerd", 900),
     "wheel of 20": Contestant("compiled, in bulk", "wheel_of_20", 500),
+    "bare": Contestant("compiled, in bulk: the floor", "bare", 700),
     "heapq": Contestant("Python; heapq is compiled", "heapq", 600),
     "asyncio": Contestant("Python; heapq is compiled", "asyncio", 1_000),
     "uvloop": Contestant("compiled, called from Python", "uvloop", 1_400),
@@ -57,7 +59,7 @@ CONTESTANTS = {
 def unfit(contestant: Contestant, pending: int) -> str | None:
     """Why it can not be measured here, and what to do."""
     if importlib.util.find_spec(contestant.module) is None:
-        if contestant.module == "wheel_of_20":
+        if contestant.module in ("wheel_of_20", "bare"):
             return "not built: make build"
         return f"not installed: pip install {contestant.module}"
     need, available = pending * contestant.bytes_per_op, psutil.virtual_memory().available - MEMORY_SPARE

@@ -9,6 +9,7 @@ that its memory is its own; and gc.freeze() is called after the fill, so that no
 
     timerd            compiled, frames of 4,096 commands (bench/core.py)
     wheel of 20       compiled, in bulk: the article's timing wheels (bench/wheel_of_20.pyx); neither locks nor outcomes
+    bare              compiled, in bulk: the core's records and lists alone (bench/bare.pyx): no rival, the floor
     heapq             Python's recipe: a cancelled entry is marked, and stays in the heap until it comes up
     asyncio           call_at and cancel; its time is moved by hand
     uvloop            call_later and cancel, compiled; its clock can not be moved, so all are overdue when they expire
@@ -33,6 +34,7 @@ from typing import Any
 import psutil
 
 import core
+from bare import Bare
 from core import key
 from wheel_of_20 import WheelOf20
 
@@ -313,10 +315,10 @@ class Uvloop(Loop):
 
 
 class Wheels(Timers):
-    """The article's timing wheels."""
+    """What is compiled and called in bulk: the article's timing wheels, or the bare lists of the core."""
 
-    def __init__(self, capacity: int) -> None:
-        self.wheel = WheelOf20(capacity, len(key(0)), 0)
+    def __init__(self, make: Callable[[int, int, int], WheelOf20 | Bare], capacity: int) -> None:
+        self.wheel = make(capacity, len(key(0)), 0)
         self.handle_of: dict[int, int] = {}
 
     def names(self, numbers: Sequence[int]) -> bytes:
@@ -360,7 +362,8 @@ class Wheels(Timers):
 
 
 MAKERS: dict[str, Callable[[int], Timers]] = {
-    "wheel of 20": Wheels,
+    "wheel of 20": lambda capacity: Wheels(WheelOf20, capacity),
+    "bare": lambda capacity: Wheels(Bare, capacity),
     "heapq": lambda capacity: Heap(),
     "asyncio": lambda capacity: Asyncio(),
     "uvloop": lambda capacity: Uvloop(),

@@ -518,6 +518,7 @@ WATCHERS = (
 )
 OFFSETS = tuple(watch(b"p", target=target) for target in (5, 3, 9, 4, 20, 5))
 TOTALS = tuple(watch(b"k", condition=Condition.TOTAL, total=total) for total in (10, 20, 30))
+WITH_PAYLOADS = tuple(watch(key, payload=b"p" * 100) for key in (*SLOTS_APART[::2], b"other"))
 START = Mark(0, 0)
 
 SITUATIONS: dict[str, Situation] = {
@@ -561,9 +562,16 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "register: a mark of another arena": situation(watch(b"k", mark_of_other_arena=True)),
     "a run of registrations": run(*(watch(b"k%d" % (n % 11)) for n in range(RUN_MAX))),
+    "a run of registrations with payloads": run(
+        *(watch(b"k%d" % (n % 11), payload=b"p" * (n * 7)) for n in range(RUN_MAX)), before=full_ring(b"old" * 30)
+    ),
     "a run of cancels": run(*(cancel(n) for n in (2, 8, 1, 7, 3)), before=tuple(watch(b"k%d" % n) for n in range(9))),
     "a run of fires": run(
         *(fire(key) for key in SLOTS_APART), before=tuple(watch(key) for key in (*SLOTS_APART[::2], b"other"))
+    ),
+    "a run of fires with values": run(*(fire(key, value=b"v" * 8) for key in SLOTS_APART), before=WITH_PAYLOADS),
+    "a run of fires with values, the ring evicts": run(
+        *(fire(key, value=b"v" * 8) for key in SLOTS_APART), before=(*full_ring(b"old" * 30), *WITH_PAYLOADS)
     ),
     "fire: nobody": situation(fire(b"nobody", wait=True)),
     "fire: one": situation(fire(b"k", value=b"v" * 300), before=(watch(b"k", payload=b"p" * 300),)),
@@ -646,6 +654,7 @@ SERIES = {
     "register: overtaken by a limited event",
     "fire: totals",
     "fire: the ring evicts",
+    "a run of fires with values, the ring evicts",
     "advance: higher and lower",
     "expire: many in one tick",
     "expire: several ticks",

@@ -32,6 +32,8 @@ ctypedef struct News:
     uint64_t told_ns  # when its last report was made
     uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
     uint8_t queued
+    uint8_t at  # place in `latest` of the one that joined longest ago
+    uint32_t latest[JOINED]  # the operations (index + 1) that joined its outcomes last, for their `ahead` hints
 
 
 ctypedef struct Member:

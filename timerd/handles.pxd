@@ -45,8 +45,12 @@ cdef inline void handle_insert(Arena *a, uint32_t op_index, uint32_t tag) noexce
 
 cdef inline void handle_remove(Arena *a, uint32_t op_index) noexcept nogil:
     """Remove an operation's entry, if there is one."""
-    cdef OpRecord *op = a.ops + op_index
-    cdef uint64_t position = handle_tag(op.client, op.command) & a.handle_mask, behind
+    handle_remove_tag(a, op_index, handle_tag(a.ops[op_index].client, a.ops[op_index].command))
+
+
+cdef inline void handle_remove_tag(Arena *a, uint32_t op_index, uint32_t tag) noexcept nogil:
+    """Remove an operation's entry, if there is one; `tag` is the handle_tag of its client and command."""
+    cdef uint64_t position = tag & a.handle_mask, behind
     while a.handles[position].op != op_index + 1:
         if a.handles[position].op == 0:
             return

@@ -88,22 +88,32 @@ cdef inline void release_key(Arena *a, uint32_t found) noexcept nogil:
     give_spare(a, REGION_KEYS, &a.spare_keys, found - 1)
 
 
+cdef inline void watch_event(Arena *a, WatchNode *node) noexcept nogil:
+    """Put a node in its key's list, behind those that came before."""
+    append(a, &key_of(a, node.key).next, &node.next)
+    node.linked = 1
+
+
 cdef inline void attach(Arena *a, uint32_t node_number) noexcept nogil:
     """Put a node (index + 1) in its key's list or heap. Nodes come in order of registration."""
     cdef WatchNode *node = node_of(a, node_number - 1)
     cdef KeyRecord *key = key_of(a, node.key)
     if node.kind == KEY_KIND_WATERMARK:
         heap_push(a, key, node_number)
+        node.linked = 1
     else:
-        append(a, &key.next, &node.next)
-    node.linked = 1
+        watch_event(a, node)
     counter(a, key.purgatory, COUNT_WATCHED)[0] += 1
 
 
 cdef inline void detach(Arena *a, uint32_t node_number) noexcept nogil:
     """Take a node out of its key's list or heap, if it is in one. It still names its key."""
     cdef WatchNode *node = node_of(a, node_number - 1)
-    cdef KeyRecord *key = key_of(a, node.key)
+    leave_key(a, node_number, node, key_of(a, node.key))
+
+
+cdef inline void leave_key(Arena *a, uint32_t node_number, WatchNode *node, KeyRecord *key) noexcept nogil:
+    """Take a node out of the list or heap of its key, if it is in one."""
     if not node.linked:
         return
     node.linked = 0
@@ -121,13 +131,16 @@ cdef inline void free_nodes(Arena *a, uint32_t first) noexcept nogil:
     """Free a settled (or refused) operation's nodes, and the keys that nobody else watches."""
     cdef uint32_t next
     cdef WatchNode *node
-    cdef KeyRecord *key
     while first:
         node = node_of(a, first - 1)
-        key = key_of(a, node.key)
         next = node.next_of_op
-        key.refs -= 1
-        give_spare(a, REGION_NODES, &a.spare_nodes, first - 1)
-        if key.refs == 0:
-            release_key(a, node.key + 1)
+        free_node(a, first, node, key_of(a, node.key))
         first = next
+
+
+cdef inline void free_node(Arena *a, uint32_t number, WatchNode *node, KeyRecord *key) noexcept nogil:
+    """Free a node that is in no list or heap, and its key if nobody else watches that."""
+    key.refs -= 1
+    give_spare(a, REGION_NODES, &a.spare_nodes, number - 1)
+    if key.refs == 0:
+        release_key(a, node.key + 1)

@@ -38,7 +38,7 @@ ctypedef struct Ahead:
     uint32_t kind  # CommandKind; 0 = nothing to do
     uint32_t key  # its key (index + 1), once known
     uint32_t op  # its operation (index + 1), once known
-    bint lone  # a registration of one short event key and nothing else
+    bint lone  # a registration of one short event key, with a small payload at most
     uint32_t name_length
     const uint8_t *name
     uint64_t hash
@@ -66,11 +66,13 @@ cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
 
 
 cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcept nogil:
-    """Whether a registration, whose first key has a name of that length and is an event's, has nothing but that key."""
+    """Whether a registration, whose first key has a name of that length and is an event's, has nothing but that key and
+    perhaps a payload of one block."""
     return (
-        command.length == sizeof(RegisterCommand) + 2 + name_length and 1 <= name_length <= KEY_INLINE
+        command.payload_length <= BLOCK_DATA and 1 <= name_length <= KEY_INLINE
+        and command.length == sizeof(RegisterCommand) + 2 + name_length + command.payload_length
         and command.condition == CONDITION_AT_LEAST and command.needed == 1 and command.keys == 1
-        and command.orphans == 0 and command.payload_length == 0
+        and command.orphans == 0
         and command.flags & ~(REGISTER_FLAG_NO_MARK | REGISTER_FLAG_MARK_BY_SEQUENCE) == 0
     )
 
@@ -172,6 +174,16 @@ cdef inline void follow(Arena *a, Ahead *x, uint32_t stage) noexcept nogil:
             follow_watcher(a, x)
     elif x.key and x.op == 0:
         follow_watcher(a, x)
+
+
+cdef inline void look_at_outcome(Arena *a, uint32_t op) noexcept nogil:
+    """Ask for what is told of a settled operation (index + 1; 0 = none)."""
+    cdef char *record
+    if op:
+        record = <char *>(a.ops + (op - 1))
+        __builtin_prefetch(record)
+        __builtin_prefetch(record + 64)
+        __builtin_prefetch(&a.ops[op - 1].next)
 
 
 cdef inline void look_at_joined(Arena *a, uint32_t bucket) noexcept nogil:

@@ -14,7 +14,7 @@ ring, with nothing allocated.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.arena cimport (
-    index_of_node, node_of, key_of,
+    index_of_node, node_of, key_of, JOINED, News,
     Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram_add, spent, stage_numbers, unused,
 )
 from timerd.blobs cimport blob_length, drop_blob, share_blob
@@ -26,7 +26,7 @@ from timerd.groups cimport adopt_if_orphaned, count_held, wait_in_group
 from timerd.handles cimport handle_remove
 from timerd.ids cimport settled_word
 from timerd.journal cimport journal_action, journal_outcome
-from timerd.keys cimport detach, find_key, free_nodes
+from timerd.keys cimport detach, find_key, free_node, free_nodes, leave_key
 from timerd.blobs cimport copy_blob
 from timerd.ring cimport event_at, fill_event, stage_event
 from timerd.wheel cimport wheel_remove
@@ -113,6 +113,14 @@ cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
     return v
 
 
+cdef inline bint is_completed_by_one(OpRecord *op, WatchNode *node) noexcept nogil:
+    """Whether any fire on that key completes it, because it is the first and the last that it waits for."""
+    return (
+        op.keys == 1 and op.condition == CONDITION_AT_LEAST and node.kind == KEY_KIND_EVENT
+        and op.progress == 0 and op.failed == 0
+    )
+
+
 cdef inline Verdict judge(OpRecord *op, uint32_t kind, uint32_t ordinal, uint64_t target, EventRecord *e) noexcept nogil:
     """What the event means to the operation through its key `ordinal`. Changes nothing."""
     cdef Verdict v = unmoved(op)
@@ -176,12 +184,27 @@ cdef inline uint64_t next_number(Arena *a, uint32_t client) noexcept nogil:
     return a.clients[client].next_outcome + a.staged_outcomes - 1
 
 
+cdef inline uint32_t share_value(Arena *a, EventRecord *e, uint64_t *held, uint32_t *flags) noexcept nogil:
+    """The event's value, for an operation that it settles, charged to what its owner has `held`.
+
+    Or 0: it has none, or its owner holds too much to be given it, which `flags` say then.
+    """
+    cdef uint32_t length = blob_length(a, e.value)
+    if length == 0:
+        return 0
+    if held[0] + length > a.header.quota_bytes:
+        flags[0] |= OP_FLAG_VALUE_DROPPED
+        return 0
+    held[0] += length
+    return share_blob(a, e.value)
+
+
 cdef inline void stage_settle(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, Verdict *v
 ) noexcept nogil:
     """Stage that an operation settles, whoever's it is. `e` is the event that did it, or NULL; `v` has its masks."""
     cdef ClientRecord *owner = owner_of(a, op)
-    cdef uint32_t flags = op.flags, value = 0, length, error = 0
+    cdef uint32_t flags = op.flags, value = 0, error = 0
     cdef uint64_t number = 0
     cdef uint64_t *held = NULL
     if op.group:
@@ -190,7 +213,6 @@ cdef inline void stage_settle(
         held = &owner.bytes_held
         number = next_number(a, op.client)
     if e != NULL:
-        length = blob_length(a, e.value)
         if e.kind == EVENT_KIND_FAIL:
             error = <uint32_t>e.amount
         if e.flags & EVENT_FLAG_LIMITED:
@@ -199,12 +221,8 @@ cdef inline void stage_settle(
             flags |= OP_FLAG_REDELIVERED
         if e.flags & EVENT_FLAG_VALUE_DROPPED:
             flags |= OP_FLAG_VALUE_DROPPED
-        if held != NULL and length:
-            if held[0] + length <= a.header.quota_bytes:
-                value = share_blob(a, e.value)
-                held[0] += length
-            else:
-                flags |= OP_FLAG_VALUE_DROPPED
+        if held != NULL:
+            value = share_value(a, e, held, &flags)
         if e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
             td_put(&a.tx, EventRecord_word_completed(e), handed_word(e))
     if op.group or op.orphans == ORPHANS_GROUP:
@@ -219,16 +237,21 @@ cdef inline void stage_settle(
     stage_outcome(a, op, outcome, settled_key, e, flags, value, number, error)
 
 
-cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
-    """Give back a record whose state says FREE, with all that only it names. It is in no list."""
-    charge(a, op, 0, 0, -nodes_of(op), -<int64_t>(blob_length(a, op.payload) + blob_length(a, op.value)))
-    if op.group == 0:
-        handle_remove(a, <uint32_t>(op - a.ops))
+cdef inline void give_up(Arena *a, OpRecord *op) noexcept nogil:
+    """Give back a record that nothing leads to any more, with what it still has."""
     drop_blob(a, op.payload)
     drop_blob(a, op.value)
     if op.flags & OP_FLAG_KEYS_KEPT:
         free_nodes(a, op.first_node)
     give(a, REGION_OPS, <uint32_t>(op - a.ops))
+
+
+cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
+    """Give back a record whose state says FREE, with all that only it names. It is in no list."""
+    charge(a, op, 0, 0, -nodes_of(op), -<int64_t>(blob_length(a, op.payload) + blob_length(a, op.value)))
+    if op.group == 0:
+        handle_remove(a, <uint32_t>(op - a.ops))
+    give_up(a, op)
 
 
 cdef inline void count_settled(Arena *a, OpRecord *op) noexcept nogil:
@@ -249,20 +272,44 @@ cdef inline void count_settled(Arena *a, OpRecord *op) noexcept nogil:
     histogram_add(a, p, HISTOGRAM_WAIT, op.settled_ns - op.registered_ns)
 
 
+cdef inline void note_outcome(Arena *a, News *news, OpRecord *op) noexcept nogil:
+    """An operation has joined its client's outcomes: let the one that did so JOINED places before lead to it."""
+    cdef uint32_t index = <uint32_t>(op - a.ops) + 1, before = news.latest[news.at]
+    news.latest[news.at] = index
+    news.at = news.at + 1 if news.at + 1 < JOINED else 0
+    if before:
+        a.ops[before - 1].ahead = index
+    if news.unreported == 0:
+        news.unreported = link_of(a, &op.next)
+
+
+cdef inline void leave_keys(Arena *a, OpRecord *op) noexcept nogil:
+    """An operation that was pending watches its keys no more."""
+    cdef uint32_t number = op.first_node, next
+    cdef WatchNode *node
+    cdef KeyRecord *key
+    cdef bint kept = op.flags & OP_FLAG_KEYS_KEPT
+    while number:
+        node = node_of(a, number - 1)
+        key = key_of(a, node.key)
+        next = node.next_of_op
+        if number == op.first_node or not TD_DEFECT(DEFECT_UNLINK_FROM_ONE_LIST):
+            leave_key(a, number, node, key)
+        a.touched += 1
+        if not kept:
+            free_node(a, number, node, key)
+        number = next
+
+
 cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcept nogil:
     """It has settled, in truth: take it out of its bucket and all its lists, and give it to its owner or group."""
-    cdef uint32_t node
     count_settled(a, op)
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
         charge(a, op, -1, 0, nodes_of(op) - op.keys, 0)
         wheel_remove(a, op)
-        node = op.first_node
-        while node:
-            detach(a, node)
-            a.touched += 1
-            node = 0 if TD_DEFECT(DEFECT_UNLINK_FROM_ONE_LIST) else node_of(a, node - 1).next_of_op
-    if not op.flags & OP_FLAG_KEYS_KEPT:
+        leave_keys(a, op)
+    elif not op.flags & OP_FLAG_KEYS_KEPT:
         free_nodes(a, op.first_node)
     if op.id_record:
         append(a, &a.header.ids_next, &a.ids[op.id_record - 1].next)
@@ -274,8 +321,7 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
         wait_in_group(a, op)
         return
     append(a, &a.clients[op.client].next, &op.next)
-    if a.news[op.client].unreported == 0:
-        a.news[op.client].unreported = link_of(a, &op.next)
+    note_outcome(a, a.news + op.client, op)
     tell(a, op.client)
 
 

@@ -266,10 +266,10 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command
     op.ahead = 0
 
 
-cdef inline void fill_payload(Arena *a, OpRecord *op, Registration *r) noexcept nogil:
+cdef inline void fill_payload(Arena *a, OpRecord *op, const uint8_t *payload, uint32_t length) noexcept nogil:
     """Its payload; the caller knows that there are blocks enough."""
-    if r.command.payload_length:
-        op.payload = fill_blob(a, r.payload, r.command.payload_length)
+    if length:
+        op.payload = fill_blob(a, payload, length)
 
 
 cdef inline void fill_id_record(OpRecord *op, uint32_t id_record) noexcept nogil:
@@ -479,7 +479,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
             limit = met(MET_KEYS, capacity(a, REGION_KEYS))
         refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
         return True
-    fill_payload(a, op, r)
+    fill_payload(a, op, r.payload, command.payload_length)
     if command.flags & REGISTER_FLAG_HAS_ID:
         if not known:
             known = fresh_id = fill_id(a, command.purgatory, r.id_low, r.id_high)

@@ -9,6 +9,7 @@ from libc.string cimport memcpy, memset
 from timerd.arena cimport node_of, key_of, Arena
 from timerd.blobs cimport blob_length, copy_blob
 from timerd.dlist cimport answer_at, at, link_of, op_at
+from timerd.lookahead cimport look_at_outcome
 from timerd_shm.records cimport *
 
 cdef extern from *:
@@ -21,6 +22,7 @@ cdef extern from *:
 ctypedef struct Extent:
     # What a report will hold.
     uint32_t first  # link of the first settled operation
+    uint32_t behind  # link of what follows the last one: an operation, or the list's head
     uint32_t outcomes
     uint32_t first_answer
     uint32_t answers
@@ -93,6 +95,7 @@ cdef inline void measure(
     x.answer_after = answer_after
     while link and link != head:
         op = op_at(a, link)
+        look_at_outcome(a, op.ahead)
         if op.outcome_number > outcome_after:
             length = heap_length(a, op, last_value)
             if x.outcomes == outcomes_max or (x.outcomes and x.heap + length > REPORT_HEAP_MAX):
@@ -105,6 +108,7 @@ cdef inline void measure(
             if op.group == 0 and op.value:
                 last_value = op.value
         link = op.next
+        x.behind = link
     # Answers are few; the new ones stand at the end.
     head = link_of(a, &c.answers_next)
     link = c.answers_prev
@@ -212,15 +216,12 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
 cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogil:
     """The next report begins behind this one."""
     cdef ClientRecord *c = a.clients + slot
-    cdef uint32_t i, link = x.first
-    for i in range(x.outcomes):
-        link = op_at(a, link).next
     if x.outcomes:
-        a.news[slot].unreported = 0 if link == link_of(a, &c.next) else link
+        a.news[slot].unreported = 0 if x.behind == link_of(a, &c.next) else x.behind
     if not x.more:
         a.news[slot].outcome = c.next_outcome - 1
     elif x.outcomes:
-        a.news[slot].outcome = op_at(a, at(a, link).prev).outcome_number
+        a.news[slot].outcome = op_at(a, at(a, x.behind).prev).outcome_number
     if x.answers:
         a.news[slot].answer = answer_at(a, c.answers_prev).command
     a.news[slot].command = c.last_command

@@ -61,6 +61,7 @@ cdef inline EventRecord *fill_event(
 ) noexcept nogil:
     """Write the next event, behind those `staged` in this transaction, where it will stand. It is not in the ring yet."""
     cdef EventRecord *e
+    cdef EventRecord *overwritten
     cdef uint64_t held = blob_length(a, value) + blob_length(a, key_blob), sequence = a.header.newest + staged + 1
     # The record of the sequence one ring ago is about to be overwritten.
     while sequence - a.header.tail >= a.event_mask + 1:
@@ -70,6 +71,9 @@ cdef inline EventRecord *fill_event(
     e = event_at(a, sequence)
     __builtin_prefetch(event_at(a, sequence + EVENTS_AHEAD))
     __builtin_prefetch(<char *>event_at(a, sequence + EVENTS_AHEAD) + 64)
+    overwritten = event_at(a, sequence + EVENTS_AHEAD // 2)
+    if overwritten.value:
+        __builtin_prefetch(a.blocks + (overwritten.value - 1))
     e.sequence = sequence
     e.applied_ns = a.now_ns
     e.key_hash = hash

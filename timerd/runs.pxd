@@ -1,9 +1,9 @@
 """Runs: neighbours of the usual kinds, applied or settled together in one transaction.
 
 Most of what a busy daemon does is the same small thing again and again: one short key registered, a pending operation
-cancelled, an event that completes the one operation that waits for it, an operation that is due. The functions here take
-as many of these as stand beside each other, RUN_MAX at most, stage what each of them changes, commit once, and then make
-what is derived. A crash leaves the state before the first one or behind the last one, and a client sees no other state
+cancelled, an event that completes the one operation that waits for it, an operation that is due, an outcome acknowledged. The
+functions here take as many of these as stand beside each other, RUN_MAX at most, stage what each changes, commit once, and
+then make what is derived. A crash leaves the state before the first one or behind the last, and a client sees no other
 anyway: its command number moves with the whole run.
 
 What is *usual* is a sufficient condition (is_lone, will_pend, is_plain), never a second opinion: whatever else a
@@ -12,17 +12,22 @@ same functions as theirs.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.arena cimport key_of, RUN_MAX, Arena, commit, counter, take, unused
-from timerd.clients cimport is_live, may_make_too_many_keys
-from timerd.dlist cimport is_empty, link_of, node_at, op_at
-from timerd.handles cimport find_operation, handle_insert
+from timerd.arena cimport key_of, node_of, RUN_MAX, Arena, News, __builtin_prefetch, commit, counter, take, unused
+from timerd.blobs cimport blob_length, fill_blob
+from timerd.clients cimport is_live, may_make_too_many_keys, nodes_of, tell
+from timerd.dlist cimport append, at, is_empty, link_of, node_at, op_at
+from timerd.handles cimport find_operation, handle_insert, handle_remove_tag
+from timerd.hash cimport handle_tag
 from timerd.journal cimport journal_action, journal_register
-from timerd.keys cimport attach, find_key
-from timerd.lookahead cimport Ahead
-from timerd.purgatory cimport Verdict, expire, finish_settle, judge, next_number, stage_outcome
-from timerd.register cimport deadline_of, fill_first_node, fill_node, fill_operation
-from timerd.ring cimport fill_event, stage_slot
-from timerd.wheel cimport wheel_insert
+from timerd.keys cimport find_key, watch_event
+from timerd.lookahead cimport Ahead, look_at_outcome
+from timerd.purgatory cimport (
+    count_settled, expire, give_up, is_completed_by_one, leave_keys, next_number, note_outcome, share_value, stage_free,
+    stage_outcome,
+)
+from timerd.register cimport deadline_of, fill_first_node, fill_node, fill_operation, fill_payload
+from timerd.ring cimport fill_event, make_room, stage_slot
+from timerd.wheel cimport wheel_insert, wheel_remove
 from timerd_shm.records cimport *
 
 
@@ -36,7 +41,7 @@ cdef inline uint32_t room_for_run(Arena *a, uint32_t slot) noexcept nogil:
     cdef uint64_t room = RUN_MAX
     if held >= a.header.quota_operations or c.unacknowledged >= a.header.quota_outcomes:
         return 0
-    if c.bytes_held > a.header.quota_bytes or c.nodes >= a.header.quota_nodes or may_make_too_many_keys(a, c, RUN_MAX):
+    if c.nodes >= a.header.quota_nodes or may_make_too_many_keys(a, c, RUN_MAX):
         return 0
     room = min(room, a.header.quota_operations - held)
     room = min(room, a.header.quota_nodes - c.nodes)
@@ -46,7 +51,8 @@ cdef inline uint32_t room_for_run(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint will_pend(Arena *a, Ahead *x) noexcept nogil:
-    """Whether a lone registration just becomes pending: nothing to refuse, no event to look for, not due yet.
+    """Whether a lone registration just becomes pending: nothing to refuse but its payload, no event to look for, not due
+    yet.
 
     A sufficient condition: what it leaves out, apply_register() decides.
     """
@@ -66,17 +72,25 @@ cdef inline uint32_t register_run(Arena *a, uint32_t slot, uint64_t number, Ahea
     """
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *ops[RUN_MAX]
+    cdef WatchNode *nodes[RUN_MAX]
     cdef OpRecord *op
     cdef RegisterCommand *command
     cdef uint32_t most = min(count, room_for_run(a, slot)), n = 0, i, index, purgatory = ahead.at[1]
     while n < most and ahead[n].lone and ahead[n].at[1] == purgatory and will_pend(a, ahead + n):
         command = <RegisterCommand *>ahead[n].at
+        if c.bytes_held + command.payload_length > a.header.quota_bytes:
+            break
+        if command.payload_length and not make_room(a, 1):
+            break
+        c.bytes_held += command.payload_length
         index = take(a, REGION_OPS) - 1
         op = ops[n] = a.ops + index
         fill_operation(a, op, command, slot, number + n)
         fill_first_node(op, fill_node(
             a, index, 0, KEY_KIND_EVENT, 0, ahead[n].hash, purgatory, ahead[n].name, ahead[n].name_length
         ))
+        nodes[n] = node_of(a, op.first_node - 1)
+        fill_payload(a, op, ahead[n].name + ahead[n].name_length, command.payload_length)
         journal_register(a, op, slot, command)
         td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_PENDING))
         a.header.registrations = op.registration
@@ -93,7 +107,8 @@ cdef inline uint32_t register_run(Arena *a, uint32_t slot, uint64_t number, Ahea
     for i in range(n):
         handle_insert(a, <uint32_t>(ops[i] - a.ops), ahead[i].tag)
         wheel_insert(a, ops[i])
-        attach(a, ops[i].first_node)
+        watch_event(a, nodes[i])
+    counter(a, purgatory, COUNT_WATCHED)[0] += n
     return n
 
 
@@ -113,15 +128,35 @@ cdef inline bint is_plain(Arena *a, OpRecord *op) noexcept nogil:
 
 cdef inline void stage_plain(Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e) noexcept nogil:
     """Stage that a plain operation settles. Those of one transaction are all of one client."""
-    stage_outcome(a, op, outcome, settled_key, e, op.flags, 0, next_number(a, op.client), 0)
+    cdef uint32_t flags = op.flags, value = 0
+    if e != NULL:
+        value = share_value(a, e, &a.clients[op.client].bytes_held, &flags)
+    stage_outcome(a, op, outcome, settled_key, e, flags, value, next_number(a, op.client), 0)
 
 
 cdef inline void finish_run(Arena *a, OpRecord **ops, uint32_t count) noexcept nogil:
-    """Commit, and make what is derived of the operations that settle by it."""
+    """Commit, and make what is derived of the operations that settle by it: what finish_settle() does, for all at once."""
+    cdef ClientRecord *c
+    cdef News *news
+    cdef OpRecord *op
     cdef uint32_t i
     commit(a)
+    if count == 0:
+        return
+    c = a.clients + ops[0].client
+    news = a.news + ops[0].client
     for i in range(count):
-        finish_settle(a, ops[i], True)
+        op = ops[i]
+        count_settled(a, op)
+        counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
+        wheel_remove(a, op)
+        leave_keys(a, op)
+        append(a, &c.next, &op.next)
+        note_outcome(a, news, op)
+        c.nodes -= op.keys - nodes_of(op)
+    c.pending -= count
+    c.unacknowledged += count
+    tell(a, ops[0].client)
 
 
 cdef inline uint32_t cancel_run(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
@@ -152,8 +187,8 @@ cdef inline uint32_t cancel_run(Arena *a, uint32_t slot, uint64_t number, Ahead 
 
 
 cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands, as far as they fire events without a value that nobody waits for, or one plain
-    operation, which they complete; how many."""
+    """Apply the first of `count` commands, as far as they fire events, with a value of one block at most, that nobody waits
+    for, or one plain operation, which they complete; how many."""
     cdef OpRecord *ops[RUN_MAX]
     cdef OpRecord *op
     cdef KeyCommand *command
@@ -161,14 +196,13 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
     cdef KeyRecord *watched
     cdef WatchNode *node = NULL
     cdef const uint8_t *name
-    cdef Verdict v
-    cdef uint32_t n = 0, settled = 0, key, purgatory = ahead.at[1]
-    cdef uint64_t slots = 0, bit
+    cdef uint32_t n = 0, settled = 0, key, value, purgatory = ahead.at[1]
+    cdef uint64_t slots = 0, bit, held = 0
     while n < count and n < RUN_MAX and ahead[n].kind == COMMAND_KIND_FIRE and ahead[n].at[1] == purgatory:
         command = <KeyCommand *>ahead[n].at
-        if command.flags or command.value_length or not 1 <= command.key_length <= EVENT_KEY_INLINE:
+        if command.flags or command.value_length > BLOCK_DATA or not 1 <= command.key_length <= EVENT_KEY_INLINE:
             break
-        if ahead[n].length != sizeof(KeyCommand) + command.key_length:
+        if ahead[n].length != sizeof(KeyCommand) + command.key_length + command.value_length:
             break
         # Two that may share a hash slot of the ring (so two on one key) are not of one run: the slot has one newest event.
         bit = <uint64_t>1 << (ahead[n].hash & a.slot_mask & 63)
@@ -183,22 +217,28 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
             op = a.ops + node.op
             if watched.next != watched.prev or not is_plain(a, op) or (settled and op.client != ops[0].client):
                 break
+            if not is_completed_by_one(op, node):
+                break
+        value = 0
+        if command.value_length:
+            # The ring gives way for what is staged as well, but cannot give that way.
+            held += command.value_length
+            if held > a.header.ring_bytes_max or not make_room(a, 1):
+                break
+            value = fill_blob(a, name + command.key_length, command.value_length)
         e = fill_event(
             a, EVENT_KIND_FIRE, purgatory, ahead[n].hash, name, command.key_length, command.amount, command.limit, 0,
-            slot, number + n, 0, 0, n,
+            slot, number + n, value, 0, n,
         )
         if op != NULL:
-            v = judge(op, node.kind, node.ordinal, node.target, e)
-            if v.outcome == OUTCOME_NONE:
-                break
             stage_slot(a, e, NULL)
-            if v.progress != op.progress:
-                td_put(&a.tx, &op.progress, v.progress)
-            stage_plain(a, op, v.outcome, node.ordinal + 1, e)
+            td_put(&a.tx, &op.progress, 1)
+            stage_plain(a, op, OUTCOME_COMPLETED, 1, e)
             ops[settled] = op
             settled += 1
         else:
             stage_slot(a, e, NULL)
+        a.header.ring_bytes += command.value_length
         slots |= bit
         n += 1
     if n == 0:
@@ -209,6 +249,48 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
     counter(a, purgatory, COUNT_EVENTS)[0] += n
     a.touched += n + settled
     return n
+
+
+cdef inline void free_run(Arena *a, uint32_t slot, uint64_t acknowledged) noexcept nogil:
+    """Free the client's first outcomes, as far as they are its own and have no higher number: the first one is and has not."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef OpRecord *ops[RUN_MAX]
+    cdef uint32_t tags[RUN_MAX]
+    cdef OpRecord *op
+    cdef uint32_t n = 0, i, link = c.next, head = link_of(a, &c.next)
+    cdef uint64_t bytes = 0
+    cdef bint passed = False
+    while n < RUN_MAX and link != head:
+        op = op_at(a, link)
+        if op.group or op.outcome_number > acknowledged:
+            break
+        look_at_outcome(a, op.ahead)
+        tags[n] = handle_tag(slot, op.command)
+        __builtin_prefetch(a.handles + (tags[n] & a.handle_mask))
+        if op.payload:
+            __builtin_prefetch(a.blocks + (op.payload - 1))
+        if op.value:
+            __builtin_prefetch(a.blocks + (op.value - 1))
+        stage_free(a, op)
+        ops[n] = op
+        n += 1
+        passed = passed or a.news[slot].unreported == link
+        link = op.next
+    commit(a)
+    if passed:
+        a.news[slot].unreported = 0 if link == head else link
+    c.next = link
+    at(a, link).prev = head
+    for i in range(n):
+        op = ops[i]
+        bytes += blob_length(a, op.payload) + blob_length(a, op.value)
+        c.nodes -= nodes_of(op)
+        handle_remove_tag(a, <uint32_t>(op - a.ops), tags[i])
+        give_up(a, op)
+    c.unacknowledged -= n
+    c.bytes_held -= bytes
+    a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += n
+    a.touched += n
 
 
 cdef inline uint32_t expire_run(Arena *a, BucketRecord *bucket, uint32_t count) noexcept nogil:

@@ -16,11 +16,14 @@ cdef inline uint64_t word_at(const uint8_t *at) noexcept nogil:
 
 cdef inline void copy_short(uint8_t *out, const uint8_t *data, uint32_t length) noexcept nogil:
     cdef uint32_t i = 0
-    if length >= 8:
-        while i + 8 < length:
-            memcpy(out + i, data + i, 8)
-            i += 8
-        memcpy(out + length - 8, data + length - 8, 8)  # the last ones, some of them once more
+    if length >= 16:
+        while i + 16 < length:
+            memcpy(out + i, data + i, 16)
+            i += 16
+        memcpy(out + length - 16, data + length - 16, 16)  # the last ones, some of them once more
+    elif length >= 8:
+        memcpy(out, data, 8)
+        memcpy(out + length - 8, data + length - 8, 8)
     elif length >= 4:
         memcpy(out, data, 4)
         memcpy(out + length - 4, data + length - 4, 4)

@@ -19,7 +19,7 @@ from timerd.lookahead cimport look_at_due, look_at_joined
 from timerd.purgatory cimport (
     deliver, drop_settled, finish_free, free_settled, hand_on, settle, stage_free,
 )
-from timerd.runs cimport expire_run
+from timerd.runs cimport expire_run, free_run
 from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_insert, wheel_jump
 from timerd_shm.records cimport *
 
@@ -56,21 +56,22 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
     """Free what the client has acknowledged; False if some is left."""
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *op
+    cdef uint64_t last = a.news[slot].outcome
+    if c.acknowledged < last and not TD_DEFECT(DEFECT_FREED_UNACKNOWLEDGED):
+        last = c.acknowledged
     while not is_empty(a, &c.next):
         op = op_at(a, c.next)
-        if op.outcome_number > c.acknowledged and not TD_DEFECT(DEFECT_FREED_UNACKNOWLEDGED):
-            break
-        if op.outcome_number > a.news[slot].outcome:
+        if op.outcome_number > last:
             break
         if spent(a):
             return False
-        a.touched += 1
         if op.group:
             # Received, not done: held, in no list.
+            a.touched += 1
             leave_outcomes(a, op)
             make_empty(a, &op.next)
         else:
-            free_settled(a, op)
+            free_run(a, slot, last)
     while not is_empty(a, &c.answers_next) and answer_at(a, c.answers_next).command <= c.answers_acknowledged:
         if spent(a):
             return False

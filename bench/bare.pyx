@@ -1,0 +1,223 @@
+"""The core's records and lists in a bare loop (see bare.pyi). Bulk calls, without the GIL."""
+
+from array import array
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+from timerd.arena cimport __builtin_prefetch
+from timerd.hash cimport key_hash
+from timerd.short cimport copy_short, same_short
+from timerd_shm.records cimport *
+
+cdef extern from *:
+    """
+    #define REACH (1u << 17) /* buckets of 1 ms */
+    #define GROUP 32 /* names whose places are asked for together */
+    """
+    enum:
+        REACH
+        GROUP
+
+# Links are indexes + 1; 0 is none.
+
+cdef struct Bucket:
+    uint32_t first
+    uint32_t last
+
+cdef struct Lists:
+    OpRecord *ops
+    uint32_t *heads  # of the chains of keys
+    Bucket *buckets
+    uint64_t mask
+    uint64_t now_ms
+    uint32_t used  # places that were ever used
+    uint32_t unused  # first free place
+    uint32_t pending
+
+
+cdef inline Bucket *bucket_of(Lists *l, OpRecord *op) noexcept nogil:
+    return l.buckets + (op.deadline_ns & (REACH - 1))
+
+
+cdef inline void join(Lists *l, uint32_t index) noexcept nogil:
+    cdef OpRecord *op = l.ops + index
+    cdef Bucket *bucket = bucket_of(l, op)
+    op.next = 0
+    op.prev = bucket.last
+    if bucket.last:
+        l.ops[bucket.last - 1].next = index + 1
+    else:
+        bucket.first = index + 1
+    bucket.last = index + 1
+
+
+cdef inline void leave(Lists *l, uint32_t index) noexcept nogil:
+    cdef OpRecord *op = l.ops + index
+    cdef Bucket *bucket = bucket_of(l, op)
+    if op.prev:
+        l.ops[op.prev - 1].next = op.next
+    else:
+        bucket.first = op.next
+    if op.next:
+        l.ops[op.next - 1].prev = op.prev
+    else:
+        bucket.last = op.prev
+
+
+cdef inline uint32_t add(Lists *l, uint64_t hash, const uint8_t *name, uint32_t length, uint64_t deadline_ms) noexcept nogil:
+    cdef uint32_t index = l.unused - 1 if l.unused else l.used
+    cdef uint32_t *head = l.heads + (hash & l.mask)
+    cdef OpRecord *op = l.ops + index
+    cdef KeyRecord *key = <KeyRecord *>op.own_key
+    cdef WatchNode *node = <WatchNode *>op.own_node
+    if l.unused:
+        l.unused = op.next
+    else:
+        l.used += 1
+    memset(op, 0, sizeof(OpRecord))
+    op.state = OP_STATE_PENDING
+    op.keys = op.needed = 1
+    op.deadline_ns = deadline_ms
+    op.first_node = index + 1
+    node.op = node.key = index
+    key.hash = hash
+    key.refs = 1
+    key.name_length = length
+    copy_short(key.name, name, length)
+    key.chain = head[0]
+    head[0] = index + 1
+    join(l, index)
+    l.pending += 1
+    return index
+
+
+cdef inline uint32_t find(Lists *l, uint64_t hash, const uint8_t *name, uint32_t length) noexcept nogil:
+    cdef uint32_t found = l.heads[hash & l.mask]
+    cdef KeyRecord *key
+    while found:
+        key = <KeyRecord *>l.ops[found - 1].own_key
+        if key.hash == hash and key.name_length == length and same_short(key.name, name, length):
+            break
+        found = key.chain
+    return found
+
+
+cdef inline void end(Lists *l, uint32_t index) noexcept nogil:
+    cdef KeyRecord *key = <KeyRecord *>l.ops[index].own_key
+    cdef uint32_t *link = l.heads + (key.hash & l.mask)
+    leave(l, index)
+    while link[0] != index + 1:
+        link = &(<KeyRecord *>l.ops[link[0] - 1].own_key).chain
+    link[0] = key.chain
+    l.ops[index].state = OP_STATE_FREE
+    l.ops[index].next = l.unused
+    l.unused = index + 1
+    l.pending -= 1
+
+
+cdef class Bare:
+    cdef Lists l
+    cdef uint32_t length, capacity
+
+    def __cinit__(self, uint32_t capacity, uint32_t name_length, uint64_t now_ms):
+        cdef uint64_t heads = 1
+        if not 1 <= name_length <= KEY_INLINE:
+            raise ValueError(f"names have 1 to {KEY_INLINE} bytes, not {name_length}")
+        while heads < 2 * <uint64_t>capacity:
+            heads *= 2
+        self.length, self.capacity, self.l.mask, self.l.now_ms = name_length, capacity, heads - 1, now_ms
+        self.l.ops = <OpRecord *>calloc(capacity, sizeof(OpRecord))
+        self.l.heads = <uint32_t *>calloc(heads, sizeof(uint32_t))
+        self.l.buckets = <Bucket *>calloc(REACH, sizeof(Bucket))
+        if self.l.ops == NULL or self.l.heads == NULL or self.l.buckets == NULL:
+            raise MemoryError(f"no memory for {capacity} operations")
+        # Every page is there before anything is measured.
+        memset(self.l.ops, 0, capacity * sizeof(OpRecord))
+        memset(self.l.heads, 0, heads * sizeof(uint32_t))
+        memset(self.l.buckets, 0, REACH * sizeof(Bucket))
+
+    def __dealloc__(self):
+        free(self.l.ops)
+        free(self.l.heads)
+        free(self.l.buckets)
+
+    def insert(self, const uint8_t[::1] names, const int64_t[::1] deadlines_ms):
+        cdef Lists *l = &self.l
+        cdef uint32_t count = <uint32_t>deadlines_ms.shape[0], at = 0, i, length = self.length
+        cdef uint64_t hashes[GROUP]
+        cdef uint32_t[::1] handles
+        if <uint64_t>names.shape[0] != <uint64_t>count * length or l.pending + count > self.capacity:
+            raise ValueError(f"{names.shape[0]} bytes of names for {count} operations; {l.pending} of {self.capacity} are pending")
+        for i in range(count):
+            if not l.now_ms < <uint64_t>deadlines_ms[i] < l.now_ms + REACH:
+                raise ValueError(f"{deadlines_ms[i]} ms is not within {REACH} ms from {l.now_ms}")
+        made = array("I", bytes(4 * count))
+        handles = made
+        with nogil:
+            while at < count:
+                for i in range(min(GROUP, count - at)):
+                    hashes[i] = key_hash(0, 0, &names[(at + i) * length], length)
+                    __builtin_prefetch(l.heads + (hashes[i] & l.mask))
+                for i in range(min(GROUP, count - at)):
+                    handles[at + i] = add(l, hashes[i], &names[(at + i) * length], length, deadlines_ms[at + i])
+                at += GROUP
+        return made
+
+    def cancel(self, const uint32_t[::1] handles):
+        cdef uint32_t at
+        with nogil:
+            for at in range(<uint32_t>handles.shape[0]):
+                end(&self.l, handles[at])
+        return handles.shape[0]
+
+    def complete(self, const uint8_t[::1] names):
+        cdef uint32_t count = <uint32_t>(names.shape[0] // self.length), at = 0, i, found, done = 0
+        cdef uint64_t hashes[GROUP]
+        with nogil:
+            while at < count:
+                for i in range(min(GROUP, count - at)):
+                    hashes[i] = key_hash(0, 0, &names[(at + i) * self.length], self.length)
+                    __builtin_prefetch(self.l.heads + (hashes[i] & self.l.mask))
+                for i in range(min(GROUP, count - at)):
+                    found = find(&self.l, hashes[i], &names[(at + i) * self.length], self.length)
+                    if found:
+                        end(&self.l, found - 1)
+                        done += 1
+                at += GROUP
+        return done
+
+    def reschedule(self, const uint32_t[::1] handles, const int64_t[::1] deadlines_ms):
+        cdef uint32_t at
+        with nogil:
+            for at in range(<uint32_t>handles.shape[0]):
+                leave(&self.l, handles[at])
+                self.l.ops[handles[at]].deadline_ns = deadlines_ms[at]
+                join(&self.l, handles[at])
+        return handles.shape[0]
+
+    def advance(self, uint64_t now_ms):
+        cdef Lists *l = &self.l
+        told = array("I")
+        while l.now_ms < now_ms:
+            l.now_ms += 1
+            while l.buckets[l.now_ms & (REACH - 1)].first:
+                told.append(l.buckets[l.now_ms & (REACH - 1)].first - 1)
+                end(l, l.buckets[l.now_ms & (REACH - 1)].first - 1)
+        return told
+
+    @property
+    def next_ms(self):
+        cdef uint64_t at
+        for at in range(self.l.now_ms + 1, self.l.now_ms + REACH):
+            if self.l.buckets[at & (REACH - 1)].first:
+                return at
+        return None
+
+    @property
+    def pending(self):
+        return self.l.pending
+
+    @property
+    def bytes_per_task(self):
+        return sizeof(OpRecord) + (self.l.mask + 1) * sizeof(uint32_t) / <double>self.capacity

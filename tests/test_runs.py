@@ -1,0 +1,99 @@
+"""Runs (runs.pxd): commands of the usual kinds in one frame do what they do one by one, whatever the limits are."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from commands import Command, Key, Register
+from harness import MS, Client, Rig, cancel, fire
+from timerd_shm.layout import BLOCK_DATA, Orphans, Outcome, Region
+
+LIMITS: dict[str, dict[str, int]] = {
+    "none that is met": {},
+    "few blocks": {"blocks": 24},
+    "few operations": {"quota_operations": 40},
+    "few bytes for each client": {"quota_bytes": 1_500},
+    "few bytes in the ring": {"ring_bytes": 300},
+    "few events in the ring": {"ring_events": 16},
+}
+
+
+def commands_of(choose: random.Random, first: int, count: int) -> list[Command]:
+    """Commands of a client whose next number is `first`: of the kinds that may be runs, with usual sizes and others."""
+    found: list[Command] = []
+    sizes = (0, 0, 8, 100, BLOCK_DATA, BLOCK_DATA + 1, 300)
+    kind = 0
+    for number in range(first, first + count):
+        kind = choose.randrange(3) if choose.random() < 0.2 else kind
+        key = b"k%d" % choose.randrange(60)
+        if kind == 0:
+            timeout_ns = choose.randrange(5, 200) * MS
+            found.append(Register((Key(key),), timeout_ns, payload=choose.randbytes(choose.choice(sizes))))
+        elif kind == 1:
+            found.append(fire(key, value=choose.randbytes(choose.choice(sizes))))
+        else:
+            found.append(cancel(choose.randrange(max(1, number - 40), number + 1)))
+    return found
+
+
+def one_by_one(command: Command) -> Command:
+    """The same, by what is no run: the policy of its client, said once more."""
+    return replace(command, orphans=Orphans.CANCEL) if isinstance(command, Register) else command
+
+
+def state_of(rig: Rig, clients: list[Client]) -> object:
+    """All that must not depend on what was applied together."""
+    header = rig.arena.header
+    held = [rig.arena.record(Region.CLIENTS, client.slot) for client in clients]
+    names = ("registered", "completed", "cancelled", "expired", "rejected", "values_dropped", "pending", "watched")
+    return (
+        [[(told.command, told.number, told.state, told.value) for told in client.told] for client in clients],
+        [client.answers for client in clients],
+        [(c.last_command, c.next_outcome, c.bytes_held, c.pending, c.unacknowledged) for c in held],
+        [rig.arena.count(name, 0) for name in names],
+        (header.newest, header.tail, header.ring_bytes),
+        rig.arena.in_use(),
+    )
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_what_is_applied_together_does_what_it_does_one_by_one(name: str) -> None:
+    for seed in range(4):
+        choose = random.Random(seed)
+        together, apart = Rig(capacity=128, **LIMITS[name]), Rig(capacity=128, **LIMITS[name])
+        pairs = [(together.client(), apart.client()) for _ in range(2)]
+        first = [1, 1]
+        for step in range(25):
+            who = choose.randrange(2)
+            commands = commands_of(choose, first[who], choose.randrange(1, 40))
+            first[who] += len(commands)
+            many, one = pairs[who]
+            assert together.apply(many, many.frame([(many.issue(c), c) for c in commands])) == together.module.APPLIED
+            for command in map(one_by_one, commands):
+                assert apart.apply(one, one.frame([(one.issue(command), command)])) == apart.module.APPLIED
+            now_ns = together.now_ns + choose.randrange(20) * MS
+            together.turn(now_ns)
+            apart.turn(now_ns)
+            found, wanted = state_of(together, [m for m, _ in pairs]), state_of(apart, [o for _, o in pairs])
+            assert found == wanted, (name, seed, step)
+            if choose.random() < 0.3:
+                together.acknowledge(*(m for m, _ in pairs))
+                apart.acknowledge(*(o for _, o in pairs))
+        together.check()
+        together.restart()
+        together.check()
+
+
+def test_a_run_of_values_leaves_out_those_that_the_receiver_may_not_hold() -> None:
+    rig = Rig(blocks=256, quota_bytes=250)
+    client, other = rig.client(), rig.client()
+    keys = [b"k%d" % n for n in range(5)]
+    rig.do(client, *(Register((Key(key),), 50 * MS) for key in keys))
+    rig.do(other, *(fire(key, value=bytes(100)) for key in keys))
+    assert [told.state for told in client.told] == [Outcome.COMPLETED] * 5
+    assert [len(told.value) for told in client.told] == [100, 100, 0, 0, 0]
+    assert rig.arena.count("values_dropped", 0) == 3
+    rig.check()
