@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import timerd_client as td
 from daemons import Daemon
 from patience import eventually
+from timerd_client import aio
 
 
 def test_what_is_pending_is_kept_or_cancelled_as_its_client_says_last(daemon: Daemon) -> None:
@@ -23,6 +25,20 @@ def test_what_is_pending_is_kept_or_cancelled_as_its_client_says_last(daemon: Da
     eventually(lambda: daemon.stats()["counters"]["pending"] == 1_001)
     with td.connect() as other:
         assert (other.fire_wait("k999"), other.fire_wait("own"), other.fire_wait("later")) == (1, 1, 0)
+
+
+async def ends_keeping_what_is_pending() -> int:
+    client = await aio.connect()
+    client.register_many([f"k{number}" for number in range(1_000)], timeout=60)
+    said = await client.set_orphans("keep")
+    client.register("later", timeout=60)
+    await client.close()
+    return said
+
+
+def test_in_a_loop_as_well(daemon: Daemon) -> None:
+    assert asyncio.run(ends_keeping_what_is_pending()) == 1_000
+    eventually(lambda: daemon.stats()["counters"]["pending"] == 1_000)
 
 
 def test_a_policy_is_checked_before_anything_is_sent(client: td.Client) -> None:

@@ -487,6 +487,14 @@ class Client(Purgatory, Member):
             self._link.refuse_closed()
         return protocol.room
 
+    async def set_orphans(self, policy: str) -> int:
+        """What becomes of the operations that are pending here when this client ends, as the threaded client does."""
+        said = 0
+        for part in self._link.say_orphans(orphans_of(policy, self._protocol.identity.group)):
+            said += part
+            await self.room()
+        return said
+
     async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied, as the threaded client does; errors as there."""
         link = self._looped
@@ -526,11 +534,13 @@ async def connect(
     group: str | None = None,
     orphans: str = "cancel",
     name: str = "",
+    runtime_dir: str | None = None,
 ) -> Client:
     """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
     member_of = group_of(group)
     policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_s(timeout)
-    paths = await asyncio.to_thread(locate, instance, True) if autostart else locate(instance, False)
+    where = (instance, autostart, runtime_dir)
+    paths = await asyncio.to_thread(locate, *where) if autostart else locate(*where)
     client = Client(paths, name=label, orphans=policy, group=member_of)
     try:
         await client.wait_ready(patience)

@@ -57,7 +57,7 @@ def connect(
     return client
 
 
-def locate(instance: str | None, autostart: bool, runtime_dir: str | None = None) -> InstancePaths:
+def locate(instance: str | None, autostart: bool, runtime_dir: str | None) -> InstancePaths:
     """Where the instance is, after starting it if that is wanted and needed."""
     if autostart:
         return start_daemon(instance, runtime_dir)

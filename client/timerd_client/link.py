@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timerd_shm.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from timerd_shm.layout import Orphans
 
     from .operation import Operation
+
+ISSUED_AT_ONCE = 4_096  # commands with the lock held
 
 logger = logging.getLogger("timerd_client")
 links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
@@ -276,6 +278,29 @@ class Link(Line):
             self.refuse_closed()
         if self.protocol.room <= 0:
             self.make_room()
+
+    def say_orphans(self, orphans: Orphans) -> Iterator[int]:
+        """Give what is pending now this policy, in parts: yields how many each has. There should be room before each.
+
+        Raises ClosedError, BackpressureError.
+        """
+        protocol = self.protocol
+        with self.lock:
+            pending, maker = list(protocol.waiting), protocol.incarnation
+        said = 0
+        while said < len(pending):
+            with self.lock:
+                self.ready_locked()
+                if protocol.incarnation != maker:  # the daemon has lost sight of this client: those have failed
+                    return
+                part = pending[said : said + min(protocol.room, ISSUED_AT_ONCE)]
+                protocol.issue_all(
+                    [operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part]
+                )
+                if self.idle or protocol.issued >= self.alarm:
+                    self.wake()
+            said += len(part)
+            yield len(part)
 
     # for the sender -----------------------------------------------------------------------------------------------
 

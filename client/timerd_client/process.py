@@ -33,6 +33,7 @@ def configure(
     group: str | None = None,
     orphans: str = "cancel",
     name: str = "",
+    runtime_dir: str | None = None,
 ) -> None:
     """What `client()`, timerd_client.aio's too, gives to connect(), here and in forked processes. Connects to nothing.
 
@@ -46,7 +47,13 @@ def configure(
         if _client is not None and not _client.closed:
             raise InvalidValueError("configure() after client(): it is connected; configure() first, or close() it")
         settings.update(
-            instance=instance, autostart=autostart, timeout=timeout, group=group, orphans=orphans, name=name
+            instance=instance,
+            autostart=autostart,
+            timeout=timeout,
+            group=group,
+            orphans=orphans,
+            name=name,
+            runtime_dir=runtime_dir,
         )
 
 

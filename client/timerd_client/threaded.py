@@ -19,10 +19,8 @@ from timerd_shm.errors import BackpressureError, ClosedError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
-from timerd_shm.wire import CommandKind
 
 from .arguments import name_of, orphans_of
-from .commands import operation_command
 from .link import Link
 from .member import Member
 from .poller import Poller
@@ -41,7 +39,6 @@ SEND_INTERVAL_NS = 100_000  # from frame to frame of commands under load, at lea
 SEND_INTERVAL_NS_MAX = 400_000  # and at most
 SEND_COMMANDS = 512  # when so many have piled up the thread does not get the GIL: callers send again
 SEND_BURST = 4  # that may follow each other at once when it was quiet
-ISSUED_AT_ONCE = 4_096  # commands with the lock held
 
 
 class Condition:
@@ -394,24 +391,7 @@ class Client(Purgatory, Member):
 
         How many those are. Later ones have connect()'s policy. Raises NotAMemberError, ClosedError, BackpressureError.
         """
-        link, protocol = self._threaded, self._protocol
-        orphans = orphans_of(policy, protocol.identity.group)
-        with link.lock:
-            pending, maker = list(protocol.waiting), protocol.incarnation
-        start = 0
-        while start < len(pending):
-            with link.lock:
-                link.ready_locked()
-                if protocol.incarnation != maker:  # the daemon has lost sight of this client: those have failed
-                    break
-                part = pending[start : start + min(protocol.room, ISSUED_AT_ONCE)]
-                protocol.issue_all(
-                    [operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part]
-                )
-                if link.idle or protocol.issued >= link.alarm:
-                    link.wake()
-            start += len(part)
-        return len(pending)
+        return sum(self._link.say_orphans(orphans_of(policy, self._protocol.identity.group)))
 
     def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s.
