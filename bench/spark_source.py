@@ -4,7 +4,8 @@
 
 The journal is synthetic: outcomes with a key of their own each, so two rows of the journal for one of Spark, in
 segments of 64 MiB as the daemon writes them. It is decoded without Spark in one process, read into Spark's noop sink,
-and counted by outcome. The best of the repeats.
+and counted by outcome. The best of the repeats; beside it the CPU time of all processes, which says on a busy machine
+what an idle one would do.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from common import amount
 from timerd_shm.fields import struct_of
@@ -96,13 +98,21 @@ def place(directory: Path, sequence: int, rows: np.ndarray) -> None:
             file.write(zlib.crc32(block[4:]).to_bytes(4, "little") + block[4:])
 
 
+def cpu_s() -> float:
+    """CPU seconds of this process, Spark's JVM and its workers."""
+    me = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in (me, *me.children(recursive=True)))
+
+
 def best(repeat: int, what: str, rows: int, run: Callable[[], object]) -> None:
-    took = []
+    took, spent = [], []
     for _ in range(repeat):
-        began = time.perf_counter()
+        began, before = time.perf_counter(), cpu_s()
         run()
         took.append(time.perf_counter() - began)
-    print(f"{what:<46} {min(took):6.2f} s {rows / min(took) / 1e6:6.2f} M rows/s", flush=True)
+        spent.append(cpu_s() - before)
+    rate = f"{rows / min(took) / 1e6:6.2f} M rows/s {min(spent) / rows * 1e6:6.2f} us of CPU a row"
+    print(f"{what:<46} {min(took):6.2f} s {rate}", flush=True)
 
 
 def noop(frame: Any) -> None:

@@ -56,6 +56,7 @@ def export(
     done.mkdir(parents=True, exist_ok=True)
     if others := [path.name for path in done.glob("*") if not path.name.endswith(f".{view}")]:
         raise InvalidValueError(f"{output} holds another view ({others[0]}): give each view a directory of its own")
+    (done / f"view.{view}").touch()
     there = list_segments(directory)
     segments = rows = files = 0
     for sequence, spans in by_segment(Walk(directory, first_offset(directory), skip=skip).spans()):
