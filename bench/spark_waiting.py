@@ -119,7 +119,7 @@ def play_await_events(suite: Suite, spark: Any, instance: str, planned: list[tup
             def fire(waits: dict[str, float] = waits, rows: int = len(keys)) -> None:
                 """Each event a while after its row has begun to wait."""
                 end = time.monotonic() + PATIENCE_S
-                while counters(client)["pending"] < rows // 2 and time.monotonic() < end:
+                while counters(client)["pending"] < rows and time.monotonic() < end:
                     time.sleep(0.002)
                 began = time.monotonic()
                 for key, after in sorted(waits.items(), key=lambda wait: wait[1]):
@@ -128,7 +128,7 @@ def play_await_events(suite: Suite, spark: Any, instance: str, planned: list[tup
 
             firing = threading.Thread(target=fire)
             firing.start()
-            df = spark.createDataFrame(keys, "k string").repartition(2)
+            df = spark.createDataFrame(keys, "k string").coalesce(1)
             for row in df.mapInArrow(awaiting(instance), schema).collect():
                 if row.outcome == "completed":
                     completed.append(row.there_ns - int(row.value))

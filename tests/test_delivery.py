@@ -205,6 +205,20 @@ def test_stuck_threads_are_replaced_up_to_twice_as_many(make_courier: MakeCourie
     assert ends(courier, 1)["again"].outcome is DELIVERED
 
 
+def test_an_error_that_cannot_be_looked_at_fails_its_records(make_courier: MakeCourier) -> None:
+    class Unspeakable(OSError):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    def send(records: Sequence[Any]) -> None:
+        raise Unspeakable
+
+    courier = make_courier(send)
+    courier.offer(["r"])
+    (delivery,) = ends(courier, 1).values()
+    assert (delivery.outcome, delivery.error) == (FAILED, "Unspeakable, and ValueError when it was looked at")
+
+
 def test_what_there_is_no_room_for_is_not_taken(make_courier: MakeCourier) -> None:
     go_on = threading.Event()
     courier = make_courier(lambda records: go_on.wait(PATIENCE_S), buffer_records=5)

@@ -274,8 +274,12 @@ class Courier:
     # in others ----------------------------------------------------------------------------------------------------
 
     def _sent(self, attempt: Attempt, error: Exception | None) -> None:
-        retriable = error is None or self._retriable(error)
-        said = None if error is None else text_of(error)
+        retriable, said = True, None
+        if error is not None:
+            try:
+                retriable, said = self._retriable(error), text_of(error)
+            except Exception as worse:  # of the user's code: it must not end the sender's thread
+                retriable, said = False, f"{type(error).__name__}, and {type(worse).__name__} when it was looked at"
 
         def happened(now_ns: int) -> None:
             self._senders.returned()

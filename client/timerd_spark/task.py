@@ -10,8 +10,8 @@ What the attempt registers is its own until it ends: if it fails, is cancelled b
 killed, its operations are cancelled. When the block ends well, what is pending is committed: it runs on to its
 deadline, whatever becomes of the worker. Everything is acknowledged before that. Events that were fired stay fired.
 
-A retried attempt registers the same ids again, and those that its predecessor was cancelled with are known as settled:
-give `if_exists="replace"`.
+A retried attempt registers the same ids again, and its predecessor's are known as cancelled: give
+`if_exists="replace_cancelled"`.
 """
 
 from __future__ import annotations
@@ -144,8 +144,12 @@ class task_client:
         client.close(self._drain_timeout)
 
     def _abort(self, client: Client) -> None:
-        """Say goodbye: what is pending is cancelled. The daemon does the same when the process dies."""
+        """Cancel what is pending, and see it done: a retry may be next. The daemon does it when the process dies."""
         with contextlib.suppress(TimerdError):
+            link = client._link
+            with link.lock:
+                pending = list(client._protocol.waiting)
+            link.withdraw(pending)
             client.close(ABORT_TIMEOUT_S)
 
 
