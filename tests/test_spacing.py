@@ -42,13 +42,7 @@ def test_whenever_it_is_done_there_are_no_more_than_one_in_each_interval_and_a_b
 
 def test_what_takes_long_is_done_seldom_and_quickly_again_when_it_takes_less() -> None:
     spacing, now_ns = Spacing(INTERVAL_NS, MOST_NS, burst=1), 1_000
-    for took_ns, interval_ns in (
-        (0, INTERVAL_NS),
-        (10, INTERVAL_NS),
-        (50, 50 * REST),
-        (9_000, MOST_NS),
-        (10, INTERVAL_NS),
-    ):
+    for took_ns, interval_ns in ((0, INTERVAL_NS), (10, INTERVAL_NS), (50, 50 * REST), (9_000, MOST_NS), (10, INTERVAL_NS)):
         now_ns = max(now_ns, spacing.due_ns)
         spacing.done(now_ns, took_ns)
         assert (spacing.interval_ns, spacing.due_ns) == (interval_ns, now_ns + interval_ns)
