@@ -24,7 +24,7 @@ from test_interleavings import a_limited_event_is_taken_once
 from test_owners import credit_of_a_dead_owner_goes_on
 from test_purgatory_model import Play, core_faults
 from test_redo import record
-from timerd_client.audit import audit_journal
+from timerd_client.audit_journal import audit_journal
 from timerd_client.timerctl.journal import Teller
 from timerd_shm.generate import DEFECTS
 from timerd_shm.journal import JournalLevel, RowKind

@@ -23,7 +23,7 @@ from daemons import SMALL, Daemon
 from patience import PATIENCE_S, eventually
 from shell import command_of
 from timerd_client import connect
-from timerd_client.audit import audit_journal
+from timerd_client.audit_journal import audit_journal
 from timerd_shm.journal import RowKind
 from timerd_shm.journal_reader import JournalReader
 from timerd_shm.layout import Outcome

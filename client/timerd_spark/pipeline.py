@@ -30,7 +30,6 @@ from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daem
 from timerd_shm.errors import InvalidValueError
 from timerd_shm.journal import JournalLevel
 from timerd_shm.journal_reader import segments_of
-from timerd_shm.limits import CAPACITY_DEFAULT
 from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
 
 from . import audit, hot_keys, loadtest, report, rollup, what_if, workload
@@ -54,6 +53,7 @@ PART: Final = 1_000_000  # operations planned between them
 ROWS_PER_BATCH: Final = 1_000_000  # of the journal, texts among them
 KEEP: Final = 1 << 40  # the run's own journal is never cut
 LIVES: Final = ("key", "purgatory", "timeout_ns", *NEEDED)  # the columns of lives that reports need
+PENDING: Final = 32_768  # operations that a daemon has room for, beside those of the rate: a busy machine is late
 SAMPLE_S: Final = 0.25
 
 
@@ -160,7 +160,12 @@ class Pipeline:
             self.spark, o.profile, ops=count, first=first, rate=o.rate, seed=o.seed, partitions=o.players
         ).selectExpr("op", f"due_ns - {int(first / o.rate * 1e9)} AS due_ns", "delay_ns", "timeout_ns", "key")
         shape = shape_of(o.profile, ops=count, rate=o.rate, seed=o.seed, timeout=None)._replace(payload=100)
-        flags = [*flags_of(shape, CAPACITY_DEFAULT), f"--journal={self.journal}", "--journal-level=events"]
+        flags = [
+            *flags_of(shape, PENDING),
+            f"--journal={self.journal}",
+            "--journal-level=events",
+            "--journal-buffer=64MiB",
+        ]
         with private_daemon([*flags, f"--journal-keep={KEEP}"]) as paths, attended(paths):
             played = loadtest(
                 self.spark,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from timerd_client.workload import MARGIN_NS
-from timerd_shm.errors import BackpressureError, InvalidValueError
+from timerd_shm.errors import BackpressureError, InvalidValueError, TimerdUnavailableError
 from timerd_shm.rundir import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE
 
 from .plans import need_plan
@@ -179,7 +179,7 @@ def results(
     waits = np.array([outcome.wait_ns for outcome in outcomes], np.int64) + behind
     states = [outcome.state.name.lower() for outcome in outcomes]
     if unknown := sum(state == "unavailable" for state in states):
-        raise InvalidValueError(f"{unknown} operations have no outcome: the daemon went away, or refused them")
+        raise TimerdUnavailableError(f"{unknown} operations have no outcome: the daemon went away, or refused them")
     registered = origin_us + due // 1_000
     count = len(outcomes)
     columns: dict[str, Any] = {

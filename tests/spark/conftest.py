@@ -82,7 +82,9 @@ def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         except JavaMissingError as error:
             pytest.skip(str(error))
     session.conf.set("spark.sql.adaptive.enabled", "false")  # plans as they are written, and sooner
-    session.conf.set("spark.sql.codegen.wholeStage", "false")  # of a few rows, compiling would take most of the time
+    # Of a few rows, compiling plans would take most of the time.
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session
     session.stop()
     os.environ.pop("PYSPARK_GATEWAY_PORT", None)

@@ -13,7 +13,7 @@ import pytest
 from daemons import SMALL, Daemon
 from patience import PATIENCE_S
 from timerd_client import ALL, connect
-from timerd_client.audit import audit_journal
+from timerd_client.audit_journal import audit_journal
 from timerd_shm.errors import InvalidValueError
 from timerd_spark import audit
 from timerd_spark.auditing import COLUMNS
