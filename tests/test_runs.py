@@ -52,7 +52,7 @@ def state_of(rig: Rig, clients: list[Client]) -> object:
     return (
         [[(told.command, told.number, told.state, told.value) for told in client.told] for client in clients],
         [client.answers for client in clients],
-        [(c.last_command, c.next_outcome, c.bytes_held, c.pending, c.unacknowledged) for c in held],
+        [(c.last_command, c.next_outcome, c.bytes_held, c.pending, c.unacknowledged, c.nodes) for c in held],
         [rig.arena.count(name, 0) for name in names],
         (header.newest, header.tail, header.ring_bytes),
         rig.arena.in_use(),
