@@ -507,7 +507,7 @@ typedef struct OpRecord {
     uint32_t client_generation; /* generation of that slot; 0 = nobody's: kept, or waits in its group */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint32_t error; /* code given to fail() */
-    uint32_t ahead; /* operation (index + 1) that joined its bucket, or its client's outcomes, some places later */
+    uint32_t ahead; /* operation (index + 1) that joined the same list some places later */
     uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
     uint32_t prev; /* link */
     uint8_t own_key[64]; /* the KeyRecord of the same index */
