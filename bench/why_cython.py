@@ -40,7 +40,7 @@ def pure_python(count: int) -> float:
         pack_node(memory, nodes + index * NODE.size, index, at, 0, 0, 0, 0, 0, 1, 0, 0)
         pack_op(
             memory, index * OP.size, OpState.PENDING, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, index, index,
-            0, 0, 1, index + 1, 0, 0, 0, deadline_ns, 0, 0, 0, bucket + 1, heads[bucket], 0, b"", b"",
+            index + 1, 0, 0, 0, 0, 0, 0, bucket + 1, 1, deadline_ns, 0, 0, heads[bucket], 0, b"", b"",
         )  # fmt: skip
         heads[bucket] = index * OP.size + NEXT
     return time.perf_counter() - began

@@ -118,7 +118,7 @@ def test_each_suite_writes_one_document_and_leaves_nothing(name: str, place: Pat
         ("alternatives", ("--ways=celery",), "'celery' is none of timerd, timerd-bulk, redis, "),
         ("gil", ("--crews=3",), "'' is not a number such as 500"),
         ("overload", ("--seconds=nan",), "nan is not between 1 and 3600 seconds"),
-        ("rivals", ("--contestants=redis",), "'redis' is none of timerd, wheel of 20, heapq, "),
+        ("rivals", ("--contestants=redis",), "'redis' is none of timerd, wheel of 20, bare, heapq, "),
         ("article", ("--purge=0",), "0 is not between 1 and 10,000,000 entries, or never"),
         ("article", ("--memory=1M",), "1000000 MiB of records need 978.0 GiB of memory"),
         ("run", ("cores",), "'cores' is no suite: name some of core, "),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from commands import Command, Key, Register
 from harness import MS, Client, Rig, cancel, fire
 from timerd_shm.layout import BLOCK_DATA, Orphans, Outcome, Region
 
-LIMITS: dict[str, dict[str, int]] = {
+LIMITS: dict[str, dict[str, Any]] = {
     "none that is met": {},
     "few blocks": {"blocks": 24},
     "few operations": {"quota_operations": 40},
