@@ -137,7 +137,7 @@ def test_after_a_crash_within_a_run_that_a_full_buffer_drops_a_gap_tells_no_row_
     act(whole, frame)
     told = of_operations(end(whole))
     rig, frame = prepared(tmp_path / "short", BUFFER_ROWS, core_faults)
-    copies = record(rig, lambda rig: act(rig, frame))
+    copies = record(rig, lambda _: act(rig, frame))
     for point, copy in enumerate(copies[:: len(copies) // 12 + 1]):
         files = tmp_path / str(point)
         shutil.copytree(tmp_path / "short", files)
