@@ -29,8 +29,10 @@ OUTCOMES: Final = ("completed", "expired", "cancelled", "failed")
 HISTOGRAM: Final = "array<struct<bucket:int,count:bigint>>"
 # The columns of a rollup, behind those that it is grouped by.
 ROLLUP: Final = {
-    "start": "timestamp",  # of the window; without windows, when the first of the operations was registered
-    "end": "timestamp",  # of the window; without windows, when the last of them settled
+    "start": "timestamp",  # of the window; without windows, the same as `first`
+    "end": "timestamp",  # of the window; without windows, the same as `last`
+    "first": "timestamp",  # when the first of the operations was registered
+    "last": "timestamp",  # when the last of them settled
     "n": "bigint",
     **dict.fromkeys(OUTCOMES, "bigint"),
     "waited_ns": "bigint",  # all their waits added up
@@ -114,7 +116,7 @@ def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     cell = start_of(F.col("start"), window_ns)
     rows = df.select(*names, cell.alias("cell"), *ROLLUP)
     whole = rows.groupBy(*names, "cell").agg(
-        *_bounds(window_ns, "start", "end"),
+        *_bounds(window_ns),
         *(F.sum(name).alias(name) for name in ("n", *OUTCOMES, "waited_ns")),
         *(F.max(f"{name}_max_ns").alias(f"{name}_max_ns") for name in ("latency", "lateness")),
         F.max(F.col("in_flight_max") if set(names) == set(own) else F.lit(None).cast("bigint")).alias("in_flight_max"),
@@ -213,13 +215,15 @@ def _marked(start: Column, window_ns: int | None) -> Column:
     return start.alias("start", metadata={WINDOW_KEY: window_ns}) if window_ns else start.alias("start", metadata={})
 
 
-def _bounds(window_ns: int | None, first: str = "first", last: str = "last") -> list[Column]:
+def _bounds(window_ns: int | None) -> list[Column]:
     from pyspark.sql import functions as F
 
-    if window_ns is None:
-        return [F.min(first).alias("start"), F.max(last).alias("end")]
-    end = F.timestamp_micros(F.unix_micros(F.min("cell")) + window_ns // 1_000)
-    return [F.min("cell").alias("start"), end.alias("end")]
+    first, last = F.min("first"), F.max("last")
+    start, end = first, last
+    if window_ns is not None:
+        start = F.min("cell")
+        end = F.timestamp_micros(F.unix_micros(start) + window_ns // 1_000)
+    return [start.alias("start"), end.alias("end"), first.alias("first"), last.alias("last")]
 
 
 def _histogram(measure: str, outcome: str) -> list[Column]:

@@ -90,10 +90,9 @@ def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark:
     stored = spark.read.parquet(path)
     halves = stored.where("start < '2026-01-01 00:00:30'").unionByName(stored.where("start >= '2026-01-01 00:00:30'"))
     for by, window in ((["purgatory"], "20 seconds"), (["owner"], None)):
-        left = sorted(report(halves, by, window).drop("in_flight_max", "rate", "in_flight_mean").collect(), key=str)
-        right = sorted(report(many, by, window).drop("in_flight_max", "rate", "in_flight_mean").collect(), key=str)
-        bounds = 0 if window else len(by) + 2  # a rollup's ends are its windows'
-        assert [tuple(row)[bounds:] for row in left] == [tuple(row)[bounds:] for row in right]
+        left = sorted(report(halves, by, window).drop("in_flight_max").collect(), key=str)
+        right = sorted(report(many, by, window).drop("in_flight_max").collect(), key=str)
+        assert left == right
     whole = report(stored, ["purgatory", "owner"], "10 seconds").orderBy("purgatory", "start").collect()
     again = report(many, ["purgatory", "owner"], "10 seconds").orderBy("purgatory", "start").collect()
     assert whole == again, "in-flight maxima of the same groups merge as well"
