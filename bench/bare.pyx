@@ -40,6 +40,34 @@ cdef inline Bucket *bucket_of(Lists *l, OpRecord *op) noexcept nogil:
     return l.buckets + (op.deadline_ns & (REACH - 1))
 
 
+cdef inline void ask_for_bucket(Lists *l, uint64_t deadline_ms) noexcept nogil:
+    __builtin_prefetch(l.buckets + (deadline_ms & (REACH - 1)))
+
+
+cdef inline void ask_for_last(Lists *l, uint64_t deadline_ms) noexcept nogil:
+    cdef Bucket *bucket = l.buckets + (deadline_ms & (REACH - 1))
+    if bucket.last:
+        __builtin_prefetch(&l.ops[bucket.last - 1].next)
+
+
+cdef inline void ask_for_op(Lists *l, uint32_t index) noexcept nogil:
+    cdef char *op = <char *>(l.ops + index)
+    __builtin_prefetch(op)
+    __builtin_prefetch(op + 64)
+    __builtin_prefetch(op + 128)
+    __builtin_prefetch(op + 192)
+
+
+cdef inline void ask_for_surroundings(Lists *l, uint32_t index) noexcept nogil:
+    cdef OpRecord *op = l.ops + index
+    if op.prev:
+        __builtin_prefetch(&l.ops[op.prev - 1].next)
+    if op.next:
+        __builtin_prefetch(&l.ops[op.next - 1].next)
+    __builtin_prefetch(l.heads + ((<KeyRecord *>op.own_key).hash & l.mask))
+    __builtin_prefetch(bucket_of(l, op))
+
+
 cdef inline void join(Lists *l, uint32_t index) noexcept nogil:
     cdef OpRecord *op = l.ops + index
     cdef Bucket *bucket = bucket_of(l, op)
@@ -75,13 +103,19 @@ cdef inline uint32_t add(Lists *l, uint64_t hash, const uint8_t *name, uint32_t 
         l.unused = op.next
     else:
         l.used += 1
-    memset(op, 0, sizeof(OpRecord))
+    # Field by field: of a memset of a known size the compiler makes a string instruction, which takes longer.
+    op.generation += 1
+    op.seen = op.progress = op.failed = 0
+    op.registered_ns = op.deadline_ns
+    op.id_record = op.payload = op.value = 0
     op.state = OP_STATE_PENDING
     op.keys = op.needed = 1
     op.deadline_ns = deadline_ms
     op.first_node = index + 1
     node.op = node.key = index
+    node.next_of_op = node.ordinal = 0
     key.hash = hash
+    key.watermark = 0
     key.refs = 1
     key.name_length = length
     copy_short(key.name, name, length)
@@ -159,17 +193,26 @@ cdef class Bare:
                 for i in range(min(GROUP, count - at)):
                     hashes[i] = key_hash(0, 0, &names[(at + i) * length], length)
                     __builtin_prefetch(l.heads + (hashes[i] & l.mask))
+                    ask_for_bucket(l, deadlines_ms[at + i])
+                for i in range(min(GROUP, count - at)):
+                    ask_for_last(l, deadlines_ms[at + i])
                 for i in range(min(GROUP, count - at)):
                     handles[at + i] = add(l, hashes[i], &names[(at + i) * length], length, deadlines_ms[at + i])
                 at += GROUP
         return made
 
     def cancel(self, const uint32_t[::1] handles):
-        cdef uint32_t at
+        cdef uint32_t count = <uint32_t>handles.shape[0], at = 0, i
         with nogil:
-            for at in range(<uint32_t>handles.shape[0]):
-                end(&self.l, handles[at])
-        return handles.shape[0]
+            while at < count:
+                for i in range(at, min(at + GROUP, count)):
+                    ask_for_op(&self.l, handles[i])
+                for i in range(at, min(at + GROUP, count)):
+                    ask_for_surroundings(&self.l, handles[i])
+                for i in range(at, min(at + GROUP, count)):
+                    end(&self.l, handles[i])
+                at += GROUP
+        return count
 
     def complete(self, const uint8_t[::1] names):
         cdef uint32_t count = <uint32_t>(names.shape[0] // self.length), at = 0, i, found, done = 0
@@ -179,6 +222,14 @@ cdef class Bare:
                 for i in range(min(GROUP, count - at)):
                     hashes[i] = key_hash(0, 0, &names[(at + i) * self.length], self.length)
                     __builtin_prefetch(self.l.heads + (hashes[i] & self.l.mask))
+                for i in range(min(GROUP, count - at)):
+                    found = self.l.heads[hashes[i] & self.l.mask]
+                    if found:
+                        ask_for_op(&self.l, found - 1)
+                for i in range(min(GROUP, count - at)):
+                    found = self.l.heads[hashes[i] & self.l.mask]
+                    if found:
+                        ask_for_surroundings(&self.l, found - 1)
                 for i in range(min(GROUP, count - at)):
                     found = find(&self.l, hashes[i], &names[(at + i) * self.length], self.length)
                     if found:
