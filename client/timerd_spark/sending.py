@@ -87,13 +87,11 @@ def asking(client: td.Client, name: str) -> Asking:
 
 def connected(options: WriteOptions) -> td.Client:
     """A client whose registrations outlive it. Raises TimerdUnavailableError."""
-    return td.connect(
-        options.instance,
-        autostart=options.autostart,
+    return options.sidecar.connect(
+        name="spark-sink",
         timeout=CONNECT_TIMEOUT_S,
         group=options.group,
         orphans="group" if options.group else "keep",
-        name="spark-sink",
     )
 
 

@@ -150,7 +150,7 @@ def test_a_client_that_may_hold_no_more_is_followed_by_the_next_until_the_arena_
         ({"key": None}, "option key is missing"),
         ({"key": "missing"}, "option key names column 'missing': the rows have order, n, at"),
         ({"key": "at"}, "column 'at' is of type timestamp, and has to be string or binary"),
-        ({"timeout": "soon"}, "timeout='soon' is not a duration"),
+        ({"timeout": "soon"}, "option timeout='soon' is no duration"),
         ({"timeout": "20000d"}, "longer than ten years"),
         ({"timeout": None}, "one of the options timeout"),
         ({"timeoutColumn": "n"}, "one of the options timeout"),
@@ -160,6 +160,7 @@ def test_a_client_that_may_hold_no_more_is_followed_by_the_next_until_the_arena_
         ({"action": "fire"}, "option timeout is not for action=fire"),
         ({"orphans": "group"}, "go together"),
         ({"purgatory": "A b"}, "purgatory='A b'"),
+        ({"instance": "../x"}, "instance='../x'"),
         ({"opID2": "x"}, "no option 'opID2'"),
     ],
 )
