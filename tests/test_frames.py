@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from commands import Key, Register
-from harness import S
+from harness import MS, S
 from networks import Peer, World, fire
 from timerd_shm.layout import OpState, Orphans, Outcome, Region
 
@@ -50,6 +50,8 @@ def test_a_frame_that_takes_several_turns_is_applied_to_its_end_when_its_client_
         world.turn()
     assert 0 < settled(world, bob, Outcome.COMPLETED) < PAIRS, "the frame was to take more turns"
     world.lifelines.cut(lifeline)
+    for _ in range(20):
+        world.turn(MS)  # its end is due to be acted upon after ten
     world.run(S)
     assert world.counter("clients") == 1
     assert settled(world, alice, Outcome.COMPLETED) == PAIRS * WATCHERS
