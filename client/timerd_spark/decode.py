@@ -313,8 +313,8 @@ class SegmentRows:
         return strings(self.op_id_bytes(operations), np.full(len(operations), 33, np.int32))
 
     def op_id_bytes(self, operations: np.ndarray) -> np.ndarray:
-        made = np.empty(len(operations), OP_ID)
-        made["begin"] = f"{self.header.incarnation:016x}-".encode()
+        rows = len(operations)
+        made = op_ids_begun(self.header.incarnation, rounded(rows))[:rows].copy()
         made["digits"] = digits_of(operations)
         return made.view(np.uint8)
 
@@ -343,6 +343,14 @@ def group_name(kind: TextKind, text: bytes) -> str | None:
     return readable(kind, text) if kind is TextKind.GROUP else None
 
 
+@lru_cache(maxsize=2)
+def op_ids_begun(incarnation: int, rows: int) -> np.ndarray:
+    """Op ids of that incarnation whose digits are to be filled in: to copy them is faster than to begin each."""
+    begun = np.zeros(rows, OP_ID)
+    begun["begin"] = f"{incarnation:016x}-".encode()
+    return begun
+
+
 def digits_of(words: np.ndarray) -> np.ndarray:
     """64-bit words in 16 hexadecimal digits each, four of which are a number."""
     return HEX_OF_16.take(words.astype("<u8").view("<u2").reshape(-1, 4)[:, ::-1])
@@ -360,9 +368,14 @@ def strings(data: np.ndarray, lengths: np.ndarray, valid: np.ndarray | None = No
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data), bits_of(valid))
 
 
+def rounded(rows: int) -> int:
+    """Up to a power of two: what is kept for batches of some size serves smaller ones."""
+    return 1 << max(rows - 1, 0).bit_length()
+
+
 def constant(value: str | None, rows: int) -> pa.Array:
     """A column that says the same in each row."""
-    return repeated(value, 1 << max(rows - 1, 0).bit_length())[:rows]
+    return repeated(value, rounded(rows))[:rows]
 
 
 @lru_cache(maxsize=16)
