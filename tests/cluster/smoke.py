@@ -64,11 +64,10 @@ def main() -> None:
     owners = {row.owner for row in rows.mapInArrow(attempts, "owner string").collect()}
     waited = timerd_spark.await_events(rows.limit(2), key="id", timeout="100ms", runtime_dir=runtime_dir)
     outcomes = sorted(row.outcome for row in waited.collect())
-    found = {"owners": len(owners), "waited": outcomes}
+    found: dict[str, Any] = {"owners": len(owners), "waited": outcomes}
     if journal:
         operations = spark.read.format("timerd").load(journal)
-        found["journal"] = operations.groupBy("purgatory", "outcome").count().collect()
-        found["journal"] = sorted(map(list, found["journal"]))
+        found["journal"] = sorted(map(list, operations.groupBy("purgatory", "outcome").count().collect()))
         found["reported"] = timerd_spark.report(operations, by="purgatory").count()
     print(json.dumps(found), flush=True)
     spark.stop()
