@@ -5,6 +5,7 @@
 #   make pipeline   5 million operations through Spark, 500,000 of them played, to a page to read; 0.5 GB the first time
 #   make test       every test, lint and types among them; those on Spark download 0.5 GB the first time
 #   make test-spark the tests on Spark alone
+#   make test-cluster  Spark Connect, and clusters of several executors, on this machine
 #   make soak       the whole system simulated, seed after seed, until stopped (SEED=0)
 #   make bench      every number of bench/RESULTS.md, on this machine: it should be idle, for some 25 minutes
 #   make bench-short  a quick look at them, in two minutes; results in build/bench
@@ -28,7 +29,7 @@ SANITIZED := $(addprefix tests/test_,check.py check_damage.py client_fast.py com
 	owners.py purgatory_model.py hostile.py redo.py runs.py soundness.py turn_bounds.py wheel.py wheel_of_20.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo pipeline test test-spark soak bench bench-short sanitize fuzz build generate fmt clean
+.PHONY: help machine demo pipeline test test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -64,6 +65,10 @@ test: $(VENV)/installed-test
 # One JVM, so one process.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m pytest -n0 tests/spark
+
+# Several JVMs each: a minute or two.
+test-cluster: $(VENV)/installed-test $(SPARK)/installed
+	@$(SPARK)/bin/python -m pytest -n0 tests/cluster
 
 # What has Spark takes all else from $(VENV).
 $(SPARK)/installed: pyproject.toml .ci/spark.py | $(VENV)/installed-test

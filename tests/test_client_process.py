@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -123,6 +124,31 @@ with td.connect("auto", autostart=True, timeout=10) as client:
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: not daemon_running(paths) and ended(pid))
     assert [file.name for file in paths.directory.iterdir()] == ["auto.lock"], "which is never unlinked"
+
+
+def test_a_daemon_that_a_worker_starts_has_not_its_bounds_nor_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SMALL_BY_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "hidden")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/notify")
+    code = """
+import os, resource
+import timerd as td
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
+with td.connect("auto", autostart=True, timeout=10) as client:
+    print(client._protocol.daemon_pid, os.getsid(0), flush=True)
+"""
+    worker = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=30)
+    pid, session = map(int, worker.stdout.split())
+    try:
+        assert resource.prlimit(pid, resource.RLIMIT_AS) == (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        assert os.getsid(pid) == pid != session
+        names = {line.split(b"=")[0] for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")}
+        assert {b"PYTHON_WORKER_FACTORY_SECRET", b"NOTIFY_SOCKET"} & names == set() and b"PATH" in names
+        assert {os.readlink(f"/proc/{pid}/fd/{standard}") for standard in range(3)} == {"/dev/null"}
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        eventually(lambda: ended(pid))
 
 
 def test_an_autostart_that_fails_says_how_to_see_why_and_leaves_nothing(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from .threaded import Client, ThreadedLink
 
 AUTOSTART_TIMEOUT_S = 15.0  # until a daemon that was started here serves; on top of connect's own timeout
 AUTOSTART_POLL_S = 0.01
+# Of the environment these are its parent's alone: whom to tell of readiness, and what Spark gives its workers.
+NOT_HANDED_ON = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
 
 
 settings: dict[str, Any] = {}  # what `client()` of both faces gives to connect(); see process.configure
@@ -90,7 +93,9 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
             stderr=subprocess.DEVNULL,
             close_fds=True,
             start_new_session=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith(NOT_HANDED_ON)},
         )
+        free_memory_of(daemon.pid)
         await_daemon(daemon, paths)
         _children.append(daemon)
         return paths
@@ -119,6 +124,15 @@ def _alone(path: Path) -> Iterator[None]:
                 return
         finally:
             os.close(descriptor)
+
+
+def free_memory_of(pid: int) -> None:
+    """Lift what its parent may have set: Spark's spark.executor.pyspark.memory bounds a worker's address space."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    for wanted in (resource.RLIM_INFINITY, most):  # more than its hard limit needs a capability
+        with suppress(OSError, ValueError):
+            resource.prlimit(pid, resource.RLIMIT_AS, (wanted, wanted))
+            return
 
 
 def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths) -> None:

@@ -13,7 +13,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from .segments import SKIP, Span
 LINES = BLOCK_SIZE // ROW_SIZE  # of a block; the first is its header
 TORN_RETRIES, TORN_PAUSE_S = 20, 0.005  # the newest block is written again while it is read
 ANCHOR_BLOCKS = 256
+CHUNK_BLOCKS = 256  # read and checked while they are in the processor's cache
 INCARNATION_SIZE = 16
 BLOCK_DTYPE = np.dtype(
     {
@@ -49,7 +50,9 @@ BLOCK_DTYPE = np.dtype(
         "itemsize": BLOCK_SIZE,
     }
 )
-HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
+HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")  # of each byte, its two digits
+HEX_OF_16 = np.stack([np.repeat(HEX, 256), np.tile(HEX, 256)], 1).view("<u4").ravel()  # of 16 bits, their four
+OP_ID = np.dtype([("begin", "S17"), ("digits", "<u4", 4)])
 OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
 log = logging.getLogger("timerd_spark")
 
@@ -64,6 +67,15 @@ def dtype_of(kind: RowKind) -> np.dtype[Any]:
     return np.dtype([(field.name, code(field)) for field in fields(ROWS[kind])])
 
 
+spare_memory: list[bytearray] = []  # the last span's, for the next: new pages cost more than what is read into them
+
+
+def memory_for(size: int) -> bytearray:
+    """Memory for so many bytes at least."""
+    spare = spare_memory.pop() if spare_memory else bytearray()
+    return spare if len(spare) >= size else bytearray(size)
+
+
 class SegmentRows:
     """The records of a span, in memory: 64 bytes each."""
 
@@ -76,52 +88,60 @@ class SegmentRows:
         except FileNotFoundError:
             raise JournalError(f"{span.directory}: segment {span.segment} was removed before it was read") from None
         self.header = self._segment.header
+        self._memory = bytearray()
         try:
             self._load()
             self._clocks()
         except BaseException:
-            self._segment.close()
+            self.close()
             raise
 
     def close(self) -> None:
         self._segment.close()
+        self._lines = np.empty((0, ROW_SIZE), np.uint8)
+        spare_memory.append(self._memory)
+        del spare_memory[1:]
 
     # what is read --------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
         """Blocks, good ones only, and the numbers that they have in the segment."""
         first, end = self.span.first // BLOCK_ROWS, -(-self.span.end // BLOCK_ROWS)
-        parts: list[np.ndarray] = []
+        self._memory = memory_for((end - first) * BLOCK_SIZE)
+        room = memoryview(self._memory)
         numbers: list[np.ndarray] = []
-        block = first
+        size, block = 0, first
         while block < end:
-            data, rows = self._full(block, end)
+            count, rows = self._full(block, min(end - block, CHUNK_BLOCKS), room[size:])
             if rows == 0:
                 data, rows = self._one(block, end)
-            count = len(data) // BLOCK_SIZE
-            parts.append(np.frombuffer(data, np.uint8).reshape(count * LINES, ROW_SIZE))
+                count = len(data) // BLOCK_SIZE
+                room[size : size + len(data)] = data
+            size += count * BLOCK_SIZE
             numbers.append(np.arange(block, block + count))
             have = block * BLOCK_ROWS + rows
             if have >= self.span.end:
                 break
             whole = rows > 0 and rows == count * BLOCK_ROWS
             block = block + count if whole else self._pass_over(max(have, self.span.first), end)
-        self._lines = parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty((0, ROW_SIZE), np.uint8)])
+        self._lines = np.frombuffer(room[:size], np.uint8).reshape(-1, ROW_SIZE)
+        self._kinds = np.ascontiguousarray(self._lines[:, 0])
+        self._kinds[::LINES] = RowKind.PAD  # headers
         self._blocks = np.concatenate(numbers or [np.empty(0, np.int64)])
+        self._gapless = len(self._blocks) > 0 and self._blocks[-1] - self._blocks[0] == len(self._blocks) - 1
 
-    def _full(self, block: int, end: int) -> tuple[memoryview, int]:
-        """Full blocks from that one on, as far as they are good, and their rows: headers are looked at all together."""
-        data = memoryview(self._segment.read(block, end - block))
-        heads = np.frombuffer(data, BLOCK_DTYPE)
-        first_rows = self.header.first_row + (block + np.arange(len(heads))) * BLOCK_ROWS
+    def _full(self, block: int, count: int, room: memoryview) -> tuple[int, int]:
+        """Full blocks from that one on, read into `room`, as far as they are good: how many, and their rows."""
+        count = self._segment.read_into(block, room[: count * BLOCK_SIZE])
+        heads = np.frombuffer(room[: count * BLOCK_SIZE], BLOCK_DTYPE)
+        first_rows = self.header.first_row + (block + np.arange(count)) * BLOCK_ROWS
         good = (heads["count"] == BLOCK_ROWS) & (heads["first_row"] == first_rows)
         good &= (heads["sequence"] == self.header.sequence) & (heads["incarnation"] == self.header.incarnation)
-        count = len(good) if good.all() else int(good.argmin())
+        count = count if good.all() else int(good.argmin())
         for number, crc in enumerate(heads["crc"][:count].tolist()):
-            if zlib.crc32(data[number * BLOCK_SIZE + 4 : (number + 1) * BLOCK_SIZE]) != crc:
-                count = number
-                break
-        return data[: count * BLOCK_SIZE], count * BLOCK_ROWS
+            if zlib.crc32(room[number * BLOCK_SIZE + 4 : (number + 1) * BLOCK_SIZE]) != crc:
+                return number, number * BLOCK_ROWS
+        return count, count * BLOCK_ROWS
 
     def _one(self, block: int, end: int) -> tuple[memoryview, int]:
         """A block that is not full, or not good; the last one may be written again just now."""
@@ -167,16 +187,14 @@ class SegmentRows:
 
     def select(self, kinds: Sequence[RowKind], *, everywhere: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """(records, lines) of the rows of these kinds, in order; `everywhere` also those of the span's first block."""
-        kind = np.ascontiguousarray(self._lines[:, 0])
-        kind[::LINES] = RowKind.PAD  # headers
         if len(kinds) == 1:
-            lines = np.flatnonzero(kind == kinds[0])
+            lines = np.flatnonzero(self._kinds == kinds[0])
         else:
             wanted = np.zeros(256, bool)
             wanted[list(kinds)] = True
-            lines = np.flatnonzero(wanted[kind])
-        block, place = np.divmod(lines, LINES)
-        records = self._blocks[block] * BLOCK_ROWS + place - 1
+            lines = np.flatnonzero(wanted[self._kinds])
+        block = lines // LINES  # (numpy divides by a number much faster than it takes a remainder)
+        records = self._blocks[block] * BLOCK_ROWS + (lines - block * LINES - 1)
         inside = records < self.span.end
         if not everywhere:
             inside &= records >= self.span.first
@@ -188,7 +206,7 @@ class SegmentRows:
 
     def kinds(self, lines: np.ndarray) -> np.ndarray:
         """Kinds of these lines."""
-        return self._lines[lines, 0]
+        return self._kinds[lines]
 
     def wall_us(self, records: np.ndarray, monotonic_ns: np.ndarray) -> np.ndarray:
         """What the wall clock said at these times, in microseconds."""
@@ -202,10 +220,15 @@ class SegmentRows:
 
     def _text_lines(self, texts: np.ndarray) -> np.ndarray:
         """The rows in which texts begin, 64 bytes each; zeros where there is none or it cannot be read."""
-        block, place = np.divmod(texts.astype(np.int64), BLOCK_ROWS)
-        at = np.searchsorted(self._blocks, block)
-        here = at < len(self._blocks)
-        here[here] = self._blocks[at[here]] == block[here]
+        block = texts.astype(np.int64) // BLOCK_ROWS
+        place = texts - block * BLOCK_ROWS
+        if self._gapless:
+            at = block - self._blocks[0]
+            here = (at >= 0) & (at < len(self._blocks))
+        else:
+            at = np.searchsorted(self._blocks, block)
+            here = at < len(self._blocks)
+            here[here] = self._blocks[at[here]] == block[here]
         if here.all():
             return self._lines[at * LINES + 1 + place]
         found = np.zeros((len(texts), ROW_SIZE), np.uint8)
@@ -290,10 +313,10 @@ class SegmentRows:
         return strings(self.op_id_bytes(operations), np.full(len(operations), 33, np.int32))
 
     def op_id_bytes(self, operations: np.ndarray) -> np.ndarray:
-        made = np.empty((len(operations), 33), np.uint8)
-        made[:, :17] = np.frombuffer(f"{self.header.incarnation:016x}-".encode(), np.uint8)
-        made[:, 17:] = hexadecimal(operations)
-        return made.ravel()
+        rows = len(operations)
+        made = op_ids_begun(self.header.incarnation, rounded(rows))[:rows].copy()
+        made["digits"] = digits_of(operations)
+        return made.view(np.uint8)
 
     @property
     def host(self) -> str:
@@ -320,26 +343,56 @@ def group_name(kind: TextKind, text: bytes) -> str | None:
     return readable(kind, text) if kind is TextKind.GROUP else None
 
 
+@lru_cache(maxsize=2)
+def op_ids_begun(incarnation: int, rows: int) -> np.ndarray:
+    """Op ids of that incarnation whose digits are to be filled in: to copy them is faster than to begin each."""
+    begun = np.zeros(rows, OP_ID)
+    begun["begin"] = f"{incarnation:016x}-".encode()
+    return begun
+
+
+def digits_of(words: np.ndarray) -> np.ndarray:
+    """64-bit words in 16 hexadecimal digits each, four of which are a number."""
+    return HEX_OF_16.take(words.astype("<u8").view("<u2").reshape(-1, 4)[:, ::-1])
+
+
 def hexadecimal(words: np.ndarray) -> np.ndarray:
     """64-bit words in 16 digits each."""
-    return HEX[words.astype(">u8").view(np.uint8).reshape(-1, 8)].view(np.uint8)
+    return digits_of(words).view(np.uint8)
 
 
 def strings(data: np.ndarray, lengths: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
     """A column of strings from their bytes, one after another."""
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
-    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data), bits)
+    return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data), bits_of(valid))
+
+
+def rounded(rows: int) -> int:
+    """Up to a power of two: what is kept for batches of some size serves smaller ones."""
+    return 1 << max(rows - 1, 0).bit_length()
 
 
 def constant(value: str | None, rows: int) -> pa.Array:
+    """A column that says the same in each row."""
+    return repeated(value, rounded(rows))[:rows]
+
+
+@lru_cache(maxsize=16)
+def repeated(value: str | None, rows: int) -> pa.Array:
+    """The same, kept: batches have their size and their few names in common."""
     return pa.nulls(rows, pa.string()) if value is None else pa.repeat(pa.scalar(value), rows)
 
 
-def numbers(values: np.ndarray, valid: np.ndarray | None = None, kind: Any = None) -> pa.Array:
-    """A column of numbers; null where it is not `valid`."""
-    return pa.array(values, type=kind, mask=None if valid is None else ~valid)
+def numbers(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
+    """A column of numbers, which are not copied; null where it is not `valid`."""
+    data = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [bits_of(valid), pa.py_buffer(data)])
+
+
+def bits_of(valid: np.ndarray | None) -> pa.Buffer | None:
+    """What says which values are there."""
+    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def instants(us: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:

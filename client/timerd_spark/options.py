@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from timerd_shm.errors import InvalidConfigError
+from timerd_shm.errors import InvalidConfigError, InvalidValueError
 from timerd_shm.limits import NAME_PATTERN, TIMEOUT_NS_MAX
-from timerd_shm.quantity import duration_ns
 
+from .durations import duration_ns
 from .schema import VIEWS, Column
+from .task import Sidecar
 
 CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 WRITE_OPTIONS = (
@@ -23,9 +24,10 @@ WRITE_OPTIONS = (
     "payload",
     "value",
     "purgatory",
-    "instance",
     "orphans",
     "group",
+    "instance",
+    "runtimeDir",
     "autostart",
 )
 OF_SPARK = ("path", "checkpointLocation", "queryName", "outputMode")  # which it hands to every writer
@@ -135,9 +137,8 @@ class WriteOptions(NamedTuple):
     timeout_column: str | None
     body: str | None  # column of the payload, or of the event's value
     purgatory: str
-    instance: str | None
     group: str | None  # whose operations they become when the task has ended
-    autostart: bool
+    sidecar: Sidecar
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
@@ -167,18 +168,21 @@ class WriteOptions(NamedTuple):
             given.get("timeoutColumn"),
             given.get("payload", given.get("value")),
             checked("purgatory", given.get("purgatory", "default")),
-            given.get("instance"),
             checked("group", given["group"]) if "group" in given else None,
-            one_of(given, "autostart", ("false", "true")) == "true",
+            Sidecar.of(
+                checked("instance", given["instance"]) if "instance" in given else None,
+                given.get("runtimeDir"),
+                one_of(given, "autostart", ("false", "true")) == "true",
+            ),
         )
 
 
 def seconds(text: str) -> float:
-    """An option that is a duration: "30s", "200ms"."""
+    """An option that is a duration: "30s", "1 minute"."""
     try:
-        ns = duration_ns(text)
-    except ValueError as error:
-        raise InvalidConfigError(f"option timeout={text!r} is not a duration: {error}") from None
+        ns = duration_ns("timeout", text)
+    except InvalidValueError as error:
+        raise InvalidConfigError(f"option {error}") from None
     if ns > TIMEOUT_NS_MAX:
         raise InvalidConfigError(f"option timeout={text!r} is longer than ten years")
     return ns / 1e9

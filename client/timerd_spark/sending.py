@@ -4,9 +4,10 @@ A registration is idempotent by its id: the daemon refuses one that it knows, pe
 
 An event has no id, so each is fired under a *claim*: an operation whose id is the event's opId, in a purgatory beside.
 A claim that is new is ours. Then its event and the event that completes the claim go out in one frame, which arrives
-whole or not at all. A task that dies before has its claim cancelled (orphans="cancel"), and a cancelled one may be
-taken over; a claim that has completed says that the event was fired. So a task that is killed anywhere adds nothing
-twice and loses nothing. What is not covered is in SPARK.md.
+whole or not at all, and is applied to its end though it take several turns (tests/test_frames.py). A task that dies
+before has its claim cancelled (orphans="cancel"), and a cancelled one may be taken over; a claim that has completed
+says that the event was fired. So a task that is killed anywhere adds nothing twice and loses nothing. What is not
+covered is in SPARK.md.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import timerd_client as td
+from timerd_client.errors import Subject
 from timerd_client.operation import ThreadedOperation
+from timerd_client.promise import Reply
 from timerd_client.purgatory import Purgatory
-from timerd_shm.errors import OperationExistsError, QuotaExceededError, TimerdUnavailableError
+from timerd_shm.errors import ArenaFullError, OperationExistsError, QuotaExceededError, TimerdUnavailableError
 from timerd_shm.layout import Outcome
 from timerd_shm.limits import NAME_SIZE_MAX
-from timerd_shm.wire import CommandKind
+from timerd_shm.wire import CommandFlag, CommandKind
 
 from .options import REGISTER, WriteOptions
 
@@ -52,6 +55,18 @@ class Counts(NamedTuple):
     known: int
 
 
+class Event(NamedTuple):
+    """An event to be fired. Only a value needs room, so only one that has a value can be refused."""
+
+    purgatory: Purgatory
+    key: str | bytes
+    value: bytes = b""
+
+    def command(self) -> bytes:
+        flags = CommandFlag.WANTS_ANSWER if self.value else 0
+        return self.purgatory._key_command(CommandKind.FIRE, self.key, 1, self.value, flags=flags)
+
+
 class Asking(Purgatory):
     """A purgatory in which register(wait=True) does not wait: the answers are asked for when many are registered."""
 
@@ -68,16 +83,27 @@ class Asking(Purgatory):
             else:
                 yield None
 
-    def fire_together(self, events: Iterable[tuple[Purgatory, str | bytes, bytes]]) -> None:
-        """Fire all of these, in one frame; returns when they have been applied."""
-        commands = [purgatory._key_command(CommandKind.FIRE, key, 1, value) for purgatory, key, value in events]
+    def fire_together(self, events: Sequence[Event]) -> list[Event]:
+        """Fire all of these, in one frame; those for whose values there was no room, when all have been applied."""
         link = self._threaded
+        commands = [event.command() for event in events]
+        replies: dict[int, Reply] = {}
         with link.lock:
             link.ready_locked()
-            for command in commands:
-                link.protocol.issue(command)
+            for place, (event, command) in enumerate(zip(events, commands, strict=True)):
+                number = link.protocol.issue(command)
+                if event.value:
+                    replies[place] = link.protocol.replies[number] = Reply(link, Subject(None, event.purgatory.name))
             if link.idle:
                 link.wake()
+        return [events[place] for place, reply in replies.items() if not self._has_room(reply)]
+
+    def _has_room(self, reply: Reply) -> bool:
+        try:
+            self._answer(reply, FLUSH_TIMEOUT_S)
+        except ArenaFullError:
+            return False
+        return True
 
 
 def asking(client: td.Client, name: str) -> Asking:
@@ -87,13 +113,11 @@ def asking(client: td.Client, name: str) -> Asking:
 
 def connected(options: WriteOptions) -> td.Client:
     """A client whose registrations outlive it. Raises TimerdUnavailableError."""
-    return td.connect(
-        options.instance,
-        autostart=options.autostart,
+    return options.sidecar.connect(
+        name="spark-sink",
         timeout=CONNECT_TIMEOUT_S,
         group=options.group,
         orphans="group" if options.group else "keep",
-        name="spark-sink",
     )
 
 
@@ -151,11 +175,25 @@ def fire(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Count
     different = {row.op_id: row for row in rows}
     mine = claimed(claims, list(different))
     if mine:
-        fired = ((events, different[op_id].key, different[op_id].body) for op_id in mine)
-        together = zip(fired, ((claims, op_id, b"") for op_id in mine), strict=True)
-        claims.fire_together(event for pair in together for event in pair)
+        pairs = ((Event(events, different[id].key, different[id].body), Event(claims, id)) for id in mine)
+        refused = claims.fire_together([event for pair in pairs for event in pair])
         client.flush(FLUSH_TIMEOUT_S)
+        fire_later(refused)
     return Counts(len(mine), len(rows) - len(mine))
+
+
+def fire_later(events: Iterable[Event]) -> None:
+    """Fire what there was no room for, as soon as there is. Raises ArenaFullError after FLUSH_TIMEOUT_S."""
+    end = time.monotonic() + FLUSH_TIMEOUT_S
+    for event in events:
+        while True:
+            try:
+                event.purgatory.fire_wait(event.key, value=event.value)
+                break
+            except ArenaFullError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(CLAIM_PAUSE_S)
 
 
 def claimed(claims: Asking, op_ids: Sequence[str | bytes]) -> list[str | bytes]:

@@ -50,6 +50,20 @@ class Sidecar(NamedTuple):
             autostart,
         )
 
+    def connect(self, *, name: str, timeout: float, group: str | None, orphans: str) -> Client:
+        """A client of it, on the executor. Raises what connect() raises."""
+        from timerd_client import connect
+
+        return connect(
+            self.instance,
+            autostart=self.autostart,
+            timeout=timeout,
+            group=group,
+            orphans=orphans,
+            name=name,
+            runtime_dir=self.runtime_dir,
+        )
+
     def client(self, group: str | None = None, *, timeout: float = CONNECT_TIMEOUT_S) -> task_client:
         """A client of it for the attempt that runs here."""
         return task_client(
@@ -102,17 +116,8 @@ class task_client:
 
     def __enter__(self) -> Client:
         """Raises TimerdUnavailableError, and what connect() raises."""
-        from timerd_client import connect
-
-        where = self._sidecar
-        self._client = connect(
-            where.instance,
-            autostart=where.autostart,
-            timeout=self._timeout,
-            group=self._group,
-            orphans="cancel",
-            name=owner_name(),
-            runtime_dir=where.runtime_dir,
+        self._client = self._sidecar.connect(
+            name=owner_name(), timeout=self._timeout, group=self._group, orphans="cancel"
         )
         self._pid = os.getpid()
         self._maker = self._client._protocol.incarnation

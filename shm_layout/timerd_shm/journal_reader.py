@@ -215,6 +215,14 @@ class Segment:
             raise JournalError(f"segment {self.header.sequence} cannot be read: {error.strerror}") from None
         return data[: len(data) // BLOCK_SIZE * BLOCK_SIZE]
 
+    def read_into(self, block: int, into: memoryview) -> int:
+        """Fill `into` with blocks from that one on; how many whole ones there were."""
+        try:
+            size = os.preadv(self._descriptor, [into], (1 + block) * BLOCK_SIZE)
+        except OSError as error:
+            raise JournalError(f"segment {self.header.sequence} cannot be read: {error.strerror}") from None
+        return size // BLOCK_SIZE
+
     def good(self, block: int, count: int) -> tuple[memoryview, int]:
         """Blocks from that one on as far as they are good, and their rows. Only the last may be not full."""
         data = memoryview(self.read(block, count))

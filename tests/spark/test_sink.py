@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from daemons import Daemon
 from patience import PATIENCE_S
 from timerd_shm.errors import InvalidConfigError, InvalidValueError
 from timerd_spark.options import WriteOptions
-from timerd_spark.sending import Row, send
+from timerd_spark.sending import EVENTS, Asking, Row, send
 from timerd_spark.sink import BatchSink, Sent
 
 ROWS = 600
@@ -104,11 +105,12 @@ def stop(self, events):
         print("here", flush=True)
         time.sleep(60)
     done += 1
-    together(self, events)
+    refused = together(self, events)
     if done == {chunks} and {after}:
         self._threaded.lock.acquire()
         print("here", flush=True)
         time.sleep(60)
+    return refused
 sending.Asking.fire_together = stop
 sending.EVENTS = 50
 options = WriteOptions.of({{"opId": "order", "key": "order", "action": "fire"}})
@@ -133,6 +135,57 @@ def test_a_task_that_is_killed_between_claim_and_event_loses_and_repeats_nothing
         assert set(counted(client, watchers).values()) == {1}
 
 
+@pytest.mark.parametrize(("action", "where"), [("register", "answers"), ("fire", "answers"), ("fire", "fire_together")])
+def test_a_daemon_that_is_killed_while_rows_are_written_loses_and_repeats_nothing(
+    action: str, where: str, sidecar: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(Asking, where)
+    killed: list[int] = []
+
+    def interrupted(asking: Asking, commands: Any) -> Any:
+        said = real(asking, commands)  # they are on their way
+        if not killed:
+            killed.append(sidecar.kill())
+            sidecar.start()
+        return said
+
+    monkeypatch.setattr(Asking, where, interrupted)
+    rows = [row._replace(body=b"") for row in rows_of(100)]
+    with td.connect(timeout=PATIENCE_S) as client:
+        watchers = collected(client, [row.key for row in rows] if action == "fire" else [])  # type: ignore[misc]
+        client.flush()
+        assert send(options(action=action), rows) == (100, 0)
+        assert send(options(action=action), rows) == (0, 100)
+        assert killed and set(counted(client, watchers).values()) <= {1}
+    assert pending(sidecar) == (100 if action == "register" else 0)
+
+
+def test_an_event_for_whose_value_there_is_no_room_is_fired_when_there_is(sidecar: Daemon) -> None:
+    large = b"x" * 32_768
+    with td.connect(timeout=PATIENCE_S) as client, td.connect(timeout=PATIENCE_S) as other:
+        waiting = [client.register(f"order-{n}", timeout=3600) for n in range(3)]
+        client.flush()
+        filling = []
+        with pytest.raises(td.TimerdError, match=r"blocks|payload"):  # its own quota; two clients fill the arena
+            while True:
+                filling.append(client.register("room", timeout=3600, payload=large, wait=True))
+        with pytest.raises(td.ArenaFullError):
+            while True:
+                filling.append(other.register("room", timeout=3600, payload=large, wait=True))
+        again = threading.Timer(0.2, lambda: [one.cancel() for one in filling])
+        again.start()
+        rows = [Row(str(n), f"order-{n}", large, None) for n in range(3)]
+        assert send(options(action="fire"), rows) == (3, 0)
+        again.join()
+        assert [operation.result().value for operation in waiting] == [large] * 3
+
+
+def test_a_daemon_is_found_where_the_option_says(sidecar: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = options(runtimeDir=os.environ["TIMERD_RUNTIME_DIR"])
+    monkeypatch.delenv("TIMERD_RUNTIME_DIR")  # as on an executor
+    assert send(where, rows_of(10)) == (10, 0)
+
+
 def test_a_client_that_may_hold_no_more_is_followed_by_the_next_until_the_arena_is_full(sidecar: Daemon) -> None:
     with pytest.raises(td.ArenaFullError, match="8192 of 8192"):
         send(options(), [row._replace(body=b"") for row in rows_of(9000)])
@@ -150,7 +203,7 @@ def test_a_client_that_may_hold_no_more_is_followed_by_the_next_until_the_arena_
         ({"key": None}, "option key is missing"),
         ({"key": "missing"}, "option key names column 'missing': the rows have order, n, at"),
         ({"key": "at"}, "column 'at' is of type timestamp, and has to be string or binary"),
-        ({"timeout": "soon"}, "timeout='soon' is not a duration"),
+        ({"timeout": "soon"}, "option timeout='soon' is no duration"),
         ({"timeout": "20000d"}, "longer than ten years"),
         ({"timeout": None}, "one of the options timeout"),
         ({"timeoutColumn": "n"}, "one of the options timeout"),
@@ -160,6 +213,7 @@ def test_a_client_that_may_hold_no_more_is_followed_by_the_next_until_the_arena_
         ({"action": "fire"}, "option timeout is not for action=fire"),
         ({"orphans": "group"}, "go together"),
         ({"purgatory": "A b"}, "purgatory='A b'"),
+        ({"instance": "../x"}, "instance='../x'"),
         ({"opID2": "x"}, "no option 'opID2'"),
     ],
 )
@@ -212,6 +266,8 @@ def test_a_task_that_fails_after_its_first_chunk_adds_nothing_twice(spark: Spark
                 writing(failing, action="fire").save()
         finally:
             spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+        events = int(sidecar.stats()["counters"]["events"])
+        assert EVENTS <= events // 2 < ROWS, "a frame of events and claims had gone out before, not all of them"
         writing(orders(spark), action="fire").save()
         assert set(counted(client, watchers).values()) == {1}
 
@@ -240,17 +296,17 @@ def test_a_micro_batch_whose_commit_is_lost_adds_nothing_twice(
 
 
 def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: SparkSession, sidecar: Daemon) -> None:
-    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in range(0, batch.num_rows, 100):
-                time.sleep(0.1)
-                yield batch.slice(row, 100)
+    def some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if number == 10:
+                time.sleep(600)  # Spark kills it
+            yield batch
 
     with td.connect(timeout=PATIENCE_S) as client:
         done = threading.Event()
 
         def cancel() -> None:
-            while client.fire_wait("order-700") == 0 and not done.is_set():
+            while client.fire_wait("order-300") == 0 and not done.is_set():
                 time.sleep(0.005)
             spark.sparkContext.cancelAllJobs()
 
@@ -259,7 +315,7 @@ def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: Spark
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")  # else the sink has all rows at once
         try:
             with pytest.raises(Exception, match="cancelled"):
-                writing(orders(spark, 3000).mapInArrow(slowly, "order string, id long")).save()
+                writing(orders(spark, 3000).mapInArrow(some, "order string, id long")).save()
         finally:
             spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
             done.set()

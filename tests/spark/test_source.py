@@ -260,6 +260,26 @@ def test_a_segment_of_another_layout_is_refused_when_it_is_loaded(journal: Path,
         source(copied).schema()
 
 
+def test_an_older_segment_of_another_layout_is_named_and_passed_over_when_asked_to(
+    journal: Path, tmp_path: Path
+) -> None:
+    copied = tmp_path / "older"
+    shutil.copytree(journal, copied)
+    path = segment_path(copied, segments_of(copied)[1])
+    data = bytearray(path.read_bytes())
+    data[12] ^= 0x40
+    path.write_bytes(data)
+    reader = source(copied).reader(spark_schema(TERMINAL))
+    with pytest.raises(JournalError, match=rf"{copied}: segment 2 is of journal version 65 .*onDamage"):
+        reader.partitions()
+    skipping = source(copied, onDamage="skip").reader(spark_schema(TERMINAL))
+    found = [
+        row["op_id"] for part in skipping.partitions() for batch in skipping.read(part) for row in batch.to_pylist()
+    ]
+    whole = rows_of([span for span in spans_of(journal) if span.segment != 2], "terminal")
+    assert found == [row["op_id"] for row in whole]
+
+
 def test_a_segment_that_is_gone_from_the_middle_is_said(journal: Path, tmp_path: Path) -> None:
     copied = tmp_path / "gap"
     shutil.copytree(journal, copied)

@@ -1,0 +1,75 @@
+"""A frame of commands counts as a whole, however many turns it takes and whatever becomes of its client meanwhile.
+
+Spark's sink stands on it: it sends events together with what says that they were fired.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from commands import Key, Register
+from harness import MS, S
+from networks import Peer, World, fire
+from timerd_shm.layout import OpState, Orphans, Outcome, Region
+
+PAIRS = 32  # of an event, and the event that completes the operation that claims it
+WATCHERS = 64  # of each event: more than a step of a turn
+
+
+def world_with_claims() -> tuple[World, Peer, Peer]:
+    """Alice waits for events; Bob claims each of them, by an operation that is cancelled when he dies."""
+    world = World(48, capacity=4_096, quota_operations=4_096)
+    world.until_quiet()
+    alice, bob = world.client("alice"), world.client("bob")
+    for pair in range(PAIRS):
+        alice.send(*(Register((Key(b"event %d" % pair),), timeout_ns=3600 * S) for _ in range(WATCHERS)))
+    bob.send(
+        *(Register((Key(b"claim %d" % pair),), timeout_ns=3600 * S, orphans=Orphans.CANCEL) for pair in range(PAIRS))
+    )
+    world.settle()
+    return world, alice, bob
+
+
+def send_pairs(bob: Peer) -> None:
+    bob.send(*(fire(b"%s %d" % (name, pair)) for pair in range(PAIRS) for name in (b"event", b"claim")))
+
+
+def settled(world: World, owner: Peer, outcome: Outcome) -> int:
+    """Operations of that client which have settled so; nobody acknowledges them."""
+    return sum(
+        (op.state, op.client, op.outcome) == (OpState.SETTLED, owner.slot, outcome)
+        for op in world.rig.arena.records(Region.OPS)
+    )
+
+
+def test_a_frame_that_takes_several_turns_is_applied_to_its_end_when_its_client_dies() -> None:
+    world, alice, bob = world_with_claims()
+    lifeline = bob.hold()
+    send_pairs(bob)
+    for _ in range(5):
+        world.turn()
+    assert 0 < settled(world, bob, Outcome.COMPLETED) < PAIRS, "the frame was to take more turns"
+    world.lifelines.cut(lifeline)
+    for _ in range(20):
+        world.turn(MS)  # its end is due to be acted upon after ten
+    world.run(S)
+    assert world.counter("clients") == 1
+    assert settled(world, alice, Outcome.COMPLETED) == PAIRS * WATCHERS
+    assert (world.rig.arena.count("completed", 0), world.rig.arena.count("cancelled", 0)) == (
+        PAIRS * (WATCHERS + 1),
+        0,
+    ), "no claim was left for an event that was fired"
+
+
+@pytest.mark.parametrize("turns", range(1, 8))
+def test_of_a_frame_that_dies_with_its_daemon_and_its_client_one_pair_at_most_is_torn(turns: int) -> None:
+    world, alice, bob = world_with_claims()
+    send_pairs(bob)
+    for _ in range(turns):
+        world.turn()
+    world.restart()
+    world.run(S)
+    fired, rest = divmod(settled(world, alice, Outcome.COMPLETED), WATCHERS)
+    claimed = settled(world, bob, Outcome.COMPLETED)
+    assert rest == 0, "an event that was begun is delivered to its end"
+    assert 0 < fired < PAIRS and claimed <= fired <= claimed + 1
