@@ -15,7 +15,7 @@ from harness import Rig
 from timerd_shm import walk
 from timerd_shm.check import check
 from timerd_shm.fields import size_of
-from timerd_shm.layout import REGION_RECORDS, ClientState, KeyFlag, OpState, Orphans, Outcome, Region
+from timerd_shm.layout import REGION_RECORDS, ClientState, KeyFlag, OpFlag, OpState, Orphans, Outcome, Region
 from timerd_shm.limits import GROUP_HELD_MAX
 from timerd_shm.reader import ArenaReader
 from timerd_shm.wire import CommandKind
@@ -178,6 +178,11 @@ def an_answer_of_nobody(pen: Pen, sound: bytes) -> None:
 
 
 DAMAGES: dict[str, tuple[str, Damage]] = {
+    "an operation that no group can adopt": (
+        "there is no group",
+        write(Region.OPS, pending, orphans=Orphans.GROUP),
+    ),
+    "a call of no group": ("there is no group", write(Region.OPS, pending, flags=OpFlag.CALL)),
     "an operation in no bucket": (
         r"is due at tick \d+ and says that it is in bucket -1",
         write(Region.OPS, pending, bucket=0),

@@ -125,6 +125,50 @@ def test_who_waits_for_room_is_told_that_the_client_closes(daemon: Daemon) -> No
         os.kill(daemon.pid, signal.SIGCONT)
 
 
+def test_an_await_that_is_cancelled_while_its_client_closes_is_cancelled(daemon: Daemon) -> None:
+    async def main() -> None:
+        client = await aio.connect()
+        operation = client.register("k", timeout=PATIENCE_S)
+        waiting = asyncio.ensure_future(operation)
+        await client.flush()
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            client.fire("other")
+            closing = asyncio.create_task(client.close(0.3))
+            await asyncio.sleep(0.05)
+            assert client.closed and not closing.done()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            with pytest.raises(td.TimerdUnavailableError):
+                await closing
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+
+    asyncio.run(main())
+
+
+def test_tasks_may_close_a_client_at_the_same_time(daemon: Daemon) -> None:
+    async def main() -> None:
+        client = await aio.connect(group="closing")
+        runs, goes_on = asyncio.Event(), asyncio.Event()
+
+        @client.handles("slow")
+        async def slow(call: td.Call) -> None:
+            runs.set()
+            await goes_on.wait()
+
+        await client.call_later("slow", 0)
+        await runs.wait()
+        closing = [asyncio.create_task(client.close()) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        goes_on.set()
+        await asyncio.gather(*closing)
+        assert client.closed
+
+    asyncio.run(main())
+
+
 def test_a_handler_that_runs_while_its_client_is_closed_may_fire(daemon: Daemon, client: td.Client) -> None:
     worker = td.connect(group="closing")
     runs, goes_on = threading.Event(), threading.Event()

@@ -205,18 +205,61 @@ def test_stuck_threads_are_replaced_up_to_twice_as_many(make_courier: MakeCourie
     assert ends(courier, 1)["again"].outcome is DELIVERED
 
 
-def test_an_error_that_cannot_be_looked_at_fails_its_records(make_courier: MakeCourier) -> None:
-    class Unspeakable(OSError):
-        def __str__(self) -> str:
-            raise ValueError("no words")
+@pytest.mark.parametrize("base", [OSError, SystemExit])
+@pytest.mark.parametrize("worse", [ValueError, SystemExit])
+def test_an_error_that_cannot_be_looked_at_fails_its_records_and_ends_no_sender(
+    make_courier: MakeCourier, base: type[BaseException], worse: type[BaseException]
+) -> None:
+    def __str__(self: BaseException) -> str:
+        raise worse("no words")
 
     def send(records: Sequence[Any]) -> None:
-        raise Unspeakable
+        raise type("Unspeakable", (base,), {"__str__": __str__})
+
+    courier = make_courier(send)
+    for record in range(2):
+        courier.offer([record])
+        (delivery,) = ends(courier, 1).values()
+        said = f"Unspeakable, and {worse.__name__} when it was looked at"
+        assert (delivery.outcome, delivery.error) == (FAILED, said)
+    assert courier._senders._threads == 1
+
+
+def test_an_error_that_tells_an_undecodable_name_fails_its_records(make_courier: MakeCourier) -> None:
+    def send(records: Sequence[Any]) -> None:
+        raise ValueError("in \udcff.csv")
 
     courier = make_courier(send)
     courier.offer(["r"])
     (delivery,) = ends(courier, 1).values()
-    assert (delivery.outcome, delivery.error) == (FAILED, "Unspeakable, and ValueError when it was looked at")
+    assert (delivery.outcome, delivery.error) == (FAILED, "ValueError: in \\udcff.csv")
+
+
+def test_of_records_one_of_which_is_too_large_none_is_taken(make_courier: MakeCourier) -> None:
+    courier = make_courier(lambda records: None, buffer_bytes=10)
+    with pytest.raises(td.PayloadTooLargeError, match="11 bytes; buffer_bytes=10"):
+        courier.offer(["small", "large"], sizes=[1, 11])
+    assert courier.pending == 0
+    with pytest.raises(TypeError):  # a lane that is none: those before it are sent without delay
+        courier.offer(["first", "second"], lanes=["a", []])  # type: ignore[list-item]
+    assert courier.pending == 1
+    assert ends(courier, 1)["first"].outcome is DELIVERED
+
+
+def test_what_has_ended_is_given_before_the_error_that_ended_the_courier(make_courier: MakeCourier) -> None:
+    courier = make_courier(lambda records: None, linger_ns=0)
+    courier.offer(["r"])
+    eventually(lambda: not courier._ended.empty())
+
+    def broken(now_ns: int) -> None:
+        raise RuntimeError("broken")
+
+    courier._news.put(broken)
+    courier._thread.join(PATIENCE_S)
+    assert [delivery.record for delivery in courier.take()] == ["r"]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="broken"):
+            courier.take()
 
 
 def test_what_there_is_no_room_for_is_not_taken(make_courier: MakeCourier) -> None:

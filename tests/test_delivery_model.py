@@ -358,6 +358,20 @@ def test_without_a_lane_as_many_batches_are_under_way_as_may_be() -> None:
     assert [when_ns // MS for when_ns, _, _ in network.log] == [0, 0, 0, 50, 50, 50, 100]
 
 
+def test_without_a_lane_nobody_waits_for_the_word_on_one_that_was_not_sent_in_time() -> None:
+    network, told = Network(lambda attempt: Fate(0, None), room=0), Told()
+    accumulator = Accumulator(options(linger_ns=0, batch_size=1), network, told)
+    accumulator.append("late", 0)
+    drive(accumulator, network, 900 * MS)
+    network.now_ns = 900 * MS
+    accumulator.append("next", 900 * MS)
+    drive(accumulator, network, 1_100 * MS)  # past the deadline of the first, and no word
+    network.slots, network.now_ns = 1, 1_100 * MS
+    drive(accumulator, network, 1_200 * MS)
+    assert [(when_ns // MS, records) for when_ns, _, records in network.log] == [(1_100, ("next",))]
+    assert accumulator.take() == [] and accumulator.records == 2
+
+
 class Told:
     """Who holds deadlines and says only what a test has him say."""
 

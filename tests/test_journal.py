@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import timerd.core
-from harness import BUDGET, Rig
+from commands import Key, Register
+from harness import BUDGET, START_NS, Rig, S
 from journals import JournaledRig, outcomes
 from model import Settling
 from situations import SITUATIONS
@@ -29,7 +30,8 @@ from timerd_client.timerctl.journal import Teller
 from timerd_shm.generate import DEFECTS
 from timerd_shm.journal import JournalLevel, RowKind
 from timerd_shm.journal_reader import JournalReader, Row
-from timerd_shm.layout import EventFlag
+from timerd_shm.layout import EventFlag, Orphans, Outcome
+from timerd_shm.limits import GROUP_KEPT_NS
 
 HASHES = {hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest(): number for number in range(1, 100)}
 TURNS = 120
@@ -211,6 +213,20 @@ def test_an_audit_finds_what_a_seeded_defect_did(tmp_path: Path, defect: str) ->
         core_faults.set_defect(0)
         rig.tend()
         assert bool(audit_journal(tmp_path / name).wrong) == bool(number)
+
+
+@pytest.mark.parametrize("kept_ns", [60 * S, GROUP_KEPT_NS])
+def test_an_audit_takes_the_end_of_what_is_kept_without_a_deadline_from_the_daemon(
+    tmp_path: Path, kept_ns: int
+) -> None:
+    rig = JournaledRig(tmp_path, group_kept_ns=kept_ns)
+    client = rig.client(Orphans.KEEP)
+    rig.do(client, Register((Key(b"k"),)))
+    rig.close(client)
+    rig.turn(rig.now_ns + kept_ns)
+    (expired,) = outcomes(rig.rows())
+    assert expired.record.outcome == Outcome.EXPIRED and expired.record.deadline_ns == START_NS + kept_ns
+    assert not (found := audit_journal(tmp_path)).wrong, found.wrong
 
 
 def test_a_handed_on_event_names_the_operation_that_it_came_of(tmp_path: Path) -> None:

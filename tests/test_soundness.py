@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands import Key, Register
 from damage import CHANGES, LONG_KEY, NUMBERS, REFUSALS, Change, Pen, busy_rig, changed, read_arena
 from harness import MS, Rig, S, fire
 from test_hostile import EXAMPLES
@@ -26,8 +27,10 @@ from timerd_shm.layout import (
     EventRecord,
     IdRecord,
     KeyRecord,
+    OpFlag,
     OpRecord,
     OpState,
+    Orphans,
     Region,
     RegionRecord,
     WatchNode,
@@ -192,6 +195,45 @@ def test_what_is_not_there_is_refused_with_the_record_that_names_it(
     at = rig.arena.table(region).place(index) + offset_of(record, field)
     memory[at : at + width] = value.to_bytes(width, "little")
     with pytest.raises(ArenaDamagedError, match=r"record \d+ of region [A-Z]+ names what is not there.*timerctl check"):
+        rig.clone(bytes(memory))
+
+
+def in_use(rig: Rig, state: OpState) -> int:
+    return next(i for i, op in enumerate(rig.arena.records(Region.OPS)) if op.state == state)
+
+
+def test_no_link_is_believed_of_what_has_no_deadline_and_so_is_in_no_list() -> None:
+    rig = Rig()
+    rig.do(rig.client(), Register((Key(b"k"),)))
+    memory = bytearray(rig.memory)
+    for field in ("next", "prev"):
+        Pen(memory).set(Region.OPS, in_use(rig, OpState.PENDING), field, 0xFFFF_FFFF)
+    rig = rig.clone(bytes(memory))
+    rig.do(rig.client(), fire(b"k"), fire(b"l"))  # together: what they need is looked at before their turn
+    assert rig.gauges() == (0, 0)
+
+
+def test_two_nodes_for_one_key_of_an_operation_are_refused() -> None:
+    rig = Rig()
+    client = rig.client()
+    rig.do(client, Register((Key(b"k"), Key(b"l")), 50 * MS), fire(b"k", limit=1))
+    op = in_use(rig, OpState.SETTLED)
+    memory = bytearray(rig.memory)
+    first = rig.arena.record(Region.OPS, op).first_node - 1
+    Pen(memory).set(Region.NODES, first, "ordinal", 1 - rig.arena.record(Region.NODES, first).ordinal)
+    with pytest.raises(ArenaDamagedError, match=f"record {op} of region OPS"):
+        rig.clone(bytes(memory))
+
+
+@pytest.mark.parametrize(("field", "value"), [("orphans", Orphans.GROUP), ("flags", OpFlag.CALL)])
+@pytest.mark.parametrize("state", [OpState.PENDING, OpState.SETTLED])
+def test_what_only_a_group_has_is_refused_where_there_is_none(state: OpState, field: str, value: int) -> None:
+    rig = Rig()
+    rig.do(rig.client(), Register((Key(b"k"),), 50 * MS), *[fire(b"k", limit=1)] * (state == OpState.SETTLED))
+    op = in_use(rig, state)
+    memory = bytearray(rig.memory)
+    Pen(memory).set(Region.OPS, op, field, value | (getattr(rig.arena.record(Region.OPS, op), field)))
+    with pytest.raises(ArenaDamagedError, match=f"record {op} of region OPS"):
         rig.clone(bytes(memory))
 
 

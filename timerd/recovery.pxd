@@ -390,6 +390,7 @@ cdef inline void restore_operations(
         op = a.ops + i
         op.bucket = 0
         op.ahead = 0
+        make_empty(a, &op.next)  # without a deadline it is in no list, and is looked at all the same
         if op.state != OP_STATE_FREE and op.client >= capacity(a, REGION_CLIENTS):
             damaged(damage, REGION_OPS, i)
             return

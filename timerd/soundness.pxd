@@ -93,6 +93,12 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
             return False
     if op.state == OP_STATE_SETTLED and (op.group or op.orphans == ORPHANS_GROUP) and not op.flags & OP_FLAG_KEYS_KEPT:
         return False
+    if op.group == 0 and op.flags & OP_FLAG_CALL:
+        return False
+    if op.group == 0 and op.orphans == ORPHANS_GROUP and op.client_generation == a.clients[op.client].generation:
+        # That one's group would adopt it.
+        if a.clients[op.client].group == 0:
+            return False
     if op.flags & OP_FLAG_HANDED_OVER:
         # It may go on to the next watcher of that key.
         if op.state != OP_STATE_SETTLED or not op.flags & OP_FLAG_KEYS_KEPT or op.settled_key == 0:
@@ -105,8 +111,9 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint nodes_are_sound(Arena *a, uint8_t *marks, OpRecord *op) noexcept nogil:
-    """Whether an operation has as many watch nodes as keys, all its own. Marks them."""
+    """Whether an operation has a watch node for each key, all its own. Marks them."""
     cdef uint32_t node = op.first_node, count
+    cdef uint64_t ordinals = 0
     cdef WatchNode *w
     for count in range(op.keys):
         if node == 0 or node > a.regions[REGION_NODES].high_water or marks[node - 1]:
@@ -114,8 +121,9 @@ cdef inline bint nodes_are_sound(Arena *a, uint8_t *marks, OpRecord *op) noexcep
         w = node_of(a, node - 1)
         if w.op != <uint32_t>(op - a.ops) or w.key >= a.regions[REGION_KEYS].high_water:
             return False
-        if w.ordinal >= op.keys or w.kind > KEY_KIND_WATERMARK:
+        if w.ordinal >= op.keys or ordinals >> w.ordinal & 1 or w.kind > KEY_KIND_WATERMARK:
             return False
+        ordinals |= <uint64_t>1 << w.ordinal
         marks[node - 1] = 1
         node = w.next_of_op
     return node == 0

@@ -15,13 +15,14 @@ client.room()` first. A client belongs to the loop it was made in.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from timerd_shm.errors import BackpressureError
+from timerd_shm.errors import BackpressureError, ClosedError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
@@ -208,7 +209,7 @@ class AioOperation(CommonOperation):
         try:
             yield from self._wait_in_loop()
         except asyncio.CancelledError:
-            if not self._link.closed:
+            with contextlib.suppress(ClosedError):
                 self._send_cancel()
             raise
         return self._outcome()
@@ -511,6 +512,8 @@ class Client(Purgatory, Member):
             await self._finish(timeout)
             self._looped.seal()
             await self.flush(seconds_left(deadline) or 0.0)
+        except ClosedError:  # another task has closed it meanwhile
+            pass
         finally:
             self._looped.stop()
 

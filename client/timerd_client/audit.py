@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from timerd_shm.journal import GroupStep, RowFlag
 from timerd_shm.layout import ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
-from timerd_shm.limits import GROUP_KEPT_NS, NO_DEADLINE
+from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
 
 # From each state, those that a CLIENT row may tell next; the same again where it listens or not.
@@ -148,9 +148,9 @@ class Operation:
     """An operation that has not been told yet how it settled, or that a group or a limited event still goes on with."""
 
     __slots__ = (
-        "adoptable", "call", "client", "condition", "deadline_ns", "deliveries", "end_ns", "ended", "expected",
-        "failed", "given_back", "group", "holder", "id", "kept", "keys", "left", "missing", "needed", "number",
-        "orphans", "pending", "purgatory", "registered_ns", "registration", "satisfied", "settled",
+        "adoptable", "call", "client", "condition", "deadline_ns", "deliveries", "ended", "expected",
+        "failed", "given_back", "group", "holder", "id", "kept", "keys", "left", "left_ns", "missing", "needed",
+        "number", "orphans", "pending", "purgatory", "registered_ns", "registration", "satisfied", "settled",
     )  # fmt: skip
 
     def __init__(self, r: Registration, client: Member, number: int) -> None:
@@ -167,7 +167,7 @@ class Operation:
         self.expected: Settled | None = None  # its row is to say so
         self.settled: Settled | None = None  # its row has said so
         self.left: Member | None = None  # pending, of a dead client: to be cancelled, or adopted
-        self.end_ns = 0  # kept without a deadline: the one that it gets
+        self.left_ns = 0  # kept without a deadline: since when; it gets one behind that, by how much rows do not tell
         self.given_back = False  # a command has asked to hand it on
         self.holder: Member | None = None  # of a group's: whom it is told to
         self.deliveries = 0
@@ -275,7 +275,7 @@ class Audit:
                 op.left = member
                 member.concerned.add(op)
             elif op.deadline_ns == NO_DEADLINE:
-                op.end_ns = died_ns + GROUP_KEPT_NS
+                op.left_ns = died_ns
         member.pending.clear()
 
     # registrations and events --------------------------------------------------------------------------------------
@@ -559,7 +559,7 @@ class Audit:
         if op is None:
             return self.say(operation, f"it is {Outcome(state).name}, and was never registered")
         left, op.left = op.left, None
-        if op.deadline_ns == NO_DEADLINE and op.end_ns and deadline_ns == op.end_ns:
+        if op.deadline_ns == NO_DEADLINE and 0 < op.left_ns < deadline_ns:
             op.deadline_ns = deadline_ns
         if left is not None and op.group:
             self.say(operation, "it settles before its group has adopted it")

@@ -57,8 +57,9 @@ def _status_of(error: Exception) -> int | None:
 
 
 def text_of(error: BaseException) -> str:
-    """An error as a delivery tells it."""
-    return f"{type(error).__name__}: {error}"[:ERROR_SIZE_MAX]
+    """An error as a delivery tells it: text that can be encoded, whatever name of a file it tells."""
+    said = f"{type(error).__name__}: {error}"[:ERROR_SIZE_MAX]
+    return said.encode(errors="backslashreplace").decode()
 
 
 class TimerdDeadlines:
@@ -114,7 +115,7 @@ class Senders:
     up to twice `threads` in all; it ends with its process.
     """
 
-    def __init__(self, send: Send, threads: int, finished: Callable[[Attempt, Exception | None], object]) -> None:
+    def __init__(self, send: Send, threads: int, finished: Callable[[Attempt, BaseException | None], object]) -> None:
         """`finished` is called in a sender's thread."""
         self._send = send
         self._limit = 2 * threads
@@ -147,18 +148,16 @@ class Senders:
 
     def _run(self) -> None:
         while (attempt := self._jobs.get()) is not None:
-            error: Exception | None = None
+            error: BaseException | None = None
             try:
                 self._send(attempt.records)
-            except Exception as raised:
-                error = raised
             except BaseException as raised:  # SystemExit of a send is no reason to lose what it was about
-                error = RuntimeError(text_of(raised))
+                error = raised
             self._finished(attempt, error)
 
 
 class Courier:
-    """Delivers records; each one offered and taken comes out of `take()`, in time."""
+    """Delivers records; each one offered and taken comes out of `take()`, in time. One thread offers and takes."""
 
     def __init__(
         self,
@@ -190,41 +189,44 @@ class Courier:
     ) -> int:
         """Take in as many of the records, from the first on, as there is room for; how many. Does not wait.
 
-        Raises PayloadTooLargeError for one that is larger than the buffer, ClosedError.
+        Raises PayloadTooLargeError for one that is larger than the buffer, and ClosedError: then none is taken.
         """
         taken = 0
-        with self._lock:
-            now_ns = self._now_ns()
-            try:
-                for record in records:
-                    self._accumulator.append(
-                        record,
-                        now_ns,
-                        lane=None if lanes is None else lanes[taken],
-                        size=0 if sizes is None else sizes[taken],
-                    )
-                    taken += 1
-            except BackpressureError:
-                pass
-            finally:
-                self.pending += taken
-        self._news.put(_look)
+        self._accumulator.refuse_larger(max(() if sizes is None else sizes, default=0))
+        try:
+            with self._lock:
+                now_ns = self._now_ns()
+                try:
+                    for record in records:
+                        self._accumulator.append(
+                            record,
+                            now_ns,
+                            lane=None if lanes is None else lanes[taken],
+                            size=0 if sizes is None else sizes[taken],
+                        )
+                        taken += 1
+                except BackpressureError:
+                    pass
+                finally:
+                    self.pending += taken
+        finally:
+            self._news.put(_look)
         return taken
 
     def take(self, timeout: float | None = None) -> list[Delivery]:
         """What has ended since; waits for the first, `timeout` seconds at most (None: as long as it takes).
 
-        Raises what has ended the courier's thread, if something has.
+        Raises what has ended the courier's thread, if something has, when what ended before that has been given.
         """
         deliveries: list[Delivery] = []
         try:
-            deliveries += self._ended.get(timeout=timeout)
+            deliveries += self._ended.get(timeout=timeout if self._broken is None else 0)
             while True:
                 deliveries += self._ended.get_nowait()
         except Empty:
             pass
         self.pending -= len(deliveries)
-        if self._broken is not None:
+        if self._broken is not None and not deliveries:
             raise self._broken
         return deliveries
 
@@ -273,12 +275,12 @@ class Courier:
 
     # in others ----------------------------------------------------------------------------------------------------
 
-    def _sent(self, attempt: Attempt, error: Exception | None) -> None:
+    def _sent(self, attempt: Attempt, error: BaseException | None) -> None:
         retriable, said = True, None
         if error is not None:
             try:
-                retriable, said = self._retriable(error), text_of(error)
-            except Exception as worse:  # of the user's code: it must not end the sender's thread
+                retriable, said = isinstance(error, Exception) and self._retriable(error), text_of(error)
+            except BaseException as worse:  # of the user's code: it must not end the sender's thread
                 retriable, said = False, f"{type(error).__name__}, and {type(worse).__name__} when it was looked at"
 
         def happened(now_ns: int) -> None:

@@ -224,10 +224,10 @@ class _Lane:
         self.open: Batch | None = None
         self.busy: Attempt | None = None  # what an ordered lane waits for
 
-    def head(self) -> Batch | None:
-        """The first that has not ended."""
+    def head(self, now_ns: int) -> Batch | None:
+        """The first that has not ended, and where there is no order is not past its deadline: that is sent no more."""
         queue = self.queue
-        while queue and queue[0].ended:
+        while queue and (queue[0].ended or (not self.ordered and queue[0].deadline_ns <= now_ns)):
             queue.popleft()
         return queue[0] if queue else None
 
@@ -271,8 +271,7 @@ class Accumulator:
         options = self._options
         if self._closed:
             raise ClosedError("the accumulator is closed: it takes no more records")
-        if size > options.buffer_bytes:
-            raise PayloadTooLargeError(f"a record of {size} bytes; buffer_bytes={options.buffer_bytes}: give more")
+        self.refuse_larger(size)
         if self.records >= options.buffer_records or self.size + size > options.buffer_bytes:
             self.flush()
             raise BackpressureError(
@@ -295,6 +294,13 @@ class Accumulator:
         self.size += size
         if len(batch.records) >= options.batch_size or batch.size >= options.batch_bytes:
             self._seal(batch)
+
+    def refuse_larger(self, size: int) -> None:
+        """Raises PayloadTooLargeError for a record of so many bytes, if it would never fit."""
+        if size > self._options.buffer_bytes:
+            raise PayloadTooLargeError(
+                f"a record of {size} bytes; buffer_bytes={self._options.buffer_bytes}: give more"
+            )
 
     def flush(self) -> None:
         """What is in the accumulator is sent without lingering."""
@@ -376,7 +382,7 @@ class Accumulator:
         room = min(self._options.max_in_flight - len(self._in_flight), self._transport.room())
         while candidates and room > 0:
             lane = candidates.popitem(last=False)[0]
-            batch = lane.head()
+            batch = lane.head(now_ns)
             if batch is None:
                 self._let_go(lane)
                 continue

@@ -174,6 +174,12 @@ class Truth:
                     f"{self.name_op(index)} has orphans policy {op.orphans} and is of generation "
                     f"{op.client_generation}, and its client is gone"
                 )
+            if not op.group and (
+                op.flags & OpFlag.CALL or (charged and op.orphans == Orphans.GROUP and not client.group)
+            ):
+                self.wrong(
+                    f"{self.name_op(index)} is a call, or its group's when its client dies, and there is no group"
+                )
             if charged:
                 if other := commands.setdefault((op.client, op.client_generation, op.command), index) - index:
                     self.wrong(f"{self.name_op(index)} and operation {index + other} are of the same command")
