@@ -89,7 +89,7 @@ class JournaledRig(Rig):
         self.open_journal()
         self.tend()
 
-    def clone(self, memory: bytes, directory: Path | None = None) -> JournaledRig:  # type: ignore[override]
+    def clone(self, memory: bytes, directory: Path | None = None) -> JournaledRig:
         """A new daemon on a copy of arena and buffer, beside this one.
 
         It writes on in `directory`, a copy of the files; without one it puts rows in its buffer and no further.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import msgpack
@@ -14,6 +15,7 @@ from timerd_shm.limits import FRAME_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.wire import CommandHeader, CommandKind, RegisterFlag, UpKind
 
 S = 1_000_000_000
+PENDING_NS = 3_600 * S  # it is the event that completes it, however long the flood lasts
 COMMANDS = 1_024  # in a frame: with fewer, the senders write less than the daemon applies
 BODIES = 8  # frames that a sender has ready
 WAITS = 100_000  # that a hello lists
@@ -23,10 +25,11 @@ RATES = {"hellos": 300, "asks": 30_000, "queries": 300_000, "snapshots": 3_000}
 FLOODS = ("commands", "single", "largest", *RATES)
 
 
-def register(key: bytes, timeout_ns: int) -> bytes:
+def register(key: bytes, timeout_ns: int, registered_ns: int = 0) -> bytes:
+    """One that counts from the beginning of the clock is due at once."""
     flags, size = RegisterFlag.NO_MARK, REGISTER_SIZE + 2 + len(key)
     fixed: bytes = pack_register(
-        CommandKind.REGISTER, 0, flags, size, Condition.AT_LEAST, 1, 1, 0, 0, 0, timeout_ns, 0, 0, 0
+        CommandKind.REGISTER, 0, flags, size, Condition.AT_LEAST, 1, 1, 0, 0, registered_ns, timeout_ns, 0, 0, 0
     )
     return fixed + bytes((len(key), KeyKind.EVENT)) + key
 
@@ -45,7 +48,8 @@ def packed(message: dict[str, Any]) -> bytes:
 def bodies(flood: str, sender: int) -> list[tuple[UpKind, int, bytes]]:
     """What follows the headers, again and again: (kind, number of commands, bytes)."""
     keys = [b"%d/%d" % (sender, number) for number in range(BODIES * COMMANDS // 2)]
-    pairs = [command for key in keys for command in (register(key, 60 * S), fire(key))]
+    now_ns = time.monotonic_ns()
+    pairs = [command for key in keys for command in (register(key, PENDING_NS, now_ns), fire(key))]
     match flood:
         case "commands":
             frames = [pairs[at : at + COMMANDS] for at in range(0, len(pairs), COMMANDS)]
