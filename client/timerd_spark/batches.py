@@ -14,7 +14,7 @@ from .events import Events
 from .schema import Column, arrow_schema, shown_kinds
 from .segments import Span
 
-BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 14
 Where = Callable[[Callable[[str], pa.Array]], pa.Array]  # from a column's name to that column, to true or false a row
 
 

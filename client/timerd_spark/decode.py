@@ -220,8 +220,9 @@ class SegmentRows:
 
     def _text_lines(self, texts: np.ndarray) -> np.ndarray:
         """The rows in which texts begin, 64 bytes each; zeros where there is none or it cannot be read."""
-        block = texts.astype(np.int64) // BLOCK_ROWS
-        place = texts - block * BLOCK_ROWS
+        records = texts.astype(np.int64)
+        block = records // BLOCK_ROWS
+        place = records - block * BLOCK_ROWS
         if self._gapless:
             at = block - self._blocks[0]
             here = (at >= 0) & (at < len(self._blocks))
