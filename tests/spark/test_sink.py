@@ -313,9 +313,10 @@ def test_a_micro_batch_whose_commit_is_lost_adds_nothing_twice(
 
 
 def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: SparkSession, sidecar: Daemon) -> None:
-    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            time.sleep(0.1)
+    def some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if number == 10:
+                time.sleep(PATIENCE_S)  # Spark kills it
             yield batch
 
     with td.connect(timeout=PATIENCE_S) as client:
@@ -331,7 +332,7 @@ def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: Spark
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")  # else the sink has all rows at once
         try:
             with pytest.raises(Exception, match="cancelled"):
-                writing(wide(orders(spark, 3000)).mapInArrow(slowly, WIDE)).save()
+                writing(wide(orders(spark, 3000)).mapInArrow(some, WIDE)).save()
         finally:
             spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
             done.set()
