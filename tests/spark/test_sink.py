@@ -243,6 +243,14 @@ def orders(spark: SparkSession, count: int = ROWS, partitions: int = 2) -> DataF
     return spark.range(0, count, 1, partitions).selectExpr("concat('order-', id) as order", "id")
 
 
+WIDE = "order string, id long, padding string"
+
+
+def wide(frame: DataFrame) -> DataFrame:
+    """Rows of some KiB: on its way to a worker Spark keeps 64 KiB back, and a test wants the first rows early."""
+    return frame.selectExpr("order", "id", "repeat('x', 4000) as padding")
+
+
 def writing(frame: DataFrame, **more: str) -> Any:
     given = {"opId": "order", "key": "order", **({} if more.get("action") == "fire" else {"timeout": "1h"}), **more}
     return frame.write.format("timerd").mode("append").options(**given)
@@ -261,14 +269,14 @@ def test_a_batch_is_registered_from_the_workers(spark: SparkSession, sidecar: Da
 def test_a_task_that_fails_after_its_first_chunk_adds_nothing_twice(spark: SparkSession, sidecar: Daemon) -> None:
     def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
-            time.sleep(0.03)  # else the sink has nothing before the end
+            time.sleep(0.03)
             assert number < 29, "the row that fails"
             yield batch
 
     with td.connect(timeout=PATIENCE_S) as client:
         watchers = collected(client, [row.key for row in rows_of()])  # type: ignore[misc]
         client.flush()
-        failing = orders(spark, partitions=1).mapInArrow(late, "order string, id long")
+        failing = wide(orders(spark, partitions=1)).mapInArrow(late, WIDE)
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
         try:
             with pytest.raises(Exception, match="the row that fails"):
@@ -305,9 +313,10 @@ def test_a_micro_batch_whose_commit_is_lost_adds_nothing_twice(
 
 
 def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: SparkSession, sidecar: Daemon) -> None:
-    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            time.sleep(0.06)
+    def some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if number == 10:
+                time.sleep(PATIENCE_S)  # Spark kills it
             yield batch
 
     with td.connect(timeout=PATIENCE_S) as client:
@@ -323,7 +332,7 @@ def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: Spark
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")  # else the sink has all rows at once
         try:
             with pytest.raises(Exception, match="cancelled"):
-                writing(orders(spark, 3000).mapInArrow(slowly, "order string, id long")).save()
+                writing(wide(orders(spark, 3000)).mapInArrow(some, WIDE)).save()
         finally:
             spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
             done.set()
