@@ -148,27 +148,6 @@ def test_an_await_that_is_cancelled_while_its_client_closes_is_cancelled(daemon:
     asyncio.run(main())
 
 
-def test_tasks_may_close_a_client_at_the_same_time(daemon: Daemon) -> None:
-    async def main() -> None:
-        client = await aio.connect(group="closing")
-        runs, goes_on = asyncio.Event(), asyncio.Event()
-
-        @client.handles("slow")
-        async def slow(call: td.Call) -> None:
-            runs.set()
-            await goes_on.wait()
-
-        await client.call_later("slow", 0)
-        await runs.wait()
-        closing = [asyncio.create_task(client.close()) for _ in range(2)]
-        await asyncio.sleep(0.01)
-        goes_on.set()
-        await asyncio.gather(*closing)
-        assert client.closed
-
-    asyncio.run(main())
-
-
 def test_a_handler_that_runs_while_its_client_is_closed_may_fire(daemon: Daemon, client: td.Client) -> None:
     worker = td.connect(group="closing")
     runs, goes_on = threading.Event(), threading.Event()

@@ -512,8 +512,6 @@ class Client(Purgatory, Member):
             await self._finish(timeout)
             self._looped.seal()
             await self.flush(seconds_left(deadline) or 0.0)
-        except ClosedError:  # another task has closed it meanwhile
-            pass
         finally:
             self._looped.stop()
 
