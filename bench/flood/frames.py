@@ -8,6 +8,7 @@ from typing import Any
 
 import msgpack
 
+from timerd_client.arguments import id_hash
 from timerd_client.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from timerd_shm.fields import struct_of
 from timerd_shm.layout import Condition, KeyKind
@@ -25,13 +26,15 @@ RATES = {"hellos": 300, "asks": 30_000, "queries": 300_000, "snapshots": 3_000}
 FLOODS = ("commands", "single", "largest", *RATES)
 
 
-def register(key: bytes, timeout_ns: int, registered_ns: int = 0) -> bytes:
-    """One that counts from the beginning of the clock is due at once."""
-    flags, size = RegisterFlag.NO_MARK, REGISTER_SIZE + 2 + len(key)
+def register(key: bytes, timeout_ns: int, registered_ns: int = 0, id: bytes = b"") -> bytes:
+    """One that counts from the beginning of the clock is due at once. An `id` has 16 bytes, and replaces."""
+    flags, size = RegisterFlag.NO_MARK, REGISTER_SIZE + len(id) + 2 + len(key)
+    if id:
+        flags |= RegisterFlag.HAS_ID | RegisterFlag.REPLACE
     fixed: bytes = pack_register(
         CommandKind.REGISTER, 0, flags, size, Condition.AT_LEAST, 1, 1, 0, 0, registered_ns, timeout_ns, 0, 0, 0
     )
-    return fixed + bytes((len(key), KeyKind.EVENT)) + key
+    return fixed + id + bytes((len(key), KeyKind.EVENT)) + key
 
 
 def fire(key: bytes, value: bytes = b"") -> bytes:
@@ -49,7 +52,8 @@ def bodies(flood: str, sender: int) -> list[tuple[UpKind, int, bytes]]:
     """What follows the headers, again and again: (kind, number of commands, bytes)."""
     keys = [b"%d/%d" % (sender, number) for number in range(BODIES * COMMANDS // 2)]
     now_ns = time.monotonic_ns()
-    pairs = [command for key in keys for command in (register(key, PENDING_NS, now_ns), fire(key))]
+    # Each has an id, as sessions have: those are more work than the smallest, so the senders can write enough of them.
+    pairs = [command for key in keys for command in (register(key, PENDING_NS, now_ns, id_hash(key)), fire(key))]
     match flood:
         case "commands":
             frames = [pairs[at : at + COMMANDS] for at in range(0, len(pairs), COMMANDS)]
