@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timerd_shm.journal import GroupStep, JournalLevel, RowKind
+from timerd_shm.journal import TIMES, GroupStep, JournalLevel, RowKind
 from timerd_shm.layout import ClientState, Condition, EventKind, KeyKind, Orphans, Outcome
 from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.wire import CommandKind
 
 from .decode import SegmentRows, constant, hexadecimal, instants, named, numbers, owner_name, readable, strings
-from .schema import HEXADECIMAL, TEXTS, TIMES, shown_fields, shown_kinds
+from .schema import HEXADECIMAL, TEXTS, shown_fields, shown_kinds
 
 ENUM_TYPES: dict[str, type[IntEnum]] = {
     "outcome": Outcome,

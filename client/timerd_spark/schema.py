@@ -81,20 +81,6 @@ ENUMS = ("outcome", "level", "condition", "orphans", "key_kind", "event_kind", "
 HEXADECIMAL = ("incarnation_low", "incarnation_high")
 HIDDEN_FIELDS = ("kind", "reserved", "reserved_word", "reserved_half", "reserved_bytes", "rest", "incarnation")
 HIDDEN_KINDS = (RowKind.PAD, RowKind.TEXT, RowKind.CONTINUED)
-# The field of each kind that says when.
-TIMES = {
-    RowKind.SEGMENT: "monotonic_ns",
-    RowKind.ANCHOR: "monotonic_ns",
-    RowKind.GAP: "to_ns",
-    RowKind.OUTCOME: "settled_ns",
-    RowKind.REGISTER: "registered_ns",
-    RowKind.REGISTERED: "applied_ns",
-    RowKind.EVENT: "applied_ns",
-    RowKind.ACTION: "applied_ns",
-    RowKind.CLIENT: "at_ns",
-    RowKind.WATERMARK: "at_ns",
-    RowKind.GROUP: "at_ns",
-}
 
 
 def shown_kinds() -> list[RowKind]:

@@ -370,6 +370,20 @@ ROWS: dict[RowKind, type] = {
     RowKind.WATERMARK: WatermarkRow,
     RowKind.GROUP: GroupRow,
 }
+# The field of each kind that says when.
+TIMES: dict[RowKind, str] = {
+    RowKind.SEGMENT: "monotonic_ns",
+    RowKind.ANCHOR: "monotonic_ns",
+    RowKind.GAP: "to_ns",
+    RowKind.OUTCOME: "settled_ns",
+    RowKind.REGISTER: "registered_ns",
+    RowKind.REGISTERED: "applied_ns",
+    RowKind.EVENT: "applied_ns",
+    RowKind.ACTION: "applied_ns",
+    RowKind.CLIENT: "at_ns",
+    RowKind.WATERMARK: "at_ns",
+    RowKind.GROUP: "at_ns",
+}
 JOURNAL_RECORDS: tuple[type, ...] = (SegmentHeader, BlockHeader, BufferHeader, *dict.fromkeys(ROWS.values()))
 
 assert BLOCK_SIZE == (BLOCK_ROWS + 1) * ROW_SIZE

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from timerd_shm.errors import InvalidConfigError
-from timerd_shm.journal import GroupStep, JournalLevel, RowFlag, RowKind, TextKind
+from timerd_shm.journal import TIMES, GroupStep, JournalLevel, RowFlag, RowKind, TextKind
 from timerd_shm.journal_reader import Damage, JournalError, JournalReader, Offset, Row
 from timerd_shm.layout import ClientFlag, ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
 from timerd_shm.limits import NO_DEADLINE
@@ -55,20 +55,6 @@ FLAGS: dict[RowKind, type[IntFlag]] = {
     RowKind.EVENT: EventFlag,
     RowKind.ACTION: CommandFlag,
     RowKind.CLIENT: ClientFlag,
-}
-# The field of each kind that says when.
-TIMES = {
-    RowKind.SEGMENT: "monotonic_ns",
-    RowKind.ANCHOR: "monotonic_ns",
-    RowKind.GAP: "to_ns",
-    RowKind.OUTCOME: "settled_ns",
-    RowKind.REGISTER: "registered_ns",
-    RowKind.REGISTERED: "applied_ns",
-    RowKind.EVENT: "applied_ns",
-    RowKind.ACTION: "applied_ns",
-    RowKind.CLIENT: "at_ns",
-    RowKind.WATERMARK: "at_ns",
-    RowKind.GROUP: "at_ns",
 }
 
 
