@@ -112,16 +112,16 @@ def serve(config: Config) -> None:
                 arena.remove()
 
         undo.callback(remove)
+        now_ns = clock.now_ns()
+        huge = arena.map_pages()
         log.info(
-            "arena %s: %s (%d operations, %d bytes)",
+            "arena %s: %s (%d operations, %d bytes%s)",
             arena.news,
             arena.place.path,
             arena.plan.capacity,
             arena.plan.size,
+            f", {huge} of them on huge pages" if huge else "",
         )
-        now_ns = clock.now_ns()
-        if kept:
-            arena.map_used()
         core = Core(arena.memory, now_ns)
         undo.callback(core.release)
         log.info("attached in %.1f ms, at event %d", (clock.now_ns() - now_ns) / 1e6, core.newest)

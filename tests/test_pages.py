@@ -1,0 +1,106 @@
+"""The pages of an arena: reserved before they are used, and huge where the file system gives them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from timerd import pages
+
+HUGE = "99 25 {major}:{minor} / /mnt rw,relatime shared:5 - tmpfs tmpfs rw,size=1024k,huge={huge}\n"
+PLAIN = "99 25 {major}:{minor} / /mnt rw,relatime - {kind} {source} rw,size=1024k\n"
+
+# In a mount namespace of its own, where this needs no privilege.
+ON_HUGE_PAGES = """
+import os, sys
+from pathlib import Path
+from timerd.arena import open_or_create
+from timerd.config import Config
+from timerd_shm.rundir import make_instance
+
+paths = make_instance("huge", sys.argv[1])
+config = Config(capacity=4096, arena_file=sys.argv[2])
+for _ in range(2):
+    arena = open_or_create(config, paths, wall_ns=1)
+    print(arena.news, arena.map_pages(), arena.plan.size, os.stat(arena.place.path).st_blocks * 512)
+    arena.close()
+"""
+
+
+def mounts(monkeypatch: pytest.MonkeyPatch, directory: Path, row: str) -> int:
+    """A descriptor of a file in `directory`, whose mount this row tells of."""
+    device = os.stat(directory).st_dev
+    table = directory / "mountinfo"
+    table.write_text(
+        "21 1 0:99 / / rw - tmpfs tmpfs rw,huge=always\n"
+        + row.format_map({"major": os.major(device), "minor": os.minor(device)})
+    )
+    monkeypatch.setattr(pages, "MOUNTS", table)
+    return os.open(directory / "file", os.O_RDWR | os.O_CREAT)
+
+
+@pytest.mark.parametrize(
+    ("row", "gives"),
+    [
+        (HUGE.replace("{huge}", "advise"), True),
+        (HUGE.replace("{huge}", "always"), True),
+        (HUGE.replace("{huge}", "within_size"), True),
+        (HUGE.replace("{huge}", "never"), False),
+        (PLAIN.replace("{kind}", "tmpfs").replace("{source}", "tmpfs"), False),
+        (PLAIN.replace("{kind}", "ext4").replace("{source}", "/dev/huge=always"), False),
+        ("", False),
+    ],
+)
+def test_the_mount_of_the_file_says_whether_there_are_huge_pages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: str, gives: bool
+) -> None:
+    descriptor = mounts(monkeypatch, tmp_path, row)
+    try:
+        assert pages.has_huge_pages(descriptor) is gives
+    finally:
+        os.close(descriptor)
+
+
+def test_a_machine_that_shows_no_mounts_has_small_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pages, "MOUNTS", tmp_path / "nowhere")
+    with open(tmp_path / "file", "w+b") as file:
+        assert not pages.has_huge_pages(file.fileno())
+
+
+@pytest.mark.parametrize("huge", ["advise", "never"])
+def test_all_of_a_file_is_reserved_whatever_its_pages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, huge: str
+) -> None:
+    descriptor = mounts(monkeypatch, tmp_path, HUGE.replace("{huge}", huge))
+    try:
+        pages.reserve(descriptor, 5_000_000)
+        status = os.fstat(descriptor)
+        assert (status.st_size, status.st_blocks * 512 >= 5_000_000) == (5_000_000, True)
+    finally:
+        os.close(descriptor)
+
+
+def test_an_arena_is_on_huge_pages_where_they_are_given_and_again_after_a_restart(
+    runtime_dir: Path, tmp_path: Path
+) -> None:
+    if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        pytest.skip("this kernel gives nobody huge pages")
+    mount = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    script = 'mount -t tmpfs -o huge=advise,size=64m tmpfs "$1" || exit 77; exec "$2" -c "$3" "$4" "$1/arena"'
+    ran = subprocess.run(
+        [*mount, script, "sh", str(tmp_path), sys.executable, ON_HUGE_PAGES, str(runtime_dir)],
+        capture_output=True,
+        text=True,
+    )
+    if ran.returncode == 77 or "unshare" in ran.stderr:
+        pytest.skip(f"no mount of one's own here: {ran.stderr.strip()}")
+    assert ran.returncode == 0, ran.stderr
+    made, attached = (line.rsplit(" ", 3) for line in ran.stdout.splitlines())
+    for news, huge, size, reserved in (made, attached):
+        assert int(reserved) >= int(size), news
+        assert int(huge) > int(size) // 2, f"{news}: {huge} of {size} bytes"
+    assert (made[0], attached[0]) == ("made", "attached")
