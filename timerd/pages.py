@@ -1,8 +1,8 @@
 """The pages of an arena: all there before they are used, and of 2 MiB where the machine allows it.
 
-An operation is met on pages of its own, and beside a million of them each is a miss of the TLB: with huge pages an expiry
-takes three fifths of the time (timerd/DESIGN.md). A tmpfs gives them when it is mounted with `huge=advise` or more, to
-who asks by madvise(2), and when a page is first touched: posix_fallocate(3) alone makes small ones.
+Beside a million operations each is on pages of its own, and so a miss of the TLB: with huge pages an expiry takes three
+fifths of the time (timerd/DESIGN.md). A tmpfs that is mounted with `huge=advise` or more gives them to who asks by
+madvise(2), when a page is first touched: posix_fallocate(3) alone makes small ones.
 """
 
 from __future__ import annotations
