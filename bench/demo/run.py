@@ -56,7 +56,7 @@ class Plan(NamedTuple):
         return [PATIENT_S] * self.posts + [self.early_s] * self.early + [self.late_s] * self.late
 
 
-QUICK = Plan(before=20, during=10, after=20, early=20, late=10, early_s=2.0, late_s=7.0, in_shared_memory=False)
+QUICK = Plan(before=20, during=10, after=20, early=20, late=10, early_s=1.0, late_s=4.0, in_shared_memory=False)
 
 
 class Answer(NamedTuple):
