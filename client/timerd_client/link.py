@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from timerd_shm.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError
+from timerd_shm.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.reader import NEWEST_WORD, ArenaReader
 from timerd_shm.rundir import InstancePaths, boot_id, namespace_inode, process_start_ticks
 from timerd_shm.wire import CommandKind
@@ -87,6 +87,7 @@ class Link(Line):
         self._chores: deque[Callable[[], None]] = deque()  # what could not be done where it came up
         self._told_unknown = 0
         self._resets = 0
+        self._told_refused = 0
         self.sockets: Sockets = ZmqSockets(paths) if sockets is None else sockets
         self.lifeline = self.sockets.lifeline
         links.add(self)
@@ -259,7 +260,10 @@ class Link(Line):
         return protocol.applied >= flush.command or protocol.incarnation != flush.maker or self.closed
 
     def end_flush(self, flush: Flush, timeout: float) -> None:
-        """Raises TimerdUnavailableError if it is not done, SessionGoneError if what was applied is not known."""
+        """Raises TimerdUnavailableError if it is not done, SessionGoneError if what was applied is not known.
+
+        If all is known, raises the refusal of what has no operation that it settles. With the lock held.
+        """
         protocol = self.protocol
         unknown = protocol.commands_unknown - flush.told
         if unknown:
@@ -269,8 +273,12 @@ class Link(Line):
                 "whether they were applied is unknown"
             )
         if not self.flushed(flush):
-            missing = flush.command - protocol.applied
-            raise TimerdUnavailableError(f"{missing} commands are unacknowledged: {self.unavailable(timeout)}")
+            missing = unacknowledged(flush.command - protocol.applied)
+            raise TimerdUnavailableError(f"{missing}: {self.unavailable(timeout)}")
+        if protocol.refusal is not None:
+            first, protocol.refusal = protocol.refusal, None
+            refused, self._told_refused = protocol.commands_refused - self._told_refused, protocol.commands_refused
+            raise error_for(first.code, f"commands refused since the last flush: {refused}; the first: {first}")
 
     def ready_locked(self) -> None:
         """Closed? Is there room? With the lock held; raises ClosedError, BackpressureError."""
@@ -435,3 +443,8 @@ def monotonic_deadline(timeout: float | None) -> float | None:
 def seconds_left(deadline: float | None) -> float | None:
     """What is left until then, at least 0."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
+def unacknowledged(commands: int) -> str:
+    """That so many are, for messages."""
+    return "1 command is unacknowledged" if commands == 1 else f"{commands} commands are unacknowledged"
+
+

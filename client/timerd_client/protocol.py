@@ -100,6 +100,7 @@ class Statistics(NamedTuple):
     outcomes_after_giving_up: int  # outcomes of these that came all the same, but for their cancellations
     outcomes_unknown: int  # outcomes that nobody waited for
     frames_ignored: int  # frames of another daemon or version, or malformed
+    commands_refused: int  # commands that have no operation, as fire() and advance(), and were refused
 
 
 class Protocol(Session):
@@ -169,6 +170,7 @@ class Protocol(Session):
             outcomes_after_giving_up=self.outcomes_after_giving_up,
             outcomes_unknown=self.outcomes_unknown,
             frames_ignored=self.frames_ignored,
+            commands_refused=self.commands_refused,
         )
 
     def moved(self, registration: int, due_ns: int) -> None:

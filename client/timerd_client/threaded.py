@@ -397,7 +397,9 @@ class Client(Purgatory, Member):
         """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s.
 
         Raises SessionGoneError if the daemon has lost sight of this client since the last flush: what it has applied is
-        unknown. Both errors say how many commands that were.
+        unknown. Raises the refusal (ArenaFullError, QuotaExceededError) if it has refused since the last flush what has
+        no operation to settle: `fire`, `advance`, `fail` and their kin, a deadline or policy moved without waiting. All
+        say how many commands that were; of several refusals the first is raised, all are in the log.
         """
         link = self._threaded
         link.may_block()
@@ -411,8 +413,8 @@ class Client(Purgatory, Member):
 
         Once the handlers have returned, calls in other threads raise ClosedError; what was called before is waited for.
         What this client still waits for goes the way of its orphans policy; its operations here fail with ClosedError.
-        Raises TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown; the
-        client is closed all the same.
+        Raises TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown, and
+        what was refused since the last flush(), as that does; the client is closed all the same.
         """
         if self._link.closed:
             return
