@@ -491,9 +491,10 @@ class Client(Purgatory, Member):
     async def set_orphans(self, policy: str) -> int:
         """What becomes of the operations that are pending here when this client ends, as the threaded client does."""
         said = 0
-        for part in self._link.say_orphans(orphans_of(policy, self._protocol.identity.group)):
+        for part, more in self._link.say_orphans(orphans_of(policy, self._protocol.identity.group)):
             said += part
-            await self.room()
+            if more:
+                await self.room()
         return said
 
     async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:

@@ -287,10 +287,10 @@ class Link(Line):
         if self.protocol.room <= 0:
             self.make_room()
 
-    def say_orphans(self, orphans: Orphans) -> Iterator[int]:
-        """Give what is pending now this policy, in parts: yields how many each has. There should be room before each.
+    def say_orphans(self, orphans: Orphans) -> Iterator[tuple[int, bool]]:
+        """Give what is pending now this policy, in parts: yields how many each has, and whether there are more.
 
-        Raises ClosedError, BackpressureError.
+        There should be room before each. Raises ClosedError, BackpressureError.
         """
         protocol = self.protocol
         with self.lock:
@@ -308,7 +308,7 @@ class Link(Line):
                 if self.idle or protocol.issued >= self.alarm:
                     self.wake()
             said += len(part)
-            yield len(part)
+            yield len(part), said < len(pending)
 
     # for the sender -----------------------------------------------------------------------------------------------
 

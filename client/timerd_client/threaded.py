@@ -391,7 +391,8 @@ class Client(Purgatory, Member):
 
         How many those are. Later ones have connect()'s policy. Raises NotAMemberError, ClosedError, BackpressureError.
         """
-        return sum(self._link.say_orphans(orphans_of(policy, self._protocol.identity.group)))
+        parts = self._link.say_orphans(orphans_of(policy, self._protocol.identity.group))
+        return sum(part for part, _ in parts)
 
     def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s.
