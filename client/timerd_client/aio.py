@@ -327,7 +327,11 @@ class Purgatory(Surface[AioOperation]):
         limit: int | None = None,
         wait: float = CLOSE_TIMEOUT_S,
     ) -> int:
-        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s."""
+        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
+
+        0 does not say that it completes none: a registration that was called before, and reaches the daemon after it,
+        is completed by it as well, and is not counted.
+        """
         reply = self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
         return int(await _answer(reply, wait))
 

@@ -54,7 +54,11 @@ class Purgatory(Surface[ThreadedOperation]):
         limit: int | None = None,
         wait: float = CLOSE_TIMEOUT_S,
     ) -> int:
-        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s."""
+        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
+
+        0 does not say that it completes none: a registration that was called before, and reaches the daemon after it,
+        is completed by it as well, and is not counted.
+        """
         return self._answer(self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER)), wait)
 
     def cancel_for_key_wait(self, key: Key, *, wait: float = CLOSE_TIMEOUT_S) -> int:
