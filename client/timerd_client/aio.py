@@ -31,12 +31,25 @@ from timerd_shm.wire import CommandFlag, CommandKind
 from . import errors
 from .aio_member import AioGroupOutcome as GroupOutcome
 from .aio_member import Member
-from .arguments import Key, Keys, Payload, Timeout, group_of, label_of, name_of, orphans_of, patience_s, timeout_ns
+from .arguments import (
+    Key,
+    Keys,
+    Payload,
+    Timeout,
+    function_of,
+    group_of,
+    label_of,
+    name_of,
+    orphans_of,
+    patience_of,
+    timeout_ns,
+    wait_s,
+)
 from .batch import Batch as CommonBatch
 from .batch import fire_many, register_many
 from .calls import Call
 from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
-from .connection import locate, settings
+from .connection import LOOK_AGAIN_S, Search, settings, start_daemon
 from .errors import *  # noqa: F403
 from .link import Link, monotonic_deadline, seconds_left
 from .mark import Mark
@@ -536,7 +549,7 @@ async def connect(
     instance: str | None = None,
     *,
     autostart: bool = False,
-    timeout: float = CONNECT_TIMEOUT_S,
+    timeout: float | None = None,
     group: str | None = None,
     orphans: str = "cancel",
     name: str = "",
@@ -544,12 +557,14 @@ async def connect(
 ) -> Client:
     """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
     member_of = group_of(group)
-    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_s(timeout)
-    where = (instance, autostart, runtime_dir)
-    paths = await asyncio.to_thread(locate, *where) if autostart else locate(*where)
+    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
+    paths = await asyncio.to_thread(start_daemon, instance, runtime_dir) if autostart else None
+    search = Search(instance, runtime_dir, patience)
+    while paths is None and (paths := search.look()) is None:
+        await asyncio.sleep(LOOK_AGAIN_S)
     client = Client(paths, name=label, orphans=policy, group=member_of)
     try:
-        await client.wait_ready(patience)
+        await client.wait_ready(search.patience())
     except BaseException:
         client._looped.stop()
         raise

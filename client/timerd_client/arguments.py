@@ -232,8 +232,31 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
     return values
 
 
-def patience_s(timeout: object) -> float:
-    """The seconds that a call may wait for the daemon; raises TimeoutOutOfRangeError."""
+def wait_s(timeout: object) -> float | None:
+    """The seconds to wait for what may never come, None = without end; raises TimeoutOutOfRangeError."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout != timeout:
+        raise TimeoutOutOfRangeError(
+            f"timeout={shown(timeout)}: give the seconds to wait, an int or float, or None to wait without end"
+        )
+    return timeout
+
+
+def function_of(what: str, given: Callable[..., Value]) -> Callable[..., Value]:
+    """What is called again and again, checked; raises InvalidValueError."""
+    if not callable(given):
+        raise InvalidValueError(
+            f"{what}={shown(given)} is {type(given).__name__}: give a function without arguments, which is called "
+            "at once and after each event"
+        )
+    return given
+
+
+def patience_of(timeout: object) -> float | None:
+    """The seconds to wait for the daemon, None where that is left open; raises TimeoutOutOfRangeError."""
+    if timeout is None:
+        return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= TIMEOUT_S_MAX:
         raise TimeoutOutOfRangeError(
             f"timeout={shown(timeout)}: give the seconds to wait for the daemon, an int or float from 0"

@@ -152,15 +152,15 @@ class Link(Line):
             self.refuse_closed()
         if self.protocol.lost:
             raise TimerdUnavailableError(
-                f"the daemon is lost ({self.plight()}), so it was not asked; "
-                "start it (`timerd`), or try again when `client.connected`"
+                f"the daemon is lost ({self.plight()}), so it was not asked: start it ({self.paths.command}), "
+                "or try again when `client.connected`"
             )
 
     def unavailable(self, seconds: float) -> TimerdUnavailableError:
         """The error of a caller whose patience is over."""
         return TimerdUnavailableError(
-            f"no answer from the daemon within {seconds:g} s ({self.plight()}); "
-            "start it (`timerd`), or connect(autostart=True)"
+            f"no answer from the daemon within {seconds:.3g} s ({self.plight()}): start it if it has ended "
+            f"({self.paths.command}), or try again when `client.connected`"
         )
 
     def plight(self) -> str:
