@@ -88,6 +88,8 @@ class Link(Line):
         self._told_unknown = 0
         self._resets = 0
         self._told_refused = 0
+        self._resets = 0
+        self._lost_ns = 0  # since when the daemon is lost, as far as it was said; 0 = it is not
         self.sockets: Sockets = ZmqSockets(paths) if sockets is None else sockets
         self.lifeline = self.sockets.lifeline
         links.add(self)
@@ -360,6 +362,12 @@ class Link(Line):
             if now_ns >= protocol.poll_deadline():
                 protocol.tick(now_ns)
         if protocol.ready or protocol.complaints:
+        if protocol.lost and not self._lost_ns and protocol.arena:
+            self._lost_ns = protocol.heard_ns
+            self.complain(
+                f"the daemon of instance {self.paths.instance!r} is lost: silent for "
+                f"{(now_ns - self._lost_ns) / 1e9:.1f} s; what is called is kept, and sent when it is back"
+            )
             self.received()
 
     def received(self) -> None:
@@ -369,6 +377,9 @@ class Link(Line):
             waiter.tell()
         if protocol.state is LIVE:
             if protocol.arena != self._mapped:
+            if self._lost_ns:
+                silence_ns, self._lost_ns = protocol.heard_ns - self._lost_ns, 0
+                self.complain(f"the daemon of instance {self.paths.instance!r} is back after {silence_ns / 1e9:.1f} s")
                 self._map_arena()
             if not self.lifeline.is_held(protocol.session):
                 self._hold_lifeline()
