@@ -287,6 +287,7 @@ Batch = AioBatch
 
 async def _settled(promise: Promise, timeout: float | None) -> None:
     """Until it has settled, without cancelling it; raises TimeoutError."""
+    wait_s(timeout)
     if promise.done():
         return
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -395,6 +396,7 @@ class Purgatory(Surface[AioOperation]):
         Arguments and errors as the threaded client's.
         """
         polling = Polling(unavailable, poll_interval)
+        function_of("predicate", predicate)
         link, protocol = self._looped, self._protocol
         duration_ns = timeout_ns(timeout)
         deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
@@ -517,6 +519,7 @@ class Client(Purgatory, Member):
     async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied, as the threaded client does; errors as there."""
         link = self._looped
+        wait_s(timeout)
         flush = link.begin_flush()
         await link.until(lambda: link.flushed(flush), timeout)
         link.end_flush(flush, timeout)

@@ -147,26 +147,22 @@ def watch(keys: Keys, when: When) -> Watch:
     return Watch(tuple(names), b"".join(parts), when.kind, needed, when.total)
 
 
-def timeout_ns(timeout: Timeout) -> int:
-    """A timeout in ns, NO_DEADLINE for None; raises TimeoutOutOfRangeError."""
+def timeout_ns(timeout: Timeout, what: str = "timeout", none: str = "; None means no deadline") -> int:
+    """A timeout in ns, NO_DEADLINE for None; raises TimeoutOutOfRangeError, which calls it `what`."""
     if timeout is None:
         return NO_DEADLINE
     if isinstance(timeout, timedelta):
         ns = (timeout.days * 86_400 + timeout.seconds) * 1_000_000_000 + timeout.microseconds * 1_000
     elif isinstance(timeout, (int, float)) and not isinstance(timeout, bool):
         if not 0 <= timeout <= TIMEOUT_S_MAX:  # also refuses NaN
-            raise TimeoutOutOfRangeError(
-                f"timeout={timeout!r} s is not within 0 to {TIMEOUT_S_MAX} s (10 years); None means no deadline"
-            )
+            raise TimeoutOutOfRangeError(f"{what}={timeout!r} s is not within 0 to {TIMEOUT_S_MAX} s (10 years){none}")
         ns = timeout * 1_000_000_000 if isinstance(timeout, int) else round(timeout * 1e9)
     else:
         raise TimeoutOutOfRangeError(
-            f"timeout={shown(timeout)} is {type(timeout).__name__}; give seconds as int or float, a timedelta or None"
+            f"{what}={shown(timeout)} is {type(timeout).__name__}; give seconds as int or float, or a timedelta{none}"
         )
     if not 0 <= ns <= TIMEOUT_NS_MAX:
-        raise TimeoutOutOfRangeError(
-            f"timeout={timeout!r} is not within 0 to {TIMEOUT_S_MAX} s (10 years); None means no deadline"
-        )
+        raise TimeoutOutOfRangeError(f"{what}={timeout!r} is not within 0 to {TIMEOUT_S_MAX} s (10 years){none}")
     return ns
 
 

@@ -20,6 +20,7 @@ from timerd_shm.reader import NEWEST_WORD, ArenaReader
 from timerd_shm.rundir import InstancePaths, boot_id, namespace_inode, process_start_ticks
 from timerd_shm.wire import CommandKind
 
+from .arguments import wait_s
 from .commands import operation_command
 from .errors import OperationCancelled
 from .hot import Line
@@ -86,7 +87,6 @@ class Link(Line):
         self._unsent: bytes | None = None
         self._chores: deque[Callable[[], None]] = deque()  # what could not be done where it came up
         self._told_unknown = 0
-        self._resets = 0
         self._told_refused = 0
         self._resets = 0
         self._lost_ns = 0  # since when the daemon is lost, as far as it was said; 0 = it is not
@@ -135,7 +135,8 @@ class Link(Line):
 
     def deadline(self, timeout: float | None) -> float | None:
         """When that many seconds are over, by the link's clock; None = never."""
-        return None if timeout is None else self.now_ns() / 1e9 + timeout
+        seconds = wait_s(timeout)
+        return None if seconds is None else self.now_ns() / 1e9 + seconds
 
     def seconds_left(self, deadline: float | None) -> float | None:
         """What is left until then, at least 0."""
@@ -271,7 +272,7 @@ class Link(Line):
         if unknown:
             self._told_unknown = protocol.commands_unknown
             raise SessionGoneError(
-                f"{unknown} commands were unacknowledged when the daemon lost sight of this client; "
+                f"commands that were unacknowledged when the daemon lost sight of this client: {unknown}; "
                 "whether they were applied is unknown"
             )
         if not self.flushed(flush):
@@ -361,13 +362,13 @@ class Link(Line):
             self._do_chores()
             if now_ns >= protocol.poll_deadline():
                 protocol.tick(now_ns)
-        if protocol.ready or protocol.complaints:
         if protocol.lost and not self._lost_ns and protocol.arena:
             self._lost_ns = protocol.heard_ns
             self.complain(
                 f"the daemon of instance {self.paths.instance!r} is lost: silent for "
                 f"{(now_ns - self._lost_ns) / 1e9:.1f} s; what is called is kept, and sent when it is back"
             )
+        if protocol.ready or protocol.complaints:
             self.received()
 
     def received(self) -> None:
@@ -376,10 +377,10 @@ class Link(Line):
         for waiter in protocol.take_ready() if protocol.ready else ():
             waiter.tell()
         if protocol.state is LIVE:
-            if protocol.arena != self._mapped:
             if self._lost_ns:
                 silence_ns, self._lost_ns = protocol.heard_ns - self._lost_ns, 0
                 self.complain(f"the daemon of instance {self.paths.instance!r} is back after {silence_ns / 1e9:.1f} s")
+            if protocol.arena != self._mapped:
                 self._map_arena()
             if not self.lifeline.is_held(protocol.session):
                 self._hold_lifeline()
@@ -446,16 +447,17 @@ class Link(Line):
         links.discard(self)
 
 
-def monotonic_deadline(timeout: float | None) -> float | None:
-    """When that many seconds are over."""
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def seconds_left(deadline: float | None) -> float | None:
-    """What is left until then, at least 0."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
 def unacknowledged(commands: int) -> str:
     """That so many are, for messages."""
     return "1 command is unacknowledged" if commands == 1 else f"{commands} commands are unacknowledged"
 
 
+def monotonic_deadline(timeout: float | None) -> float | None:
+    """When that many seconds are over."""
+    seconds = wait_s(timeout)
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def seconds_left(deadline: float | None) -> float | None:
+    """What is left until then, at least 0."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

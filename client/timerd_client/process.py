@@ -14,7 +14,7 @@ from timerd_shm.limits import CLOSE_TIMEOUT_S
 from . import link as link_module
 from .arguments import group_of, label_of, orphans_of, patience_of
 from .connection import connect, settings
-from .link import Link
+from .link import Link, unacknowledged
 from .sockets import forget_context
 from .threaded import Client, ThreadedLink
 
@@ -101,9 +101,9 @@ def _at_exit() -> None:
         if isinstance(link, ThreadedLink) and not link.closed:
             link.finish(CLOSE_TIMEOUT_S)
             link.seal()
-            unacknowledged = link.wait_applied(CLOSE_TIMEOUT_S, EXIT_SILENCE_S)
-            if unacknowledged:
-                link.complain(f"the process ends, and {unacknowledged} commands are unacknowledged ({link.plight()})")
+            left = link.wait_applied(CLOSE_TIMEOUT_S, EXIT_SILENCE_S)
+            if left:
+                link.complain(f"the process ends, and {unacknowledged(left)} ({link.plight()})")
             link.stop(EXIT_SILENCE_S)
 
 

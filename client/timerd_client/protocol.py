@@ -538,7 +538,7 @@ class Protocol(Session):
         self.inbox.forget()
         unacknowledged = self._begin_numbering_anew()
         if unacknowledged:
-            self.complaints.append(f"{unacknowledged} commands were unacknowledged: {error}")
+            self.complaints.append(f"commands that were unacknowledged: {unacknowledged}; {error}")
         self._await_anew()
         self._told_outcome = self._told_answer = 0
         self._asking = False

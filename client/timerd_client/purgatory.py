@@ -9,7 +9,7 @@ from timerd_shm.errors import ErrorCode, TimerdError, TimerdUnavailableError
 from timerd_shm.limits import CLOSE_TIMEOUT_S
 from timerd_shm.wire import CommandFlag, CommandKind
 
-from .arguments import Key, Keys, Payload, Timeout, timeout_ns
+from .arguments import Key, Keys, Payload, Timeout, function_of, timeout_ns
 from .batch import ThreadedBatch, fire_many, register_many
 from .conditions import ANY, When
 from .delayed import Delayed
@@ -116,6 +116,7 @@ class Purgatory(Surface[ThreadedOperation]):
         every `poll_interval` s, growing to 1 s, and when it is back events are waited for again.
         """
         polling = Polling(unavailable, poll_interval)
+        function_of("predicate", predicate)
         link = self._threaded
         duration_ns = timeout_ns(timeout)
         deadline = link.deadline(None if timeout is None else duration_ns / 1e9)

@@ -20,7 +20,7 @@ from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
 
-from .arguments import name_of, orphans_of
+from .arguments import name_of, orphans_of, wait_s
 from .link import Link
 from .member import Member
 from .poller import Poller
@@ -403,6 +403,7 @@ class Client(Purgatory, Member):
         say how many commands that were; of several refusals the first is raised, all are in the log.
         """
         link = self._threaded
+        wait_s(timeout)
         link.may_block()
         with link.lock:
             flush = link.begin_flush()
