@@ -141,6 +141,20 @@ def test_help_teaches_with_examples_and_lists_the_exit_statuses(run: Run) -> Non
 )
 def test_help_fits_into_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+def test_a_typing_error_is_answered_with_what_may_be_meant(run: Run, typed: tuple[str, ...], meant: str) -> None:
+    status, _, err = run(*typed)
+    assert status == Exit.USAGE
+    assert err.endswith(f": did you mean {meant!r}?\n") if meant else "did you mean" not in err
+
+
+@pytest.mark.parametrize("action", [("tail",), ("tail", "-f"), ("export",)])
+def test_a_directory_without_a_journal_is_said_to_have_none(run: Run, tmp_path: Path, action: tuple[str, ...]) -> None:
+    status, out, err = run("journal", *action, "--directory", str(tmp_path))
+    assert (status, out) == (Exit.PROBLEM, "")
+    assert f"there is no journal in {tmp_path}: it holds no *.segment" in err
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
     status, out, _ = run(*command.split(), "--help")
     assert status == Exit.OK
     assert [line for line in out.splitlines() if len(line) > 80] == []
