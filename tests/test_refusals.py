@@ -30,7 +30,7 @@ def test_a_refused_advance_is_raised_by_the_next_flush_and_by_it_alone(make_daem
         client.flush()
         for key in ("b", "c"):
             client.advance(key, 1)
-        with pytest.raises(td.QuotaExceededError, match=f"since the last flush: 2; the first: {ONE_WATERMARK}"):
+        with pytest.raises(td.QuotaExceededError, match=f"2 commands were refused, the first: {ONE_WATERMARK}"):
             client.flush()
         client.advance("a", 2)
         client.flush()
@@ -78,7 +78,11 @@ def test_a_refusal_at_a_shell_is_no_success(make_daemon: MakeDaemon, run: Run) -
     assert run("advance", "a", "1") == (Exit.OK, "", "")
     status, out, err = run("advance", "b", "1")
     assert (status, out) == (Exit.PROBLEM, "")
-    assert "1 of 1 keys are watched or have a watermark" in err and "--keys" in err
+    assert (
+        err.startswith("timerctl: a command was refused: the arena is full: 1 of 1 keys are watched")
+        and "--keys" in err
+    )
+    assert len(err.splitlines()) == 1
     (error,) = json_of(run, "errors")
     assert (error["error"], error["count"]) == ("ARENA_FULL", 1)
 

@@ -281,7 +281,8 @@ class Link(Line):
         if protocol.refusal is not None:
             first, protocol.refusal = protocol.refusal, None
             refused, self._told_refused = protocol.commands_refused - self._told_refused, protocol.commands_refused
-            raise error_for(first.code, f"commands refused since the last flush: {refused}; the first: {first}")
+            said = "a command was refused" if refused == 1 else f"{refused} commands were refused, the first"
+            raise error_for(first.code, f"{said}: {first}")
 
     def ready_locked(self) -> None:
         """Closed? Is there room? With the lock held; raises ClosedError, BackpressureError."""

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from .exits import Exit
 from .instance import add_place, connected, place_of
 from .text import U32_MAX, U64_MAX, key_of, whole
+
+if TYPE_CHECKING:
+    from timerd_client import Client
 
 FIRE_EPILOG = """\
 With --wait it prints how many operations it completed, and the exit status is 1
@@ -91,9 +97,22 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     forget.set_defaults(run=run_forget)
 
 
+@contextmanager
+def acting(arguments: argparse.Namespace) -> Iterator[Client]:
+    """A client whose refusals close() raises, and the log does not repeat."""
+    log = logging.getLogger("timerd_client")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with connected(arguments) as client:
+            yield client
+    finally:
+        log.setLevel(level)
+
+
 def run_fire(arguments: argparse.Namespace) -> int:
     """Fire; the number of completed operations with --wait."""
-    with connected(arguments) as client:
+    with acting(arguments) as client:
         place = place_of(client, arguments)
         knobs = {"value": key_of(arguments.value), "amount": arguments.amount, "limit": arguments.limit}
         if not arguments.wait:
@@ -106,27 +125,27 @@ def run_fire(arguments: argparse.Namespace) -> int:
 
 def run_advance(arguments: argparse.Namespace) -> int:
     """Raise a watermark."""
-    with connected(arguments) as client:
+    with acting(arguments) as client:
         place_of(client, arguments).advance(arguments.key, arguments.offset)
     return Exit.OK
 
 
 def run_fail(arguments: argparse.Namespace) -> int:
     """Settle a key as failed."""
-    with connected(arguments) as client:
+    with acting(arguments) as client:
         place_of(client, arguments).fail(arguments.key, code=arguments.code, value=key_of(arguments.value))
     return Exit.OK
 
 
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel the operations that watch a key."""
-    with connected(arguments) as client:
+    with acting(arguments) as client:
         place_of(client, arguments).cancel_for_key(arguments.key)
     return Exit.OK
 
 
 def run_forget(arguments: argparse.Namespace) -> int:
     """Forget a watermark."""
-    with connected(arguments) as client:
+    with acting(arguments) as client:
         place_of(client, arguments).forget(arguments.key)
     return Exit.OK
