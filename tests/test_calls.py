@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from copy import copy
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from harness import S
+from jobs import PERIOD_NS, Job, cancel, gone, later, pending, registrations, run, worker_of
 from networks import World
-from timerd.messages import bare_header
-from timerd_client.calls import CALL_PAYLOAD_MAX, Ask, Call, Pause, Run, Say, answer_of_cancel
+from timerd_client.calls import CALL_PAYLOAD_MAX, Ask, Call, Run, Say
 from timerd_client.group import say
 from timerd_client.protocol import LinkState
-from timerd_client.schedule import Every, datetime_of
+from timerd_client.schedule import datetime_of
 from timerd_shm.errors import (
     ArenaFullError,
     InvalidKeyError,
@@ -23,288 +21,15 @@ from timerd_shm.errors import (
     KeyTooLongError,
     NotAMemberError,
     PayloadTooLargeError,
-    SessionGoneError,
     TimeoutOutOfRangeError,
     TimerdUnavailableError,
 )
-from timerd_shm.layout import OpState, Region
-from timerd_shm.limits import GROUP_KEPT_NS
-from timerd_shm.wire import DownKind
 from workers import Worker
-
-MS = 1_000_000
-PERIOD_NS = 10 * S
 
 
 @pytest.fixture
 def world() -> World:
     return World().until_quiet()
-
-
-class Job:
-    """A handler that keeps what it was called with; `during` runs inside of it."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.during: Callable[[Call], None] = lambda call: None
-
-    def __call__(self, call: Call) -> None:
-        self.calls.append(call)
-        self.during(call)
-
-    def due(self) -> list[int]:
-        """Which occurrences, counted in periods from the first one seen."""
-        points = [round(call.due.timestamp() * 1e9) // PERIOD_NS for call in self.calls if call.due is not None]
-        return [point - points[0] for point in points]
-
-
-def worker_of(
-    world: World, job: Job, name: str = "job", *, periodic: bool = True, period_ns: int = PERIOD_NS
-) -> Worker:
-    """A worker that handles the job."""
-    worker = Worker(world)
-    worker.calls.add(name, job, Every(period_ns) if periodic else None)
-    return worker.handle()
-
-
-def pending(world: World) -> int:
-    """Operations that have not settled yet."""
-    return sum(record.state == OpState.PENDING for record in world.rig.arena.records(Region.OPS))
-
-
-def later(worker: Worker, name: str = "job", delay: float = 1.0, payload: bytes = b"") -> bool:
-    answer = worker.issue(worker.calls.later(name, delay, payload))
-    return worker.calls.called(name, answer.value, answer.error)
-
-
-def cancel(worker: Worker, name: str = "job") -> bool:
-    answer = worker.issue(worker.calls.cancel(name))
-    return answer_of_cancel(answer.value, answer.error)
-
-
-def run(world: World, workers: list[Worker], for_ns: int) -> None:
-    """Let time pass, with workers that do what they are told."""
-    for _ in range(for_ns // S):
-        world.run(S)
-        for worker in workers:
-            worker.do_all()
-
-
-# schedules ---------------------------------------------------------------------------------------------------------
-
-
-def test_however_many_workers_name_it_each_occurrence_runs_once(world: World) -> None:
-    job = Job()
-    workers = [worker_of(world, job) for _ in range(4)]
-    for worker in workers:
-        worker.begin()
-    assert pending(world) == 1
-    run(world, workers, 100 * S)
-    assert job.due() == list(range(10))
-    assert {call.deliveries for call in job.calls} == {1}
-    assert pending(world) == 1
-
-
-@pytest.mark.parametrize(
-    ("cut", "runs", "point"),
-    [
-        (0, 1, "before the handler"),
-        (1, 2, "after the handler"),
-        (2, 1, "after the next one is registered, and it is acknowledged"),
-    ],
-)
-def test_a_worker_that_dies_at_any_point_neither_ends_nor_doubles_the_schedule(
-    world: World, cut: int, runs: int, point: str
-) -> None:
-    job = Job()
-    victim = worker_of(world, job)
-    victim.begin()
-    world.run(PERIOD_NS)
-    assert not victim.do_all(cut)
-    heir = worker_of(world, job)
-    heir.begin()
-    run(world, [heir], 40 * S)
-    first = job.due().count(0)
-    assert first == runs, f"dead {point}"
-    assert [call.deliveries for call in job.calls[:first]] == {0: [2], 1: [1, 2]}.get(cut, [1])
-    assert job.due()[first:] == [1, 2, 3, 4], f"dead {point}"
-    assert pending(world) == 1
-    assert not victim.complaints + heir.complaints
-
-
-def test_a_worker_that_dies_in_the_handler_has_it_run_again_elsewhere(world: World) -> None:
-    job = Job()
-    victim, heir = worker_of(world, job), worker_of(world, job)
-    victim.begin()
-    world.run(PERIOD_NS)
-    told = victim.take(victim.inbox.calls)
-    if told is None:
-        victim, heir = heir, victim
-        told = victim.take(victim.inbox.calls)
-    assert told is not None
-    steps = victim.calls.carry_out(told)
-    step = next(steps)
-    assert isinstance(step, Run)
-    step.handler(step.call)
-    victim.die()
-    run(world, [heir], S)
-    assert [call.deliveries for call in job.calls] == [1, 2]
-
-
-def test_what_was_handed_on_is_not_run_again_once_it_was_done(world: World) -> None:
-    """Taken for silent in its handler, it ends all the same; who is told after that sees the next one pending."""
-    job = Job()
-    slow = worker_of(world, job)
-    slow.begin()
-    heir = worker_of(world, job)
-    world.run(PERIOD_NS)
-    told = slow.take(slow.inbox.calls)
-    if told is None:
-        slow, heir = heir, slow
-        told = slow.take(slow.inbox.calls)
-    assert told is not None
-    steps = slow.calls.carry_out(told)
-    step = next(steps)
-    assert isinstance(step, Run)
-    step.handler(step.call)
-    for _ in range(20):
-        world.run(S)
-        heir.pump()
-    assert len(heir.inbox.calls) == 1, "it was handed on"
-    step = next(steps)
-    assert isinstance(step, Ask)
-    assert slow.issue(step.command, step.done).error is None
-    heir.do_all()
-    assert len(job.calls) == 1
-    assert pending(world) == 1
-
-
-def test_a_refused_registration_leaves_the_call_undone(world: World) -> None:
-    job = Job()
-    worker = worker_of(world, job)
-    worker.begin()
-    world.run(PERIOD_NS)
-    told = worker.take(worker.inbox.calls)
-    assert told is not None
-    steps = worker.calls.carry_out(told)
-    next(steps)
-    step = next(steps)
-    assert isinstance(step, Ask)
-    assert worker.holds(told)
-    assert isinstance(steps.send((0, ArenaFullError("full"))), Pause)
-    worker.do(steps)
-    assert not worker.holds(told)
-    assert pending(world) == 1
-
-
-def test_a_worker_that_starts_while_the_handler_runs_makes_no_second_schedule(world: World) -> None:
-    job = Job()
-    busy = worker_of(world, job)
-    busy.begin()
-
-    def long(call: Call) -> None:
-        job.during = lambda call: None
-        late = worker_of(world, job)
-        late.begin()
-        for _ in range(31):
-            world.run(S)
-            busy.pump()
-        assert late.take(late.inbox.calls) is None
-        assert pending(world) == 0
-        late.die()
-
-    job.during = long
-    run(world, [busy], PERIOD_NS + S)
-    assert len(job.calls) == 1
-    run(world, [busy], 2 * PERIOD_NS)
-    assert job.due()[:2] == [0, 4], "what was missed is one, and it is a point of the grid"
-    assert pending(world) == 1
-
-
-def test_a_schedule_goes_on_in_its_next_occurrence_after_all_workers_were_gone(world: World) -> None:
-    job = Job()
-    only = worker_of(world, job)
-    only.begin()
-    run(world, [only], 2 * PERIOD_NS)
-    done = len(job.calls)
-    only.die()
-    world.run(5 * PERIOD_NS)
-    heir = worker_of(world, job)
-    heir.begin()
-    run(world, [heir], PERIOD_NS)
-    assert len(job.calls) in (done + 1, done + 2), "the overdue one at once, then the grid"
-    assert len(set(job.due())) == len(job.calls)
-    assert pending(world) == 1
-
-
-def test_a_schedule_whose_group_was_empty_for_too_long_begins_anew(world: World) -> None:
-    job = Job()
-    only = worker_of(world, job)
-    only.begin()
-    only.die()
-    world.run(PERIOD_NS + S)
-    world.run(GROUP_KEPT_NS + S)
-    world.run(S)
-    assert world.counter("group_outcomes_dropped") == 1
-    heir = worker_of(world, job)
-    heir.begin()
-    run(world, [heir], PERIOD_NS)
-    assert len(job.calls) == 1
-
-
-def test_another_arena_is_a_reason_to_begin_again() -> None:
-    """The steps end when the daemon knows nothing any more; the face starts them again (test_members)."""
-    world = World()
-    world.until_quiet()
-    job = Job()
-    worker = worker_of(world, job)
-    steps = worker.calls.begin("job")
-    step = next(steps)
-    assert isinstance(step, Ask)
-    with pytest.raises(StopIteration):
-        steps.send((None, SessionGoneError("another arena")))
-
-
-def test_a_schedule_outlives_random_deaths_stops_and_restarts(rng: random.Random) -> None:
-    """Told again only where somebody died or was stopped; in order; never ended; never two of them."""
-    world = World(clients=64)
-    world.until_quiet()
-    job = Job()
-    workers = [worker_of(world, job) for _ in range(3)]
-    for worker in workers:
-        worker.begin()
-    disturbed = 0
-    for _ in range(80):
-        world.run(rng.randrange(1, 60) * S // 10)
-        act = rng.random()
-        if act < 0.1 or not workers:
-            workers.append(worker_of(world, job))
-            workers[-1].begin()
-        elif act < 0.2:
-            workers.pop(rng.randrange(len(workers))).die()
-            disturbed += 1
-        elif act < 0.25:
-            world.restart()
-            world.until_quiet()
-        stopped = rng.choice(workers) if workers and rng.random() < 0.2 else None
-        disturbed += stopped is not None
-        for worker in [worker for worker in workers if worker is not stopped]:
-            worker.pump()
-            cut = rng.randrange(4) if rng.random() < 0.1 else None
-            if not worker.do_all(cut):
-                workers.remove(worker)
-                disturbed += 1
-    calls = len(job.calls)
-    workers.append(worker_of(world, job))
-    workers[-1].begin()
-    run(world, workers, 10 * PERIOD_NS)
-    assert len(job.calls) >= calls + 8, "it goes on"
-    assert pending(world) == 1
-    first = list(dict.fromkeys(call.due for call in job.calls))
-    assert first == sorted(first, key=str), "in order"
-    again = [call for number, call in enumerate(job.calls) if call.due in {each.due for each in job.calls[:number]}]
-    assert all(call.deliveries > 1 for call in again)
-    assert len(again) <= disturbed
 
 
 # names that some do not know ------------------------------------------------------------------------------------------
@@ -376,82 +101,6 @@ def test_what_is_handled_is_known_again_after_a_restart_and_in_another_arena(wor
     worker.wait(lambda: worker.protocol.state is LinkState.LIVE)
     run(world, [worker], 2 * PERIOD_NS)
     assert job.due() == [0, 1, 2, 3]
-
-
-def gone(worker: Worker) -> bytes:
-    """The daemon knows this client no more."""
-    world = worker.world
-    session = world.sessions.find(worker.protocol.session)
-    assert session is not None
-    world.sessions.close(session, worker.now_ns, goodbye=True)
-    return bare_header(DownKind.SESSION_GONE, world.core.incarnation, 0, worker.now_ns)
-
-
-# a schedule that has changed ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("periods", [(100, 10), (10, 35)])
-def test_a_changed_schedule_counts_as_soon_as_a_worker_with_it_starts(world: World, periods: tuple[int, int]) -> None:
-    job = Job()
-    old = worker_of(world, job, period_ns=periods[0] * S)
-    old.begin()
-    old.die()
-    new = worker_of(world, job, period_ns=periods[1] * S)
-    new.begin()
-    new.do_all()
-    assert not job.calls, "the old one is cancelled, not run"
-    assert pending(world) == 1
-    run(world, [new], 2 * periods[1] * S + S)
-    points = [call.due.timestamp() for call in job.calls if call.due is not None]
-    assert points and all(point % periods[1] == 0 for point in points)
-    assert len(points) == 2
-    assert pending(world) == 1
-
-
-def test_the_same_schedule_leaves_the_pending_call_as_it_is_even_if_that_is_overdue(world: World) -> None:
-    """What was missed while nobody was there is one call, not none: whoever starts first must not replace it."""
-    job = Job()
-    first = worker_of(world, job)
-    first.begin()
-    first.die()
-    second = worker_of(world, job)
-    before = registrations(world)
-    world.clock.move(5 * PERIOD_NS)  # the daemon does not turn
-    second.begin()
-    assert registrations(world) == before
-    run(world, [second], S)
-    assert len(job.calls) == 1
-
-
-def registrations(world: World) -> int:
-    return world.rig.arena.header.registrations
-
-
-def test_a_changed_schedule_does_not_touch_what_is_being_done(world: World) -> None:
-    job = Job()
-    old = worker_of(world, job)
-    old.begin()
-
-    def during(_: Call) -> None:
-        new = worker_of(world, job, period_ns=3 * S)
-        new.begin()
-        assert pending(world) == 0
-        new.die()
-
-    job.during = during
-    run(world, [old], PERIOD_NS)
-    assert len(job.calls) == 1 and pending(world) == 1
-
-
-def test_a_cancelled_schedule_begins_with_the_next_worker_that_starts(world: World) -> None:
-    job = Job()
-    worker = worker_of(world, job)
-    worker.begin()
-    assert cancel(worker)
-    run(world, [worker], 2 * PERIOD_NS)
-    assert not job.calls and pending(world) == 0
-    worker_of(world, job).begin()
-    assert pending(world) == 1
 
 
 # what is done is done -------------------------------------------------------------------------------------------------

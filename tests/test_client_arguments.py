@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import timerd as td
+from daemons import Daemon
 from timerd_client import aio
 from timerd_client.arguments import (
     group_of,
@@ -43,6 +44,7 @@ from timerd_client.errors import (
     TooManyKeysError,
     refusal,
 )
+from timerd_client.link import unacknowledged
 from timerd_client.mark import Mark
 from timerd_shm.layout import Condition, Orphans, Outcome
 from timerd_shm.limits import KEY_SIZE_MAX, KEYS_MAX, MET_SHIFT, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
@@ -251,6 +253,53 @@ def test_a_refusal_says_what_it_met(code: ErrorCode, value: int, says: str) -> N
     error = refusal(code, value, Subject("job/7", "nightly", 100))
     assert error.code == code
     assert re.search(says, str(error)), str(error)
+
+
+WAITS: dict[str, tuple[Callable[[td.Client], object], type[Exception], str]] = {
+    "wait_for": (lambda c: c.wait_for(True, "k", 1), InvalidValueError, "predicate=True is bool: give a function"),  # type: ignore[arg-type]
+    "try_complete_else_watch": (
+        lambda c: c.try_complete_else_watch(None, "k", timeout=1),  # type: ignore[arg-type]
+        InvalidValueError,
+        "try_complete=None is NoneType: give a function",
+    ),
+    "result": (
+        lambda c: c.register("k", timeout=9).result("x"),  # type: ignore[arg-type]
+        TimeoutOutOfRangeError,
+        "timeout='x': give the seconds to wait",
+    ),
+    "outcomes of a batch": (
+        lambda c: c.register_many(["k"], timeout=9).outcomes(timedelta(1)),  # type: ignore[arg-type]
+        TimeoutOutOfRangeError,
+        "timeout=datetime.timedelta",
+    ),
+    "wait": (
+        lambda c: td.wait([c.register("k", timeout=9)], math.nan),
+        TimeoutOutOfRangeError,
+        "timeout=nan: give",
+    ),
+    "flush": (lambda c: c.flush("x"), TimeoutOutOfRangeError, "timeout='x': give"),  # type: ignore[arg-type]
+    "close": (lambda c: c.close("x"), TimeoutOutOfRangeError, "timeout='x': give"),  # type: ignore[arg-type]
+    "outcomes": (lambda c: c.outcomes(), NotAMemberError, "outcomes() are a group's, and this client is in none"),
+    "call_later": (lambda c: c.call_later("n", -1), TimeoutOutOfRangeError, "delay=-1 s is not within 0 to"),
+    "call_later for ever": (lambda c: c.call_later("n", None), InvalidValueError, "delay=None: "),  # type: ignore[arg-type]
+    "call_later at": (lambda c: c.call_later("n", "soon"), TimeoutOutOfRangeError, "delay='soon' is str"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("call", WAITS)
+def test_a_call_names_what_it_was_given_wrongly(daemon: Daemon, call: str) -> None:
+    wrong, error, says = WAITS[call]
+    with td.connect(group="web" if call.startswith("call") else None) as client, pytest.raises(error) as raised:
+        wrong(client)
+    assert says in str(raised.value)
+    assert call.startswith("call") is False or "no deadline" not in str(raised.value)
+
+
+def test_one_command_is_one_command() -> None:
+    assert [unacknowledged(number) for number in (1, 2)] == [
+        "1 command is unacknowledged",
+        "2 commands are unacknowledged",
+    ]
 
 
 def test_a_missing_daemon_is_no_error_of_the_operating_system() -> None:

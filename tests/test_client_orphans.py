@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,25 @@ async def ends_keeping_what_is_pending() -> int:
 def test_in_a_loop_as_well(daemon: Daemon) -> None:
     assert asyncio.run(ends_keeping_what_is_pending()) == 1_000
     eventually(lambda: daemon.stats()["counters"]["pending"] == 1_000)
+
+
+async def says_with_the_last_of_its_window(daemon: Daemon) -> int:
+    client = await aio.connect()
+    client.register_many([f"k{number}" for number in range(10)], timeout=60)
+    await client.flush()
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        client._protocol.window = 10
+        said = await client.set_orphans("keep")
+        assert client._protocol.room == 0
+        return said
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+        await client.close()
+
+
+def test_who_has_said_all_waits_for_no_more_room(daemon: Daemon) -> None:
+    assert asyncio.run(says_with_the_last_of_its_window(daemon)) == 10
 
 
 def test_a_policy_is_checked_before_anything_is_sent(client: td.Client) -> None:

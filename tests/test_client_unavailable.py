@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
@@ -62,6 +63,20 @@ def find(client: td.Client, daemon: Daemon) -> None:
     daemon.start()
     until_state(client, LinkState.LIVE)
     assert client.connected
+
+
+def test_the_log_says_when_the_daemon_is_lost_and_when_it_is_back(
+    client: td.Client, daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "timerd_client"]
+
+    lose(client, daemon)
+    eventually(lambda: said())
+    assert re.search(r"the daemon of instance 'default' is lost: silent for [\d.]+ s", said()[0])
+    find(client, daemon)
+    eventually(lambda: len(said()) == 2)
+    assert re.search(r"the daemon of instance 'default' is back after [\d.]+ s", said()[1])
 
 
 def test_waits_live_through_a_kill_between_registration_and_event(client: td.Client, daemon: Daemon) -> None:
@@ -199,7 +214,7 @@ def test_flush_says_that_what_was_kept_for_a_lost_daemon_went_to_none(client: td
     daemon.start()
     daemon.destroy()
     find(client, daemon)  # in a new arena
-    with pytest.raises(td.SessionGoneError, match="7 commands were unacknowledged"):
+    with pytest.raises(td.SessionGoneError, match="unacknowledged when the daemon lost sight of this client: 7;"):
         client.flush()
     client.flush()
     assert client.stats().commands_unknown == 7

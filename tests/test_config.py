@@ -207,7 +207,9 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 def test_show_config_prints_each_knob_with_value_and_source() -> None:
     shown = run("--show-config", "--capacity=64", TIMERD_TICK="100us")
     assert shown.returncode == 0, shown.stderr
-    rows = {row.split()[0]: row for row in shown.stdout.splitlines()[1:]}
+    table, _, memory = shown.stdout.partition("\n\n")
+    rows = {row.split()[0]: row for row in table.splitlines()[1:]}
+    assert "64 operations takes 10 MiB of memory" in memory
     assert set(rows) == {dashed(name) for name in KNOBS}
     assert rows["capacity"].split() == ["capacity", "64", "flag", "--capacity"]
     assert rows["tick"].split() == ["tick", "100us", "environment", variable("tick")]
@@ -216,7 +218,7 @@ def test_show_config_prints_each_knob_with_value_and_source() -> None:
 
 def test_what_is_made_from_other_knobs_is_shown_with_its_formula_and_is_what_the_arena_gets() -> None:
     arguments = ("--show-config", "--capacity=1000", "--keys=100")
-    rows = {row.split()[0]: row for row in run(*arguments).stdout.splitlines()[1:]}
+    rows = {row.split()[0]: row for row in run(*arguments).stdout.partition("\n\n")[0].splitlines()[1:]}
     assert rows["nodes"].split(maxsplit=1)[1] == "1500 (1.5 x capacity)             default"
     assert rows["keys"].split()[1:] == ["100", "flag", "--keys"]
     assert rows["quota-watermarks"].split()[1:] == ["50", "(half", "of", "keys)", "default"]

@@ -13,10 +13,21 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
+from timerd_client import aio
 
 README = Path(__file__).parent.parent / "README.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OTHERS_FIRE = ("inbox/7", "write/7/r1", "write/7/r3", "stop")
+
+
+def test_the_table_has_every_call() -> None:
+    text = README.read_text()
+    table = text[text.index("| call | what it does |") : text.index("`timerctl` has `stats`")]
+    members = (td.Client, aio.Client, td.Outcome, td.GroupOutcome)
+    calls = {name for kind in members for name in dir(kind) if name[0].islower()}
+    calls |= {name for name in td.__all__ if name[0].islower() or name.isupper()}
+    known = set(re.findall(r"\w+", table))
+    assert calls - known == set()
 
 
 def test_the_code_of_the_readme_runs(

@@ -252,7 +252,7 @@ def test_stats_can_be_watched(dead: Rig, run: Run, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(time, "sleep", nap)
     status, out, _ = run("stats", "--watch", "0.5", "--json")
-    assert status == Exit.OK
+    assert status == Exit.INTERRUPTED
     assert [json.loads(line)["instance"] for line in out.splitlines()] == ["default"] * 3
     assert naps == [0.5] * 3
 

@@ -120,25 +120,41 @@ def test_the_version_is_timerds(run: Run) -> None:
     assert run("--version") == (Exit.OK, f"timerctl {td.__version__}\n", "")
 
 
+COMMANDS = (
+    *LOOKING,
+    *("register", "fire", "advance", "fail", "cancel-for-key", "forget", "destroy", "load"),
+    *("journal", "journal tail", "journal export"),
+)
+
+
 def test_help_teaches_with_examples_and_lists_the_exit_statuses(run: Run) -> None:
     status, out, _ = run("--help")
     assert status == Exit.OK
     for member in Exit:
         assert f"  {member.value:3}  " in out
     assert "examples:" in out and "timerctl stats --watch" in out
-    for command in ("stats", "ops", "keys", "clients", "check", "register", "fire"):
-        assert "examples:" in run(command, "--help")[1], command
+    for command in COMMANDS:
+        assert "examples:" in run(*command.split(), "--help")[1], command
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "",
-        *LOOKING,
-        *("register", "fire", "advance", "fail", "cancel-for-key", "forget", "destroy", "load"),
-        *("journal", "journal tail", "journal export"),
-    ],
+    ("typed", "meant"),
+    [(("stat",), "stats"), (("cancel-key", "k"), "cancel-for-key"), (("journal", "tial"), "tail"), (("zzz",), "")],
 )
+def test_a_typing_error_is_answered_with_what_may_be_meant(run: Run, typed: tuple[str, ...], meant: str) -> None:
+    status, _, err = run(*typed)
+    assert status == Exit.USAGE
+    assert err.endswith(f": did you mean {meant!r}?\n") if meant else "did you mean" not in err
+
+
+@pytest.mark.parametrize("action", [("tail",), ("tail", "-f"), ("export",)])
+def test_a_directory_without_a_journal_is_said_to_have_none(run: Run, tmp_path: Path, action: tuple[str, ...]) -> None:
+    status, out, err = run("journal", *action, "--directory", str(tmp_path))
+    assert (status, out) == (Exit.PROBLEM, "")
+    assert f"there is no journal in {tmp_path}: it holds no *.segment" in err
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_fits_into_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     status, out, _ = run(*command.split(), "--help")

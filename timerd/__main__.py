@@ -22,7 +22,7 @@ from timerd_shm.errors import (
 )
 from timerd_shm.rundir import InstancePaths, make_instance, write_place
 
-from .arena import ATTACHED, group_id_of, open_or_create
+from .arena import ATTACHED, ArenaPlan, group_id_of, open_or_create, plan_of
 from .clock import SystemClock
 from .config import Config, read_command_line
 from .lock import InstanceLock
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings, show_config, as_json = read_command_line(sys.argv[1:] if arguments is None else arguments)
         if show_config:
             _ask_the_machine(settings.config)
-            print(settings.as_json() if as_json else settings.table())
+            print(settings.as_json() if as_json else f"{settings.table()}\n\n{memory_of(plan_of(settings.config))}")
             for warning in settings.warnings:
                 print(f"timerd: {warning}", file=sys.stderr)
             return 0
@@ -78,6 +78,12 @@ def _ask_the_machine(config: Config) -> None:
         directory = os.path.abspath(config.journal)
         if not os.access(directory if os.path.isdir(directory) else os.path.dirname(directory), os.W_OK | os.X_OK):
             raise ResourceLimitError(f"the journal's directory {directory} cannot be made, or may not be written")
+
+
+def memory_of(plan: ArenaPlan) -> str:
+    """What an arena takes, in a sentence."""
+    size = plan.size / (1 << 20)
+    return f"an arena of {plan.capacity:,} operations takes {size:,.0f} MiB of memory, all of it from the start"
 
 
 def serve(config: Config) -> None:
@@ -114,14 +120,8 @@ def serve(config: Config) -> None:
         undo.callback(remove)
         now_ns = clock.now_ns()
         huge = arena.map_pages()
-        log.info(
-            "arena %s: %s (%d operations, %d bytes%s)",
-            arena.news,
-            arena.place.path,
-            arena.plan.capacity,
-            arena.plan.size,
-            f", {huge} of them on huge pages" if huge else "",
-        )
+        pages = f", {huge} bytes of it by huge pages" if huge else ""
+        log.info("arena %s: %s: %s%s", arena.news, arena.place.path, memory_of(arena.plan), pages)
         core = Core(arena.memory, now_ns)
         undo.callback(core.release)
         log.info("attached in %.1f ms, at event %d", (clock.now_ns() - now_ns) / 1e6, core.newest)

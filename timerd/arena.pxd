@@ -14,6 +14,7 @@ cdef extern from *:
     #define FREED 8 /* how far ahead of its turn a free record is asked for */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* what a member of a group may take */
     #define RUN_MAX 16 /* commands, or operations that are due, that one transaction may hold */
+    #define REFUSALS 32 /* more than there are codes, and limits that ARENA_FULL and QUOTA_EXCEEDED may meet */
     """
     enum:
         JOINED
@@ -22,6 +23,7 @@ cdef extern from *:
         CALLS
         KINDS
         RUN_MAX
+        REFUSALS
 
 
 ctypedef struct News:
@@ -101,6 +103,12 @@ ctypedef struct Journal:
     uint64_t purgatories[PURGATORIES_MAX]  # rows of their texts
 
 
+ctypedef struct Refusal:
+    uint32_t code
+    uint64_t value
+    uint64_t count
+
+
 ctypedef struct Arena:
     char *base
     ArenaHeader *header
@@ -177,6 +185,9 @@ ctypedef struct Arena:
     uint32_t queued
     Found *found
     uint8_t *scratch
+    # Why commands were refused since the log of errors was told, each reason once.
+    Refusal refusals[REFUSALS]
+    uint32_t refused
     Journal journal
 
 

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
-from timerd.arena cimport Arena, News, capacity, commit, counter, give, take, unused
+from timerd.arena cimport REFUSALS, Arena, News, capacity, commit, counter, give, take, unused
 from timerd.dlist cimport answer_at, append, is_empty, link_of, unlink
 from timerd_shm.records cimport *
 
@@ -160,9 +160,28 @@ cdef inline uint64_t met(uint32_t what, uint64_t limit) noexcept nogil:
     return <uint64_t>what << MET_SHIFT | limit
 
 
+cdef inline void note_refusal(Arena *a, uint32_t code, uint64_t value) noexcept nogil:
+    """One more for the log of errors."""
+    cdef uint32_t at = 0
+    if code != ERROR_CODE_ARENA_FULL and code != ERROR_CODE_QUOTA_EXCEEDED:
+        value = 0  # a sequence or a time: not the same twice
+    while at < a.refused and (a.refusals[at].code != code or a.refusals[at].value != value):
+        at += 1
+    if at == a.refused:
+        if at == REFUSALS:
+            return  # `rejected` counts it
+        a.refused += 1
+        a.refusals[at].code, a.refusals[at].value, a.refusals[at].count = code, value, 0
+    a.refusals[at].count += 1
+
+
 cdef inline void refuse(
     Arena *a, uint32_t slot, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
 ) noexcept nogil:
     """Refuse a command: its number passes, the refusal is kept until it is acknowledged. `value` is the limit met."""
     apply_plain(a, slot, command, True, code, value)
+    if code == ERROR_CODE_OPERATION_EXISTS or code == ERROR_CODE_UNKNOWN_OPERATION:
+        counter(a, purgatory, COUNT_REFUSED_BY_ID)[0] += 1  # what ids are for
+        return
     counter(a, purgatory, COUNT_REJECTED)[0] += 1
+    note_refusal(a, code, value)

@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from timerd_client.errors import Subject, refusal
 from timerd_shm.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.errors import (
     MalformedError,
@@ -72,6 +73,7 @@ SIGNS_PER_TURN = 128
 GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
 DRY_NS = 5_000_000  # the sockets are dry when nothing came for so long: libzmq's thread was stopped as well
 LOGGED_ERRORS_MAX = 64
+A_CLIENT = Subject(client="a client")
 JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more to tell than its buffer takes at once
 HELLO_SIZE_EASY = 262_144  # a larger one names what the client waits for, which is looked up one by one:
 HELLO_REST_NS = 100_000_000  # it is welcomed once in that time
@@ -544,12 +546,17 @@ class Conductor:
         message = str(error)
         if isinstance(error, MalformedError | UnsupportedVersionError):
             self._core.count(FRAMES_MALFORMED)
-        self._core.log_error(error.code, message.encode(), self._clock.wall_ns())
+        self._note(error)
+        answer = {"code": int(error.code), "message": message, "id": number}
+        self._send(routing, message_frame(self._header(DownKind.ERROR, now_ns, session), answer))
+
+    def _note(self, error: TimerdError, count: int = 1) -> None:
+        """Count it in the arena's log of errors; the daemon's own log has the first of its kind."""
+        message = str(error)
+        self._core.log_error(error.code, message.encode(), self._clock.wall_ns(), count)
         if (error.code, message) not in self._errors and len(self._errors) < LOGGED_ERRORS_MAX:
             self._errors.add((error.code, message))
             log.warning("refused: %s: %s", type(error).__name__, message)
-        answer = {"code": int(error.code), "message": message, "id": number}
-        self._send(routing, message_frame(self._header(DownKind.ERROR, now_ns, session), answer))
 
     def _header(self, kind: DownKind, now_ns: int, session: Session | None = None) -> bytes:
         applied = self._core.last_command(session.slot) if session else 0
@@ -571,6 +578,8 @@ class Conductor:
     def _close_turn(self, now_ns: int, due_ns: int, work: int) -> None:
         """Count the turn, and say when the next one is due."""
         core = self._core
+        for code, value, count in core.take_refusals():
+            self._note(refusal(code, value, A_CLIENT), count)
         if self._frames_out:
             core.count(FRAMES_OUT, self._frames_out)
         if self._cut:

@@ -151,7 +151,13 @@ class Config(NamedTuple):
         str | None, Knob("path", "directory of sockets, lock and NAME.arena", derived="the first that may be written")
     ] = None
     capacity: Annotated[
-        int, Knob("count", "operations the arena holds, pending or unacknowledged", CAPACITY_MIN, CAPACITY_MAX)
+        int,
+        Knob(
+            "count",
+            "operations the arena holds, pending or unacknowledged: 450 bytes of memory for each, from the start",
+            CAPACITY_MIN,
+            CAPACITY_MAX,
+        ),
     ] = CAPACITY_DEFAULT
     nodes: Annotated[
         int | None,

@@ -197,8 +197,10 @@ class Core:
         """Add to a counter of the daemon (position in DAEMON_COUNTERS)."""
     def count_max(self, counter: int, value: int) -> None:
         """Raise a counter of the daemon to `value` if it is less."""
-    def log_error(self, code: int, message: bytes, wall_ns: int) -> None:
-        """Note a distinct error (same code and message: counted)."""
+    def take_refusals(self) -> list[tuple[int, int, int]]:
+        """Why commands were refused since the last call, but for refusals by an id: code, limit met, count."""
+    def log_error(self, code: int, message: bytes, wall_ns: int, count: int = 1) -> None:
+        """Note a distinct error (same code and message: counted), seen `count` times."""
 
 class Timer:
     """A timerfd on CLOCK_MONOTONIC (Python 3.11 has none)."""

@@ -859,7 +859,16 @@ cdef class Core:
         if value > self._here().daemon[counter]:
             self._here().daemon[counter] = value
 
-    def log_error(self, uint32_t code, bytes message not None, uint64_t wall_ns):
+    def take_refusals(self):
+        cdef Arena *a = self._here()
+        cdef uint32_t at
+        if a.refused == 0:
+            return []
+        taken = [(a.refusals[at].code, a.refusals[at].value, a.refusals[at].count) for at in range(a.refused)]
+        a.refused = 0
+        return taken
+
+    def log_error(self, uint32_t code, bytes message not None, uint64_t wall_ns, uint64_t count=1):
         cdef Arena *a = self._here()
         cdef ErrorRecord *errors = <ErrorRecord *>self._region(REGION_ERRORS)
         cdef ErrorRecord *error
@@ -885,7 +894,7 @@ cdef class Core:
             error.first_wall_ns = wall_ns
             memcpy(error.message, PyBytes_AS_STRING(message), length)
             a.regions[REGION_ERRORS].in_use = max(a.regions[REGION_ERRORS].in_use, <uint32_t>(error - errors) + 1)
-        error.count += 1
+        error.count += count
         error.last_wall_ns = wall_ns
 
 

@@ -15,14 +15,13 @@ client.room()` first. A client belongs to the loop it was made in.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
-from timerd_shm.errors import BackpressureError, ClosedError
+from timerd_shm.errors import BackpressureError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
@@ -31,20 +30,33 @@ from timerd_shm.wire import CommandFlag, CommandKind
 from . import errors
 from .aio_member import AioGroupOutcome as GroupOutcome
 from .aio_member import Member
-from .arguments import Key, Keys, Payload, Timeout, group_of, label_of, name_of, orphans_of, patience_s, timeout_ns
-from .batch import Batch as CommonBatch
+from .aio_operation import AioBatch, AioOperation, answer_of, settled, settles
+from .aio_operation import AioBatch as Batch
+from .aio_operation import AioOperation as Operation
+from .arguments import (
+    Key,
+    Keys,
+    Payload,
+    Timeout,
+    function_of,
+    group_of,
+    label_of,
+    name_of,
+    orphans_of,
+    patience_of,
+    timeout_ns,
+    wait_s,
+)
 from .batch import fire_many, register_many
 from .calls import Call
 from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
-from .connection import locate, settings
+from .connection import LOOK_AGAIN_S, Search, settings, start_daemon
 from .errors import *  # noqa: F403
 from .link import Link, monotonic_deadline, seconds_left
 from .mark import Mark
-from .operation import Operation as CommonOperation
 from .outcome import Outcome, State
 from .polling import POLL_S, RAISE, Polling
 from .process import configure
-from .promise import Promise, Reply
 from .protocol import NEVER, LinkState, Statistics
 from .purgatory import is_known, value_or_silence
 from .session import DEFAULT_PURGATORY, Naming
@@ -200,117 +212,6 @@ class LoopLink(Link):
         self._wake_waiters()
 
 
-class AioOperation(CommonOperation):
-    """The operation of an asyncio client: `await` it for its outcome."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, Outcome]:
-        try:
-            yield from self._wait_in_loop()
-        except asyncio.CancelledError:
-            with contextlib.suppress(ClosedError):
-                self._send_cancel()
-            raise
-        return self._outcome()
-
-    async def result(self, timeout: float | None = None) -> Outcome:
-        """The outcome; raises TimeoutError after `timeout` seconds, and the operation goes on."""
-        await _settled(self, timeout)
-        return self._outcome()
-
-    async def cancel(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Withdraw it and wait for its outcome; True if that is CANCELLED. Raises TimerdUnavailableError."""
-        self._send_cancel()
-        await _told(self, timeout)
-        return self._withdrawn()
-
-    async def reschedule(self, timeout: Timeout, *, wait: bool = False) -> bool:
-        """Give it a new deadline, `timeout` seconds from now; False if it had settled."""
-        reply = Reply(self._link) if wait else None
-        sent = self._send_reschedule(timeout, reply)
-        return sent if reply is None or not sent else bool(await _answer(reply, CLOSE_TIMEOUT_S))
-
-    async def accepted(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until the daemon has taken it in (after `register(wait=True)`); raises its refusal."""
-        self._accepted_error()
-        assert self._reply is not None
-        await _answer(self._reply, timeout)
-
-
-class AioBatch(CommonBatch):
-    """The batch of an asyncio client."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, list[Outcome]]:
-        yield from self._wait_in_loop()
-        return self._outcomes()
-
-    async def outcomes(self, timeout: float | None = None) -> list[Outcome]:
-        """The outcomes, in input order; raises TimeoutError."""
-        await _settled(self, timeout)
-        return self._outcomes()
-
-    async def states(self, timeout: float | None = None) -> list[State]:
-        """The states alone, in input order; raises TimeoutError."""
-        await _settled(self, timeout)
-        return self._states()
-
-    async def values(self, timeout: float | None = None) -> list[bytes]:
-        """The values of the events that settled them, in input order; raises TimeoutError."""
-        await _settled(self, timeout)
-        return [settlement[1] for settlement in self._column()]
-
-    async def completed(self, timeout: float | None = None) -> int:
-        """How many completed; raises TimeoutError."""
-        await _settled(self, timeout)
-        return self._completed()
-
-
-Operation = AioOperation
-Batch = AioBatch
-
-
-async def _settled(promise: Promise, timeout: float | None) -> None:
-    """Until it has settled, without cancelling it; raises TimeoutError."""
-    if promise.done():
-        return
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake(_: object) -> None:
-        if not future.done():
-            future.set_result(None)
-
-    promise.add_done_callback(wake)
-    try:
-        await asyncio.wait_for(future, timeout)
-    except TimeoutError:
-        raise TimeoutError(f"not settled within {timeout:g} s: {promise!r}") from None
-    finally:
-        promise._remove(wake)
-
-
-async def _settles(promise: Promise, timeout: float | None) -> bool:
-    """Whether it settles within `timeout` seconds."""
-    try:
-        await _settled(promise, timeout)
-    except TimeoutError:
-        return False
-    return True
-
-
-async def _told(promise: Promise, timeout: float) -> None:
-    """The same; a daemon that says nothing in that time is unavailable."""
-    if not await _settles(promise, timeout):
-        raise promise._link.unavailable(timeout)
-
-
-async def _answer(reply: Reply, timeout: float) -> Any:
-    await _told(reply, timeout)
-    return reply.get()
-
-
 class Purgatory(Surface[AioOperation]):
     """`await client.purgatory(name)`; the client itself is its purgatory "default"."""
 
@@ -327,22 +228,26 @@ class Purgatory(Surface[AioOperation]):
         limit: int | None = None,
         wait: float = CLOSE_TIMEOUT_S,
     ) -> int:
-        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s."""
+        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
+
+        0 does not say that it completes none: a registration that was called before, and reaches the daemon after it,
+        is completed by it as well, and is not counted.
+        """
         reply = self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
-        return int(await _answer(reply, wait))
+        return int(await answer_of(reply, wait))
 
     async def cancel_for_key_wait(self, key: Key, *, wait: float = CLOSE_TIMEOUT_S) -> int:
         """`cancel_for_key`, and the number of operations that it cancelled."""
         reply = self._ask(self._key_command(CommandKind.CANCEL_FOR_KEY, key, flags=CommandFlag.WANTS_ANSWER))
-        return int(await _answer(reply, wait))
+        return int(await answer_of(reply, wait))
 
     async def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
-        return bool(await _answer(self._ask_reschedule(id, timeout), wait))
+        return bool(await answer_of(self._ask_reschedule(id, timeout), wait))
 
     async def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Cancel the operation of that id, from any process; raises UnknownOperationError."""
-        return bool(await _answer(self._ask(self._cancel_id_command(id), id), wait))
+        return bool(await answer_of(self._ask(self._cancel_id_command(id), id), wait))
 
     def register_many(
         self,
@@ -378,6 +283,7 @@ class Purgatory(Surface[AioOperation]):
         Arguments and errors as the threaded client's.
         """
         polling = Polling(unavailable, poll_interval)
+        function_of("predicate", predicate)
         link, protocol = self._looped, self._protocol
         duration_ns = timeout_ns(timeout)
         deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
@@ -398,7 +304,7 @@ class Purgatory(Surface[AioOperation]):
             operation = self.register(keys, timeout=left, when=when, since=mark)
             outcome: Outcome | None = None
             try:
-                while not await _settles(operation, polling.patience(left)):
+                while not await settles(operation, polling.patience(left)):
                     left = seconds_left(deadline)
                     if not polling.waits_on(left, lost=protocol.lost):
                         break
@@ -467,13 +373,13 @@ class Client(Purgatory, Member):
         if known is not None:
             return known
         link = self._looped
-        await _answer(link.ask({"query": "purgatory", "name": name}, Naming(link, name)), timeout)
+        await answer_of(link.ask({"query": "purgatory", "name": name}, Naming(link, name)), timeout)
         return self._purgatories.setdefault(name, Purgatory(link, name))
 
     async def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
         """Seconds that a question and its answer took; raises TimerdUnavailableError."""
         start = time.monotonic()
-        await _answer(self._looped.ask({"query": "ping"}), timeout)
+        await answer_of(self._looped.ask({"query": "ping"}), timeout)
         return time.monotonic() - start
 
     async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
@@ -491,14 +397,16 @@ class Client(Purgatory, Member):
     async def set_orphans(self, policy: str) -> int:
         """What becomes of the operations that are pending here when this client ends, as the threaded client does."""
         said = 0
-        for part in self._link.say_orphans(orphans_of(policy, self._protocol.identity.group)):
+        for part, more in self._link.say_orphans(orphans_of(policy, self._protocol.identity.group)):
             said += part
-            await self.room()
+            if more:
+                await self.room()
         return said
 
     async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied, as the threaded client does; errors as there."""
         link = self._looped
+        wait_s(timeout)
         flush = link.begin_flush()
         await link.until(lambda: link.flushed(flush), timeout)
         link.end_flush(flush, timeout)
@@ -531,7 +439,7 @@ async def connect(
     instance: str | None = None,
     *,
     autostart: bool = False,
-    timeout: float = CONNECT_TIMEOUT_S,
+    timeout: float | None = None,
     group: str | None = None,
     orphans: str = "cancel",
     name: str = "",
@@ -539,12 +447,14 @@ async def connect(
 ) -> Client:
     """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
     member_of = group_of(group)
-    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_s(timeout)
-    where = (instance, autostart, runtime_dir)
-    paths = await asyncio.to_thread(locate, *where) if autostart else locate(*where)
+    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
+    paths = await asyncio.to_thread(start_daemon, instance, runtime_dir) if autostart else None
+    search = Search(instance, runtime_dir, patience)
+    while paths is None and (paths := search.look()) is None:
+        await asyncio.sleep(LOOK_AGAIN_S)
     client = Client(paths, name=label, orphans=policy, group=member_of)
     try:
-        await client.wait_ready(patience)
+        await client.wait_ready(search.patience())
     except BaseException:
         client._looped.stop()
         raise
@@ -593,7 +503,7 @@ async def wait(operations: Iterable[AioOperation], timeout: float | None = None)
     deadline = monotonic_deadline(timeout)
     for operation in given:
         try:
-            await _settled(operation, seconds_left(deadline))
+            await settled(operation, seconds_left(deadline))
         except TimeoutError:
             break
     return Waited([one for one in given if one.done()], [one for one in given if not one.done()])

@@ -147,26 +147,22 @@ def watch(keys: Keys, when: When) -> Watch:
     return Watch(tuple(names), b"".join(parts), when.kind, needed, when.total)
 
 
-def timeout_ns(timeout: Timeout) -> int:
-    """A timeout in ns, NO_DEADLINE for None; raises TimeoutOutOfRangeError."""
+def timeout_ns(timeout: Timeout, what: str = "timeout", none: str = "; None means no deadline") -> int:
+    """A timeout in ns, NO_DEADLINE for None; raises TimeoutOutOfRangeError, which calls it `what`."""
     if timeout is None:
         return NO_DEADLINE
     if isinstance(timeout, timedelta):
         ns = (timeout.days * 86_400 + timeout.seconds) * 1_000_000_000 + timeout.microseconds * 1_000
     elif isinstance(timeout, (int, float)) and not isinstance(timeout, bool):
         if not 0 <= timeout <= TIMEOUT_S_MAX:  # also refuses NaN
-            raise TimeoutOutOfRangeError(
-                f"timeout={timeout!r} s is not within 0 to {TIMEOUT_S_MAX} s (10 years); None means no deadline"
-            )
+            raise TimeoutOutOfRangeError(f"{what}={timeout!r} s is not within 0 to {TIMEOUT_S_MAX} s (10 years){none}")
         ns = timeout * 1_000_000_000 if isinstance(timeout, int) else round(timeout * 1e9)
     else:
         raise TimeoutOutOfRangeError(
-            f"timeout={shown(timeout)} is {type(timeout).__name__}; give seconds as int or float, a timedelta or None"
+            f"{what}={shown(timeout)} is {type(timeout).__name__}; give seconds as int or float, or a timedelta{none}"
         )
     if not 0 <= ns <= TIMEOUT_NS_MAX:
-        raise TimeoutOutOfRangeError(
-            f"timeout={timeout!r} is not within 0 to {TIMEOUT_S_MAX} s (10 years); None means no deadline"
-        )
+        raise TimeoutOutOfRangeError(f"{what}={timeout!r} is not within 0 to {TIMEOUT_S_MAX} s (10 years){none}")
     return ns
 
 
@@ -232,8 +228,31 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
     return values
 
 
-def patience_s(timeout: object) -> float:
-    """The seconds that a call may wait for the daemon; raises TimeoutOutOfRangeError."""
+def wait_s(timeout: object) -> float | None:
+    """The seconds to wait for what may never come, None = without end; raises TimeoutOutOfRangeError."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout != timeout:
+        raise TimeoutOutOfRangeError(
+            f"timeout={shown(timeout)}: give the seconds to wait, an int or float, or None to wait without end"
+        )
+    return timeout
+
+
+def function_of(what: str, given: Callable[..., Value]) -> Callable[..., Value]:
+    """What is called again and again, checked; raises InvalidValueError."""
+    if not callable(given):
+        raise InvalidValueError(
+            f"{what}={shown(given)} is {type(given).__name__}: give a function without arguments, which is called "
+            "at once and after each event"
+        )
+    return given
+
+
+def patience_of(timeout: object) -> float | None:
+    """The seconds to wait for the daemon, None where that is left open; raises TimeoutOutOfRangeError."""
+    if timeout is None:
+        return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= TIMEOUT_S_MAX:
         raise TimeoutOutOfRangeError(
             f"timeout={shown(timeout)}: give the seconds to wait for the daemon, an int or float from 0"

@@ -76,6 +76,8 @@ class Awaited(Window):
         self.verdicts = 0  # operations given up as UNAVAILABLE
         self.outcomes_after_giving_up = 0
         self.outcomes_unknown = 0  # outcomes nobody waited for
+        self.commands_refused = 0  # with no operation to settle, and nobody who waits for an answer
+        self.refusal: TimerdError | None = None  # of the first of these that no flush has told
 
     @property
     def acknowledged_outcome(self) -> int:
@@ -204,6 +206,8 @@ class Awaited(Window):
                 if waiter.settle(command, local(error)):
                     self.ready.append(waiter)
             elif reply is None and command not in self._given_up:
+                self.commands_refused += 1
+                self.refusal = self.refusal or error
                 self.complaints.append(f"command {command} was refused: {error}")
         if reply is not None and reply.answer(value, error):
             self.ready.append(reply)

@@ -188,7 +188,7 @@ class Calls:
         """The command of `call_later`."""
         if delay is None:
             raise InvalidValueError("delay=None: a call has a time; give seconds or a timedelta")
-        return self._called(self.checked(name), 0, timeout_ns(delay), payload)
+        return self._called(self.checked(name), 0, timeout_ns(delay, "delay", ""), payload)
 
     def at(self, name: object, when: object, payload: Payload) -> bytes:
         """The command of `call_at`."""

@@ -13,15 +13,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from timerd_shm.errors import TimerdUnavailableError
+from timerd_shm.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.limits import CONNECT_TIMEOUT_S
-from timerd_shm.rundir import InstancePaths, daemon_running, find_instance, make_instance
+from timerd_shm.reader import ArenaReader
+from timerd_shm.rundir import InstancePaths, daemon_running, find_instance, make_instance, open_arena_file
 
-from .arguments import group_of, label_of, orphans_of, patience_s
+from .arguments import group_of, label_of, orphans_of, patience_of
 from .threaded import Client, ThreadedLink
 
 AUTOSTART_TIMEOUT_S = 15.0  # until a daemon that was started here serves; on top of connect's own timeout
 AUTOSTART_POLL_S = 0.01
+RESTART_S = 10.0  # who has run so lately may be starting again
+LOOK_AGAIN_S = 0.05  # a look holds the daemon's lock for a moment, and it tries for 200 ms
 # Of the environment these are its parent's alone: whom to tell of readiness, and what Spark gives its workers.
 NOT_HANDED_ON = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
 
@@ -33,7 +36,7 @@ def connect(
     instance: str | None = None,
     *,
     autostart: bool = False,
-    timeout: float = CONNECT_TIMEOUT_S,
+    timeout: float | None = None,
     group: str | None = None,
     orphans: str = "cancel",
     name: str = "",
@@ -46,28 +49,85 @@ def connect(
     on, and nobody is told) or "group" (its group adopts them). `autostart` starts the instance's daemon if none runs;
     it ends 10 s after its last client. `name` is a label for `timerctl clients`: printable text of at most 32 bytes.
     `runtime_dir` is where the instance is, if not where $TIMERD_RUNTIME_DIR or the usual places say.
-    Raises TimerdUnavailableError within `timeout` seconds, InvalidNameError, TimeoutOutOfRangeError, NotAMemberError
-    (orphans="group" without a group).
+
+    `timeout`, in seconds, waits so long for a daemon to be there and to answer, also for one that nobody has started
+    yet. Without it a daemon that runs has 2 s to answer, and where none runs TimerdUnavailableError is raised at once;
+    unless one has run within the last 10 s: it may be restarting, so it is waited for 2 s. (Workers that boot beside a
+    restart live through it; those that boot before the first start need a `timeout`.) It is about this call alone:
+    a client that has connected waits for a daemon that restarts, however long that takes.
+
+    Raises TimerdUnavailableError, InvalidNameError, TimeoutOutOfRangeError, NotAMemberError (orphans="group" without a
+    group).
     """
     member_of = group_of(group)
-    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_s(timeout)
-    client = Client(ThreadedLink(locate(instance, autostart, runtime_dir), label, policy, member_of))
+    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
+    paths = start_daemon(instance, runtime_dir) if autostart else None
+    search = Search(instance, runtime_dir, patience)
+    while paths is None and (paths := search.look()) is None:
+        time.sleep(LOOK_AGAIN_S)
+    client = Client(ThreadedLink(paths, label, policy, member_of))
     try:
-        client.wait_ready(patience)
+        client.wait_ready(search.patience())
     except BaseException:
         client._threaded.stop()
         raise
     return client
 
 
-def locate(instance: str | None, autostart: bool, runtime_dir: str | None) -> InstancePaths:
-    """Where the instance is, after starting it if that is wanted and needed."""
-    if autostart:
-        return start_daemon(instance, runtime_dir)
+class Search:
+    """A daemon that is looked for, with a patience that is stated, or usual."""
+
+    def __init__(self, instance: str | None, runtime_dir: str | None, timeout: float | None) -> None:
+        self._instance = instance
+        self._runtime_dir = runtime_dir
+        self._stated = timeout is not None
+        self._seconds = CONNECT_TIMEOUT_S if timeout is None else timeout
+        self._end = time.monotonic() + self._seconds
+
+    def look(self) -> InstancePaths | None:
+        """The instance, if its daemon runs; None = look again soon. Raises TimerdUnavailableError when it is over."""
+        try:
+            paths = find_instance(self._instance, self._runtime_dir)
+        except TimerdUnavailableError as error:
+            self._go_on(self._stated, f"{error}, or connect(autostart=True)")
+            return None
+        if runs(paths):
+            return paths
+        missing = f"the daemon of instance {paths.instance!r} is not running: start it ({paths.command})"
+        self._go_on(self._stated or has_run_lately(paths), missing)
+        return None
+
+    def patience(self) -> float:
+        """The seconds that a daemon which was found has to answer."""
+        return max(0.0, self._end - time.monotonic()) if self._stated else CONNECT_TIMEOUT_S
+
+    def _go_on(self, waits: bool, missing: str) -> None:
+        if waits and time.monotonic() < self._end:
+            return
+        waited = f"; waited {self._seconds:g} s for it" if waits else ""
+        raise TimerdUnavailableError(missing + waited)
+
+
+def runs(paths: InstancePaths) -> bool:
+    """Whether a daemon holds the instance's lock; True where this user may not look."""
     try:
-        return find_instance(instance, runtime_dir)
-    except TimerdUnavailableError as error:
-        raise TimerdUnavailableError(f"{error}, or connect(autostart=True)") from None
+        return daemon_running(paths)
+    except PermissionError:
+        return True
+
+
+def has_run_lately(paths: InstancePaths) -> bool:
+    """Whether a daemon, which does not run now, did RESTART_S ago: by the lock, written as one starts and as it ends.
+
+    One that was killed has not written it then; its arena says when its last turn was.
+    """
+    try:
+        if time.time() - paths.lock.stat().st_mtime < RESTART_S:
+            return True
+        with ArenaReader.from_descriptor(open_arena_file(paths)) as reader:
+            return time.monotonic_ns() - reader.header().turn_at_ns < RESTART_S * 1e9
+    except (TimerdError, OSError):
+        return False
 
 
 def start_daemon(instance: str | None = None, runtime_dir: str | None = None) -> InstancePaths:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .arguments import Keys, Timeout, timeout_ns
+from .arguments import Keys, Timeout, function_of, timeout_ns
 from .outcome import Outcome, State
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Delayed:
         on_done: Callable[[Delayed], object] | None,
     ) -> None:
         self._purgatory = purgatory
-        self._try = try_complete
+        self._try = function_of("try_complete", try_complete)
         self._keys = keys if isinstance(keys, (str, bytes, dict)) else list(keys)
         duration_ns = timeout_ns(timeout)
         self._deadline = purgatory._link.deadline(None if timeout is None else duration_ns / 1e9)

@@ -143,5 +143,5 @@ class Membership:
         """What `outcomes()` was given, in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
         if self._member_link.sealed:
             self._member_link.refuse_closed()
-        self._calls.group  # noqa: B018  # raises here, not in the first iteration
+        self._member_link.protocol.inbox.check_member()  # here, not in the first iteration
         return None if timeout is None else timeout_ns(timeout) / 1e9

@@ -69,6 +69,7 @@ class Subject(NamedTuple):
     id: str | bytes | None = None
     purgatory: str = ""
     payload_size: int = 0
+    client: str = "this client"
 
 
 NOBODY = Subject()
@@ -118,7 +119,7 @@ def refusal(code: int, value: int, about: Subject = NOBODY) -> TimerdError:
         case ErrorCode.QUOTA_EXCEEDED if met == Met.BYTES:
             message = _beyond_bytes(limit, about.payload_size)
         case ErrorCode.QUOTA_EXCEEDED if met in QUOTAS:
-            message = f"this client {QUOTAS[Met(met)].format(limit)}"
+            message = f"{about.client} {QUOTAS[Met(met)].format(limit)}"
         case ErrorCode.OPERATION_EXISTS if about.id is not None:
             settled = {int(outcome): outcome.name.lower() for outcome in Outcome}.get(value, f"outcome {value}")
             message = (

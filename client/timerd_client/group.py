@@ -255,7 +255,7 @@ class Inbox:
 
     def listen(self, now_ns: int) -> None:
         """One more who wants outcomes. Raises NotAMemberError."""
-        self._check_member()
+        self.check_member()
         self._let_go(now_ns)
         self.listeners += 1
         self.ping_at = min(self.ping_at, now_ns)
@@ -263,15 +263,16 @@ class Inbox:
 
     def handle(self, names: Sequence[str], at_once: int, now_ns: int) -> None:
         """Take the calls of these names, so many at a time. Raises NotAMemberError."""
-        self._check_member()
+        self.check_member()
         self._handling.wanted = tuple(names)
         self._calls_at_once = at_once
         self.ping_at = min(self.ping_at, now_ns)
         self._switch(now_ns)
 
-    def _check_member(self) -> None:
+    def check_member(self) -> None:
+        """Raises NotAMemberError."""
         if self._protocol.identity.group is None:
-            raise NotAMemberError("this client is in no group, and is told of no one's outcomes: connect(group=NAME)")
+            raise NotAMemberError("outcomes() are a group's, and this client is in none: connect(group=NAME)")
 
     def leave(self) -> None:
         """One less, from the next tick on. After the last, others are told what this client was told and has not done.

@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from timerd_shm.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError
+from timerd_shm.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.reader import NEWEST_WORD, ArenaReader
 from timerd_shm.rundir import InstancePaths, boot_id, namespace_inode, process_start_ticks
 from timerd_shm.wire import CommandKind
 
+from .arguments import wait_s
 from .commands import operation_command
 from .errors import OperationCancelled
 from .hot import Line
@@ -86,7 +87,9 @@ class Link(Line):
         self._unsent: bytes | None = None
         self._chores: deque[Callable[[], None]] = deque()  # what could not be done where it came up
         self._told_unknown = 0
+        self._told_refused = 0
         self._resets = 0
+        self._lost_ns = 0  # since when the daemon is lost, as far as it was said; 0 = it is not
         self.sockets: Sockets = ZmqSockets(paths) if sockets is None else sockets
         self.lifeline = self.sockets.lifeline
         links.add(self)
@@ -132,7 +135,8 @@ class Link(Line):
 
     def deadline(self, timeout: float | None) -> float | None:
         """When that many seconds are over, by the link's clock; None = never."""
-        return None if timeout is None else self.now_ns() / 1e9 + timeout
+        seconds = wait_s(timeout)
+        return None if seconds is None else self.now_ns() / 1e9 + seconds
 
     def seconds_left(self, deadline: float | None) -> float | None:
         """What is left until then, at least 0."""
@@ -151,15 +155,15 @@ class Link(Line):
             self.refuse_closed()
         if self.protocol.lost:
             raise TimerdUnavailableError(
-                f"the daemon is lost ({self.plight()}), so it was not asked; "
-                "start it (`timerd`), or try again when `client.connected`"
+                f"the daemon is lost ({self.plight()}), so it was not asked: start it ({self.paths.command}), "
+                "or try again when `client.connected`"
             )
 
     def unavailable(self, seconds: float) -> TimerdUnavailableError:
         """The error of a caller whose patience is over."""
         return TimerdUnavailableError(
-            f"no answer from the daemon within {seconds:g} s ({self.plight()}); "
-            "start it (`timerd`), or connect(autostart=True)"
+            f"no answer from the daemon within {seconds:.3g} s ({self.plight()}): start it if it has ended "
+            f"({self.paths.command}), or try again when `client.connected`"
         )
 
     def plight(self) -> str:
@@ -259,18 +263,26 @@ class Link(Line):
         return protocol.applied >= flush.command or protocol.incarnation != flush.maker or self.closed
 
     def end_flush(self, flush: Flush, timeout: float) -> None:
-        """Raises TimerdUnavailableError if it is not done, SessionGoneError if what was applied is not known."""
+        """Raises TimerdUnavailableError if it is not done, SessionGoneError if what was applied is not known.
+
+        If all is known, raises the refusal of what has no operation that it settles. With the lock held.
+        """
         protocol = self.protocol
         unknown = protocol.commands_unknown - flush.told
         if unknown:
             self._told_unknown = protocol.commands_unknown
             raise SessionGoneError(
-                f"{unknown} commands were unacknowledged when the daemon lost sight of this client; "
+                f"commands that were unacknowledged when the daemon lost sight of this client: {unknown}; "
                 "whether they were applied is unknown"
             )
         if not self.flushed(flush):
-            missing = flush.command - protocol.applied
-            raise TimerdUnavailableError(f"{missing} commands are unacknowledged: {self.unavailable(timeout)}")
+            missing = unacknowledged(flush.command - protocol.applied)
+            raise TimerdUnavailableError(f"{missing}: {self.unavailable(timeout)}")
+        if protocol.refusal is not None:
+            first, protocol.refusal = protocol.refusal, None
+            refused, self._told_refused = protocol.commands_refused - self._told_refused, protocol.commands_refused
+            said = "a command was refused" if refused == 1 else f"{refused} commands were refused, the first"
+            raise error_for(first.code, f"{said}: {first}")
 
     def ready_locked(self) -> None:
         """Closed? Is there room? With the lock held; raises ClosedError, BackpressureError."""
@@ -279,10 +291,10 @@ class Link(Line):
         if self.protocol.room <= 0:
             self.make_room()
 
-    def say_orphans(self, orphans: Orphans) -> Iterator[int]:
-        """Give what is pending now this policy, in parts: yields how many each has. There should be room before each.
+    def say_orphans(self, orphans: Orphans) -> Iterator[tuple[int, bool]]:
+        """Give what is pending now this policy, in parts: yields how many each has, and whether there are more.
 
-        Raises ClosedError, BackpressureError.
+        There should be room before each. Raises ClosedError, BackpressureError.
         """
         protocol = self.protocol
         with self.lock:
@@ -300,7 +312,7 @@ class Link(Line):
                 if self.idle or protocol.issued >= self.alarm:
                     self.wake()
             said += len(part)
-            yield len(part)
+            yield len(part), said < len(pending)
 
     # for the sender -----------------------------------------------------------------------------------------------
 
@@ -351,6 +363,12 @@ class Link(Line):
             self._do_chores()
             if now_ns >= protocol.poll_deadline():
                 protocol.tick(now_ns)
+        if protocol.lost and not self._lost_ns and protocol.arena:
+            self._lost_ns = protocol.heard_ns
+            self.complain(
+                f"the daemon of instance {self.paths.instance!r} is lost: silent for "
+                f"{(now_ns - self._lost_ns) / 1e9:.1f} s; what is called is kept, and sent when it is back"
+            )
         if protocol.ready or protocol.complaints:
             self.received()
 
@@ -360,6 +378,9 @@ class Link(Line):
         for waiter in protocol.take_ready() if protocol.ready else ():
             waiter.tell()
         if protocol.state is LIVE:
+            if self._lost_ns:
+                silence_ns, self._lost_ns = protocol.heard_ns - self._lost_ns, 0
+                self.complain(f"the daemon of instance {self.paths.instance!r} is back after {silence_ns / 1e9:.1f} s")
             if protocol.arena != self._mapped:
                 self._map_arena()
             if not self.lifeline.is_held(protocol.session):
@@ -427,9 +448,15 @@ class Link(Line):
         links.discard(self)
 
 
+def unacknowledged(commands: int) -> str:
+    """That so many are, for messages."""
+    return "1 command is unacknowledged" if commands == 1 else f"{commands} commands are unacknowledged"
+
+
 def monotonic_deadline(timeout: float | None) -> float | None:
     """When that many seconds are over."""
-    return None if timeout is None else time.monotonic() + timeout
+    seconds = wait_s(timeout)
+    return None if seconds is None else time.monotonic() + seconds
 
 
 def seconds_left(deadline: float | None) -> float | None:

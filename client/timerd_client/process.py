@@ -9,12 +9,12 @@ import threading
 import zmq
 
 from timerd_shm.errors import InvalidValueError
-from timerd_shm.limits import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
+from timerd_shm.limits import CLOSE_TIMEOUT_S
 
 from . import link as link_module
-from .arguments import group_of, label_of, orphans_of, patience_s
+from .arguments import group_of, label_of, orphans_of, patience_of
 from .connection import connect, settings
-from .link import Link
+from .link import Link, unacknowledged
 from .sockets import forget_context
 from .threaded import Client, ThreadedLink
 
@@ -29,7 +29,7 @@ def configure(
     instance: str | None = None,
     *,
     autostart: bool = False,
-    timeout: float = CONNECT_TIMEOUT_S,
+    timeout: float | None = None,
     group: str | None = None,
     orphans: str = "cancel",
     name: str = "",
@@ -42,7 +42,7 @@ def configure(
     """
     orphans_of(orphans, group_of(group))
     label_of(name)
-    patience_s(timeout)
+    patience_of(timeout)
     with _client_lock:
         if _client is not None and not _client.closed:
             raise InvalidValueError("configure() after client(): it is connected; configure() first, or close() it")
@@ -101,9 +101,9 @@ def _at_exit() -> None:
         if isinstance(link, ThreadedLink) and not link.closed:
             link.finish(CLOSE_TIMEOUT_S)
             link.seal()
-            unacknowledged = link.wait_applied(CLOSE_TIMEOUT_S, EXIT_SILENCE_S)
-            if unacknowledged:
-                link.complain(f"the process ends, and {unacknowledged} commands are unacknowledged ({link.plight()})")
+            left = link.wait_applied(CLOSE_TIMEOUT_S, EXIT_SILENCE_S)
+            if left:
+                link.complain(f"the process ends, and {unacknowledged(left)} ({link.plight()})")
             link.stop(EXIT_SILENCE_S)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from timerd_shm.errors import ClosedError, TimerdError
 
+from .arguments import wait_s
 from .errors import NOBODY, Subject
 from .hot import Promised
 from .settlement import Settlement, local
@@ -70,6 +71,7 @@ class Promise(Promised):
         """Block until it has settled, `timeout` seconds at most; whether it has."""
         if self.done():
             return True
+        wait_s(timeout)
         self._link.may_block()
         gate = self._link.gate()
         gate.acquire()

@@ -100,6 +100,7 @@ class Statistics(NamedTuple):
     outcomes_after_giving_up: int  # outcomes of these that came all the same, but for their cancellations
     outcomes_unknown: int  # outcomes that nobody waited for
     frames_ignored: int  # frames of another daemon or version, or malformed
+    commands_refused: int  # commands that have no operation, as fire() and advance(), and were refused
 
 
 class Protocol(Session):
@@ -169,6 +170,7 @@ class Protocol(Session):
             outcomes_after_giving_up=self.outcomes_after_giving_up,
             outcomes_unknown=self.outcomes_unknown,
             frames_ignored=self.frames_ignored,
+            commands_refused=self.commands_refused,
         )
 
     def moved(self, registration: int, due_ns: int) -> None:
@@ -536,7 +538,7 @@ class Protocol(Session):
         self.inbox.forget()
         unacknowledged = self._begin_numbering_anew()
         if unacknowledged:
-            self.complaints.append(f"{unacknowledged} commands were unacknowledged: {error}")
+            self.complaints.append(f"commands that were unacknowledged: {unacknowledged}; {error}")
         self._await_anew()
         self._told_outcome = self._told_answer = 0
         self._asking = False

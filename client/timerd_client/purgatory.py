@@ -9,7 +9,7 @@ from timerd_shm.errors import ErrorCode, TimerdError, TimerdUnavailableError
 from timerd_shm.limits import CLOSE_TIMEOUT_S
 from timerd_shm.wire import CommandFlag, CommandKind
 
-from .arguments import Key, Keys, Payload, Timeout, timeout_ns
+from .arguments import Key, Keys, Payload, Timeout, function_of, timeout_ns
 from .batch import ThreadedBatch, fire_many, register_many
 from .conditions import ANY, When
 from .delayed import Delayed
@@ -54,7 +54,11 @@ class Purgatory(Surface[ThreadedOperation]):
         limit: int | None = None,
         wait: float = CLOSE_TIMEOUT_S,
     ) -> int:
-        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s."""
+        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
+
+        0 does not say that it completes none: a registration that was called before, and reaches the daemon after it,
+        is completed by it as well, and is not counted.
+        """
         return self._answer(self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER)), wait)
 
     def cancel_for_key_wait(self, key: Key, *, wait: float = CLOSE_TIMEOUT_S) -> int:
@@ -112,6 +116,7 @@ class Purgatory(Surface[ThreadedOperation]):
         every `poll_interval` s, growing to 1 s, and when it is back events are waited for again.
         """
         polling = Polling(unavailable, poll_interval)
+        function_of("predicate", predicate)
         link = self._threaded
         duration_ns = timeout_ns(timeout)
         deadline = link.deadline(None if timeout is None else duration_ns / 1e9)

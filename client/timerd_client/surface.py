@@ -201,7 +201,8 @@ class Surface(Caller, Generic[OperationT]):
 
         `value` goes to those it completes; `amount` adds to those that wait for a total; with `limit` it completes that
         many at most, in order of registration, and one that comes later may have what is left.
-        Raises the named error for a wrong argument, BackpressureError, ClosedError.
+        Raises the named error for a wrong argument, BackpressureError, ClosedError. If the daemon refuses it (the arena
+        has no room for its value), that is logged, counted in `stats()`, and raised by the next flush() or close().
         """
         if limit is None and key.__class__ is str and value.__class__ is bytes and amount.__class__ is int:
             encoded = key.encode() if key.isascii() else key_bytes(key)
@@ -234,7 +235,8 @@ class Surface(Caller, Generic[OperationT]):
     def advance(self, key: Key, watermark: int) -> None:
         """Raise the watermark of a key: operations that wait for it or less complete. It is remembered until `forget`.
 
-        A lower one than the present changes nothing. Watermarks count against this client's quota.
+        A lower one than the present changes nothing. Watermarks count against this client's quota: a refusal
+        (QuotaExceededError, ArenaFullError) is told as one of `fire` is, by the next flush() or close().
         """
         self._link.issue(self._key_command(CommandKind.ADVANCE, key, unsigned("watermark", watermark, U64_MAX)))
 

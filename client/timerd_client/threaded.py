@@ -20,7 +20,7 @@ from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
 
-from .arguments import name_of, orphans_of
+from .arguments import name_of, orphans_of, wait_s
 from .link import Link
 from .member import Member
 from .poller import Poller
@@ -391,15 +391,19 @@ class Client(Purgatory, Member):
 
         How many those are. Later ones have connect()'s policy. Raises NotAMemberError, ClosedError, BackpressureError.
         """
-        return sum(self._link.say_orphans(orphans_of(policy, self._protocol.identity.group)))
+        parts = self._link.say_orphans(orphans_of(policy, self._protocol.identity.group))
+        return sum(part for part, _ in parts)
 
     def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s.
 
         Raises SessionGoneError if the daemon has lost sight of this client since the last flush: what it has applied is
-        unknown. Both errors say how many commands that were.
+        unknown. Raises the refusal (ArenaFullError, QuotaExceededError) if it has refused since the last flush what has
+        no operation to settle: `fire`, `advance`, `fail` and their kin, a deadline or policy moved without waiting. All
+        say how many commands that were; of several refusals the first is raised, all are in the log.
         """
         link = self._threaded
+        wait_s(timeout)
         link.may_block()
         with link.lock:
             flush = link.begin_flush()
@@ -411,8 +415,8 @@ class Client(Purgatory, Member):
 
         Once the handlers have returned, calls in other threads raise ClosedError; what was called before is waited for.
         What this client still waits for goes the way of its orphans policy; its operations here fail with ClosedError.
-        Raises TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown; the
-        client is closed all the same.
+        Raises TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown, and
+        what was refused since the last flush(), as that does; the client is closed all the same.
         """
         if self._link.closed:
             return

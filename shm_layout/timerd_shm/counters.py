@@ -24,7 +24,7 @@ PURGATORY_COUNTERS: tuple[Counter, ...] = (
     Counter("expired", "ops", "operations that reached their deadline first"),
     Counter("cancelled", "ops", "operations withdrawn by their owner, by key, by id or as orphans"),
     Counter("failed", "ops", "operations whose condition could no longer hold"),
-    Counter("rejected", "commands", "commands refused with an error that their client was told"),
+    Counter("rejected", "commands", "commands refused, but for refused_by_id: `timerctl errors` says why"),
     Counter("events", "events", "fire, advance, fail, cancel_for_key and forget, as applied"),
     Counter("pending", "ops", "operations that have not settled", gauge=True),
     Counter("watched", "watchers", "entries of watcher lists; exact, because settled ones leave at once", gauge=True),
@@ -34,6 +34,7 @@ PURGATORY_COUNTERS: tuple[Counter, ...] = (
     Counter(
         "values_dropped", "ops", "outcomes told without their value, because the receiver's byte quota was used up"
     ),
+    Counter("refused_by_id", "commands", "commands refused because their id is known, or nothing of it is pending"),
 )
 
 DAEMON_COUNTERS: tuple[Counter, ...] = (

@@ -292,6 +292,7 @@ cdef extern from "timerd_layout.h" nogil:
         COUNT_REPLAYED
         COUNT_HANDED_OVER
         COUNT_VALUES_DROPPED
+        COUNT_REFUSED_BY_ID
         DAEMON_CLIENTS
         DAEMON_TURNS
         DAEMON_BUCKET_VISITS

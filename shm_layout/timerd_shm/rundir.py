@@ -91,6 +91,12 @@ class InstancePaths(NamedTuple):
         return _endpoint(self.outcomes)
 
     @property
+    def command(self) -> str:
+        """What starts its daemon at a shell whose environment is this one, for messages."""
+        usual = f"`timerd --instance {self.instance}"
+        return f"{usual}`" if self.directory in runtime_directories() else f"{usual} --runtime-dir {self.directory}`"
+
+    @property
     def shm_name(self) -> str:
         """Name of the arena in POSIX shared memory: it holds the uid, and tells runtime directories apart."""
         digest = hashlib.blake2b(os.fsencode(self.directory), digest_size=4).hexdigest()
@@ -137,7 +143,11 @@ def runtime_directories() -> tuple[Path, ...]:
 
 def private_directory() -> Path:
     """The last resort: a directory of this user's own under the temporary directory."""
-    return Path(os.path.abspath(tempfile.gettempdir())) / f"timerd-{os.geteuid()}"
+    try:
+        temporary = tempfile.gettempdir()
+    except FileNotFoundError:  # nothing may be written: in a container with a read-only root
+        temporary = "/tmp"
+    return Path(os.path.abspath(temporary)) / f"timerd-{os.geteuid()}"
 
 
 def find_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
@@ -152,7 +162,8 @@ def find_instance(instance: str | None = None, directory: str | None = None) -> 
         if _is_ours(candidate) and os.access(paths.arena, os.F_OK):
             return paths
     raise TimerdUnavailableError(
-        f"no timerd instance {name!r} in {', '.join(map(str, looked))}: start it (`timerd --instance {name}`)"
+        f"no timerd instance {name!r} in {', '.join(map(str, looked))}: "
+        f"start it ({InstancePaths(looked[0], name).command})"
     )
 
 

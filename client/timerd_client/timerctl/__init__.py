@@ -8,10 +8,13 @@ command a module; each has `add`, which declares it, and a function of its parse
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from timerd_shm.errors import TimerdError
 from timerd_shm.version import Version
@@ -36,11 +39,23 @@ $XDG_RUNTIME_DIR/timerd and the user's own directory under the temporary one.
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Says which word may be meant where one is none of the choices."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong, found, choices = message.partition(" (choose from ")
+        if found:
+            word = wrong.rpartition("invalid choice: ")[2].strip("'")
+            near = difflib.get_close_matches(word, re.findall(r"[\w-]+", choices), 1)
+            message += f": did you mean {near[0]!r}?" if near else ""
+        super().error(message)
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--instance", metavar="NAME", default=argparse.SUPPRESS, help="the instance to look at")
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="timerctl",
         description="Look at a timerd instance in shared memory, and act on it as a client.",
         epilog=EPILOG,

@@ -17,6 +17,14 @@ from .exits import Exit, NoInstanceError, UsageError
 from .instance import paths_of
 from .text import size
 
+EPILOG = """\
+The files of a journal stay where they are.
+
+examples:
+  timerctl destroy                          asks first
+  timerctl --instance test destroy --yes
+"""
+
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
@@ -24,8 +32,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "destroy",
         parents=[common],
         help="remove an instance's arena and files",
-        description="Remove an instance's arena with every operation in it, its sockets and files. Its daemon must "
-        "have ended. The lock file stays: removing it could let two daemons in.",
+        description="Remove an instance's arena with every operation in it, its sockets and\nfiles. Its daemon must "
+        "have ended. The lock file stays: removing it could\nlet two daemons in.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--yes", action="store_true", help="do not ask")
     command.set_defaults(run=run)

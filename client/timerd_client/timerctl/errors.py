@@ -14,6 +14,18 @@ from .listing import Row, declare, show
 from .table import Column, Table
 from .text import label
 
+EPILOG = """\
+Here is every refusal of which a client was told, by its reason, but for those
+by an id, which are what ids are for: `refused_by_id` of `timerctl stats` counts
+them, and `rejected` those that stand here. The log is the arena's: it outlives
+the daemon, and `timerctl destroy` removes it.
+
+examples:
+  timerctl errors
+  timerctl errors --json | jq '.[] | select(.error == "ARENA_FULL")'
+  timerctl clients                          who holds how much
+"""
+
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
@@ -24,6 +36,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         run,
         help="distinct errors, with how often and when",
         description="The distinct errors that the daemon has logged in its arena, the newest\nlast. Times are UTC.",
+        epilog=EPILOG,
     )
 
 

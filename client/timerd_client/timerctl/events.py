@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from .exits import Exit
 from .instance import add_place, connected, place_of
 from .text import U32_MAX, U64_MAX, key_of, whole
 
+if TYPE_CHECKING:
+    from timerd_client import Client
+
 FIRE_EPILOG = """\
-Without --wait it returns when the daemon has applied it. With --wait it prints
-how many operations it completed, and the exit status is 1 when it was none.
+With --wait it prints how many operations it completed, and the exit status is 1
+when it was none.
 
 examples:
   timerctl fire inbox/7 --value hello
   timerctl fire jobs --limit 1 --wait       hand it to the first waiter
   timerctl fire topic/p0 --amount 4096
+"""
+REFUSED = "It returns when the daemon has applied it; a refusal is exit status 1."
+ADVANCE_EPILOG = """\
+examples:
+  timerctl advance p0 812                   completes what waits for 812 or less
+  timerctl keys --match 'p*'                what the watermarks are
+"""
+FAIL_EPILOG = """\
+An operation that waits for several keys fails when its condition can no longer
+hold.
+
+examples:
+  timerctl fail r1 --code 6 --value "not leader"
+"""
+CANCEL_EPILOG = """\
+Their owners are told that they were cancelled.
+
+examples:
+  timerctl ops --key inbox/7                who waits for it
+  timerctl cancel-for-key inbox/7
+"""
+FORGET_EPILOG = """\
+It settles nothing. A watermark that nobody forgets is remembered as long as the
+arena is.
+
+examples:
+  timerctl forget p0
 """
 
 
@@ -28,14 +61,18 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     value = argparse.ArgumentParser(add_help=False)
     value.add_argument("--value", metavar="TEXT", default="", help="goes to whom it settles")
 
-    fire = commands.add_parser(
-        "fire",
-        parents=[key, value],
-        help="fire an event on a key",
-        description="Fire an event on a key.",
-        epilog=FIRE_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    def declare(name: str, parents: list[argparse.ArgumentParser], about: str, epilog: str) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = commands.add_parser(
+            name,
+            parents=parents,
+            help=about,
+            description=f"{about[0].upper()}{about[1:]}.\n{REFUSED}",
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        return command
+
+    fire = declare("fire", [key, value], "fire an event on a key", FIRE_EPILOG)
     fire.add_argument(
         "--amount", metavar="N", type=whole(1, U64_MAX), default=1, help="counts under `total` (default 1)"
     )
@@ -43,26 +80,39 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     fire.add_argument("--wait", action="store_true", help="print how many it completed")
     fire.set_defaults(run=run_fire)
 
-    advance = commands.add_parser("advance", parents=[key], help="raise a key's watermark")
+    advance = declare("advance", [key], "raise a key's watermark", ADVANCE_EPILOG)
     advance.add_argument("offset", metavar="OFFSET", type=whole(0, U64_MAX))
     advance.set_defaults(run=run_advance)
 
-    fail = commands.add_parser("fail", parents=[key, value], help="settle a key as failed")
+    fail = declare("fail", [key, value], "settle a key as failed", FAIL_EPILOG)
     fail.add_argument(
         "--code", metavar="N", type=whole(0, U32_MAX), default=0, help="goes to whom it fails (default 0)"
     )
     fail.set_defaults(run=run_fail)
 
-    cancel = commands.add_parser("cancel-for-key", parents=[key], help="cancel every operation that watches a key")
+    cancel = declare("cancel-for-key", [key], "cancel every operation that watches a key", CANCEL_EPILOG)
     cancel.set_defaults(run=run_cancel)
 
-    forget = commands.add_parser("forget", parents=[key], help="forget a key's watermark")
+    forget = declare("forget", [key], "forget a key's watermark", FORGET_EPILOG)
     forget.set_defaults(run=run_forget)
+
+
+@contextmanager
+def acting(arguments: argparse.Namespace) -> Iterator[Client]:
+    """A client whose refusals close() raises, and the log does not repeat."""
+    log = logging.getLogger("timerd_client")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with connected(arguments) as client:
+            yield client
+    finally:
+        log.setLevel(level)
 
 
 def run_fire(arguments: argparse.Namespace) -> int:
     """Fire; the number of completed operations with --wait."""
-    with connected(arguments) as client:
+    with acting(arguments) as client:
         place = place_of(client, arguments)
         knobs = {"value": key_of(arguments.value), "amount": arguments.amount, "limit": arguments.limit}
         if not arguments.wait:
@@ -75,27 +125,27 @@ def run_fire(arguments: argparse.Namespace) -> int:
 
 def run_advance(arguments: argparse.Namespace) -> int:
     """Raise a watermark."""
-    with connected(arguments) as client:
+    with acting(arguments) as client:
         place_of(client, arguments).advance(arguments.key, arguments.offset)
     return Exit.OK
 
 
 def run_fail(arguments: argparse.Namespace) -> int:
     """Settle a key as failed."""
-    with connected(arguments) as client:
+    with acting(arguments) as client:
         place_of(client, arguments).fail(arguments.key, code=arguments.code, value=key_of(arguments.value))
     return Exit.OK
 
 
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel the operations that watch a key."""
-    with connected(arguments) as client:
+    with acting(arguments) as client:
         place_of(client, arguments).cancel_for_key(arguments.key)
     return Exit.OK
 
 
 def run_forget(arguments: argparse.Namespace) -> int:
     """Forget a watermark."""
-    with connected(arguments) as client:
+    with acting(arguments) as client:
         place_of(client, arguments).forget(arguments.key)
     return Exit.OK

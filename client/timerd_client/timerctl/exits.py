@@ -34,7 +34,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.USAGE: "the command line is wrong: a name, a key, a size, a number",
     Exit.NO_INSTANCE: "there is no such instance",
     Exit.NO_DAEMON: "the daemon, which the command needs, is not running or silent",
-    Exit.INTERRUPTED: "interrupted by Ctrl-C",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C, which also ends stats --watch",
 }
 STATUSES = "".join(f"  {status.value:3}  {meaning}\n" for status, meaning in MEANINGS.items())
 

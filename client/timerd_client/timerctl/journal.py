@@ -17,7 +17,15 @@ from typing import Any, TextIO
 
 from timerd_shm.errors import InvalidConfigError
 from timerd_shm.journal import TIMES, GroupStep, JournalLevel, RowFlag, RowKind, TextKind
-from timerd_shm.journal_reader import Damage, JournalError, JournalReader, Offset, Row
+from timerd_shm.journal_reader import (
+    SEGMENT_SUFFIX,
+    Damage,
+    JournalError,
+    JournalReader,
+    Offset,
+    Row,
+    segments_of,
+)
 from timerd_shm.layout import ClientFlag, ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
 from timerd_shm.limits import NO_DEADLINE
 from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
@@ -35,6 +43,17 @@ is printed to standard error, and --from it goes on there later.
 examples:
   timerctl journal tail -f
   timerctl journal export --from 17:40960 --output outcomes.jsonl
+"""
+TAIL_EPILOG = """\
+examples:
+  timerctl journal tail -n 100
+  timerctl journal tail -f --json | jq 'select(.outcome == "EXPIRED")'
+  timerctl journal tail --directory /var/lib/timerd/journal --from 17:0
+"""
+EXPORT_EPILOG = """\
+examples:
+  timerctl journal export --from 17:40960 --output outcomes.jsonl
+  timerctl journal export --format parquet --output /var/lib/timerd/parquet
 """
 HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)
 TEXTS = ("key", "owner", "group", "purgatory", "id")
@@ -71,10 +90,17 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     place = argparse.ArgumentParser(add_help=False, parents=[common])
     place.add_argument("--directory", metavar="DIR", type=Path, help="the journal's directory")
 
-    tail = actions.add_parser("tail", parents=[place], help="the newest rows", description="Print the newest rows.")
+    tail = actions.add_parser(
+        "tail",
+        parents=[place],
+        help="the newest rows",
+        description="Print the newest rows.",
+        epilog=TAIL_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     tail.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until Ctrl-C")
     tail.add_argument("-n", "--rows", metavar="N", type=whole(1, 100_000), default=10, help="so many rows (default 10)")
-    tail.add_argument("--since", metavar="OFFSET", type=offset, help="all rows from this place on")
+    tail.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="all rows from this place on")
     tail.add_argument("--json", action="store_true", help="print a JSON object a line")
     tail.set_defaults(run=run_tail)
 
@@ -82,7 +108,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "export",
         parents=[place],
         help="rows as JSON lines, or finished files as Parquet",
-        description="Print rows as JSON objects, one a line; or write the files that are finished as Parquet.",
+        description="Print rows as JSON objects, one a line; or write the files that are finished\nas Parquet.",
+        epilog=EXPORT_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     export.add_argument(
         "--format",
@@ -113,7 +141,7 @@ def offset(text: str) -> Offset:
 
 def run_tail(arguments: argparse.Namespace) -> int:
     """Print the last rows, and those that come."""
-    start = arguments.since
+    start = arguments.start
     with opened(arguments, start) as reader:
         show = Teller(reader)
         if start is None:
@@ -186,7 +214,10 @@ def lines(reader: JournalReader, show: Teller, as_json: bool) -> Iterator[str]:
 @contextmanager
 def opened(arguments: argparse.Namespace, start: Offset | None) -> Iterator[JournalReader]:
     """The journal that is meant. Raises NoInstanceError, JournalError."""
-    with JournalReader(directory_of(arguments), start=start, on_damage=say) as reader:
+    directory = directory_of(arguments)
+    with JournalReader(directory, start=start, on_damage=say) as reader:
+        if not segments_of(directory):
+            raise JournalError(f"there is no journal in {directory}: it holds no *{SEGMENT_SUFFIX}")
         yield reader
 
 

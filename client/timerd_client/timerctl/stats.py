@@ -98,8 +98,6 @@ def run(arguments: argparse.Namespace) -> int:
     except NoInstanceError:
         print("The instance is gone.", file=sys.stderr)
         return Exit.NO_INSTANCE
-    except KeyboardInterrupt:
-        return Exit.OK
 
 
 def show(arguments: argparse.Namespace) -> int:

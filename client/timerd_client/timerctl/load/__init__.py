@@ -32,14 +32,20 @@ log-normal delay until the event with median --p50 and upper quartile --p75,
 a time-out. Offsets count from one moment, whatever the daemon does: what is
 late is sent at once, and its lateness is reported.
 
-Sustained: at least 99 % of the rate was reached, everything was settled 1 s
-after the last operation was due, and at most 0.1 % ended other than planned.
-Invalid: the harness itself was late by more than 10 ms (p99), so the run says
-nothing of the daemon.
+what it counts:
+  violations   what no load excuses, and a fault of timerd: lost, duplicated
+               (told twice), early (expired before its deadline), overruled
+               (expired, though its event was applied before its deadline)
+  misjudged    ended other than the plan says: late, somewhere on the way
+  overtaken    of these, whose event the harness sent before the registration
+  undecided    planned to end within 5 ms of the deadline: either end is right
+  sustained    a rate: 99 % of it reached, everything settled 1 s after the last
+               operation was due, 0.1 % misjudged at most, and no violation
+  invalid      a run that says nothing of the daemon: the harness itself was
+               late by more than 10 ms (p99)
 
-Exit status 1 for a violation (an operation lost, told twice, expired early, or
-expired though its event was applied before its deadline) and for a run that
-is invalid or was cut short; 130 after Ctrl-C, 4 if the daemon ended.
+Exit status 1 for a violation, and for a run that is invalid or was cut short;
+130 after Ctrl-C, 4 if the daemon ended.
 
 examples:
   timerctl load --own --rate 20k --duration 5s        needs no daemon

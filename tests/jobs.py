@@ -1,0 +1,78 @@
+"""Handlers that keep what they were called with, and workers that have them: what tests of named calls share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness import S
+from networks import World
+from timerd.messages import bare_header
+from timerd_client.calls import Call, answer_of_cancel
+from timerd_client.schedule import Every
+from timerd_shm.layout import OpState, Region
+from timerd_shm.wire import DownKind
+from workers import Worker
+
+PERIOD_NS = 10 * S
+
+
+class Job:
+    """A handler that keeps what it was called with; `during` runs inside of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.during: Callable[[Call], None] = lambda call: None
+
+    def __call__(self, call: Call) -> None:
+        self.calls.append(call)
+        self.during(call)
+
+    def due(self) -> list[int]:
+        """Which occurrences, counted in periods from the first one seen."""
+        points = [round(call.due.timestamp() * 1e9) // PERIOD_NS for call in self.calls if call.due is not None]
+        return [point - points[0] for point in points]
+
+
+def worker_of(
+    world: World, job: Job, name: str = "job", *, periodic: bool = True, period_ns: int = PERIOD_NS
+) -> Worker:
+    """A worker that handles the job."""
+    worker = Worker(world)
+    worker.calls.add(name, job, Every(period_ns) if periodic else None)
+    return worker.handle()
+
+
+def pending(world: World) -> int:
+    """Operations that have not settled yet."""
+    return sum(record.state == OpState.PENDING for record in world.rig.arena.records(Region.OPS))
+
+
+def later(worker: Worker, name: str = "job", delay: float = 1.0, payload: bytes = b"") -> bool:
+    answer = worker.issue(worker.calls.later(name, delay, payload))
+    return worker.calls.called(name, answer.value, answer.error)
+
+
+def cancel(worker: Worker, name: str = "job") -> bool:
+    answer = worker.issue(worker.calls.cancel(name))
+    return answer_of_cancel(answer.value, answer.error)
+
+
+def run(world: World, workers: list[Worker], for_ns: int) -> None:
+    """Let time pass, with workers that do what they are told."""
+    for _ in range(for_ns // S):
+        world.run(S)
+        for worker in workers:
+            worker.do_all()
+
+
+def gone(worker: Worker) -> bytes:
+    """The daemon knows this client no more."""
+    world = worker.world
+    session = world.sessions.find(worker.protocol.session)
+    assert session is not None
+    world.sessions.close(session, worker.now_ns, goodbye=True)
+    return bare_header(DownKind.SESSION_GONE, world.core.incarnation, 0, worker.now_ns)
+
+
+def registrations(world: World) -> int:
+    return world.rig.arena.header.registrations

@@ -1,0 +1,127 @@
+"""connect(): how long it waits for a daemon that is there, is about to be, or is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S
+from timerd_client import aio, connection
+from timerd_client.connection import RESTART_S
+from timerd_shm.limits import CONNECT_TIMEOUT_S
+
+MakeDaemon = Callable[..., Daemon]
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[connection.Search]:
+    """Who has looked for a daemon, once for each look."""
+    looked: list[connection.Search] = []
+    look = connection.Search.look
+
+    def counted(search: connection.Search) -> object:
+        looked.append(search)
+        return look(search)
+
+    monkeypatch.setattr(connection.Search, "look", counted)
+    return looked
+
+
+def ended_long_ago(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it had not run for RESTART_S."""
+    long_ago = time.time() - 2 * RESTART_S
+    os.utime(daemon.paths.lock, (long_ago, long_ago))
+    now_ns = time.monotonic_ns
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns() + int(2e9 * RESTART_S))
+
+
+def starting(daemon: Daemon, after_s: float = 0.3) -> threading.Thread:
+    """Have it started in a while."""
+
+    def start() -> None:
+        time.sleep(after_s)
+        daemon.start()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    return thread
+
+
+def test_where_nobody_has_started_a_daemon_it_is_said_at_once(looks: list[connection.Search]) -> None:
+    with pytest.raises(td.TimerdUnavailableError, match=r"start it \(`timerd --instance default`\), or connect\(auto"):
+        td.connect()
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_daemon_that_has_ended_is_said_at_once_not_to_run(
+    daemon: Daemon, end: str, looks: list[connection.Search], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    getattr(daemon, end)()
+    ended_long_ago(daemon, monkeypatch)
+    with pytest.raises(td.TimerdUnavailableError, match=r"'default' is not running: start it \(`timerd --i.*`\)$"):
+        td.connect()
+    with pytest.raises(td.TimerdUnavailableError, match="is not running"):
+        asyncio.run(aio.connect())
+    assert len(looks) == 2
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_who_connects_beside_a_restart_lives_through_it(daemon: Daemon, end: str) -> None:
+    getattr(daemon, end)()
+    restart = starting(daemon)
+    with td.connect() as client:
+        assert client.connected
+    restart.join()
+
+
+def test_a_daemon_that_does_not_come_back_is_waited_for_no_longer_than_that(daemon: Daemon) -> None:
+    daemon.kill()
+    start = time.monotonic()
+    with pytest.raises(td.TimerdUnavailableError, match=f"is not running: .*; waited {CONNECT_TIMEOUT_S:g} s for it"):
+        td.connect()
+    assert CONNECT_TIMEOUT_S <= time.monotonic() - start < PATIENCE_S
+
+
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+def test_a_stated_timeout_waits_for_a_daemon_that_nobody_has_started_yet(make_daemon: MakeDaemon, face: str) -> None:
+    daemon = make_daemon(start=False)
+    first = starting(daemon)
+    if face == "threads":
+        with td.connect(timeout=PATIENCE_S) as client:
+            assert client.connected
+    else:
+
+        async def connected() -> bool:
+            async with await aio.connect(timeout=PATIENCE_S) as client:
+                return client.connected
+
+        assert asyncio.run(connected())
+    first.join()
+    with pytest.raises(td.TimerdUnavailableError, match=r"no timerd instance 'other' .*; waited 0.05 s for it"):
+        td.connect("other", timeout=0.05)
+
+
+def test_where_no_temporary_directory_may_be_written_there_is_no_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError("No usable temporary directory found")  # as of a container whose root is read-only
+
+    monkeypatch.delenv("TIMERD_RUNTIME_DIR")
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    with pytest.raises(td.TimerdUnavailableError, match=f"/tmp/timerd-{os.geteuid()}: start it"):
+        td.connect("nobody-has-this-one")
+
+
+def test_the_command_in_the_message_is_for_the_directory_that_was_given(tmp_path: Path) -> None:
+    where = str(tmp_path / "here")
+    with pytest.raises(td.TimerdUnavailableError, match=f"`timerd --instance x --runtime-dir {where}`"):
+        td.connect("x", runtime_dir=where)
