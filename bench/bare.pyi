@@ -8,12 +8,18 @@ builds (TIMERD_BENCH in timerd/CMakeLists.txt). Calls are in bulk, as the core's
 
 from array import array
 
-from _typeshed import ReadableBuffer
+from _typeshed import ReadableBuffer, WriteableBuffer
 
 class Bare:
-    """Room for `capacity` operations with keys of `name_length` bytes, 16 at most. Raises ValueError, MemoryError."""
+    """Room for `capacity` operations with keys of `name_length` bytes, 16 at most, in memory that is all 0.
 
-    def __init__(self, capacity: int, name_length: int, now_ms: int) -> None: ...
+    Raises ValueError.
+    """
+
+    def __init__(self, capacity: int, name_length: int, now_ms: int, memory: WriteableBuffer) -> None: ...
+    @staticmethod
+    def size(capacity: int) -> int:
+        """Bytes of memory that so many operations need."""
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
         """New operations, from names one after the other and as many int64, each later than now: a handle of each."""
     def cancel(self, handles: ReadableBuffer) -> int:

@@ -3,8 +3,6 @@
 from array import array
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
 from timerd.arena cimport __builtin_prefetch
 from timerd.hash cimport key_hash
 from timerd.short cimport copy_short, same_short
@@ -150,31 +148,32 @@ cdef inline void end(Lists *l, uint32_t index) noexcept nogil:
     l.pending -= 1
 
 
+cdef uint64_t heads_for(uint32_t capacity):
+    cdef uint64_t heads = 1
+    while heads < 2 * <uint64_t>capacity:
+        heads *= 2
+    return heads
+
+
 cdef class Bare:
     cdef Lists l
     cdef uint32_t length, capacity
+    cdef uint8_t[::1] memory  # held while this lives
 
-    def __cinit__(self, uint32_t capacity, uint32_t name_length, uint64_t now_ms):
-        cdef uint64_t heads = 1
+    @staticmethod
+    def size(uint32_t capacity):
+        return capacity * sizeof(OpRecord) + heads_for(capacity) * sizeof(uint32_t) + REACH * sizeof(Bucket)
+
+    def __cinit__(self, uint32_t capacity, uint32_t name_length, uint64_t now_ms, uint8_t[::1] memory):
         if not 1 <= name_length <= KEY_INLINE:
             raise ValueError(f"names have 1 to {KEY_INLINE} bytes, not {name_length}")
-        while heads < 2 * <uint64_t>capacity:
-            heads *= 2
-        self.length, self.capacity, self.l.mask, self.l.now_ms = name_length, capacity, heads - 1, now_ms
-        self.l.ops = <OpRecord *>calloc(capacity, sizeof(OpRecord))
-        self.l.heads = <uint32_t *>calloc(heads, sizeof(uint32_t))
-        self.l.buckets = <Bucket *>calloc(REACH, sizeof(Bucket))
-        if self.l.ops == NULL or self.l.heads == NULL or self.l.buckets == NULL:
-            raise MemoryError(f"no memory for {capacity} operations")
-        # Every page is there before anything is measured.
-        memset(self.l.ops, 0, capacity * sizeof(OpRecord))
-        memset(self.l.heads, 0, heads * sizeof(uint32_t))
-        memset(self.l.buckets, 0, REACH * sizeof(Bucket))
-
-    def __dealloc__(self):
-        free(self.l.ops)
-        free(self.l.heads)
-        free(self.l.buckets)
+        if <uint64_t>memory.shape[0] < <uint64_t>Bare.size(capacity):
+            raise ValueError(f"{capacity} operations need {Bare.size(capacity)} bytes of memory, not {memory.shape[0]}")
+        self.memory, self.length, self.capacity = memory, name_length, capacity
+        self.l.mask, self.l.now_ms = heads_for(capacity) - 1, now_ms
+        self.l.ops = <OpRecord *>&memory[0]
+        self.l.buckets = <Bucket *>(self.l.ops + capacity)
+        self.l.heads = <uint32_t *>(self.l.buckets + REACH)
 
     def insert(self, const uint8_t[::1] names, const int64_t[::1] deadlines_ms):
         cdef Lists *l = &self.l

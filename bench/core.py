@@ -1,6 +1,6 @@
 """The core alone: insert, cancel, complete by key, report, reschedule, expiry, worst tick and bytes per operation.
 
-    python bench/core.py [--pending 10k,100k,1M,4M] [--repeat 3] [--short] [--json FILE]
+    python bench/core.py [--pending 10k,100k,1M,4M] [--repeat 3] [--huge-pages] [--short] [--json FILE]
 
 Commands are encoded beforehand and applied in frames of 4,096, as the daemon does: a figure holds the core's own work
 and its share of the frame, and no Python per operation. The work is done beside `pending` operations that stay, with
@@ -10,12 +10,13 @@ pending, where every step is a miss of the cache and of the TLB. Outcomes are co
 `tell_ns` is what an outcome costs behind that: its share of a report, and of freeing it when it is acknowledged. The
 `_full` rows are the load test's: a payload of 100 bytes, a value of 8, completed in the order of registration.
 A figure is the median over the repeats, with the worst beside it; the worst tick is the worst of the best-behaved
-repeat, because on a shared machine any tick can be interrupted.
+repeat, because on a shared machine any tick can be interrupted. With --huge-pages each run is made twice, the second
+time on pages of 2 MiB, as the daemon's arena has them where /dev/shm gives them; `huge_share` is how much of the memory
+got them.
 """
 
 from __future__ import annotations
 
-import mmap
 import random
 import statistics
 import sys
@@ -23,6 +24,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from common import Parser, Suite, amount, listed, need_memory, run_suite
+from memory import huge_share, make_memory
 from timerd.arena import format_arena, plan_arena
 from timerd.core import APPLIED, Core
 from timerd_shm.counters import PURGATORY_COUNTERS, index_of
@@ -66,7 +68,7 @@ MEMORY_PER_OP = 600  # of the arena, and of what is encoded beforehand
 class Rig:
     """A core on anonymous memory, one client, and a clock that is moved by hand."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, huge: bool = False) -> None:
         self.plan = plan_arena(
             capacity,
             nodes=capacity,
@@ -77,7 +79,7 @@ class Rig:
             quota_operations=capacity,
             quota_outcomes=capacity,
         )
-        self.memory = mmap.mmap(-1, self.plan.size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self.memory = make_memory(self.plan.size, huge)
         with memoryview(self.memory) as view:
             format_arena(view, self.plan, instance="bench", incarnation=1, hash_seed=2)
         self.now_ns = 1_000 * S
@@ -162,12 +164,12 @@ def operation(kind: CommandKind, command: int, now_ns: int, timeout_ns: int) -> 
     return struct_of(OperationCommand).pack(kind, 0, 0, 0, size_of(OperationCommand), command, now_ns, timeout_ns)
 
 
-def measure(pending: int, seed: int) -> dict[str, float]:
+def measure(pending: int, seed: int, huge: bool = False) -> dict[str, float]:
     """One run: fill, then measure each kind of work beside `pending` operations, then let everything expire."""
     rng = random.Random(seed)
     work = 20_000
     rounds = 5
-    rig = Rig(pending + 2 * work)
+    rig = Rig(pending + 2 * work, huge)
     live: list[int] = []
 
     def timeout() -> int:
@@ -218,7 +220,7 @@ def measure(pending: int, seed: int) -> dict[str, float]:
     for _ in range(rounds):
         full()
     spent: dict[str, list[float]] = {}
-    found: dict[str, float] = {}
+    found = {"huge_share": huge_share(rig.plan.size)}
     for name, count, frames in steps:
         counter = COUNTERS[name.split("_")[0]]
         before = rig.count(counter)
@@ -254,15 +256,21 @@ def play(suite: Suite) -> None:
     most = max(suite.args.pending)
     need_memory(most * MEMORY_PER_OP, f"{most:,} pending operations", "ask for fewer (--pending)")
     for pending in suite.args.pending:
-        runs = []
+        runs: dict[str, list[dict[str, float]]] = {table: [] for table in tables_of(suite)}
         for repeat in range(suite.args.repeat):
-            suite.say(f"{pending:,} pending, run {repeat + 1} of {suite.args.repeat}")
-            runs.append(measure(pending, suite.seed + repeat))
-        for figure in runs[0]:
-            values = [run[figure] for run in runs]
-            # On a shared machine any tick can be interrupted: the worst one of the best-behaved repeat.
-            median = min(values) if figure == "worst_tick_ms" else statistics.median(values)
-            suite.add("figures", pending=pending, figure=figure, median=median, least=min(values), most=max(values))
+            for table in runs:
+                suite.say(f"{pending:,} pending, {table.replace('_', ' ')}, run {repeat + 1} of {suite.args.repeat}")
+                runs[table].append(measure(pending, suite.seed + repeat, table != "figures"))
+        for table, found in runs.items():
+            for figure in found[0]:
+                values = [run[figure] for run in found]
+                # On a shared machine any tick can be interrupted: the worst one of the best-behaved repeat.
+                median = min(values) if figure == "worst_tick_ms" else statistics.median(values)
+                suite.add(table, pending=pending, figure=figure, median=median, least=min(values), most=max(values))
+
+
+def tables_of(suite: Suite) -> list[str]:
+    return ["figures", "figures_on_huge_pages"] if suite.args.huge_pages else ["figures"]
 
 
 def main() -> int:
@@ -270,6 +278,7 @@ def main() -> int:
     sizes = listed(amount(10_000, 8_000_000, "operations"))
     parser.size("--pending", sizes, "10k,100k,1M,4M", "10k,100k", "operations that stay, comma separated")
     parser.size("--repeat", amount(1, 100, "runs"), "3", "1", "runs of each")
+    parser.add_argument("--huge-pages", action="store_true", help="each run once more, on pages of 2 MiB")
     return run_suite(parser, play)
 
 

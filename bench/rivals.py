@@ -1,7 +1,7 @@
 """The core beside its rivals: insert, cancel, complete by key, reschedule, expiry, worst tick, bytes for a timer.
 
     python bench/rivals.py [--pending 10k,100k,1M,4M] [--repeat 3] [--work 20k] [--contestants timerd,heapq,...]
-                           [--short] [--json FILE]
+                           [--huge-pages] [--short] [--json FILE]
 
 Each contestant is measured in a process of its own, all of them in turns, beside so many pending timers with deadlines
 spread over a minute; bench/timers.py tells what each is, and how it is measured. Table `recent`: cancel, complete and
@@ -11,6 +11,9 @@ What the figures leave out is in timerd's disfavour: it alone keeps clients apar
 harms nothing, and tells every outcome to an owner; its commands come encoded, and are decoded within the figure. Its
 bytes are those of the arena; of the wheel of 20 those of its records and table; else the growth of the process.
 "bare" is no rival but the floor: the core's records and lists without what it promises (bench/bare.pyx).
+
+With --huge-pages those that are compiled and keep their records themselves are measured on pages of 2 MiB as well, in
+turns with the others; `huge_share` is how much of their memory got them.
 
 Medians of the repeats; of the worst tick the least, because any tick can be interrupted. From a million on one repeat.
 """
@@ -28,12 +31,22 @@ import psutil
 
 from common import MEMORY_SPARE, Parser, Suite, amount, chosen, listed, run_child, run_suite
 from timerd_client.timerctl.text import size
-from timers import TIMERD
+from timers import HUGE, SMALL, TIMERD
 
 ONE_REPEAT = 1_000_000
 CHILD = Path(__file__).with_name("timers.py")
-RECENT = ("insert_ns", "cancel_ns", "complete_ns", "reschedule_ns", "expire_ns", "worst_tick_ms", "bytes_per_op")
+RECENT = (
+    "huge_share",
+    "insert_ns",
+    "cancel_ns",
+    "complete_ns",
+    "reschedule_ns",
+    "expire_ns",
+    "worst_tick_ms",
+    "bytes_per_op",
+)
 ANY = ("cancel_any_ns", "complete_any_ns", "reschedule_any_ns")
+ON_HUGE_PAGES = "_on_huge_pages"  # of the names of tables
 Figures = dict[str, float | None]
 
 
@@ -43,12 +56,13 @@ class Contestant(NamedTuple):
     how: str
     module: str  # what must be installed
     bytes_per_op: int  # of memory that it needs at most, with what the measurement holds
+    huge: bool = False  # whether it can be given memory on huge pages
 
 
 CONTESTANTS = {
-    TIMERD: Contestant("compiled, in frames", "timerd", 900),
-    "wheel of 20": Contestant("compiled, in bulk", "wheel_of_20", 500),
-    "bare": Contestant("compiled, in bulk: no promises", "bare", 700),
+    TIMERD: Contestant("compiled, in frames", "timerd", 900, True),
+    "wheel of 20": Contestant("compiled, in bulk", "wheel_of_20", 500, True),
+    "bare": Contestant("compiled, in bulk: no promises", "bare", 700, True),
     "heapq": Contestant("Python; heapq is compiled", "heapq", 600),
     "asyncio": Contestant("Python; heapq is compiled", "asyncio", 1_000),
     "uvloop": Contestant("compiled, called from Python", "uvloop", 1_400),
@@ -68,9 +82,9 @@ def unfit(contestant: Contestant, pending: int) -> str | None:
     return None
 
 
-def run_one(name: str, pending: int, seed: int, work: int) -> Figures:
+def run_one(name: str, pending: int, seed: int, work: int, pages: str) -> Figures:
     """Measure one contestant once, in a process of its own."""
-    done = run_child([sys.executable, str(CHILD), name, str(pending), str(seed), str(work)])
+    done = run_child([sys.executable, str(CHILD), name, str(pending), str(seed), str(work), pages])
     if done.returncode != 0:
         raise RuntimeError(
             f"{name} with {pending:,} pending ended with status {done.returncode}: {done.stderr[-2_000:]}"
@@ -91,20 +105,25 @@ def play_size(suite: Suite, pending: int) -> None:
     """Every contestant beside so many pending timers."""
     args = suite.args
     reasons = {name: unfit(CONTESTANTS[name], pending) for name in args.contestants}
-    runs: dict[str, list[Figures]] = {name: [] for name in args.contestants}
+    turns = [(name, "") for name in args.contestants]
+    if args.huge_pages:
+        turns += [(name, ON_HUGE_PAGES) for name in args.contestants if CONTESTANTS[name].huge]
+    runs: dict[tuple[str, str], list[Figures]] = {turn: [] for turn in turns}
     repeats = args.repeat if pending < ONE_REPEAT else 1
     try:
         for repeat in range(repeats):
-            for name in args.contestants:
+            for name, pages in turns:
                 if reasons[name] is None:
-                    suite.say(f"{pending:,} pending, {name}, run {repeat + 1} of {repeats}")
-                    runs[name].append(run_one(name, pending, suite.seed + repeat, args.work))
+                    suite.say(f"{pending:,} pending, {name}{pages.replace('_', ' ')}, run {repeat + 1} of {repeats}")
+                    given = HUGE if pages else SMALL
+                    runs[name, pages].append(run_one(name, pending, suite.seed + repeat, args.work, given))
     finally:  # also of what there was when it was interrupted
-        for name in args.contestants:
+        for name, pages in turns:
             about = {"pending": pending, "contestant": name, "how": reasons[name] or CONTESTANTS[name].how}
-            if runs[name] or reasons[name]:
-                suite.add("recent", **about, **{figure: of_runs(figure, runs[name]) for figure in RECENT})
-                suite.add("any", **about, **{figure: of_runs(figure, runs[name]) for figure in ANY})
+            found = runs[name, pages]
+            if found or reasons[name]:
+                suite.add("recent" + pages, **about, **{figure: of_runs(figure, found) for figure in RECENT})
+                suite.add("any" + pages, **about, **{figure: of_runs(figure, found) for figure in ANY})
 
 
 def play(suite: Suite) -> None:
@@ -120,6 +139,7 @@ def main() -> int:
     parser.size("--work", amount(100, 1_000_000, "timers"), "20k", "5k", "timers of a step, but timerd's: 20k")
     names = ",".join(CONTESTANTS)
     parser.size("--contestants", listed(chosen(tuple(CONTESTANTS))), names, names, "who takes part")
+    parser.add_argument("--huge-pages", action="store_true", help="some on pages of 2 MiB as well")
     return run_suite(parser, play)
 
 

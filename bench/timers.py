@@ -1,6 +1,6 @@
 """The rivals of timerd's core, each as a user would have it, and one measurement of one of them.
 
-    python bench/timers.py CONTESTANT PENDING SEED WORK         # prints one JSON object; bench/rivals.py calls it
+    python bench/timers.py CONTESTANT PENDING SEED WORK small|huge    # prints one JSON object; bench/rivals.py calls it
 
 Each keeps timers that have a name of 12 bytes and a deadline in ms, and does the same: insert; cancel, by what insert
 gave; complete, by name; reschedule; expire. What is measured is a loop over many, without a function call for each, so
@@ -36,6 +36,7 @@ import psutil
 import core
 from bare import Bare
 from core import key
+from memory import huge_share, make_memory
 from wheel_of_20 import WheelOf20
 
 SPREAD_MS = 60_000
@@ -91,6 +92,10 @@ class Timers:
 
     def bytes_per_timer(self) -> float | None:
         """Bytes for each, if it knows; else the process's memory tells."""
+        return None
+
+    def huge_share(self) -> float | None:
+        """How much of its memory huge pages map, if it was asked for a kind of them."""
         return None
 
 
@@ -317,8 +322,9 @@ class Uvloop(Loop):
 class Wheels(Timers):
     """What is compiled and called in bulk: the article's timing wheels, or the bare lists of the core."""
 
-    def __init__(self, make: Callable[[int, int, int], WheelOf20 | Bare], capacity: int) -> None:
-        self.wheel = make(capacity, len(key(0)), 0)
+    def __init__(self, kind: type[WheelOf20] | type[Bare], capacity: int, huge: bool) -> None:
+        self.size = kind.size(capacity)
+        self.wheel = kind(capacity, len(key(0)), 0, make_memory(self.size, huge))
         self.handle_of: dict[int, int] = {}
 
     def names(self, numbers: Sequence[int]) -> bytes:
@@ -360,29 +366,33 @@ class Wheels(Timers):
     def bytes_per_timer(self) -> float:
         return self.wheel.bytes_per_task
 
+    def huge_share(self) -> float:
+        return huge_share(self.size)
 
-MAKERS: dict[str, Callable[[int], Timers]] = {
-    "wheel of 20": lambda capacity: Wheels(WheelOf20, capacity),
-    "bare": lambda capacity: Wheels(Bare, capacity),
-    "heapq": lambda capacity: Heap(),
-    "asyncio": lambda capacity: Asyncio(),
-    "uvloop": lambda capacity: Uvloop(),
-    "sortedcontainers": lambda capacity: Sorted(),
+
+MAKERS: dict[str, Callable[[int, bool], Timers]] = {
+    "wheel of 20": lambda capacity, huge: Wheels(WheelOf20, capacity, huge),
+    "bare": lambda capacity, huge: Wheels(Bare, capacity, huge),
+    "heapq": lambda capacity, huge: Heap(),
+    "asyncio": lambda capacity, huge: Asyncio(),
+    "uvloop": lambda capacity, huge: Uvloop(),
+    "sortedcontainers": lambda capacity, huge: Sorted(),
 }
 TIMERD = "timerd"
+SMALL, HUGE = "small", "huge"
 
 
-def measure(contestant: str, pending: int, seed: int, work: int = WORK) -> dict[str, float | None]:
+def measure(contestant: str, pending: int, seed: int, work: int = WORK, huge: bool = False) -> dict[str, float | None]:
     """As bench/core.py measures timerd: beside so many timers that stay, of those made just before and of any."""
     if contestant == TIMERD:
-        return {**core.measure(pending, seed)}
+        return {**core.measure(pending, seed, huge)}
     rng = random.Random(seed)
-    timers = MAKERS[contestant](pending + 2 * work)
+    timers = MAKERS[contestant](pending + 2 * work, huge)
     live = list(range(pending))
     deadline_of = array("q", rng.choices(range(LEAST_MS, SPREAD_MS), k=pending))
     before = psutil.Process().memory_info().rss
     timers.fill(range(pending), deadline_of)
-    found: dict[str, float | None] = {"bytes_per_op": timers.bytes_per_timer()}
+    found: dict[str, float | None] = {"huge_share": timers.huge_share(), "bytes_per_op": timers.bytes_per_timer()}
     if found["bytes_per_op"] is None:
         found["bytes_per_op"] = (psutil.Process().memory_info().rss - before) / pending
     gc.collect()
@@ -447,4 +457,5 @@ def measure(contestant: str, pending: int, seed: int, work: int = WORK) -> dict[
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))))
+    _, name, how_many, seed_of, work_of, kind = sys.argv
+    print(json.dumps(measure(name, int(how_many), int(seed_of), int(work_of), kind == HUGE)))

@@ -10,12 +10,18 @@ There are neither locks nor threads, clients nor a log: a timer, and no more. It
 
 from array import array
 
-from _typeshed import ReadableBuffer
+from _typeshed import ReadableBuffer, WriteableBuffer
 
 class WheelOf20:
-    """Room for `capacity` tasks with names of `name_length` bytes, 16 at most. Raises ValueError, MemoryError."""
+    """Room for `capacity` tasks with names of `name_length` bytes, 16 at most, in memory that is all 0.
 
-    def __init__(self, capacity: int, name_length: int, now_ms: int) -> None: ...
+    Raises ValueError.
+    """
+
+    def __init__(self, capacity: int, name_length: int, now_ms: int, memory: WriteableBuffer) -> None: ...
+    @staticmethod
+    def size(capacity: int) -> int:
+        """Bytes of memory that so many tasks need."""
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
         """New tasks, from names one after the other and as many int64: a handle of each, good until it has settled.
 

@@ -9,8 +9,6 @@ they are due by then, they expire.
 from array import array
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
 from timerd.hash cimport key_hash
 from timerd.short cimport copy_short, same_short
 
@@ -245,39 +243,40 @@ cdef inline bint is_pending(Wheels *w, uint32_t name) noexcept nogil:
     return name - 1 < w.used and w.tasks[name - 1].bucket != 0
 
 
+cdef uint64_t heads_for(uint32_t capacity):
+    cdef uint64_t heads = 1
+    while heads < 2 * <uint64_t>capacity:
+        heads *= 2
+    return heads
+
+
 cdef class WheelOf20:
     cdef Wheels w
     cdef uint32_t length
+    cdef uint8_t[::1] memory  # held while this lives
 
-    def __cinit__(self, uint32_t capacity, uint32_t name_length, int64_t now_ms):
+    @staticmethod
+    def size(uint32_t capacity):
+        return capacity * sizeof(Task) + (heads_for(capacity) + capacity) * sizeof(uint32_t)
+
+    def __cinit__(self, uint32_t capacity, uint32_t name_length, int64_t now_ms, uint8_t[::1] memory):
         cdef Wheels *w = &self.w
-        cdef uint64_t heads = 1
         cdef uint32_t at
         if not 1 <= name_length <= NAME_MAX_BYTES:
             raise ValueError(f"names have 1 to {NAME_MAX_BYTES} bytes, not {name_length}")
-        self.length = name_length
-        while heads < 2 * <uint64_t>capacity:
-            heads *= 2
+        if <uint64_t>memory.shape[0] < <uint64_t>WheelOf20.size(capacity):
+            raise ValueError(f"{capacity} tasks need {WheelOf20.size(capacity)} bytes of memory, not {memory.shape[0]}")
+        self.memory, self.length = memory, name_length
         w.capacity = capacity
-        w.mask = heads - 1
-        w.tasks = <Task *>calloc(capacity, sizeof(Task))
-        w.heads = <uint32_t *>calloc(heads, sizeof(uint32_t))
-        w.due = <uint32_t *>calloc(capacity, sizeof(uint32_t))
-        if w.tasks == NULL or w.heads == NULL or w.due == NULL:
-            raise MemoryError(f"no memory for {capacity} tasks")
-        # Every page is there before anything is measured.
-        memset(w.tasks, 0, capacity * sizeof(Task))
-        memset(w.heads, 0, heads * sizeof(uint32_t))
+        w.mask = heads_for(capacity) - 1
+        w.tasks = <Task *>&memory[0]
+        w.heads = <uint32_t *>(w.tasks + capacity)
+        w.due = w.heads + w.mask + 1
         for at in range(WHEELS * SIZE):
             w.buckets[at].begins_ms = -1
         w.levels = 1
         w.width_ms[0] = 1
         w.clock_ms[0] = now_ms
-
-    def __dealloc__(self):
-        free(self.w.tasks)
-        free(self.w.heads)
-        free(self.w.due)
 
     cdef uint32_t _count(self, const uint8_t[::1] names) except? 0xFFFFFFFF:
         if names.shape[0] % self.length:

@@ -16,7 +16,7 @@ def names(numbers: list[int]) -> bytes:
 
 def test_it_does_what_a_dict_does(seed: int) -> None:
     choose = random.Random(seed)
-    bare = Bare(400, 12, 0)
+    bare = Bare(400, 12, 0, bytearray(Bare.size(400)))
     deadline_of: dict[int, int] = {}  # of what is pending
     handle_of: dict[int, int] = {}
     number = now_ms = 0
@@ -49,8 +49,10 @@ def test_it_does_what_a_dict_does(seed: int) -> None:
 
 def test_what_it_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="names have 1 to 16 bytes"):
-        Bare(1, 17, 0)
-    bare = Bare(1, 12, 0)
+        Bare(1, 17, 0, bytearray(Bare.size(1)))
+    with pytest.raises(ValueError, match=r"1 operations need .* bytes of memory, not 64"):
+        Bare(1, 12, 0, bytearray(64))
+    bare = Bare(1, 12, 0, bytearray(Bare.size(1)))
     for deadlines in ([1, 1], [0], [1 << 17]):
         with pytest.raises(ValueError, match=r"are pending|is not within"):
             bare.insert(names(list(range(len(deadlines)))), array("q", deadlines))

@@ -70,7 +70,7 @@ def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 
 
 TINY = {
-    "core": ("--pending=10k", "--repeat=1"),
+    "core": ("--pending=10k", "--repeat=1", "--huge-pages"),
     "why_cython": ("--count=1k", "--repeat=1"),
     "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1"),
     "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
@@ -78,7 +78,7 @@ TINY = {
     "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
     "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
     "idle": ("--pending=1k", "--seconds=0.5"),
-    "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20"),
+    "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20", "--huge-pages"),
     "article": ("--rates=5k", "--requests=1k", "--seconds=0.2", "--purge=100,never", "--memory=20"),
     "recovery": ("--pending=2k", "--repeat=2"),
 }

@@ -23,7 +23,7 @@ def times(*values: int) -> array[int]:
 
 
 def wheel(capacity: int = 1_000, now_ms: int = 0) -> WheelOf20:
-    return WheelOf20(capacity, 12, now_ms)
+    return WheelOf20(capacity, 12, now_ms, bytearray(WheelOf20.size(capacity)))
 
 
 def run_all(w: WheelOf20) -> list[tuple[int, int]]:

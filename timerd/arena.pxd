@@ -11,6 +11,7 @@ from timerd_shm.records cimport *
 cdef extern from *:
     """
     #define JOINED 7 /* how far hints reach: in the time of so many sweeping steps a line comes from memory */
+    #define TOLD 8 /* the same of a client's outcomes; a power of two */
     #define FREED 8 /* how far ahead of its turn a free record is asked for */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* what a member of a group may take */
     #define RUN_MAX 16 /* commands, or operations that are due, that one transaction may hold */
@@ -18,6 +19,7 @@ cdef extern from *:
     """
     enum:
         JOINED
+        TOLD
         FREED
         OUTCOMES
         CALLS
@@ -35,7 +37,7 @@ ctypedef struct News:
     uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
     uint8_t queued
     uint8_t at  # place in `latest` of the one that joined longest ago
-    uint32_t latest[JOINED]  # the operations (index + 1) that joined its outcomes last, for their `ahead` hints
+    OpRecord *latest[TOLD]  # the operations that joined its outcomes last, for their `ahead` hints
 
 
 ctypedef struct Member:
@@ -322,8 +324,11 @@ cdef inline uint64_t *counter(Arena *a, uint32_t purgatory, int which) noexcept 
     return a.counters + purgatory * PURGATORY_COUNTERS_MAX + which
 
 
-cdef inline void histogram_add(Arena *a, uint32_t purgatory, int which, uint64_t value) noexcept nogil:
-    cdef HistogramRecord *h = a.histograms + purgatory * HISTOGRAM_COUNT + which
+cdef inline HistogramRecord *histogram(Arena *a, uint32_t purgatory, int which) noexcept nogil:
+    return a.histograms + purgatory * HISTOGRAM_COUNT + which
+
+
+cdef inline void histogram_add(HistogramRecord *h, uint64_t value) noexcept nogil:
     cdef uint64_t *buckets = <uint64_t *>h.buckets
     cdef uint32_t e
     h.count += 1

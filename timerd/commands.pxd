@@ -15,7 +15,7 @@ from timerd.clients cimport (
 from timerd.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
 from timerd.handles cimport find_operation
 from timerd.hash cimport handle_tag, key_hash
-from timerd.lookahead cimport AHEAD_GROUP, AHEAD_STAGES, AHEAD_STAGES_REGISTER, Ahead, follow, look
+from timerd.lookahead cimport AHEAD_GROUP, Ahead, look, look_further
 from timerd.ids cimport find_id
 from timerd.journal cimport journal_action, journal_group
 from timerd.keys cimport fill_key, find_key, release_key
@@ -394,20 +394,16 @@ cdef inline uint32_t look_at_group(
     Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Ahead *ahead
 ) noexcept nogil:
     """Look at up to AHEAD_GROUP commands before their turn; how many they are, up to the first whose length is wrong."""
-    cdef uint32_t length, stage, i, seen = 0, stages = AHEAD_STAGES_REGISTER
+    cdef uint32_t length, seen = 0
     while seen < count and seen < AHEAD_GROUP and end - p >= <int>sizeof(uint64_t):
         memcpy(&length, p + 4, 4)
         if length < sizeof(uint64_t) or <uint64_t>(end - p) < length:
             break
         look(a, ahead + seen, slot, number + seen, p, length)
-        if ahead[seen].kind > COMMAND_KIND_REGISTER:
-            stages = AHEAD_STAGES
         p += length
         seen += 1
     if count > 1:
-        for stage in range(2, stages + 1):
-            for i in range(seen):
-                follow(a, ahead + i, stage)
+        look_further(a, ahead, seen)
     return seen
 
 

@@ -19,14 +19,10 @@ from timerd_shm.records cimport *
 
 cdef extern from *:
     """
-    #define AHEAD_STAGES 4
-    #define AHEAD_STAGES_REGISTER 3 /* of a registration: it has no operation yet */
     #define HANDLE_PROBES 4 /* of the handle table; nearly every one is found within */
     #define AHEAD_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
     """
     enum:
-        AHEAD_STAGES
-        AHEAD_STAGES_REGISTER
         AHEAD_GROUP
         HANDLE_PROBES
 
@@ -46,6 +42,11 @@ ctypedef struct Ahead:
     uint32_t tag  # of the handle
 
 
+cdef inline uint64_t first_word(const uint8_t *p) noexcept nogil:
+    """Of a command: its kind, purgatory, flags and length."""
+    return (<uint64_t *>p)[0]
+
+
 cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
     """Ask for the lines of an operation (index + 1), with the key and the node beside it."""
     cdef char *record = <char *>(a.ops + (op - 1))
@@ -56,13 +57,12 @@ cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
 
 
 cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
-    """Ask for what settling an operation touches beside: its neighbours in the bucket, the head of its key's chain."""
+    """Ask for what settling an operation touches beside: its neighbours in the bucket, and the head of the chain of the key
+    beside it, which as a rule is its own."""
     cdef OpRecord *record = a.ops + (op - 1)
-    cdef uint32_t node = record.first_node
     TOUCH(at(a, record.next))
     TOUCH(at(a, record.prev))
-    if node:
-        TOUCH(a.key_heads + (key_of(a, node_of(a, node - 1).key).hash & a.key_mask))
+    TOUCH(a.key_heads + ((<KeyRecord *>record.own_key).hash & a.key_mask))
 
 
 cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcept nogil:
@@ -145,35 +145,52 @@ cdef inline void follow_watcher(Arena *a, Ahead *x) noexcept nogil:
         touch_op(a, x.op)
 
 
-cdef inline void follow(Arena *a, Ahead *x, uint32_t stage) noexcept nogil:
-    """The stages behind the first: go one step further than the stage before."""
+cdef inline void find_first(Arena *a, Ahead *x) noexcept nogil:
+    """Stage 2: what its table entry names."""
     cdef uint32_t probe
-    if x.kind == 0:
-        return
     if x.kind == COMMAND_KIND_CANCEL or x.kind == COMMAND_KIND_RESCHEDULE:
-        if stage == 2:
-            for probe in range(HANDLE_PROBES):
-                if a.handles[x.place].tag == x.tag or a.handles[x.place].op == 0:
-                    break
-                x.place = next_handle(a, x.place)
-            x.op = a.handles[x.place].op
-            if x.op:
-                touch_op(a, x.op)
-        elif x.op and stage == 3:
-            touch_surroundings(a, x.op)
-        return
-    if stage == 2:
+        for probe in range(HANDLE_PROBES):
+            if a.handles[x.place].tag == x.tag or a.handles[x.place].op == 0:
+                break
+            x.place = next_handle(a, x.place)
+        x.op = a.handles[x.place].op
+        if x.op:
+            touch_op(a, x.op)
+    elif x.kind:
         x.key = a.key_heads[x.place]
         if x.key:
             touch_key(a, x)
-    elif stage == 3 and x.key:
+
+
+cdef inline void find_next(Arena *a, Ahead *x) noexcept nogil:
+    """Stage 3: what is one step further on the way to its operation, or around it."""
+    if x.op:
+        touch_surroundings(a, x.op)
+    elif x.key:
         if key_of(a, x.key - 1).hash != x.hash and key_of(a, x.key - 1).chain:
             x.key = key_of(a, x.key - 1).chain
             touch_key(a, x)
         elif x.kind == COMMAND_KIND_FIRE:
             follow_watcher(a, x)
-    elif x.key and x.op == 0:
+
+
+cdef inline void find_last(Arena *a, Ahead *x) noexcept nogil:
+    """Stage 4, of an event: its key's first watcher, where a step more was needed to the key."""
+    if x.kind == COMMAND_KIND_FIRE and x.key and x.op == 0:
         follow_watcher(a, x)
+
+
+cdef inline void look_further(Arena *a, Ahead *ahead, uint32_t count) noexcept nogil:
+    """The stages behind the first: each goes one step further, for all of them, than the stage before."""
+    cdef uint32_t i, kinds = 0
+    for i in range(count):
+        kinds |= 1 << ahead[i].kind
+        find_first(a, ahead + i)
+    for i in range(count):
+        find_next(a, ahead + i)
+    if kinds & 1 << COMMAND_KIND_FIRE:
+        for i in range(count):
+            find_last(a, ahead + i)
 
 
 cdef inline void look_at_outcome(Arena *a, uint32_t op) noexcept nogil:

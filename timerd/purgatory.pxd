@@ -14,8 +14,9 @@ ring, with nothing allocated.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.arena cimport (
-    index_of_node, node_of, key_of, JOINED, News,
-    Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram_add, spent, stage_numbers, unused,
+    index_of_node, node_of, key_of, TOLD, News,
+    Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram, histogram_add, spent,
+    stage_numbers, unused,
 )
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport (
@@ -160,8 +161,16 @@ cdef inline void stage_outcome(
     uint64_t number, uint32_t error,
 ) noexcept nogil:
     """Stage the words by which any operation settles, and the journal's row. `number` 0: nobody is told of it now."""
-    cdef uint64_t word = OpRecord_word_state(op)[0]
     cdef uint32_t state = OP_STATE_SETTLED if number or op.group else OP_STATE_FREE
+    stage_end(a, op, outcome, settled_key, e, flags, value, number, error, state)
+
+
+cdef inline void stage_end(
+    Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint32_t flags, uint32_t value,
+    uint64_t number, uint32_t error, uint32_t state,
+) noexcept nogil:
+    """What stage_outcome() does, of an operation that has this state then."""
+    cdef uint64_t word = OpRecord_word_state(op)[0]
     fill_settlement(a, op, value, number, error)
     word = OpRecord_with_state(OpRecord_with_outcome(OpRecord_with_settled_key(word, settled_key), outcome), state)
     td_put(&a.tx, OpRecord_word_state(op), word)
@@ -262,23 +271,23 @@ cdef inline void count_settled(Arena *a, OpRecord *op) noexcept nogil:
             counter(a, p, COUNT_HANDED_OVER)[0] += 1
     elif op.outcome == OUTCOME_EXPIRED:
         counter(a, p, COUNT_EXPIRED)[0] += 1
-        histogram_add(a, p, HISTOGRAM_EXPIRY_LATENESS, op.settled_ns - op.deadline_ns)
+        histogram_add(histogram(a, p, HISTOGRAM_EXPIRY_LATENESS), op.settled_ns - op.deadline_ns)
     elif op.outcome == OUTCOME_CANCELLED:
         counter(a, p, COUNT_CANCELLED)[0] += 1
     else:
         counter(a, p, COUNT_FAILED)[0] += 1
     if op.flags & OP_FLAG_VALUE_DROPPED:
         counter(a, p, COUNT_VALUES_DROPPED)[0] += 1
-    histogram_add(a, p, HISTOGRAM_WAIT, op.settled_ns - op.registered_ns)
+    histogram_add(histogram(a, p, HISTOGRAM_WAIT), op.settled_ns - op.registered_ns)
 
 
 cdef inline void note_outcome(Arena *a, News *news, OpRecord *op) noexcept nogil:
-    """An operation has joined its client's outcomes: let the one that did so JOINED places before lead to it."""
-    cdef uint32_t index = <uint32_t>(op - a.ops) + 1, before = news.latest[news.at]
-    news.latest[news.at] = index
-    news.at = news.at + 1 if news.at + 1 < JOINED else 0
-    if before:
-        a.ops[before - 1].ahead = index
+    """An operation has joined its client's outcomes: let the one that did so TOLD places before lead to it."""
+    cdef OpRecord *before = news.latest[news.at]
+    news.latest[news.at] = op
+    news.at = (news.at + 1) & (TOLD - 1)
+    if before != NULL:
+        before.ahead = <uint32_t>(op - a.ops) + 1
     if news.unreported == 0:
         news.unreported = link_of(a, &op.next)
 

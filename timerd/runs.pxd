@@ -12,7 +12,10 @@ same functions as theirs.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.arena cimport key_of, node_of, RUN_MAX, Arena, News, __builtin_prefetch, commit, counter, take, unused
+from timerd.arena cimport (
+    key_of, node_of, RUN_MAX, Arena, __builtin_prefetch, commit, counter, histogram, histogram_add, take, unused,
+)
+from timerd.beside cimport is_beside, leave_beside
 from timerd.blobs cimport blob_length, fill_blob
 from timerd.clients cimport is_live, may_make_too_many_keys, nodes_of, tell
 from timerd.dlist cimport append, at, is_empty, link_of, node_at, op_at
@@ -20,10 +23,9 @@ from timerd.handles cimport find_operation, handle_insert, handle_remove_tag
 from timerd.hash cimport handle_tag
 from timerd.journal cimport journal_action, journal_register
 from timerd.keys cimport find_key, watch_event
-from timerd.lookahead cimport Ahead, look_at_outcome
+from timerd.lookahead cimport Ahead, first_word, look_at_outcome
 from timerd.purgatory cimport (
-    count_settled, expire, give_up, is_completed_by_one, leave_keys, next_number, note_outcome, share_value, stage_free,
-    stage_outcome,
+    expire, give_up, is_completed_by_one, leave_keys, note_outcome, share_value, stage_end, stage_free,
 )
 from timerd.register cimport deadline_of, fill_first_node, fill_node, fill_operation, fill_payload
 from timerd.ring cimport fill_event, make_room, stage_slot
@@ -115,74 +117,130 @@ cdef inline uint32_t register_run(Arena *a, uint32_t slot, uint64_t number, Ahea
 # What settles.
 
 
-cdef inline bint is_plain(Arena *a, OpRecord *op) noexcept nogil:
-    """Whether it is pending, a live client's own, without an id, and not staged: it settles by its state word alone.
+cdef inline uint64_t owner_word(uint32_t slot, uint32_t generation) noexcept nogil:
+    """OpRecord_word_client of the client's operations, but for their buckets."""
+    return OpRecord_with_client_generation(OpRecord_with_client(0, slot), generation)
+
+
+cdef inline uint64_t owner_word_of(OpRecord *op) noexcept nogil:
+    return OpRecord_with_bucket(OpRecord_word_client(op)[0], 0)
+
+
+cdef inline bint has_live_owner(Arena *a, OpRecord *op) noexcept nogil:
+    return op.client_generation == a.clients[op.client].generation and is_live(a, op.client)
+
+
+cdef inline bint is_plain(OpRecord *op, uint64_t owner, uint32_t purgatory) noexcept nogil:
+    """Whether it is pending, that live owner's own, in that purgatory, without an id, and not staged: it settles by its
+    state word alone.
 
     outcome_number is 0 before it is staged. (A crash may leave another one; then it takes the long way.)
     """
+    # The half of its word that has them says that it has neither group nor flags, and is not to be a group's.
     return (
-        op.state == OP_STATE_PENDING and op.group == 0 and op.orphans != ORPHANS_GROUP and op.id_record == 0
-        and op.outcome_number == 0 and op.client_generation == a.clients[op.client].generation and is_live(a, op.client)
+        op.state == OP_STATE_PENDING and owner_word_of(op) == owner and op.purgatory == purgatory
+        and OpRecord_word_orphans(op)[0] >> 32 < <uint64_t>ORPHANS_GROUP and op.id_record == 0 and op.outcome_number == 0
     )
 
 
-cdef inline void stage_plain(Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e) noexcept nogil:
-    """Stage that a plain operation settles. Those of one transaction are all of one client."""
+cdef inline void stage_plain(
+    Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint64_t number
+) noexcept nogil:
+    """Stage that a plain operation settles, as that outcome of its client. Those of one transaction are all of one client."""
     cdef uint32_t flags = op.flags, value = 0
-    if e != NULL:
+    if e != NULL and e.value:
         value = share_value(a, e, &a.clients[op.client].bytes_held, &flags)
-    stage_outcome(a, op, outcome, settled_key, e, flags, value, next_number(a, op.client), 0)
+    stage_end(a, op, outcome, settled_key, e, flags, value, number, 0, OP_STATE_SETTLED)
 
 
-cdef inline void finish_run(Arena *a, OpRecord **ops, uint32_t count) noexcept nogil:
-    """Commit, and make what is derived of the operations that settle by it: what finish_settle() does, for all at once."""
-    cdef ClientRecord *c
-    cdef News *news
-    cdef OpRecord *op
+cdef inline void count_run(Arena *a, OpRecord **ops, uint32_t count, uint32_t outcome, uint32_t purgatory) noexcept nogil:
+    """What count_settled() does for each, in one purgatory with one outcome, which are not handed over."""
     cdef uint32_t i
+    cdef HistogramRecord *waits = histogram(a, purgatory, HISTOGRAM_WAIT)
+    for i in range(count):
+        histogram_add(waits, ops[i].settled_ns - ops[i].registered_ns)
+        if ops[i].flags & OP_FLAG_VALUE_DROPPED:
+            counter(a, purgatory, COUNT_VALUES_DROPPED)[0] += 1
+    if outcome == OUTCOME_COMPLETED:
+        counter(a, purgatory, COUNT_COMPLETED)[0] += count
+    elif outcome == OUTCOME_CANCELLED:
+        counter(a, purgatory, COUNT_CANCELLED)[0] += count
+    else:
+        counter(a, purgatory, COUNT_EXPIRED)[0] += count
+        for i in range(count):
+            histogram_add(
+                histogram(a, purgatory, HISTOGRAM_EXPIRY_LATENESS), ops[i].settled_ns - ops[i].deadline_ns
+            )
+    counter(a, purgatory, COUNT_PENDING)[0] -= count
+
+
+cdef inline void finish_run(
+    Arena *a, OpRecord **ops, uint32_t count, uint32_t outcome, uint32_t purgatory
+) noexcept nogil:
+    """Commit, and make what is derived of the operations that settle by it: what finish_settle() does, for all at once.
+
+    They are of one client and one purgatory, and no event is in delivery.
+    """
+    cdef uint32_t slot, i, index, beside = 0
+    cdef ClientRecord *c
+    cdef OpRecord *op
+    if count:
+        slot = ops[0].client
+        a.staged_client = slot
+        a.staged_outcomes = count
     commit(a)
     if count == 0:
         return
-    c = a.clients + ops[0].client
-    news = a.news + ops[0].client
+    count_run(a, ops, count, outcome, purgatory)
+    c = a.clients + slot
     for i in range(count):
         op = ops[i]
-        count_settled(a, op)
-        counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
+        index = <uint32_t>(op - a.ops)
         wheel_remove(a, op)
-        leave_keys(a, op)
+        if is_beside(op, index):
+            leave_beside(a, op, index)
+            beside += 1
+        else:
+            leave_keys(a, op)
+            c.nodes -= op.keys - nodes_of(op)
         append(a, &c.next, &op.next)
-        note_outcome(a, news, op)
-        c.nodes -= op.keys - nodes_of(op)
+        note_outcome(a, a.news + slot, op)
+    a.regions[REGION_NODES].in_use -= beside
+    a.regions[REGION_KEYS].in_use -= beside
+    counter(a, purgatory, COUNT_WATCHED)[0] -= beside
+    a.touched += count + beside
+    c.nodes -= beside
     c.pending -= count
     c.unacknowledged += count
-    tell(a, ops[0].client)
+    tell(a, slot)
 
 
 cdef inline uint32_t cancel_run(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
     """Apply the first of `count` commands, as far as they cancel plain operations and want no answer; how many."""
     cdef OpRecord *ops[RUN_MAX]
+    cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *op
-    cdef OperationCommand *command
-    cdef uint32_t n = 0, purgatory = ahead.at[1]
-    while n < count and n < RUN_MAX and ahead[n].kind == COMMAND_KIND_CANCEL and ahead[n].at[1] == purgatory:
+    cdef OperationCommand *command = <OperationCommand *>ahead.at
+    cdef uint64_t owner = owner_word(slot, c.generation), head = first_word(ahead.at)
+    cdef uint32_t n = 0, most = min(count, RUN_MAX), purgatory = command.purgatory
+    if command.flags or ahead.length != sizeof(OperationCommand):
+        return 0
+    # Kind, purgatory, flags and length are those of the first one.
+    while n < most and first_word(ahead[n].at) == head:
         command = <OperationCommand *>ahead[n].at
-        if command.flags or ahead[n].length != sizeof(OperationCommand):
-            break
         if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
             break
-        op = find_operation(a, slot, command.operation, ahead[n].tag)
-        if op == NULL or not is_plain(a, op):
+        op = a.ops + (ahead[n].op - 1) if ahead[n].op else find_operation(a, slot, command.operation, ahead[n].tag)
+        if op == NULL or op.command != command.operation or not is_plain(op, owner, purgatory):
             break
         journal_action(a, slot, number + n, op, command, op.deadline_ns)
-        stage_plain(a, op, OUTCOME_CANCELLED, 0, NULL)
+        stage_plain(a, op, OUTCOME_CANCELLED, 0, NULL, c.next_outcome + n)
         ops[n] = op
         n += 1
     if n == 0:
         return 0
-    td_put(&a.tx, &a.clients[slot].last_command, number + n - 1)
-    finish_run(a, ops, n)
-    a.touched += n
+    td_put(&a.tx, &c.last_command, number + n - 1)
+    finish_run(a, ops, n, OUTCOME_CANCELLED, purgatory)
     return n
 
 
@@ -197,7 +255,7 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
     cdef WatchNode *node = NULL
     cdef const uint8_t *name
     cdef uint32_t n = 0, settled = 0, key, value, purgatory = ahead.at[1]
-    cdef uint64_t slots = 0, bit, held = 0
+    cdef uint64_t slots = 0, bit, held = 0, owner = 0, next_outcome = 0
     while n < count and n < RUN_MAX and ahead[n].kind == COMMAND_KIND_FIRE and ahead[n].at[1] == purgatory:
         command = <KeyCommand *>ahead[n].at
         if command.flags or command.value_length > BLOCK_DATA or not 1 <= command.key_length <= EVENT_KEY_INLINE:
@@ -215,9 +273,12 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
         if watched != NULL and not is_empty(a, &watched.next):
             node = node_at(a, watched.next)
             op = a.ops + node.op
-            if watched.next != watched.prev or not is_plain(a, op) or (settled and op.client != ops[0].client):
-                break
-            if not is_completed_by_one(op, node):
+            if settled == 0:
+                if not has_live_owner(a, op):
+                    break
+                owner = owner_word_of(op)
+                next_outcome = a.clients[op.client].next_outcome
+            if watched.next != watched.prev or not is_plain(op, owner, purgatory) or not is_completed_by_one(op, node):
                 break
         value = 0
         if command.value_length:
@@ -233,7 +294,7 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
         if op != NULL:
             stage_slot(a, e, NULL)
             td_put(&a.tx, &op.progress, 1)
-            stage_plain(a, op, OUTCOME_COMPLETED, 1, e)
+            stage_plain(a, op, OUTCOME_COMPLETED, 1, e, next_outcome + settled)
             ops[settled] = op
             settled += 1
         else:
@@ -245,9 +306,9 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
         return 0
     td_put(&a.tx, &a.header.newest, a.header.newest + n)
     td_put(&a.tx, &a.clients[slot].last_command, number + n - 1)
-    finish_run(a, ops, settled)
+    finish_run(a, ops, settled, OUTCOME_COMPLETED, purgatory)
     counter(a, purgatory, COUNT_EVENTS)[0] += n
-    a.touched += n + settled
+    a.touched += n
     return n
 
 
@@ -297,19 +358,20 @@ cdef inline uint32_t expire_run(Arena *a, BucketRecord *bucket, uint32_t count) 
     """Expire the first operations of a bucket that is due: `count` at most, one at least; how many."""
     cdef OpRecord *ops[RUN_MAX]
     cdef OpRecord *op = op_at(a, bucket.next)
-    cdef uint32_t n = 0, link = bucket.next, head = link_of(a, &bucket.next)
-    if a.header.unfinished == 0:
-        while n < count and n < RUN_MAX and link != head:
+    cdef uint32_t n = 0, most = min(count, RUN_MAX), link = bucket.next, head = link_of(a, &bucket.next)
+    cdef uint32_t purgatory = op.purgatory
+    cdef uint64_t owner = owner_word_of(op), next_outcome = a.clients[op.client].next_outcome
+    if a.header.unfinished == 0 and has_live_owner(a, op):
+        while n < most and link != head:
             op = op_at(a, link)
-            if not is_plain(a, op) or (n and op.client != ops[0].client):
+            if not is_plain(op, owner, purgatory):
                 break
-            stage_plain(a, op, OUTCOME_EXPIRED, 0, NULL)
+            stage_plain(a, op, OUTCOME_EXPIRED, 0, NULL, next_outcome + n)
             ops[n] = op
             n += 1
             link = op.next
     if n == 0:
         expire(a, op_at(a, bucket.next))
         return 1
-    finish_run(a, ops, n)
-    a.touched += n
+    finish_run(a, ops, n, OUTCOME_EXPIRED, purgatory)
     return n

@@ -34,6 +34,16 @@ cdef inline void set_spare(Spares *s, uint32_t index) noexcept nogil:
     s.occupied[index // 4096] |= <uint64_t>1 << ((index // 64) & 63)
 
 
+cdef inline void set_spares(Arena *a, uint32_t index) noexcept nogil:
+    """The node and the key of an index are free again; the caller counts them."""
+    cdef uint32_t word = index // 64, group = index // 4096
+    cdef uint64_t bit = <uint64_t>1 << (index & 63), occupied = <uint64_t>1 << (word & 63)
+    a.spare_nodes.bits[word] |= bit
+    a.spare_keys.bits[word] |= bit
+    a.spare_nodes.occupied[group] |= occupied
+    a.spare_keys.occupied[group] |= occupied
+
+
 cdef inline void clear_spare(Spares *s, uint32_t index) noexcept nogil:
     s.bits[index // 64] &= ~(<uint64_t>1 << (index & 63))
     if s.bits[index // 64] == 0:

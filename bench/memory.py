@@ -1,0 +1,24 @@
+"""Memory for what is measured: all its pages are there before, small ones or those of 2 MiB."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from timerd.pages import huge_bytes, map_huge
+
+ANONYMOUS = Path("/dev/zero (deleted)")  # how shared memory that is no file's stands among a process's mappings
+
+
+def make_memory(size: int, huge: bool) -> mmap.mmap:
+    """So many bytes of shared memory, all 0; on huge pages where it is asked for them and the machine gives them."""
+    if not huge:
+        return mmap.mmap(-1, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    memory = mmap.mmap(-1, size, mmap.MAP_SHARED)
+    map_huge(memory)
+    return memory
+
+
+def huge_share(size: int) -> float:
+    """How much of memory of that size, the only one that this process made, huge pages map."""
+    return min(1.0, huge_bytes(ANONYMOUS) / size)

@@ -1,0 +1,39 @@
+"""An operation with one key, when key and node are those of its own index: then all three are one place in memory.
+
+That is how most operations stand, so what runs.pxd does with them goes this short way: no list is walked and no record is
+looked for. Whatever else an operation may be, purgatory.pxd and keys.pxd deal with.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.arena cimport Arena, key_of
+from timerd.spares cimport set_spares
+from timerd_shm.records cimport *
+
+cdef extern from *:
+    """
+    /* The word of a watch node from next_of_op on: the last of its operation, its first key, an event's, in that key's list. */
+    #define ONLY_EVENT_NODE ((uint64_t)KEY_KIND_EVENT << 40 | (uint64_t)1 << 56)
+    """
+    const uint64_t ONLY_EVENT_NODE
+
+
+cdef inline bint is_beside(OpRecord *op, uint32_t index) noexcept nogil:
+    """Whether the pending operation of that index watches nothing but the key beside it, an event's, and is alone there."""
+    cdef KeyRecord *key = <KeyRecord *>op.own_key
+    cdef WatchNode *node = <WatchNode *>op.own_node
+    return (
+        op.first_node == index + 1 and WatchNode_word_next_of_op(node)[0] == ONLY_EVENT_NODE and node.key == index
+        and key.refs == 1 and key.name_blob == 0 and not key.flags & KEY_FLAG_HAS_WATERMARK
+    )
+
+
+cdef inline void leave_beside(Arena *a, OpRecord *op, uint32_t index) noexcept nogil:
+    """It has settled: give back its node and its key. The caller counts them, and that no event is in delivery."""
+    cdef KeyRecord *key = <KeyRecord *>op.own_key
+    cdef uint32_t *link = a.key_heads + (key.hash & a.key_mask)
+    while link[0] != index + 1:
+        link = &key_of(a, link[0] - 1).chain
+    link[0] = key.chain
+    key.refs = 0
+    (<WatchNode *>op.own_node).linked = 0
+    set_spares(a, index)
