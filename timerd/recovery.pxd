@@ -6,22 +6,23 @@ where lists have one: operations come back in order of registration, settled one
 ids and what waits in groups in order of settling.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 from timerd.arena cimport (
-    CALLS, KINDS, TOUCH, Arena, Joined, Spares, __builtin_prefetch, capacity, commit, counter, give, key_of, node_of,
+    CALLS, KINDS, Arena, Joined, Spares, __builtin_prefetch, capacity, commit, counter, give, key_of, node_of,
 )
 from timerd.blobs cimport blob_length, drop_blob, share_blob
 from timerd.clients cimport charge, nodes_of, tell
-from timerd.dlist cimport append, is_empty, make_empty
+from timerd.dlist cimport append, is_empty, make_empty, node_at
 from timerd.groups cimport (
     after_retention, holds_what_it_does_not_take, join_group, kind_of, look_again_at, wait_in_group,
 )
-from timerd.handles cimport handle_insert
-from timerd.hash cimport handle_tag
 from timerd.ids cimport chain_id
 from timerd.keys cimport attach, chain_key
+from timerd.order cimport (
+    EARLY, Order, Ordered, drop_order, is_outcome_due, make_order, restore_order, sort_by_number,
+)
 from timerd.purgatory cimport begin_delivery, settled_keys
 from timerd.ring cimport event_at, ring_is_empty
 from timerd.soundness cimport (
@@ -29,36 +30,23 @@ from timerd.soundness cimport (
     op_is_sound,
 )
 from timerd.spares cimport give_spare
-from timerd.wheel cimport wheel_insert
 from timerd_shm.records cimport *
 
 
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_t:
+        pass
+    int pthread_create(pthread_t *, const void *, void *(*)(void *) noexcept nogil, void *)
+    int pthread_join(pthread_t, void **)
+
 cdef extern from *:
     """
-    #define DIGIT_BITS 11 /* of the numbers that are sorted: two rounds for millions of them */
-    #define DIGITS (1 << DIGIT_BITS)
-    #define EARLY 16 /* how many records ahead of its turn what a record names is asked for */
-    #define LOOKED_AT 32 /* records that are looked at together before their turn */
+    /* How a key is marked that is named. */
+    enum { KEY_NAMED = 1, KEY_DISORDERED = 2 };
     """
     enum:
-        DIGIT_BITS
-        DIGITS
-        EARLY
-        LOOKED_AT
-
-
-ctypedef struct Ordered:
-    # A record and the number by which its list is ordered.
-    uint64_t number
-    uint64_t index
-
-
-ctypedef struct Gathered:
-    # Records by their numbers: those that came in order, and the strays, which are yet to be sorted.
-    Ordered *items
-    Ordered *strays
-    uint64_t count
-    uint64_t stray_count
+        KEY_NAMED
+        KEY_DISORDERED
 
 
 ctypedef struct Marks:
@@ -69,6 +57,10 @@ ctypedef struct Marks:
     uint8_t *blocks
     uint8_t *ids
     uint8_t *answers
+    # The keys (index + 1) that were named last, and are not yet in the table: their places there are asked for.
+    uint32_t named[EARLY]
+    uint32_t named_at
+    bint disordered  # the watchers of some keys are not in order
 
 
 cdef inline bint redo_is_sound(Arena *a) noexcept nogil:
@@ -89,45 +81,6 @@ cdef inline uint64_t finish_transaction(Arena *a) noexcept nogil:
         td_store_entries(a.base, count)
         TD_ORDERED_STORE(a.base, &a.header.redo_count, 0)
     return count
-
-
-cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) noexcept nogil:
-    """Radix sort, a digit at a time, over the digits in which the numbers differ. What is in order is left as it is."""
-    cdef uint64_t seen[DIGITS]
-    cdef uint64_t i, total, here, every = 0, any_one
-    cdef uint32_t shift = 0, digit
-    cdef Ordered *swap
-    cdef Ordered *source = items
-    cdef bint in_order = True
-    if count < 2:
-        return
-    any_one = items[0].number
-    for i in range(1, count):
-        every |= items[i].number ^ any_one
-        in_order &= items[i - 1].number <= items[i].number
-    if in_order:
-        return
-    while every:
-        if every & (DIGITS - 1):
-            memset(seen, 0, sizeof(seen))
-            for i in range(count):
-                seen[(source[i].number >> shift) & (DIGITS - 1)] += 1
-            total = 0
-            for digit in range(DIGITS):
-                here = seen[digit]
-                seen[digit] = total
-                total += here
-            for i in range(count):
-                digit = (source[i].number >> shift) & (DIGITS - 1)
-                spare[seen[digit]] = source[i]
-                seen[digit] += 1
-            swap = source
-            source = spare
-            spare = swap
-        every >>= DIGIT_BITS
-        shift += DIGIT_BITS
-    if source != items:
-        memcpy(items, source, count * sizeof(Ordered))
 
 
 cdef inline void clear_derived(Arena *a) noexcept nogil:
@@ -194,8 +147,22 @@ cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
         a.blocks[blob - 1].refs = 1
 
 
+cdef inline void name_key(Arena *a, Marks *m, uint32_t key) noexcept nogil:
+    """Put the key that was named EARLY keys before into the table, and let this one (index + 1; 0 = none) wait for that."""
+    if m.named[m.named_at]:
+        chain_key(a, m.named[m.named_at])
+    m.named[m.named_at] = key
+    m.named_at = (m.named_at + 1) % EARLY
+
+
+cdef inline void name_last_keys(Arena *a, Marks *m) noexcept nogil:
+    cdef uint32_t i
+    for i in range(EARLY):
+        name_key(a, m, 0)
+
+
 cdef inline bint use_key(Arena *a, Marks *m, uint32_t index, Damage *damage) noexcept nogil:
-    """A key that the truth names, by a node or its watermark: named the first time, it can be found, and nobody waits."""
+    """A key that the truth names, by a node or its watermark: named the first time, it is empty, and soon in the table."""
     cdef KeyRecord *key = key_of(a, index)
     cdef ClientRecord *c
     if m.keys[index]:
@@ -203,7 +170,7 @@ cdef inline bint use_key(Arena *a, Marks *m, uint32_t index, Damage *damage) noe
     if not key_is_sound(a, m.blocks, key):
         damaged(damage, REGION_KEYS, index)
         return False
-    m.keys[index] = 1
+    m.keys[index] = KEY_NAMED
     make_empty(a, &key.next)
     key.heap = 0
     key.refs = 0
@@ -212,8 +179,19 @@ cdef inline bint use_key(Arena *a, Marks *m, uint32_t index, Damage *damage) noe
         if c.state != CLIENT_STATE_FREE and (c.generation & 0xFFFF) == key.setter_generation:
             c.watermarks += 1
     use_blob(a, m, key.name_blob)
-    chain_key(a, index + 1)
+    name_key(a, m, index + 1)
+    __builtin_prefetch(a.key_heads + (key.hash & a.key_mask))
     return True
+
+
+cdef inline void watch_again(Arena *a, Marks *m, OpRecord *op, uint32_t node) noexcept nogil:
+    """Put a node (index + 1) of a pending operation back where it waits, and note if others came before it out of order."""
+    cdef KeyRecord *key = key_of(a, node_of(a, node - 1).key)
+    if node_of(a, node - 1).kind == KEY_KIND_EVENT and not is_empty(a, &key.next):
+        if a.ops[node_at(a, key.prev).op].registration > op.registration:
+            m.keys[node_of(a, node - 1).key] = KEY_DISORDERED
+            m.disordered = True
+    attach(a, node)
 
 
 cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexcept nogil:
@@ -221,7 +199,6 @@ cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexce
 
     False if something of it is not there.
     """
-    cdef ClientRecord *c = a.clients + op.client
     cdef WatchNode *w
     cdef uint64_t held
     cdef uint32_t index = <uint32_t>(op - a.ops), node = op.first_node
@@ -244,22 +221,13 @@ cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexce
                 return False
             key_of(a, w.key).refs += 1
             w.linked = 0
+            if op.state == OP_STATE_PENDING and not settled_keys(op) & (<uint64_t>1 << w.ordinal):
+                watch_again(a, m, op, node)
             node = w.next_of_op
+    if op.state == OP_STATE_PENDING:
+        counter(a, op.purgatory, COUNT_PENDING)[0] += 1
     charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, nodes_of(op), held)
-    if op.group == 0 and c.generation == op.client_generation and c.state != CLIENT_STATE_FREE:
-        handle_insert(a, index, handle_tag(op.client, op.command))
     return True
-
-
-cdef inline void restore_pending(Arena *a, OpRecord *op) noexcept nogil:
-    """Back into its bucket and its watcher lists."""
-    cdef uint32_t node = op.first_node
-    wheel_insert(a, op)
-    while node:
-        if not settled_keys(op) & (<uint64_t>1 << node_of(a, node - 1).ordinal):
-            attach(a, node)
-        node = node_of(a, node - 1).next_of_op
-    counter(a, op.purgatory, COUNT_PENDING)[0] += 1
 
 
 cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
@@ -273,16 +241,6 @@ cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
         append(a, &c.next, &op.next)
     else:
         make_empty(a, &op.next)
-
-
-cdef inline bint is_outcome_due(Arena *a, OpRecord *op) noexcept nogil:
-    """Whether a settled operation still has somebody to tell."""
-    cdef ClientRecord *c = a.clients + op.client
-    if op.group:
-        return True
-    return (
-        c.generation == op.client_generation and c.state != CLIENT_STATE_FREE and op.outcome_number > c.acknowledged
-    )
 
 
 cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept nogil:
@@ -304,117 +262,60 @@ cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s)
             give_spare(a, region, s, i)
 
 
-cdef inline void look_at_names(Arena *a, uint32_t first, uint32_t last) noexcept nogil:
-    """Touch what counting these operations will need: their places in both tables, and their payloads.
+cdef inline void ask_for_record(OpRecord *op) noexcept nogil:
+    """Ask for an operation, with the key and the node beside it; it may lie beyond the arena."""
+    cdef char *record = <char *>op
+    __builtin_prefetch(record)
+    __builtin_prefetch(record + 64)
+    __builtin_prefetch(record + 128)
+    __builtin_prefetch(record + 192)
 
-    In a loop of its own, so that the misses of many are under way at once; see lookahead.pxd. Nothing is known to be sound.
-    """
+
+cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nogil:
+    """Count what operations name; free those that nobody is to be told of."""
+    cdef uint32_t i
     cdef OpRecord *op
-    cdef uint32_t i, node
-    for i in range(first, last):
+    for i in range(a.regions[REGION_OPS].high_water):
         op = a.ops + i
+        ask_for_record(op + EARLY)
         if op.state == OP_STATE_FREE:
             continue
-        TOUCH(a.handles + (handle_tag(op.client, op.command) & a.handle_mask))
-        if op.payload and op.payload <= a.regions[REGION_BLOCKS].high_water:
-            TOUCH(a.blocks + (op.payload - 1))
-        node = op.first_node
-        if node and node <= a.regions[REGION_NODES].high_water:
-            if node_of(a, node - 1).key < a.regions[REGION_KEYS].high_water:
-                TOUCH(a.key_heads + (key_of(a, node_of(a, node - 1).key).hash & a.key_mask))
-
-
-cdef inline void ask_for_links(Arena *a, Ordered *items, uint64_t count, uint64_t k) noexcept nogil:
-    """Ask for what restoring pending operation k, EARLY places later, and those before it will need."""
-    cdef OpRecord *op
-    if k + EARLY < count:
-        op = a.ops + items[k + EARLY].index
-        __builtin_prefetch(op)
-        __builtin_prefetch(&op.next)
-    if k + EARLY // 2 < count:
-        op = a.ops + items[k + EARLY // 2].index
-        __builtin_prefetch(node_of(a, op.first_node - 1))
-    if k + EARLY // 4 < count:
-        op = a.ops + items[k + EARLY // 4].index
-        __builtin_prefetch(key_of(a, node_of(a, op.first_node - 1).key))
-
-
-cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept nogil:
-    """Take a record among those in order, if that goes with at most one of them made a stray instead; else among the strays.
-
-    Records come by in order of index, which is that of their numbers but for those that were used again.
-    """
-    cdef Ordered *place = g.items + g.count
-    if g.count and number < g.items[g.count - 1].number:
-        place = g.strays + g.stray_count
-        g.stray_count += 1
-        if g.count == 1 or number >= g.items[g.count - 2].number:
-            place[0] = g.items[g.count - 1]
-            place = g.items + (g.count - 1)
-    else:
-        g.count += 1
-    place.number = number
-    place.index = index
-
-
-cdef inline void restore_in_order(Arena *a, Gathered *g, Ordered *spare) noexcept nogil:
-    """Pending operations back into their lists, in order of registration."""
-    cdef uint64_t i = 0, k = 0
-    sort_by_number(g.strays, spare, g.stray_count)
-    while i < g.count or k < g.stray_count:
-        if k == g.stray_count or (i < g.count and g.items[i].number < g.strays[k].number):
-            ask_for_links(a, g.items, g.count, i)
-            restore_pending(a, a.ops + g.items[i].index)
-            i += 1
-        else:
-            ask_for_links(a, g.strays, g.stray_count, k)
-            restore_pending(a, a.ops + g.strays[k].index)
-            k += 1
-
-
-cdef inline void restore_operations(
-    Arena *a, Marks *m, Ordered *items, Ordered *strays, Ordered *spare, Damage *damage
-) noexcept nogil:
-    cdef uint32_t i
-    cdef uint64_t settled = 0, k
-    cdef OpRecord *op
-    # Pending ones are gathered from the front, settled ones behind the last place of all.
-    cdef Ordered *last = items + a.regions[REGION_OPS].high_water
-    cdef Gathered pending
-    pending.items = items
-    pending.strays = strays
-    pending.count = pending.stray_count = 0
-    for i in range(a.regions[REGION_OPS].high_water):
-        if i % LOOKED_AT == 0:
-            look_at_names(a, i, min(i + LOOKED_AT, a.regions[REGION_OPS].high_water))
-        op = a.ops + i
-        op.bucket = 0
-        op.ahead = 0
-        make_empty(a, &op.next)  # without a deadline it is in no list, and is looked at all the same
-        if op.state != OP_STATE_FREE and op.client >= capacity(a, REGION_CLIENTS):
+        if op.client >= capacity(a, REGION_CLIENTS):
             damaged(damage, REGION_OPS, i)
             return
         if op.state == OP_STATE_SETTLED and not is_outcome_due(a, op):
             # Acknowledged, or of a client that is gone: only its record had not been given back.
             td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
             commit(a)
-        if op.state == OP_STATE_FREE:
             continue
         if not use_op(a, m, op, damage):
             damaged(damage, REGION_OPS, i)
             return
         if op.registration > a.header.registrations:
             a.header.registrations = op.registration
-        if op.state == OP_STATE_PENDING:
-            gather(&pending, op.registration, i)
-        elif op.client_generation:
-            settled += 1
-            last[-<int64_t>settled].number = op.outcome_number
-            last[-<int64_t>settled].index = i
-    restore_in_order(a, &pending, spare)
-    sort_by_number(last - settled, spare, settled)
-    for k in range(settled):
-        restore_settled(a, a.ops + last[<int64_t>(k - settled)].index)
+
+
+cdef inline void order_watchers(Arena *a, Marks *m, Order *o) noexcept nogil:
+    """Where watchers did not come in order of registration, put them in order: those of all such keys in one walk."""
+    cdef uint32_t i, node
+    cdef uint64_t k
+    cdef OpRecord *op
+    cdef WatchNode *w
+    if not m.disordered:
+        return
+    for i in range(a.regions[REGION_KEYS].high_water):
+        if m.keys[i] == KEY_DISORDERED:
+            make_empty(a, &key_of(a, i).next)
+    for k in range(o.pending_count):
+        if k + EARLY < o.pending_count:
+            __builtin_prefetch(&a.ops[o.pending[k + EARLY]].first_node)
+            __builtin_prefetch(node_of(a, a.ops[o.pending[k + EARLY // 2]].first_node - 1))
+        node = a.ops[o.pending[k]].first_node
+        while node:
+            w = node_of(a, node - 1)
+            if w.linked and w.kind == KEY_KIND_EVENT and m.keys[w.key] == KEY_DISORDERED:
+                append(a, &key_of(a, w.key).next, &w.next)
+            node = w.next_of_op
 
 
 cdef inline void restore_waiting(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
@@ -582,56 +483,71 @@ cdef inline void restore_counters(Arena *a) noexcept nogil:
         )
 
 
-cdef inline void restore_records(
-    Arena *a, Marks *m, Ordered *items, Ordered *strays, Ordered *spare, Damage *damage
-) noexcept nogil:
-    """Everything that records name, region by region; it ends at the first that is damaged."""
-    look_for_damage(a, damage)
+cdef inline void restore_operations(Arena *a, Marks *m, Order *order, Damage *damage) noexcept nogil:
+    """Operations and keys. What takes no more than the operations' own records is made by a thread beside this one."""
+    cdef pthread_t thread
+    cdef bint beside = pthread_create(&thread, NULL, restore_order, order) == 0
+    cdef uint64_t k
+    if not beside:
+        restore_order(order)
+    use_operations(a, m, damage)
     if not damage.found:
-        restore_operations(a, m, items, strays, spare, damage)
+        restore_watermarks(a, m, damage)
+    name_last_keys(a, m)
+    if beside:
+        pthread_join(thread, NULL)
+    if damage.found:
+        return
+    order_watchers(a, m, order)
+    for k in range(order.settled_count):
+        restore_settled(a, a.ops + order.settled[k].index)
+
+
+cdef inline void restore_records(Arena *a, Marks *m, Order *order, Damage *damage) noexcept nogil:
+    """Everything that records name, region by region; it ends at the first that is damaged."""
+    restore_operations(a, m, order, damage)
     if not damage.found:
         restore_ring(a, m, damage)
     if not damage.found:
         restore_names(a, m, damage)
     if not damage.found:
-        restore_watermarks(a, m, damage)
+        restore_ids(a, m, order.items, order.spare, damage)
     if not damage.found:
-        restore_ids(a, m, items, spare, damage)
-    if not damage.found:
-        restore_answers(a, m, items, spare, damage)
+        restore_answers(a, m, order.items, order.spare, damage)
 
 
 cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
     """Make everything derived anew; False when there is no memory for it, or a record is damaged."""
     cdef Marks m
     cdef uint64_t most = a.regions[REGION_OPS].high_water
-    cdef Ordered *items
-    cdef Ordered *strays
-    cdef Ordered *spare
+    cdef Order order
     cdef bint made
+    look_for_damage(a, damage)
+    if damage.found:
+        return False
     if a.regions[REGION_IDS].high_water > most:
         most = a.regions[REGION_IDS].high_water
     if a.regions[REGION_ANSWERS].high_water > most:
         most = a.regions[REGION_ANSWERS].high_water
-    items = <Ordered *>malloc((most + 1) * sizeof(Ordered))
-    strays = <Ordered *>malloc((most + 1) * sizeof(Ordered))
-    spare = <Ordered *>malloc((most + 1) * sizeof(Ordered))
     m.ops = <uint8_t *>calloc(a.regions[REGION_OPS].high_water + 1, 1)
     m.nodes = <uint8_t *>calloc(a.regions[REGION_NODES].high_water + 1, 1)
     m.keys = <uint8_t *>calloc(a.regions[REGION_KEYS].high_water + 1, 1)
     m.blocks = <uint8_t *>calloc(a.regions[REGION_BLOCKS].high_water + 1, 1)
     m.ids = <uint8_t *>calloc(a.regions[REGION_IDS].high_water + 1, 1)
     m.answers = <uint8_t *>calloc(a.regions[REGION_ANSWERS].high_water + 1, 1)
+    memset(m.named, 0, sizeof(m.named))
+    m.named_at = 0
+    m.disordered = False
     made = (
-        items != NULL and strays != NULL and spare != NULL and m.ops != NULL and m.nodes != NULL and m.keys != NULL
-        and m.blocks != NULL and m.ids != NULL and m.answers != NULL
+        make_order(&order, a, most) and m.ops != NULL and m.nodes != NULL and m.keys != NULL and m.blocks != NULL
+        and m.ids != NULL and m.answers != NULL
     )
     if made:
         clear_derived(a)
         a.header.wheel_tick = a.now_ns // a.tick_ns
         a.visited_tick = a.header.wheel_tick
         memset(a.joined, 0, capacity(a, REGION_BUCKETS) * sizeof(Joined))
-        restore_records(a, &m, items, strays, spare, damage)
+        restore_records(a, &m, &order, damage)
         made = not damage.found
     if made:
         free_unreached(a, m.ops, REGION_OPS)
@@ -641,15 +557,13 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         free_unreached(a, m.ids, REGION_IDS)
         free_unreached(a, m.answers, REGION_ANSWERS)
         restore_clients(a)
-        restore_waiting(a, items, spare)
+        restore_waiting(a, order.items, order.spare)
         restore_groups(a)
         restore_counters(a)
         if not ring_is_empty(a):
             # It may not have reached everybody; who has seen it, sees it no second time.
             begin_delivery(a, event_at(a, a.header.newest))
-    free(items)
-    free(strays)
-    free(spare)
+    drop_order(&order)
     free(m.ops)
     free(m.nodes)
     free(m.keys)
