@@ -1,7 +1,8 @@
 """Records of a segment as Arrow columns, without a Python object for each: numpy over the blocks, which are checked.
 
     rows = SegmentRows(span)
-    Terminal(rows, *rows.select([RowKind.OUTCOME])).column("wait_ns")     # a pyarrow.Array
+    for records, lines in rows.parts([RowKind.OUTCOME]):
+        Terminal(rows, records, lines).column("wait_ns")     # a pyarrow.Array
 
 A text is looked up where it stands, mostly among the blocks that were read anyway; where a span begins in the middle of
 a segment, the blocks that hold its texts are read as well.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ LINES = BLOCK_SIZE // ROW_SIZE  # of a block; the first is its header
 TORN_RETRIES, TORN_PAUSE_S = 20, 0.005  # the newest block is written again while it is read
 ANCHOR_BLOCKS = 256
 CHUNK_BLOCKS = 256  # read and checked while they are in the processor's cache
+PART_LINES = 1 << 15  # looked through at once: what is made of them stays in the cache
 INCARNATION_SIZE = 16
 BLOCK_DTYPE = np.dtype(
     {
@@ -110,6 +112,7 @@ class SegmentRows:
         self._memory = memory_for((end - first) * BLOCK_SIZE)
         room = memoryview(self._memory)
         numbers: list[np.ndarray] = []
+        self._kinds = np.empty((end - first) * LINES, np.uint8)
         size, block = 0, first
         while block < end:
             count, rows = self._full(block, min(end - block, CHUNK_BLOCKS), room[size:])
@@ -117,7 +120,8 @@ class SegmentRows:
                 data, rows = self._one(block, end)
                 count = len(data) // BLOCK_SIZE
                 room[size : size + len(data)] = data
-            size += count * BLOCK_SIZE
+            begin, size = size, size + count * BLOCK_SIZE
+            self._kinds[begin // ROW_SIZE : size // ROW_SIZE] = np.frombuffer(room[begin:size], np.uint8)[::ROW_SIZE]
             numbers.append(np.arange(block, block + count))
             have = block * BLOCK_ROWS + rows
             if have >= self.span.end:
@@ -125,7 +129,7 @@ class SegmentRows:
             whole = rows > 0 and rows == count * BLOCK_ROWS
             block = block + count if whole else self._pass_over(max(have, self.span.first), end)
         self._lines = np.frombuffer(room[:size], np.uint8).reshape(-1, ROW_SIZE)
-        self._kinds = np.ascontiguousarray(self._lines[:, 0])
+        self._kinds = self._kinds[: len(self._lines)]
         self._kinds[::LINES] = RowKind.PAD  # headers
         self._blocks = np.concatenate(numbers or [np.empty(0, np.int64)])
         self._gapless = len(self._blocks) > 0 and self._blocks[-1] - self._blocks[0] == len(self._blocks) - 1
@@ -179,30 +183,37 @@ class SegmentRows:
                 records.append(0)
                 offsets.append(int(anchor["wall_ns"]) - int(anchor["monotonic_ns"]))
         self._anchor_records, self._anchor_offsets = np.array(records), np.array(offsets)
-        own, lines = self.select([RowKind.ANCHOR], everywhere=True)
+        own, lines = self._select([RowKind.ANCHOR], slice(0, len(self._kinds)))
         anchors = self._lines[lines].view(dtype_of(RowKind.ANCHOR)).ravel()
         self._anchor_records = np.concatenate([self._anchor_records, own])
         own_offsets = (anchors["wall_ns"] - anchors["monotonic_ns"]).astype(np.int64)
         self._anchor_offsets = np.concatenate([self._anchor_offsets, own_offsets])
 
-    def select(self, kinds: Sequence[RowKind], *, everywhere: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """(records, lines) of the rows of these kinds, in order; `everywhere` also those of the span's first block."""
+    def parts(self, kinds: Sequence[RowKind]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(records, lines) of the span's rows of these kinds, in order, at most PART_LINES at once."""
+        for begin in range(0, len(self._kinds), PART_LINES):
+            records, lines = self._select(kinds, slice(begin, begin + PART_LINES))
+            inside = slice(*np.searchsorted(records, (self.span.first, self.span.end)))
+            if inside.start < inside.stop:
+                yield records[inside], lines[inside]
+
+    def _select(self, kinds: Sequence[RowKind], part: slice) -> tuple[np.ndarray, np.ndarray]:
+        """(records, lines) of the rows of these kinds among some lines, whose first is a block's."""
         if len(kinds) == 1:
-            lines = np.flatnonzero(self._kinds == kinds[0])
+            lines = np.flatnonzero(self._kinds[part] == kinds[0])
         else:
             wanted = np.zeros(256, bool)
             wanted[list(kinds)] = True
-            lines = np.flatnonzero(wanted[self._kinds])
-        block = lines // LINES  # (numpy divides by a number much faster than it takes a remainder)
-        records = self._blocks[block] * BLOCK_ROWS + (lines - block * LINES - 1)
-        inside = records < self.span.end
-        if not everywhere:
-            inside &= records >= self.span.first
-        return records[inside], lines[inside]
+            lines = np.flatnonzero(wanted[self._kinds[part]])
+        lines += part.start
+        block = lines // LINES
+        if self._gapless:
+            return lines - block + (self._blocks[0] * BLOCK_ROWS - 1), lines
+        return lines - block * LINES - 1 + self._blocks[block] * BLOCK_ROWS, lines
 
     def rows(self, kind: RowKind, lines: np.ndarray) -> np.ndarray:
         """These lines as rows of that kind."""
-        return self._lines[lines].view(dtype_of(kind)).ravel()
+        return self._lines.take(lines, 0).view(dtype_of(kind)).ravel()
 
     def kinds(self, lines: np.ndarray) -> np.ndarray:
         """Kinds of these lines."""
@@ -231,7 +242,7 @@ class SegmentRows:
             here = at < len(self._blocks)
             here[here] = self._blocks[at[here]] == block[here]
         if here.all():
-            return self._lines[at * LINES + 1 + place]
+            return self._lines.take(at * LINES + 1 + place, 0)
         found = np.zeros((len(texts), ROW_SIZE), np.uint8)
         found[here] = self._lines[at[here] * LINES + 1 + place[here]]
         away, index = np.unique(block[~here], return_inverse=True)
