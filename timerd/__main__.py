@@ -120,7 +120,7 @@ def serve(config: Config) -> None:
         undo.callback(remove)
         now_ns = clock.now_ns()
         huge = arena.map_pages()
-        pages = f", {huge} bytes of it by huge pages" if huge else ""
+        pages = f", {huge >> 20:,} MiB of it on huge pages" if huge else ""
         log.info("arena %s: %s: %s%s", arena.news, arena.place.path, memory_of(arena.plan), pages)
         core = Core(arena.memory, now_ns)
         undo.callback(core.release)
