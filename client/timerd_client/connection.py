@@ -104,8 +104,8 @@ class Search:
     def _go_on(self, waits: bool, missing: str) -> None:
         if waits and time.monotonic() < self._end:
             return
-        waited = f"; waited {self._seconds:g} s for it" if waits else ""
-        raise TimerdUnavailableError(missing + waited)
+        waited = f"waited {self._seconds:g} s for it" if waits else "connect(timeout=SECONDS) waits for one"
+        raise TimerdUnavailableError(f"{missing}; {waited}")
 
 
 def runs(paths: InstancePaths) -> bool:
