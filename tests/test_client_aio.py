@@ -149,7 +149,7 @@ def test_a_thousand_asyncio_waits_in_one_loop(daemon: Daemon) -> None:
         async with await aio.connect() as client:
             operations = [client.register(f"w{index}", timeout=PATIENCE_S) for index in range(1000)]
 
-            async def outcome(operation: aio.AioOperation) -> td.Outcome:
+            async def outcome(operation: aio.Operation) -> td.Outcome:
                 return await operation
 
             waits = asyncio.gather(*map(outcome, operations))

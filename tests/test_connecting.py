@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -68,7 +69,9 @@ def test_a_daemon_that_has_ended_is_said_at_once_not_to_run(
 ) -> None:
     getattr(daemon, end)()
     ended_long_ago(daemon, monkeypatch)
-    with pytest.raises(td.TimerdUnavailableError, match=r"'default' is not running: start it \(`timerd --i.*`\); connect\(timeout"):
+    with pytest.raises(
+        td.TimerdUnavailableError, match=r"'default' is not running: start it \(`timerd --i.*`\); connect\(timeout"
+    ):
         td.connect()
     with pytest.raises(td.TimerdUnavailableError, match="is not running"):
         asyncio.run(aio.connect())
@@ -109,6 +112,15 @@ def test_a_stated_timeout_waits_for_a_daemon_that_nobody_has_started_yet(make_da
     first.join()
     with pytest.raises(td.TimerdUnavailableError, match=r"no timerd instance 'other' .*; waited 0.05 s for it"):
         td.connect("other", timeout=0.05)
+
+
+def test_a_daemon_that_runs_and_says_nothing_is_not_said_to_have_ended(daemon: Daemon) -> None:
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(td.TimerdUnavailableError, match=r"within 0\.[23]\d* s .*: it runs, but is stopped, overl"):
+            td.connect(timeout=0.3)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
 
 
 def test_where_no_temporary_directory_may_be_written_there_is_no_instance(monkeypatch: pytest.MonkeyPatch) -> None:

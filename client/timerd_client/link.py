@@ -161,10 +161,10 @@ class Link(Line):
 
     def unavailable(self, seconds: float) -> TimerdUnavailableError:
         """The error of a caller whose patience is over."""
-        return TimerdUnavailableError(
-            f"no answer from the daemon within {seconds:.3g} s ({self.plight()}): start it if it has ended "
-            f"({self.paths.command}), or try again when `client.connected`"
-        )
+        remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
+        if not self.protocol.arena:
+            remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
+        return TimerdUnavailableError(f"no answer from the daemon within {seconds:.3g} s ({self.plight()}): {remedy}")
 
     def plight(self) -> str:
         """How it stands with the daemon, for messages."""
