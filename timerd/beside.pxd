@@ -4,8 +4,10 @@ That is how most operations stand, so what runs.pxd does with them goes this sho
 looked for. Whatever else an operation may be, purgatory.pxd and keys.pxd deal with.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.arena cimport Arena, key_of
+from timerd.dlist cimport link_of
+from timerd.short cimport copy_short
 from timerd.spares cimport set_spares
 from timerd_shm.records cimport *
 
@@ -15,6 +17,35 @@ cdef extern from *:
     #define ONLY_EVENT_NODE ((uint64_t)KEY_KIND_EVENT << 40 | (uint64_t)1 << 56)
     """
     const uint64_t ONLY_EVENT_NODE
+
+
+cdef inline void fill_beside(
+    Arena *a, OpRecord *op, uint32_t index, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length
+) noexcept nogil:
+    """Watch a new key, with node and key of the operation's index, which the caller has taken."""
+    cdef KeyRecord *key = <KeyRecord *>op.own_key
+    cdef WatchNode *node = <WatchNode *>op.own_node
+    op.first_node = index + 1
+    node.op = index
+    node.key = index
+    node.target = 0
+    WatchNode_word_next_of_op(node)[0] = ONLY_EVENT_NODE
+    node.next = node.prev = link_of(a, &key.next)
+    key.hash = hash
+    key.watermark = 0
+    KeyRecord_word_purgatory(key)[0] = KeyRecord_with_name_length(KeyRecord_with_purgatory(0, purgatory), length)
+    key.name_blob = 0
+    key.refs = 1
+    copy_short(key.name, name, length)
+    key.next = key.prev = link_of(a, &node.next)
+    key.heap = 0
+    chain_beside(a, key, index)
+
+
+cdef inline void chain_beside(Arena *a, KeyRecord *key, uint32_t index) noexcept nogil:
+    cdef uint32_t *head = a.key_heads + (key.hash & a.key_mask)
+    key.chain = head[0]
+    head[0] = index + 1
 
 
 cdef inline bint is_beside(OpRecord *op, uint32_t index) noexcept nogil:

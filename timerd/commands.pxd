@@ -13,9 +13,11 @@ from timerd.clients cimport (
     apply_plain, can_answer, fill_answer, keep_answer, may_make_too_many_keys, met, refuse, stage_answer, tell,
 )
 from timerd.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
-from timerd.handles cimport find_operation
-from timerd.hash cimport handle_tag, key_hash
-from timerd.lookahead cimport AHEAD_GROUP, Ahead, look, look_further
+from timerd.handles cimport HANDLE_LANES, find_operation
+from timerd.hash cimport handle_line, handle_tag, key_hash, tag_in
+from timerd.lookahead cimport (
+    AHEAD_GROUP, Ahead, length_of, look_at_event, look_at_operation, look_at_registration, look_further,
+)
 from timerd.ids cimport find_id
 from timerd.journal cimport journal_action, journal_group
 from timerd.keys cimport fill_key, find_key, release_key
@@ -393,15 +395,31 @@ cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Ahead *
 cdef inline uint32_t look_at_group(
     Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Ahead *ahead
 ) noexcept nogil:
-    """Look at up to AHEAD_GROUP commands before their turn; how many they are, up to the first whose length is wrong."""
-    cdef uint32_t length, seen = 0
-    while seen < count and seen < AHEAD_GROUP and end - p >= <int>sizeof(uint64_t):
-        memcpy(&length, p + 4, 4)
-        if length < sizeof(uint64_t) or <uint64_t>(end - p) < length:
+    """Look at up to AHEAD_GROUP commands before their turn; how many they are, up to the first whose length is wrong.
+
+    The first stage touches the table entry that a command begins with.
+    """
+    cdef uint64_t line = handle_line(slot, number), last = number | (HANDLE_LANES - 1)  # of the line
+    cdef uint32_t seen = 0, most = min(count, AHEAD_GROUP)
+    cdef Ahead *x = ahead
+    while seen < most and end - p >= <int>sizeof(uint64_t):
+        x.at = p
+        x.length = length_of(p)
+        if x.length < sizeof(uint64_t) or <uint64_t>(end - p) < x.length:
             break
-        look(a, ahead + seen, slot, number + seen, p, length)
-        p += length
+        x.kind = x.key = x.op = 0
+        x.lone = False
+        if p[0] == COMMAND_KIND_REGISTER:
+            if number + seen > last:
+                line, last = handle_line(slot, number + seen), (number + seen) | (HANDLE_LANES - 1)
+            look_at_registration(a, x, tag_in(line, number + seen))
+        elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
+            look_at_event(a, x)
+        elif p[0] == COMMAND_KIND_CANCEL or p[0] == COMMAND_KIND_RESCHEDULE:
+            look_at_operation(a, x, slot)
+        p += x.length
         seen += 1
+        x += 1
     if count > 1:
         look_further(a, ahead, seen)
     return seen

@@ -32,7 +32,16 @@ cdef inline uint64_t key_hash(uint64_t seed, uint32_t purgatory, const uint8_t *
     return h
 
 
+cdef inline uint64_t handle_line(uint32_t client, uint64_t command) noexcept nogil:
+    """The hash of the line in the handle table that sixteen neighbouring commands of a client share."""
+    return mix(((command >> 4) * <uint64_t>0x9E3779B97F4A7C15) ^ client)
+
+
+cdef inline uint32_t tag_in(uint64_t line, uint64_t command) noexcept nogil:
+    """A command's tag: its line, and its lane."""
+    return <uint32_t>((line << 4) | ((command ^ (line >> 32)) & 15))
+
+
 cdef inline uint32_t handle_tag(uint32_t client, uint64_t command) noexcept nogil:
-    """An operation's tag in the handle table: a line that sixteen neighbouring commands of a client share, and its lane."""
-    cdef uint64_t h = mix(((command >> 4) * <uint64_t>0x9E3779B97F4A7C15) ^ client)
-    return <uint32_t>((h << 4) | ((command ^ (h >> 32)) & 15))
+    """An operation's tag in the handle table."""
+    return tag_in(handle_line(client, command), command)

@@ -19,12 +19,15 @@ from timerd_shm.records cimport *
 
 cdef extern from *:
     """
+    /* One key, any event on which completes: the bytes of condition, needed, keys and orphans. */
+    #define LONE_CONDITION (CONDITION_AT_LEAST | 1u << 8 | 1u << 16)
     #define HANDLE_PROBES 4 /* of the handle table; nearly every one is found within */
     #define AHEAD_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
     """
     enum:
         AHEAD_GROUP
         HANDLE_PROBES
+    const uint32_t LONE_CONDITION
 
 
 ctypedef struct Ahead:
@@ -45,6 +48,11 @@ ctypedef struct Ahead:
 cdef inline uint64_t first_word(const uint8_t *p) noexcept nogil:
     """Of a command: its kind, purgatory, flags and length."""
     return (<uint64_t *>p)[0]
+
+
+cdef inline uint32_t length_of(const uint8_t *p) noexcept nogil:
+    """Of a command, the bytes that it says it has."""
+    return (<uint32_t *>p)[1]
 
 
 cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
@@ -71,58 +79,55 @@ cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcep
     return (
         command.payload_length <= BLOCK_DATA and 1 <= name_length <= KEY_INLINE
         and command.length == sizeof(RegisterCommand) + 2 + name_length + command.payload_length
-        and command.condition == CONDITION_AT_LEAST and command.needed == 1 and command.keys == 1
-        and command.orphans == 0
+        and (<uint32_t *>&command.condition)[0] == LONE_CONDITION
         and command.flags & ~(REGISTER_FLAG_NO_MARK | REGISTER_FLAG_MARK_BY_SEQUENCE) == 0
     )
 
 
-cdef inline void look(
-    Arena *a, Ahead *x, uint32_t slot, uint64_t number, const uint8_t *p, uint32_t size
-) noexcept nogil:
-    """Stage 1: touch the table entry that the command of `size` bytes at `p` begins with. It may be malformed inside."""
-    cdef KeyCommand *event = <KeyCommand *>p
-    cdef RegisterCommand *register = <RegisterCommand *>p
-    cdef OperationCommand *operation = <OperationCommand *>p
-    cdef const uint8_t *name
-    cdef const uint8_t *end = p + size
-    cdef uint32_t length
-    x.at = p
-    x.length = size
-    x.kind = 0
-    x.lone = False
-    x.key = x.op = 0
-    if p[0] == COMMAND_KIND_REGISTER:
-        name = p + sizeof(RegisterCommand) + (16 if p + 4 <= end and register.flags & REGISTER_FLAG_HAS_ID else 0)
-        if end - name < 2 or name[1] != KEY_KIND_EVENT or end - name - 2 < name[0]:
-            return
-        length = name[0]
-        name += 2
-        x.lone = is_lone(register, length)
-        x.name = name
-        x.name_length = length
-        x.tag = handle_tag(slot, number)
-        __builtin_prefetch(a.handles + (x.tag & a.handle_mask))
-    elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
-        name = p + sizeof(KeyCommand)
-        if end - p < <int>sizeof(KeyCommand) or end - name < event.key_length:
-            return
-        length = event.key_length
-    elif p[0] == COMMAND_KIND_CANCEL or p[0] == COMMAND_KIND_RESCHEDULE:
-        if end - p < <int>sizeof(OperationCommand):
-            return
-        x.kind = p[0]
-        x.tag = handle_tag(slot, operation.operation)
-        x.place = x.tag & a.handle_mask
-        __builtin_prefetch(a.handles + x.place)
-        return
-    else:
-        return
-    x.kind = p[0]
-    x.hash = key_hash(a.header.hash_seed, p[1], name, length)
+cdef inline void look_at_hash(Arena *a, Ahead *x, const uint8_t *name, uint32_t length) noexcept nogil:
+    """Its key's places in the tables."""
+    x.hash = key_hash(a.header.hash_seed, x.at[1], name, length)
     x.place = x.hash & a.key_mask
     __builtin_prefetch(a.key_heads + x.place)
     __builtin_prefetch(a.slots + (x.hash & a.slot_mask))
+
+
+cdef inline void look_at_registration(Arena *a, Ahead *x, uint32_t tag) noexcept nogil:
+    """Stage 1 of a REGISTER command, whose operation will have that tag. It may be malformed inside."""
+    cdef RegisterCommand *command = <RegisterCommand *>x.at
+    cdef const uint8_t *name = x.at + sizeof(RegisterCommand)
+    cdef const uint8_t *end = x.at + x.length
+    if command.flags & REGISTER_FLAG_HAS_ID:
+        name += 16
+    if end - name < 2 or name[1] != KEY_KIND_EVENT or end - name - 2 < name[0]:
+        return
+    x.kind = COMMAND_KIND_REGISTER
+    x.name_length = name[0]
+    x.name = name + 2
+    x.lone = is_lone(command, x.name_length)
+    x.tag = tag
+    __builtin_prefetch(a.handles + (tag & a.handle_mask))
+    look_at_hash(a, x, x.name, x.name_length)
+
+
+cdef inline void look_at_event(Arena *a, Ahead *x) noexcept nogil:
+    """Stage 1 of FIRE and its kin."""
+    cdef KeyCommand *command = <KeyCommand *>x.at
+    if x.length < sizeof(KeyCommand) or x.length - sizeof(KeyCommand) < command.key_length:
+        return
+    x.kind = command.kind
+    look_at_hash(a, x, x.at + sizeof(KeyCommand), command.key_length)
+
+
+cdef inline void look_at_operation(Arena *a, Ahead *x, uint32_t slot) noexcept nogil:
+    """Stage 1 of CANCEL and RESCHEDULE."""
+    cdef OperationCommand *command = <OperationCommand *>x.at
+    if x.length < sizeof(OperationCommand):
+        return
+    x.kind = command.kind
+    x.tag = handle_tag(slot, command.operation)
+    x.place = x.tag & a.handle_mask
+    __builtin_prefetch(a.handles + x.place)
 
 
 cdef inline void touch_key(Arena *a, Ahead *x) noexcept nogil:

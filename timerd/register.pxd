@@ -225,45 +225,68 @@ cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t time
     return registered_ns + timeout_ns
 
 
-cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command, uint32_t slot, uint64_t number) noexcept nogil:
+cdef inline uint64_t registered_of(Arena *a, uint64_t registered_ns) noexcept nogil:
+    """When it was called, by this clock: not after the turn began."""
+    return a.now_ns if registered_ns == 0 or registered_ns > a.now_ns else registered_ns
+
+
+cdef inline uint64_t kind_word(RegisterCommand *command, uint32_t orphans, uint32_t group, uint32_t flags) noexcept nogil:
+    """OpRecord_word_keys: what it waits for, and whose it is to be."""
+    cdef uint64_t word = OpRecord_with_needed(OpRecord_with_keys(0, command.keys), command.needed)
+    word = OpRecord_with_condition(OpRecord_with_purgatory(word, command.purgatory), command.condition)
+    word = OpRecord_with_flags(OpRecord_with_orphans(word, orphans), flags)
+    return OpRecord_with_group(word, group)
+
+
+cdef inline uint64_t owner_word(uint32_t slot, uint32_t generation) noexcept nogil:
+    """OpRecord_word_client of an operation of that client that is in no bucket."""
+    return OpRecord_with_client_generation(OpRecord_with_client(0, slot), generation)
+
+
+cdef inline void fill_record(
+    Arena *a, OpRecord *op, uint64_t number, uint64_t kind, uint64_t owner, uint64_t registered_ns, uint64_t deadline_ns,
+    uint64_t progress,
+) noexcept nogil:
     """Everything but the state. The generation may change here: nothing reaches the record."""
-    cdef ClientRecord *c = a.clients + slot
-    cdef uint32_t orphans = c.orphans, group = 0, generation = c.generation, flags = 0
-    cdef uint64_t registered_ns = command.registered_ns, word
-    if command.flags & (REGISTER_FLAG_ORPHANS_GIVEN | REGISTER_FLAG_FOR_GROUP):
-        if command.flags & REGISTER_FLAG_ORPHANS_GIVEN:
-            orphans = command.orphans
-        if command.flags & REGISTER_FLAG_FOR_GROUP:
-            orphans = ORPHANS_GROUP
-            group = c.group
-            generation = 0
-            if command.flags & REGISTER_FLAG_CALL:
-                flags = OP_FLAG_CALL
-    op.deadline_ns = deadline_of(a, registered_ns, command.timeout_ns)
-    if registered_ns == 0 or registered_ns > a.now_ns:
-        registered_ns = a.now_ns
-    op.registered_ns = registered_ns
     # Whole words where a word has many fields: they are read again soon, and a processor waits to read what it stores in
     # parts. The first one says FREE, no outcome.
     OpRecord_word_state(op)[0] = OpRecord_with_generation(0, op.generation + 1)
-    word = OpRecord_with_needed(OpRecord_with_keys(0, command.keys), command.needed)
-    word = OpRecord_with_condition(OpRecord_with_purgatory(word, command.purgatory), command.condition)
-    word = OpRecord_with_flags(OpRecord_with_orphans(word, orphans), flags)
-    OpRecord_word_keys(op)[0] = OpRecord_with_group(word, group)
-    OpRecord_word_client(op)[0] = OpRecord_with_client_generation(OpRecord_with_client(0, slot), generation)
+    op.settled_ns = 0
+    op.registered_ns = registered_ns
     op.seen = a.header.newest
-    op.progress = command.total if command.condition == CONDITION_TOTAL else 0
+    op.progress = progress
+    OpRecord_word_keys(op)[0] = kind
     op.command = number
     op.registration = a.header.registrations + 1
     op.first_node = 0
     op.id_record = 0
     op.payload = 0
     op.value = 0
-    op.settled_ns = 0
     op.failed = 0
     op.outcome_number = 0
+    OpRecord_word_client(op)[0] = owner
+    op.deadline_ns = deadline_ns
     op.error = 0
     op.ahead = 0
+
+
+cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command, uint32_t slot, uint64_t number) noexcept nogil:
+    """Everything but the state, as a command says it."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t orphans = c.orphans, group = 0, generation = c.generation, flags = 0
+    if command.flags & REGISTER_FLAG_ORPHANS_GIVEN:
+        orphans = command.orphans
+    if command.flags & REGISTER_FLAG_FOR_GROUP:
+        orphans = ORPHANS_GROUP
+        group = c.group
+        generation = 0
+        if command.flags & REGISTER_FLAG_CALL:
+            flags = OP_FLAG_CALL
+    fill_record(
+        a, op, number, kind_word(command, orphans, group, flags), owner_word(slot, generation),
+        registered_of(a, command.registered_ns), deadline_of(a, command.registered_ns, command.timeout_ns),
+        command.total if command.condition == CONDITION_TOTAL else 0,
+    )
 
 
 cdef inline void fill_payload(Arena *a, OpRecord *op, const uint8_t *payload, uint32_t length) noexcept nogil:

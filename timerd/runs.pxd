@@ -15,7 +15,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport (
     key_of, node_of, RUN_MAX, Arena, __builtin_prefetch, commit, counter, histogram, histogram_add, take, unused,
 )
-from timerd.beside cimport is_beside, leave_beside
+from timerd.beside cimport fill_beside, is_beside, leave_beside
 from timerd.blobs cimport blob_length, fill_blob
 from timerd.clients cimport is_live, may_make_too_many_keys, nodes_of, tell
 from timerd.dlist cimport append, at, is_empty, link_of, node_at, op_at
@@ -27,8 +27,11 @@ from timerd.lookahead cimport Ahead, first_word, look_at_outcome
 from timerd.purgatory cimport (
     expire, give_up, is_completed_by_one, leave_keys, note_outcome, share_value, stage_end, stage_free,
 )
-from timerd.register cimport deadline_of, fill_first_node, fill_node, fill_operation, fill_payload
+from timerd.register cimport (
+    deadline_of, fill_first_node, fill_node, fill_payload, fill_record, kind_word, owner_word, registered_of,
+)
 from timerd.ring cimport fill_event, make_room, stage_slot
+from timerd.spares cimport take_spares
 from timerd.wheel cimport wheel_insert, wheel_remove
 from timerd_shm.records cimport *
 
@@ -52,18 +55,33 @@ cdef inline uint32_t room_for_run(Arena *a, uint32_t slot) noexcept nogil:
     return <uint32_t>min(room, unused(a, REGION_KEYS))
 
 
-cdef inline bint will_pend(Arena *a, Ahead *x) noexcept nogil:
-    """Whether a lone registration just becomes pending: nothing to refuse but its payload, no event to look for, not due
-    yet.
+cdef inline uint64_t deadline_of_lone(Arena *a, Ahead *x) noexcept nogil:
+    """The deadline of a lone registration that just becomes pending: nothing to refuse but its payload, no event to look
+    for, not due yet. 0: it may be otherwise.
 
     A sufficient condition: what it leaves out, apply_register() decides.
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
+    cdef uint64_t deadline_ns
     if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
-        return False
+        return 0
     if not command.flags & REGISTER_FLAG_NO_MARK and a.slots[x.hash & a.slot_mask].newest > command.mark_sequence:
-        return False
-    return deadline_of(a, command.registered_ns, command.timeout_ns) > a.now_ns
+        return 0
+    deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
+    return deadline_ns if deadline_ns > a.now_ns else 0
+
+
+cdef inline void fill_watcher(Arena *a, OpRecord *op, uint32_t index, Ahead *x, uint32_t purgatory, uint32_t used) noexcept nogil:
+    """The node of a lone registration, in its key's list, and a key record if there is none.
+
+    `used`: nodes and keys up to this index were used before. Both are there.
+    """
+    if a.key_heads[x.hash & a.key_mask] == 0 or find_key(a, x.hash, purgatory, x.name, x.name_length) == 0:
+        if index < used and take_spares(a, index):
+            fill_beside(a, op, index, x.hash, purgatory, x.name, x.name_length)
+            return
+    fill_first_node(op, fill_node(a, index, 0, KEY_KIND_EVENT, 0, x.hash, purgatory, x.name, x.name_length))
+    watch_event(a, node_of(a, op.first_node - 1))
 
 
 cdef inline uint32_t register_run(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
@@ -74,24 +92,24 @@ cdef inline uint32_t register_run(Arena *a, uint32_t slot, uint64_t number, Ahea
     """
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *ops[RUN_MAX]
-    cdef WatchNode *nodes[RUN_MAX]
     cdef OpRecord *op
-    cdef RegisterCommand *command
-    cdef uint32_t most = min(count, room_for_run(a, slot)), n = 0, i, index, purgatory = ahead.at[1]
-    while n < most and ahead[n].lone and ahead[n].at[1] == purgatory and will_pend(a, ahead + n):
+    cdef RegisterCommand *command = <RegisterCommand *>ahead.at
+    cdef uint32_t most = min(count, room_for_run(a, slot)), n = 0, i, index, purgatory = command.purgatory
+    cdef uint32_t used = <uint32_t>min(a.regions[REGION_NODES].high_water, a.regions[REGION_KEYS].high_water)
+    cdef uint64_t kind = kind_word(command, c.orphans, 0, 0), owner = owner_word(slot, c.generation), deadline_ns
+    while n < most and ahead[n].lone and ahead[n].at[1] == purgatory:
         command = <RegisterCommand *>ahead[n].at
-        if c.bytes_held + command.payload_length > a.header.quota_bytes:
+        deadline_ns = deadline_of_lone(a, ahead + n)
+        if deadline_ns == 0:
             break
-        if command.payload_length and not make_room(a, 1):
-            break
-        c.bytes_held += command.payload_length
+        if command.payload_length:
+            if c.bytes_held + command.payload_length > a.header.quota_bytes or not make_room(a, 1):
+                break
+            c.bytes_held += command.payload_length
         index = take(a, REGION_OPS) - 1
         op = ops[n] = a.ops + index
-        fill_operation(a, op, command, slot, number + n)
-        fill_first_node(op, fill_node(
-            a, index, 0, KEY_KIND_EVENT, 0, ahead[n].hash, purgatory, ahead[n].name, ahead[n].name_length
-        ))
-        nodes[n] = node_of(a, op.first_node - 1)
+        fill_record(a, op, number + n, kind, owner, registered_of(a, command.registered_ns), deadline_ns, 0)
+        fill_watcher(a, op, index, ahead + n, purgatory, used)
         fill_payload(a, op, ahead[n].name + ahead[n].name_length, command.payload_length)
         journal_register(a, op, slot, command)
         td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_PENDING))
@@ -103,23 +121,17 @@ cdef inline uint32_t register_run(Arena *a, uint32_t slot, uint64_t number, Ahea
     commit(a)
     counter(a, purgatory, COUNT_REGISTERED)[0] += n
     counter(a, purgatory, COUNT_PENDING)[0] += n
+    counter(a, purgatory, COUNT_WATCHED)[0] += n
     c.pending += n
     c.nodes += n
     a.touched += n
     for i in range(n):
         handle_insert(a, <uint32_t>(ops[i] - a.ops), ahead[i].tag)
         wheel_insert(a, ops[i])
-        watch_event(a, nodes[i])
-    counter(a, purgatory, COUNT_WATCHED)[0] += n
     return n
 
 
 # What settles.
-
-
-cdef inline uint64_t owner_word(uint32_t slot, uint32_t generation) noexcept nogil:
-    """OpRecord_word_client of the client's operations, but for their buckets."""
-    return OpRecord_with_client_generation(OpRecord_with_client(0, slot), generation)
 
 
 cdef inline uint64_t owner_word_of(OpRecord *op) noexcept nogil:

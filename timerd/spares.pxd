@@ -44,6 +44,19 @@ cdef inline void set_spares(Arena *a, uint32_t index) noexcept nogil:
     a.spare_keys.occupied[group] |= occupied
 
 
+cdef inline bint take_spares(Arena *a, uint32_t index) noexcept nogil:
+    """Take the node and the key of an index below both high waters; False if one of them is in use."""
+    cdef uint32_t word = index // 64
+    cdef uint64_t bit = <uint64_t>1 << (index & 63)
+    if not a.spare_nodes.bits[word] & a.spare_keys.bits[word] & bit:
+        return False
+    clear_spare(&a.spare_nodes, index)
+    clear_spare(&a.spare_keys, index)
+    a.regions[REGION_NODES].in_use += 1
+    a.regions[REGION_KEYS].in_use += 1
+    return True
+
+
 cdef inline void clear_spare(Spares *s, uint32_t index) noexcept nogil:
     s.bits[index // 64] &= ~(<uint64_t>1 << (index & 63))
     if s.bits[index // 64] == 0:
