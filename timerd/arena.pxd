@@ -84,6 +84,7 @@ ctypedef struct Journal:
     # What journal.pxd remembers. `level` 0 = there is none, and nothing else is valid.
     uint32_t level
     uint32_t staged  # rows of the transaction being staged
+    uint32_t dropping  # rows that it would have had, and for which there was no room
     char *rows  # the buffer's
     uint64_t capacity  # rows it holds, a power of two
     uint64_t head  # number of the next row, as in the header
@@ -305,6 +306,9 @@ cdef inline void commit(Arena *a) noexcept nogil:
             td_put(&a.tx, &a.header.journal_gaps, a.journal.told)
         a.journal.head += a.journal.staged
         a.journal.staged = 0
+    if a.journal.dropping:
+        td_put(&a.tx, &a.daemon[DAEMON_JOURNAL_ROWS_DROPPED], a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] + a.journal.dropping)
+        a.journal.dropping = 0
     td_commit(&a.tx)
 
 

@@ -85,12 +85,13 @@ cdef inline void begin_segment(Arena *a, uint64_t at, uint32_t flags) noexcept n
 
 
 cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
+    """Count rows as dropped in the transaction being staged: what is cut off is done again, and its rows with it."""
     cdef Journal *j = &a.journal
     if j.lost == 0:
         j.lost_from_ns = a.now_ns
     j.lost_to_ns = a.now_ns
     j.lost += rows
-    a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] += rows
+    j.dropping += rows
 
 
 cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
@@ -489,6 +490,7 @@ cdef inline void journal_anchor(Arena *a, uint64_t wall_ns) noexcept nogil:
     """Tell what the wall clock says, in a transaction of its own."""
     cdef AnchorRow *row
     if not journal_room(a, 1, 1):
+        commit(a)
         return
     row = <AnchorRow *>next_row(&a.journal, ROW_KIND_ANCHOR)
     memset(<uint8_t *>row + 1, 0, sizeof(AnchorRow) - 1)
@@ -560,7 +562,7 @@ cdef inline bint open_journal(Arena *a, uint32_t level, uint64_t segment_rows, u
     cdef Journal *j = &a.journal
     cdef bint continues = a.header.journal_level == level
     j.level = level
-    j.staged = 0
+    j.staged = j.dropping = 0
     j.head = a.header.journal_rows
     j.tail = tail
     j.segment = a.header.journal_segment
