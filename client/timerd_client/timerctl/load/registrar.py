@@ -27,7 +27,7 @@ from .outcomes import Outcomes
 from .pace import Pace
 from .part import STAMP, STAMPED, Meter, Part
 
-CALLBACKS_PER_S = 20_000
+CALLBACKS_PER_S = 5_000
 TOGETHER = 1_024  # handles are looked at together, and callbacks taken
 LOOK_NS = 20_000_000  # after the timeout handles are looked at, and as often until they have settled
 GRACE_NS = 5_000_000_000  # after the last deadline: what has no outcome by then is lost
