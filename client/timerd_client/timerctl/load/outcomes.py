@@ -44,7 +44,8 @@ class Outcomes:
     def __init__(self, rows: int) -> None:
         """There is room for so many without new memory from the system, whose pages would be a run's to clear."""
         self._records = bytearray(RECORD_SIZE * rows)
-        self._records[::PAGE_SIZE] = bytes(len(range(0, len(self._records), PAGE_SIZE)))  # or they would be all the same
+        pages = range(0, len(self._records), PAGE_SIZE)
+        self._records[:: pages.step] = bytes(len(pages))  # a page is given when it is written
         self._used = 0  # bytes of them
         self._stamps = bytearray()  # of those that have a value
         self._told_ns = array("q")
