@@ -1,24 +1,28 @@
 """The ladder: timerd end to end, rate after rate, until two are not sustained.
 
-    python bench/ladder.py [--rates 10k,30k,...] [--others 100k,...] [--seconds 3] [--short] [--json FILE]
+    python bench/ladder.py [--rates 10k,30k,...] [--others ...] [--seconds 3] [--goal-runs 3] [--short] [--json FILE]
 
 Each point is a run of `timerctl load` with a daemon of its own: one process registers, another fires, every outcome is
 judged by the plan. Series: the per-op API and the bulk one (a call each millisecond), the low case (7.9 % expire) and
 the high one (half expire), with nothing beside it and with a million operations that are due in two to three hours.
-Only the low case with nothing beside it is climbed step by step. *sustained*: at least 99 % of the rate reached,
-all settled within 1 s of the end, at most 0.1 % other than planned, and the harness itself punctual. *busy* is CPU time
-over time: at 100 % a process is the limit; where their sum nears the cores of the machine, it is the machine.
+Only the low case with nothing beside it is climbed step by step. The *goals* are runs of 10 s at the rates to reach: of
+each figure the worst of three runs counts, with seeds of their own (*goal runs* has each). *sustained*: at least 99 %
+of the rate reached, all settled within 1 s of the end, at most 0.1 % other than planned, and the harness itself
+punctual. *busy* is CPU time over time: at 100 % a process is the limit; where their sum nears the cores of the machine,
+it is the machine.
 """
 
 from __future__ import annotations
 
 import sys
 from itertools import product
+from typing import Any
 
 from common import Parser, Suite, amount, chosen, listed, need_memory, real, run_suite
-from loads import APIS, figures, gives_up, memory_of, run_load, workload_of
+from loads import APIS, figures, gives_up, memory_of, run_load, workload_of, worst
 
 CASES = ("low", "high")
+GOALS = {("per-op", "low"): 300_000, ("per-op", "high"): 300_000, ("bulk", "low"): 1_000_000}
 OTHERS_MOST = 1_000_000  # operations at a point
 
 
@@ -30,6 +34,14 @@ def play(suite: Suite) -> None:
         f"{most:,}/s for {args.seconds:g} s beside {beside:,} pending operations",
         "ask for less (--rates, --seconds, --pending)",
     )
+    goals = {(api, case): rate for (api, case), rate in GOALS.items() if api in args.apis and case in args.cases}
+    if goals and args.goal_runs:
+        most = max(goals.values())
+        need_memory(
+            memory_of(most, args.goal_seconds, 0),
+            f"{most:,}/s for {args.goal_seconds:g} s",
+            "ask for less (--goal-seconds)",
+        )
     for pending, case, api in product(args.pending, args.cases, args.apis):
         first = (pending, case) == (args.pending[0], args.cases[0])
         rows = []
@@ -38,11 +50,26 @@ def play(suite: Suite) -> None:
             seconds = args.seconds if first else min(args.seconds, OTHERS_MOST / rate)
             document = run_load(workload_of(rate, seconds, case, suite.seed), api, pending)
             row = suite.add("points", api=api, case=case, pending=pending, rate=rate, **figures(document))
-            held = not document["violations"]
-            suite.check("outcomes", held, "; ".join(document["examples"]) if not held else "none lost, twice or early")
+            judge(suite, document)
             rows.append(row)
             if gives_up(rows, rate):
                 break
+    for (api, case), rate in goals.items():
+        runs = []
+        for run in range(args.goal_runs):
+            suite.say(f"{api}, {case} case: {rate:,}/s for {args.goal_seconds:g} s, run {run + 1} of {args.goal_runs}")
+            document = run_load(workload_of(rate, args.goal_seconds, case, suite.seed + run), api)
+            runs.append(figures(document))
+            suite.add("goal_runs", api=api, case=case, rate=rate, run=run + 1, **runs[-1])
+            judge(suite, document)
+        if runs:
+            suite.add("goals", api=api, case=case, rate=rate, runs=len(runs), **worst(runs))
+
+
+def judge(suite: Suite, document: dict[str, Any]) -> None:
+    """Whether every outcome was right."""
+    held = not document["violations"]
+    suite.check("outcomes", held, "; ".join(document["examples"]) if not held else "none lost, twice or early")
 
 
 def main() -> int:
@@ -51,6 +78,8 @@ def main() -> int:
     parser.size("--rates", rates, "10k,30k,100k,200k,300k,600k,1M", "10k,100k", "operations a second, with commas")
     parser.size("--others", rates, "100k,300k,1M", "100k", "the same, for all series but those of the first case")
     parser.size("--seconds", real(0.2, 600, "seconds"), "3", "1", "of arrivals at each point")
+    parser.size("--goal-runs", amount(0, 100, "runs"), "3", "0", "of each rate to reach")
+    parser.size("--goal-seconds", real(0.2, 600, "seconds"), "10", "1", "of arrivals in each of those")
     parser.size("--pending", listed(amount(0, 8_000_000, "operations")), "0,1M", "0", "far-future operations beside")
     parser.size("--cases", listed(chosen(CASES)), "low,high", "low", "of the workload")
     parser.size("--apis", listed(chosen(tuple(APIS))), "per-op,bulk", "per-op,bulk", "how it is registered and fired")

@@ -22,6 +22,7 @@ CASES = {"low": (20, 60), "high": (200, 400), "expire": (10_000, 20_000)}  # med
 APIS = {"per-op": False, "bulk": True}
 MISSED = 0.6  # of the rate asked: with less reached, the next rate is not tried
 TRIES = 2  # rates that are not sustained, and no more
+LESS_IS_WORSE = ("reached_rate", "sustained", "count")
 
 
 def workload_of(rate: float, seconds: float, case: str, seed: int) -> Workload:
@@ -82,6 +83,18 @@ def figures(document: dict[str, Any]) -> Row:
         **{f"{who}_busy_percent": 100 * spent / wall_s if wall_s else None for who, spent in cpu_s.items()},
         "why_not": why_not(document),
     }
+
+
+def worst(runs: Sequence[Row]) -> Row:
+    """Of each figure the worst of several runs, and why the first that was not sustained was not."""
+    row: Row = {}
+    for column in runs[0]:
+        values = [run[column] for run in runs if run[column] is not None]
+        if column == "why_not":
+            row[column] = next(filter(None, values), "")
+        else:
+            row[column] = (min if column in LESS_IS_WORSE else max)(values, default=None)
+    return row
 
 
 def why_not(document: dict[str, Any]) -> str:

@@ -52,33 +52,29 @@ def highest(column: str, **where: Any) -> Callable[[list[dict[str, Any]]], float
     return find
 
 
-def at_highest(column: str, by: str, **where: Any) -> Callable[[list[dict[str, Any]]], float | None]:
-    """A column where another one is largest, over the rows with these values."""
-
-    def find(rows: list[dict[str, Any]]) -> float | None:
-        found = [row for row in rows if all(row.get(name) == value for name, value in where.items())]
-        return max(found, key=lambda row: row[by])[column] if found else None
-
-    return find
-
-
 def core(what: str, figure: str, goal: float, unit: str, pending: int) -> Target:
     """A figure of the core alone."""
     return Target(what, goal, unit, "core", cell("median", figure=figure, pending=pending), "figures")
 
 
 def end_to_end(api: str, goal: float) -> Target:
-    """The highest rate of the load test that was sustained."""
+    """The highest rate of the load test that was sustained, for 3 s."""
     what = f"three processes, low case, {api} API, every outcome right: sustained"
     return Target(what, goal, "/s", "ladder", highest("rate", sustained=True, **series(api)), "points", at_least=True)
 
 
-def cpu(api: str, goal: float) -> Target:
-    """CPU of all processes for a request, at that rate."""
-    find = at_highest("cpu_us", "rate", sustained=True, **series(api))
-    return Target(
-        f"CPU over all processes for a request, {api} API, at that rate", goal, "us", "ladder", find, "points"
-    )
+def at_goal(api: str, case: str, rate: int, cpu_us: float | None = None) -> list[Target]:
+    """What is asked of the runs of 10 s at the rate to reach, of which the worst counts: 99 % of it, as planned."""
+
+    def target(what: str, figure: str, goal: float, unit: str, *, at_least: bool = False) -> Target:
+        name = f"{rate:,}/s, {api} API, {case} case, worst of three runs of 10 s: {what}"
+        return Target(name, goal, unit, "ladder", cell(figure, api=api, case=case), "goals", at_least)
+
+    found = [
+        target("reached", "reached_rate", 0.99 * rate, "/s", at_least=True),
+        target("other than planned", "misjudged_percent", 0.1, "%"),
+    ]
+    return found if cpu_us is None else [*found, target("CPU of all processes for a request", "cpu_us", cpu_us, "us")]
 
 
 def series(api: str) -> dict[str, Any]:
@@ -86,7 +82,7 @@ def series(api: str) -> dict[str, Any]:
 
 
 def latency(what: str, figure: str, goal: float, row: str, rate: int, tick: str) -> Target:
-    """How late an owner is told."""
+    """How late an owner is told: the worst of three runs."""
     find = cell(f"{figure}_ms", what=row, rate=rate, tick=tick, api="per-op")
     return Target(f"{what}, {figure}", goal, "ms", "latency", find, "latency")
 
@@ -109,8 +105,9 @@ TARGETS = (
     core("arena bytes for a pending operation, one key", "bytes_per_op", 256, "bytes", M),
     end_to_end("per-op", 300_000),
     end_to_end("bulk", 1_000_000),
-    cpu("bulk", 2),
-    cpu("per-op", 6),
+    *at_goal("per-op", "low", 300_000, cpu_us=6),
+    *at_goal("per-op", "high", 300_000),
+    *at_goal("bulk", "low", M, cpu_us=2),
     latency("completion, fire() to owner, 100k/s", "p50", 0.2, "completion", 100_000, "1ms"),
     latency("completion, fire() to owner, 100k/s", "p99", 2, "completion", 100_000, "1ms"),
     latency("expiry lateness at the owner, 100k/s, tick of 1 ms", "p50", 0.7, "expiry", 100_000, "1ms"),

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,16 @@ import pytest
 
 from fakedaemon import FakeDaemon
 from timerd_client.protocol import LinkState
-from timerd_client.threaded import SEND_BURST, SEND_COMMANDS, SEND_INTERVAL_NS, Client, Condition, ThreadedLink
+from timerd_client.threaded import (
+    SEND_BURST,
+    SEND_COMMANDS,
+    SEND_INTERVAL_NS,
+    SEND_INTERVAL_NS_MAX,
+    WAKE_NS,
+    Client,
+    Condition,
+    ThreadedLink,
+)
 from timerd_shm.fields import unpack
 from timerd_shm.layout import Orphans
 from timerd_shm.rundir import InstancePaths
@@ -94,6 +103,23 @@ class Sockets:
         return [(at_ns, header.count, by) for at_ns, header, by in self.frames if header.kind == UpKind.COMMANDS]
 
 
+class Stepped(ThreadedLink):
+    """A link whose passes the test makes, at its own time."""
+
+    def __init__(self, sockets: Sockets) -> None:
+        self.at_ns = 10_000_000_000
+        super().__init__(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets, lambda: self.at_ns)
+
+    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
+        return threading.Thread(target=lambda: None)
+
+    def step(self, by_ns: int) -> None:
+        """A pass, so much later."""
+        self.at_ns += by_ns
+        self.idle = False
+        assert self.exchange()
+
+
 @pytest.fixture
 def sockets() -> Sockets:
     return Sockets()
@@ -152,6 +178,31 @@ def test_after_a_burst_it_is_quiet_again(client: Client, sockets: Sockets) -> No
     time.sleep(2 * SEND_BURST * SEND_INTERVAL_NS / 1e9)
     client.fire("k")
     assert [by for *_, by in sockets.commands()[before:]] == [threading.get_ident()]
+
+
+def test_a_pass_that_something_else_wants_sends_what_would_be_due_soon(sockets: Sockets) -> None:
+    link = Stepped(sockets)
+    client, protocol = Client(link), link.protocol
+    while protocol.state is not LinkState.LIVE:
+        link.step(SEND_INTERVAL_NS)
+    link.step(SEND_BURST * SEND_INTERVAL_NS)
+
+    def kept() -> int:
+        return protocol.issued - sum(count for _, count, _ in sockets.commands())
+
+    for _ in range(SEND_BURST + 1):  # the last is one more than callers send
+        client.fire("k")
+    assert kept() == 1
+    link.step(SEND_INTERVAL_NS)
+    assert kept() == 0
+    interval_ns = link.due_ns() - link.at_ns
+    assert WAKE_NS < interval_ns < SEND_INTERVAL_NS_MAX
+    client.fire("k")
+    link.step(interval_ns // 2 - 1)
+    assert kept() == 1, "too soon after the last frame"
+    link.step(1)
+    assert kept() == 0
+    link.end()
 
 
 def test_a_full_socket_keeps_nothing_back_for_ever(client: Client, sockets: Sockets) -> None:

@@ -56,3 +56,11 @@ def test_what_takes_longer_than_the_longest_interval_is_done_without_a_pause() -
         spacing.done(now_ns, 3 * MOST_NS)
         now_ns += 3 * MOST_NS
         assert spacing.due_ns <= now_ns
+
+
+def test_what_is_done_before_it_is_due_keeps_the_next_back_for_an_interval_only() -> None:
+    spacing, now_ns = Spacing(INTERVAL_NS, MOST_NS, burst=3), 1_000
+    for _ in range(1_000):
+        spacing.done(now_ns, MOST_NS)
+        assert spacing.due_ns <= now_ns + MOST_NS
+        now_ns += INTERVAL_NS // 2

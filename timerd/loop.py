@@ -28,7 +28,7 @@ from .transport import ZmqTransport
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TURN_INTERVAL_NS = 100_000  # from turn to turn under load, at least
-TURN_INTERVAL_NS_MAX = 400_000  # and at most
+TURN_INTERVAL_NS_MAX = 1_000_000  # and at most
 TURN_BURST = 4  # that may follow each other at once when it was quiet
 
 

@@ -30,6 +30,6 @@ class Spacing:
         return self._full_ns - self._slack_ns
 
     def done(self, now_ns: int, took_ns: int = 0) -> None:
-        """It was begun at `now_ns`, and took so long."""
+        """It was begun at `now_ns`, early perhaps, and took so long. The next is due an interval later at most."""
         self.interval_ns = min(max(REST * took_ns, self._least_ns), self._most_ns)
-        self._full_ns = max(self._full_ns, now_ns) + self.interval_ns
+        self._full_ns = min(max(self._full_ns, now_ns), now_ns + self._slack_ns) + self.interval_ns

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 POLL_NS_MAX = 60_000_000_000
 SEND_INTERVAL_NS = 100_000  # from frame to frame of commands under load, at least
-SEND_INTERVAL_NS_MAX = 400_000  # and at most
+SEND_INTERVAL_NS_MAX = 1_000_000  # and at most
+WAKE_NS = 130_000  # what a pass of the thread costs beside its own time: wake-ups at both ends, caches gone cold
 SEND_COMMANDS = 512  # when so many have piled up the thread does not get the GIL: callers send again
 SEND_BURST = 4  # that may follow each other at once when it was quiet
 
@@ -283,12 +284,13 @@ class ThreadedLink(Link):
             self._next_frame_ns = NEVER
         elif protocol.has_commands:
             at_ns = min(self._next_frame_ns, max(spacing.due_ns, now_ns))
-            if now_ns < at_ns:
+            # Whatever has woken the thread: what would be due within half an interval needs no wake-up of its own.
+            if now_ns < at_ns - spacing.interval_ns // 2:
                 self._next_frame_ns = at_ns
                 return
             while self.send_locked(now_ns):
                 pass
-            spacing.done(now_ns, self.now_ns() - self._woke_ns)
+            spacing.done(now_ns, self.now_ns() - self._woke_ns + WAKE_NS)
             self.alarm = protocol.issued + SEND_COMMANDS
             self._next_frame_ns = now_ns + spacing.interval_ns
         elif now_ns >= self._next_frame_ns:

@@ -18,6 +18,7 @@ from ...settlement import RawSettlement
 
 RECORD_SIZE: Final = size_of(OutcomeRecord)
 STAMP_SIZE: Final = 8
+PAGE_SIZE: Final = 4_096
 COMMAND: Final = offset_of(OutcomeRecord, "command")
 SETTLED: Final = offset_of(OutcomeRecord, "settled_ns")
 DEADLINE: Final = offset_of(OutcomeRecord, "deadline_ns")
@@ -43,6 +44,8 @@ class Outcomes:
     def __init__(self, rows: int) -> None:
         """There is room for so many without new memory from the system, whose pages would be a run's to clear."""
         self._records = bytearray(RECORD_SIZE * rows)
+        pages = range(0, len(self._records), PAGE_SIZE)
+        self._records[:: pages.step] = bytes(len(pages))  # a page is given when it is written
         self._used = 0  # bytes of them
         self._stamps = bytearray()  # of those that have a value
         self._told_ns = array("q")

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 
 PERIOD_NS = 1_000_000  # in bulk: as often is called what is due since
-PASS_NS = 250_000  # otherwise: a process that sleeps a few microseconds at a time does nothing else
+PASS_NS = 500_000  # otherwise: a process that sleeps a few microseconds at a time does nothing else
 ROWS_MAX = 4_096  # in one pass, so that outcomes are collected and a stop is seen
 SLEEP_S_MAX = 0.05
 

@@ -9,7 +9,6 @@ many-th.
 from __future__ import annotations
 
 import math
-import struct
 import time
 from array import array
 from collections import deque
@@ -26,9 +25,9 @@ from ...workload import Rows, key_names, plan, watched_keys
 from .messages import Registered, Task, Usage
 from .outcomes import Outcomes
 from .pace import Pace
-from .part import Meter, Part
+from .part import STAMP, STAMPED, Meter, Part
 
-CALLBACKS_PER_S = 20_000
+CALLBACKS_PER_S = 5_000
 TOGETHER = 1_024  # handles are looked at together, and callbacks taken
 LOOK_NS = 20_000_000  # after the timeout handles are looked at, and as often until they have settled
 GRACE_NS = 5_000_000_000  # after the last deadline: what has no outcome by then is lost
@@ -92,25 +91,24 @@ class Registrar(Part):
         return [tuple(key_names(prefix, watched_keys(workload, first))) for first in firsts]
 
     def _register_each(self, keys: Sequence[str | tuple[str, ...]]) -> None:
-        register, now = self.purgatory.register, time.monotonic_ns
-        timeout, payload, every = self._timeout, self._payload, self._every
+        register, timeout, payload, every = self.purgatory.register, self._timeout, self._payload, self._every
         made = self._fresh
-        times: list[int] = []
-        keep, stamp = made.append, times.append
+        keep, stamps = made.append, array("q")
         first, before = len(self._sent_ns), len(made)
         try:
-            for key in keys:
-                stamp(now())
-                keep(register(key, timeout=timeout, payload=payload))
-        finally:  # all at once: to append a number to an array takes several times as long as to a list
-            rows = len(made) - before
-            self._sent_ns.frombytes(struct.pack(f"{rows}q", *times[:rows]))
+            for at in range(0, len(keys), STAMPED):
+                together = keys[at : at + STAMPED]
+                stamps.frombytes(STAMP.pack(time.monotonic_ns()) * len(together))
+                for key in together:
+                    keep(register(key, timeout=timeout, payload=payload))
+        finally:
+            self._sent_ns += stamps[: len(made) - before]
         seen = slice(before + -first % every, None, every)
         for operation in made[seen]:
             operation.add_done_callback(self._note)
         del made[seen]
         if len(made) >= TOGETHER:
-            self._set_aside(now() + self._look_ns)
+            self._set_aside(time.monotonic_ns() + self._look_ns)
 
     def _set_aside(self, look_ns: int) -> None:
         """What the last passes registered is looked at then."""
