@@ -122,6 +122,10 @@ def noop(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
+def count(frame: Any) -> None:
+    frame.groupBy("outcome").count().collect()
+
+
 def main() -> int:
     assert struct_of(OutcomeRow).size == 64
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -142,8 +146,7 @@ def main() -> int:
         for what, columns in (("2 columns", ("outcome", "wait_ns")), ("a report's 5 columns", NEEDED)):
             some = spark.read.format("timerd").option("columns", ",".join(columns)).load(str(directory))
             best(args.repeat, f"source -> noop, {what}", args.rows, partial(noop, some))
-            counted = some.groupBy("outcome").count()
-            best(args.repeat, f"source -> count by outcome, {what}", args.rows, counted.collect)
+            best(args.repeat, f"source -> count by outcome, {what}", args.rows, partial(count, some))
         best(args.repeat, "source -> noop, every column", args.rows, lambda: noop(source))
         assert source.count() == args.rows
         spark.stop()

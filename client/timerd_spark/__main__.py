@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say(f"interrupted: what is done is kept in {out}, and the same command goes on from there")
         return INTERRUPTED
-    except TimerdError as error:
+    except (TimerdError, OSError) as error:  # a directory that cannot be written, a disk that is full
         print(f"timerd_spark: {error}", file=sys.stderr)
         return WRONG_USE
     peak = pipeline.state.get("peak_bytes", 0) / 2**30

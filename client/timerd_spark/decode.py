@@ -292,14 +292,15 @@ class SegmentRows:
         return pa.array(shown, pa.string()).take(pa.array(index))
 
     def many(self, texts: np.ndarray) -> pa.Array:
-        """A column of keys, of which each row may have another."""
+        """A column of keys, of which each row may have another; null for 0."""
         if len(texts) == 0 or (texts[0] == texts[-1] and (texts == texts[0]).all()):
             return self.few(texts, readable)
-        lines = self._text_lines(texts)
+        there = texts != 0
+        every = bool(there.all())
+        lines = self._text_lines(texts if every else texts[there])
         lengths = lines[:, 2].astype(np.int32)
-        missing = (lines[:, 0] != RowKind.TEXT) | (texts == 0)
         longest = int(lengths.max())
-        if longest > TEXT_INLINE or missing.any():
+        if longest > TEXT_INLINE or (lines[:, 0] != RowKind.TEXT).any():
             return self.few(texts, readable)
         body = lines[:, 4 : 4 + longest]
         if int(lengths.min()) == longest:
@@ -308,7 +309,11 @@ class SegmentRows:
             data = body[np.arange(longest) < lengths[:, None]]
         if len(data) and int(data.max()) >= 0x80:
             return self.few(texts, readable)  # not ASCII: it may not be UTF-8 either
-        return strings(data, lengths)
+        if every:
+            return strings(data, lengths)
+        spread = np.zeros(len(texts), np.int32)
+        spread[there] = lengths
+        return strings(data, spread, there)
 
     def hashes(self, texts: np.ndarray) -> pa.Array:
         """A column of 128-bit hashes, in hexadecimal; null for 0."""

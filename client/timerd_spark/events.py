@@ -94,4 +94,6 @@ class Events:
     def _texts(self, name: str, texts: np.ndarray) -> Any:
         if name == "id":
             return self._source.hashes(texts)
+        if name == "key":
+            return self._source.many(texts)
         return self._source.few(texts, {"owner": owner_name}.get(name, readable))

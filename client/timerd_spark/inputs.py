@@ -37,12 +37,19 @@ def need_view(df: DataFrame, view: str, names: Iterable[str], what: str) -> None
             raise InvalidValueError(f"{what}: column {name!r} is of type {found}, and should be {wanted}")
 
 
-def names_of(by: str | Sequence[str], df: DataFrame, what: str) -> list[str]:
-    """Columns to group by, given as one name or several. Raises InvalidValueError for one that is not there."""
+def names_of(by: str | Sequence[str], df: DataFrame, what: str, taken: Iterable[str] = ()) -> list[str]:
+    """Columns to group by, given as one name or several.
+
+    Raises InvalidValueError for one that is not there, that Spark would not take for a name, or that is `taken`.
+    """
     names = [by] if isinstance(by, str) else list(by)
     for name in names:
         if name not in df.columns:
             raise InvalidValueError(f"{what}: by={name!r} is no column; there are {', '.join(df.columns)}")
-    if len(set(names)) < len(names):
+        if "." in name or "`" in name:
+            raise InvalidValueError(f"{what}: by={name!r} is a path in a column to Spark: rename it, without . and `")
+    if len({name.lower() for name in names}) < len(names):
         raise InvalidValueError(f"{what}: by={names} names a column twice")
+    if clash := sorted({name for name in names if name.lower() in set(taken)}):
+        raise InvalidValueError(f"{what}: by={clash[0]!r} has the name of a column that it uses itself: rename yours")
     return names

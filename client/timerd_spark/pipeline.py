@@ -33,7 +33,7 @@ from timerd_shm.journal_reader import segments_of
 from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
 
 from . import audit, hot_keys, loadtest, report, rollup, what_if, workload
-from .auditing import COLUMNS
+from .audit_rows import COLUMNS
 from .durations import duration_ns
 from .page import page
 from .plans import planned_lives, shape_of

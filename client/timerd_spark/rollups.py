@@ -43,6 +43,8 @@ ROLLUP: Final = {
     "in_flight_max": "bigint",
 }
 WINDOW_KEY: Final = "timerd_window_ns"  # in the metadata of `start`; Parquet keeps it
+# Names that columns have on the way, in rollup() and in what reads one.
+INNER: Final = ("at", "bucket", "cell", "count", "max", "move", "net", "one", "peak", "run", "step", "value", "waited")
 CELL_NS: Final = 10_000_000_000  # without windows, in-flight maxima are found in parts of so long
 
 
@@ -56,9 +58,7 @@ def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     from pyspark.sql import functions as F
 
     need_view(df, "terminal", NEEDED, "rollup()")
-    names = names_of(by, df, "rollup()")
-    if taken := sorted(set(names) & set(ROLLUP)):
-        raise InvalidValueError(f"rollup(): by={taken[0]!r} is a column of every rollup: rename yours")
+    names = names_of(by, df, "rollup()", {*ROLLUP, *NEEDED, *INNER})
     window_ns = None if window is None else window_of(window)
     cell = start_of(F.col("settled_at"), window_ns)
     value = F.when(F.col("outcome") == "completed", F.col("wait_ns")).when(

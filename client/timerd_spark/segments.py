@@ -7,7 +7,6 @@ A host is a directory with segments. `path` is one of those, a directory with on
 from __future__ import annotations
 
 import glob
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -31,20 +30,35 @@ class Span(NamedTuple):
 
 
 def hosts_of(path: str) -> dict[str, Path]:
-    """The journals that `path` means, by the names that offsets call them by. Raises JournalError."""
-    found = [Path(name) for name in sorted(glob.glob(path))] if glob.has_magic(path) else [Path(path)]
-    if not found:
+    """The journals that `path` means, by the names that offsets call them by. Raises JournalError.
+
+    A journal's name does not depend on what else there is: a stream goes on when the next host's journal appears.
+    """
+    if not glob.has_magic(path):
+        directory = Path(path)
+        return {name or directory.name: found for name, found in journals_in(directory)}
+    base = Path(path)
+    while glob.has_magic(str(base)):
+        base = base.parent
+    hosts: dict[str, Path] = {}
+    for match in map(Path, sorted(glob.glob(path))):
+        if match.is_dir():
+            hosts |= {str(found.relative_to(base)): found for _, found in journals_in(match)}
+    if not hosts:
         raise JournalError(f"no directory matches {path!r}")
-    if len(found) == 1 and not is_journal(found[0]):
-        try:
-            inside = sorted(child for child in found[0].iterdir() if child.is_dir() and is_journal(child))
-        except OSError as error:
-            raise JournalError(f"there is no journal in {path}: {error.strerror}") from None
-        found = inside or found  # an empty directory is the journal of a daemon that has not written yet
-    if len(found) == 1:
-        return {found[0].name: found[0]}
-    base = os.path.commonpath([directory.parent for directory in found])
-    return {os.path.relpath(directory, base): directory for directory in found if directory.is_dir()}
+    return hosts
+
+
+def journals_in(directory: Path) -> list[tuple[str, Path]]:
+    """The directory ("") where it is a journal, else the journals in it, with their names. Raises JournalError."""
+    if is_journal(directory):
+        return [("", directory)]
+    try:
+        inside = sorted(child for child in directory.iterdir() if child.is_dir() and is_journal(child))
+    except OSError as error:
+        raise JournalError(f"there is no journal in {directory}: {error.strerror}") from None
+    # An empty directory is the journal of a daemon that has not written yet.
+    return [(child.name, child) for child in inside] or [("", directory)]
 
 
 def is_journal(directory: Path) -> bool:
@@ -168,6 +182,8 @@ class Walk:
                 return
             raise JournalError(f"{error}; {SKIP}") from None
         if segment is None:
+            if finished and not self._skip:
+                raise JournalError(f"{self.directory}: segment {sequence} was removed before it was read; {SKIP}")
             return
         try:
             header, last = segment.header, end_in(segment, finished)

@@ -75,6 +75,8 @@ def columns_of(schema: StructType, view: str) -> tuple[Column, ...]:
         if column.nullable and not field.nullable:
             raise JournalError(f"column {field.name!r} of the {view} view may be null: do not declare it NOT NULL")
         found.append(column._replace(nullable=field.nullable))
+    if not found:
+        raise JournalError(f"a schema without columns reads no rows: name one of {', '.join(declared)}")
     return tuple(found)
 
 

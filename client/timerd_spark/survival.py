@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NEEDED: Final = ("outcome", "registered_at", "timeout_ns", "wait_ns")
+# Names that columns have on the way and in the result: none to group by.
+TAKEN: Final = (
+    "area", "asked", "at", "before", "beyond", "ended", "first", "in_flight", "known_ns", "last", "last_at", "left",
+    "log_left", "log_stay", "mean_at", "mean_wait_ns", "moment", "n", "over", "previous", "rate", "registered_at",
+    "settled", "since", "stay", "step", "survival", "timeout_ns", "timeout_ratio", "until", "watched",
+)  # fmt: skip
 TIMEOUTS_MAX: Final = 1_000
 STEP_BITS: Final = 10  # times are told apart to one part in 1,024, so that their number does not grow with the lives'
 
@@ -48,7 +54,7 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
     from pyspark.sql import functions as F
 
     need_view(df, "terminal", NEEDED, "what_if()")
-    names = names_of(by, df, "what_if()")
+    names = names_of(by, df, "what_if()", TAKEN)
     wanted = sorted({duration_ns("timeouts", one) for one in timeouts})
     if not 1 <= len(wanted) <= TIMEOUTS_MAX or wanted[0] < 1:
         raise InvalidValueError(f"what_if(): timeouts={list(timeouts)!r}: give 1 to {TIMEOUTS_MAX:,}, above 0")

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from commands import Key, Register
 from daemons import SMALL, Daemon
+from harness import MS
+from journals import JournaledRig
 from patience import PATIENCE_S
 from timerd_client import ALL, connect
 from timerd_client.audit_journal import audit_journal
 from timerd_shm.errors import InvalidValueError
 from timerd_spark import audit
-from timerd_spark.auditing import COLUMNS
+from timerd_spark.audit_rows import COLUMNS, HALF, audited, join_again, pack
+from timerd_spark.batches import batches
+from timerd_spark.schema import EVENTS
+from timerd_spark.segments import Walk, first_offset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,3 +112,70 @@ def test_what_cannot_be_audited_is_refused_when_audit_is_called(
         audit(events_of(spark, directory))
     with pytest.raises(InvalidValueError, match=r"needs the column 'host' of the events view.*\"view\", \"events\""):
         audit(spark.range(3))
+
+
+# the rows of registrations --------------------------------------------------------------------------------------------
+
+
+def packed_rows(batches: Iterable[Any]) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def play_registrations(directory: Path) -> Any:
+    """The events view of operations of one key and of several, in one table."""
+    import pyarrow as pa
+
+    rig = JournaledRig(directory)
+    client = rig.client()
+    for number in range(30):
+        client.issue(Register(keys_of(number), timeout_ns=MS))
+        rig.turn()
+        rig.turn(rig.now_ns + 2 * MS)
+    rig.drop_journal()
+    columns = [column for column in EVENTS if column.name in COLUMNS]
+    spans = Walk(directory, first_offset(directory)).spans()
+    return pa.Table.from_batches([batch for span in spans for batch in batches(span, columns, "events")])
+
+
+def keys_of(number: int) -> tuple[Key, ...]:
+    return tuple(Key(f"{number}/{at}".encode()) for at in range(1 + number % 3))
+
+
+def test_registrations_are_the_same_wherever_a_part_of_the_journal_ends(tmp_path: Path, rng: random.Random) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = play_registrations(tmp_path)
+    whole = packed_rows(pack(table.to_batches()))
+    registered = [row for row in whole if row[3] == "register"]
+    assert len(registered) == 30 and all(row[-1] is not None for row in registered)
+    assert not [row for row in whole if row[3] == HALF]
+
+    def packed_in_parts() -> list[Any]:
+        edges = sorted({0, len(table), *rng.sample(range(len(table)), 20)})
+        parts = [table.slice(first, end - first) for first, end in itertools.pairwise(edges)]
+        rng.shuffle(parts)
+        return [batch for part in parts for batch in pack(part.to_batches(max_chunksize=3))]
+
+    found = pa.Table.from_batches(packed_in_parts())
+    halves = found.filter(pc.equal(found["kind"], HALF)).sort_by([("operation", "ascending"), ("row", "ascending")])
+    assert len(halves)
+    rest = packed_rows(found.filter(pc.not_equal(found["kind"], HALF)).to_batches())
+    again = packed_rows(join_again(halves.to_batches(max_chunksize=2)))
+    assert sorted(rest + again, key=lambda row: row[2]) == sorted(whole, key=lambda row: row[2])
+
+
+def test_a_registration_that_lacks_rows_is_found(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = play_registrations(tmp_path)
+    first = pc.min(table.filter(pc.equal(table["kind"], "key"))["row"])
+    cut = table.filter(pc.not_equal(table["row"], first))
+    packed = pa.Table.from_batches(pack(cut.to_batches()))
+    halves = packed.filter(pc.equal(packed["kind"], HALF))
+    again = packed_rows(join_again(halves.to_batches()))
+    assert len(again) == 2 and all(row[3] == "register" and row[-1] is None for row in again)
+    rows = pa.Table.from_batches(join_again(halves.to_batches())).append_column("bucket", pa.array([0, 0], pa.int32()))
+    (said,) = audited(rows.to_batches())
+    assert {row["what"] for row in said.to_pylist()} == {"its registration lacks rows"}

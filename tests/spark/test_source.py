@@ -22,9 +22,10 @@ from test_journal import play
 from timerd_client.timerctl.journal import Teller
 from timerd_shm.errors import InvalidConfigError
 from timerd_shm.journal import BLOCK_ROWS, BLOCK_SIZE
-from timerd_shm.journal_reader import JournalError, JournalReader, holds_of, segment_path, segments_of
+from timerd_shm.journal_reader import JournalError, JournalReader, Offset, holds_of, segment_path, segments_of
 from timerd_spark import segments
 from timerd_spark.batches import batches
+from timerd_spark.decode import SegmentRows, readable
 from timerd_spark.options import ReadOptions
 from timerd_spark.schema import EVENTS, HIDDEN_KINDS, TERMINAL, arrow_schema, spark_schema
 from timerd_spark.segments import Span, Walk, first_offset, hosts_of, last_offset
@@ -280,6 +281,55 @@ def test_an_older_segment_of_another_layout_is_named_and_passed_over_when_asked_
     assert found == [row["op_id"] for row in whole]
 
 
+def test_a_segment_that_is_removed_between_looking_and_opening_is_said(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = tmp_path / "raced"
+    shutil.copytree(journal, copied)
+    there = segments_of(copied)
+    segment_path(copied, there[0]).unlink()
+    monkeypatch.setattr(segments, "segments_of", lambda _: there)
+    with pytest.raises(JournalError, match=r"segment 1 was removed before it was read; .*onDamage"):
+        list(Walk(copied, Offset(1, 0)).spans())
+    assert {span.segment for span in Walk(copied, Offset(1, 0), skip=True).spans()} == set(there[1:])
+
+
+def test_keys_of_the_events_view_are_the_same_however_they_are_decoded(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = rows_of(spans_of(journal), "events")
+    monkeypatch.setattr(SegmentRows, "many", lambda self, texts: self.few(texts, readable))
+    assert rows_of(spans_of(journal), "events") == quick
+
+
+def test_a_journal_keeps_its_name_when_the_pattern_matches_another_one(small: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "web1" / "journal", tmp_path / "web2" / "journal"
+    shutil.copytree(small, first)
+    pattern = f"{tmp_path}/*/journal"
+    alone = stream(pattern)
+    start = alone.initialOffset()
+    read_already = alone.latestOffset(start, ReadAllAvailable())
+    assert list(read_already) == ["web1/journal"]
+    shutil.copytree(small, second)
+    both = stream(pattern)
+    end = both.latestOffset(read_already, ReadAllAvailable())
+    assert set(end) == {"web1/journal", "web2/journal"}
+    assert {Path(part.value.directory) for part in both.partitions(read_already, end)} == {second}
+    assert hosts_of(f"{tmp_path}/web*") == {"web1/journal": first, "web2/journal": second}
+
+
+def test_a_pattern_that_matches_files_alone_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(JournalError, match="no directory matches"):
+        hosts_of(f"{tmp_path}/*")
+
+
+def test_a_schema_without_columns_is_refused(small: Path) -> None:
+    with pytest.raises(JournalError, match="a schema without columns reads no rows"):
+        source(small).reader(spark_schema([]))
+
+
 def test_a_segment_that_is_gone_from_the_middle_is_said(journal: Path, tmp_path: Path) -> None:
     copied = tmp_path / "gap"
     shutil.copytree(journal, copied)
@@ -323,7 +373,7 @@ def test_what_is_wrong_with_an_option_is_said_when_it_is_loaded(
 # streams --------------------------------------------------------------------------------------------------------------
 
 
-def stream(path: Path, **options: str) -> JournalStream:
+def stream(path: Path | str, **options: str) -> JournalStream:
     return JournalStream(ReadOptions.of({"path": str(path), **options}), TERMINAL)
 
 
