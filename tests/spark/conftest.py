@@ -18,6 +18,8 @@ from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# As much memory as the tests come to use from the start, so that nothing is collected to make it larger.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn600m -XX:MetaspaceSize=256m"
 MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
 
 
@@ -69,14 +71,17 @@ def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     directory = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={directory}",
+        "spark.driver.extraJavaOptions": f"{JAVA} -Dderby.system.home={directory}",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
         "spark.python.task.killTimeout": "200ms",
+        "spark.python.daemon.module": "preloaded",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # which looks at the stack at each use of a column
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUNTIME_DIR_VARIABLE, str(sidecar_dir))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         try:
             session = local_session(2, **settings)
         except JavaMissingError as error:
