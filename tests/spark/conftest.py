@@ -1,4 +1,4 @@
-"""The tests on Spark: one session for all of them, in one process. They skip where there is no Spark, and say why."""
+"""The tests on Spark: a session in each process, for all its tests. They skip where there is no Spark, and say why."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# As much memory as the tests come to use from the start, so that nothing is collected to make it larger.
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn600m -XX:MetaspaceSize=256m"
+# Most of the time goes into 25,000 classes. They are not verified, compiled once at most, and memory is as large from
+# the start as the tests come to need it.
+JAVA = (
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:TieredStopAtLevel=1"
+    " -XX:+UseSerialGC -Xms1g -Xmn600m -XX:MetaspaceSize=256m"
+)
 MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
 
 
@@ -35,13 +39,6 @@ class NotHere(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     return NotHere.from_parent(parent, path=module_path) if MISSING else None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.xdist_group("spark"))  # one JVM, if somebody runs them with --dist loadgroup
 
 
 @pytest.fixture(scope="session")
