@@ -62,9 +62,9 @@ test: $(VENV)/installed-test
 	@$(PY) -m pytest
 	@$(MAKE) --no-print-directory test-spark
 
-# One JVM, so one process.
+# Two JVMs. A file's tests share one; the longest files are not the last.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
-	@$(SPARK)/bin/python -m pytest -n0 tests/spark
+	@$(SPARK)/bin/python -m pytest -n2 --dist loadfile --no-loadscope-reorder tests/spark
 
 # Several JVMs each: a minute or two.
 test-cluster: $(VENV)/installed-test $(SPARK)/installed

@@ -2,6 +2,7 @@
 
 with Endpoint() as endpoint:                 # POST / takes JSON lists of ids
     endpoint.mode("fail")                    # 503; "refuse": 400; "stall": no answer; "ok"
+    endpoint.asked()                         # POSTs since it was told so
     endpoint.taken()                         # the ids of every POST that it answered with 200, in order
 """
 
@@ -38,6 +39,9 @@ class Endpoint:
     def mode(self, mode: str) -> None:
         post(f"{self.url}/mode", mode)
 
+    def asked(self) -> int:
+        return int(post(f"{self.url}/asked", None))
+
     def taken(self) -> list[Any]:
         taken: list[Any] = post(f"{self.url}/taken", None)
         return taken
@@ -54,18 +58,23 @@ class Endpoint:
 
 class Handler(BaseHTTPRequestHandler):
     mode = "ok"
+    asked = 0
     recovered = threading.Event()  # set unless it stalls
     taken: list[Any] = []  # noqa: RUF012 (one server in a process)
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status, answer = 200, None
+        status = 200
+        answer: Any = None
         if self.path == "/mode":
-            Handler.mode = asked
+            Handler.mode, Handler.asked = asked, 0
             Handler.recovered.set() if asked != "stall" else Handler.recovered.clear()
+        elif self.path == "/asked":
+            answer = Handler.asked
         elif self.path == "/taken":
             answer = Handler.taken
         else:
+            Handler.asked += 1
             Handler.recovered.wait()
             status = STATUS.get(Handler.mode, 200)
             if status == 200:

@@ -38,7 +38,8 @@ def life(at_ms: float, wait_ms: float, outcome: str = "completed", **more: Any) 
     return row | more
 
 
-def lives(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
-    """Them as a terminal view."""
+def lives(spark: SparkSession, *rows: dict[str, Any], partitions: int = 1) -> DataFrame:
+    """Them as a terminal view. Of one partition nothing is shuffled: a report of it is a third of the work."""
     names = [column.name for column in TERMINAL]
-    return spark.createDataFrame([tuple(row[name] for name in names) for row in rows], spark_schema(TERMINAL))
+    tuples = [tuple(row[name] for name in names) for row in rows]
+    return spark.createDataFrame(tuples, spark_schema(TERMINAL)).coalesce(partitions)

@@ -9,7 +9,6 @@ from .schema import STRING, TIMESTAMP, VIEWS
 
 if TYPE_CHECKING:
     from pyarrow import Array
-    from pyspark.sql.datasource import Filter
 
 
 class Comparison(NamedTuple):
@@ -37,8 +36,8 @@ NAMES = {
 VALUELESS = ("is_null", "is_valid")
 
 
-def taken(one: Filter, view: str) -> Comparison | None:
-    """The test that a filter is; None where Spark has to do it."""
+def taken(one: Any, view: str) -> Comparison | None:
+    """The test that a filter of pyspark is, each kind with attributes of its own; None where Spark has to do it."""
     kind = type(one).__name__
     if kind == "Not":
         inner = taken(one.child, view)

@@ -1,4 +1,4 @@
-"""The tests on Spark: one session for all of them, in one process. They skip where there is no Spark, and say why."""
+"""The tests on Spark: a session in each process, for all its tests. They skip where there is no Spark, and say why."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Most of the time goes into 25,000 classes. They are not verified, compiled once at most, and memory is as large from
+# the start as the tests come to need it.
+JAVA = (
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:TieredStopAtLevel=1"
+    " -XX:+UseSerialGC -Xms1g -Xmn600m -XX:MetaspaceSize=256m"
+)
 MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
 
 
@@ -33,13 +39,6 @@ class NotHere(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     return NotHere.from_parent(parent, path=module_path) if MISSING else None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.xdist_group("spark"))  # one JVM, if somebody runs them with --dist loadgroup
 
 
 @pytest.fixture(scope="session")
@@ -69,14 +68,17 @@ def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     directory = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={directory}",
+        "spark.driver.extraJavaOptions": f"{JAVA} -Dderby.system.home={directory}",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
         "spark.python.task.killTimeout": "200ms",
+        "spark.python.daemon.module": "preloaded",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # which looks at the stack at each use of a column
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUNTIME_DIR_VARIABLE, str(sidecar_dir))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         try:
             session = local_session(2, **settings)
         except JavaMissingError as error:

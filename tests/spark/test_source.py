@@ -503,7 +503,7 @@ def test_a_schema_or_an_option_names_the_columns_that_are_made(spark: SparkSessi
 def test_filters_are_pushed_down_when_both_sides_are_told_to(spark: SparkSession, small: Path) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        plain = spark.read.format("timerd").load(str(small))
+        plain = spark.read.format("timerd").load(str(small)).cache()
         pushed = spark.read.format("timerd").option("pushdown", "true").load(str(small))
         for condition in (
             "outcome = 'expired' and wait_ns > 1000",
@@ -516,6 +516,7 @@ def test_filters_are_pushed_down_when_both_sides_are_told_to(spark: SparkSession
             rows = plain.where(condition).select("op_id").collect()
             assert sorted(pushed.where(condition).select("op_id").collect()) == sorted(rows), condition
             assert 0 < len(rows) < 391, condition
+        plain.unpersist()
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 

@@ -1,0 +1,19 @@
+"""Spark's daemon of Python workers, with what each of them would take half a second to import there before it forks."""
+
+from __future__ import annotations
+
+import os
+
+# A process that is forked has no threads but one.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+
+import numpy  # noqa: F401
+import pandas  # noqa: F401
+import pyarrow.compute  # noqa: F401
+import pyspark.worker  # noqa: F401
+from pyspark.daemon import manager
+
+if __name__ == "__main__":
+    assert os.listdir("/proc/self/task") == [str(os.getpid())], "what is imported before a fork starts no thread"
+    manager()
