@@ -31,6 +31,7 @@ FAULTS = (
     "dropped commands",
     "dropped published",
     "killed at a store",
+    "outcomes that a journal tells",
     "process closed",
     "process killed",
     "process stopped",
@@ -80,7 +81,8 @@ def found(first: int = MEASURED_SEEDS[0]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("defect", "first"), [("EARLY_BY_A_TICK", 2), ("NO_REPLAY", 3), ("LIMIT_NOT_LOWERED", 20), ("NO_REDO", 16)]
+    ("defect", "first"),
+    [("EARLY_BY_A_TICK", 2), ("NO_REPLAY", 3), ("LIMIT_NOT_LOWERED", 20), ("NO_REDO", 16), ("ROWS_APART", 33)],
 )
 def test_a_defect_of_the_core_is_found(defect: str, first: int, no_defect_is_left: None) -> None:
     core_faults.set_defect(DEFECTS.index(defect) + 1)
