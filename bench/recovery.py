@@ -108,8 +108,9 @@ def start(paths: InstancePaths, flags: list[str], reader: ArenaReader) -> tuple[
     end = time.monotonic() + PATIENCE_S
     while True:
         header = reader.header()
-        if header.attached_ns != before.attached_ns and header.turn_at_ns > header.attached_ns:
-            header = reader.header()  # a stamp that was being written is whole by now
+        # A stamp that is being written is 0 for a moment, or not whole yet.
+        if header.attached_ns not in (0, before.attached_ns) and header.turn_at_ns > header.attached_ns:
+            header = reader.header()
             first_turn_ns: int = header.turn_at_ns
             return process, (first_turn_ns - header.attached_ns) / 1e6, (first_turn_ns - began_ns) / 1e6
         if process.poll() is not None or time.monotonic() > end:

@@ -312,7 +312,7 @@ class Model:
             no_room = len(nodes) + len(places) > limits.nodes
             return self._answer(client, ErrorCode.ARENA_FULL if no_room else ErrorCode.QUOTA_EXCEEDED)
         own += 0 if command.for_group else sum(setter is client for setter in self.setters.values())
-        if new and min(own, len(keys)) + len(places) > limits.quota_keys:
+        if new and min(own, len(keys)) + len(new) > limits.quota_keys:
             no_room = len(keys) == limits.keys
             return self._answer(client, ErrorCode.ARENA_FULL if no_room else ErrorCode.QUOTA_EXCEEDED)
         full = full or len(nodes) + len(places) > limits.nodes or len(keys | new) > limits.keys

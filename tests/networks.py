@@ -21,6 +21,7 @@ from harness import Client as Talker
 from timerd.clock import Clock, ManualClock
 from timerd.conductor import RECORDS_PER_STEP, Conductor
 from timerd.core import NEVER
+from timerd.journal import Journal
 from timerd.liveness import Kind, Sign
 from timerd.sessions import Host, Sessions
 from timerd.transport import Transport
@@ -164,6 +165,7 @@ def attached(
     records_per_step: int,
     take_snapshot: Callable[[], str],
     kind: type[Sessions] = Sessions,
+    journal: Journal | None = None,
 ) -> tuple[Sessions, Conductor]:
     """What a daemon's start makes: the sessions and the conductor of a core that has attached to its arena."""
     now_ns = clock.now_ns()
@@ -179,6 +181,7 @@ def attached(
         pid=4711,
         now_ns=now_ns,
         records_per_step=records_per_step,
+        journal=journal,
     )
     return sessions, conductor
 

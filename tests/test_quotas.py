@@ -74,6 +74,15 @@ def test_watchers_and_watermarks_of_one_client_leave_half_of_the_keys_to_others(
     rig.check()
 
 
+def test_of_the_keys_of_an_operation_those_that_are_there_count_as_none() -> None:
+    rig = Rig(capacity=64, keys=20, nodes=400)
+    client = rig.client()
+    rig.do(client, watch(*names(0, 7)))
+    assert refusal(rig, client, watch(*names(0, 7), *names(100, 4))) == quota(2, Met.KEYS, 10)
+    assert refusal(rig, client, watch(*names(0, 7), *names(100, 3))) is None
+    rig.check()
+
+
 def test_one_key_may_be_watched_by_more_than_there_are_keys() -> None:
     rig = Rig(capacity=64, keys=4, nodes=64, quota_operations=60)
     client = rig.client()

@@ -119,7 +119,7 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
     cdef GroupRecord *g
     cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
     cdef uint64_t nodes = c.nodes, keys = nodes + c.watermarks
-    cdef uint32_t i
+    cdef uint32_t i, missing = 0
     if r.command.flags & REGISTER_FLAG_FOR_GROUP:
         g = a.groups + (c.group - 1)
         pending = g.pending
@@ -148,15 +148,17 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
             return ERROR_CODE_ARENA_FULL
         limit[0] = met(MET_NODES, a.header.quota_nodes)
         return ERROR_CODE_QUOTA_EXCEEDED
-    if has_too_many_keys(a, keys, r.command.keys):
-        for i in range(r.command.keys):
-            if find_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length) == 0:
-                if unused(a, REGION_KEYS) == 0:
-                    limit[0] = met(MET_KEYS, capacity(a, REGION_KEYS))
-                    return ERROR_CODE_ARENA_FULL
-                limit[0] = met(MET_KEYS, a.header.quota_keys)
-                return ERROR_CODE_QUOTA_EXCEEDED
-    return ERROR_CODE_NONE
+    if not has_too_many_keys(a, keys, r.command.keys):
+        return ERROR_CODE_NONE
+    for i in range(r.command.keys):
+        missing += find_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length) == 0
+    if missing == 0 or not has_too_many_keys(a, keys, missing):
+        return ERROR_CODE_NONE
+    if unused(a, REGION_KEYS) == 0:
+        limit[0] = met(MET_KEYS, capacity(a, REGION_KEYS))
+        return ERROR_CODE_ARENA_FULL
+    limit[0] = met(MET_KEYS, a.header.quota_keys)
+    return ERROR_CODE_QUOTA_EXCEEDED
 
 
 cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:

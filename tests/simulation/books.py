@@ -23,7 +23,14 @@ from .schedule import Schedule
 if TYPE_CHECKING:
     from .process import Process
 
-KNOWN_COMPLAINTS = ("still runs", "clients are connected", "is not scheduled yet", "told nothing for its group")
+KNOWN_COMPLAINTS = (
+    "still runs",
+    "clients are connected",
+    "is not scheduled yet",
+    "told nothing for its group",
+    "is lost: silent for",
+    "is back after",
+)
 TRACED = 400  # newest lines that a failure prints
 
 
@@ -107,6 +114,7 @@ class Books:
         self.done: set[bytes] = set()
         self.acknowledged: dict[bytes, Issued] = {}
         self.calls: dict[bytes, str] = {}  # payload -> name, of every one-shot that was asked for
+        self.asked_in: dict[bytes, int] = {}  # payload -> arena
         self.cancelling: Counter[str] = Counter()
         self.doubtful: set[bytes] = set()  # payloads of calls that may have been cancelled
         self.expected: dict[bytes, int] = {}  # payload -> arena, of those that were accepted and not withdrawn
@@ -244,11 +252,12 @@ class Books:
     def asked(self, name: str, payload: bytes) -> None:
         """A one-shot is asked for; whether it is taken is not known yet."""
         self.calls[payload] = name
+        self.asked_in[payload] = self.arena
 
     def accepted(self, payload: bytes) -> None:
         """It will be made, unless somebody is about to cancel it, or may have done so."""
         if not self.cancelling[self.calls[payload]] and payload not in self.doubtful:
-            self.expected[payload] = self.arena
+            self.expected[payload] = self.asked_in[payload]  # the arena may be another by now
 
     @contextmanager
     def withdrawing(self, name: str) -> Iterator[None]:

@@ -2,26 +2,30 @@
 
 The arena is one bytearray as long as it is not destroyed: what a kill leaves is written back into it, so that who maps
 it goes on reading it. A kill at a store is a copy that the core's build for tests has made at that ordering point; what
-the turn has said up to then is lost.
+the turn has said up to then is lost. So it is with the journal's buffer, and what of it that turn would have written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from harness import Memory
+from journals import empty_buffer
 from networks import Lifelines, attached
 from timerd.arena import format_arena, plan_arena
 from timerd.clock import ManualClock
 from timerd.conductor import Conductor
 from timerd.core import NEVER
+from timerd.journal import Journal, JournalFiles, JournalPlan
 from timerd.sessions import Lapses, Session, Sessions
 from timerd_shm.check import check
+from timerd_shm.journal import JournalLevel
 from timerd_shm.layout import ClientRecord, Region
 
 from .network import MS, Network
@@ -31,6 +35,8 @@ core_faults = pytest.importorskip("timerd.core_faults", reason="the build for te
 
 LEASE_NS = 15_000 * MS
 POINTS_MAX = 150  # stores of a turn, at one of which it is killed
+BUFFER_ROWS = 2_048
+SEGMENT_SIZE = 1 << 20
 
 
 class WatchedSessions(Sessions):
@@ -54,10 +60,22 @@ class WatchedSessions(Sessions):
         self.away.add(low.to_bytes(8, "little") + high.to_bytes(8, "little"))
 
 
+class HeldJournal(Journal):
+    """A journal that writes nothing into its files while it is held."""
+
+    held = False
+
+    def _append(self) -> bool:
+        return self.held or super()._append()
+
+
 class Daemon:
     """One instance: its arena, and the process that serves it, if there is one."""
 
-    def __init__(self, schedule: Schedule, rng: Random, faults: Counter[str], **knobs: Any) -> None:
+    def __init__(
+        self, schedule: Schedule, rng: Random, faults: Counter[str], directory: Path | None, **knobs: Any
+    ) -> None:
+        """`directory`: where its journals are, if it writes any."""
         self.schedule = schedule
         self.network = Network(schedule, rng, faults, self._on_input)
         self.on_kill: Callable[[], None] = lambda: None
@@ -74,6 +92,11 @@ class Daemon:
         self._core: Any = None
         self._conductor: Conductor | None = None
         self._woken_at = NEVER
+        self.directories: list[Path] = []  # of journals, one an arena
+        self._directory = directory
+        self._buffer = bytearray()
+        self._files: JournalFiles | None = None
+        self._journal: HeldJournal | None = None
         self.new_arena()
 
     @property
@@ -95,6 +118,9 @@ class Daemon:
             incarnation=self._rng.getrandbits(63) + 1,
             hash_seed=self._rng.getrandbits(64),
         )
+        self._buffer = bytearray()
+        if self._directory is not None:
+            self.directories.append(self._directory / str(len(self.directories)))
 
     def start(self) -> None:
         """Attach to the arena, and serve. Recovery may be cut off as well."""
@@ -124,10 +150,30 @@ class Daemon:
             records_per_step=self._records,
             take_snapshot=lambda: "/snapshot",
             kind=WatchedSessions,
+            journal=self._begin_journal(),
         )
         self.stopped = False
         self.network.bind()
         self._wake(now_ns)
+
+    def _begin_journal(self) -> HeldJournal | None:
+        if not self.directories:
+            return None
+        header, buffered = self.arena.header, bool(self._buffer)
+        if not buffered:
+            self._buffer = empty_buffer(header.incarnation, BUFFER_ROWS)
+        plan = JournalPlan(self.directories[-1], JournalLevel.EVENTS, SEGMENT_SIZE, 1 << 40, 1 << 40, None, "simulated")
+        self._files = JournalFiles(plan, self.schedule.clock, header.boot_id)
+        self._journal = HeldJournal(
+            self._core, self._files, self._buffer, header, self.schedule.clock, buffered=buffered
+        )
+        return self._journal
+
+    def _drop_journal(self) -> None:
+        if self._files is not None:
+            self._files.close()
+            self._files._buffer.release()
+            self._files = self._journal = None
 
     def _record(self, slot: int) -> ClientRecord:
         record: ClientRecord = self.arena.record(Region.CLIENTS, slot)
@@ -139,6 +185,7 @@ class Daemon:
             self._conductor = None
             self._doomed = False
             self._woken_at = NEVER
+            self._drop_journal()
             self._core.release()
             self.lifelines = None
             self.network.holds_back = None
@@ -151,12 +198,16 @@ class Daemon:
     def _turn_that_is_cut(self) -> None:
         core_faults.record(POINTS_MAX)
         self.network.holds_back = []
+        if self._journal is not None:
+            self._journal.held = True
         self._turn()
         copies = core_faults.snapshots()
         self.kill()
         if copies:
             self._faults["killed at a store"] += 1
-            self.memory[:] = self._rng.choice(copies)
+            copy = self._rng.choice(copies)
+            self.memory[:] = copy[: len(self.memory)]
+            self._buffer[:] = copy[len(self.memory) :]
         self.on_kill()
 
     def stop(self) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from networks import PROCESSES
 from timerd import sessions
+from timerd_client.audit_journal import audit_journal
 from timerd_client.hot import Waiting
 from timerd_shm.errors import TimerdError
 from timerd_shm.fields import size_of, struct_of
@@ -42,6 +45,7 @@ HOUR = 3_600 * SECOND
 START_NS = 1_000 * SECOND
 STEPS = 3_000
 PROCESSES_MIN, PROCESSES_MAX = 2, 6
+JOURNALED = 3  # one seed in so many writes a journal
 
 
 class Failure(AssertionError):
@@ -59,6 +63,8 @@ class Simulation:
     def __init__(self, seed: int, steps: int) -> None:
         self.seed = seed
         self.steps = steps
+        self.undo = ExitStack()
+        journals = Path(self.undo.enter_context(TemporaryDirectory())) if seed % JOURNALED == 0 else None
         self.step = 0
         self.rng = rng = Random(seed)
         self.faults: Counter[str] = Counter()
@@ -71,6 +77,7 @@ class Simulation:
             self.schedule,
             Random(rng.getrandbits(64)),
             self.faults,
+            journals,
             capacity=self.capacity,
             nodes=rng.choice((2, 4)) * self.capacity,
             blocks=rng.choice((2, 8)) * self.capacity,
@@ -140,6 +147,7 @@ class Simulation:
                     process.link.protocol.waiting = Waiting()  # the garbage collector does not look into it
                 self.daemon.kill()
                 self.schedule.end()
+                self.undo.close()
 
     @contextmanager
     def _own_secrets(self) -> Iterator[None]:
@@ -394,6 +402,15 @@ class Simulation:
         assert not self.living, f"{[process.name for process in self.living]} cannot be closed"
         daemon.check("at the end")
         self._look_for_leaks()
+        self._audit()
+
+    def _audit(self) -> None:
+        """A journal tells everything, and every outcome follows from what it tells."""
+        for directory in self.daemon.directories:
+            if directory.exists():  # its daemon was not killed in its first recovery
+                found = audit_journal(directory)
+                assert not found.wrong, f"the journal: {found.wrong[:3]}"
+                self.faults["outcomes that a journal tells"] += found.outcomes
 
     def _raise(self) -> None:
         if self.books.failures:
