@@ -43,6 +43,7 @@ def main() -> None:
     )
     # The second line is for Spark, which looks for data sources in folders: an editable install has none on the path.
     layer.write_text(f"import site; site.addsitedir({str(packages_of(other))!r})\n{ROOT / 'client'}\n")
+    subprocess.run([python, ROOT / ".ci/classes.py", environment / "classes.jsa"], check=True)
 
 
 main()

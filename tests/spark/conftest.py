@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +19,13 @@ from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Most of the time goes into 25,000 classes. They are not verified, compiled once at most, and memory is as large from
-# the start as the tests come to need it.
+# Much of the time goes into 25,000 classes. They are mapped where the environment has them, not verified, and compiled
+# once at most; memory is as large from the start as the tests come to need it.
+CLASSES = Path(sys.prefix, "classes.jsa")
 JAVA = (
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:TieredStopAtLevel=1"
     " -XX:+UseSerialGC -Xms1g -Xmn600m -XX:MetaspaceSize=256m"
-)
+) + f" -XX:SharedArchiveFile={CLASSES}" * CLASSES.exists()
 MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
 
 
