@@ -13,7 +13,8 @@ from timerd_shm.journal import GroupStep, JournalLevel, RowKind
 from timerd_shm.journal_reader import JournalError, JournalReader, Row
 from timerd_shm.layout import ClientFlag, ClientState, KeyKind
 
-from .audit import NEEDS_EVENTS, Audit, Finding, Key, Registration
+from .audit import NEEDS_EVENTS, Audit
+from .audit_records import Finding, Key, Registration
 
 
 @dataclass

@@ -13,7 +13,8 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from timerd_client.audit import Audit, Finding, Key, Registration
+from timerd_client.audit import Audit
+from timerd_client.audit_records import Finding, Key, Registration
 from timerd_shm.journal import GroupStep, JournalLevel
 from timerd_shm.layout import ClientFlag, ClientState, Condition, EventKind, Orphans, Outcome
 from timerd_shm.limits import NO_DEADLINE

@@ -1,0 +1,150 @@
+"""What an audit knows: registrations as rows tell them, and the clients, events and operations that it keeps."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from timerd_shm.layout import ClientState, Condition, Outcome
+from timerd_shm.wire import RegisterFlag
+
+# Members of enumerations as plain numbers, for what is done for each row.
+_NONE, _COMPLETED, _FAILED = int(Outcome.NONE), int(Outcome.COMPLETED), int(Outcome.FAILED)
+_AT_LEAST, _ALL_SETTLED = int(Condition.AT_LEAST), int(Condition.ALL_SETTLED)
+_FOR_GROUP, _CALL = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.CALL)
+
+Text = str | bytes | None
+Name = tuple[int, int]  # a client's slot and generation
+Place = tuple[Text, Text]  # purgatory, key
+
+
+class Finding(NamedTuple):
+    """A disagreement: the number of the row that shows it (-1: the end), the op id that it is about (0: none)."""
+
+    row: int
+    operation: int
+    what: str
+
+
+class Key(NamedTuple):
+    """A key of a registration, and the watermark to reach; None for events."""
+
+    name: Text
+    target: int | None
+
+
+class Registration(NamedTuple):
+    """What REGISTER, REGISTERED and KEY rows say together."""
+
+    row: int
+    operation: int
+    flags: int  # RowFlag
+    command_flags: int  # RegisterFlag
+    condition: int
+    needed: int
+    orphans: int
+    command: int
+    registered_ns: int
+    deadline_ns: int
+    mark_sequence: int
+    mark_command: int
+    client: Name
+    total: int
+    applied_ns: int
+    owner: Text  # None: not known
+    purgatory: Text
+    id: Text
+    keys: tuple[Key, ...]
+
+
+class Settled(NamedTuple):
+    """How an operation settled."""
+
+    state: int
+    ordinal: int | None
+    event: Event | None
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A client as the CLIENT rows have it."""
+
+    name: Name
+    state: ClientState
+    orphans: int
+    group: Text
+    listens: bool
+    pending: dict[int, Operation] = field(default_factory=dict)  # its own, not its group's nor kept
+    commands: array[int] = field(default_factory=lambda: array("Q"))  # of its events, rising
+    sequences: array[int] = field(default_factory=lambda: array("Q"))  # theirs
+    concerned: set[Operation] = field(default_factory=set)  # left by it, or told to it, since it was live
+
+    def takes(self, op: Operation) -> bool:
+        """Whether it may be told of it. Which calls a client handles, rows do not tell."""
+        return bool(self.group) and self.state is ClientState.LIVE and (self.listens or op.call)
+
+
+class Event:
+    """An event in the ring."""
+
+    __slots__ = ("amount", "applied_ns", "client", "command", "key", "kind", "left", "limited", "purgatory", "sequence")
+
+    def __init__(
+        self,
+        sequence: int,
+        kind: int,
+        place: Place,
+        amount: int,
+        limit: int | None,
+        client: Member | None,
+        command: int,
+    ) -> None:
+        self.sequence, self.kind, self.amount = sequence, kind, amount
+        self.purgatory, self.key = place
+        self.limited, self.left = limit is not None, limit or 0
+        self.client, self.command = client, command
+        self.applied_ns = 0
+
+
+class Operation:
+    """An operation that has not been told yet how it settled, or that a group or a limited event still goes on with."""
+
+    __slots__ = (
+        "adoptable", "call", "client", "condition", "deadline_ns", "deliveries", "ended", "expected",
+        "failed", "given_back", "group", "holder", "id", "kept", "keys", "left", "left_ns", "missing", "needed",
+        "number", "orphans", "pending", "purgatory", "registered_ns", "registration", "satisfied", "settled",
+    )  # fmt: skip
+
+    def __init__(self, r: Registration, client: Member, number: int) -> None:
+        self.number, self.registration, self.client = r.operation, number, client
+        self.keys, self.condition, self.needed, self.missing = r.keys, r.condition, r.needed, r.total
+        self.purgatory, self.id = r.purgatory, r.id
+        self.registered_ns, self.deadline_ns = r.registered_ns, r.deadline_ns
+        self.orphans = r.orphans
+        self.call = bool(r.command_flags & _CALL)
+        self.group: Text = client.group if r.command_flags & _FOR_GROUP else None
+        self.kept = False  # its client has died, and nobody will be told
+        self.satisfied = self.failed = 0
+        self.pending = True
+        self.expected: Settled | None = None  # its row is to say so
+        self.settled: Settled | None = None  # its row has said so
+        self.left: Member | None = None  # pending, of a dead client: to be cancelled, or adopted
+        self.left_ns = 0  # kept without a deadline: since when; it gets one behind that, by how much rows do not tell
+        self.given_back = False  # a command has asked to hand it on
+        self.holder: Member | None = None  # of a group's: whom it is told to
+        self.deliveries = 0
+        self.ended = False  # handed on, done or dropped
+
+    def verdict(self, satisfied: int) -> int:
+        """How it settles with these keys satisfied, if it does."""
+        failed, keys = self.failed, len(self.keys)
+        if self.condition == _AT_LEAST:
+            if satisfied.bit_count() >= self.needed:
+                return _COMPLETED
+            return _FAILED if keys - failed.bit_count() < self.needed else _NONE
+        if self.condition == _ALL_SETTLED:
+            return _COMPLETED if satisfied.bit_count() + failed.bit_count() == keys else _NONE
+        if self.missing == 0:
+            return _COMPLETED
+        return _FAILED if failed.bit_count() == keys else _NONE
