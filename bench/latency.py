@@ -3,9 +3,9 @@
     python bench/latency.py [--seconds 5] [--repeat 3] [--short] [--json FILE]
 
 Runs of `timerctl load` with a daemon of its own, three of each kind with seeds of their own: of each figure the worst
-counts (*runs* has each). Completion: from the call of fire() in one process to the callback of the owner in another, low
-case. Expiry: from the deadline to the owner's callback, nearly all expire; of it, *settled* is what had passed when the
-daemon settled the operation: at least until the tick is over.
+counts (*runs* has each). Completion: from the call of fire() in one process to the callback of the owner in another,
+low case. Expiry: from the deadline to the owner's callback, nearly all expire; of it, *settled* is what had passed when
+the daemon settled the operation: at least until the tick is over.
 """
 
 from __future__ import annotations
