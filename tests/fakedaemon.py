@@ -262,6 +262,7 @@ class World:
                 lock=threading.Lock(),
                 gate=threading.Lock,
                 protocol=self.protocol,
+                paths=SimpleNamespace(command="timerd"),
                 closed=False,
                 sealed=False,
                 may_block=lambda: None,
