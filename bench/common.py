@@ -38,10 +38,12 @@ from typing import Any, NoReturn, TypeVar
 import psutil
 import zmq
 
+from timerd.pages import has_huge_pages
 from timerd_client.timerctl.load.report import machine as load_machine
 from timerd_client.timerctl.table import Column, Table
 from timerd_client.timerctl.text import size
 from timerd_shm.errors import TimerdError
+from timerd_shm.rundir import SHM_DIRECTORY
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILER = re.compile(rb"GCC: \([^\0]+|clang version [^\0(]+")
@@ -255,9 +257,19 @@ def machine() -> dict[str, Any]:
         "libzmq": zmq.zmq_version(),
         "pyzmq": zmq.pyzmq_version(),
         "compiler": compiler(),
+        "huge_pages": gives_huge_pages(SHM_DIRECTORY),
         "commit": commit(),
         "load_average": [round(value, 2) for value in found["load_average"]],
     }
+
+
+def gives_huge_pages(directory: Path) -> bool:
+    """Whether an arena there is on huge pages."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        return has_huge_pages(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def compiler() -> str:

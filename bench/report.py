@@ -94,6 +94,7 @@ def machines(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
         machine = document["machine"]
         parts = [machine["cpu"], f"{machine['cores']} cores", f"{machine['memory_bytes'] / (1 << 30):.0f} GiB"]
         parts += [f"Linux {machine['kernel']}", machine["python"], f"libzmq {machine['libzmq']}", machine["compiler"]]
+        parts += ["huge pages in /dev/shm"] if machine.get("huge_pages") else []
         parts += [f"commit {machine['commit']}"] if machine["commit"] else []
         known.setdefault(", ".join(parts), []).append(name)
     for text, names in known.items():

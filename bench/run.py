@@ -38,12 +38,19 @@ SUITES = (
     "journal",
     "overload",
 )
+MORE = {"core": ["--huge-pages"]}  # arguments
 BUSY = 0.5  # load average a core, beyond which it is said
 
 
 def play(name: str, arguments: list[str], results: Path) -> int:
     """Run one suite; its exit status."""
-    command = [sys.executable, str(BENCH / f"{name}.py"), f"--json={results / name}.json", *arguments]
+    command = [
+        sys.executable,
+        str(BENCH / f"{name}.py"),
+        f"--json={results / name}.json",
+        *MORE.get(name, []),
+        *arguments,
+    ]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         return process.wait()
