@@ -351,6 +351,18 @@ def test_what_follows_a_call_takes_its_place_whatever_its_group_holds(knobs: dic
     assert len(worker.told_for_group) == 8
 
 
+def test_what_follows_a_call_has_no_more_keys_than_that() -> None:
+    rig = Rig()
+    worker = handler(rig, b"job", most=4)
+    rig.do(worker, call(b"job"))
+    (told_of,) = worker.told_for_group
+    keys = (Key(b"job"), Key(b"more"))
+    rig.do(worker, call(b"job", timeout_ns=S, follows=told_of.operation)._replace(keys=keys))
+    assert (worker.answers[-1].code, worker.answers[-1].value) == (ErrorCode.TOO_MANY_KEYS, 1)
+    assert rig.arena.count("pending", 0) == 0
+    rig.check()
+
+
 def test_only_a_call_of_its_own_group_is_followed_and_once() -> None:
     rig = Rig()
     worker, other = handler(rig, b"job", most=4), handler(rig, b"job", most=4, group=b"others")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import tempfile
@@ -16,9 +17,11 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
+from timerd.lock import InstanceLock
 from timerd_client import aio, connection
 from timerd_client.connection import RESTART_S
 from timerd_shm.limits import CONNECT_TIMEOUT_S
+from timerd_shm.rundir import daemon_running
 
 MakeDaemon = Callable[..., Daemon]
 
@@ -85,6 +88,40 @@ def test_who_connects_beside_a_restart_lives_through_it(daemon: Daemon, end: str
     with td.connect() as client:
         assert client.connected
     restart.join()
+
+
+def test_who_looks_whether_a_daemon_runs_leaves_no_lock_with_a_child_forked_meanwhile(
+    make_daemon: MakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = make_daemon()
+    daemon.stop()
+    kept: list[int] = []  # what a child has that another thread forks between the look and its end
+    flock = fcntl.flock
+
+    def flock_and_fork(descriptor: int, operation: int) -> None:
+        flock(descriptor, operation)
+        kept.append(os.dup(descriptor))
+
+    monkeypatch.setattr(fcntl, "flock", flock_and_fork)
+    assert not daemon_running(daemon.paths)
+    monkeypatch.undo()
+    assert kept
+    try:
+        InstanceLock(daemon.paths).release()
+    finally:
+        for descriptor in kept:
+            os.close(descriptor)
+
+
+def test_a_clock_that_was_set_back_makes_no_daemon_a_recent_one(
+    make_daemon: MakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = make_daemon()
+    daemon.stop()
+    ended_long_ago(daemon, monkeypatch)
+    ahead = time.time() + 3_600
+    os.utime(daemon.paths.lock, (ahead, ahead))
+    assert not connection.has_run_lately(daemon.paths)
 
 
 def test_a_daemon_that_does_not_come_back_is_waited_for_no_longer_than_that(daemon: Daemon) -> None:

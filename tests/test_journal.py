@@ -16,7 +16,7 @@ import pytest
 
 import timerd.core
 from commands import Key, Register
-from harness import BUDGET, START_NS, Rig, S
+from harness import BUDGET, START_NS, Rig, S, fire
 from journals import JournaledRig, outcomes
 from model import Settling
 from situations import SITUATIONS
@@ -213,6 +213,18 @@ def test_an_audit_finds_what_a_seeded_defect_did(tmp_path: Path, defect: str) ->
         core_faults.set_defect(0)
         rig.tend()
         assert bool(audit_journal(tmp_path / name).wrong) == bool(number)
+
+
+def test_a_journal_of_two_arenas_one_after_the_other_is_audited_arena_by_arena(tmp_path: Path) -> None:
+    for incarnation in (7, 8):
+        rig = JournaledRig(tmp_path, incarnation=incarnation)
+        client = rig.client()
+        rig.do(client, Register((Key(b"k"),), timeout_ns=S), Register((Key(b"other"),), timeout_ns=S), fire(b"k"))
+        rig.turn(rig.now_ns + 2 * S)
+        rig.tend()
+        rig.drop_journal()
+    found = audit_journal(tmp_path)
+    assert (found.wrong, found.outcomes) == ([], 4)
 
 
 @pytest.mark.parametrize("kept_ns", [60 * S, GROUP_KEPT_NS])

@@ -65,6 +65,25 @@ def test_the_mount_of_the_file_says_whether_there_are_huge_pages(
         os.close(descriptor)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"50 25 0:77 / /media/Caf\xe9 rw - vfat /dev/sdb1 rw\n",  # the kernel writes names as they are
+        b"50 25 0:77 / /mnt/a\\040b rw - fuse.x  rw\n",
+    ],
+)
+def test_mounts_of_any_name_and_without_a_source_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other: bytes
+) -> None:
+    nameless = "99 25 {major}:{minor} / /mnt rw - tmpfs  rw,huge=advise\n"
+    descriptor = mounts(monkeypatch, tmp_path, nameless)
+    try:
+        pages.MOUNTS.write_bytes(other + pages.MOUNTS.read_bytes())
+        assert pages.has_huge_pages(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def test_a_machine_that_shows_no_mounts_has_small_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pages, "MOUNTS", tmp_path / "nowhere")
     with open(tmp_path / "file", "w+b") as file:

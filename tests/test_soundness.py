@@ -7,6 +7,7 @@ import ctypes
 import faulthandler
 import mmap
 import os
+import struct
 
 import hypothesis
 import pytest
@@ -21,6 +22,7 @@ from timerd_shm.errors import ArenaDamagedError
 from timerd_shm.fields import Role, fields, offset_of, size_of
 from timerd_shm.layout import (
     HANDED_OUT,
+    REDO_OFFSET,
     REGION_RECORDS,
     REGIONS_OFFSET,
     ClientRecord,
@@ -246,4 +248,24 @@ def test_a_damaged_region_table_or_redo_slot_is_refused() -> None:
     memory = bytearray(MEMORY)
     Pen(memory).header("redo_count", 1 << 40)
     with pytest.raises(ArenaDamagedError, match="redo slot"):
+        BUSY.clone(bytes(memory))
+
+
+@pytest.mark.parametrize("field", ["offset", "count"])
+def test_a_redo_slot_that_would_change_the_region_table_is_refused(field: str) -> None:
+    memory = bytearray(MEMORY)
+    word = REGIONS_OFFSET + Region.HANDLES * size_of(RegionRecord) + offset_of(RegionRecord, field) // 8 * 8
+    memory[REDO_OFFSET : REDO_OFFSET + 16] = struct.pack("<QQ", word, int.from_bytes(memory[word : word + 8], "little"))
+    Pen(memory).header("redo_count", 1)
+    with pytest.raises(ArenaDamagedError, match="redo slot"):
+        BUSY.clone(bytes(memory))
+
+
+def test_regions_that_lie_upon_each_other_are_refused() -> None:
+    memory = bytearray(MEMORY)
+    row = size_of(RegionRecord)
+    ops, handles = (REGIONS_OFFSET + region * row for region in (Region.OPS, Region.HANDLES))
+    memory[handles : handles + 8] = memory[ops : ops + 8]
+    assert offset_of(RegionRecord, "offset") == 0
+    with pytest.raises(ArenaDamagedError, match=f"row {Region.HANDLES:d} of its region table"):
         BUSY.clone(bytes(memory))

@@ -311,6 +311,11 @@ def check_arena(view: memoryview, plan: ArenaPlan, boot: bytes) -> None:
             raise LayoutMismatchError(
                 f"the arena's {what} is {record.count}, and the configuration asks for {plan.regions[region].count}"
             )
+        if record.offset != plan.regions[region].offset:
+            raise LayoutMismatchError(
+                f"the arena has {region.name} at {record.offset}, and the configuration asks for it at "
+                f"{plan.regions[region].offset}"
+            )
     for what, found, wanted in (("size", header.size, plan.size), ("tick_ns", header.tick_ns, plan.tick_ns)):
         if found != wanted:
             raise LayoutMismatchError(f"the arena's {what} is {found}, and the configuration asks for {wanted}")

@@ -6,7 +6,7 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.arena cimport KINDS, Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
+from timerd.arena cimport KINDS, RUN_MAX, Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
 from timerd.blobs cimport blocks_for, drop_blob, fill_blob
 from timerd.clients cimport forget_news, is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
@@ -27,6 +27,9 @@ from timerd.wheel cimport next_tick, wheel_jump
 from timerd_shm.records cimport *
 
 from timerd_shm import errors as _errors, layout as _layout
+
+# A run of events stages five words of each at most, and eight for all; and all of them are in the ring together.
+assert 5 * RUN_MAX + 8 <= REDO_MAX and RUN_MAX <= RING_EVENTS_MIN
 
 cdef extern from "faults.h":
     enum:
@@ -114,6 +117,7 @@ cdef class Core:
         cdef uint64_t size = self.buffer.len
         cdef ArenaHeader *header
         cdef uint64_t expected = LAYOUT_FINGERPRINT ^ (1 if TD_DEFECT(DEFECT_STALE_CONSTANT) else 0)
+        cdef uint64_t end = HEADER_SIZE
         cdef int region, kind
         cdef bint made
         cdef Damage damage
@@ -133,9 +137,15 @@ cdef class Core:
             )
         if header.size > size:
             raise _errors.ArenaTruncatedError(f"the arena says {header.size} bytes, there are {size}")
+        # Before anything is made of what it may change.
+        if not redo_is_sound(a):
+            raise _damaged(f"its redo slot (count {header.redo_count})")
+        self.redo_replayed = finish_transaction(a)
+        if header.size > size:
+            raise _damaged(f"its redo slot (by it there are {header.size} bytes)")
         a.regions = <RegionRecord *>(a.base + REGIONS_OFFSET)
         for region in range(REGION_COUNT):
-            self._check_region(region)
+            end = self._check_region(region, end)
         a.ops = <OpRecord *>self._region(REGION_OPS)
         a.more_nodes = <WatchNode *>self._region(REGION_NODES)
         a.more_keys = <KeyRecord *>self._region(REGION_KEYS)
@@ -186,11 +196,6 @@ cdef class Core:
             raise MemoryError("no memory for what is free")
         if a.unmatched == NULL or a.outdated == NULL:
             raise MemoryError("no memory for the groups' cursors")
-        if not redo_is_sound(a):
-            raise _damaged(f"its redo slot (count {header.redo_count})")
-        self.redo_replayed = finish_transaction(a)
-        for region in range(REGION_COUNT):
-            self._check_region(region)  # a damaged redo slot may have stored anything anywhere
         with nogil:
             made = rebuild(a, &damage)
         if damage.found and damage.region == REGION_COUNT:
@@ -203,8 +208,8 @@ cdef class Core:
             a.daemon[DAEMON_REDO_REPLAYED] += 1
         a.daemon[DAEMON_STARTS] += 1
 
-    cdef _check_region(self, int region):
-        """The region lies within the arena and has records of the size that this core knows."""
+    cdef uint64_t _check_region(self, int region, uint64_t free) except 0:
+        """The region lies within the arena, from `free` on, and has records of the size that this core knows; its end."""
         cdef RegionRecord *r = self.arena.regions + region
         cdef uint64_t known = _layout.size_of(_layout.REGION_RECORDS[_layout.Region(region)])
         cdef bint power = r.count != 0 and (r.count & (r.count - 1)) == 0
@@ -217,8 +222,11 @@ cdef class Core:
             )
         if r.offset % 8 or r.offset < HEADER_SIZE or r.offset + own * r.record_size > self.arena.header.size:
             raise _errors.ArenaTruncatedError(f"region {region} at {r.offset} does not lie within {self.arena.header.size} bytes")
+        if r.offset < free:
+            raise _damaged(f"row {region} of its region table (it lies at {r.offset}, where another does)")
         if region in (REGION_EVENTS, REGION_SLOTS, REGION_KEY_TABLE, REGION_HANDLES, REGION_ID_TABLE) and not power:
             raise _errors.LayoutMismatchError(f"region {region} has {r.count} records, not a power of two")
+        return r.offset + own * r.record_size
 
     cdef uint64_t _least(self, int region):
         """Records that the core takes for granted."""

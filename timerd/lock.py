@@ -9,8 +9,9 @@ import time
 from timerd_shm.errors import InstanceRunningError, ResourceLimitError
 from timerd_shm.rundir import InstancePaths
 
-ATTEMPTS = 20
-PAUSE_S = 0.01  # who only looks whether a daemon runs (rundir.daemon_running) holds the lock for a moment
+# Who only looks whether a daemon runs (rundir.daemon_running) holds the lock for a moment, and many may look at once.
+ATTEMPTS = 100
+PAUSE_S = 0.01
 
 
 class InstanceLock:

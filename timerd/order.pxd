@@ -1,7 +1,8 @@
 """What a start makes of the operations' own records alone: their handles, the order they come in, and the wheel.
 
-A thread does so (restore_order) while the conductor's own goes on with what operations name (recovery.pxd): the two store
-nothing that the other reads. Nothing is known to be sound here: whatever a record says leads to no place beyond the
+A thread does so (restore_order) while the conductor's own goes on with what operations name (recovery.pxd). The two store
+nothing that the other reads, but for the state of a settled operation that nobody is to be told of any more: settled or
+free, it is passed over here. Nothing is known to be sound here: whatever a record says leads to no place beyond the
 arena, and that it is damaged, the other thread finds.
 """
 

@@ -66,14 +66,14 @@ def huge_bytes(path: Path) -> int:
 
 
 def _gives_huge_pages(mount: str) -> bool:
-    kind, _, options = mount.split(" - ", 1)[1].split(maxsplit=2)
+    kind, *_, options = mount.split(" - ", 1)[1].split(" ")  # the source between them may be empty
     return kind == "tmpfs" and any(
-        option.startswith("huge=") and option != "huge=never" for option in options.strip().split(",")
+        option.startswith("huge=") and option != "huge=never" for option in options.split(",")
     )
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()  # names may be any bytes
     except OSError:  # no /proc
         return []

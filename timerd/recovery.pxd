@@ -64,12 +64,15 @@ ctypedef struct Marks:
 
 
 cdef inline bint redo_is_sound(Arena *a) noexcept nogil:
+    """Whether it stores whole words within the arena, and none into itself or the region table."""
     cdef RedoEntry *entry = <RedoEntry *>(a.base + REDO_OFFSET)
     cdef uint64_t i
-    if a.header.redo_count > REDO_MAX:
+    if a.header.redo_count > REDO_MAX or a.header.size < sizeof(uint64_t):
         return False
     for i in range(a.header.redo_count):
         if entry[i].offset % 8 or entry[i].offset > a.header.size - 8:
+            return False
+        if REDO_OFFSET <= entry[i].offset < HEADER_SIZE:
             return False
     return True
 

@@ -164,6 +164,7 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
 cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
     """The code of what is wrong with the command itself, or ERROR_CODE_NONE; `limit` becomes what it met."""
     cdef RegisterCommand *command = r.command
+    cdef OpRecord *followed
     cdef uint32_t i, k
     limit[0] = 0
     if command.keys == 0:
@@ -184,8 +185,12 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
     if command.flags & REGISTER_FLAG_FOLLOWS:
         if not command.flags & REGISTER_FLAG_NO_MARK:
             return ERROR_CODE_INVALID_VALUE
-        if find_call(a, r.slot, command.mark_sequence) == NULL:
+        followed = find_call(a, r.slot, command.mark_sequence)
+        if followed == NULL:
             return ERROR_CODE_UNKNOWN_OPERATION
+        if command.keys > followed.keys:  # no quota holds it back
+            limit[0] = followed.keys
+            return ERROR_CODE_TOO_MANY_KEYS
     if command.flags & REGISTER_FLAG_REPLACE_CHANGED:
         limit[0] = command.payload_length if command.payload_length < BLOCK_DATA else BLOCK_DATA
         if command.total > limit[0]:

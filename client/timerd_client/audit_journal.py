@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 from timerd_shm.journal import GroupStep, JournalLevel, RowKind
 from timerd_shm.journal_reader import JournalError, JournalReader, Row
@@ -28,14 +29,19 @@ class Audited:
 def audit_journal(directory: str | os.PathLike[str]) -> Audited:
     """Audit a journal from its beginning to what is there now; its daemon should have ended, or be idle.
 
+    Where it is of several arenas, one after the other, each is audited by itself.
+
     Raises JournalError, also for a journal of level `outcomes`.
     """
+    found = Audited([], 0)
     with JournalReader(directory) as reader:
-        audit = Audit()
-        feed(audit, reader, reader.rows())
-        audit.end()
-        wrong = audit.wrong + [Finding(-1, 0, f"{damage.offset}: {damage.what}") for damage in reader.damage]
-    return Audited(wrong, audit.outcomes)
+        for _, rows in groupby(reader.rows(), lambda _: reader.incarnation):
+            audit = Audit()
+            feed(audit, reader, rows)
+            found.wrong += audit.end()
+            found.outcomes += audit.outcomes
+        found.wrong += [Finding(-1, 0, f"{damage.offset}: {damage.what}") for damage in reader.damage]
+    return found
 
 
 def feed(audit: Audit, reader: JournalReader, rows: Iterable[Row]) -> None:

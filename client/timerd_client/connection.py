@@ -24,7 +24,7 @@ from .threaded import Client, ThreadedLink
 AUTOSTART_TIMEOUT_S = 15.0  # until a daemon that was started here serves; on top of connect's own timeout
 AUTOSTART_POLL_S = 0.01
 RESTART_S = 10.0  # who has run so lately may be starting again
-LOOK_AGAIN_S = 0.05  # a look holds the daemon's lock for a moment, and it tries for 200 ms
+LOOK_AGAIN_S = 0.05  # a look holds the daemon's lock for a moment, and it tries for a second
 # Of the environment these are its parent's alone: whom to tell of readiness, and what Spark gives its workers.
 NOT_HANDED_ON = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
 
@@ -122,10 +122,11 @@ def has_run_lately(paths: InstancePaths) -> bool:
     One that was killed has not written it then; its arena says when its last turn was.
     """
     try:
-        if time.time() - paths.lock.stat().st_mtime < RESTART_S:
+        # No age is below 0, but where the clock was set back, or the arena is of an earlier boot.
+        if 0 <= time.time() - paths.lock.stat().st_mtime < RESTART_S:
             return True
         with ArenaReader.from_descriptor(open_arena_file(paths)) as reader:
-            return time.monotonic_ns() - reader.header().turn_at_ns < RESTART_S * 1e9
+            return 0 <= time.monotonic_ns() - reader.header().turn_at_ns < RESTART_S * 1e9
     except (TimerdError, OSError):
         return False
 

@@ -300,6 +300,7 @@ class JournalReader:
         """Raises JournalError when there is no such directory, or `start` is before what it holds."""
         self.directory = Path(directory)
         self.damage: list[Damage] = []
+        self.incarnation = 0  # of the arena whose rows are given
         self._on_damage = on_damage
         self._segment: Segment | None = None
         self._texts: dict[int, tuple[bytes, int]] = {}  # with their kinds
@@ -371,7 +372,7 @@ class JournalReader:
             behind, blocks = self.position, chunk.blocks
             segment, first = chunk.first
             number = chunk.header.first_row
-            self._at = segment
+            self._at, self.incarnation = segment, chunk.header.incarnation
             at = (1 + first % BLOCK_ROWS) * ROW_SIZE
             for record in range(first, first + chunk.rows):
                 known = ROW_STRUCTS.get(blocks[at])
