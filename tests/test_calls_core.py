@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -357,7 +358,7 @@ def test_what_follows_a_call_has_no_more_keys_than_that() -> None:
     rig.do(worker, call(b"job"))
     (told_of,) = worker.told_for_group
     keys = (Key(b"job"), Key(b"more"))
-    rig.do(worker, call(b"job", timeout_ns=S, follows=told_of.operation)._replace(keys=keys))
+    rig.do(worker, replace(call(b"job", timeout_ns=S, follows=told_of.operation), keys=keys))
     assert (worker.answers[-1].code, worker.answers[-1].value) == (ErrorCode.TOO_MANY_KEYS, 1)
     assert rig.arena.count("pending", 0) == 0
     rig.check()

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #define LAYOUT_VERSION 1
 #define HEADER_SIZE 4096
@@ -1883,12 +1884,14 @@ typedef struct TdTransaction { char *base; uint64_t staged; } TdTransaction;
 #ifdef TIMERD_FAULTS
 /* Without fences a compiler may store the entries behind their count: MISSING_FENCE stages them aside, and does. */
 extern RedoEntry td_aside[REDO_MAX];
+#define TD_BOUND(holds) do { if (!(holds)) abort(); } while (0)
 #define TD_STAGE(base) (TD_DEFECT(DEFECT_MISSING_FENCE) ? td_aside : TD_SLOT(base))
 #define TD_FETCH(base, count) do { \
     for (uint32_t i = 0; TD_DEFECT(DEFECT_MISSING_FENCE) && i < (count); i++) \
         TD_SLOT(base)[i] = td_aside[i]; \
 } while (0)
 #else
+#define TD_BOUND(holds) ((void)0)
 #define TD_STAGE(base) TD_SLOT(base)
 #define TD_FETCH(base, count) ((void)0)
 #endif
@@ -1896,6 +1899,7 @@ extern RedoEntry td_aside[REDO_MAX];
 static inline void td_put(TdTransaction *tx, const void *address, uint64_t word) {
     uint64_t staged = tx->staged;
     char *base = tx->base;
+    TD_BOUND(staged < REDO_MAX);
     RedoEntry *entry = TD_STAGE(base) + staged;
     entry->offset = (uint64_t)((const char *)address - base);
     entry->value = word;
