@@ -69,6 +69,7 @@ class FakeDaemon:
         self.routed: list[bytes] = []
         self.published: list[bytes] = []
         self.unknown: list[int] = []
+        self.gone = 0  # of its commands up to this one nothing is held
         self.hellos: list[dict[str, Any]] = []
         self.asked = 0
         self.byes = 0
@@ -134,6 +135,7 @@ class FakeDaemon:
             "shared_clock": self.shared_clock,
             "purgatories": {name: index for index, name in enumerate(hello["purgatories"])},
             "unknown": self.unknown,
+            "gone": self.gone,
             "newest": self.newest,
             "now_ns": 0,
             "heartbeat_ns": HEARTBEAT_NS,

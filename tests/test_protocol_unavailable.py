@@ -354,6 +354,24 @@ def test_a_late_refusal_is_no_matter_of_anybody(world: World) -> None:
     assert not world.daemon.answers
 
 
+def test_nor_is_one_whose_answer_is_lost_until_the_withdrawal_is_applied(world: World) -> None:
+    world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
+    operation = world.register(timeout_ns=100 * MS)
+    world.lose_down = lambda frame: True
+    world.pass_time(LOST_MS + 100)
+    assert state_of(operation) is State.UNAVAILABLE
+    world.lose_down = lambda frame: unpack(ReportHeader, frame).answers > 0
+    world.pass_time(1_500, 25)
+    world.daemon.announce()
+    world.pass_time(100)
+    assert (world.protocol.applied, list(world.daemon.answers)) == (2, [1])
+    return_of(world)
+    assert not world.daemon.answers
+    assert not world.protocol.complaints
+    assert world.protocol.statistics().commands_refused == 0
+    assert not world.protocol._given_up
+
+
 def test_a_hand_over_to_one_who_gave_up_goes_back_before_it_is_acknowledged(world: World) -> None:
     before = world.register(b"before", timeout_ns=60_000 * MS)
     operation = world.register(timeout_ns=100 * MS)

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+import fakedaemon
 import timerd as td
 from commands import Register
 from daemons import Daemon
+from fakedaemon import MS, stands
 from harness import S
 from networks import World
 from patience import eventually
 from shell import Run, json_of
 from timerd_client import aio
+from timerd_client.link import Link
+from timerd_client.promise import Reply
+from timerd_client.protocol import LinkState
+from timerd_client.sockets import Sockets
 from timerd_client.timerctl.exits import Exit
 from timerd_shm.errors import ErrorCode
-from timerd_shm.layout import Region
+from timerd_shm.fields import unpack
+from timerd_shm.layout import Orphans, Region
+from timerd_shm.limits import DAEMON_LOST_NS, HEARTBEAT_NS
+from timerd_shm.rundir import InstancePaths
+from timerd_shm.wire import DownKind, ReportHeader
 
 MakeDaemon = Callable[..., Daemon]
 ONE_WATERMARK = r"this client has set 1 watermarks, .*larger --quota-watermarks"
@@ -119,3 +132,172 @@ def test_many_refusals_of_a_kind_are_one_error() -> None:
         world.settle()
     (error,) = [record for record in world.rig.arena.all_records(Region.ERRORS) if record.count]
     assert (error.code, error.count) == (ErrorCode.INVALID_KEY, 300)
+
+
+# over a network that loses frames ---------------------------------------------------------------------------------
+
+LOST_MS = DAEMON_LOST_NS // MS
+
+
+class Linked(fakedaemon.World):
+    """A world whose link is a real one, so that it can be flushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sockets = cast(Sockets, SimpleNamespace(lifeline=SimpleNamespace(fileno=lambda: -1)))
+        paths = InstancePaths(Path("/nowhere"), "linked")
+        self.link = Link(paths, "", Orphans.CANCEL, None, sockets, lambda: self.now)
+        self.protocol = self.link.protocol
+        self.exchange()
+        assert stands(self) is LinkState.LIVE
+
+    def flushes(self) -> bool:
+        """Whether a flush that begins now has nothing to wait for; raises what it raises then."""
+        with self.link.lock:
+            flush = self.link.begin_flush()
+            if not self.link.flushed(flush):
+                return False
+            self.link.end_flush(flush, 0)
+        return True
+
+    def restart(self) -> None:
+        """Another daemon on the same arena: it knows the client, and has no subscriber."""
+        self.daemon.session = bytes(byte ^ 0xFF for byte in self.daemon.session)
+        self.daemon.subscribed = False
+
+
+def is_report(frame: bytes) -> bool:
+    return unpack(ReportHeader, frame).kind == DownKind.REPORT
+
+
+def has_answers(frame: bytes) -> bool:
+    return unpack(ReportHeader, frame).answers > 0
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_who_was_told_that_it_is_unknown_is_not_told_again_by_flush(arrives: bool) -> None:
+    """`arrives`: it was applied, and only the answer was lost."""
+    world = Linked()
+    world.daemon.refuse = dict.fromkeys((1, 2, 4), ErrorCode.OPERATION_EXISTS)
+    world.silence()
+    if arrives:
+        world.lose_up = lambda frame: False
+    replies = [Reply(world.link) for _ in range(3)]
+    for reply in replies:
+        world.fire(reply=reply)
+    world.pass_time(LOST_MS + 100)
+    for reply in replies:
+        with pytest.raises(td.TimerdUnavailableError):
+            reply.get()
+    world.speak()
+    world.pass_time(1_500, 25)
+    assert world.flushes()
+    assert world.protocol.statistics().commands_refused == 0
+    complaints = [complaint.partition(":")[0] for complaint in world.protocol.complaints]
+    assert complaints == ["command 1 was refused", "command 2 was refused"]
+    assert not world.protocol._unheard
+    world.fire()
+    world.exchange()
+    with pytest.raises(td.OperationExistsError, match="a command was refused: "):
+        world.flushes()
+
+
+def test_a_flush_waits_for_refusals_of_which_the_report_was_lost() -> None:
+    world = Linked()
+    world.daemon.refuse[2] = ErrorCode.QUOTA_EXCEEDED
+    world.fire()
+    world.fire()
+    world.lose_down = has_answers
+    world.exchange()
+    world.daemon.announce()  # two are applied, and there is an answer
+    world.exchange()
+    assert world.protocol.applied == 2
+    assert not world.flushes()
+    world.speak()
+    world.pass_time(100)
+    with pytest.raises(td.QuotaExceededError):
+        world.flushes()
+    assert world.flushes()
+    world.pass_time(100)  # it is acknowledged: now the daemon knows of no answer
+    assert not world.daemon.answers
+    world.fire()
+    world.exchange()
+    assert world.flushes()
+
+
+def test_an_older_report_that_comes_late_does_not_hide_them() -> None:
+    world = Linked()
+    world.daemon.refuse[2] = ErrorCode.QUOTA_EXCEEDED
+    world.fire()
+    world.exchange()
+    late = world.daemon.report(DownKind.REPORT)
+    world.fire()
+    world.lose_down = has_answers
+    world.exchange()
+    world.daemon.announce()
+    world.exchange()
+    world.protocol.receive(late, world.now, published=False)
+    assert not world.flushes()
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_flush_waits_for_what_was_refused_before_a_restart_and_for_no_more(refused: bool) -> None:
+    world = Linked()
+    if refused:
+        world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
+    world.lose_down = lambda frame: True
+    world.fire()
+    world.exchange()
+    assert world.daemon.applied == 1
+    world.restart()
+    world.lose_down = is_report
+    world.pass_time(400)
+    assert (stands(world), world.protocol.applied) == (LinkState.HELLO, 1)
+    assert not world.flushes()  # WELCOME says that it was applied, but not whether it was refused
+    world.speak()
+    world.pass_time(1_500, 25)
+    if refused:
+        with pytest.raises(td.QuotaExceededError):
+            world.flushes()
+    assert world.flushes()
+
+
+def test_a_flush_waits_for_what_was_refused_before_a_frame_was() -> None:
+    world = Linked()
+    world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
+    world.lose_down = lambda frame: True
+    world.fire()
+    world.exchange()
+    error = world.daemon.message(DownKind.ERROR, {"code": int(ErrorCode.MALFORMED), "message": "a frame", "id": None})
+    world.speak()
+    world.protocol.receive(error, world.now, published=False)
+    assert world.protocol.applied == 1
+    assert not world.flushes()
+    world.daemon.announce()  # its heartbeat
+    world.pass_time(100)
+    with pytest.raises(td.QuotaExceededError):
+        world.flushes()
+
+
+def test_what_was_refused_before_the_client_was_taken_for_dead_is_said_to_be_unknown() -> None:
+    world = Linked()
+    world.fire()
+    world.exchange()
+    world.lose_down = lambda frame: True
+    world.fire()
+    world.fire()
+    world.exchange()
+    world.restart()
+    world.daemon.gone = world.daemon.applied  # its answers were freed
+    world.lose_down = is_report
+    world.pass_time(HEARTBEAT_NS // MS * 5)  # so that it says hello more than once
+    assert len(world.daemon.hellos) > 2
+    world.speak()
+    world.pass_time(1_500, 25)
+    with pytest.raises(td.SessionGoneError, match="lost sight of this client: 2; "):
+        world.flushes()
+    assert world.flushes()
+    world.restart()  # what it knows of this is no news
+    world.fire()
+    world.pass_time(1_500, 25)
+    assert world.flushes()

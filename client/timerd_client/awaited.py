@@ -4,6 +4,9 @@ Outcomes are numbered, and received without a gap; an outcome heard twice finds 
 operation that was given up (UNAVAILABLE) has settled for its caller: it is withdrawn, and what the daemon says of it
 later is counted and acknowledged, to nobody. If that is a hand-over, it is acknowledged only after the command that
 gives it back was applied: until then the daemon keeps it.
+
+What is applied is known sooner than what was refused of it: WELCOME says the first, a report that was lost both. So a
+flush waits until all commands are `answered`.
 """
 
 from __future__ import annotations
@@ -71,6 +74,7 @@ class Awaited(Window):
         self.received_answer = 0
         self._hold: _Hold | None = None
         self._given_up: dict[int, int] = {}  # registration -> the command that withdraws it, in order of both
+        self._unheard: set[int] = set()  # commands whose callers were told that the answer is unknown; it may come yet
         self.ready: list[Told] = []
         self.complaints: list[str] = []
         self.verdicts = 0  # operations given up as UNAVAILABLE
@@ -103,6 +107,7 @@ class Awaited(Window):
     def fail_replies(self, error: TimerdError) -> None:
         """Tell all who have asked, but not those who wait for outcomes."""
         replies, self.replies = self.replies, {}
+        self._unheard.update(replies)
         queries, self._queries = self._queries, {}
         for reply in [*replies.values(), *(query.reply for query in queries.values())]:
             if reply.answer(None, error):
@@ -139,6 +144,9 @@ class Awaited(Window):
     def _gone_at_daemon(self, last: int) -> None:
         """It took this client for dead after that command, and kept neither operations nor answers of those before."""
         self._unknown_to_daemon([command for command in self.waiting if command <= last])
+        if self.answered < last <= self.applied:  # of those it is not known which were refused
+            self.commands_unknown += last - self.answered
+            self.answered = last
         lost = TimerdUnavailableError("the daemon took this client for dead before it heard the answer; it is unknown")
         for command in [command for command in self.replies if command <= last]:
             reply = self.replies.pop(command)
@@ -181,7 +189,7 @@ class Awaited(Window):
             return
         while self._given_up:
             command, withdrawal = next(iter(self._given_up.items()))
-            if withdrawal > header.applied:
+            if withdrawal > min(header.applied, self.answered):
                 return
             del self._given_up[command]
 
@@ -193,6 +201,14 @@ class Awaited(Window):
                 continue
             self.received_answer = command
             self._answered(command, value, refusal(code, value, self._subject(command)) if code else None)
+
+    def _hear_answered(self, header: ReportHeader) -> None:
+        """After its answers were taken: if none is missing, all that was applied when it was made is answered."""
+        if header.answer_newest > self.received_answer or not self.answered < header.applied <= self.applied:
+            return
+        self.answered = header.applied
+        if self._unheard:
+            self._unheard = {command for command in self._unheard if command > self.answered}
 
     def _subject(self, command: int) -> Subject:
         promise = self.waiting.get(command, self.replies.get(command))
@@ -206,8 +222,9 @@ class Awaited(Window):
                 if waiter.settle(command, local(error)):
                     self.ready.append(waiter)
             elif reply is None and command not in self._given_up:
-                self.commands_refused += 1
-                self.refusal = self.refusal or error
+                if command not in self._unheard:
+                    self.commands_refused += 1
+                    self.refusal = self.refusal or error
                 self.complaints.append(f"command {command} was refused: {error}")
         if reply is not None and reply.answer(value, error):
             self.ready.append(reply)
@@ -217,3 +234,4 @@ class Awaited(Window):
         self.received_outcome = self.received_answer = 0
         self._hold = None
         self._given_up.clear()
+        self._unheard.clear()

@@ -60,7 +60,7 @@ def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
 class Flush(NamedTuple):
     """What a flush waits for."""
 
-    command: int  # until this one is applied
+    command: int  # until this one is applied, and its refusal would have been heard
     maker: bytes  # by a daemon that knows this incarnation
     told: int  # of `commands_unknown`, by earlier flushes
 
@@ -260,7 +260,7 @@ class Link(Line):
     def flushed(self, flush: Flush) -> bool:
         """Whether there is nothing more to wait for."""
         protocol = self.protocol
-        return protocol.applied >= flush.command or protocol.incarnation != flush.maker or self.closed
+        return protocol.answered >= flush.command or protocol.incarnation != flush.maker or self.closed
 
     def end_flush(self, flush: Flush, timeout: float) -> None:
         """Raises TimerdUnavailableError if it is not done, SessionGoneError if what was applied is not known.
@@ -276,7 +276,7 @@ class Link(Line):
                 "whether they were applied is unknown"
             )
         if not self.flushed(flush):
-            missing = unacknowledged(flush.command - protocol.applied)
+            missing = unacknowledged(flush.command - protocol.answered)
             raise TimerdUnavailableError(f"{missing}: {self.unavailable(timeout)}")
         if protocol.refusal is not None:
             first, protocol.refusal = protocol.refusal, None

@@ -437,6 +437,7 @@ class Protocol(Session):
                 self._take_answers(header, frame)
         elif header.answer_newest > answered:
             missed = True
+        self._hear_answered(header)
 
         progress = self.received_outcome > received or self.received_answer > answered
         if progress:
@@ -476,6 +477,7 @@ class Protocol(Session):
             return
         self.heard_ns = now_ns
         self._acknowledged(header.applied, now_ns)
+        self._hear_answered(header)
         # every frame in flight behind a lost one is answered so; going back once is enough
         again = header.applied == self._back_applied and now_ns < self._back_at + ANNOUNCE_FIRST_NS
         if header.applied == self.applied and self._sent > self.applied and not again:

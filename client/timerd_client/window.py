@@ -1,5 +1,6 @@
 """The window: commands that the daemon has not acknowledged yet, numbered one by one from 1, kept and sent again.
 
+    1 .. answered     and what the daemon has to say of them, refusals too, has been heard
     1 .. applied      acknowledged, gone
     .. sent           in frames that nobody has answered yet; going back (go-back-n) sends them again
     .. offered        have been in a frame at some time: the daemon may have applied them, or may do so yet
@@ -28,6 +29,7 @@ class Window(Ledger):
         super().__init__(window)
         self.resets = 0  # raised when a frame that is not sent yet has become stale
         self.commands_unknown = 0  # were unacknowledged when the daemon lost sight of this client
+        self.answered = 0  # up to this one they are applied, and all answers to them have been received
         self._sent = 0
         self._offered = 0
 
@@ -80,9 +82,9 @@ class Window(Ledger):
 
     def _begin_numbering_anew(self) -> int:
         """Forget what is unacknowledged, for a daemon that does not know this client; how many commands that were."""
-        unknown = self.issued - self.applied
+        unknown = self.issued - self.answered
         self.commands_unknown += unknown
         self.begin_after(0)
-        self._sent = self._offered = 0
+        self._sent = self._offered = self.answered = 0
         self.resets += 1
         return unknown
