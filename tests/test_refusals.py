@@ -74,6 +74,29 @@ def test_and_in_a_loop(make_daemon: MakeDaemon) -> None:
     asyncio.run(main())
 
 
+def test_it_does_not_take_the_place_of_what_ends_a_block(
+    make_daemon: MakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_daemon("--quota-watermarks=1")
+    with pytest.raises(ValueError, match="the caller's"), td.connect() as client:
+        client.advance("a", 1)
+        client.advance("b", 1)
+        raise ValueError("the caller's")
+    assert client.closed
+    assert "close() after ValueError raises QuotaExceededError: a command was refused" in caplog.text
+    caplog.clear()
+
+    async def main() -> None:
+        async with await aio.connect() as client:
+            client.advance("c", 1)
+            client.advance("d", 1)
+            raise ValueError("the caller's")
+
+    with pytest.raises(ValueError, match="the caller's"):
+        asyncio.run(main())
+    assert "close() after ValueError raises QuotaExceededError" in caplog.text
+
+
 def test_what_has_an_operation_or_an_answer_is_told_there_alone(make_daemon: MakeDaemon) -> None:
     make_daemon("--quota-operations=1")
     with td.connect() as client:

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from timerd_shm.errors import BackpressureError
+from timerd_shm.errors import BackpressureError, TimerdError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
@@ -429,7 +429,12 @@ class Client(Purgatory, Member):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except TimerdError as failure:
+            if error is None:
+                raise
+            self._link.complain_of_close(failure, error)
 
     def __repr__(self) -> str:
         return f"<Client of {self._link.paths.instance!r} {self.state.value}>"

@@ -184,6 +184,10 @@ class Link(Line):
         """Log what no caller can be told."""
         logger.warning("timerd client: %s", what, exc_info=error)
 
+    def complain_of_close(self, failure: TimerdError, error: BaseException) -> None:
+        """At the end of a block that `error` ends, which its caller has to see: log what close() raises."""
+        self.complain(f"close() after {type(error).__name__} raises {type(failure).__name__}: {failure}")
+
     def issue(self, command: bytes) -> int:
         """Send a command; its number. Raises ClosedError, BackpressureError."""
         with self.lock:

@@ -15,7 +15,7 @@ from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from timerd_shm.errors import BackpressureError, ClosedError
+from timerd_shm.errors import BackpressureError, ClosedError, TimerdError
 from timerd_shm.layout import Orphans
 from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
@@ -418,7 +418,8 @@ class Client(Purgatory, Member):
         Once the handlers have returned, calls in other threads raise ClosedError; what was called before is waited for.
         What this client still waits for goes the way of its orphans policy; its operations here fail with ClosedError.
         Raises TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown, and
-        what was refused since the last flush(), as that does; the client is closed all the same.
+        what was refused since the last flush(), as that does; the client is closed all the same. At the end of a `with`
+        block that raises itself these are logged instead.
         """
         if self._link.closed:
             return
@@ -439,7 +440,12 @@ class Client(Purgatory, Member):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except TimerdError as failure:
+            if error is None:
+                raise
+            self._link.complain_of_close(failure, error)
 
     def __repr__(self) -> str:
         return f"<Client of {self._link.paths.instance!r} {self.state.value}>"
