@@ -7,7 +7,7 @@ A host is a directory with segments. `path` is one of those, a directory with on
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +32,8 @@ class Span(NamedTuple):
 def hosts_of(path: str) -> dict[str, Path]:
     """The journals that `path` means, by the names that offsets call them by. Raises JournalError.
 
-    A journal's name does not depend on what else there is: a stream goes on when the next host's journal appears.
+    A journal's name does not depend on what else there is: a stream goes on when the next host's journal appears. What
+    matches a pattern is either journals or directories with journals: one beside the other may be its copy.
     """
     if not glob.has_magic(path):
         directory = Path(path)
@@ -40,13 +41,38 @@ def hosts_of(path: str) -> dict[str, Path]:
     base = Path(path)
     while glob.has_magic(str(base)):
         base = base.parent
-    hosts: dict[str, Path] = {}
+    matches: list[Path] = []
+    inside: list[Path] = []
     for match in map(Path, sorted(glob.glob(path))):
         if match.is_dir():
-            hosts |= {str(found.relative_to(base)): found for _, found in journals_in(match)}
-    if not hosts:
+            for name, found in journals_in(match):
+                (inside if name else matches).append(found)
+    if inside and (journal := next(filter(is_journal, matches), None)) is not None:
+        raise JournalError(
+            f"{path!r} matches the journal {journal}, and a directory that holds another, {inside[0]}, which may be a "
+            "copy: move one of them away, or give a pattern that does not match both"
+        )
+    if not matches and not inside:
         raise JournalError(f"no directory matches {path!r}")
-    return hosts
+    return {str(found.relative_to(base)): found for found in sorted(matches + inside)}
+
+
+def check_names(known: Collection[str], hosts: Mapping[str, Path], path: str) -> None:
+    """Raises JournalError where a stream that knows journals by names of `known` would read one again by another.
+
+    It has another name below another path; and before a name stood for itself, a pattern's only match was called by the
+    last part of what is its name now. A host that is gone and another that is new are not that.
+    """
+    for old in sorted(set(known) - hosts.keys()):
+        same = [new for new in hosts if new.endswith(f"/{old}") or old.endswith(f"/{new}")]
+        if same and not set(same) & set(known):
+            directory, depth = hosts[same[0]].absolute(), old.count("/")
+            before = Path(directory.parents[depth], *"*" * depth, directory.name)
+            raise JournalError(
+                f"the checkpoint names a journal {old!r}, which is none of {path!r}, and does not name {same[0]!r} "
+                f"({directory}): if they are one, all its rows would come again. Go on with a path that gives the old "
+                f"name, such as {str(before)!r}, or begin a new checkpoint"
+            )
 
 
 def journals_in(directory: Path) -> list[tuple[str, Path]]:

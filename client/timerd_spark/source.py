@@ -18,7 +18,18 @@ from timerd_shm.journal_reader import JournalError, Offset, hold
 from .filters import Comparison, taken, where_of
 from .options import ReadOptions, WriteOptions
 from .schema import VIEWS, Column, ddl, spark_schema
-from .segments import BEGINNING, Span, Walk, check_header, first_offset, hosts_of, last_offset, offsets_in, vector_of
+from .segments import (
+    BEGINNING,
+    Span,
+    Walk,
+    check_header,
+    check_names,
+    first_offset,
+    hosts_of,
+    last_offset,
+    offsets_in,
+    vector_of,
+)
 from .sink import BatchSink, StreamSink, refuse_overwrite
 
 if TYPE_CHECKING:
@@ -157,6 +168,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(self, start: Vector, limit: ReadLimit) -> Vector:
         """As far as the limit lets it go: rows of the journal, texts among them, shared evenly by the hosts."""
         known, hosts = offsets_in(start), self._hosts()
+        check_names(known, hosts, self.options.path)
         begin = {host: known.get(host) or first_offset(directory) for host, directory in hosts.items()}
         self._hold(begin)
         reached = {**known, **begin}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from commands import Key, Register
@@ -21,7 +22,7 @@ from timerd_client import ALL, connect
 from timerd_client.audit_journal import audit_journal
 from timerd_shm.errors import InvalidValueError
 from timerd_spark import audit
-from timerd_spark.audit_rows import COLUMNS, HALF, audited, join_again, pack
+from timerd_spark.audit_rows import COLUMNS, HALF, PACKED, audited, join_again, pack
 from timerd_spark.batches import batches
 from timerd_spark.schema import EVENTS
 from timerd_spark.segments import Walk, first_offset
@@ -99,6 +100,28 @@ def test_a_killed_daemons_journal_holds_and_a_falsified_one_does_not(
     assert set(found) == set(lies)
     for said, disagreements in found.items():
         assert any(said in row.what and row.op_id for row in disagreements), disagreements
+
+
+def test_an_audit_is_of_what_the_files_hold_by_then(spark: SparkSession, tmp_path: Path) -> None:
+    told, path = play_registrations(tmp_path / "journal"), tmp_path / "rows"
+    told_lies = [{**row, "outcome": row["outcome"] and "completed"} for row in told.to_pylist()]
+    path.mkdir()
+    spark.catalog.clearCache()  # of other tests
+
+    def loaded(rows: Any) -> DataFrame:
+        pq.write_table(rows, path / "rows.parquet")
+        return spark.read.parquet(str(path))
+
+    true = loaded(told)
+    left = true.select(*COLUMNS).mapInArrow(pack, PACKED).persist()  # by an audit that was killed
+    assert left.count()
+    before = audit(true, partitions=1)
+    assert not before.collect()
+    after = audit(loaded(pa.Table.from_pylist(told_lies, told.schema)), partitions=1)
+    assert any("COMPLETED" in row.what for row in after.collect())
+    assert not before.collect()
+    left.unpersist()
+    assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
 
 
 def test_what_cannot_be_audited_is_refused_when_audit_is_called(

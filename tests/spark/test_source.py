@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -316,6 +317,39 @@ def test_a_journal_keeps_its_name_when_the_pattern_matches_another_one(small: Pa
     assert set(end) == {"web1/journal", "web2/journal"}
     assert {Path(part.value.directory) for part in both.partitions(read_already, end)} == {second}
     assert hosts_of(f"{tmp_path}/web*") == {"web1/journal": first, "web2/journal": second}
+
+
+def test_a_stream_whose_checkpoint_calls_a_journal_otherwise_names_both_and_the_path_to_go_on_with(
+    small: Path, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "web1" / "journal", tmp_path / "web2" / "journal"
+    shutil.copytree(small, first)
+    pattern = f"{tmp_path}/*/journal"
+    alone, many = stream(first), stream(pattern)
+    by_itself = alone.latestOffset(alone.initialOffset(), ReadAllAvailable())
+    assert list(by_itself) == ["journal"]
+    with pytest.raises(JournalError, match=rf"a journal 'journal'.*'web1/journal'.*such as '{first}'"):
+        many.latestOffset(by_itself, ReadAllAvailable())
+    assert stream(first).latestOffset(by_itself, ReadAllAvailable()) == by_itself
+    by_pattern = many.latestOffset(many.initialOffset(), ReadAllAvailable())
+    with pytest.raises(JournalError, match=rf"a journal 'web1/journal'.*'journal'.*such as '{re.escape(pattern)}'"):
+        alone.latestOffset(by_pattern, ReadAllAvailable())
+    # What was read again already stays as it is; and a host that is gone is none that is new.
+    shutil.copytree(small, second)
+    assert set(many.latestOffset(by_itself | by_pattern, ReadAllAvailable())) == {"journal", *hosts_of(pattern)}
+    shutil.rmtree(first.parent)
+    assert set(many.latestOffset(by_pattern, ReadAllAvailable())) == {"web1/journal", "web2/journal"}
+
+
+def test_a_pattern_that_matches_a_journal_and_a_directory_with_another_is_refused(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "journal")
+    copy = tmp_path / "backup" / "journal"
+    shutil.copytree(small, copy)
+    with pytest.raises(JournalError, match=f"the journal {tmp_path}/journal, and a directory .*{copy}, which may be"):
+        hosts_of(f"{tmp_path}/*")
+    assert hosts_of(str(tmp_path)) == {"journal": tmp_path / "journal"}
+    shutil.rmtree(tmp_path / "journal")
+    assert hosts_of(f"{tmp_path}/*") == {"backup/journal": copy}
 
 
 def test_a_pattern_that_matches_files_alone_is_refused(tmp_path: Path) -> None:
