@@ -28,7 +28,8 @@ BENCH = Path(__file__).resolve().parent.parent / "bench"
 TIMEOUT_S = 120
 FIELDS = {"suite", "about", "command", "machine", "started", "seconds", "short", "partial", "seed", "tables", "checks"}
 MACHINE = {
-    "cpu", "cores", "memory_bytes", "kernel", "python", "libzmq", "pyzmq", "compiler", "commit", "load_average",
+    "cpu", "cores", "memory_bytes", "huge_pages", "kernel", "python", "libzmq", "pyzmq", "compiler", "commit",
+    "load_average",
 }  # fmt: skip
 
 
