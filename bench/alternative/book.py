@@ -140,7 +140,7 @@ def play_owner(owner: Owner, workload: Workload, start_ns: int) -> Registered:
         time.sleep(POLL_S)
     told = sum(map(bool, book.told))
     return Registered(
-        rows, book.sent_ns, book.state, book.told, book.settled_ns, book.deadline_ns, book.fired_ns, book.told_ns,
+        rows, book.sent_ns, book.sent_ns[1:] + array("q", [ended_ns]), book.state, book.told, book.settled_ns, book.deadline_ns, book.fired_ns, book.told_ns,
         ended_ns, told, pace.own_lateness_ns, {}, meter.read(), failure,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ import psutil
 
 from common import Failed
 from timerd_client.timerctl.exits import Exit
-from timerd_client.timerctl.load.judge import Applied, judge, returned_ns
+from timerd_client.timerctl.load.judge import Applied, judge
 from timerd_client.timerctl.load.messages import Fired, Registered, Usage
 from timerd_client.timerctl.load.trial import NOTHING, START_NS, Options, Result, usage_of
 from timerd_client.workload import Workload
@@ -131,6 +131,6 @@ def unheard(workload: Workload, owner: Registered, fired: Fired) -> int:
     for operation, at_ns in reversed(list(zip(fired.events.operation, fired.sent_ns, strict=False))):
         if owner.state[operation] == COMPLETED:
             dealt_with_ns = min(dealt_with_ns, owner.told_ns[operation] or NEVER_NS)
-        elif owner.state[operation] in UNTOLD_OR_EXPIRED and returned_ns(owner, operation) <= at_ns:
+        elif owner.state[operation] in UNTOLD_OR_EXPIRED and owner.marked_ns[operation] <= at_ns:
             found += dealt_with_ns <= owner.sent_ns[operation] + workload.timeout_ns
     return found

@@ -256,9 +256,10 @@ class Purgatory(Surface[AioOperation]):
         timeout: Timeout | Sequence[Timeout],
         payloads: Sequence[Payload] | Payload = b"",
         when: When = ANY,
+        since: Mark | None = None,
     ) -> AioBatch:
         """Register an operation for each member of `keys`; `await` the batch for the outcomes in their order."""
-        batch = register_many(self, AioBatch, keys, timeout, payloads, when)
+        batch = register_many(self, AioBatch, keys, timeout, payloads, when, since)
         assert isinstance(batch, AioBatch)
         return batch
 

@@ -20,6 +20,7 @@ from .arguments import (
     Timeout,
     column,
     each,
+    mark_of,
     payload_bytes,
     timeout_ns,
     unsigned,
@@ -39,6 +40,7 @@ from .hot import (
     plain_keys,
 )
 from .link import Link
+from .mark import Mark
 from .outcome import Outcome, State, state_of
 from .promise import Promise
 from .settlement import RawSettlement, local
@@ -176,6 +178,7 @@ def register_many(
     timeout: Timeout | Sequence[Timeout],
     payloads: Sequence[Payload] | Payload,
     when: When,
+    since: Mark | None,
 ) -> Batch:
     """See `Purgatory.register_many`."""
     registered_ns = surface._link.now_ns()
@@ -197,10 +200,12 @@ def register_many(
         watched = [(one.needed, len(one.names)) for one in watches]
         encoded = [one.encoded for one in watches]
 
+    if since is not None:
+        mark_of(since)
     link = surface._link
     made = batch(link, names, payload_column, registered_ns, durations_ns)
     try:
-        _issue(surface, made, encoded, watched, when, registered_ns)
+        _issue(surface, made, encoded, watched, when, registered_ns, since)
     except BaseException:  # the caller gets no handle of what has been registered
         with link.lock:
             orphans = [number for number in made.commands() if link.protocol.waiting.get(number) is made]
@@ -216,27 +221,30 @@ def _issue(
     watched: Sequence[tuple[int, int]] | None,
     when: When,
     registered_ns: int,
+    since: Mark | None,
 ) -> None:
-    """Issue a registration for each row, part by part; every part has the mark of the call."""
+    """Issue a registration for each row, part by part; every part has the mark given, or of the call."""
     rows, start = len(encoded), 0
     link, protocol = surface._link, surface._protocol
     with link.lock:
         if link.sealed:
             link.refuse_closed()
-        maker, sequence, issued = protocol.incarnation, protocol.newest(), protocol.issued
+        maker, mark = protocol.incarnation, since or protocol.mark()
     while start < rows:
         with link.lock:
             link.ready_locked()
             room = min(rows - start, CHUNK, protocol.room)
-            same = protocol.incarnation == maker  # else the mark means nothing to the daemon
+            flags, sequence, command = mark.on_wire(protocol.arena, protocol.incarnation)
+            if since is None and protocol.incarnation != maker:  # the mark of the call means nothing to the daemon
+                flags, command = RegisterFlag.MARK_OF_OTHER_ARENA, 0
             head = Head(
                 surface._indices[surface.name],
-                0 if same else RegisterFlag.MARK_OF_OTHER_ARENA,
+                flags,
                 int(when.kind),
                 when.total,
                 registered_ns,
                 sequence,
-                issued if same else 0,
+                command,
             )
             first = issue_registrations(
                 protocol, head, encoded, watched, made._payloads, made._durations_ns, start, room

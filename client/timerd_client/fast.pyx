@@ -30,6 +30,7 @@ from timerd_shm import wire
 
 from . import slow
 from .conditions import ANY
+from .mark import Mark
 
 cdef extern from "Python.h":
     bint PyObject_GC_IsTracked(object one)
@@ -232,6 +233,8 @@ cdef class Ledger:
     cdef public int64_t issued
     cdef public int64_t applied
     cdef public Waiting waiting
+    cdef public object incarnation
+    cdef public object arena
     cdef Stretch commands
     cdef object words
     cdef int64_t newest_at
@@ -630,7 +633,22 @@ cdef class Caller:
         return self.operation
 
 
-cdef Handle register_usual(Caller caller, object key, object timeout, object payload):
+cdef inline bint is_own_mark(Ledger ledger, object since, RegisterCommand *head) except -1:
+    """Whether this client made it in the present arena: then it stands in the head."""
+    if type(since) is not Mark:
+        return False
+    incarnation, sequence, command, maker = <tuple>since
+    if maker is not ledger.incarnation or incarnation != ledger.arena:
+        return False
+    try:
+        head.mark_sequence = sequence
+        head.mark_command = command
+    except (OverflowError, TypeError):
+        return False
+    return True
+
+
+cdef Handle register_usual(Caller caller, object key, object timeout, object payload, object since):
     """An operation for the usual arguments; None, and nothing done, for others, or if the caller has to wait."""
     cdef Line line = caller._link
     cdef Ledger ledger = caller._protocol
@@ -661,10 +679,13 @@ cdef Handle register_usual(Caller caller, object key, object timeout, object pay
     try:
         if line.sealed or ledger.issued - ledger.applied >= ledger.window:
             return None
+        if since is None:
+            head.mark_sequence = ledger.newest_sequence()
+            head.mark_command = ledger.issued
+        elif not is_own_mark(ledger, since, &head):
+            return None
         stretch_room(&ledger.commands, size, 1)
         places_room(&ledger.waiting.places, 1)
-        head.mark_sequence = ledger.newest_sequence()
-        head.mark_command = ledger.issued
         write_registration(ledger.add(size), &head, name, key_size, payload)
         made.command = ledger.issued
         Py_INCREF(made)
@@ -715,8 +736,8 @@ def takes_register(method):
         wait=False,
     ):
         cdef Handle made
-        if when is _ANY and id is None and since is None and orphans is None and wait is False and if_exists is _ERROR:
-            made = register_usual(self, keys, timeout, payload)
+        if when is _ANY and id is None and orphans is None and wait is False and if_exists is _ERROR:
+            made = register_usual(self, keys, timeout, payload, since)
             if made is not None:
                 return made
         return method(self, keys, timeout=timeout, when=when, payload=payload, id=id, if_exists=if_exists, since=since,

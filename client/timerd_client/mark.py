@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from timerd_shm.wire import RegisterFlag
+
 
 class Mark(NamedTuple):
     """Read it before checking, register with `since=` it after: mark, check, register, in this order."""
@@ -18,3 +20,10 @@ class Mark(NamedTuple):
     sequence: int  # newest event then
     command: int = 0  # last command number that the maker had issued
     maker: bytes = b""  # the maker's client incarnation; empty = by sequence alone
+
+    def on_wire(self, arena: int, client: bytes) -> tuple[int, int, int]:
+        """(flags, sequence, command) in a registration by the client of this incarnation, for a daemon with this arena."""
+        flags = 0 if self.incarnation == arena else RegisterFlag.MARK_OF_OTHER_ARENA
+        if self.maker == client:
+            return flags, self.sequence, self.command
+        return flags | RegisterFlag.MARK_BY_SEQUENCE, self.sequence, 0

@@ -13,6 +13,7 @@ from .arguments import Key, Keys, Payload, Timeout, function_of, timeout_ns
 from .batch import ThreadedBatch, fire_many, register_many
 from .conditions import ANY, When
 from .delayed import Delayed
+from .mark import Mark
 from .operation import ThreadedOperation
 from .outcome import Outcome, State
 from .polling import GRACE_S, POLL_S, RAISE, Polling
@@ -81,12 +82,14 @@ class Purgatory(Surface[ThreadedOperation]):
         timeout: Timeout | Sequence[Timeout],
         payloads: Sequence[Payload] | Payload = b"",
         when: When = ANY,
+        since: Mark | None = None,
     ) -> ThreadedBatch:
         """Register an operation for each member of `keys`; timeouts and payloads are one for each, or one for all.
 
-        The batch gives outcomes, states and values in the order of `keys`.
+        The batch gives outcomes, states and values in the order of `keys`. `since` is the mark from which events count
+        for all of them (default: now).
         """
-        batch = register_many(self, ThreadedBatch, keys, timeout, payloads, when)
+        batch = register_many(self, ThreadedBatch, keys, timeout, payloads, when, since)
         assert isinstance(batch, ThreadedBatch)
         return batch
 

@@ -16,6 +16,7 @@ from timerd_shm.wire import PROTOCOL_VERSION
 
 from .awaited import Awaited
 from .group import CALLS
+from .mark import Mark
 from .promise import Reply
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Session(Awaited):
         self.identity = identity
         self._random = random
         self.incarnation = random(16)
-        self.arena = 0  # incarnation of the daemon's arena; 0 = not known yet
+        self.arena = 0  # incarnation of the daemon's; 0 = not known yet
         self.session = NO_SESSION
         self.topic = 0
         self.daemon_pid = 0
@@ -78,6 +79,10 @@ class Session(Awaited):
         self.subscriptions: deque[bytes] = deque()  # to send on the XSUB
         self._newest_heard = [0]  # the newest event that the daemon has told: it counts where no arena is mapped
         self.use_arena(self._newest_heard, 0)
+
+    def mark(self) -> Mark:
+        """This moment in the history of events; called with the lock held."""
+        return Mark(self.arena, self.newest(), self.issued, self.incarnation)
 
     def _hello(self, now_ns: int, *, listens: bool) -> bytes:
         """The map of a HELLO."""

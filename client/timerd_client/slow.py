@@ -95,6 +95,8 @@ class Ledger:
         self.issued = 0
         self.applied = 0
         self.waiting = Waiting()
+        self.incarnation = b""
+        self.arena = 0
         self._commands: list[bytes] = []  # number `_base + i` is `_commands[i]`
         self._base = 1
         self._words: Sequence[int] = (0,)

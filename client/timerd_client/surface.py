@@ -148,13 +148,8 @@ class Surface(Caller, Generic[OperationT]):
                 if maker != protocol.incarnation and since is None:
                     command, flags = 0, flags | RegisterFlag.MARK_OF_OTHER_ARENA
             if since is not None:
-                sequence = since.sequence
-                if since.incarnation != protocol.arena:
-                    flags |= RegisterFlag.MARK_OF_OTHER_ARENA
-                if since.maker == protocol.incarnation:
-                    command = since.command
-                else:
-                    flags |= RegisterFlag.MARK_BY_SEQUENCE
+                marked, sequence, command = since.on_wire(protocol.arena, protocol.incarnation)
+                flags |= marked
             if hashed is not None:
                 holder = link.ids.get((self.name, hashed))
                 held = holder is not None and not holder.done()
@@ -258,7 +253,7 @@ class Surface(Caller, Generic[OperationT]):
         with link.lock:
             if link.closed:
                 link.refuse_closed()
-            return Mark(protocol.arena, protocol.newest(), protocol.issued, protocol.incarnation)
+            return protocol.mark()
 
     # encoded, for both faces
 

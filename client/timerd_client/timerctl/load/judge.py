@@ -4,19 +4,19 @@
 outcome numbers than it has operations that were told. Early: expired before its deadline by the daemon's settled_ns,
 given a deadline before the call of register() + timeout, or told before it. Overruled: expired although an event on its
 key was applied before its deadline, by the time that stands with the event in the daemon's ring (applied_ns) and the
-deadline in the outcome; the event must have come after register() had returned, so that it lay after the operation's
-mark for certain. The times of an event and of a settling are those of the turn that did it.
+deadline in the outcome; the event must have come after the operation's mark had been read. The times of an event and of a settling are those of the turn that did it.
 
 *Misjudged* is measured by the plan: due to complete MARGIN_NS or more before the timeout, an operation should have
 completed, MARGIN_NS or more after it, expired; in between (`undecided`) either is right. One that ended otherwise was
-late somewhere, in the daemon or on the way; many of them mean that the rate was not sustained. Those among them whose
-event was fired before they were registered (`overtaken`) the harness itself has spoilt.
+late somewhere, in the daemon or on the way; many of them mean that the rate was not sustained. A registration that is
+late loses nothing: its mark was read before it was due, so that an event that has overtaken it completes it
+(`overtaken`).
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -115,10 +115,10 @@ def judge(
         rows = answer.rows
         duplicated += max(answer.outcomes - sum(map(bool, answer.deadline_ns)), 0)
         columns = zip(
-            answer.sent_ns, planned.earliest_ns, planned.latest_ns, answer.told, answer.state, answer.settled_ns,
+            answer.sent_ns, answer.marked_ns, planned.earliest_ns, planned.latest_ns, answer.told, answer.state, answer.settled_ns,
             answer.deadline_ns, answer.fired_ns, answer.told_ns, strict=False,
         )  # fmt: skip
-        for row, (sent, earliest, latest, told, state, settled, deadline, fired, told_ns) in enumerate(columns):
+        for row, (sent, marked, earliest, latest, told, state, settled, deadline, fired, told_ns) in enumerate(columns):
             span = (earliest, latest)
             expected += latest > workload.timeout_ns
             if not told:
@@ -138,13 +138,15 @@ def judge(
                 if settled < deadline or deadline < sent + workload.timeout_ns or 0 < told_ns < deadline:
                     early += 1
                     show("early", rows.registrar, row, span)
-                if applied.between(rows.registrar, row, returned_ns(answer, row), deadline):
+                if applied.between(rows.registrar, row, marked, deadline):
                     overruled += 1
                     show("expired though its event was applied before", rows.registrar, row, span)
-            elif state == COMPLETED and told_ns and fired:
-                completion.append(told_ns - fired)
-                if not workload.keys:
-                    intended.append(told_ns - start_ns - rows.due_ns[row] - rows.delay_ns[row])
+            elif state == COMPLETED and fired:
+                overtaken += fired < sent
+                if told_ns:
+                    completion.append(told_ns - fired)
+                    if not workload.keys:
+                        intended.append(told_ns - start_ns - rows.due_ns[row] - rows.delay_ns[row])
             if latest < shortest:
                 right = state == COMPLETED
             elif earliest > longest:
@@ -154,7 +156,6 @@ def judge(
                 continue
             if not right:
                 misjudged += 1
-                overtaken += 0 < applied.fired_ns(rows.registrar, row) < sent
                 show("misjudged", rows.registrar, row, span)
     return Judgement(
         registered=sum(len(answer.sent_ns) for answer in answers),
@@ -177,12 +178,6 @@ def judge(
         expiry_daemon_ns=daemon,
         last_told_ns=last_told_ns,
     )
-
-
-def returned_ns(answer: Registered, row: int) -> int:
-    """When the call that registered a row had returned, at the latest: the next one began."""
-    after = bisect_right(answer.sent_ns, answer.sent_ns[row], row)
-    return answer.sent_ns[after] if after < len(answer.sent_ns) else answer.ended_ns
 
 
 def story(answer: Registered, row: int, span: tuple[int, int], start_ns: int, fired_ns: int) -> str:

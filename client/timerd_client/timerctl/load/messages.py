@@ -58,6 +58,7 @@ class Registered(NamedTuple):
 
     rows: Rows
     sent_ns: array[int]  # when register() was called; as many as were
+    marked_ns: array[int]  # when its mark had been read, so that events applied from then on count for it
     state: array[int]  # Outcome, as the wire has it
     told: array[int]  # how often its outcome was told
     settled_ns: array[int]  # the daemon's time

@@ -19,12 +19,13 @@ from timerd_shm.errors import TimerdError
 
 from ...batch import ThreadedBatch
 from ...hot import records_of
+from ...mark import Mark
 from ...operation import ThreadedOperation
 from ...protocol import LinkState
 from ...workload import Rows, key_names, plan, watched_keys
 from .messages import Registered, Task, Usage
 from .outcomes import Outcomes
-from .pace import Pace
+from .pace import ROWS_MAX, Pace
 from .part import STAMP, STAMPED, Meter, Part
 
 CALLBACKS_PER_S = 5_000
@@ -52,6 +53,7 @@ class Registrar(Part):
         self._outcomes = Outcomes(len(self._rows.due_ns))
         self._numbered = 0  # outcomes received, by their numbers
         self._sent_ns = array("q")
+        self._marked_ns = array("q")
         self._timeout = task.workload.timeout_ns / 1e9
         self._payload = bytes(task.workload.payload)
 
@@ -63,17 +65,22 @@ class Registrar(Part):
         pace = Pace(rows.due_ns, start_ns, task.bulk)
         first = self.client._protocol.issued + 1
         send = self._register_many if task.bulk else self._register_each
+        mark, marked_ns = self.purgatory.mark(), time.monotonic_ns()
         row, count = 0, len(rows.due_ns)
         failure = ""
         meter = Meter()
         try:
             while row < count and not self.stopped:
                 self._collect()
+                fresh, fresh_ns = self.purgatory.mark(), time.monotonic_ns()
                 upto = pace.begin(row)
                 if upto > row:
-                    send(names[row:upto])
+                    self._marked_ns.extend(array("q", (marked_ns,)) * (upto - row))
+                    send(names[row:upto], mark)
                     pace.end()
-                    row = upto
+                if upto - row < ROWS_MAX:  # what is left was not due when this was read
+                    mark, marked_ns = fresh, fresh_ns
+                row = upto
         except TimerdError as error:
             failure = str(error)
         ended_ns = time.monotonic_ns()
@@ -90,7 +97,7 @@ class Registrar(Part):
             return key_names(prefix, firsts)
         return [tuple(key_names(prefix, watched_keys(workload, first))) for first in firsts]
 
-    def _register_each(self, keys: Sequence[str | tuple[str, ...]]) -> None:
+    def _register_each(self, keys: Sequence[str | tuple[str, ...]], mark: Mark) -> None:
         register, timeout, payload, every = self.purgatory.register, self._timeout, self._payload, self._every
         made = self._fresh
         keep, stamps = made.append, array("q")
@@ -100,7 +107,7 @@ class Registrar(Part):
                 together = keys[at : at + STAMPED]
                 stamps.frombytes(STAMP.pack(time.monotonic_ns()) * len(together))
                 for key in together:
-                    keep(register(key, timeout=timeout, payload=payload))
+                    keep(register(key, timeout=timeout, payload=payload, since=mark))
         finally:
             self._sent_ns += stamps[: len(made) - before]
         seen = slice(before + -first % every, None, every)
@@ -115,14 +122,16 @@ class Registrar(Part):
         self._open.append((look_ns, self._fresh))
         self._fresh = []
 
-    def _register_many(self, keys: Sequence[str | tuple[str, ...]]) -> None:
+    def _register_many(self, keys: Sequence[str | tuple[str, ...]], mark: Mark) -> None:
         """All but the last in one call; the last by itself, because the latency is seen of a single one only."""
         if len(keys) > 1:
             at_ns = time.monotonic_ns()
-            batch = self.purgatory.register_many(keys[:-1], timeout=self._timeout, payloads=self._payload)
+            batch = self.purgatory.register_many(
+                keys[:-1], timeout=self._timeout, payloads=self._payload, since=mark
+            )
             self._batches.append((at_ns + self._look_ns, batch))
             self._sent_ns.extend(array("q", (at_ns,)) * len(batch))
-        self._register_each(keys[-1:])
+        self._register_each(keys[-1:], mark)
 
     def _note(self, operation: ThreadedOperation) -> None:
         self._told.append((time.monotonic_ns(), operation))
@@ -203,6 +212,7 @@ class Registrar(Part):
         return Registered(
             self._rows,
             self._sent_ns,
+            self._marked_ns,
             state,
             told,
             settled_ns,

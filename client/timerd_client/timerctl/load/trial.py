@@ -204,7 +204,7 @@ def no_registrations(workload: Workload, registrar: int) -> Registered:
     """In place of what a registrar did not answer."""
     none = array("q")
     return Registered(
-        plan(workload, registrar), none, none, none, none, none, none, none, 0, 0, none, {}, NOTHING, "no answer"
+        plan(workload, registrar), none, none, none, none, none, none, none, none, 0, 0, none, {}, NOTHING, "no answer"
     )
 
 
