@@ -33,7 +33,7 @@ from timerd_client.session import Identity
 from timerd_client.sockets import Sockets
 from timerd_client.threaded import ThreadedLink
 from timerd_shm.errors import BackpressureError, ErrorCode
-from timerd_shm.fields import struct_of
+from timerd_shm.fields import size_of, struct_of
 from timerd_shm.layout import Orphans
 from timerd_shm.layout import Outcome as Settled
 from timerd_shm.rundir import InstancePaths
@@ -125,6 +125,13 @@ class Program(World):
             return None
         self.note(f"{what}: {type(result).__name__} {result!r:.200}")
         return result
+
+    def copy(self, what: str, rows: int, copy_records: Callable[[bytearray, int], bool]) -> None:
+        """Copy records behind 8 bytes of a buffer, and to where there is no room for them."""
+        into = bytearray(8 + size_of(OutcomeRecord) * rows)
+        copied = self.attempt(what, partial(copy_records, into, 8))
+        self.note(f"{bytes(into)!r}" if copied else f"{into[:8]!r}")
+        self.attempt(f"{what}, without room", partial(copy_records, into, 9))
 
     def step(self) -> None:
         steps = (
@@ -343,9 +350,9 @@ class Program(World):
             self.note(f"{operation.command} {operation._settlement!r}")
             self.attempt("outcome", partial(outcome_of, operation))
         for some in (self.operations, [one for one in self.operations if one.done()], self.operations[:1]):
-            self.note(f"records {hot.records_of(some)!r}")
+            self.copy("records", len(some), partial(hot.copy_records, some))
         for batch in self.batches:
-            self.note(f"records {batch.records()!r}")
+            self.copy("records of a batch", len(batch), batch.copy_records)
             self.note(f"{batch!r} {batch.done()} {[batch.settlement(row) for row in range(len(batch))]}")
             if batch.done():
                 self.attempt("states", partial(batch.states, 0))

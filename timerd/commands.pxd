@@ -25,7 +25,7 @@ from timerd.purgatory cimport (
     Verdict, begin_delivery, deliver, finish_free, finish_settle, hand_on, stage_free, stage_settle, unmoved,
 )
 from timerd.register cimport Registration, apply_register, deadline_of
-from timerd.ring cimport fill_event, make_room, stage_event
+from timerd.ring cimport fill_event, make_room, stage_event, value_of_newest
 from timerd.spares cimport NOBODY
 from timerd.runs cimport cancel_run, fire_run, register_run
 from timerd.wheel cimport wheel_insert, wheel_remove
@@ -131,7 +131,7 @@ cdef inline void apply_event(
             refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
             return
     if command.value_length:
-        value = fill_blob(a, data, command.value_length)
+        value = value_of_newest(a, data, command.value_length, 0) or fill_blob(a, data, command.value_length)
     if command.key_length > EVENT_KEY_INLINE:
         key_blob = fill_blob(a, name, command.key_length)
     if command.flags & COMMAND_FLAG_LIMITED:

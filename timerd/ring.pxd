@@ -8,7 +8,7 @@ too old. The ring is bounded in events and in value bytes: either moves the tail
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from timerd.arena cimport Arena, Found, __builtin_prefetch, unused
-from timerd.blobs cimport blob_equals, blob_length, blocks_for, drop_blob, fill_blob
+from timerd.blobs cimport blob_equals, blob_length, drop_blob, share_blob
 from timerd.journal cimport journal_event
 from timerd.short cimport copy_short, same_short
 from timerd_shm.records cimport *
@@ -52,6 +52,19 @@ cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
         evict_event(a)
         a.touched += 1
     return True
+
+
+cdef inline uint32_t value_of_newest(Arena *a, const uint8_t *value, uint32_t length, uint32_t staged) noexcept nogil:
+    """The value of the newest event, those `staged` included, with one reference more, if it is this one; else 0.
+
+    So what is fired with one value on many keys has it once, in the arena and in a report. Only for values of a block.
+    """
+    cdef EventRecord *e = event_at(a, a.header.newest + staged)
+    if not 0 < length <= BLOCK_DATA or (staged == 0 and ring_is_empty(a)):
+        return 0
+    if blob_length(a, e.value) != length or not same_short(a.blocks[e.value - 1].data, value, length):
+        return 0
+    return share_blob(a, e.value)
 
 
 cdef inline EventRecord *fill_event(

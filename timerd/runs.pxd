@@ -30,7 +30,7 @@ from timerd.purgatory cimport (
 from timerd.register cimport (
     deadline_of, fill_first_node, fill_node, fill_payload, fill_record, kind_word, owner_word, registered_of,
 )
-from timerd.ring cimport fill_event, make_room, stage_slot
+from timerd.ring cimport fill_event, make_room, stage_slot, value_of_newest
 from timerd.spares cimport take_spares
 from timerd.wheel cimport wheel_insert, wheel_remove
 from timerd_shm.records cimport *
@@ -296,9 +296,13 @@ cdef inline uint32_t fire_run(Arena *a, uint32_t slot, uint64_t number, Ahead *a
         if command.value_length:
             # The ring gives way for what is staged as well, but cannot give that way.
             held += command.value_length
-            if held > a.header.ring_bytes_max or not make_room(a, 1):
+            if held > a.header.ring_bytes_max:
                 break
-            value = fill_blob(a, name + command.key_length, command.value_length)
+            value = value_of_newest(a, name + command.key_length, command.value_length, n)
+            if value == 0:
+                if not make_room(a, 1):
+                    break
+                value = fill_blob(a, name + command.key_length, command.value_length)
         e = fill_event(
             a, EVENT_KIND_FIRE, purgatory, ahead[n].hash, name, command.key_length, command.amount, command.limit, 0,
             slot, number + n, value, 0, n,

@@ -10,11 +10,11 @@ from .slow import Waiting as Waiting
 from .slow import amounts_of as amounts_of
 from .slow import are_bodies as are_bodies
 from .slow import are_keys as are_keys
+from .slow import copy_records as copy_records
 from .slow import durations_of as durations_of
 from .slow import issue_events as issue_events
 from .slow import issue_registrations as issue_registrations
 from .slow import plain_keys as plain_keys
-from .slow import records_of as records_of
 from .slow import settle_all as settle_all
 from .slow import takes_fire as takes_fire
 from .slow import takes_register as takes_register

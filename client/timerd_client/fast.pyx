@@ -10,6 +10,7 @@ if somebody holds it, who may be in the middle of something: see `enter`.
 """
 
 cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
@@ -560,14 +561,16 @@ cdef class Rows(Promised):
             return other
         return settlement_of(self.cells + row, self.value(row), self.arena)
 
-    def records(self):
+    def copy_records(self, bytearray into not None, Py_ssize_t at):
         cdef int64_t row
+        cdef char *to = room_in(into, at, self.rows)
         if self.others:
-            return slow.records_in([self.settlement(row) for row in range(self.rows)])
+            return slow.copy_records_in([self.settlement(row) for row in range(self.rows)], into, at)
         for row in range(self.rows):
             if self.cells[row].number == 0:
-                return None
-        return PyBytes_FromStringAndSize(<char *>self.cells, self.rows * sizeof(OutcomeRecord))
+                return False
+        memcpy(to, self.cells, self.rows * sizeof(OutcomeRecord))
+        return True
 
     cdef inline object value(self, int64_t row):
         return _EMPTY if self.column[row] == NULL else <object>self.column[row]
@@ -590,23 +593,26 @@ cdef class Rows(Promised):
         return values
 
 
-def records_of(handles):
+cdef char *room_in(bytearray into, Py_ssize_t at, Py_ssize_t records) except NULL:
+    """Where to copy so many records."""
+    if not 0 <= at <= <Py_ssize_t>(len(into) - records * sizeof(OutcomeRecord)):
+        raise IndexError(f"{records * sizeof(OutcomeRecord)} bytes from {at} on, in {len(into)}")
+    return PyByteArray_AS_STRING(into) + at
+
+
+def copy_records(handles, bytearray into not None, Py_ssize_t at):
     cdef list those = list(handles)
     cdef Py_ssize_t rows = len(those), row
     cdef Handle one
-    cdef char *to
-    values = []
-    records = PyBytes_FromStringAndSize(NULL, rows * sizeof(OutcomeRecord))
-    to = PyBytes_AS_STRING(records)
+    cdef char *to = room_in(into, at, rows)
     for row in range(rows):
         if row + 4 < rows:
             ask_for(PyList_GET_ITEM(those, row + 4))
         one = those[row]
         if not one.recorded:
-            return slow.records_of(those)
+            return slow.copy_records(those, into, at)
         memcpy(to + row * sizeof(OutcomeRecord), &one.record, sizeof(OutcomeRecord))
-        values.append(one.value)
-    return records, values
+    return True
 
 
 # calls ------------------------------------------------------------------------------------------------------------

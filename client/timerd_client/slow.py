@@ -265,9 +265,9 @@ class Rows(Promised):
         """What settled that row, if anything has."""
         return self._settlements[row]
 
-    def records(self) -> bytes | None:
-        """The records of all rows, one behind the other; None if one has none (yet)."""
-        return records_in(self._settlements)
+    def copy_records(self, into: bytearray, at: int) -> bool:
+        """Copy the records of all rows, one behind the other, to byte `at` of a buffer; False if one has none (yet)."""
+        return copy_records_in(self._settlements, into, at)
 
     def states_in_records(self) -> bytes:
         """The state of each row in its record; 0 where there is none (yet)."""
@@ -278,17 +278,21 @@ class Rows(Promised):
         return [b"" if one is None else one[1] for one in self._settlements]
 
 
-def records_in(settlements: Sequence[RawSettlement | None]) -> bytes | None:
-    """Their records, one behind the other; None if one has none."""
+def copy_records_in(settlements: Sequence[RawSettlement | None], into: bytearray, at: int) -> bool:
+    """See copy_records. Raises IndexError, and copies nothing, where there is no room for them."""
+    size = _OUTCOME_SIZE * len(settlements)
+    if not 0 <= at <= len(into) - size:
+        raise IndexError(f"{size} bytes from {at} on, in {len(into)}")
     records = [one[0] for one in settlements if one is not None and one[0] is not None]
-    return b"".join(records) if len(records) == len(settlements) else None
+    if len(records) < len(settlements):
+        return False
+    into[at : at + size] = b"".join(records)
+    return True
 
 
-def records_of(handles: Sequence[Handle]) -> tuple[bytes, list[bytes]] | None:
-    """The records of operations, one behind the other, and their values; None if one has no record (yet)."""
-    settlements = [handle._settlement for handle in handles]
-    records = records_in(settlements)
-    return None if records is None else (records, [settlement[1] for settlement in settlements])
+def copy_records(handles: Sequence[Handle], into: bytearray, at: int) -> bool:
+    """Copy the records of operations, one behind the other, to byte `at` of a buffer; False if one has none (yet)."""
+    return copy_records_in([handle._settlement for handle in handles], into, at)
 
 
 class Caller:

@@ -79,9 +79,9 @@ class Applied:
         for of_key in self._of_key.values():
             of_key.sort()
 
-    def fired_ns(self, registrar: int, row: int) -> int:
-        """When the operation's own event was fired; 0 = it was not."""
-        return self._fired[registrar][row]
+    def fired_ns(self, registrar: int) -> array[int]:
+        """When each operation's own event was fired; 0 = it was not."""
+        return self._fired[registrar]
 
     def between(self, registrar: int, row: int, from_ns: int, until_ns: int) -> bool:
         """Whether an event on its keys was applied then."""
@@ -108,7 +108,7 @@ def judge(
     def show(what: str, registrar: int, row: int, span: tuple[int, int]) -> None:
         if len(examples) < EXAMPLES_MAX:
             examples.append(
-                f"{what}: {story(answers[registrar], row, span, start_ns, applied.fired_ns(registrar, row))}"
+                f"{what}: {story(answers[registrar], row, span, start_ns, applied.fired_ns(registrar)[row])}"
             )
 
     for answer, planned in zip(answers, spans(workload, [answer.rows for answer in answers]), strict=True):
@@ -116,9 +116,9 @@ def judge(
         duplicated += max(answer.outcomes - sum(map(bool, answer.deadline_ns)), 0)
         columns = zip(
             answer.sent_ns, answer.marked_ns, planned.earliest_ns, planned.latest_ns, answer.told, answer.state, answer.settled_ns,
-            answer.deadline_ns, answer.fired_ns, answer.told_ns, strict=False,
+            answer.deadline_ns, answer.fired_ns, applied.fired_ns(rows.registrar), answer.told_ns, strict=False,
         )  # fmt: skip
-        for row, (sent, marked, earliest, latest, told, state, settled, deadline, fired, told_ns) in enumerate(columns):
+        for row, (sent, marked, earliest, latest, told, state, settled, deadline, stamp, fired, told_ns) in enumerate(columns):
             span = (earliest, latest)
             expected += latest > workload.timeout_ns
             if not told:
@@ -141,10 +141,10 @@ def judge(
                 if applied.between(rows.registrar, row, marked, deadline):
                     overruled += 1
                     show("expired though its event was applied before", rows.registrar, row, span)
-            elif state == COMPLETED and fired:
-                overtaken += fired < sent
-                if told_ns:
-                    completion.append(told_ns - fired)
+            elif state == COMPLETED:
+                overtaken += 0 < fired < sent
+                if told_ns and stamp:
+                    completion.append(told_ns - stamp)
                     if not workload.keys:
                         intended.append(told_ns - start_ns - rows.due_ns[row] - rows.delay_ns[row])
             if latest < shortest:

@@ -13,6 +13,9 @@ from typing import Final, NamedTuple
 from timerd_shm.fields import offset_of, size_of
 from timerd_shm.wire import OutcomeRecord
 
+from ...batch import ThreadedBatch
+from ...hot import copy_records
+from ...operation import ThreadedOperation
 from ...outcome import Outcome, State
 from ...settlement import RawSettlement
 
@@ -23,7 +26,6 @@ COMMAND: Final = offset_of(OutcomeRecord, "command")
 SETTLED: Final = offset_of(OutcomeRecord, "settled_ns")
 DEADLINE: Final = offset_of(OutcomeRecord, "deadline_ns")
 STATE_AT: Final = offset_of(OutcomeRecord, "state")
-VALUE_LENGTH: Final = offset_of(OutcomeRecord, "value_length")
 FAILED: Final = int(State.FAILED.value)
 
 
@@ -34,7 +36,7 @@ class Columns(NamedTuple):
     state: array[int]
     settled_ns: array[int]
     deadline_ns: array[int]
-    fired_ns: array[int]  # the stamp that is the event's value; 0 = it has none
+    fired_ns: array[int]  # the stamp that is the event's value; 0 = it has none, or nobody looked
     told_ns: array[int]  # 0 = nobody looked at the clock
 
 
@@ -47,13 +49,22 @@ class Outcomes:
         pages = range(0, len(self._records), PAGE_SIZE)
         self._records[:: pages.step] = bytes(len(pages))  # a page is given when it is written
         self._used = 0  # bytes of them
-        self._stamps = bytearray()  # of those that have a value
+        self._seen = array("q")  # which of them have the times that follow
+        self._fired_ns = array("q")
         self._told_ns = array("q")
         self._refused: list[tuple[int, int]] = []  # that the daemon never took: (command, when it was told)
         self.errors: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._told_ns) + len(self._refused)
+        return self._used // RECORD_SIZE + len(self._refused)
+
+    def take(self, operations: Sequence[ThreadedOperation]) -> bool:
+        """Take these without times, if all have a record."""
+        return self._took(len(operations), copy_records(operations, self._records, self._used))
+
+    def take_batch(self, batch: ThreadedBatch) -> bool:
+        """Take all of a batch, if all have a record."""
+        return self._took(len(batch), batch.copy_records(self._records, self._used))
 
     def add(self, commands: Iterable[int], settlements: Sequence[RawSettlement], told_ns: Sequence[int] | None) -> None:
         """Take some; `told_ns` is None where nobody looked at the clock."""
@@ -61,36 +72,43 @@ class Outcomes:
         for command, settlement, at_ns in zip(commands, settlements, times, strict=False):
             if settlement[0] is None:
                 self._refuse(command, settlement, at_ns)
-            else:
-                self.add_records(settlement[0], (settlement[1],), (at_ns,))
-
-    def add_records(self, joined: bytes, values: Sequence[bytes], told_ns: Sequence[int] | None) -> None:
-        """Take those of these records, one behind the other."""
-        end = self._used + len(joined)
-        self._records[self._used : end] = joined
-        self._used = end
-        self._stamps += b"".join(values)
-        if told_ns is None:
-            self._told_ns.frombytes(bytes(STAMP_SIZE * len(values)))
-        else:
-            self._told_ns.extend(told_ns)
+                continue
+            if at_ns:
+                self._seen.append(self._used // RECORD_SIZE)
+                self._fired_ns.append(self._stamp(settlement[1]))
+                self._told_ns.append(at_ns)
+            self._records[self._used : self._used + RECORD_SIZE] = settlement[0]
+            self._used += RECORD_SIZE
 
     def columns(self) -> Columns:
         """All of them."""
-        lengths = self._every(VALUE_LENGTH, "I")
-        if len(self._stamps) % STAMP_SIZE or not set(lengths) <= {0, STAMP_SIZE}:
-            self.errors["values of events that are no stamps"] = 1
-            self._stamps.clear()
-        stamps = iter(array("q", bytes(self._stamps)))
         rest = [0] * len(self._refused)
         return Columns(
             self._every(COMMAND, "Q") + array("Q", [command for command, _ in self._refused]),
             self._every(STATE_AT, "B") + array("B", [FAILED] * len(rest)),
             self._every(SETTLED, "q") + array("q", rest),
             self._every(DEADLINE, "q") + array("q", rest),
-            array("q", [next(stamps, 0) if length else 0 for length in lengths]) + array("q", rest),
-            self._told_ns + array("q", [at_ns for _, at_ns in self._refused]),
+            self._times(self._fired_ns) + array("q", rest),
+            self._times(self._told_ns) + array("q", [at_ns for _, at_ns in self._refused]),
         )
+
+    def _took(self, rows: int, took: bool) -> bool:
+        self._used += took * rows * RECORD_SIZE
+        return took
+
+    def _stamp(self, value: bytes) -> int:
+        """When the event was fired that has this value; 0 = there was none."""
+        if len(value) not in (0, STAMP_SIZE):
+            self.errors["a value that is no stamp"] = self.errors.get("a value that is no stamp", 0) + 1
+            return 0
+        return int.from_bytes(value, "little")
+
+    def _times(self, times: array[int]) -> array[int]:
+        """A column of what is known of some."""
+        column = array("q", bytes(STAMP_SIZE * (self._used // RECORD_SIZE)))
+        for row, at_ns in zip(self._seen, times, strict=True):
+            column[row] = at_ns
+        return column
 
     def _every(self, offset: int, code: str) -> array[int]:
         """A field of all records."""

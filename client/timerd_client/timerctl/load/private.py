@@ -19,6 +19,7 @@ from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths
 
 from ...connection import await_daemon
 from ...workload import NS, Workload
+from .marks import KEPT_NS
 
 INSTANCE = "load"
 SPARE_NS = 500_000_000  # of arrivals, beside those that are pending: outcomes under way, and a daemon that lags
@@ -32,8 +33,8 @@ def capacity_of(workload: Workload, pending: int) -> int:
 
 
 def ring_of(workload: Workload) -> int:
-    """Events that the ring remembers: those of a second, which is as long as a full window makes a call wait."""
-    return min(max(1 << math.ceil(math.log2(workload.rate)), RING_EVENTS_DEFAULT), RING_EVENTS_MAX)
+    """Events that the ring remembers: those since the oldest mark, and for as long again; more is memory to miss."""
+    return min(max(1 << math.ceil(math.log2(workload.rate * 2 * KEPT_NS / NS)), RING_EVENTS_DEFAULT), RING_EVENTS_MAX)
 
 
 def blocks_of(payload: int) -> int:

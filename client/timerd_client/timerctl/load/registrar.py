@@ -18,14 +18,14 @@ from itertools import compress
 from timerd_shm.errors import TimerdError
 
 from ...batch import ThreadedBatch
-from ...hot import records_of
 from ...mark import Mark
 from ...operation import ThreadedOperation
 from ...protocol import LinkState
 from ...workload import Rows, key_names, plan, watched_keys
 from .messages import Registered, Task, Usage
 from .outcomes import Outcomes
-from .pace import ROWS_MAX, Pace
+from .marks import Marks
+from .pace import Pace
 from .part import STAMP, STAMPED, Meter, Part
 
 CALLBACKS_PER_S = 5_000
@@ -65,22 +65,21 @@ class Registrar(Part):
         pace = Pace(rows.due_ns, start_ns, task.bulk)
         first = self.client._protocol.issued + 1
         send = self._register_many if task.bulk else self._register_each
-        mark, marked_ns = self.purgatory.mark(), time.monotonic_ns()
+        marks = Marks(self.purgatory.mark, start_ns)
         row, count = 0, len(rows.due_ns)
         failure = ""
         meter = Meter()
         try:
             while row < count and not self.stopped:
                 self._collect()
-                fresh, fresh_ns = self.purgatory.mark(), time.monotonic_ns()
+                marks.read()
                 upto = pace.begin(row)
                 if upto > row:
+                    mark, marked_ns = marks.before(rows.due_ns[row])
                     self._marked_ns.extend(array("q", (marked_ns,)) * (upto - row))
                     send(names[row:upto], mark)
                     pace.end()
-                if upto - row < ROWS_MAX:  # what is left was not due when this was read
-                    mark, marked_ns = fresh, fresh_ns
-                row = upto
+                    row = upto
         except TimerdError as error:
             failure = str(error)
         ended_ns = time.monotonic_ns()
@@ -145,8 +144,7 @@ class Registrar(Part):
         now_ns = time.monotonic_ns()
         while self._open and self._open[0][0] <= now_ns:
             _, operations = self._open.popleft()
-            if (both := records_of(operations)) is not None:
-                self._outcomes.add_records(*both, None)
+            if self._outcomes.take(operations):
                 continue
             settled = [operation.done() for operation in operations]  # once: they go on settling meanwhile
             if not all(settled):
@@ -155,20 +153,17 @@ class Registrar(Part):
             self._take(list(compress(operations, settled)), None)
         while self._batches and self._batches[0][0] <= now_ns:
             _, batch = self._batches.popleft()
-            if (records := batch.records()) is not None:
-                self._outcomes.add_records(records, batch.values_in_records(), None)
-            elif batch.done():
+            if self._outcomes.take_batch(batch):
+                continue
+            if batch.done():
                 self._outcomes.add(batch.commands(), batch._column(), None)
             else:
                 self._batches.append((now_ns + LOOK_NS, batch))
 
     def _take(self, operations: list[ThreadedOperation], told_ns: list[int] | None) -> None:
         """Of operations that have settled."""
-        if (both := records_of(operations)) is not None:
-            self._outcomes.add_records(*both, told_ns)
-        else:
-            commands = (operation.command for operation in operations)
-            self._outcomes.add(commands, [operation._settlement for operation in operations], told_ns)
+        commands = (operation.command for operation in operations)
+        self._outcomes.add(commands, [operation._settlement for operation in operations], told_ns)
 
     def _await_outcomes(self, until_ns: int) -> None:
         """Until all are told; in bulk what has not settled by then is looked for in its batch."""

@@ -1,0 +1,40 @@
+"""The marks of a registrar: each operation is registered since one that was read before the operation was due.
+
+A program that causes an event reads a mark first: then the event counts, however late the registration is. So what a
+registrar sends late loses nothing, unless it is later than KEPT_NS: the ring forgets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ...mark import Mark
+
+KEPT_NS = 100_000_000  # a private daemon's ring has a little more than that (private.py)
+
+
+class Marks:
+    """Those that have been read lately."""
+
+    def __init__(self, read: Callable[[], Mark], start_ns: int) -> None:
+        """`start_ns`: what the due times of operations count from."""
+        self._read = read
+        self._start_ns = start_ns
+        self._kept: deque[tuple[Mark, int]] = deque([(read(), time.monotonic_ns())])
+
+    def read(self) -> None:
+        """Read one now, and forget what is too old."""
+        mark = self._read()
+        now_ns = time.monotonic_ns()
+        self._kept.append((mark, now_ns))
+        while self._kept[0][1] < now_ns - KEPT_NS:
+            self._kept.popleft()
+
+    def before(self, due_ns: int) -> tuple[Mark, int]:
+        """The newest that was read before then, or the oldest; and when it had been read. Nobody asks for earlier ones."""
+        kept = self._kept
+        while len(kept) > 1 and kept[1][1] <= self._start_ns + due_ns:
+            kept.popleft()
+        return kept[0]
