@@ -359,8 +359,8 @@ class Model:
 
     def _behave_as_if_registered_at_its_mark(self, op: Operation, command: Register, now_ns: int) -> None:
         """Rule 4: events after the mark in sequence order, then present watermarks, and only then the deadline."""
-        for event in self.events:
-            if event.sequence < self.tail or not self.is_after_mark(op, command, event):
+        for event in self.events[self.tail - 1 :]:
+            if not self.is_after_mark(op, command, event):
                 continue
             if event.applied_ns < op.deadline_ns:
                 self._give(op, event, now_ns)

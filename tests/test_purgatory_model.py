@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import random
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from itertools import groupby
 from types import ModuleType
@@ -34,7 +35,6 @@ GROUPS = (b"workers", b"others")
 IDS = tuple(bytes([number]) * 16 for number in range(1, 5))
 TURNS = 300
 SEEDS = range(1, 11)
-POINTS_MAX = 2_000
 
 core_faults: Any = importlib.import_module("timerd.core_faults") if find_spec("timerd.core_faults") else None
 
@@ -46,7 +46,7 @@ class Play:
         self, seed: int, core: ModuleType = timerd.core, tick_ns: int = MS, more: dict[str, int] | None = None
     ) -> None:
         self.random = random.Random(seed)
-        knobs = {"capacity": 64, "ring_events": 16, "clients": 6, "purgatories": 2, "blocks": 1024}
+        knobs = {"capacity": 64, "ring_events": 16, "clients": 6, "purgatories": 2, "blocks": 512}
         self.rig = self.make_rig(tick_ns=tick_ns, core=core, **(knobs | (more or {})))
         self.rig.cut = self.cut  # type: ignore[method-assign]
         self.purgatories = [0, self.rig.core.purgatory(b"other")]
@@ -54,7 +54,7 @@ class Play:
         self.model = Model(
             tick_ns=tick_ns,
             ring_events=self.rig.arena.region(Region.EVENTS).count,
-            slot_of=self.rig.slot_of,
+            slot_of=cache(self.rig.slot_of),
             capacity=self.rig.arena.region(Region.OPS).count,
             quota_operations=header.quota_operations,
             limits=Limits(
@@ -258,9 +258,9 @@ class Play:
 
     def crash(self, now_ns: int, delivered: list[Client]) -> None:
         """The daemon is killed at some ordering point of the coming turn; the clients will send everything again."""
-        doomed = self.rig.clone(bytes(self.rig.memory))
+        doomed = self.rig.clone(self.rig.memory)
         doomed.now_ns = now_ns
-        core_faults.record(POINTS_MAX)
+        self.kill_at_some_point()
         doomed.core.begin_turn(now_ns)
         doomed.resume()
         for client in delivered:
@@ -268,10 +268,12 @@ class Play:
                 doomed.apply(client, client.frame())
         while doomed.core.advance(now_ns, doomed.budget):
             pass
-        copies = core_faults.snapshots()
-        if copies:
-            self.rig.restart(self.random.choice(copies))
+        for copy in core_faults.snapshots():
+            self.rig.restart(copy)
             self.crashes += 1
+
+    def kill_at_some_point(self) -> None:
+        core_faults.record(1, chance=self.random.getrandbits(63) + 1)
 
     def cut(self) -> None:
         """Between the parts of a long event the daemon may be killed, too."""
@@ -291,12 +293,13 @@ class Play:
         self.saved = [(maker, mark) for maker, mark in self.saved if maker is not client]
         goodbye = self.random.random() < 0.2
         if self.rig.module is core_faults and self.random.random() < 0.7:
-            doomed = self.rig.clone(bytes(self.rig.memory))
+            doomed = self.rig.clone(self.rig.memory)
             doomed.budget = self.rig.budget
-            core_faults.record(POINTS_MAX)
+            self.kill_at_some_point()
             doomed.core.close_client(client.slot, doomed.now_ns, goodbye=goodbye)
             doomed.resume()
-            self.rig.restart(self.random.choice(core_faults.snapshots()))
+            [copy] = core_faults.snapshots()
+            self.rig.restart(copy)
             self.crashes += 1
         self.rig.clients.remove(client)
         self.rig.core.begin_turn(self.rig.now_ns)

@@ -214,8 +214,11 @@ class Timer:
 
 # For tests, in the build with -DTIMERD_FAULTS=ON (timerd.core_faults); elsewhere they raise NotSupportedError. ---
 
-def record(limit: int) -> None:
-    """Keep a copy of the arena at each ordering point from now on, the first `limit` of them; 0 ends it."""
+def record(limit: int, chance: int = 0) -> None:
+    """Keep a copy of the arena at each ordering point from now on, the first `limit` of them; 0 ends it.
+
+    With a `chance` (random bits, not 0) one is kept: of any of the points, each as likely.
+    """
 
 def snapshots() -> list[bytes]:
     """The copies kept since record(), which are dropped, and no more are made."""

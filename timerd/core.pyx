@@ -37,7 +37,7 @@ cdef extern from "faults.h":
     char *faults_copies
     uint64_t faults_size
     uint64_t faults_count
-    void faults_record(uint64_t limit)
+    void faults_record(uint64_t limit, uint64_t chance)
     void faults_set_defect(int number)
     void faults_beside(const char *memory, uint64_t size)
 
@@ -1006,16 +1006,16 @@ cdef class Timer:
             self.fd = -1
 
 
-def record(uint64_t limit):
+def record(uint64_t limit, uint64_t chance=0):
     if not FAULTS_BUILT:
         raise _errors.NotSupportedError("this build has no crash points: build with -DTIMERD_FAULTS=ON")
-    faults_record(limit)
+    faults_record(1 if chance else limit, chance)
 
 
 def snapshots():
     cdef uint64_t i
     copies = [PyBytes_FromStringAndSize(faults_copies + i * faults_size, faults_size) for i in range(faults_count)]
-    faults_record(0)
+    faults_record(0, 0)
     return copies
 
 

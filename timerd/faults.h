@@ -14,7 +14,7 @@
 #ifdef TIMERD_FAULTS
 #define FAULTS_BUILT 1
 static char *faults_copies;
-static uint64_t faults_size, faults_count, faults_limit;
+static uint64_t faults_size, faults_count, faults_limit, faults_passed, faults_chance;
 static int faults_defect;
 static const char *faults_journal;
 static uint64_t faults_journal_size;
@@ -25,9 +25,19 @@ static void faults_beside(const char *memory, uint64_t size) {
     faults_journal_size = size;
 }
 
+/* Whether the copy of this point takes the place of the one that is kept: in the end, each point is as likely. */
+static int faults_picked(void) {
+    faults_chance = faults_chance * 6364136223846793005u + 1442695040888963407u;
+    return (faults_chance >> 32) % ++faults_passed == 0;
+}
+
 void td_point(const char *base) {
     const ArenaHeader *header = (const ArenaHeader *)(const void *)base;
-    if (faults_count >= faults_limit || (faults_size && header->size + faults_journal_size != faults_size))
+    if (faults_size && header->size + faults_journal_size != faults_size)
+        return;
+    if (faults_chance && faults_picked())
+        faults_count = 0;
+    if (faults_count >= faults_limit)
         return;
     if (!faults_copies) {
         faults_size = header->size + faults_journal_size;
@@ -44,18 +54,19 @@ void td_point(const char *base) {
 int td_defect(int number) { return number == faults_defect; }
 RedoEntry td_aside[REDO_MAX];
 
-static void faults_record(uint64_t limit) {
+static void faults_record(uint64_t limit, uint64_t chance) {
     free(faults_copies);
     faults_copies = NULL;
-    faults_size = faults_count = 0;
+    faults_size = faults_count = faults_passed = 0;
     faults_limit = limit;
+    faults_chance = chance;
 }
 static void faults_set_defect(int number) { faults_defect = number; }
 #else
 #define FAULTS_BUILT 0
 static char *faults_copies;
 static uint64_t faults_size, faults_count;
-static void faults_record(uint64_t limit) { (void)limit; }
+static void faults_record(uint64_t limit, uint64_t chance) { (void)limit; (void)chance; }
 static void faults_set_defect(int number) { (void)number; }
 static void faults_beside(const char *memory, uint64_t size) { (void)memory; (void)size; }
 #endif

@@ -13,22 +13,22 @@ Cost: about 15 us an operation, its keys included; 2 ms on an arena of 64 operat
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from . import hashing, layout, walk
-from .check_truth import PRESENT, Findings, Truth, some
+from .check_truth import CALL, HAS_WATERMARK, PRESENT, Findings, Truth, some
 from .counters import PURGATORY_COUNTERS, index_of
 from .errors import LayoutMismatchError
-from .fields import offset_of
+from .fields import offset_of, size_of, struct_of
 from .layout import (
     BUCKETS,
     LEVELS,
+    BucketRecord,
     ClientFlag,
     ClientState,
     IdState,
-    KeyFlag,
-    OpFlag,
     OpState,
     Orphans,
     Region,
@@ -80,6 +80,13 @@ def finished(reader: ArenaReader) -> bytearray:
     return copy
 
 
+@lru_cache(maxsize=64)
+def empty_heads(link: int) -> bytes:
+    """A level of empty buckets, the first of which is named by `link`: each leads to itself."""
+    head, step = struct_of(BucketRecord), size_of(BucketRecord) // layout.LINK_UNIT
+    return b"".join(head.pack(own, own, 0, 0) for own in range(link, link + BUCKETS * step, step))
+
+
 class Checker(Truth):
     """One look at one arena. What the truth says is gathered first; then every derived thing is compared with it."""
 
@@ -111,9 +118,7 @@ class Checker(Truth):
 
     def check_keys(self) -> None:
         reader = self.reader
-        in_use = {index for index, key in enumerate(self.keys) if key.flags & KeyFlag.HAS_WATERMARK} | set(
-            self.key_refs
-        )
+        in_use = {index for index, key in enumerate(self.keys) if key.flags & HAS_WATERMARK} | set(self.key_refs)
         names: dict[tuple[int, bytes], int] = {}
         for index in sorted(in_use):
             key = self.keys[index]
@@ -199,15 +204,26 @@ class Checker(Truth):
         for index in sorted(in_use - got):
             self.stale(f"{what} {index} is not in the {what} table")
 
+    def filled_buckets(self) -> Iterator[int]:
+        """The buckets in which something is, or should be. Nearly all are empty, on most levels all."""
+        buckets = self.reader.buckets
+        for level in range(LEVELS):
+            first = level * BUCKETS
+            heads = bytes(self.reader.memory[buckets.place(first) : buckets.place(first + BUCKETS)])
+            empty = empty_heads(buckets.link(first))
+            if heads == empty and self.bucket_ops.keys().isdisjoint(range(first, first + BUCKETS)):
+                continue
+            for number, at in zip(range(first, first + BUCKETS), range(0, len(empty), buckets.size), strict=True):
+                end = at + buckets.size
+                if heads[at:end] != empty[at:end] or number in self.bucket_ops:
+                    yield number
+
     def check_wheel(self) -> None:
         reader = self.reader
         buckets = reader.buckets
         occupied = [0] * LEVELS
-        # Nearly all buckets are empty: an empty one's head leads to itself and counts nothing.
-        own = range(buckets.link(0), buckets.link(buckets.count), buckets.link(1) - buckets.link(0))
-        for number, ((first, last, count, _), link) in enumerate(zip(buckets.raw(), own, strict=True)):
-            if first == last == link and not count and number not in self.bucket_ops:
-                continue
+        for number in self.filled_buckets():
+            (first, last, count, _), link = buckets[number], buckets.link(number)
             expected = self.bucket_ops.get(number, set())
             level, position = divmod(number, BUCKETS)
             name = f"bucket {level}:{position}"
@@ -232,7 +248,7 @@ class Checker(Truth):
         answers_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self.answer_used = {index for index, answer in enumerate(self.answers) if answer.used}
         watermarks: Counter[tuple[int, int]] = Counter(
-            (key.setter, key.setter_generation) for key in self.keys if key.flags & KeyFlag.HAS_WATERMARK
+            (key.setter, key.setter_generation) for key in self.keys if key.flags & HAS_WATERMARK
         )
         for index in self.answer_used:
             answers_of[self.answers[index].client].append((self.answers[index].command, index))
@@ -327,9 +343,7 @@ class Checker(Truth):
                 if sorted(got + calls) != expected:
                     held = some(got + calls)
                     self.stale(f"group {number}: its list holds operations {held}, and those are {some(expected)}")
-                if [i for i in got if self.ops[i].flags & OpFlag.CALL] + [
-                    i for i in calls if not self.ops[i].flags & OpFlag.CALL
-                ]:
+                if [i for i in got if self.ops[i].flags & CALL] + [i for i in calls if not self.ops[i].flags & CALL]:
                     self.stale(f"group {number}: calls and outcomes stand in each other's lists")
 
     def compare(self, what: str, got: list[int], numbered: list[tuple[int, int]]) -> None:

@@ -25,6 +25,9 @@ from .layout import (
 from .limits import KEYS_MAX, NO_DEADLINE
 from .reader import ArenaReader, DamageError
 
+# As bare numbers: a flag's own & makes an object of it each time, and there is one for each record.
+CALL, HANDED_OVER, KEYS_KEPT = (int(flag) for flag in (OpFlag.CALL, OpFlag.HANDED_OVER, OpFlag.KEYS_KEPT))
+HAS_WATERMARK = int(KeyFlag.HAS_WATERMARK)
 PRESENT = (ClientState.LIVE, ClientState.SILENT)
 SENTENCES_MAX = 200  # of each kind; what follows is counted
 
@@ -174,9 +177,7 @@ class Truth:
                     f"{self.name_op(index)} has orphans policy {op.orphans} and is of generation "
                     f"{op.client_generation}, and its client is gone"
                 )
-            if not op.group and (
-                op.flags & OpFlag.CALL or (charged and op.orphans == Orphans.GROUP and not client.group)
-            ):
+            if not op.group and (op.flags & CALL or (charged and op.orphans == Orphans.GROUP and not client.group)):
                 self.wrong(
                     f"{self.name_op(index)} is a call, or its group's when its client dies, and there is no group"
                 )
@@ -197,7 +198,7 @@ class Truth:
                 self.check_settled(index, op, of_client)
             else:
                 self.wrong(f"operation {index} has state {op.state}")
-            if op.state == OpState.PENDING or op.flags & OpFlag.KEYS_KEPT:
+            if op.state == OpState.PENDING or op.flags & KEYS_KEPT:
                 self.check_nodes(index, op)
                 self.nodes_of[op.client] += op.keys * charged
                 if op.group:
@@ -258,8 +259,8 @@ class Truth:
             self.wrong(f"{self.name_op(index)} expired at {op.settled_ns}, and its deadline was {op.deadline_ns}")
         if op.settled_key > op.keys:
             self.wrong(f"{self.name_op(index)} was settled by key {op.settled_key} of {op.keys}")
-        told_to_others = op.group or op.orphans == Orphans.GROUP or op.flags & OpFlag.HANDED_OVER
-        if told_to_others and not op.flags & OpFlag.KEYS_KEPT:
+        told_to_others = op.group or op.orphans == Orphans.GROUP or op.flags & HANDED_OVER
+        if told_to_others and not op.flags & KEYS_KEPT:
             self.wrong(f"{self.name_op(index)} has settled without its keys, and somebody else may be told")
         if op.group:
             self.settled_for[op.group - 1] += 1
@@ -294,7 +295,7 @@ class Truth:
 
     def check_held(self, index: int, op: layout.OpRecord, client: layout.ClientRecord) -> None:
         """An outcome of a group that a member was told and has not done."""
-        held_of = self.calls_held_of if op.flags & OpFlag.CALL else self.held_of
+        held_of = self.calls_held_of if op.flags & CALL else self.held_of
         held_of[op.client] += 1
         if client.state == ClientState.TOMBSTONE or client.group != op.group or not op.deliveries:
             self.wrong(
@@ -354,7 +355,7 @@ class Truth:
             return
         self.heaps[node.key][number] = (node.target, op.registration)
         key = self.keys[node.key]
-        if key.flags & KeyFlag.HAS_WATERMARK and key.watermark >= node.target and not self.header.unfinished:
+        if key.flags & HAS_WATERMARK and key.watermark >= node.target and not self.header.unfinished:
             self.wrong(
                 f"{self.name_op(node.op)} waits for {self.name_key(node.key)} to reach {node.target}, and its "
                 f"watermark is {key.watermark}"

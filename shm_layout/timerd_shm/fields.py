@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
@@ -110,7 +110,8 @@ def size_of(record: type[Any]) -> int:
     return struct_of(record).size
 
 
-def fingerprint_of(records: Iterable[type[Any]]) -> int:
+@cache
+def fingerprint_of(records: tuple[type[Any], ...]) -> int:
     """CRC-32 of a field table: names, types, offsets and record sizes, in order."""
     table = ";".join(
         f"{record.__name__}:" + ",".join(f"{f.name}@{f.offset}{f.storage.code}" for f in fields(record))
@@ -129,4 +130,4 @@ def offset_of(record: type[Any], name: str) -> int:
 
 def unpack(record: type[Record], view: bytes | memoryview, offset: int = 0) -> Record:
     """A typed, immutable snapshot of the record that starts at `offset` bytes in `view`."""
-    return record(*struct_of(record).unpack_from(view, offset))
+    return record._make(struct_of(record).unpack_from(view, offset))

@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from . import layout
 from .errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError, TimerdError
-from .fields import fields, offset_of, size_of, struct_of, unpack
+from .fields import fields, offset_of, once, size_of, struct_of, unpack
 from .layout import ArenaHeader, RedoEntry, Region, RegionRecord
 from .rundir import find_instance, open_arena_file
 
@@ -33,7 +33,8 @@ INCARNATION_WORD = offset_of(ArenaHeader, "incarnation") // 8
 NEWEST_WORD = offset_of(ArenaHeader, "newest") // 8
 TURN_WORD = offset_of(ArenaHeader, "turn") // 8
 RETRY = ": retry shortly"  # ends the message of what may be ready soon
-CHUNK = 1 << 20  # bytes that are looked at in one go
+CHUNK = 1 << 16  # bytes that are looked at in one go
+ZEROS = bytes(CHUNK)
 BETWEEN_TURNS_S = 0.05  # how long a reader waits for a moment between two turns
 
 Record = TypeVar("Record", bound=NamedTuple)
@@ -58,6 +59,13 @@ class Stretch(NamedTuple):
     start: int
 
 
+@once
+def pair_of(record: type[Any]) -> int:
+    """Where in a record its (next, prev) pair lies, in bytes; 0 where it has none."""
+    linked = any(field.name == "prev" for field in fields(record))
+    return offset_of(record, "next") if linked else 0
+
+
 class Table(Generic[Record]):
     """The records of one region: `table[index]` is a snapshot, `table.used()` all that were ever used."""
 
@@ -69,8 +77,7 @@ class Table(Generic[Record]):
         row = self.row()
         self.offset, self.size, self.count = row.offset, row.record_size, row.count
         self._struct = struct_of(record)
-        names = [field.name for field in fields(record)]
-        self._pair = offset_of(record, "next") if "prev" in names else 0
+        self._pair = pair_of(record)
         self._stretches = list(self._lie())
 
     def _lie(self) -> Iterator[Stretch]:
@@ -128,12 +135,15 @@ class Table(Generic[Record]):
         """Whether all records from this one on are zero; of an operation its own fields, not what lies beside it."""
         own = min(layout.BESIDE.values()) if self.region is Region.OPS else self.size
         for stretch in self._stretches:
-            skipped = max(index - stretch.first, 0)
-            begin, end = stretch.offset + skipped * stretch.step, stretch.offset + stretch.number * stretch.step
-            # Other records may lie between these: then each is looked at by itself.
-            looked, step = (CHUNK, CHUNK) if own == stretch.step else (own, stretch.step)
-            for at in range(begin, end, step):
-                if bytes(self._memory[at : min(at + looked, end)]).strip(b"\0"):
+            begin = stretch.offset + max(index - stretch.first, 0) * stretch.step
+            end = stretch.offset + (stretch.number - 1) * stretch.step + own
+            looked = CHUNK // stretch.step * stretch.step
+            for at in range(begin, end, looked):
+                part = bytes(self._memory[at : min(at + looked, end)])
+                # Other records may lie between these: then each is looked at by itself.
+                if part != ZEROS[: len(part)] and any(
+                    part[record : record + own] != ZEROS[:own] for record in range(0, len(part), stretch.step)
+                ):
                     return False
         return True
 
@@ -147,11 +157,48 @@ class Table(Generic[Record]):
         return chain(*pieces)
 
 
+class TableOf(Generic[Record]):
+    """A reader's table of a region, made when it is first asked for: most who read want a few regions."""
+
+    def __init__(self, region: Region, record: type[Record]) -> None:
+        self._region, self._record = region, record
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, reader: ArenaReader, owner: type) -> Table[Record]:
+        table = Table(reader.memory, self._region, self._record)
+        vars(reader)[self._name] = table
+        return table
+
+
 class ArenaReader:
     """An arena, read-only. A context manager; close() lets go of the mapping.
 
     Raises ArenaNotReadyError (retry shortly), LayoutMismatchError (both values) or ArenaTruncatedError when made.
     """
+
+    ops = TableOf(Region.OPS, layout.OpRecord)
+    nodes = TableOf(Region.NODES, layout.WatchNode)
+    keys = TableOf(Region.KEYS, layout.KeyRecord)
+    blocks = TableOf(Region.BLOCKS, layout.Block)
+    clients = TableOf(Region.CLIENTS, layout.ClientRecord)
+    levels = TableOf(Region.LEVELS, layout.LevelRecord)
+    buckets = TableOf(Region.BUCKETS, layout.BucketRecord)
+    events = TableOf(Region.EVENTS, layout.EventRecord)
+    slots = TableOf(Region.SLOTS, layout.SlotRecord)
+    key_table = TableOf(Region.KEY_TABLE, layout.KeyTableRecord)
+    handles = TableOf(Region.HANDLES, layout.HandleRecord)
+    ids = TableOf(Region.IDS, layout.IdRecord)
+    id_table = TableOf(Region.ID_TABLE, layout.IdTableRecord)
+    answers = TableOf(Region.ANSWERS, layout.AnswerRecord)
+    groups = TableOf(Region.GROUPS, layout.GroupRecord)
+    purgatories = TableOf(Region.PURGATORIES, layout.PurgatoryRecord)
+    purgatory_counters = TableOf(Region.PURGATORY_COUNTERS, layout.CounterRecord)
+    daemon_counters = TableOf(Region.DAEMON_COUNTERS, layout.CounterRecord)
+    histograms = TableOf(Region.HISTOGRAMS, layout.HistogramRecord)
+    labels = TableOf(Region.COUNTER_LABELS, layout.CounterLabel)
+    errors = TableOf(Region.ERRORS, layout.ErrorRecord)
 
     def __init__(self, memory: memoryview, mapping: mmap.mmap | None = None) -> None:
         self._mapping = mapping
@@ -159,27 +206,6 @@ class ArenaReader:
         self.words = memory[: len(memory) // 8 * 8].cast("B").cast("Q")
         try:
             check_header(memory)
-            self.ops = Table(memory, Region.OPS, layout.OpRecord)
-            self.nodes = Table(memory, Region.NODES, layout.WatchNode)
-            self.keys = Table(memory, Region.KEYS, layout.KeyRecord)
-            self.blocks = Table(memory, Region.BLOCKS, layout.Block)
-            self.clients = Table(memory, Region.CLIENTS, layout.ClientRecord)
-            self.levels = Table(memory, Region.LEVELS, layout.LevelRecord)
-            self.buckets = Table(memory, Region.BUCKETS, layout.BucketRecord)
-            self.events = Table(memory, Region.EVENTS, layout.EventRecord)
-            self.slots = Table(memory, Region.SLOTS, layout.SlotRecord)
-            self.key_table = Table(memory, Region.KEY_TABLE, layout.KeyTableRecord)
-            self.handles = Table(memory, Region.HANDLES, layout.HandleRecord)
-            self.ids = Table(memory, Region.IDS, layout.IdRecord)
-            self.id_table = Table(memory, Region.ID_TABLE, layout.IdTableRecord)
-            self.answers = Table(memory, Region.ANSWERS, layout.AnswerRecord)
-            self.groups = Table(memory, Region.GROUPS, layout.GroupRecord)
-            self.purgatories = Table(memory, Region.PURGATORIES, layout.PurgatoryRecord)
-            self.purgatory_counters = Table(memory, Region.PURGATORY_COUNTERS, layout.CounterRecord)
-            self.daemon_counters = Table(memory, Region.DAEMON_COUNTERS, layout.CounterRecord)
-            self.histograms = Table(memory, Region.HISTOGRAMS, layout.HistogramRecord)
-            self.labels = Table(memory, Region.COUNTER_LABELS, layout.CounterLabel)
-            self.errors = Table(memory, Region.ERRORS, layout.ErrorRecord)
         except BaseException:
             self.close()
             raise
@@ -334,13 +360,14 @@ def check_header(memory: memoryview) -> None:
             )
     if len(memory) < header.size:
         raise ArenaTruncatedError(f"the arena has {len(memory)} bytes, and its header says {header.size}")
+    operations = unpack(RegionRecord, memory, OPS_ROW).count
     for region, record in layout.REGION_RECORDS.items():
         row = unpack(RegionRecord, memory, layout.REGIONS_OFFSET + region * size_of(RegionRecord))
         if row.record_size != size_of(record):
             raise LayoutMismatchError(
                 f"{region.name}: the arena's records have {row.record_size} bytes, this program's {size_of(record)}"
             )
-        apart = layout.records_apart(region, row.count, unpack(RegionRecord, memory, OPS_ROW).count)
+        apart = layout.records_apart(region, row.count, operations)
         if row.offset % 8 or row.offset < layout.HEADER_SIZE or row.offset + apart * row.record_size > header.size:
             raise ArenaTruncatedError(
                 f"{region.name}: {apart} records of {row.record_size} bytes at {row.offset} do not lie within the "
