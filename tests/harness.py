@@ -463,11 +463,11 @@ class Rig:
             old.release()
         self.core = self.module.Core(self.memory, self.advanced_ns)
 
-    def copied(self, memory: bytes | bytearray) -> Any:
+    def copied(self, memory: bytes) -> Any:
         """The memory of a clone; a test may put something else here."""
         return bytearray(memory)
 
-    def clone(self, memory: bytes | bytearray) -> Rig:
+    def clone(self, memory: bytes) -> Rig:
         """A new daemon on a copy of the arena, beside this one; it has no clients of its own."""
         rig = object.__new__(Rig)
         rig.module, rig.now_ns, rig.memory = self.module, self.now_ns, self.copied(memory)

@@ -95,12 +95,12 @@ def test_mypy_finds_nothing() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.parametrize("module", ["timerd.core", "timerd_client.fast"])
-def test_the_stub_of_what_is_compiled_says_what_it_is(module: str, tmp_path: Path) -> None:
+def test_the_stubs_of_what_is_compiled_say_what_it_is(tmp_path: Path) -> None:
+    modules = ("timerd.core", "timerd_client.fast")  # in one go: each alone would read all that they import once more
     allowed = tmp_path / "allowed"
-    allowed.write_text(rf"{re.escape(module)}\.__(reduce|setstate)_cython__" + "\n")  # Cython's: "cannot be pickled"
+    allowed.write_text(r".*\.__(reduce|setstate)_cython__" + "\n")  # Cython's: "cannot be pickled"
     options = ("--mypy-config-file=pyproject.toml", "--ignore-disjoint-bases", "--ignore-unused-allowlist")
-    checked = run("mypy.stubtest", module, *options, f"--allowlist={allowed}")
+    checked = run("mypy.stubtest", *modules, *options, f"--allowlist={allowed}")
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

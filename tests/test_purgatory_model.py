@@ -258,7 +258,7 @@ class Play:
 
     def crash(self, now_ns: int, delivered: list[Client]) -> None:
         """The daemon is killed at some ordering point of the coming turn; the clients will send everything again."""
-        doomed = self.rig.clone(self.rig.memory)
+        doomed = self.rig.clone(bytes(self.rig.memory))
         doomed.now_ns = now_ns
         self.kill_at_some_point()
         doomed.core.begin_turn(now_ns)
@@ -293,7 +293,7 @@ class Play:
         self.saved = [(maker, mark) for maker, mark in self.saved if maker is not client]
         goodbye = self.random.random() < 0.2
         if self.rig.module is core_faults and self.random.random() < 0.7:
-            doomed = self.rig.clone(self.rig.memory)
+            doomed = self.rig.clone(bytes(self.rig.memory))
             doomed.budget = self.rig.budget
             self.kill_at_some_point()
             doomed.core.close_client(client.slot, doomed.now_ns, goodbye=goodbye)

@@ -27,6 +27,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from timerd_client.timerctl.instance import open_arena
+from timerd_client.timerctl.stats import collect, look
+from timerd_shm.errors import TimerdError
+from timerd_shm.rundir import INSTANCE_DEFAULT, InstancePaths
+
 HERE = Path(__file__).resolve().parent
 WORKERS, THREADS = 4, 150
 PATIENT_S = 60.0  # time-out of the polls that are to be answered
@@ -44,7 +49,8 @@ class Plan(NamedTuple):
     late: int = 50
     early_s: float = 4.0  # when the early ones time out
     late_s: float = 14.0
-    in_shared_memory: bool = True  # else the arena is a file: tests that run side by side share a small /dev/shm
+    load: str = "2s"  # how long the load test is
+    in_shared_memory: bool = True  # else the arena is a small file: tests that run side by side share a small /dev/shm
 
     @property
     def posts(self) -> int:
@@ -56,7 +62,9 @@ class Plan(NamedTuple):
         return [PATIENT_S] * self.posts + [self.early_s] * self.early + [self.late_s] * self.late
 
 
-QUICK = Plan(before=20, during=10, after=20, early=20, late=10, early_s=1.0, late_s=4.0, in_shared_memory=False)
+QUICK = Plan(
+    before=20, during=10, after=20, early=20, late=10, early_s=1, late_s=3, load="500ms", in_shared_memory=False
+)
 
 
 class Answer(NamedTuple):
@@ -110,9 +118,9 @@ class Demo:
             process.wait()
 
     def start_daemon(self) -> None:
-        place = [] if self.in_shared_memory else [f"--arena-file={self.directory}/arena"]
+        place = [] if self.in_shared_memory else [f"--arena-file={self.directory}/arena", "--capacity=16384"]
         self.start("timerd", "timerd", "--clients=64", *place)
-        self.wait_for("the daemon", lambda: (self.stats() or {}).get("alive"))
+        self.wait_for("the daemon", lambda: self.look().get("alive"))
 
     def start_application(self) -> None:
         self.start(
@@ -159,21 +167,28 @@ class Demo:
         command = [sys.executable, "-m", "timerd_client.timerctl", *arguments]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True)
 
-    def stats(self) -> dict[str, Any] | None:
-        """What `timerctl stats --json` says; None while there is no instance."""
-        shown = self.timerctl("stats", "--json")
-        found: dict[str, Any] | None = json.loads(shown.stdout) if shown.stdout else None
-        return found
+    def look(self) -> dict[str, Any]:
+        """What `timerctl stats --json` would say, without a process for each look; empty while there is no instance."""
+        paths = InstancePaths(self.directory, INSTANCE_DEFAULT)
+        try:
+            with open_arena(paths) as reader:
+                return collect(reader.between_turns(lambda: look(reader)), paths)
+        except TimerdError:
+            return {}
 
-    def counters(self, purgatory: str = "default") -> dict[str, int]:
-        """A purgatory's counters."""
-        stats = self.stats()
-        found: dict[str, int] = stats["purgatories"][purgatory]["counters"] if stats else {}
-        return found
+    def registered_and_expired(self) -> tuple[int, int]:
+        """Of the polls, up to now."""
+        counters = self.look()["purgatories"]["default"]["counters"]
+        return counters["registered"], counters["expired"]
 
-    def load(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, dict[str, int]]:
+        """The counters of each purgatory, as `timerctl stats --json` says."""
+        shown = json.loads(self.timerctl("stats", "--json").stdout)
+        return {name: purgatory["counters"] for name, purgatory in shown["purgatories"].items()}
+
+    def load(self, duration: str) -> dict[str, Any]:
         """What a short run of `timerctl load --json` says."""
-        shown = self.timerctl("load", "--rate=10k", "--duration=2s", "--bulk", "--json")
+        shown = self.timerctl("load", "--rate=10k", f"--duration={duration}", "--bulk", "--json")
         if not shown.stdout:
             raise SystemExit(f"the load test failed: {shown.stderr}")
         found: dict[str, Any] = json.loads(shown.stdout)
@@ -186,7 +201,7 @@ class Demo:
             ended = [name for name, process in self.processes.items() if process.poll() is not None]
             if ended or time.monotonic() > end:
                 raise SystemExit(f"{what}: not within {WAIT_S:.0f} s; ended: {ended}\n{self.logs()}")
-            time.sleep(0.2)
+            time.sleep(0.05)
 
     # HTTP ------------------------------------------------------------------------------------------------------------
 
@@ -234,14 +249,15 @@ def play(demo: Demo, plan: Plan, pool: ThreadPoolExecutor) -> list[Row]:
     demo.say(f"gunicorn: {WORKERS} workers, preloaded, at http://{demo.host}:{demo.port}")
 
     polls = [pool.submit(demo.poll, number, seconds) for number, seconds in enumerate(plan.timeouts)]
-    demo.wait_for("registrations", lambda: demo.counters()["registered"] == len(polls))
+    demo.wait_for("registrations", lambda: demo.registered_and_expired()[0] == len(polls))
     demo.say(f"{len(polls)} polls wait; {plan.early} for {plan.early_s:.0f} s, {plan.late} for {plan.late_s:.0f} s")
 
     numbers = iter(range(plan.posts))
     posts = post(demo, pool, islice(numbers, plan.before))
     finish(posts)
     demo.say(f"{plan.before} posts have answered theirs")
-    demo.wait_for("time-outs", lambda: demo.counters()["expired"] >= plan.early)  # on a slow machine late ones as well
+    # On a slow machine late ones as well.
+    demo.wait_for("time-outs", lambda: demo.registered_and_expired()[1] >= plan.early)
     demo.say(f"{plan.early} polls have timed out, as they should")
 
     demo.stop("timerd")
@@ -255,7 +271,7 @@ def play(demo: Demo, plan: Plan, pool: ThreadPoolExecutor) -> list[Row]:
     answers = [each.result() for each in polls]
     demo.say(f"the last {plan.late} polls have timed out")
 
-    load = demo.load()
+    load = demo.load(plan.load)
     demo.say(
         f"load test: {load['registered']} operations from one process, their events from another, at"
         f" {load['reached_rate']:.0f}/s: {load['completed']} completed, {load['expired']} expired"
@@ -277,7 +293,8 @@ def summary(demo: Demo, plan: Plan, answers: list[Answer], answered: int, load: 
     completed = [answer for answer in answers if answer.status == 200]
     elsewhere = sum(json.loads(answer.body)["worker"] != answer.worker for answer in completed)
     demo.say(f"{elsewhere} of {len(completed)} answered polls were answered by a post at another worker")
-    http, loaded = demo.counters(), demo.counters("load")
+    stats = demo.stats()
+    http, loaded = stats["default"], stats["load"]
     return [
         Row("polls -> registered", len(answers), http["registered"]),
         Row("200 answered -> completed", len(completed), http["completed"]),
