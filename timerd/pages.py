@@ -24,7 +24,7 @@ def has_huge_pages(descriptor: int) -> bool:
     """Whether the file system of this file gives huge pages to who asks for them."""
     device = os.fstat(descriptor).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
-    return any(_gives_huge_pages(row) for row in _lines(MOUNTS) if row.split()[2] == number)
+    return any(_gives_huge_pages(row) for row in _text(MOUNTS).splitlines() if row.split()[2] == number)
 
 
 def reserve(descriptor: int, size: int) -> None:
@@ -56,13 +56,9 @@ def map_small(memory: mmap.mmap, spans: Iterable[tuple[int, int]]) -> None:
 
 def huge_bytes(path: Path) -> int:
     """How many bytes of this file the process has mapped by huge pages."""
-    total, ours = 0, False
-    for line in _lines(MAPPINGS):
-        if not line.split(" ", 1)[0].endswith(":"):
-            ours = line.rstrip("\n").endswith(f" {path}")
-        elif ours and line.startswith("ShmemPmdMapped:"):
-            total += int(line.split()[1]) << 10
-    return total
+    # One entry for each mapping: a line that ends with the file's name, then its figures.
+    entries = _text(MAPPINGS).split(f" {path}\n")[1:]
+    return sum(int(entry.partition("ShmemPmdMapped:")[2].split(None, 1)[0]) << 10 for entry in entries)
 
 
 def _gives_huge_pages(mount: str) -> bool:
@@ -72,8 +68,8 @@ def _gives_huge_pages(mount: str) -> bool:
     )
 
 
-def _lines(path: Path) -> list[str]:
+def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()  # names may be any bytes
+        return path.read_text(encoding="utf-8", errors="surrogateescape")  # names may be any bytes
     except OSError:  # no /proc
-        return []
+        return ""

@@ -8,6 +8,9 @@ the documentation. Rules, checked when a record is first used:
 
 Each field also says what a crash means to it (DESIGN.md, rule 2): truth changes only through the redo slot, derived
 fields are rebuilt at every start, and settlement fields are filled before the state word that makes them true.
+
+Modules that declare records do without `from __future__ import annotations`: the text of each field would be compiled
+by itself when they are imported, a third of the time that this takes.
 """
 
 from __future__ import annotations

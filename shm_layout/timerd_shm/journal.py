@@ -23,8 +23,6 @@ To change the format: change the class here, raise JOURNAL_VERSION, run `make ge
 refuses what was forgotten.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum, IntFlag
 from typing import Annotated, NamedTuple
 

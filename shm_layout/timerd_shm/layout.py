@@ -14,8 +14,6 @@ of the old version to the tests if it was released. The fingerprint (CRC-32 of t
 forgotten.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum, IntFlag
 from typing import Annotated, NamedTuple
 

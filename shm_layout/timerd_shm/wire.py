@@ -14,8 +14,6 @@ Commands are numbered one by one from `first_command`; acknowledgements are unnu
 operation is named by its owner's command number, so a client cannot even say the name of another's.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum, IntFlag
 from typing import Annotated, NamedTuple
 
