@@ -53,7 +53,9 @@ class Guarantees:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        chosen = self.config.getoption("keyword") or self.config.getoption("markexpr") or self.config.getoption("lf")
+        chosen = (
+            self.config.getoption("keyword") or self.config.getoption("markexpr") or self.config.getoption("lf", False)
+        )
         whole = self.config.args_source is pytest.Config.ArgsSource.TESTPATHS and not chosen
         if whole and exitstatus == pytest.ExitCode.OK:
             self.missing = unproved(self.passed | self.skipped)
@@ -133,6 +135,19 @@ def make_daemon(runtime_dir: Path) -> Iterator[Callable[..., Daemon]]:
 def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
     """A running daemon of the default instance, with a small arena."""
     return make_daemon()
+
+
+@pytest.fixture(scope="module")
+def daemon_of_module() -> Iterator[Daemon]:
+    with tempfile.TemporaryDirectory(prefix="td-") as directory, Daemon(Path(directory)) as made:
+        yield made
+
+
+@pytest.fixture
+def shared_daemon(runtime_dir: Path, daemon_of_module: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """The same daemon for all tests of a module, which do without each other's ids, watermarks and counters."""
+    monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(daemon_of_module.paths.directory))
+    return daemon_of_module
 
 
 @pytest.fixture

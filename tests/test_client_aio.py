@@ -15,6 +15,11 @@ from timerd import ALL, State
 from timerd_client import aio
 
 
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
+
+
 def test_asyncio_has_the_same_surface(daemon: Daemon) -> None:
     async def main() -> None:
         async with await aio.connect() as client:

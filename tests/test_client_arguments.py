@@ -286,6 +286,11 @@ WAITS: dict[str, tuple[Callable[[td.Client], object], type[Exception], str]] = {
 }
 
 
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
+
+
 @pytest.mark.parametrize("call", WAITS)
 def test_a_call_names_what_it_was_given_wrongly(daemon: Daemon, call: str) -> None:
     wrong, error, says = WAITS[call]

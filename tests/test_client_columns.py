@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 import timerd as td
+from daemons import Daemon
 from patience import PATIENCE_S
 from timerd import ALL, State
 from timerd_client.arguments import Keys
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
 
 
 def test_columns_come_back_in_their_order(client: td.Client) -> None:

@@ -21,6 +21,11 @@ from timerd import ALL, ALL_SETTLED, State, at_least, total
 from timerd_client import aio
 
 
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
+
+
 def test_an_event_completes_an_operation_with_its_value(client: td.Client) -> None:
     operation = client.register("inbox/7", timeout=PATIENCE_S, payload=b"mine")
     client.fire("inbox/7", value=b"hello")
@@ -279,9 +284,9 @@ def test_whatever_a_callback_raises_others_are_told_and_the_client_lives(client:
 
 
 def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: td.Client) -> None:
-    first = client.register("k", timeout=PATIENCE_S, id="x", wait=True)
-    assert isinstance(client.register("k", timeout=1, id="x").result(PATIENCE_S).error, td.OperationExistsError)
-    assert client.register("k", timeout=1, id="x", if_exists="keep") is first
+    first = client.register("k", timeout=PATIENCE_S, id="y", wait=True)
+    assert isinstance(client.register("k", timeout=1, id="y").result(PATIENCE_S).error, td.OperationExistsError)
+    assert client.register("k", timeout=1, id="y", if_exists="keep") is first
 
 
 @pytest.mark.parametrize("timeout", ["x", -1, float("nan"), True])
