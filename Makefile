@@ -24,9 +24,9 @@ COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/
 	client/timerd_client/*.pxd) \
 	$(wildcard bench/*.pyx bench/*.pxd shm_layout/timerd_shm/*.pxd shm_layout/timerd_shm/*.h)
 
-SANITIZED := $(addprefix tests/test_,check.py check_damage.py client_fast.py commands.py conditions.py groups_core.py \
-	ids.py interleavings.py journal.py journal_damage.py journal_files.py kafka.py kafka_664.py old_purgatory.py \
-	owners.py purgatory_model.py hostile.py redo.py runs.py soundness.py turn_bounds.py wheel.py wheel_of_20.py)
+SANITIZED := $(addprefix tests/test_,adoption.py check.py check_damage.py client_fast.py commands.py conditions.py \
+	groups_core.py ids.py interleavings.py journal.py journal_damage.py journal_files.py kafka.py kafka_664.py \
+	old_purgatory.py owners.py purgatory_model.py hostile.py redo.py runs.py soundness.py turn_bounds.py wheel.py wheel_of_20.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
 .PHONY: help machine demo pipeline test test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean

@@ -17,6 +17,7 @@ from daemons import Daemon, arenas_of, processes_of
 from damage import busy_rig, grouped_rig
 from guarantees import unproved
 from harness import Rig
+from networks import World
 from patience import PATIENCE_S
 from shell import Run, bury, rig_of_this_boot, runner
 from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
@@ -155,6 +156,12 @@ def client(daemon: Daemon) -> Iterator[td.Client]:
     """A client of that daemon."""
     with td.connect(timeout=PATIENCE_S) as made:
         yield made
+
+
+@pytest.fixture
+def world() -> World:
+    """The conductor on a simulated network, with nothing to do."""
+    return World().until_quiet()
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from harness import S
 from networks import World
 from timerd.messages import bare_header
-from timerd_client.calls import Call, answer_of_cancel
+from timerd_client.calls import Call, Run, Steps, answer_of_cancel
+from timerd_client.group import Told
 from timerd_client.schedule import Every
 from timerd_shm.layout import OpState, Region
 from timerd_shm.wire import DownKind
@@ -63,6 +64,25 @@ def run(world: World, workers: list[Worker], for_ns: int) -> None:
         world.run(S)
         for worker in workers:
             worker.do_all()
+
+
+def who_is_told(one: Worker, other: Worker) -> tuple[Worker, Worker, Told]:
+    """Which of two workers is told of the call that is due, which is not, and what it is told."""
+    told = one.take(one.inbox.calls)
+    if told is None:
+        one, other = other, one
+        told = one.take(one.inbox.calls)
+    assert told is not None
+    return one, other, told
+
+
+def through_handler(worker: Worker, told: Told) -> Steps:
+    """Carry a call out as far as to the end of its handler; what is left to do."""
+    steps = worker.calls.carry_out(told)
+    step = next(steps)
+    assert isinstance(step, Run)
+    step.handler(step.call)
+    return steps
 
 
 def gone(worker: Worker) -> bytes:

@@ -6,505 +6,61 @@ applied once. test_redo cuts each off at every ordering point, test_journal read
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from commands import Command, Key, Mark, OperationAct, Register
-from harness import (
-    BUDGET,
-    MS,
-    Client,
-    Rig,
-    advance,
-    cancel,
-    cancel_for_key,
-    done,
-    fail,
-    fire,
-    forget,
-    give_back,
-    reschedule,
+from acts import (
+    GROUP,
+    HOUR,
+    ID,
+    LONG,
+    RUN_MAX,
+    SLOTS_APART,
+    Situation,
+    acknowledge,
+    applied,
+    close,
+    come_back,
+    full_ring,
+    hand_on,
+    handed_back,
+    leave,
+    new_purgatory,
+    open_again,
+    open_client,
+    replace_a_settled_id_at_once,
+    run,
+    situation,
+    tombstone_ends,
+    tombstone_gives_way,
+    watch,
+    wheel,
 )
+from commands import Key, Mark, OperationAct, Register
+from groupacts import (
+    call,
+    call_is_done,
+    call_is_due,
+    call_is_followed,
+    done_if_something_follows,
+    falls_silent,
+    group_outcome_is_done,
+    group_outcome_is_dropped,
+    group_outcome_is_received,
+    group_outcome_is_told,
+    group_record_is_used_again,
+    hand_out,
+    handler,
+    handles,
+    holder_dies,
+    is_heard_again,
+    last_of_a_group_dies,
+    listens_no_more,
+    new_group,
+    open_member,
+    owner_of_a_group_dies,
+    work,
+)
+from harness import MS, advance, cancel, cancel_for_key, fail, fire, forget, reschedule
 from timerd_shm.layout import Condition, Orphans
-from timerd_shm.limits import GROUP_KEPT_NS, TOMBSTONE_KEPT_NS
 from timerd_shm.wire import CommandKind
-
-LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
-ID = bytes(range(16))
-RUN_MAX = 16  # commands of one transaction (arena.pxd)
-SLOTS_APART = (b"k0", b"k2", b"k3", b"k5")  # in hash slots of their own, so that one transaction takes their events
-HOUR = 3_600_000 * MS
-
-Act = Callable[[Rig], None]
-Situation = Callable[[Rig], Act]
-
-
-def situation(*commands: Command, before: tuple[Command, ...] = (), others: tuple[Command, ...] = ()) -> Situation:
-    """A client issues `commands`, each in a frame of its own, after `before`, and after `others` of another."""
-
-    def prepare(rig: Rig) -> Act:
-        a, b = rig.client(), rig.client()
-        if before:
-            rig.do(a, *before)
-        if others:
-            rig.do(b, *others)
-        frames = [a.frame([(a.issue(command), command)]) for command in commands]
-
-        def act(rig: Rig) -> None:
-            turn(rig, a, *frames)
-
-        return act
-
-    return prepare
-
-
-def run(*commands: Command, before: tuple[Command, ...] = ()) -> Situation:
-    """A client issues `commands` in one frame, after `before`: as many as one transaction may hold."""
-
-    def prepare(rig: Rig) -> Act:
-        a = rig.client()
-        if before:
-            rig.do(a, *before)
-        frame = a.frame([(a.issue(command), command) for command in commands])
-        return lambda rig: turn(rig, a, frame)
-
-    return prepare
-
-
-def turn(rig: Rig, client: Client, *frames: bytes) -> None:
-    """A turn on any core, with frames and without the wheel."""
-    rig.core.begin_turn(rig.now_ns)
-    while rig.core.resume(rig.now_ns, BUDGET):
-        pass
-    for frame in frames:
-        assert rig.apply(client, frame) == rig.module.APPLIED
-    rig.core.end_turn(rig.now_ns)
-
-
-def watch(*keys: bytes, needed: int = 1, target: int | None = None, timeout_ns: int = HOUR, **more: object) -> Register:
-    return Register(tuple(Key(key, target) for key in keys), timeout_ns=timeout_ns, needed=needed, **more)  # type: ignore[arg-type]
-
-
-def wheel(*registrations: Register, after_ns: int) -> Situation:
-    """The wheel moves and expires them."""
-
-    def prepare(rig: Rig) -> Act:
-        rig.do(rig.client(), *registrations)
-        now_ns = rig.now_ns + after_ns
-
-        def act(rig: Rig) -> None:
-            rig.core.begin_turn(now_ns)
-            while rig.core.resume(now_ns, BUDGET) or rig.core.advance(now_ns, BUDGET):
-                pass
-            rig.core.end_turn(now_ns)
-
-        return act
-
-    return prepare
-
-
-def acknowledge(count: int) -> Situation:
-    def prepare(rig: Rig) -> Act:
-        a = rig.client()
-        rig.do(a, *(watch(b"k", wants_answer=True) for _ in range(count)), fire(b"k", value=b"v" * 300))
-        outcome, answer = a.told[-1].number, a.answers[-1].command
-
-        def act(rig: Rig) -> None:
-            rig.core.begin_turn(rig.now_ns)
-            left = rig.core.acknowledge(a.slot, outcome, answer, BUDGET)
-            while left:
-                left = rig.core.resume(rig.now_ns, BUDGET)
-            rig.core.end_turn(rig.now_ns)
-
-        return act
-
-    return prepare
-
-
-def close(orphans: Orphans) -> Situation:
-    def prepare(rig: Rig) -> Act:
-        a = rig.client(orphans)
-        rig.do(a, watch(b"done"), *(watch(b"k", LONG, needed=2, id=bytes([n]) * 16) for n in range(3)), fire(b"done"))
-
-        def act(rig: Rig) -> None:
-            rig.core.begin_turn(rig.now_ns)
-            if a.slot in rig.core.live_slots():
-                rig.core.close_client(a.slot, rig.now_ns)
-            while rig.core.resume(rig.now_ns, BUDGET):
-                pass
-            rig.core.end_turn(rig.now_ns)
-
-        return act
-
-    return prepare
-
-
-GROUP = b"workers"
-
-
-def finish(rig: Rig) -> None:
-    """A turn that ends what is left to do."""
-    rig.core.begin_turn(rig.now_ns)
-    while rig.core.resume(rig.now_ns, BUDGET):
-        pass
-    rig.core.end_turn(rig.now_ns)
-
-
-def die(rig: Rig, client: Client, *, goodbye: bool = False) -> Act:
-    def act(rig: Rig) -> None:
-        if client.slot in rig.core.live_slots():
-            rig.core.close_client(client.slot, rig.now_ns, goodbye=goodbye)
-        finish(rig)
-
-    return act
-
-
-def applied(rig: Rig, client: Client, command: Command) -> Act:
-    """The client's command, and what follows from it."""
-    frame = client.frame([(client.issue(command), command)])
-
-    def act(rig: Rig) -> None:
-        turn(rig, client, frame)
-        finish(rig)
-
-    return act
-
-
-def work(*keys: bytes) -> Register:
-    return watch(*keys, payload=b"p" * 200, for_group=True)
-
-
-def owner_of_a_group_dies(rig: Rig) -> Act:
-    """Its group adopts what is pending, and what it may have acted on; another member listens."""
-    a, _ = rig.client(Orphans.GROUP, group=GROUP), rig.client(group=GROUP, listens=True)
-    rig.do(a, watch(b"k", LONG, payload=b"p" * 200), watch(b"k"), watch(b"l", id=ID), fire(b"k", value=b"v" * 200))
-    return die(rig, a)
-
-
-def last_of_a_group_dies(rig: Rig) -> Act:
-    a = rig.client(Orphans.GROUP, group=GROUP, listens=True)
-    rig.do(a, watch(b"k"), work(b"k", LONG), watch(b"l"), fire(b"k", value=b"v" * 200))
-    return die(rig, a)
-
-
-def holder_dies(rig: Rig) -> Act:
-    """What it has received, and what not, is told to the next member."""
-    a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP, listens=True)
-    rig.do(b, work(b"k"), work(b"k"), work(b"l"), fire(b"k", value=b"v"))
-    rig.acknowledge(a)
-    rig.do(b, work(b"m"), fire(b"l"), fire(b"m"))
-    return die(rig, a)
-
-
-def hand_out(rig: Rig) -> Act:
-    """Somebody comes who listens."""
-    a, b = rig.client(group=GROUP), rig.client(group=GROUP)
-    rig.do(b, work(b"k"), work(b"k", LONG), work(b"l"), fire(b"k", value=b"v" * 200))
-
-    def act(rig: Rig) -> None:
-        rig.core.set_listening(a.slot, True, rig.now_ns)
-        finish(rig)
-
-    return act
-
-
-def listens_no_more(rig: Rig) -> Act:
-    a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP)
-    rig.do(b, work(b"k"), work(b"k"), fire(b"k"))
-    rig.acknowledge(a)
-    rig.do(b, work(b"k"), fire(b"k"))
-
-    def act(rig: Rig) -> None:
-        rig.core.set_listening(a.slot, False, rig.now_ns)
-        finish(rig)
-
-    return act
-
-
-def group_outcome_is_done(received: bool) -> Situation:
-    def prepare(rig: Rig) -> Act:
-        a = rig.client(group=GROUP, listens=True)
-        rig.do(a, work(b"k", LONG), fire(b"k", value=b"v" * 200))
-        if received:
-            rig.acknowledge(a)
-        return applied(rig, a, done(a.told_for_group[0]))
-
-    return prepare
-
-
-def group_outcome_is_received(rig: Rig) -> Act:
-    a = rig.client(group=GROUP, listens=True)
-    rig.do(a, work(b"k"), fire(b"k"))
-
-    def act(rig: Rig) -> None:
-        rig.core.acknowledge(a.slot, 1, 0, BUDGET)
-
-    return act
-
-
-def group_outcome_is_told(rig: Rig) -> Act:
-    a = rig.client(group=GROUP, listens=True)
-    rig.do(a, work(b"k", LONG), work(b"k"))
-    return applied(rig, a, fire(b"k", value=b"v" * 200))
-
-
-def group_outcome_is_dropped(rig: Rig) -> Act:
-    a = rig.client(group=GROUP)
-    rig.do(a, work(b"k", LONG), fire(b"k", value=b"v" * 200))
-    rig.close(a)
-    rig.now_ns += GROUP_KEPT_NS
-
-    return finish
-
-
-def hand_on(key: bytes, *, watchers: int) -> Situation:
-    """A limited event goes on from an owner that died."""
-
-    def prepare(rig: Rig) -> Act:
-        a, b = rig.client(), rig.client()
-        rig.do(a, watch(b"other", key), watch(key))
-        rig.do(b, *(watch(key) for _ in range(watchers)), fire(key, limit=2, value=b"v" * 200))
-        return die(rig, a)
-
-    return prepare
-
-
-def handed_back(*, watchers: int) -> Situation:
-    """Its owner gives it back."""
-
-    def prepare(rig: Rig) -> Act:
-        a, b = rig.client(), rig.client()
-        rig.do(a, watch(LONG))
-        rig.do(b, *(watch(LONG) for _ in range(watchers)), fire(LONG, limit=1, value=b"v" * 200))
-        return applied(rig, a, give_back(1, wait=True))
-
-    return prepare
-
-
-def come_back(rig: Rig) -> Act:
-    """A session shows itself again, and a tombstone becomes its client."""
-    a = rig.client()
-    rig.do(a, watch(b"k"), fire(b"k"))
-    rig.close(a)
-    group = rig.core.group(GROUP)
-
-    def act(rig: Rig) -> None:
-        if rig.core.find_tombstone(a.session) == a.slot:
-            rig.core.resume_client(
-                a.slot, pid=7, start_ticks=8, pid_namespace=9, wall_ns=10, now_ns=rig.now_ns, group=group, listens=True
-            )
-
-    return act
-
-
-def tombstone_ends(rig: Rig) -> Act:
-    rig.close(rig.client())
-    rig.now_ns += TOMBSTONE_KEPT_NS
-    return finish
-
-
-def tombstone_gives_way(rig: Rig) -> Act:
-    for client in [rig.client() for _ in range(4)]:
-        rig.close(client)
-    return open_client(rig)
-
-
-def leave(*, goodbye: bool) -> Situation:
-    def prepare(rig: Rig) -> Act:
-        a = rig.client()
-        rig.do(a, fire(b"k", wait=True))
-        return die(rig, a, goodbye=goodbye)
-
-    return prepare
-
-
-def open_member(rig: Rig) -> Act:
-    rig.do(rig.client(group=GROUP), work(b"k"), fire(b"k"))
-
-    def act(rig: Rig) -> None:
-        rig.core.open_client(
-            b"i" * 16, b"s" * 16, orphans=Orphans.GROUP, group=rig.core.group(GROUP), listens=True, now_ns=rig.now_ns
-        )
-        finish(rig)
-
-    return act
-
-
-def new_group(rig: Rig) -> Act:
-    def act(rig: Rig) -> None:
-        rig.core.group(b"newcomers")
-
-    return act
-
-
-def group_record_is_used_again(rig: Rig) -> Act:
-    rig.core.group(b"one")
-    rig.core.group(b"two")
-    return new_group(rig)
-
-
-def replace_a_settled_id_at_once(rig: Rig) -> Act:
-    """The id has settled a while ago; who replaces it settles while it registers, and the id settles again."""
-    a = rig.client()
-    rig.do(a, watch(b"k", id=ID), fire(b"k"))
-    rig.now_ns += MS
-    command = watch(b"l", id=ID, if_exists="replace", timeout_ns=0)
-    frame = a.frame([(a.issue(command), command)])
-
-    def act(rig: Rig) -> None:
-        turn(rig, a, frame)
-
-    return act
-
-
-# named calls: told only to members that handle their name
-
-
-def call(name: bytes = b"job", timeout_ns: int = 0, **more: object) -> Register:
-    """A call with a name; due at once, unless it says otherwise."""
-    return Register((Key(name),), timeout_ns, payload=b"p" * 200, for_group=True, call=True, **more)  # type: ignore[arg-type]
-
-
-def handler(rig: Rig, *names: bytes, most: int = 4) -> Client:
-    """A member that takes calls of these names."""
-    client = rig.client(group=GROUP)
-    assert rig.core.set_calls(client.slot, most, 0, list(names), rig.now_ns) == most
-    return client
-
-
-def call_is_due(rig: Rig) -> Act:
-    """It is told to who handles its name."""
-    a = handler(rig, b"job")
-    rig.do(a, call(timeout_ns=5 * MS, id=ID))
-    now_ns = rig.now_ns + 6 * MS
-
-    def act(rig: Rig) -> None:
-        rig.core.begin_turn(now_ns)
-        while rig.core.resume(now_ns, BUDGET) or rig.core.advance(now_ns, BUDGET):
-            pass
-        rig.core.end_turn(now_ns)
-
-    return act
-
-
-def call_is_followed(timeout_ns: int = HOUR, *, over: bool = False) -> Situation:
-    """Who has run it registers the next, under the same id; or what it follows is over already."""
-
-    def prepare(rig: Rig) -> Act:
-        a = handler(rig, b"job")
-        rig.do(a, call(id=ID))
-        (told,) = a.told_for_group
-        if over:
-            rig.do(a, done(told))
-        follower = call(timeout_ns=timeout_ns, id=ID, if_exists="replace", follows=told.operation, wants_answer=True)
-        return applied(rig, a, follower)
-
-    return prepare
-
-
-def call_is_done(*, known: bool, received: bool = True) -> Situation:
-    """Its id is free with it, if it is known still."""
-
-    def prepare(rig: Rig) -> Act:
-        a = handler(rig, b"job")
-        rig.do(a, call(id=ID))
-        if received:
-            rig.acknowledge(a)
-        settled_ns = rig.now_ns if known else rig.now_ns - 1
-        over = OperationAct(
-            CommandKind.GROUP_ACK,
-            a.told_for_group[0].operation,
-            id=ID,
-            frees_id=True,
-            registered_ns=settled_ns,
-            wants_answer=True,
-        )
-        rig.now_ns += MS
-        return applied(rig, a, over)
-
-    return prepare
-
-
-def done_if_something_follows(*, pending: bool) -> Situation:
-    def prepare(rig: Rig) -> Act:
-        a = rig.client(group=GROUP, listens=True)
-        rig.do(a, work(b"k"), fire(b"k"))
-        if pending:
-            rig.do(a, watch(b"k", id=ID, for_group=True))
-        return applied(
-            rig, a, OperationAct(CommandKind.GROUP_ACK, a.told_for_group[0].operation, id=ID, wants_answer=True)
-        )
-
-    return prepare
-
-
-def handles(*names: bytes, most: int = 4) -> Situation:
-    """A member says that it handles these names now; it holds a call, and others wait."""
-
-    def prepare(rig: Rig) -> Act:
-        a = handler(rig, b"job", most=1)
-        handler(rig, b"job", b"third", most=1)
-        rig.do(a, call(), call(), call(b"other"))
-        rig.acknowledge(a)
-
-        def act(rig: Rig) -> None:
-            rig.core.set_calls(a.slot, most, 0, list(names), rig.now_ns)
-            finish(rig)
-
-        return act
-
-    return prepare
-
-
-def falls_silent(rig: Rig) -> Act:
-    """It holds nothing: a start takes it for live again, and would count another delivery."""
-    a = rig.client(group=GROUP, listens=True)
-
-    def act(rig: Rig) -> None:
-        rig.core.silence(a.slot, rig.now_ns)
-        finish(rig)
-
-    return act
-
-
-def is_heard_again(rig: Rig) -> Act:
-    a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP)
-    rig.core.silence(a.slot, rig.now_ns)
-    rig.do(b, work(b"k"), fire(b"k"))
-
-    def act(rig: Rig) -> None:
-        rig.core.revive(a.slot, rig.now_ns)
-        finish(rig)
-
-    return act
-
-
-def open_client(rig: Rig) -> Act:
-    def act(rig: Rig) -> None:
-        rig.core.open_client(b"i" * 16, b"s" * 16, name=b"newcomer", pid=7, now_ns=rig.now_ns)
-
-    return act
-
-
-def open_again(rig: Rig) -> Act:
-    """The same client says hello again: its session is replaced."""
-    rig.core.open_client(b"i" * 16, b"s" * 16, now_ns=rig.now_ns)
-
-    def act(rig: Rig) -> None:
-        rig.core.open_client(b"i" * 16, b"t" * 16, now_ns=rig.now_ns)
-
-    return act
-
-
-def new_purgatory(rig: Rig) -> Act:
-    def act(rig: Rig) -> None:
-        rig.core.purgatory(b"fetch")
-
-    return act
-
-
-def full_ring(value: bytes) -> tuple[Command, ...]:
-    return tuple(fire(LONG if n % 3 else b"e", value=value) for n in range(20))
-
 
 WATCHERS = (
     watch(b"k"),

@@ -8,9 +8,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from harness import S
-from jobs import PERIOD_NS, Job, cancel, gone, later, pending, registrations, run, worker_of
+from jobs import (
+    PERIOD_NS,
+    Job,
+    cancel,
+    gone,
+    later,
+    pending,
+    registrations,
+    run,
+    through_handler,
+    who_is_told,
+    worker_of,
+)
 from networks import World
-from timerd_client.calls import CALL_PAYLOAD_MAX, Ask, Call, Run, Say
+from timerd_client.calls import CALL_PAYLOAD_MAX, Ask, Call, Say
 from timerd_client.group import say
 from timerd_client.protocol import LinkState
 from timerd_client.schedule import datetime_of
@@ -25,12 +37,6 @@ from timerd_shm.errors import (
     TimerdUnavailableError,
 )
 from workers import Worker
-
-
-@pytest.fixture
-def world() -> World:
-    return World().until_quiet()
-
 
 # names that some do not know ------------------------------------------------------------------------------------------
 
@@ -127,10 +133,7 @@ def test_a_call_that_is_told_again_while_the_word_that_it_is_done_is_on_its_way_
     world.run(PERIOD_NS)
     told = worker.take(worker.inbox.calls)
     assert told is not None
-    steps = worker.calls.carry_out(told)
-    step = next(steps)
-    assert isinstance(step, Run)
-    step.handler(step.call)
+    steps = through_handler(worker, told)
     step = next(steps)
     assert isinstance(step, Ask | Say)
     say(worker.link, step.command, step.done)  # and it is not sent yet
@@ -220,11 +223,7 @@ def test_who_was_taken_for_silent_in_a_handler_does_not_free_a_name_that_was_giv
     slow, heir = worker_of(world, job, periodic=False), worker_of(world, job, periodic=False)
     later(slow, delay=0)
     world.run(S)
-    told = slow.take(slow.inbox.calls)
-    if told is None:
-        slow, heir = heir, slow
-        told = slow.take(slow.inbox.calls)
-    assert told is not None
+    slow, heir, told = who_is_told(slow, heir)
     steps = slow.calls.carry_out(told)
     next(steps)
     for _ in range(20):

@@ -29,11 +29,6 @@ from timerd_shm.wire import CommandHeader, DownKind, UpKind
 KEY = (Key(b"k"),)
 
 
-@pytest.fixture
-def world() -> World:
-    return World().until_quiet()
-
-
 # what it is all for -----------------------------------------------------------------------------------------------
 
 

@@ -18,11 +18,6 @@ from timerd_shm.wire import DownKind, UpKind
 KEY = (Key(b"k"),)
 
 
-@pytest.fixture
-def world() -> World:
-    return World().until_quiet()
-
-
 def state_of(world: World, peer: Peer) -> ClientState:
     return ClientState(world.client_record(peer.slot).state)
 

@@ -7,19 +7,14 @@ import random
 import pytest
 
 from harness import S
-from jobs import PERIOD_NS, Job, cancel, pending, registrations, run, worker_of
+from jobs import PERIOD_NS, Job, cancel, pending, registrations, run, through_handler, who_is_told, worker_of
 from networks import World
-from timerd_client.calls import Ask, Call, Pause, Run
+from timerd_client.calls import Ask, Call, Pause
 from timerd_shm.errors import (
     ArenaFullError,
     SessionGoneError,
 )
 from timerd_shm.limits import GROUP_KEPT_NS
-
-
-@pytest.fixture
-def world() -> World:
-    return World().until_quiet()
 
 
 def test_however_many_workers_name_it_each_occurrence_runs_once(world: World) -> None:
@@ -66,15 +61,8 @@ def test_a_worker_that_dies_in_the_handler_has_it_run_again_elsewhere(world: Wor
     victim, heir = worker_of(world, job), worker_of(world, job)
     victim.begin()
     world.run(PERIOD_NS)
-    told = victim.take(victim.inbox.calls)
-    if told is None:
-        victim, heir = heir, victim
-        told = victim.take(victim.inbox.calls)
-    assert told is not None
-    steps = victim.calls.carry_out(told)
-    step = next(steps)
-    assert isinstance(step, Run)
-    step.handler(step.call)
+    victim, heir, told = who_is_told(victim, heir)
+    through_handler(victim, told)
     victim.die()
     run(world, [heir], S)
     assert [call.deliveries for call in job.calls] == [1, 2]
@@ -87,15 +75,8 @@ def test_what_was_handed_on_is_not_run_again_once_it_was_done(world: World) -> N
     slow.begin()
     heir = worker_of(world, job)
     world.run(PERIOD_NS)
-    told = slow.take(slow.inbox.calls)
-    if told is None:
-        slow, heir = heir, slow
-        told = slow.take(slow.inbox.calls)
-    assert told is not None
-    steps = slow.calls.carry_out(told)
-    step = next(steps)
-    assert isinstance(step, Run)
-    step.handler(step.call)
+    slow, heir, told = who_is_told(slow, heir)
+    steps = through_handler(slow, told)
     for _ in range(20):
         world.run(S)
         heir.pump()

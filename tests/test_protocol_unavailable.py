@@ -343,23 +343,24 @@ def test_an_outcome_after_giving_up_is_acknowledged_silently_and_counted(world: 
     assert not world.protocol.complaints
 
 
-def test_a_late_refusal_is_no_matter_of_anybody(world: World) -> None:
+def refuse_unheard(world: World) -> None:
+    """A registration is refused, which is lost on its way down, and so it is given up."""
     world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
     operation = world.register(timeout_ns=100 * MS)
     world.lose_down = lambda frame: True
     world.pass_time(LOST_MS + 100)
     assert state_of(operation) is State.UNAVAILABLE
+
+
+def test_a_late_refusal_is_no_matter_of_anybody(world: World) -> None:
+    refuse_unheard(world)
     return_of(world)
     assert not world.protocol.complaints
     assert not world.daemon.answers
 
 
 def test_nor_is_one_whose_answer_is_lost_until_the_withdrawal_is_applied(world: World) -> None:
-    world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
-    operation = world.register(timeout_ns=100 * MS)
-    world.lose_down = lambda frame: True
-    world.pass_time(LOST_MS + 100)
-    assert state_of(operation) is State.UNAVAILABLE
+    refuse_unheard(world)
     world.lose_down = lambda frame: unpack(ReportHeader, frame).answers > 0
     world.pass_time(1_500, 25)
     world.daemon.announce()

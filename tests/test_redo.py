@@ -12,8 +12,9 @@ from functools import lru_cache
 
 import pytest
 
+from acts import Act
 from harness import BUDGET, Client, Rig, advance, fire, violations
-from situations import OFFSETS, SERIES, SITUATIONS, WATCHERS, Act
+from situations import OFFSETS, SERIES, SITUATIONS, WATCHERS
 from timerd_shm.fields import size_of
 from timerd_shm.layout import REDO_OFFSET, REGIONS_OFFSET, Region
 from timerd_shm.wire import CommandFlag, CommandHeader, CommandKind, RegisterFlag

@@ -1,0 +1,244 @@
+"""Situations of groups: their outcomes, their members, and named calls."""
+
+from __future__ import annotations
+
+from acts import GROUP, HOUR, ID, LONG, Act, Situation, applied, die, finish, watch
+from commands import Key, OperationAct, Register
+from harness import BUDGET, MS, Client, Rig, done, fire
+from timerd_shm.layout import Orphans
+from timerd_shm.limits import GROUP_KEPT_NS
+from timerd_shm.wire import CommandKind
+
+
+def work(*keys: bytes) -> Register:
+    return watch(*keys, payload=b"p" * 200, for_group=True)
+
+
+def owner_of_a_group_dies(rig: Rig) -> Act:
+    """Its group adopts what is pending, and what it may have acted on; another member listens."""
+    a, _ = rig.client(Orphans.GROUP, group=GROUP), rig.client(group=GROUP, listens=True)
+    rig.do(a, watch(b"k", LONG, payload=b"p" * 200), watch(b"k"), watch(b"l", id=ID), fire(b"k", value=b"v" * 200))
+    return die(rig, a)
+
+
+def last_of_a_group_dies(rig: Rig) -> Act:
+    a = rig.client(Orphans.GROUP, group=GROUP, listens=True)
+    rig.do(a, watch(b"k"), work(b"k", LONG), watch(b"l"), fire(b"k", value=b"v" * 200))
+    return die(rig, a)
+
+
+def holder_dies(rig: Rig) -> Act:
+    """What it has received, and what not, is told to the next member."""
+    a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP, listens=True)
+    rig.do(b, work(b"k"), work(b"k"), work(b"l"), fire(b"k", value=b"v"))
+    rig.acknowledge(a)
+    rig.do(b, work(b"m"), fire(b"l"), fire(b"m"))
+    return die(rig, a)
+
+
+def hand_out(rig: Rig) -> Act:
+    """Somebody comes who listens."""
+    a, b = rig.client(group=GROUP), rig.client(group=GROUP)
+    rig.do(b, work(b"k"), work(b"k", LONG), work(b"l"), fire(b"k", value=b"v" * 200))
+
+    def act(rig: Rig) -> None:
+        rig.core.set_listening(a.slot, True, rig.now_ns)
+        finish(rig)
+
+    return act
+
+
+def listens_no_more(rig: Rig) -> Act:
+    a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP)
+    rig.do(b, work(b"k"), work(b"k"), fire(b"k"))
+    rig.acknowledge(a)
+    rig.do(b, work(b"k"), fire(b"k"))
+
+    def act(rig: Rig) -> None:
+        rig.core.set_listening(a.slot, False, rig.now_ns)
+        finish(rig)
+
+    return act
+
+
+def group_outcome_is_done(received: bool) -> Situation:
+    def prepare(rig: Rig) -> Act:
+        a = rig.client(group=GROUP, listens=True)
+        rig.do(a, work(b"k", LONG), fire(b"k", value=b"v" * 200))
+        if received:
+            rig.acknowledge(a)
+        return applied(rig, a, done(a.told_for_group[0]))
+
+    return prepare
+
+
+def group_outcome_is_received(rig: Rig) -> Act:
+    a = rig.client(group=GROUP, listens=True)
+    rig.do(a, work(b"k"), fire(b"k"))
+
+    def act(rig: Rig) -> None:
+        rig.core.acknowledge(a.slot, 1, 0, BUDGET)
+
+    return act
+
+
+def group_outcome_is_told(rig: Rig) -> Act:
+    a = rig.client(group=GROUP, listens=True)
+    rig.do(a, work(b"k", LONG), work(b"k"))
+    return applied(rig, a, fire(b"k", value=b"v" * 200))
+
+
+def group_outcome_is_dropped(rig: Rig) -> Act:
+    a = rig.client(group=GROUP)
+    rig.do(a, work(b"k", LONG), fire(b"k", value=b"v" * 200))
+    rig.close(a)
+    rig.now_ns += GROUP_KEPT_NS
+
+    return finish
+
+
+def open_member(rig: Rig) -> Act:
+    rig.do(rig.client(group=GROUP), work(b"k"), fire(b"k"))
+
+    def act(rig: Rig) -> None:
+        rig.core.open_client(
+            b"i" * 16, b"s" * 16, orphans=Orphans.GROUP, group=rig.core.group(GROUP), listens=True, now_ns=rig.now_ns
+        )
+        finish(rig)
+
+    return act
+
+
+def new_group(rig: Rig) -> Act:
+    def act(rig: Rig) -> None:
+        rig.core.group(b"newcomers")
+
+    return act
+
+
+def group_record_is_used_again(rig: Rig) -> Act:
+    rig.core.group(b"one")
+    rig.core.group(b"two")
+    return new_group(rig)
+
+
+# named calls: told only to members that handle their name
+
+
+def call(name: bytes = b"job", timeout_ns: int = 0, **more: object) -> Register:
+    """A call with a name; due at once, unless it says otherwise."""
+    return Register((Key(name),), timeout_ns, payload=b"p" * 200, for_group=True, call=True, **more)  # type: ignore[arg-type]
+
+
+def handler(rig: Rig, *names: bytes, most: int = 4) -> Client:
+    """A member that takes calls of these names."""
+    client = rig.client(group=GROUP)
+    assert rig.core.set_calls(client.slot, most, 0, list(names), rig.now_ns) == most
+    return client
+
+
+def call_is_due(rig: Rig) -> Act:
+    """It is told to who handles its name."""
+    a = handler(rig, b"job")
+    rig.do(a, call(timeout_ns=5 * MS, id=ID))
+    now_ns = rig.now_ns + 6 * MS
+
+    def act(rig: Rig) -> None:
+        rig.core.begin_turn(now_ns)
+        while rig.core.resume(now_ns, BUDGET) or rig.core.advance(now_ns, BUDGET):
+            pass
+        rig.core.end_turn(now_ns)
+
+    return act
+
+
+def call_is_followed(timeout_ns: int = HOUR, *, over: bool = False) -> Situation:
+    """Who has run it registers the next, under the same id; or what it follows is over already."""
+
+    def prepare(rig: Rig) -> Act:
+        a = handler(rig, b"job")
+        rig.do(a, call(id=ID))
+        (told,) = a.told_for_group
+        if over:
+            rig.do(a, done(told))
+        follower = call(timeout_ns=timeout_ns, id=ID, if_exists="replace", follows=told.operation, wants_answer=True)
+        return applied(rig, a, follower)
+
+    return prepare
+
+
+def call_is_done(*, known: bool, received: bool = True) -> Situation:
+    """Its id is free with it, if it is known still."""
+
+    def prepare(rig: Rig) -> Act:
+        a = handler(rig, b"job")
+        rig.do(a, call(id=ID))
+        if received:
+            rig.acknowledge(a)
+        settled_ns = rig.now_ns if known else rig.now_ns - 1
+        over = OperationAct(
+            CommandKind.GROUP_ACK,
+            a.told_for_group[0].operation,
+            id=ID,
+            frees_id=True,
+            registered_ns=settled_ns,
+            wants_answer=True,
+        )
+        rig.now_ns += MS
+        return applied(rig, a, over)
+
+    return prepare
+
+
+def done_if_something_follows(*, pending: bool) -> Situation:
+    def prepare(rig: Rig) -> Act:
+        a = rig.client(group=GROUP, listens=True)
+        rig.do(a, work(b"k"), fire(b"k"))
+        if pending:
+            rig.do(a, watch(b"k", id=ID, for_group=True))
+        return applied(
+            rig, a, OperationAct(CommandKind.GROUP_ACK, a.told_for_group[0].operation, id=ID, wants_answer=True)
+        )
+
+    return prepare
+
+
+def handles(*names: bytes, most: int = 4) -> Situation:
+    """A member says that it handles these names now; it holds a call, and others wait."""
+
+    def prepare(rig: Rig) -> Act:
+        a = handler(rig, b"job", most=1)
+        handler(rig, b"job", b"third", most=1)
+        rig.do(a, call(), call(), call(b"other"))
+        rig.acknowledge(a)
+
+        def act(rig: Rig) -> None:
+            rig.core.set_calls(a.slot, most, 0, list(names), rig.now_ns)
+            finish(rig)
+
+        return act
+
+    return prepare
+
+
+def falls_silent(rig: Rig) -> Act:
+    """It holds nothing: a start takes it for live again, and would count another delivery."""
+    a = rig.client(group=GROUP, listens=True)
+
+    def act(rig: Rig) -> None:
+        rig.core.silence(a.slot, rig.now_ns)
+        finish(rig)
+
+    return act
+
+
+def is_heard_again(rig: Rig) -> Act:
+    a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP)
+    rig.core.silence(a.slot, rig.now_ns)
+    rig.do(b, work(b"k"), fire(b"k"))
+
+    def act(rig: Rig) -> None:
+        rig.core.revive(a.slot, rig.now_ns)
+        finish(rig)
+
+    return act

@@ -1,0 +1,47 @@
+"""Members of a group on a bench: what tests of groups in the core share."""
+
+from __future__ import annotations
+
+from commands import Key, Register
+from harness import Client, GroupTold, Rig, S, done
+from timerd_shm.errors import ErrorCode
+from timerd_shm.layout import OpState, Orphans, Region
+
+WORKERS = b"workers"
+HOUR = 3_600 * S
+LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
+
+
+def worker(rig: Rig, orphans: Orphans = Orphans.GROUP) -> Client:
+    """A member that takes outcomes."""
+    return rig.client(orphans, group=WORKERS, listens=True)
+
+
+def watch(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
+    return Register(tuple(Key(key) for key in keys), timeout_ns=timeout_ns, **more)  # type: ignore[arg-type]
+
+
+def work(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
+    """An operation that is the group's from the start."""
+    return watch(*keys, timeout_ns=timeout_ns, for_group=True, **more)
+
+
+def silence(rig: Rig, client: Client) -> None:
+    rig.core.silence(client.slot, rig.now_ns)
+    rig.turn()
+
+
+def answer(rig: Rig, client: Client, told: GroupTold) -> int:
+    """Say that it is done; 1 if the client held it."""
+    number = rig.do(client, done(told))
+    found = client.answer(number)
+    assert found is not None and found.code == ErrorCode.NONE, found
+    return found.value
+
+
+def waiting(rig: Rig) -> int:
+    """Outcomes of groups that nobody is told now."""
+    return sum(
+        op.state == OpState.SETTLED and op.group != 0 and op.client_generation == 0
+        for op in rig.arena.records(Region.OPS)
+    )

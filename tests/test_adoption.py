@@ -1,0 +1,119 @@
+"""Adoption, in the core: what becomes of the operations that a dead client leaves, to its group or to nobody."""
+
+from __future__ import annotations
+
+import timerd.core
+from commands import Key, OperationAct, Register
+from groups import HOUR, WORKERS, answer, watch, worker
+from harness import BUDGET, MS, START_NS, Rig, advance, fire
+from timerd_shm.layout import Condition, Orphans, Outcome
+from timerd_shm.wire import CommandKind, OutcomeFlag
+
+
+def test_the_group_adopts_what_its_dead_member_left_pending_and_settled() -> None:
+    rig = Rig()
+    a = rig.client(Orphans.GROUP, group=WORKERS)
+    rig.do(a, watch(b"settled", payload=b"s"), watch(b"pending", payload=b"p"), watch(b"received"))
+    rig.do(a, fire(b"received"))
+    rig.acknowledge(a)
+    rig.do(a, fire(b"settled", value=b"v" * 100))
+    b = worker(rig)
+    rig.close(a)
+    rig.turn()
+    (told,) = b.told_for_group
+    assert (told.payload, told.value, told.keys) == (b"s", b"v" * 100, (b"settled",))
+    assert told.deliveries == 2, "its owner may have acted"
+    assert OutcomeFlag.REDELIVERED in told.flags
+    rig.do(b, fire(b"pending"))
+    assert (b.told_for_group[1].payload, b.told_for_group[1].deliveries) == (b"p", 1)
+    assert rig.arena.count("orphans_adopted") == 2
+    for each in b.told_for_group:
+        assert answer(rig, b, each) == 1
+    assert rig.arena.in_use()["OPS"] == 0
+    rig.check()
+
+
+def test_what_happens_before_the_sweep_comes_by_happens_to_the_group() -> None:
+    rig = Rig()
+    a, b = rig.client(Orphans.GROUP, group=WORKERS), worker(rig)
+    ids = [bytes([n]) * 16 for n in range(2)]
+    rig.do(
+        a, watch(b"k"), watch(b"once"), watch(b"x", id=ids[0]), watch(b"y", id=ids[1]), watch(b"z", timeout_ns=5 * MS)
+    )
+    rig.clients.remove(a)
+    rig.core.close_client(a.slot, rig.now_ns)
+    cancel_by_id = OperationAct(CommandKind.CANCEL_ID, id=ids[0])
+    b.issue(fire(b"k"))
+    b.issue(fire(b"once", limit=1))
+    b.issue(cancel_by_id)
+    b.issue(watch(b"y", id=ids[1], if_exists="replace"))
+    rig.core.begin_turn(rig.now_ns + 5 * MS)
+    rig.now_ns += 5 * MS
+    assert rig.apply(b, b.frame()) == timerd.core.APPLIED
+    while rig.core.advance(rig.now_ns, BUDGET):
+        pass
+    rig.resume()
+    rig.report()
+    rig.core.end_turn(rig.now_ns)
+    assert [(told.keys[0], told.state) for told in b.told_for_group] == [
+        (b"k", Outcome.COMPLETED),
+        (b"once", Outcome.COMPLETED),
+        (b"x", Outcome.CANCELLED),
+        (b"y", Outcome.CANCELLED),
+        (b"z", Outcome.EXPIRED),
+    ]
+    assert {told.deliveries for told in b.told_for_group} == {1}
+    rig.check()
+
+
+def test_what_is_kept_runs_on_and_nobody_is_told() -> None:
+    rig = Rig()
+    a, b = rig.client(Orphans.KEEP, group=WORKERS), worker(rig)
+    rig.do(a, watch(b"k"), watch(b"l", timeout_ns=5 * MS), watch(b"settled"), fire(b"settled"))
+    rig.close(a)
+    assert rig.arena.count("pending", 0) == 2
+    rig.do(b, fire(b"k", limit=1))
+    assert rig.arena.count("pending", 0) == 2, "it takes no limited event"
+    late = rig.do(b, Register((Key(b"k"),), timeout_ns=HOUR, mark=None))
+    rig.do(b, fire(b"k"))
+    rig.turn(START_NS + 6 * MS)
+    assert rig.arena.count("pending", 0) == 0
+    assert not b.told_for_group and b.state(late) is Outcome.COMPLETED
+    rig.check()
+
+
+def test_an_operation_may_have_a_policy_of_its_own_and_change_it() -> None:
+    rig = Rig()
+    a, b = rig.client(Orphans.CANCEL, group=WORKERS), worker(rig)
+    rig.do(
+        a,
+        watch(b"k", payload=b"given", orphans=Orphans.GROUP),
+        watch(b"k", payload=b"changed"),
+        watch(b"k", payload=b"client's"),
+        watch(b"k", payload=b"changed to keep", orphans=Orphans.GROUP),
+        OperationAct(CommandKind.SET_ORPHANS, 2, orphans=Orphans.GROUP),
+        OperationAct(CommandKind.SET_ORPHANS, 4, orphans=Orphans.KEEP),
+    )
+    rig.close(a)
+    rig.do(b, fire(b"k"))
+    assert [told.payload for told in b.told_for_group] == [b"given", b"changed"]
+    assert rig.arena.count("orphans_cancelled") == 1
+    rig.check()
+
+
+def test_adoption_of_every_condition_goes_on_where_it_was() -> None:
+    rig = Rig()
+    a, b = rig.client(Orphans.GROUP, group=WORKERS), worker(rig)
+    rig.do(
+        a,
+        Register((Key(b"k"),), timeout_ns=HOUR, condition=Condition.TOTAL, total=10),
+        Register((Key(b"p", 7), Key(b"k")), timeout_ns=HOUR, needed=2),
+        fire(b"k", 4),
+    )
+    rig.close(a)
+    rig.restart()
+    rig.do(b, fire(b"k", 5), advance(b"p", 8))
+    assert len(b.told_for_group) == 1
+    rig.do(b, fire(b"k"))
+    assert len(b.told_for_group) == 2
+    rig.check()
