@@ -26,7 +26,8 @@ COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/
 
 SANITIZED := $(addprefix tests/test_,adoption.py check.py check_damage.py client_fast.py commands.py conditions.py \
 	groups_core.py ids.py interleavings.py journal.py journal_damage.py journal_files.py kafka.py kafka_664.py \
-	old_purgatory.py owners.py purgatory_model.py hostile.py redo.py runs.py soundness.py turn_bounds.py wheel.py wheel_of_20.py)
+	old_purgatory.py owners.py purgatory_model.py hostile.py redo.py runs.py soundness.py turn_bounds.py wheel.py \
+	wheel_of_20.py)
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
 .PHONY: help machine demo pipeline test test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
@@ -48,6 +49,7 @@ $(VENV)/installed-%: $(COMPILED) | machine
 		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
 	@echo "  timerd itself and what it needs: most of the time, 20 seconds to two minutes without a word"
 	@$(PIP) install --no-build-isolation --editable '.[$*]' $(CMAKE)
+	@$(PY) -m compileall -q shm_layout client timerd  # or each process would, where Python may not write what it compiles
 	@touch $@
 
 demo: $(VENV)/installed-demo
