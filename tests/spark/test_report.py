@@ -16,7 +16,7 @@ from timerd_shm.errors import InvalidValueError
 from timerd_shm.histogram import index_of, upper_bound
 from timerd_shm.layout import HISTOGRAM_BUCKETS
 from timerd_spark import hot_keys, report, rollup
-from timerd_spark.rollups import ERROR, ROLLUP, bucket_of, merged, upper_bound_of
+from timerd_spark.rollups import ERROR, ROLLUP, bucketed, merged, upper_bound_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,16 +38,14 @@ def many(spark: SparkSession) -> DataFrame:
 
 
 def test_buckets_and_their_bounds_are_those_of_the_shared_histograms(spark: SparkSession) -> None:
-    from pyspark.sql import functions
-
     edges = [(1 << power) + step for power in range(63) for step in (-1, 0, 1)]
     values = sorted({*range(70), *edges, (1 << 63) - 1, *(random.Random(1).getrandbits(62) for _ in range(200))})
     df = spark.createDataFrame([(value,) for value in values], "value bigint")
-    found = df.select(bucket_of(df.value).alias("b")).collect()
-    assert [row.b for row in found] == [index_of(value) for value in values]
+    found = spark.sql(bucketed("SELECT value FROM {rows}"), rows=df).collect()
+    assert [row.bucket for row in found] == [index_of(value) for value in values]
     buckets = HISTOGRAM_BUCKETS - 16  # a bigint has 63 bits
     numbers = spark.range(buckets).selectExpr("int(id) AS id")
-    bounds = numbers.select(upper_bound_of(functions.col("id")).alias("u")).collect()
+    bounds = numbers.selectExpr(f"{upper_bound_of('id')} AS u").collect()
     assert [row.u for row in bounds] == [upper_bound(index) for index in range(buckets)]
 
 
