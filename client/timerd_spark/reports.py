@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from timerd_shm.errors import InvalidValueError
 
-from .inputs import need_view
+from .inputs import names_of, need_view
 from .rollups import is_rollup, merged, percentiles_of, rollup
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
     Raises InvalidValueError for columns that are missing or of another type, and for what is no duration.
     """
+    measured = [f"{m}_{p}_ms" for m in ("latency", "lateness") for p in (*PERCENTILES, "max")]
+    taken = {*measured, "rate", "timeout_ratio", "in_flight_mean", "seconds", "latency_shares", "lateness_shares"}
+    names = [f"`{name}`" for name in names_of(by, df, "report()", taken)]
     rolled = merged(df, by, window) if is_rollup(df) else rollup(df, by, window)
-    names = [f"`{name}`" for name in ([by] if isinstance(by, str) else by)]
     shares, measures = [], []
     for measure, total in (("latency", "completed"), ("lateness", "expired")):
         of_all = percentiles_of(measure, total, f"{measure}_max_ns", list(PERCENTILES.values()))

@@ -62,7 +62,8 @@ def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     names = quoted(names_of(by, df, "rollup()", {*ROLLUP, *NEEDED, *INNER}))
     window_ns = None if window is None else window_of(window)
     values = f"""
-        SELECT {names} {start_of("settled_at", window_ns)} AS cell, {", ".join(NEEDED)},
+        SELECT {names} {start_of("settled_at", window_ns)} AS cell, outcome, wait_ns,
+               timestamp(registered_at) AS registered_at, timestamp(settled_at) AS settled_at,
                CASE outcome WHEN 'completed' THEN wait_ns WHEN 'expired' THEN lateness_ns END AS value
         FROM {{rows}}"""
     counted = f"""
@@ -87,7 +88,7 @@ def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     But for `in_flight_max`: that of several groups together is not known from theirs, so it is null unless `by` has
     every column that the rollup has. Raises InvalidValueError where windows would have to be cut.
     """
-    chosen = names_of(by, df, "report()")
+    chosen = names_of(by, df, "report()", INNER)
     own = [name for name in df.columns if name not in ROLLUP]
     if strange := sorted(set(chosen) - set(own)):
         raise InvalidValueError(f"report(): by={strange[0]!r} is not what the rollup is grouped by: {', '.join(own)}")
@@ -116,7 +117,8 @@ def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
                    AS most,
                sum(CASE WHEN one.outcome IS NULL THEN waited_ns END) AS waited, min(first) AS first, max(last) AS last,
                max({in_flight}) AS in_flight_max
-        FROM (SELECT *, {start_of("start", window_ns)} AS cell, explode({counts}) AS one FROM {{rows}})
+        FROM (SELECT {names} {start_of("start", window_ns)} AS cell, explode({counts}) AS one, latency_max_ns,
+                     lateness_max_ns, waited_ns, first, last, in_flight_max FROM {{rows}})
         GROUP BY {names} cell, one.outcome, one.bucket"""
     return _grouped(df, counted, names, window_ns)
 
