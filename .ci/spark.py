@@ -42,7 +42,12 @@ def main() -> None:
         [python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *requirements(EXTRA)], check=True
     )
     # The second line is for Spark, which looks for data sources in folders: an editable install has none on the path.
-    layer.write_text(f"import site; site.addsitedir({str(packages_of(other))!r})\n{ROOT / 'client'}\n")
+    # Spark puts an archive of pyspark's sources before the package: each of its many processes would compile them anew.
+    layer.write_text(
+        f"import site; site.addsitedir({str(packages_of(other))!r})\n"
+        f"{ROOT / 'client'}\n"
+        "import sys; sys.path[:] = [path for path in sys.path if not path.endswith(('/pyspark.zip', '-src.zip'))]\n"
+    )
     keep = [python, ROOT / ".ci/classes.py", environment / "classes.jsa"]
     kept = subprocess.run(keep, stderr=subprocess.PIPE, text=True, errors="replace")
     if kept.returncode:

@@ -1,12 +1,15 @@
 """How fast a journal goes through Spark's data source, on this machine: rows of the terminal view a second.
 
-    .venv-spark/bin/python bench/spark_source.py [--rows 4M] [--repeat 3] [--cores 2]
+    .venv-spark/bin/python bench/spark_source.py [--rows 4M] [--repeat 3] [--cores 2] [--audit JOURNAL]
 
 The journal is synthetic: outcomes with a key of their own each, so two rows of the journal for one of Spark, in
 segments of 64 MiB as the daemon writes them. It is decoded without Spark in one process, read into Spark's noop sink
 (the columns that rollup() and report() need, and all), and counted by outcome. The best of the repeats; beside it the
 CPU time of all processes, which says on a busy machine what an idle one would do. A query takes some tenths of a second
 whatever it reads, and the JVM compiles for its first seconds: give --rows 16M for the rate of a large journal.
+
+With --audit it measures audit() instead, of a journal of level events that a daemon has written, and beside it the
+same without Spark: rows of the journal a second, texts among them.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
 from common import amount
+from timerd_client.audit_journal import audit_journal
 from timerd_shm.fields import struct_of
 from timerd_shm.journal import (
     BLOCK_ROWS,
@@ -42,12 +46,16 @@ from timerd_shm.journal import (
 )
 from timerd_shm.journal_reader import HEADER_CRC, segment_path
 from timerd_shm.layout import Outcome
-from timerd_spark import local_session
+from timerd_spark import audit, local_session
+from timerd_spark.audit_rows import COLUMNS
 from timerd_spark.batches import batches
 from timerd_spark.decode import dtype_of
 from timerd_spark.rollups import NEEDED
 from timerd_spark.schema import TERMINAL
 from timerd_spark.segments import Walk, first_offset
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SEGMENT_BLOCKS = (64 << 20) // BLOCK_SIZE - 1
 MS = 1_000_000
@@ -126,6 +134,23 @@ def count(frame: Any) -> None:
     frame.groupBy("outcome").count().collect()
 
 
+def audit_rates(spark: SparkSession, journal: Path, repeat: int) -> None:
+    """How fast a journal is audited, which has to hold."""
+    spans = list(Walk(journal, first_offset(journal)).spans())
+    rows = sum(span.end - span.first for span in spans)
+
+    def on_spark() -> None:
+        events = spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
+        assert not audit(events.load(str(journal))).take(1)
+
+    def without() -> None:
+        assert not audit_journal(journal).wrong
+
+    print(f"{rows:,} rows of {len(spans)} parts")
+    best(repeat, "audit()", rows, on_spark)
+    best(repeat, "audit_journal(), without Spark, one process", rows, without)
+
+
 def main() -> int:
     assert struct_of(OutcomeRow).size == 64
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -134,7 +159,13 @@ def main() -> int:
     )
     parser.add_argument("--repeat", type=int, default=3, help="the best of so many (default 3)")
     parser.add_argument("--cores", type=int, default=2, help="threads of Spark (default 2)")
+    parser.add_argument("--audit", type=Path, metavar="JOURNAL", help="measure audit() of this journal instead")
     args = parser.parse_args()
+    if args.audit is not None:
+        spark = local_session(args.cores, spark__driver__memory="2g")
+        audit_rates(spark, args.audit, args.repeat)
+        spark.stop()
+        return 0
     directory = Path(tempfile.mkdtemp(prefix="tdj-"))
     try:
         fill(directory, args.rows)

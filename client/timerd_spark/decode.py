@@ -217,7 +217,8 @@ class SegmentRows:
 
     def kinds(self, lines: np.ndarray) -> np.ndarray:
         """Kinds of these lines."""
-        return self._kinds[lines]
+        kinds: np.ndarray = self._kinds[lines]
+        return kinds
 
     def wall_us(self, records: np.ndarray, monotonic_ns: np.ndarray) -> np.ndarray:
         """What the wall clock said at these times, in microseconds."""
@@ -225,7 +226,8 @@ class SegmentRows:
             offsets: Any = self._anchor_offsets[0]
         else:
             offsets = self._anchor_offsets[np.searchsorted(self._anchor_records, records, "right") - 1]
-        return (monotonic_ns.astype(np.int64) + offsets) // 1_000
+        us: np.ndarray = (monotonic_ns.astype(np.int64) + offsets) // 1_000
+        return us
 
     # texts ---------------------------------------------------------------------------------------------------------
 
@@ -242,7 +244,8 @@ class SegmentRows:
             here = at < len(self._blocks)
             here[here] = self._blocks[at[here]] == block[here]
         if here.all():
-            return self._lines.take(at * LINES + 1 + place, 0)
+            taken: np.ndarray = self._lines.take(at * LINES + 1 + place, 0)
+            return taken
         found = np.zeros((len(texts), ROW_SIZE), np.uint8)
         found[here] = self._lines[at[here] * LINES + 1 + place[here]]
         away, index = np.unique(block[~here], return_inverse=True)
@@ -473,7 +476,9 @@ class Terminal:
 
     @property
     def _has_deadline(self) -> np.ndarray:
-        return self._rows["deadline_ns"] != NO_DEADLINE
+        has: np.ndarray = self._rows["deadline_ns"] != NO_DEADLINE
+        return has
 
     def _difference(self, later: str, earlier: str) -> np.ndarray:
-        return (self._rows[later] - self._rows[earlier]).astype(np.int64)
+        difference: np.ndarray = (self._rows[later] - self._rows[earlier]).astype(np.int64)
+        return difference

@@ -64,11 +64,13 @@ def timeout_ratio(reported: DataFrame, by: str | Sequence[str] = ()) -> Figure:
     """The timeout ratio over time, from a report with windows; a line for each group. Raises InvalidValueError."""
     names = [by] if isinstance(by, str) else list(by)
     _need(reported, [*names, "start", "timeout_ratio"], "timeout_ratio()", "report(df, window=...)")
-    rows = reported.select(*names, "start", "timeout_ratio").orderBy("start").limit(POINTS_MAX).collect()
+    # Not as times of this machine's zone, whose hours are not all of one length.
+    columns = [*(f"`{name}`" for name in names), "unix_micros(timestamp(start)) AS start", "timeout_ratio"]
+    rows = reported.selectExpr(*columns).orderBy("start").limit(POINTS_MAX).collect()
     figure, axes = _axes("seconds since the first window", "timeout ratio")
     first = rows[0]["start"] if rows else None
     for colour, (label, group) in zip(_colours(), sorted(_groups(rows, names).items()), strict=False):
-        seconds = [(row["start"] - first).total_seconds() for row in group]
+        seconds = [(row["start"] - first) / 1e6 for row in group]
         axes.plot(seconds, [row["timeout_ratio"] for row in group], color=colour, label=label, marker=".")
     axes.set_ylim(bottom=0)
     _finish(axes, names)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from timerd_shm.errors import InvalidValueError
 
-from .inputs import need_view
+from .inputs import names_of, need_view
 from .rollups import is_rollup, merged, percentiles_of, rollup
 
 if TYPE_CHECKING:
@@ -34,32 +34,30 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
     Raises InvalidValueError for columns that are missing or of another type, and for what is no duration.
     """
-    from pyspark.sql import functions as F
-
+    measured = [f"{m}_{p}_ms" for m in ("latency", "lateness") for p in (*PERCENTILES, "max")]
+    taken = {*measured, "rate", "timeout_ratio", "in_flight_mean", "seconds", "latency_shares", "lateness_shares"}
+    names = [f"`{name}`" for name in names_of(by, df, "report()", taken)]
     rolled = merged(df, by, window) if is_rollup(df) else rollup(df, by, window)
-    names = [by] if isinstance(by, str) else list(by)
-    seconds = (F.unix_micros("end") - F.unix_micros("start")) / 1e6
-    measures = []
+    shares, measures = [], []
     for measure, total in (("latency", "completed"), ("lateness", "expired")):
-        shares = percentiles_of(measure, total, f"{measure}_max_ns", list(PERCENTILES.values()))
-        rolled = rolled.withColumn(f"{measure}_shares", shares)
-        measures += [
-            (F.col(f"{measure}_shares")[at] / 1e6).alias(f"{measure}_{name}_ms") for at, name in enumerate(PERCENTILES)
-        ]
-        measures.append((F.col(f"{measure}_max_ns") / 1e6).alias(f"{measure}_max_ms"))
-    return rolled.select(
-        *(F.col(name) for name in names),
+        of_all = percentiles_of(measure, total, f"{measure}_max_ns", list(PERCENTILES.values()))
+        shares.append(f"{of_all} AS {measure}_shares")
+        measures += [f"{measure}_shares[{at}] / 1e6D AS {measure}_{name}_ms" for at, name in enumerate(PERCENTILES)]
+        measures.append(f"{measure}_max_ns / 1e6D AS {measure}_max_ms")
+    seconds = "(unix_micros(`end`) - unix_micros(start)) / 1e6D AS seconds"
+    return rolled.selectExpr("*", *shares, seconds).selectExpr(
+        *names,
         "start",
-        "end",
+        "`end`",
         "n",
         "completed",
         "expired",
         "cancelled",
         "failed",
-        F.when(seconds > 0, F.col("n") / seconds).alias("rate"),
-        (F.col("expired") / F.col("n")).alias("timeout_ratio"),
+        "CASE WHEN seconds > 0 THEN n / seconds END AS rate",
+        "expired / n AS timeout_ratio",
         *measures,
-        F.when(seconds > 0, F.col("waited_ns") / 1e9 / seconds).alias("in_flight_mean"),
+        "CASE WHEN seconds > 0 THEN waited_ns / 1e9D / seconds END AS in_flight_mean",
         "in_flight_max",
     )
 

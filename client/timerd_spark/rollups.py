@@ -21,7 +21,7 @@ from .durations import duration_ns
 from .inputs import names_of, need_view, types_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 ERROR: Final = 1 / STEPS  # a bucket's width, of the values in it: a percentile is at most so much too large
 NEEDED: Final = ("outcome", "registered_at", "settled_at", "wait_ns", "lateness_ns")
@@ -44,7 +44,10 @@ ROLLUP: Final = {
 }
 WINDOW_KEY: Final = "timerd_window_ns"  # in the metadata of `start`; Parquet keeps it
 # Names that columns have on the way, in rollup() and in what reads one.
-INNER: Final = ("at", "bucket", "cell", "count", "max", "move", "net", "one", "peak", "run", "step", "value", "waited")
+INNER: Final = (
+    "at", "bucket", "cell", "count", "exponent", "guess", "most", "move", "net", "one", "peak", "run", "step", "value",
+    "waited",
+)  # fmt: skip
 CELL_NS: Final = 10_000_000_000  # without windows, in-flight maxima are found in parts of so long
 
 
@@ -55,37 +58,22 @@ def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     registered and not settled, at most, at the end of a millisecond of the window; what was there before it counts.
     Raises InvalidValueError for what is no terminal view, no column or no duration.
     """
-    from pyspark.sql import functions as F
-
     need_view(df, "terminal", NEEDED, "rollup()")
-    names = names_of(by, df, "rollup()", {*ROLLUP, *NEEDED, *INNER})
+    names = quoted(names_of(by, df, "rollup()", {*ROLLUP, *NEEDED, *INNER}))
     window_ns = None if window is None else window_of(window)
-    cell = start_of(F.col("settled_at"), window_ns)
-    value = F.when(F.col("outcome") == "completed", F.col("wait_ns")).when(
-        F.col("outcome") == "expired", F.col("lateness_ns")
-    )
-    counted = (
-        df.select(*names, cell.alias("cell"), *NEEDED, value.alias("value"))
-        .groupBy(*names, "cell", "outcome", bucket_of(F.col("value")).alias("bucket"))
-        .agg(
-            F.count(F.lit(1)).alias("count"),
-            F.max("value").alias("max"),
-            F.sum("wait_ns").alias("waited"),
-            F.min("registered_at").alias("first"),
-            F.max("settled_at").alias("last"),
-        )
-    )
-    grouped = counted.groupBy(*names, "cell").agg(
-        *_bounds(window_ns),
-        F.sum("count").alias("n"),
-        *(F.sum(F.when(F.col("outcome") == o, F.col("count")).otherwise(0)).alias(o) for o in OUTCOMES),
-        F.sum("waited").alias("waited_ns"),
-        *_histogram("latency", "completed"),
-        *_histogram("lateness", "expired"),
-    )
-    joined = _beside(grouped, _in_flight(df, names, window_ns), [*names, "cell"])
-    kept = [F.col(name) for name in names]
-    return joined.select(*kept, _marked(F.col("start"), window_ns), *(F.col(c) for c in list(ROLLUP)[1:]))
+    values = f"""
+        SELECT {names} {start_of("settled_at", window_ns)} AS cell, outcome, wait_ns,
+               timestamp(registered_at) AS registered_at, timestamp(settled_at) AS settled_at,
+               CASE outcome WHEN 'completed' THEN wait_ns WHEN 'expired' THEN lateness_ns END AS value
+        FROM {{rows}}"""
+    counted = f"""
+        SELECT {names} cell, outcome, bucket, count(*) AS count, max(value) AS most, sum(wait_ns) AS waited,
+               min(registered_at) AS first, max(settled_at) AS last, bigint(null) AS in_flight_max
+        FROM ({bucketed(values)}) GROUP BY {names} cell, outcome, bucket
+        UNION ALL
+        SELECT {names} {start_of("cell", window_ns)}, null, null, 0, null, 0, null, null, in_flight_max
+        FROM ({_in_flight(names, window_ns)})"""
+    return _grouped(df, counted, names, window_ns)
 
 
 def is_rollup(df: DataFrame) -> bool:
@@ -100,11 +88,9 @@ def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     But for `in_flight_max`: that of several groups together is not known from theirs, so it is null unless `by` has
     every column that the rollup has. Raises InvalidValueError where windows would have to be cut.
     """
-    from pyspark.sql import functions as F
-
-    names = names_of(by, df, "report()")
+    chosen = names_of(by, df, "report()", INNER)
     own = [name for name in df.columns if name not in ROLLUP]
-    if strange := sorted(set(names) - set(own)):
+    if strange := sorted(set(chosen) - set(own)):
         raise InvalidValueError(f"report(): by={strange[0]!r} is not what the rollup is grouped by: {', '.join(own)}")
     had = df.schema["start"].metadata.get(WINDOW_KEY) if df.schema["start"].metadata else None
     window_ns = None if window is None else window_of(window)
@@ -113,26 +99,28 @@ def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
             f"report(): window={window!r} would cut the windows of the rollup, which are "
             f"{f'of {had / 1e9:g} s' if had else 'not there'}: give a multiple"
         )
-    cell = start_of(F.col("start"), window_ns)
-    rows = df.select(*names, cell.alias("cell"), *ROLLUP)
-    whole = rows.groupBy(*names, "cell").agg(
-        *_bounds(window_ns),
-        *(F.sum(name).alias(name) for name in ("n", *OUTCOMES, "waited_ns")),
-        *(F.max(f"{name}_max_ns").alias(f"{name}_max_ns") for name in ("latency", "lateness")),
-        F.max(F.col("in_flight_max") if set(names) == set(own) else F.lit(None).cast("bigint")).alias("in_flight_max"),
-    )
-    for measure in ("latency", "lateness"):
-        counts = (
-            rows.select(*names, "cell", F.explode(measure).alias("one"))
-            .groupBy(*names, "cell", F.col("one.bucket").alias("bucket"))
-            .agg(F.sum("one.count").alias("count"))
-            .groupBy(*names, "cell")
-            .agg(F.array_sort(F.collect_list(F.struct("bucket", "count"))).alias(measure))
-        )
-        whole = _beside(whole, counts, [*names, "cell"])
-        whole = whole.withColumn(measure, F.coalesce(measure, F.array().cast(HISTOGRAM)))
-    kept = [F.col(name) for name in names]
-    return whole.select(*kept, _marked(F.col("start"), window_ns), *(F.col(c) for c in list(ROLLUP)[1:]))
+    names = quoted(chosen)
+
+    def count(outcome: str, bucket: str, count: str) -> str:
+        return f"named_struct('outcome', {outcome}, 'bucket', int({bucket}), 'count', {count})"
+
+    # What was counted again: a rollup's counts, apart from each other, and all else beside a count of none.
+    counts = f"""concat(
+        array({count("'cancelled'", "null", "cancelled")}, {count("'failed'", "null", "failed")},
+              {count("string(null)", "null", "0L")}),
+        transform(latency, one -> {count("'completed'", "one.bucket", "one.count")}),
+        transform(lateness, one -> {count("'expired'", "one.bucket", "one.count")}))"""
+    in_flight = "in_flight_max" if set(chosen) == set(own) else "bigint(null)"
+    counted = f"""
+        SELECT {names} cell, one.outcome AS outcome, one.bucket AS bucket, sum(one.count) AS count,
+               max(CASE one.outcome WHEN 'completed' THEN latency_max_ns WHEN 'expired' THEN lateness_max_ns END)
+                   AS most,
+               sum(CASE WHEN one.outcome IS NULL THEN waited_ns END) AS waited, min(first) AS first, max(last) AS last,
+               max({in_flight}) AS in_flight_max
+        FROM (SELECT {names} {start_of("start", window_ns)} AS cell, explode({counts}) AS one, latency_max_ns,
+                     lateness_max_ns, waited_ns, first, last, in_flight_max FROM {{rows}})
+        GROUP BY {names} cell, one.outcome, one.bucket"""
+    return _grouped(df, counted, names, window_ns)
 
 
 def window_of(window: str) -> int:
@@ -143,143 +131,95 @@ def window_of(window: str) -> int:
     return length
 
 
-def start_of(at: Column, window_ns: int | None) -> Column:
+def quoted(names: Sequence[str]) -> str:
+    """Columns' names as SQL has them before others: each with a comma behind."""
+    return "".join(f"`{name}`, " for name in names)
+
+
+def start_of(at: str, window_ns: int | None) -> str:
     """The start of the window that a time is in, windows counted from 1970 UTC; without windows always the same."""
-    from pyspark.sql import functions as F
-
     if window_ns is None:
-        return F.lit(0).cast("timestamp")
-    us = window_ns // 1_000
-    at_us = F.unix_micros(at.cast("timestamp"))
-    return F.timestamp_micros(at_us - F.pmod(at_us, F.lit(us)))
+        return "timestamp_micros(0)"
+    at_us = f"unix_micros(timestamp({at}))"
+    return f"timestamp_micros({at_us} - pmod({at_us}, {window_ns // 1_000}L))"
 
 
-def bucket_of(value: Column) -> Column:
-    """timerd_shm.histogram.index_of() of a value, in Spark: null for null, negative ones count as 0."""
-    from pyspark.sql import functions as F
+def bucketed(values: str) -> str:
+    """A query of `value`, and its timerd_shm.histogram.index_of() as `bucket`: null for null, negative ones count as 0.
 
-    value = F.greatest(value, F.lit(0).cast("bigint"))
-    one = F.lit(1).cast("bigint")
-    guess = F.least(F.floor(F.log2(F.greatest(value, one).cast("double"))), F.lit(62)).cast("int")
-    # The logarithm is rounded: next to a power of two it may be one too small or too large.
-    exponent = (
-        F.when(_shifted("shiftleft", one, guess) > value, guess - 1)
-        .when((guess < 62) & (_shifted("shiftleft", one, guess + 1) <= value), guess + 1)
-        .otherwise(guess)
-    )
-    shift = F.greatest(exponent - HISTOGRAM_SUB_BITS, F.lit(0))
-    step = _shifted("shiftright", value, shift).bitwiseAND(F.lit(STEPS - 1))
-    index = F.when(value < STEPS, value).otherwise((exponent - HISTOGRAM_SUB_BITS + 1) * STEPS + step).cast("int")
-    return F.when(value.isNull(), None).otherwise(index)
+    In steps, that nothing is computed twice. The logarithm is rounded: next to a power of two it may be one too small
+    or too large.
+    """
+    value = "greatest(value, 0L)"
+    guess = f"int(least(floor(log2(double(greatest({value}, 1L)))), 62))"
+    exponent = f"""CASE WHEN shiftleft(1L, guess) > {value} THEN guess - 1
+        WHEN guess < 62 AND shiftleft(1L, guess + 1) <= {value} THEN guess + 1 ELSE guess END"""
+    above = f"exponent - {HISTOGRAM_SUB_BITS}"
+    step = f"(shiftright({value}, greatest({above}, 0)) & {STEPS - 1})"
+    bucket = f"int(CASE WHEN {value} < {STEPS} THEN {value} ELSE ({above} + 1) * {STEPS} + {step} END)"
+    return f"""
+        SELECT *, CASE WHEN value IS NOT NULL THEN {bucket} END AS bucket FROM (
+            SELECT *, {exponent} AS exponent FROM (SELECT *, {guess} AS guess FROM ({values})))"""
 
 
-def upper_bound_of(bucket: Column) -> Column:
+def upper_bound_of(bucket: str) -> str:
     """timerd_shm.histogram.upper_bound() of a bucket, in Spark."""
-    from pyspark.sql import functions as F
-
-    shift = F.greatest(F.floor(bucket / STEPS).cast("int") - 1, F.lit(0))
-    lower = F.when(bucket < 2 * STEPS, bucket.cast("bigint")).otherwise(
-        _shifted("shiftleft", (bucket % STEPS + STEPS).cast("bigint"), shift)
-    )
-    return lower - 1 + _shifted("shiftleft", F.lit(1).cast("bigint"), shift)
+    shift = f"greatest(int({bucket} div {STEPS}) - 1, 0)"
+    steps = f"shiftleft(bigint({bucket} % {STEPS} + {STEPS}), {shift})"
+    lower = f"CASE WHEN {bucket} < {2 * STEPS} THEN bigint({bucket}) ELSE {steps} END"
+    return f"({lower}) - 1 + shiftleft(1L, {shift})"
 
 
-def percentiles_of(histogram: str, total: str, largest: str, shares: Sequence[float]) -> Column:
+def percentiles_of(histogram: str, total: str, largest: str, shares: Sequence[float]) -> str:
     """timerd_shm.histogram.percentile() for each of the shares, as an array; null where nothing was counted.
 
     From columns: a histogram, how many it counts, and its largest value, which none of them exceeds.
     """
-    from pyspark.sql import functions as F
-
-    def further(at: Column, one: Column) -> Column:
-        there = F.struct((at["left"] - one["count"]).alias("left"), one["bucket"].alias("bucket"))
-        return F.when(at["left"] > 0, there).otherwise(at)
-
-    def bucket(q: Column) -> Column:
-        rank = F.greatest(F.ceil(F.col(total) * q), F.lit(1)).cast("bigint")
-        start = F.struct(rank.alias("left"), F.lit(0).alias("bucket"))
-        return F.aggregate(histogram, start, further)["bucket"]
-
-    buckets = F.transform(F.array(*(F.lit(q) for q in shares)), bucket)
-    return F.when(F.col(total) > 0, F.transform(buckets, lambda b: F.least(upper_bound_of(b), F.col(largest))))
+    start = f"named_struct('rest', bigint(greatest(ceil({total} * q), 1)), 'bucket', 0)"
+    further = "CASE WHEN at.rest > 0 THEN named_struct('rest', at.rest - one.count, 'bucket', one.bucket) ELSE at END"
+    bucket = f"aggregate({histogram}, {start}, (at, one) -> {further}, at -> at.bucket)"
+    buckets = f"transform(array({', '.join(f'{q!r}D' for q in shares)}), q -> {bucket})"
+    return f"CASE WHEN {total} > 0 THEN transform({buckets}, b -> least({upper_bound_of('b')}, {largest})) END"
 
 
-def _shifted(how: str, value: Column, by: Column) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.call_function(how, value, by)
-
-
-def _marked(start: Column, window_ns: int | None) -> Column:
-    """The column with its window in its metadata, where merged() finds it before anything is read."""
-    return start.alias("start", metadata={WINDOW_KEY: window_ns}) if window_ns else start.alias("start", metadata={})
-
-
-def _bounds(window_ns: int | None) -> list[Column]:
-    from pyspark.sql import functions as F
-
-    first, last = F.min("first"), F.max("last")
-    start, end = first, last
+def _grouped(df: DataFrame, counted: str, names: str, window_ns: int | None) -> DataFrame:
+    """The rollup of a query's counts, in which `{rows}` are the DataFrame: outcomes by bucket, and maxima in flight."""
+    start, end = ("min(first)", "max(last)")
     if window_ns is not None:
-        start = F.min("cell")
-        end = F.timestamp_micros(F.unix_micros(start) + window_ns // 1_000)
-    return [start.alias("start"), end.alias("end"), first.alias("first"), last.alias("last")]
+        start, end = ("cell", f"timestamp_micros(unix_micros(cell) + {window_ns // 1_000}L)")
+
+    def histogram(measure: str, outcome: str) -> str:
+        own = f"CASE WHEN outcome = '{outcome}' THEN"
+        return f"""CAST(array_sort(collect_list({own} struct(bucket, count) END)) AS {HISTOGRAM}) AS {measure},
+               max({own} most END) AS {measure}_max_ns"""
+
+    outcomes = ", ".join(f"sum(CASE WHEN outcome = '{o}' THEN count ELSE 0 END) AS {o}" for o in OUTCOMES)
+    rolled = df.sparkSession.sql(
+        f"""
+        SELECT {names} {start} AS start, {end} AS `end`, min(first) AS first, max(last) AS last, sum(count) AS n,
+               {outcomes}, sum(waited) AS waited_ns,
+               {histogram("latency", "completed")}, {histogram("lateness", "expired")},
+               max(in_flight_max) AS in_flight_max
+        FROM ({counted}) GROUP BY {names} cell HAVING sum(count) > 0""",
+        rows=df,
+    )
+    # The window stands in the metadata, where merged() finds it before anything is read.
+    return rolled if window_ns is None else rolled.withMetadata("start", {WINDOW_KEY: window_ns})
 
 
-def _histogram(measure: str, outcome: str) -> list[Column]:
-    """The histogram of a measure, in order of its buckets, and its largest value, from rows of counts."""
-    from pyspark.sql import functions as F
-
-    counted = F.when(F.col("outcome") == outcome, F.struct("bucket", "count"))
-    return [
-        F.array_sort(F.collect_list(counted)).cast(HISTOGRAM).alias(measure),
-        F.max(F.when(F.col("outcome") == outcome, F.col("max"))).alias(f"{measure}_max_ns"),
-    ]
-
-
-def _in_flight(df: DataFrame, names: Sequence[str], window_ns: int | None) -> DataFrame:
+def _in_flight(names: str, window_ns: int | None) -> str:
     """How many operations were registered and not settled, at most, at the end of a millisecond of each window.
 
     Sums of sums, so that no task has to see all of a group: first within parts of time, then over the parts.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    one = F.lit(1)
-    moves = F.array(
-        F.struct(F.col("registered_at").alias("at"), one.alias("move")),
-        F.struct(F.col("settled_at").alias("at"), (-one).alias("move")),
-    )
-    steps = (
-        df.select(*names, F.explode(moves).alias("one"))
-        .select(*names, "one.move", start_of(F.col("one.at"), window_ns or CELL_NS).alias("cell"), "one.at")
-        .groupBy(*names, "cell", F.unix_millis("at").alias("step"))
-        .agg(F.sum("move").alias("net"))
-    )
-    within = Window.partitionBy(*names, "cell").orderBy("step")
-    cells = (
-        steps.withColumn("run", F.sum("net").over(within))
-        .groupBy(*names, "cell")
-        .agg(F.sum("net").alias("net"), F.max("run").alias("peak"))
-    )
-    before = Window.partitionBy(*names).orderBy("cell").rowsBetween(Window.unboundedPreceding, -1)
-    carried = F.coalesce(F.sum("net").over(before), F.lit(0))
-    peaks = cells.select(*names, "cell", (carried + F.greatest("peak", F.lit(0))).alias("in_flight_max"))
-    if window_ns is not None:
-        return peaks
-    return peaks.groupBy(*names, start_of(F.col("cell"), None).alias("cell")).agg(
-        F.max("in_flight_max").alias("in_flight_max")
-    )
-
-
-def _beside(left: DataFrame, right: DataFrame, on: Sequence[str]) -> DataFrame:
-    """What the right has for the left's groups, beside it. A group may be that of null."""
-    from pyspark.sql import functions as F
-
-    renamed = right.select(
-        *(F.col(name).alias(f"{name}__right") for name in on), *(name for name in right.columns if name not in on)
-    )
-    same = F.lit(True)
-    for name in on:
-        same = same & F.col(name).eqNullSafe(F.col(f"{name}__right"))
-    return left.join(renamed, same, "left").drop(*(f"{name}__right" for name in on))
+    moves = "array(struct(registered_at AS at, 1 AS move), struct(settled_at AS at, -1 AS move))"
+    return f"""
+        SELECT {names} cell, greatest(peak, 0) + coalesce(sum(net) OVER (
+            PARTITION BY {names} 0 ORDER BY cell ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS in_flight_max
+        FROM (SELECT {names} cell, sum(net) AS net, max(run) AS peak
+              FROM (SELECT *, sum(net) OVER (PARTITION BY {names} cell ORDER BY step) AS run
+                    FROM (SELECT {names} {start_of("one.at", window_ns or CELL_NS)} AS cell,
+                                 unix_millis(timestamp(one.at)) AS step, sum(one.move) AS net
+                          FROM (SELECT {names} explode({moves}) AS one FROM {{rows}})
+                          GROUP BY {names} cell, step))
+              GROUP BY {names} cell)"""

@@ -48,12 +48,22 @@ def gather(rows: Sequence[Row]) -> pyarrow.RecordBatch:
 
 
 def check_columns(df: DataFrame, wanted: Iterable[tuple[str, str]], added: Sequence[str], kept: Iterable[str]) -> None:
-    """Raises InvalidValueError for an argument (its name, the column) that names no column, or a name taken twice."""
+    """Raises InvalidValueError for an argument (its name, the column) that names no column, or a name taken twice.
+
+    Spark takes names that differ in upper and lower case alone for one.
+    """
     columns = list(df.columns)
     for argument, column in wanted:
         if column not in columns:
             raise InvalidValueError(f"{argument}={column!r} is no column; there are {', '.join(columns)}")
-    if taken := sorted(set(added) & set(kept)):
+        if columns.count(column) > 1:
+            raise InvalidValueError(
+                f"{argument}={column!r}: there are {columns.count(column)} such columns: rename one"
+            )
+    there = [name.lower() for name in kept]
+    if twice := [name for name in kept if there.count(name.lower()) > 1]:
+        raise InvalidValueError(f"column {twice[0]!r} would be there twice: rename or drop one")
+    if taken := sorted(name for name in kept if name.lower() in added):
         raise InvalidValueError(f"column {taken[0]!r} would be there twice: rename yours (added: {', '.join(added)})")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 import timerd_client as td
@@ -35,7 +36,6 @@ EVENTS = 256  # and their claims, in one frame
 FRAME_BYTES = 1 << 20  # of values; a frame holds four times as much
 CLIENT_OPERATIONS = 20_000  # of one client, which has a handle of each
 CLAIMS_SUFFIX = "-claims"
-CLAIM_TIMEOUT_S = 3_600.0
 CLAIM_PAUSE_S = 0.02
 
 
@@ -171,7 +171,7 @@ def register(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> C
 def fire(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Counts:
     """An event for each row whose id is not known."""
     events = asking(client, options.purgatory)
-    claims = asking(client, options.purgatory[: NAME_SIZE_MAX - len(CLAIMS_SUFFIX)] + CLAIMS_SUFFIX)
+    claims = asking(client, claims_of(options.purgatory))
     different = {row.op_id: row for row in rows}
     mine = claimed(claims, list(different))
     if mine:
@@ -180,6 +180,14 @@ def fire(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Count
         client.flush(FLUSH_TIMEOUT_S)
         fire_later(refused)
     return Counts(len(mine), len(rows) - len(mine))
+
+
+def claims_of(purgatory: str) -> str:
+    """The purgatory of its claims. A long name is cut, and told from others with the same beginning by its hash."""
+    if len(purgatory) + len(CLAIMS_SUFFIX) <= NAME_SIZE_MAX:
+        return purgatory + CLAIMS_SUFFIX
+    suffix = f"-{blake2b(purgatory.encode(), digest_size=4).hexdigest()}{CLAIMS_SUFFIX}"
+    return purgatory[: NAME_SIZE_MAX - len(suffix)] + suffix
 
 
 def fire_later(events: Iterable[Event]) -> None:
@@ -207,7 +215,7 @@ def claimed(claims: Asking, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
         asked = [
             claims.register(
                 op_id,
-                timeout=CLAIM_TIMEOUT_S,
+                timeout=None,  # it ends with its attempt, and not before: an end that nobody fired would lose the event
                 id=op_id,
                 if_exists="replace_cancelled",
                 orphans="cancel",
@@ -219,7 +227,7 @@ def claimed(claims: Asking, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
         for op_id, error in zip(op_ids, claims.answers(asked), strict=True):
             if error is None:
                 mine.append(op_id)
-            elif error.settled in (Outcome.NONE, Outcome.CANCELLED):
+            elif error.settled != Outcome.COMPLETED:
                 pending.append(op_id)
         op_ids = pending
         if op_ids:

@@ -122,5 +122,10 @@ def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession) -> None:
     refused("key='id' is bigint", key="id")
     refused("timeout='x' is no duration", timeout="x")
     refused("in_flight=0", in_flight=0)
-    with pytest.raises(InvalidValueError, match="column 'value' would be there twice"):
-        timerd_spark.await_events(df, key="k", timeout="1s")
+    for name in ("value", "VALUE"):
+        with pytest.raises(InvalidValueError, match=f"column '{name}' would be there twice"):
+            timerd_spark.await_events(df.withColumnRenamed("value", name), key="k", timeout="1s")
+    with pytest.raises(InvalidValueError, match="key='k': there are 2 such columns: rename one"):
+        timerd_spark.await_events(df.selectExpr("k", "k"), key="k", timeout="1s")
+    with pytest.raises(InvalidValueError, match="column 'id' would be there twice: rename or drop one"):
+        timerd_spark.await_events(df.selectExpr("k", "id", "1 AS ID"), key="k", timeout="1s")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,17 @@ from lives import MS, START, life, lives
 from timerd_shm.errors import InvalidValueError
 from timerd_shm.histogram import index_of, upper_bound
 from timerd_shm.layout import HISTOGRAM_BUCKETS
-from timerd_spark import hot_keys, report, rollup
-from timerd_spark.rollups import ERROR, ROLLUP, bucket_of, merged, upper_bound_of
+from timerd_spark import hot_keys, plots, report, rollup
+from timerd_spark.rollups import ERROR, ROLLUP, bucketed, merged, upper_bound_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+CLOCKS_ARE_PUT = {
+    "forward": datetime(2026, 3, 28, 23, tzinfo=UTC),
+    "back": datetime(2026, 10, 24, 23, tzinfo=UTC),
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +45,14 @@ def many(spark: SparkSession) -> DataFrame:
 
 
 def test_buckets_and_their_bounds_are_those_of_the_shared_histograms(spark: SparkSession) -> None:
-    from pyspark.sql import functions
-
     edges = [(1 << power) + step for power in range(63) for step in (-1, 0, 1)]
     values = sorted({*range(70), *edges, (1 << 63) - 1, *(random.Random(1).getrandbits(62) for _ in range(200))})
     df = spark.createDataFrame([(value,) for value in values], "value bigint")
-    found = df.select(bucket_of(df.value).alias("b")).collect()
-    assert [row.b for row in found] == [index_of(value) for value in values]
+    found = spark.sql(bucketed("SELECT value FROM {rows}"), rows=df).collect()
+    assert [row.bucket for row in found] == [index_of(value) for value in values]
     buckets = HISTOGRAM_BUCKETS - 16  # a bigint has 63 bits
     numbers = spark.range(buckets).selectExpr("int(id) AS id")
-    bounds = numbers.select(upper_bound_of(functions.col("id")).alias("u")).collect()
+    bounds = numbers.selectExpr(f"{upper_bound_of('id')} AS u").collect()
     assert [row.u for row in bounds] == [upper_bound(index) for index in range(buckets)]
 
 
@@ -105,6 +110,36 @@ def test_in_flight_counts_what_was_registered_in_an_earlier_window(spark: SparkS
     assert report(df).first().in_flight_max == 3
 
 
+def test_no_hour_is_lost_or_twice_where_clocks_are_put_forward_and_back(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = {name: (day - START) / timedelta(milliseconds=1) for name, day in CLOCKS_ARE_PUT.items()}
+    rows = [life(hours[name] + hour * 3_600_000, 1, key=name) for name in hours for hour in range(4)]
+    df = lives(spark, *rows)
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        for name in hours:
+            reported = report(df.where(f"key = '{name}'"), "key", "1 hour")
+            axes = plots.timeout_ratio(reported, "key").axes[0]
+            assert list(axes.lines[0].get_xdata()) == [0, 3_600, 7_200, 10_800], name
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_times_without_a_zone_are_of_the_sessions(spark: SparkSession) -> None:
+    rows = [life(at * 700, 10 + at) for at in range(5)]
+    df = lives(spark, *rows)
+    bare = df.select(*(df[name].cast(kind.replace("timestamp", "timestamp_ntz")) for name, kind in df.dtypes))
+    assert dict(bare.dtypes)["settled_at"] == "timestamp_ntz"
+    assert report(bare).collect() == report(df).collect()
+    assert rollup(bare, window="1 second").collect() == rollup(df, window="1 second").collect()
+    assert rollup(bare).dtypes == rollup(df).dtypes
+
+
 def test_hot_keys_are_counted_exactly(spark: SparkSession) -> None:
     rng = random.Random(3)
     keys = [f"k{min(int(rng.expovariate(0.3)), 30)}" for _ in range(500)]
@@ -126,6 +161,7 @@ def test_bad_input_is_refused_when_the_report_is_asked_for(spark: SparkSession, 
         (lambda: report(many, by="tenant"), "by='tenant' is no column"),
         (lambda: report(many, by=["key", "key"]), "names a column twice"),
         (lambda: report(many, by="outcome"), "by='outcome' has the name of a column that it uses itself"),
+        (lambda: report(many.withColumnRenamed("owner", "Rate"), by="Rate"), "by='Rate' has the name of a column that"),
         (lambda: report(many.withColumnRenamed("owner", "a.b"), by="a.b"), "by='a.b' is a path in a column to Spark"),
         (lambda: report(many, window="soon"), "window='soon' is no duration"),
         (lambda: report(many, window="100 ns"), "whole microseconds"),

@@ -21,7 +21,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
-from timerd_shm.errors import InvalidConfigError, InvalidValueError
+from timerd_shm.errors import InvalidConfigError, InvalidValueError, TimerdUnavailableError
 from timerd_spark.options import WriteOptions
 from timerd_spark.sending import EVENTS, Asking, Row, send
 from timerd_spark.sink import BatchSink, Sent
@@ -96,6 +96,23 @@ def test_events_are_fired_once_whatever_is_sent_again(sidecar: Daemon) -> None:
         assert send(options(action="fire"), rows_of(300)) == (300, 0)
         assert send(options(action="fire"), rows_of()) == (ROWS - 300, 300)
         assert set(counted(client, watchers).values()) == {1}
+
+
+def test_events_of_purgatories_with_a_long_name_in_common_do_not_know_each_other(sidecar: Daemon) -> None:
+    rows, name = [Row("1", "a", b"", None)], "a-name-of-thirty-one-characters"
+    for purgatory in (f"{name}1", f"{name}2"):
+        assert send(options(action="fire", purgatory=purgatory), rows) == (1, 0)
+        assert send(options(action="fire", purgatory=purgatory), rows) == (0, 1)
+
+
+def test_an_event_whose_claim_ended_without_it_is_not_taken_for_fired(
+    sidecar: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timerd_spark.sending.FLUSH_TIMEOUT_S", 0.5)
+    with td.connect(timeout=PATIENCE_S) as client:
+        client.purgatory("default-claims").register("1", id="1", timeout=0.01).result(timeout=PATIENCE_S)
+    with pytest.raises(TimerdUnavailableError, match="opId '1' on, are claimed by another attempt"):
+        send(options(action="fire"), [Row("1", "a", b"", None)])
 
 
 KILLED = """
