@@ -179,7 +179,8 @@ def test_an_event_that_overtook_its_registration_is_counted(monkeypatch: pytest.
     state, told = array("B", [completed, expired, expired, 0]), array("B", [1, 1, 1, 0])
     told_ns = array("q", [26 * ms, 212 * ms, 213 * ms, 0])
     owner = Registered(
-        plan(workload), sent_ns, returned_ns, state, told, none, none, none, told_ns, 14 * ms, 3, none, {}, Usage(0, 0), ""
+        plan(workload), sent_ns, returned_ns, state, told, none, none, none, told_ns, 14 * ms, 3, none, {},
+        Usage(0, 0), "",
     )  # fmt: skip
     # 0 completed, so those of 1 and 3, fired before its own, were dealt with; nothing says so of 2's, fired after it.
     events = Events(none, array("I", [1, 3, 0, 2]), array("I"))

@@ -139,9 +139,10 @@ def play_owner(owner: Owner, workload: Workload, start_ns: int) -> Registered:
     while book.settled < len(book.sent_ns) and time.monotonic_ns() < until_ns and not failure:
         time.sleep(POLL_S)
     told = sum(map(bool, book.told))
+    returned_ns = book.sent_ns[1:] + array("q", [ended_ns])
     return Registered(
-        rows, book.sent_ns, book.sent_ns[1:] + array("q", [ended_ns]), book.state, book.told, book.settled_ns, book.deadline_ns, book.fired_ns, book.told_ns,
-        ended_ns, told, pace.own_lateness_ns, {}, meter.read(), failure,
+        rows, book.sent_ns, returned_ns, book.state, book.told, book.settled_ns, book.deadline_ns, book.fired_ns,
+        book.told_ns, ended_ns, told, pace.own_lateness_ns, {}, meter.read(), failure,
     )  # fmt: skip
 
 

@@ -871,6 +871,24 @@ cdef inline uint64_t command_in(const char *report, uint64_t row) noexcept:
     return command
 
 
+cdef inline void ask_for_cell(Places *places, uint64_t command) noexcept:
+    """When its waiter is there: if that is a batch, where the record goes."""
+    cdef Place *place = places.row + place_home(places, command)
+    cdef object waiter
+    cdef Rows rows
+    cdef int64_t row
+    if command == 0 or place.number != command:  # a free place has number 0, and in it anything
+        return
+    waiter = <object>place.waiter
+    if isinstance(waiter, Rows):
+        rows = <Rows>waiter
+        row = rows.find(command)
+        if row >= 0:
+            look_ahead(rows.cells + row)
+            look_ahead(<char *>(rows.cells + row) + 64)
+            look_ahead(rows.column + row)
+
+
 def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes, uint64_t answers, uint64_t arena):
     cdef const char *start = PyBytes_AS_STRING(frame)
     cdef uint64_t size = PyBytes_GET_SIZE(frame), heap, row, at, end
@@ -888,6 +906,8 @@ def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes
             ask_for_place(&protocol.waiting.places, command_in(start, row + 2 * AHEAD))
         if row + AHEAD < outcomes:
             ask_for_waiter(&protocol.waiting.places, command_in(start, row + AHEAD))
+        if row + AHEAD // 2 < outcomes:
+            ask_for_cell(&protocol.waiting.places, command_in(start, row + AHEAD // 2))
         memcpy(&record, start + sizeof(ReportHeader) + row * sizeof(OutcomeRecord), sizeof(OutcomeRecord))
         waiter = place_take(&protocol.waiting.places, record.command)
         if waiter == NULL:

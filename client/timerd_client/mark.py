@@ -22,7 +22,7 @@ class Mark(NamedTuple):
     maker: bytes = b""  # the maker's client incarnation; empty = by sequence alone
 
     def on_wire(self, arena: int, client: bytes) -> tuple[int, int, int]:
-        """(flags, sequence, command) in a registration by the client of this incarnation, for a daemon with this arena."""
+        """(flags, sequence, command) in a registration by this client (incarnation), at the daemon of this arena."""
         flags = 0 if self.incarnation == arena else RegisterFlag.MARK_OF_OTHER_ARENA
         if self.maker == client:
             return flags, self.sequence, self.command

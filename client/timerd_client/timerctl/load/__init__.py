@@ -37,8 +37,8 @@ what it counts:
                (told twice), early (expired before its deadline), overruled
                (expired, though its event was applied before its deadline)
   misjudged    ended other than the plan says: late, somewhere on the way
-  overtaken    completed by an event that was fired before register() was called,
-               which their mark covers: it is read before they are due
+  overtaken    completed by an event that was fired before register() was
+               called: their marks are read before they are due
   undecided    planned to end within 5 ms of the deadline: either end is right
   sustained    a rate: 99 % of it reached, everything settled 1 s after the last
                operation was due, 0.1 % misjudged at most, and no violation

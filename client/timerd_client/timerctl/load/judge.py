@@ -4,13 +4,13 @@
 outcome numbers than it has operations that were told. Early: expired before its deadline by the daemon's settled_ns,
 given a deadline before the call of register() + timeout, or told before it. Overruled: expired although an event on its
 key was applied before its deadline, by the time that stands with the event in the daemon's ring (applied_ns) and the
-deadline in the outcome; the event must have come after the operation's mark had been read. The times of an event and of a settling are those of the turn that did it.
+deadline in the outcome; the event must have come after the operation's mark had been read. The times of an event and of
+a settling are those of the turn that did it.
 
 *Misjudged* is measured by the plan: due to complete MARGIN_NS or more before the timeout, an operation should have
 completed, MARGIN_NS or more after it, expired; in between (`undecided`) either is right. One that ended otherwise was
 late somewhere, in the daemon or on the way; many of them mean that the rate was not sustained. A registration that is
-late loses nothing: its mark was read before it was due, so that an event that has overtaken it completes it
-(`overtaken`).
+late loses nothing: its mark was read before it was due, so an event that has overtaken it completes it (`overtaken`).
 """
 
 from __future__ import annotations
@@ -114,11 +114,13 @@ def judge(
     for answer, planned in zip(answers, spans(workload, [answer.rows for answer in answers]), strict=True):
         rows = answer.rows
         duplicated += max(answer.outcomes - sum(map(bool, answer.deadline_ns)), 0)
-        columns = zip(
-            answer.sent_ns, answer.marked_ns, planned.earliest_ns, planned.latest_ns, answer.told, answer.state, answer.settled_ns,
-            answer.deadline_ns, answer.fired_ns, applied.fired_ns(rows.registrar), answer.told_ns, strict=False,
+        table = zip(
+            answer.sent_ns, answer.marked_ns, planned.earliest_ns, planned.latest_ns, answer.told, answer.state,
+            answer.settled_ns, answer.deadline_ns, answer.fired_ns, applied.fired_ns(rows.registrar), answer.told_ns,
+            strict=False,
         )  # fmt: skip
-        for row, (sent, marked, earliest, latest, told, state, settled, deadline, stamp, fired, told_ns) in enumerate(columns):
+        for row, columns in enumerate(table):
+            sent, marked, earliest, latest, told, state, settled, deadline, stamp, fired, told_ns = columns
             span = (earliest, latest)
             expected += latest > workload.timeout_ns
             if not told:

@@ -16,7 +16,7 @@ from timerd_shm.wire import OutcomeRecord
 from ...batch import ThreadedBatch
 from ...hot import copy_records
 from ...operation import ThreadedOperation
-from ...outcome import Outcome, State
+from ...outcome import State
 from ...settlement import RawSettlement
 
 RECORD_SIZE: Final = size_of(OutcomeRecord)
@@ -120,7 +120,6 @@ class Outcomes:
 
     def _refuse(self, command: int, settlement: RawSettlement, told_ns: int) -> None:
         """One that the daemon never took: there is no record of it."""
-        outcome = Outcome((), b"", settlement)
-        text = f"{type(outcome.error).__name__}: {outcome.error}"
+        text = f"{type(settlement[3]).__name__}: {settlement[3]}"
         self.errors[text] = self.errors.get(text, 0) + 1
         self._refused.append((command, told_ns))

@@ -33,8 +33,9 @@ def capacity_of(workload: Workload, pending: int) -> int:
 
 
 def ring_of(workload: Workload) -> int:
-    """Events that the ring remembers: those since the oldest mark, and for as long again; more is memory to miss."""
-    return min(max(1 << math.ceil(math.log2(workload.rate * 2 * KEPT_NS / NS)), RING_EVENTS_DEFAULT), RING_EVENTS_MAX)
+    """Events that the ring remembers: those of four times the age of a mark, for what waits in a full window."""
+    events = min(max(workload.rate * 4 * KEPT_NS / NS, RING_EVENTS_DEFAULT), RING_EVENTS_MAX)
+    return 1 << math.ceil(math.log2(events))
 
 
 def blocks_of(payload: int) -> int:

@@ -22,9 +22,9 @@ from ...mark import Mark
 from ...operation import ThreadedOperation
 from ...protocol import LinkState
 from ...workload import Rows, key_names, plan, watched_keys
+from .marks import Marks
 from .messages import Registered, Task, Usage
 from .outcomes import Outcomes
-from .marks import Marks
 from .pace import Pace
 from .part import STAMP, STAMPED, Meter, Part
 
@@ -125,9 +125,7 @@ class Registrar(Part):
         """All but the last in one call; the last by itself, because the latency is seen of a single one only."""
         if len(keys) > 1:
             at_ns = time.monotonic_ns()
-            batch = self.purgatory.register_many(
-                keys[:-1], timeout=self._timeout, payloads=self._payload, since=mark
-            )
+            batch = self.purgatory.register_many(keys[:-1], timeout=self._timeout, payloads=self._payload, since=mark)
             self._batches.append((at_ns + self._look_ns, batch))
             self._sent_ns.extend(array("q", (at_ns,)) * len(batch))
         self._register_each(keys[-1:], mark)
