@@ -25,6 +25,7 @@ from fakedaemon import MS, FakeDaemon, World
 from timerd_client import ALL, ANY, at_least, hot, total
 from timerd_client.batch import ThreadedBatch
 from timerd_client.link import Link
+from timerd_client.mark import Mark
 from timerd_client.operation import ThreadedOperation
 from timerd_client.outcome import Outcome
 from timerd_client.protocol import LinkState, Protocol
@@ -99,6 +100,7 @@ class Program(World):
         self.purgatory = Purgatory(cast(ThreadedLink, link), "default")
         self.operations: list[ThreadedOperation] = []
         self.batches: list[ThreadedBatch] = []
+        self.marks: list[Mark] = []
         if rng.random() < 0.9:
             self.exchange()
 
@@ -158,7 +160,7 @@ class Program(World):
         if rng.random() < 0.1:
             more["if_exists"] = rng.choice(("error", "keep", "replace", "?", None))
         if rng.random() < 0.1:
-            more["since"] = rng.choice((self.attempt("mark", self.purgatory.mark), None, 3))
+            more["since"] = self.some_mark()
         if rng.random() < 0.1:
             more["orphans"] = rng.choice(("cancel", "keep", "group", None))
         keys, timeout = self.pick(KEYS), self.pick(TIMEOUTS, first=10)
@@ -169,6 +171,16 @@ class Program(World):
         if made is not None:
             self.note(f"{made.command} {made.deadline_ns} {made.keys!r:.80} {made.payload!r:.80}")
             self.operations.append(made)
+
+    def some_mark(self) -> Any:
+        """One of this moment or an earlier one, another client's or arena's, or none."""
+        now = self.attempt("mark", self.purgatory.mark)
+        if now is not None:
+            self.marks.append(now)
+        others = (
+            one._replace(**other) for one in self.marks[:1] for other in ({"maker": b"another"}, {"incarnation": 1})
+        )
+        return self.rng.choice((now, now, *self.marks[-5:], *others, Mark(1, -1), None, 3))
 
     def call_fire(self) -> None:
         more: dict[str, Any] = {}
@@ -192,9 +204,10 @@ class Program(World):
         payloads = self.pick(BODIES, first=3) if rng.random() < 0.7 else self.column(BODIES[:-1], rows + (rows == 2), 3)
         keys = self.column(KEYS, rows)
         when = rng.choice((*CONDITIONS, ANY, ANY, ANY))
+        since = self.some_mark() if rng.random() < 0.2 else None
         made = self.attempt(
             f"register_many {rows}",
-            lambda: self.purgatory.register_many(keys, timeout=timeout, payloads=payloads, when=when),
+            lambda: self.purgatory.register_many(keys, timeout=timeout, payloads=payloads, when=when, since=since),
         )
         if made is not None:
             self.note(list(made.commands())[:1])

@@ -29,6 +29,20 @@ def test_columns_come_back_in_their_order(client: td.Client) -> None:
     assert client.register_many([], timeout=1).outcomes(0) == []
 
 
+def test_a_batch_counts_events_from_the_mark_that_it_is_given(client: td.Client) -> None:
+    before = client.mark()
+    client.fire("a", value=b"own")
+    client.fire_wait("b", value=b"other")
+    keys = ["a", "b", "c"]
+    since, now = (client.register_many(keys, timeout=0.01, since=mark) for mark in (before, None))
+    assert since.values(PATIENCE_S) == [b"own", b"other", b""]
+    assert set(now.states(PATIENCE_S)) == {State.EXPIRED}
+    assert client.register("a", timeout=PATIENCE_S, since=before).result(PATIENCE_S).value == b"own"
+    for wrong in (3, before._replace(sequence=-1), "mark"):
+        with pytest.raises(td.InvalidValueError, match="since"):
+            client.register_many(keys, timeout=1, since=wrong)  # type: ignore[arg-type]
+
+
 def test_columns_are_copied_and_checked_before_anything_is_sent(client: td.Client) -> None:
     keys: list[Keys] = ["a", {"w": 5}, ("b", "c"), (name for name in "de")]
     payloads = [b"1", b"2", b"3", b"4"]

@@ -34,7 +34,7 @@ def commands_of(choose: random.Random, first: int, count: int) -> list[Command]:
             timeout_ns = choose.randrange(5, 200) * MS
             found.append(Register((Key(key),), timeout_ns, payload=choose.randbytes(choose.choice(sizes))))
         elif kind == 1:
-            found.append(fire(key, value=choose.randbytes(choose.choice(sizes))))
+            found.append(fire(key, value=choose.choice((b"again", choose.randbytes(choose.choice(sizes))))))
         else:
             found.append(cancel(choose.randrange(max(1, number - 40), number + 1)))
     return found
@@ -58,6 +58,29 @@ def state_of(rig: Rig, clients: list[Client]) -> object:
         (header.newest, header.tail, header.ring_bytes),
         rig.arena.in_use(),
     )
+
+
+@pytest.mark.parametrize("together", (True, False))
+def test_what_is_fired_with_one_value_on_many_keys_has_it_once(together: bool) -> None:
+    rig = Rig(ring_events=16)
+    owner, firer = rig.client(), rig.client()
+    values = (b"one", b"one", b"one", b"another", b"one", b"")
+    waits = [Register((Key(b"k%d" % at),)) for at in range(len(values))]
+    rig.do(owner, *waits)
+    fires = [fire(b"k%d" % at, value=value) for at, value in enumerate(values)]
+    for some in [fires] if together else [[one] for one in fires]:
+        rig.do(firer, *some)
+    assert [told.value for told in owner.told] == list(values)
+    assert rig.arena.in_use()["BLOCKS"] == 3, "one for the first three, one for each that differs from the one before"
+    rig.acknowledge()
+    rig.do(firer, *(fire(b"nobody%d" % at) for at in range(16 - len(values) + 2)))
+    assert rig.arena.in_use()["BLOCKS"] == 3, "the third event has it still"
+    rig.restart()
+    rig.do(firer, fire(b"nobody"))
+    assert rig.arena.in_use()["BLOCKS"] == 2
+    rig.do(firer, *(fire(b"nobody%d" % at) for at in range(16)))
+    assert rig.arena.in_use()["BLOCKS"] == rig.arena.header.ring_bytes == 0
+    rig.check()
 
 
 @pytest.mark.parametrize("name", LIMITS)
