@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from common import Parser, Suite, amount, listed, need_memory, run_suite
-from memory import huge_share, make_memory
+from memory import huge_share, make_memory, measures_huge
 from timerd.arena import format_arena, plan_arena
 from timerd.core import APPLIED, Core
 from timerd_shm.counters import PURGATORY_COUNTERS, index_of
@@ -255,8 +255,9 @@ def measure(pending: int, seed: int, huge: bool = False) -> dict[str, float]:
 def play(suite: Suite) -> None:
     most = max(suite.args.pending)
     need_memory(most * MEMORY_PER_OP, f"{most:,} pending operations", "ask for fewer (--pending)")
+    tables = ["figures"] + ["figures_on_huge_pages"] * measures_huge(suite)
     for pending in suite.args.pending:
-        runs: dict[str, list[dict[str, float]]] = {table: [] for table in tables_of(suite)}
+        runs: dict[str, list[dict[str, float]]] = {table: [] for table in tables}
         for repeat in range(suite.args.repeat):
             for table in runs:
                 suite.say(f"{pending:,} pending, {table.replace('_', ' ')}, run {repeat + 1} of {suite.args.repeat}")
@@ -267,10 +268,6 @@ def play(suite: Suite) -> None:
                 # On a shared machine any tick can be interrupted: the worst one of the best-behaved repeat.
                 median = min(values) if figure == "worst_tick_ms" else statistics.median(values)
                 suite.add(table, pending=pending, figure=figure, median=median, least=min(values), most=max(values))
-
-
-def tables_of(suite: Suite) -> list[str]:
-    return ["figures", "figures_on_huge_pages"] if suite.args.huge_pages else ["figures"]
 
 
 def main() -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
+from common import Suite
 from timerd.pages import huge_bytes, map_huge
 
+SHMEM_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")  # of shared memory that is no file's
 ANONYMOUS = Path("/dev/zero (deleted)")  # how shared memory that is no file's stands among a process's mappings
 
 
@@ -17,6 +19,17 @@ def make_memory(size: int, huge: bool) -> mmap.mmap:
     memory = mmap.mmap(-1, size, mmap.MAP_SHARED)
     map_huge(memory)
     return memory
+
+
+def measures_huge(suite: Suite) -> bool:
+    """Whether --huge-pages was given, and the machine gives any; says it where it does not."""
+    if not suite.args.huge_pages:
+        return False
+    says = SHMEM_ENABLED.read_text() if SHMEM_ENABLED.exists() else "[never]"
+    if "[never]" in says or "[deny]" in says:
+        suite.say(f"no huge pages here, so small ones alone: `echo advise > {SHMEM_ENABLED}` as root gives them")
+        return False
+    return True
 
 
 def huge_share(size: int) -> float:

@@ -30,6 +30,7 @@ from typing import NamedTuple
 import psutil
 
 from common import MEMORY_SPARE, Parser, Suite, amount, chosen, listed, run_child, run_suite
+from memory import measures_huge
 from timerd_client.timerctl.text import size
 from timers import HUGE, SMALL, TIMERD
 
@@ -106,7 +107,7 @@ def play_size(suite: Suite, pending: int) -> None:
     args = suite.args
     reasons = {name: unfit(CONTESTANTS[name], pending) for name in args.contestants}
     turns = [(name, "") for name in args.contestants]
-    if args.huge_pages:
+    if measures_huge(suite):
         turns += [(name, ON_HUGE_PAGES) for name in args.contestants if CONTESTANTS[name].huge]
     runs: dict[tuple[str, str], list[Figures]] = {turn: [] for turn in turns}
     repeats = args.repeat if pending < ONE_REPEAT else 1
