@@ -7,7 +7,7 @@
 #   make test-spark the tests on Spark alone
 #   make test-cluster  Spark Connect, and clusters of several executors, on this machine
 #   make soak       the whole system simulated, seed after seed, until stopped (SEED=0)
-#   make bench      every number of bench/RESULTS.md, on this machine: it should be idle, for some 25 minutes
+#   make bench      every number of bench/RESULTS.md, on this machine: it should be idle, for some 35 minutes
 #   make bench-short  a quick look at them, in two minutes; results in build/bench
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz       coverage-guided fuzzing of frames, arenas and journals with atheris, a minute each (FUZZ_SECONDS=60)

@@ -71,17 +71,21 @@ def wheel(*registrations: Register, after_ns: int) -> Situation:
 
     def prepare(rig: Rig) -> Act:
         rig.do(rig.client(), *registrations)
-        now_ns = rig.now_ns + after_ns
-
-        def act(rig: Rig) -> None:
-            rig.core.begin_turn(now_ns)
-            while rig.core.resume(now_ns, BUDGET) or rig.core.advance(now_ns, BUDGET):
-                pass
-            rig.core.end_turn(now_ns)
-
-        return act
+        return wheel_moves(rig.now_ns + after_ns)
 
     return prepare
+
+
+def wheel_moves(now_ns: int) -> Act:
+    """A turn at that time, until nothing is left of it."""
+
+    def act(rig: Rig) -> None:
+        rig.core.begin_turn(now_ns)
+        while rig.core.resume(now_ns, BUDGET) or rig.core.advance(now_ns, BUDGET):
+            pass
+        rig.core.end_turn(now_ns)
+
+    return act
 
 
 def acknowledge(count: int) -> Situation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acts import GROUP, HOUR, ID, LONG, Act, Situation, applied, die, finish, watch
+from acts import GROUP, HOUR, ID, LONG, Act, Situation, applied, die, finish, watch, wheel_moves
 from commands import Key, OperationAct, Register
 from harness import BUDGET, MS, Client, Rig, done, fire
 from timerd_shm.layout import Orphans
@@ -141,15 +141,7 @@ def call_is_due(rig: Rig) -> Act:
     """It is told to who handles its name."""
     a = handler(rig, b"job")
     rig.do(a, call(timeout_ns=5 * MS, id=ID))
-    now_ns = rig.now_ns + 6 * MS
-
-    def act(rig: Rig) -> None:
-        rig.core.begin_turn(now_ns)
-        while rig.core.resume(now_ns, BUDGET) or rig.core.advance(now_ns, BUDGET):
-            pass
-        rig.core.end_turn(now_ns)
-
-    return act
+    return wheel_moves(rig.now_ns + 6 * MS)
 
 
 def call_is_followed(timeout_ns: int = HOUR, *, over: bool = False) -> Situation:
