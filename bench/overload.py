@@ -23,8 +23,9 @@ refused, not what the senders failed to make. With --flood commands, three times
 waits), `asks` (by clients that have 4,096 outcomes, acknowledge none and read no answer), `queries`, `snapshots`. For
 the kinds without commands the rate asked is that of RATES (flood/frames.py).
 
-Bounds, with their reasons, stand in flood/bounds.py; exit status 1 where one is broken. `--slack 3` makes those of time
-three times as wide, for a machine that does other work.
+Bounds, with their reasons, stand in flood/bounds.py; exit status 1 where one is broken. For a machine that does other
+work, `--slack 3` makes those of time three times as wide, and asks for a third of what is to be offered beyond what is
+sustained: the two are measured one after the other, and a stolen half second halves either.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def main() -> int:
     parser.add_argument("--senders", type=amount(1, 64, "processes"), default=3, help="processes (3)")
     parser.add_argument("--flood", default="commands", choices=FLOODS, help="what they send (commands)")
     parser.add_argument(
-        "--slack", type=real(1, 1_000, ""), default=1.0, help="bounds of time so many times as wide (1)"
+        "--slack", type=real(1, 1_000, ""), default=1.0, help="bounds of time so many times as wide, see above (1)"
     )
     return run_suite(parser, play)
 

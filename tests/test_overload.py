@@ -34,6 +34,6 @@ def test_a_flood_is_bounded_in_memory_and_hurts_nobody_for_long(
     counts = {(row["what"], row["when"]): row["count"] for row in run["tables"]["latency_us"]}
     assert counts["cancel", "during"] > 0 and counts["refusal", "arena full"] > 0
     if flood == "commands":
-        assert flooded["offered_rate"] >= 3 * flooded["sustained_rate"] > 0
+        assert flooded["offered_rate"] > flooded["sustained_rate"] > 0 and flooded["held_back_rate"] > 0
     left = [str(process) for process in processes_of(runtime_dir)] + [str(path) for path in arenas_of(runtime_dir)]
     assert not left, f"left behind: {left}"
