@@ -280,8 +280,8 @@ def test_the_asyncio_client_does_the_same(daemon: Daemon) -> None:
 
             client.handles("once")(calls.append)
             assert await client.call_later("once", 0.01, b"x")
-            assert not await client.call_later("once", 0.01)
             assert await client.call_at("never", datetime(2100, 1, 1, tzinfo=UTC))
+            assert not await client.call_later("never", 0.01)
             assert await client.cancel_call("never")
             async with asyncio.timeout(PATIENCE_S):
                 while [call.name for call in calls].count("often") < 3 or len({call.name for call in calls}) < 2:
