@@ -174,8 +174,8 @@ def test_a_call_is_made_once_and_may_be_made_again(client: td.Client) -> None:
     calls: list[bytes] = []
     client.handles("once")(lambda call: calls.append(call.payload))
     with member() as other:
-        assert client.call_later("once", 0.1, b"first")
-        assert not other.call_at("once", datetime.now(UTC) + timedelta(seconds=0.1), b"second")
+        assert client.call_later("once", 0.5, b"first")
+        assert not other.call_at("once", datetime.now(UTC) + timedelta(seconds=0.5), b"second")
         eventually(lambda: calls)
         eventually(lambda: other.call_at("once", datetime.now(UTC), b"third"))
         eventually(lambda: len(calls) == 2)
