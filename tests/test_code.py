@@ -51,7 +51,7 @@ CLASSIC_ONLY = {"sparkContext", "_sc", "_jsc", "_jvm", "_jdf", "_jsparkSession",
 # Inside timerd, each layer imports only from those before it.
 LAYERS = (
     {"__init__"},
-    {"blocks", "clock", "config", "core", "lock", "messages", "pages", "sd_notify", "transport"},
+    {"blocks", "clock", "config", "core", "lock", "messages", "pages", "sd_notify", "timer", "transport"},
     {"arena", "liveness"},
     {"journal", "sessions"},
     {"conductor"},

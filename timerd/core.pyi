@@ -202,16 +202,6 @@ class Core:
     def log_error(self, code: int, message: bytes, wall_ns: int, count: int = 1) -> None:
         """Note a distinct error (same code and message: counted), seen `count` times."""
 
-class Timer:
-    """A timerfd on CLOCK_MONOTONIC (Python 3.11 has none)."""
-
-    def fileno(self) -> int: ...
-    def arm(self, at_ns: int) -> None:
-        """Fire at `at_ns`; NEVER disarms."""
-    def read(self) -> int:
-        """Number of times it fired since the last read; 0 if it did not."""
-    def close(self) -> None: ...
-
 # For tests, in the build with -DTIMERD_FAULTS=ON (timerd.core_faults); elsewhere they raise NotSupportedError. ---
 
 def record(limit: int, chance: int = 0) -> None:

@@ -2,7 +2,6 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
@@ -47,22 +46,8 @@ cdef extern from "<time.h>" nogil:
     struct timespec:
         time_t tv_sec
         long tv_nsec
-    struct itimerspec:
-        timespec it_interval
-        timespec it_value
     int CLOCK_MONOTONIC
     int clock_gettime(clockid_t clock, timespec *at)
-
-cdef extern from "<sys/timerfd.h>" nogil:
-    int TFD_NONBLOCK
-    int TFD_CLOEXEC
-    int TFD_TIMER_ABSTIME
-    int timerfd_create(clockid_t clock, int flags)
-    int timerfd_settime(int fd, int flags, const itimerspec *new, itimerspec *old)
-
-cdef extern from "<unistd.h>" nogil:
-    ssize_t read(int fd, void *out, size_t size)
-    int c_close "close"(int fd)
 
 APPLIED = FRAME_APPLIED
 EXPECTED = FRAME_EXPECTED
@@ -965,45 +950,6 @@ cdef void fill_purgatory(PurgatoryRecord *p, bytes name):
     p.name_length = len(name)
     memset(p.name, 0, NAME_SIZE_MAX)
     memcpy(p.name, PyBytes_AS_STRING(name), len(name))
-
-
-cdef class Timer:
-    cdef int fd
-
-    def __cinit__(self):
-        self.fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
-        if self.fd < 0:
-            raise OSError(errno, "timerfd_create failed")
-
-    def __dealloc__(self):
-        self.close()
-
-    def fileno(self):
-        if self.fd < 0:
-            raise _errors.ClosedError("the timer was closed")
-        return self.fd
-
-    def arm(self, uint64_t at_ns):
-        cdef itimerspec spec
-        memset(&spec, 0, sizeof(spec))
-        if at_ns != NO_DEADLINE:
-            # 0 would disarm: a time that has passed fires at once.
-            at_ns = at_ns if at_ns else 1
-            spec.it_value.tv_sec = <time_t>(at_ns // 1000000000)
-            spec.it_value.tv_nsec = <long>(at_ns % 1000000000)
-        if timerfd_settime(self.fileno(), TFD_TIMER_ABSTIME, &spec, NULL) != 0:
-            raise OSError(errno, "timerfd_settime failed")
-
-    def read(self):
-        cdef uint64_t count = 0
-        if read(self.fileno(), &count, sizeof(count)) != sizeof(count):
-            return 0
-        return count
-
-    def close(self):
-        if self.fd >= 0:
-            c_close(self.fd)
-            self.fd = -1
 
 
 def record(uint64_t limit, uint64_t chance=0):

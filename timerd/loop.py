@@ -17,13 +17,15 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from timerd_client.poller import sharpen
 from timerd_client.spacing import Spacing
 
 from .clock import Clock
 from .conductor import Conductor
-from .core import NEVER, Timer
+from .core import NEVER
 from .liveness import Watches
 from .sd_notify import WATCHDOG, notify
+from .timer import Timer
 from .transport import ZmqTransport
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -60,6 +62,7 @@ class Loop:
         Otherwise `is_over` says when it wants to be asked again (NEVER: only when something happens).
         """
         conductor, transport, now = self._conductor, self._transport, self._clock.now_ns
+        sharpen()
         ping_at_ns = now() if self._ping_ns else NEVER
         armed_ns = NEVER
         spacing = Spacing(TURN_INTERVAL_NS, TURN_INTERVAL_NS_MAX, TURN_BURST)

@@ -1,4 +1,4 @@
-"""The compiled Poller (see poller.py): ppoll(2)."""
+"""The compiled Poller (see poller.py): ppoll(2), and the slack of its timeouts."""
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR, errno
@@ -10,17 +10,25 @@ cdef extern from *:
     #define _GNU_SOURCE
     #endif
     #include <poll.h>
+    #include <sys/prctl.h>
     """
     struct pollfd:
         int fd
         short events
         short revents
     int ppoll(pollfd *fds, unsigned long count, const timespec *timeout, const void *signals) nogil
+    int prctl(int operation, ...) nogil
     enum:
         POLLIN
+        PR_SET_TIMERSLACK
 
 cdef enum:
     DESCRIPTORS_MAX = 8
+    SLACK_NS = 1000
+
+
+def sharpen():
+    prctl(PR_SET_TIMERSLACK, <unsigned long>SLACK_NS)
 
 
 cdef class Poller:

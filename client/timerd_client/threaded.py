@@ -23,7 +23,7 @@ from timerd_shm.rundir import InstancePaths
 from .arguments import name_of, orphans_of, wait_s
 from .link import Link
 from .member import Member
-from .poller import Poller
+from .poller import Poller, sharpen
 from .promise import Reply
 from .protocol import NEVER, LinkState, Statistics
 from .purgatory import Purgatory
@@ -244,6 +244,7 @@ class ThreadedLink(Link):
                 self.complain("its thread still runs a callback: it ends after that")
 
     def _run(self) -> None:
+        sharpen()
         for descriptor in (*self.sockets.filenos(), self._bell):
             self._poller.register(descriptor)
         try:
