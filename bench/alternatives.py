@@ -29,7 +29,7 @@ SHORT_NAMES = ("redis", "redis-py", "blpop", "asyncio", "uvloop", "threads")
 NAMES = ("timerd", "timerd-bulk", *SHORT_NAMES)
 BY_NAME: dict[str, Way] = dict(zip(SHORT_NAMES, WAYS, strict=True))
 SHOWN = ("reached_rate", "sustained", "misjudged_percent", "completion_p50_ms", "completion_p99_ms")
-REST = ("expiry_p50_ms", "expiry_p99_ms", "cpu_us", "why_not")
+REST = ("expiry_p50_ms", "expiry_p99_ms", "cpu_us", "stolen_percent", "why_not")
 
 
 def row_of(result: Result) -> Row:

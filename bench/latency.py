@@ -6,6 +6,10 @@ Runs of `timerctl load` with a daemon of its own, three of each kind with seeds 
 counts (*runs* has each). Completion: from the call of fire() in one process to the callback of the owner in another,
 low case. Expiry: from the deadline to the owner's callback, nearly all expire; of it, *settled* is what had passed when
 the daemon settled the operation: at least until the tick is over.
+
+*hops*, before each run: 4,000 frames a second between processes that do nothing else, over the sockets that timerd uses
+(hops.py): two of them are the way of a completion, one that of an expiry. No timer service over this transport is
+faster on this machine in that minute. *stolen* is what the host took of the processors' time during a run.
 """
 
 from __future__ import annotations
@@ -14,8 +18,12 @@ import sys
 from typing import Any
 
 from common import Parser, Row, Suite, amount, chosen, listed, need_memory, real, run_suite
+from hops import hops
 from loads import APIS, measured, memory_of, run_load, why_not, workload_of, worst
+from timerd_client.timerctl.load.report import percentiles
 
+HOPS = {"one hop": 1, "two hops": 2}
+HOPS_S = 1.0
 RUNS = ("completion", "expiry", "fine")
 LATENCIES = {
     "completion": "completion_latency_us",
@@ -32,6 +40,9 @@ def play(suite: Suite) -> None:
         for api in suite.args.apis:
             found: dict[str, list[Row]] = {}
             for run in range(suite.args.repeat):
+                for what, count in HOPS.items():
+                    took_us = percentiles(hops(count, min(seconds, HOPS_S)))
+                    suite.add("hops", what=what, before=f"{case}, {api}, run {run + 1}", **in_ms(took_us))
                 suite.say(f"{case}: {rate:,}/s, {api}, a tick of {tick}, run {run + 1} of {suite.args.repeat}")
                 document = run_load(workload_of(rate, seconds, case, suite.seed + run), api, flags=[f"--tick={tick}"])
                 held = not document["violations"]
@@ -50,13 +61,17 @@ def play(suite: Suite) -> None:
 
 def row_of(document: dict[str, Any], name: str) -> Row:
     """A latency of one run."""
-    latency = document[name]
-    return {
-        "count": round(latency["count"]),
-        **{f"{figure}_ms": measured(latency, figure) for figure in ("p50", "p99", "p999", "max")},
+    return in_ms(document[name]) | {
+        "stolen_percent": document["stolen_percent"],
         "sustained": document["sustained"],
         "why_not": why_not(document),
     }
+
+
+def in_ms(latency: dict[str, float]) -> Row:
+    """A latency for a table."""
+    figures = {f"{figure}_ms": measured(latency, figure) for figure in ("p50", "p99", "p999", "max")}
+    return {"count": round(latency["count"]), **figures}
 
 
 def main() -> int:

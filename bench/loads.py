@@ -66,7 +66,7 @@ def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def figures(document: dict[str, Any]) -> Row:
-    """What a row shows of a run: what was reached, latencies, CPU, and how busy each process was."""
+    """What a row shows of a run: what was reached, latencies, CPU, how busy each process was, what the host took."""
     completion, expiry = document["completion_latency_us"], document["expiry_lateness_us"]
     wall_s = document["registered"] / document["reached_rate"] if document["reached_rate"] else 0.0
     cpu_s: dict[str, float] = document["cpu_s"]
@@ -81,6 +81,7 @@ def figures(document: dict[str, Any]) -> Row:
         "expiry_p99_ms": measured(expiry, "p99"),
         "cpu_us": document["cpu_us_per_request"],
         **{f"{who}_busy_percent": 100 * spent / wall_s if wall_s else None for who, spent in cpu_s.items()},
+        "stolen_percent": document["stolen_percent"],
         "why_not": why_not(document),
     }
 

@@ -28,6 +28,7 @@ from timerd_client.timerctl.load.judge import Applied, Judgement, judge
 from timerd_client.timerctl.load.messages import Fired, Registered, Usage
 from timerd_client.timerctl.load.pace import Pace
 from timerd_client.timerctl.load.ring import RingFollower
+from timerd_client.timerctl.load.stolen import Stolen
 from timerd_client.workload import (
     MARGIN_NS,
     Workload,
@@ -53,7 +54,7 @@ FIELDS = {
     "expected_share", "lost", "duplicated", "early", "overruled", "undecided", "misjudged", "overtaken", "violations",
     "events_unseen", "examples", "errors", "completion_latency_us", "completion_latency_intended_us",
     "expiry_lateness_us", "expiry_settled_lateness_us", "harness_lateness_us", "harness_own_lateness_us", "cpu_s",
-    "cpu_us_per_request", "rss_bytes",
+    "stolen_percent", "cpu_us_per_request", "rss_bytes",
 }  # fmt: skip
 LATENCIES = [field for field in FIELDS if field.endswith("lateness_us") or field.startswith("completion_latency")]
 
@@ -495,3 +496,11 @@ def test_what_an_instance_has_no_room_for_is_refused(daemon: Daemon, capsys: pyt
     assert "operations at once, and instance 'default' has 2,048 left" in refusal
     assert "--own" in refusal
     assert os.environ[RUNTIME_DIR_VARIABLE] == str(daemon.paths.directory)
+
+
+def test_what_the_host_takes_of_the_processors_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    # user, nice, system, idle, iowait, irq, softirq, steal; what follows is contained in user
+    times = [(10, 0, 0, 10, 0, 0, 0, 1, 5, 0), (40, 0, 10, 30, 0, 0, 0, 21, 35, 0)]
+    kind = type(psutil.cpu_times())
+    monkeypatch.setattr(psutil, "cpu_times", lambda: kind(*times.pop(0)))
+    assert Stolen().share() == 20 / 80

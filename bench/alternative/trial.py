@@ -21,6 +21,7 @@ from common import Failed
 from timerd_client.timerctl.exits import Exit
 from timerd_client.timerctl.load.judge import Applied, judge
 from timerd_client.timerctl.load.messages import Fired, Registered, Usage
+from timerd_client.timerctl.load.stolen import Stolen
 from timerd_client.timerctl.load.trial import NOTHING, START_NS, Options, Result, usage_of
 from timerd_client.workload import Workload
 
@@ -47,21 +48,21 @@ def run_way(way: Way, workload: Workload) -> Result:
         owner = stack.enter_context(process(be_owner, way, directory, workload))
         firer = stack.enter_context(process(be_firer, way, directory, workload))
         servers = [psutil.Process(pid) for pid in pids]
-        before = [usage_of(server) for server in servers]
+        before, stolen = [usage_of(server) for server in servers], Stolen()
         start_ns = time.monotonic_ns() + START_NS
         for connection in (owner, firer):
             connection.send(start_ns)
         end = time.monotonic() + workload.count / workload.rate + PATIENCE_S
         fired: Fired = answer(firer, end)
         registered: Registered = answer(owner, end)
-        used = [usage_of(server) for server in servers]
+        used, share = [usage_of(server) for server in servers], stolen.share()
     spent_ns = sum(after.cpu_ns - earlier.cpu_ns for after, earlier in zip(used, before, strict=True))
     daemon = Usage(spent_ns, sum(usage.rss_bytes for usage in used)) if used else NOTHING
     nobody_saw = array("q", bytes(8 * len(fired.sent_ns)))
     applied = Applied(workload, [registered], [fired], [nobody_saw])
     judgement = judge(workload, [registered], applied, start_ns)
     partial = registered.failure or fired.failure
-    return Result(workload, Options(), judgement, [registered], [fired], start_ns, daemon, 0, partial, Exit.OK)
+    return Result(workload, Options(), judgement, [registered], [fired], start_ns, daemon, share, 0, partial, Exit.OK)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ REACHED_MIN = 0.99  # of the rate asked, for a rate that was sustained
 BACKLOG_S_MAX = 1.0  # from when the last operation was due to settle until it had
 MISJUDGED_MAX = 0.001  # of the operations
 OWN_LATENESS_NS_MAX = 10_000_000  # p99: beyond it the run says nothing of the daemon
+STOLEN_PERCENT_SHOWN = 1.0
 LATENCIES = {
     "completion_latency_us": "fire() to callback",
     "completion_latency_intended_us": "fire() due to callback",
@@ -86,6 +87,8 @@ class Report:
             (who, f"{seconds:.2f} s", size(document["rss_bytes"][who])) for who, seconds in document["cpu_s"].items()
         )
         print(f"CPU for an operation, in all of them: {document['cpu_us_per_request']:.2f} us")
+        if document["stolen_percent"] >= STOLEN_PERCENT_SHOWN:
+            print(f"the host took {document['stolen_percent']:.1f} % of the processors' time meanwhile (steal)")
         for text, count in document["errors"].items():
             print(f"refused, {count:,} times: {text}")
         for example in document["examples"]:
@@ -169,6 +172,7 @@ def document(result: Result) -> dict[str, Any]:
         "harness_lateness_us": percentiles(lateness(result)),
         "harness_own_lateness_us": own,
         "cpu_s": {who: round(seconds, 3) for who, seconds in cpu_s.items()},
+        "stolen_percent": round(100 * result.stolen, 2),
         "cpu_us_per_request": round(1e6 * sum(cpu_s.values()) / max(judged.registered, 1), 3),
         "rss_bytes": {
             "daemon": result.daemon.rss_bytes,

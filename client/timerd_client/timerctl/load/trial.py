@@ -34,6 +34,7 @@ from .part import PURGATORY
 from .private import flags_of, private_daemon
 from .ring import RingFollower
 from .room import check_instance, check_machine
+from .stolen import Stolen
 
 START_NS = 200_000_000  # from the last Ready to the start
 PROGRESS_NS = 1_000_000_000
@@ -60,6 +61,7 @@ class Result(NamedTuple):
     fired: list[Fired]
     start_ns: int
     daemon: Usage
+    stolen: float  # of the processors' time, meanwhile, by the host of a virtual machine
     events_unseen: int
     partial: str  # why it was cut short; empty if it was not
     status: Exit  # what that means for the exit status
@@ -103,7 +105,7 @@ class Trial:
 
         follower = RingFollower(self._reader)
         daemon = psutil.Process(self._reader.header().pid)
-        cpu_ns = usage_of(daemon).cpu_ns
+        cpu_ns, stolen = usage_of(daemon).cpu_ns, Stolen()
         start_ns = time.monotonic_ns() + START_NS
         partial, status = "", Exit.OK
         try:
@@ -120,7 +122,7 @@ class Trial:
         if partial:
             crew.stop([*registrars, *firers])
         follower.poll()
-        used = usage_of(daemon)
+        used, share = usage_of(daemon), stolen.share()
 
         registered = [
             member.answer if isinstance(member.answer, Registered) else no_registrations(workload, index)
@@ -140,6 +142,7 @@ class Trial:
             fired,
             start_ns,
             used._replace(cpu_ns=max(used.cpu_ns - cpu_ns, 0)),
+            share,
             follower.unseen,
             partial,
             status,

@@ -1,0 +1,110 @@
+"""What the way between processes takes by itself: frames over the sockets that timerd uses, and nothing else.
+
+    two hops    sender --DEALER--> ROUTER hub XPUB --SUB--> owner    an event, and the outcome of what it completes
+    one hop                               hub XPUB --SUB--> owner    the outcome of what has expired
+
+Each process does nothing but pass frames on; each frame has the time at which it was sent, and the owner takes it as
+soon as it wakes. So this is what is left of a latency when a timer service takes no time at all.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import zmq
+
+from common import Failed
+
+FRAMES_PER_S = 4_000  # what a client sends, and the daemon publishes, at 100,000 operations a second
+FRAME_SIZE = 1_024
+PATIENCE_MS = 10_000
+STAMP = struct.Struct("<q")  # of CLOCK_MONOTONIC
+FORK = get_context("fork")  # this process has one thread, and a start takes no time
+
+
+def hops(count: int, seconds: float) -> list[int]:
+    """How long each frame took over one hop or two, in ns. Raises Failed when one is lost."""
+    frames = max(round(FRAMES_PER_S * seconds), 1)
+    with tempfile.TemporaryDirectory(prefix="td-hops-") as directory:
+        results, answers = FORK.Pipe(duplex=False)
+        parts = [
+            FORK.Process(target=_owner, args=(directory, frames, answers), daemon=True),
+            FORK.Process(target=_hub, args=(directory, frames, count == 2), daemon=True),
+        ]
+        if count == 2:
+            parts.append(FORK.Process(target=_send, args=(directory, frames), daemon=True))
+        try:
+            for part in parts:
+                part.start()
+            answers.close()  # here: the owner's end is then the end of file
+            took: list[int] = results.recv()
+        except EOFError:
+            raise Failed(f"of {frames:,} frames over {count} hops one did not come within {PATIENCE_MS:,} ms") from None
+        finally:
+            for part in parts:
+                part.terminate()
+                part.join()
+    return took
+
+
+def _send(directory: str, frames: int) -> None:
+    with _socket(zmq.DEALER) as socket:
+        socket.connect(f"ipc://{directory}/up")
+        socket.send(b"")
+        socket.recv()  # the owner has subscribed
+        for frame in _frames(frames):
+            socket.send(frame)
+        socket.recv()  # never: until it is ended
+
+
+def _hub(directory: str, frames: int, relays: bool) -> None:
+    with _socket(zmq.ROUTER) as commands, _socket(zmq.XPUB) as outcomes:
+        commands.bind(f"ipc://{directory}/up")
+        outcomes.bind(f"ipc://{directory}/down")
+        outcomes.recv()
+        if relays:
+            commands.send_multipart([commands.recv_multipart()[0], b""])
+            for _ in range(frames):
+                outcomes.send(commands.recv_multipart()[1])
+        else:
+            for frame in _frames(frames):
+                outcomes.send(frame)
+        commands.recv()  # never: until it is ended
+
+
+def _owner(directory: str, frames: int, answers: Connection) -> None:
+    took: list[int] = []
+    with _socket(zmq.SUB) as socket:
+        socket.setsockopt(zmq.RCVTIMEO, PATIENCE_MS)
+        socket.subscribe(b"")
+        socket.connect(f"ipc://{directory}/down")
+        for _ in range(frames):
+            (sent_ns,) = STAMP.unpack_from(socket.recv())
+            took.append(time.monotonic_ns() - sent_ns)
+    answers.send(took)
+
+
+def _frames(count: int) -> Iterator[bytes]:
+    """Each when it is due, with the time at which it is taken."""
+    rest = bytes(FRAME_SIZE - STAMP.size)
+    due_ns = time.monotonic_ns()
+    for _ in range(count):
+        due_ns += 1_000_000_000 // FRAMES_PER_S
+        time.sleep(max(due_ns - time.monotonic_ns(), 0) / 1e9)
+        yield STAMP.pack(time.monotonic_ns()) + rest
+
+
+@contextmanager
+def _socket(kind: int) -> Iterator[zmq.Socket[Any]]:
+    with zmq.Context() as context, context.socket(kind) as socket:
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.SNDHWM, 0)
+        socket.set(zmq.RCVHWM, 0)
+        yield socket
