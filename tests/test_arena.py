@@ -418,6 +418,25 @@ def test_a_place_file_that_is_not_ours_is_refused(paths: InstancePaths, text: st
         read_place(paths)
 
 
+def test_what_cleans_up_old_files_leaves_alone_those_of_a_running_daemon(paths: InstancePaths) -> None:
+    def is_aged() -> bool:  # as systemd-tmpfiles finds out whether it may look into a directory
+        directory = os.open(paths.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(directory)
+        return True
+
+    locks = [InstanceLock(paths), InstanceLock(InstancePaths(paths.directory, "other"))]
+    assert not is_aged()
+    locks.pop().release()
+    assert not is_aged(), "another daemon has its files there"
+    locks.pop().release()
+    assert is_aged()
+
+
 def test_the_lock_tells_whether_a_daemon_runs_and_who_it_is(paths: InstancePaths) -> None:
     assert not daemon_running(paths)
     lock = InstanceLock(paths)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from timerd_shm.errors import InstanceRunningError, ResourceLimitError
 from timerd_shm.rundir import InstancePaths
@@ -18,7 +20,8 @@ class InstanceLock:
     """flock on NAME.lock. The kernel releases it with the process, however that ends.
 
     The file is never unlinked: who had opened it before would get the lock of a file without a name while the next
-    daemon locks a new one, and both would serve the instance.
+    daemon locks a new one, and both would serve the instance. Nor may systemd-tmpfiles, which leaves alone what is in a
+    directory that has a lock, however old (systemd.io/TEMPORARY_DIRECTORIES): it has a shared one.
 
     Raises InstanceRunningError with the pid of the daemon that holds it, ResourceLimitError when it cannot be made.
     """
@@ -41,6 +44,7 @@ class InstanceLock:
                 os.fchmod(self._descriptor, 0o640)
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+            self._directory = _kept(paths.directory)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -49,6 +53,15 @@ class InstanceLock:
         """Let the next daemon in. Only after the sockets are closed: libzmq would unlink the successor's."""
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
+        os.close(self._directory)
+
+
+def _kept(directory: Path) -> int:
+    """A descriptor of the directory, by which nothing in it is too old to be kept."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with suppress(OSError):  # a file system without locks; or somebody cleans up right now
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
 
 
 def _locked(descriptor: int) -> bool:
