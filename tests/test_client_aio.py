@@ -42,6 +42,9 @@ def test_asyncio_has_the_same_surface(daemon: Daemon) -> None:
             assert await client.wait_for(lambda: 0, keys="q", timeout=0.02) == 0
             several = [client.register(f"{index}", timeout=0.01) for index in range(3)]
             assert len([one async for one in aio.as_completed(several, PATIENCE_S)]) == 3
+            never = client.register("never", timeout=None)
+            with pytest.raises(TimeoutError, match=r"1 of 4 operations have not settled within 0\.01 s"):
+                assert len([one async for one in aio.as_completed([*several, never], 0.01)]) == 3
             with pytest.raises(TimeoutError):
                 await client.register("t", timeout=5).result(0.01)
             await client.flush()

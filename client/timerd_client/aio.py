@@ -61,6 +61,7 @@ from .protocol import NEVER, LinkState, Statistics
 from .purgatory import is_known, value_or_silence
 from .session import DEFAULT_PURGATORY, Naming
 from .surface import Surface
+from .waiting import unsettled
 
 __all__ = [
     "ALL",
@@ -519,12 +520,16 @@ async def as_completed(operations: Iterable[AioOperation], timeout: float | None
     """The operations as they settle; raises TimeoutError if some have not after `timeout` seconds from now."""
     given = list(operations)
     settled: asyncio.Queue[AioOperation] = asyncio.Queue()
-    for operation in given:
-        operation.add_done_callback(settled.put_nowait)
+    for one in given:
+        one.add_done_callback(settled.put_nowait)
     deadline = monotonic_deadline(timeout)
     try:
-        for _ in given:
-            yield await asyncio.wait_for(settled.get(), seconds_left(deadline))
+        for left in range(len(given), 0, -1):
+            try:
+                operation = await asyncio.wait_for(settled.get(), seconds_left(deadline))
+            except TimeoutError:
+                raise unsettled(left, len(given), timeout) from None
+            yield operation
     finally:
-        for operation in given:
-            operation._remove(settled.put_nowait)
+        for one in given:
+            one._remove(settled.put_nowait)

@@ -46,7 +46,12 @@ def as_completed(operations: Iterable[ThreadedOperation], timeout: float | None 
         seen += 1
         yield operation
     if seen < len(given):
-        raise TimeoutError(f"{len(given) - seen} of {len(given)} operations have not settled within {timeout:g} s")
+        raise unsettled(len(given) - seen, len(given), timeout)
+
+
+def unsettled(left: int, count: int, timeout: float | None) -> TimeoutError:
+    """What as_completed() raises when its time is over."""
+    return TimeoutError(f"{left} of {count} operations have not settled within {timeout:g} s")
 
 
 def _settling(operations: list[ThreadedOperation], deadline: float | None) -> Iterator[ThreadedOperation]:
