@@ -17,7 +17,7 @@ import pytest
 import timerd.core
 from commands import Key, Register
 from harness import BUDGET, START_NS, Rig, S, fire
-from journals import JournaledRig, outcomes
+from journals import SEGMENT_ROWS, JournaledRig, outcomes
 from model import Settling
 from situations import SITUATIONS
 from test_groups_core import done_by_a_former_holder_is_refused, told_to_one_at_a_time
@@ -29,7 +29,7 @@ from timerd_client.audit_journal import audit_journal
 from timerd_client.timerctl.journal import Teller
 from timerd_shm.generate import DEFECTS
 from timerd_shm.journal import JournalLevel, RowKind
-from timerd_shm.journal_reader import JournalReader, Row
+from timerd_shm.journal_reader import JournalError, JournalReader, Row
 from timerd_shm.layout import EventFlag, Orphans, Outcome
 from timerd_shm.limits import GROUP_KEPT_NS
 
@@ -225,6 +225,19 @@ def test_a_journal_of_two_arenas_one_after_the_other_is_audited_arena_by_arena(t
         rig.drop_journal()
     found = audit_journal(tmp_path)
     assert (found.wrong, found.outcomes) == ([], 4)
+
+
+def test_a_journal_without_its_first_segment_is_not_audited(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    client = rig.client()
+    for number in range(SEGMENT_ROWS // 2):
+        rig.do(client, Register((Key(b"%d" % number),), timeout_ns=S), fire(b"%d" % number))
+    rig.drop_journal()
+    first, *others = sorted(tmp_path.glob("*.segment"))
+    assert others and not audit_journal(tmp_path).wrong
+    first.unlink()
+    with pytest.raises(JournalError, match=rf"begins with row {SEGMENT_ROWS}, and an audit needs it from row 0"):
+        audit_journal(tmp_path)
 
 
 @pytest.mark.parametrize("kept_ns", [60 * S, GROUP_KEPT_NS])

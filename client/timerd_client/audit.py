@@ -37,6 +37,10 @@ NEEDS_EVENTS: Final = (
     "{} is of level outcomes, which tells how operations settled, not why: an audit needs one that was written with "
     "--journal-level=events"
 )
+NEEDS_BEGINNING: Final = (
+    "{} begins with row {}, and an audit needs it from row 0: what was registered before is not known. Keep all of its "
+    "segments (--journal-keep), or audit a copy that has them"
+)
 LIVING: Final = (ClientState.LIVE, ClientState.SILENT)
 
 # Members of enumerations as plain numbers, for what is done for each row.

@@ -6,15 +6,15 @@ audit_journal("/var/lib/timerd/journal").wrong       # Findings: none, or a defe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 
 from timerd_shm.journal import GroupStep, JournalLevel, RowKind
 from timerd_shm.journal_reader import JournalError, JournalReader, Row
 from timerd_shm.layout import ClientFlag, ClientState, KeyKind
 
-from .audit import NEEDS_EVENTS, Audit
+from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
 from .audit_records import Finding, Key, Registration
 
 
@@ -31,17 +31,25 @@ def audit_journal(directory: str | os.PathLike[str]) -> Audited:
 
     Where it is of several arenas, one after the other, each is audited by itself.
 
-    Raises JournalError, also for a journal of level `outcomes`.
+    Raises JournalError, also for a journal of level `outcomes`, and for one whose first segments are not kept any more.
     """
     found = Audited([], 0)
     with JournalReader(directory) as reader:
         for _, rows in groupby(reader.rows(), lambda _: reader.incarnation):
             audit = Audit()
-            feed(audit, reader, rows)
+            feed(audit, reader, _from_the_first(reader, rows))
             found.wrong += audit.end()
             found.outcomes += audit.outcomes
         found.wrong += [Finding(-1, 0, f"{damage.offset}: {damage.what}") for damage in reader.damage]
     return found
+
+
+def _from_the_first(reader: JournalReader, rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows of an arena, if its first is among them."""
+    first = next(rows)
+    if first.number:
+        raise JournalError(NEEDS_BEGINNING.format(reader.directory, first.number))
+    return chain((first,), rows)
 
 
 def feed(audit: Audit, reader: JournalReader, rows: Iterable[Row]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
-from timerd_client.audit import NEEDS_EVENTS
+from timerd_client.audit import NEEDS_BEGINNING, NEEDS_EVENTS
 from timerd_shm.errors import InvalidValueError
 
 from .audit_rows import COLUMNS, FINDINGS, HALF, PACKED, audited, join_again, pack
@@ -36,7 +36,7 @@ def audit(df: DataFrame, partitions: int = PARTITIONS) -> DataFrame:
     needs of it is kept meanwhile (in memory, else on the disk), and `partitions` tasks each hold the events and the
     pending operations of their share. What is found stays on the executors for as long as it is referred to.
 
-    Raises InvalidValueError for another DataFrame, and for a journal of level outcomes.
+    Raises InvalidValueError for another DataFrame, and for a journal of level outcomes or without its beginning.
     """
     from pyspark.sql import functions as F
 
@@ -96,6 +96,7 @@ def _heads(packed: DataFrame) -> list[dict[str, Any]]:
         packed.groupBy("host", "incarnation")
         .agg(
             F.max("silent").alias("silent"),
+            F.min("row").alias("oldest"),
             F.count(F.when(kind == HALF, 1)).alias("halves"),
             F.count(F.when(kind.isin(*OF_OPERATIONS), 1)).alias("others"),
             F.min("sequence").alias("first"),
@@ -106,8 +107,11 @@ def _heads(packed: DataFrame) -> list[dict[str, Any]]:
     )
     found = []
     for row in rows:
+        journal = f"the journal of {row['host']}"
         if row["silent"]:
-            raise InvalidValueError("audit(): " + NEEDS_EVENTS.format(f"the journal of {row['host']}"))
+            raise InvalidValueError("audit(): " + NEEDS_EVENTS.format(journal))
+        if row["oldest"]:
+            raise InvalidValueError("audit(): " + NEEDS_BEGINNING.format(journal, row["oldest"]))
         head = row.asDict()
         wanted = row["last"] - row["first"] + 1 if row["events"] else 0
         head["missing"] = f"{wanted} events are numbered, and {row['events']} are there" * (wanted != row["events"])

@@ -127,11 +127,15 @@ def test_an_audit_is_of_what_the_files_hold_by_then(spark: SparkSession, tmp_pat
 def test_what_cannot_be_audited_is_refused_when_audit_is_called(
     spark: SparkSession, make_daemon: MakeDaemon, runtime_dir: Path
 ) -> None:
-    directory = runtime_dir / "j"
-    daemon = make_daemon(*SMALL, f"--journal={directory}")
-    daemon.stop()
-    with pytest.raises(InvalidValueError, match="--journal-level=events"):
-        audit(events_of(spark, directory))
+    for level, part, says in (
+        ("outcomes", "true", "--journal-level=events"),
+        ("events", "row > 0", "needs it from row 0"),
+    ):
+        directory = runtime_dir / level
+        daemon = make_daemon(*SMALL, f"--journal={directory}", f"--journal-level={level}")
+        daemon.stop()
+        with pytest.raises(InvalidValueError, match=says):
+            audit(events_of(spark, directory).where(part))
     with pytest.raises(InvalidValueError, match=r"needs the column 'host' of the events view.*\"view\", \"events\""):
         audit(spark.range(3))
 
