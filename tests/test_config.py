@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -21,6 +22,19 @@ from timerd_shm.limits import CAPACITY_DEFAULT
 
 def settle(*flags: str, **environment: str) -> Settings:
     return read_command_line(flags, environment).settings
+
+
+def test_a_configuration_that_nobody_reads_to_its_end_is_no_error() -> None:
+    command = [sys.executable, "-m", "timerd", "--show-config"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    says = "timerd: what was to be shown cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (4, says)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as broken:
+        done = subprocess.run(command, stdout=broken, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_anything_every_knob_has_its_default() -> None:

@@ -52,10 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings, show_config, as_json = read_command_line(sys.argv[1:] if arguments is None else arguments)
         if show_config:
             _ask_the_machine(settings.config)
-            print(settings.as_json() if as_json else f"{settings.table()}\n\n{memory_of(plan_of(settings.config))}")
             for warning in settings.warnings:
                 print(f"timerd: {warning}", file=sys.stderr)
-            return 0
+            return _show(
+                settings.as_json() if as_json else f"{settings.table()}\n\n{memory_of(plan_of(settings.config))}"
+            )
         _set_up_logging(settings.config.log_level)
         for warning in settings.warnings:
             log.warning("%s", warning)
@@ -64,6 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"timerd: {error}", file=sys.stderr)
         return EXITS.get(type(error), 1)
     return 0
+
+
+def _show(text: str) -> int:
+    """Print it; the exit status."""
+    try:
+        print(text, flush=True)
+        return 0
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries it again at its end
+        if isinstance(error, BrokenPipeError):  # whoever read it has had enough (`timerd --show-config | head -1`)
+            return 0
+        print(f"timerd: what was to be shown cannot be written: {error.strerror}", file=sys.stderr)
+        return EXIT_RESOURCES
 
 
 def _ask_the_machine(config: Config) -> None:

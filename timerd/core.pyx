@@ -590,7 +590,9 @@ cdef class Core:
                 return index
         if unused == 0xFFFFFFFF:
             count = a.regions[REGION_PURGATORIES].count
-            raise _errors.ArenaFullError(f"{count} of {count} purgatories are in use")
+            raise _errors.ArenaFullError(
+                f"{count} of {count} purgatories are in use, and each is for good: use one that there is, with longer keys"
+            )
         p = a.purgatories + unused
         fill_purgatory(p, name)
         td_put(&a.tx, PurgatoryRecord_word_state(p), PurgatoryRecord_with_state(PurgatoryRecord_word_state(p)[0], 1))

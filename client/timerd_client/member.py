@@ -224,7 +224,8 @@ class Member(Membership):
     def cancel_call(self, name: str) -> bool:
         """Withdraw the pending call of that name, a schedule's next one too; False if none is pending.
 
-        One that is being done goes on. A schedule begins anew when a worker that names it starts.
+        One that is due is not pending any more: it is made, also where it waits for a worker. A schedule begins anew
+        when a worker that names it starts.
         """
         return answer_of_cancel(*self._asked(self._calls.cancel(name)))
 

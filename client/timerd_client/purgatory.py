@@ -57,6 +57,7 @@ class Purgatory(Surface[ThreadedOperation]):
     ) -> int:
         """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
 
+        After that it may be done yet, as all that is called while the daemon is away: do not fire again because of it.
         0 does not say that it completes none: a registration that was called before, and reaches the daemon after it,
         is completed by it as well, and is not counted.
         """
