@@ -569,7 +569,8 @@ cdef class Rows(Promised):
         for row in range(self.rows):
             if self.cells[row].number == 0:
                 return False
-        memcpy(to, self.cells, self.rows * sizeof(OutcomeRecord))
+        if self.rows:  # else there are no cells
+            memcpy(to, self.cells, self.rows * sizeof(OutcomeRecord))
         return True
 
     cdef inline object value(self, int64_t row):
