@@ -12,7 +12,6 @@ from timerd_shm.limits import TOMBSTONE_KEPT_NS
 LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
 ID = bytes(range(16))
 GROUP = b"workers"
-RUN_MAX = 16  # commands of one transaction (arena.pxd)
 SLOTS_APART = (b"k0", b"k2", b"k3", b"k5")  # in hash slots of their own, so that one transaction takes their events
 HOUR = 3_600_000 * MS
 

@@ -178,7 +178,9 @@ class Program(World):
         if now is not None:
             self.marks.append(now)
         others = (
-            one._replace(**other) for one in self.marks[:1] for other in ({"maker": b"another"}, {"incarnation": 1})
+            self.marks[-1]._replace(**other)
+            for other in ({"maker": b"another"}, {"incarnation": 1}, {"command": 0.5}, {"sequence": True})
+            if self.marks
         )
         return self.rng.choice((now, now, *self.marks[-5:], *others, Mark(1, -1), None, 3))
 

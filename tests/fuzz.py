@@ -37,6 +37,7 @@ from test_soundness import MEMORY, live_on
 from timerd import conductor, journal, messages, sessions
 from timerd_client import protocol
 from timerd_shm import check, journal_reader, reader, walk
+from timerd_shm.errors import ClosedError
 from timerd_shm.fields import offset_of
 from timerd_shm.journal_reader import segment_path
 from timerd_shm.wire import CommandHeader
@@ -78,6 +79,7 @@ def attack_client(data: bytes) -> None:
         world.now += MS
         world.up()
     assert world.protocol.kept <= 2 and len(world.protocol.waiting) <= 2
+    world.protocol.fail_all(ClosedError("the end"))  # who waits is let go of by nothing else: libFuzzer counts memory
 
 
 def changes_of(data: bytes) -> Iterator[Change]:

@@ -11,7 +11,6 @@ from acts import (
     HOUR,
     ID,
     LONG,
-    RUN_MAX,
     SLOTS_APART,
     Situation,
     acknowledge,
@@ -59,7 +58,7 @@ from groupacts import (
     work,
 )
 from harness import MS, advance, cancel, cancel_for_key, fail, fire, forget, reschedule
-from timerd_shm.layout import Condition, Orphans
+from timerd_shm.layout import RUN_MAX, Condition, Orphans
 from timerd_shm.wire import CommandKind
 
 WATCHERS = (

@@ -7,11 +7,10 @@ import hashlib
 import pytest
 
 import timerd.core
-from acts import RUN_MAX
 from commands import Key, KeyAct, Register
 from harness import BUDGET, MS, START_NS, Client, Rig, S, cancel, fire, give_back
 from timerd_shm.errors import ArenaFullError, ErrorCode, NotAMemberError, SessionGoneError
-from timerd_shm.layout import ClientState, Condition, Orphans, Outcome, Region
+from timerd_shm.layout import RUN_MAX, ClientState, Condition, Orphans, Outcome, Region
 from timerd_shm.limits import TOMBSTONE_KEPT_NS
 from timerd_shm.wire import CommandKind, OutcomeFlag
 

@@ -84,6 +84,15 @@ def test_mounts_of_any_name_and_without_a_source_are_read(
         os.close(descriptor)
 
 
+def test_a_kernel_that_does_not_tell_which_pages_are_huge_has_told_of_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pages, "MAPPINGS", tmp_path / "smaps")
+    mapping = f"7f00-7f01 rw-s 00000000 00:19 7 {tmp_path / 'arena'}\nSize: 4 kB\n"
+    pages.MAPPINGS.write_text(mapping + "VmFlags: rd wr\n" + mapping + "ShmemPmdMapped:     2048 kB\nVmFlags: rd wr\n")
+    assert pages.huge_bytes(tmp_path / "arena") == 2048 << 10
+
+
 def test_a_machine_that_shows_no_mounts_has_small_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pages, "MOUNTS", tmp_path / "nowhere")
     with open(tmp_path / "file", "w+b") as file:

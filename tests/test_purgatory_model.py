@@ -153,7 +153,7 @@ class Play:
             kind,
             choose.choice(KEYS),
             amount,
-            choose.randbytes(choose.choice((0, 5, 200))) if kind in kinds[:3] else b"",
+            choose.choice((b"again", choose.randbytes(choose.choice((0, 5, 200))))) if kind in kinds[:3] else b"",
             limit=choose.choice((1, 1, 2, 3)) if kind is CommandKind.FIRE and choose.random() < 0.5 else None,
             purgatory=choose.choice(self.purgatories),
             wants_answer=choose.random() < 0.3,

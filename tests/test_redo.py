@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import pytest
 
-from acts import Act
+from acts import Act, turn
 from harness import BUDGET, Client, Rig, advance, fire, violations
 from situations import OFFSETS, SERIES, SITUATIONS, WATCHERS
 from timerd_shm.fields import size_of
@@ -175,6 +175,27 @@ def test_recovery_may_be_cut_off_as_well(name: str) -> None:
             assert not found, f"{name}: {found}"
             again.core.release()
     print(f"{name}: {len(done)} points of recovery")
+
+
+@pytest.mark.parametrize("length", range(8, 16))
+def test_a_value_that_left_the_ring_before_a_crash_is_not_shared_after_it(length: int) -> None:
+    """`length`: a free block has something else where a value's block has that, and it may be the same."""
+    rig = Rig(core=core_faults, ring_bytes=300)
+    client, other = rig.client(), rig.client()
+    values = [bytes([at]) * length for at in range(18)]
+    rig.do(client, *(fire(b"k", value=value) for value in values))
+    large = client.frame([(client.issue(command), command) for command in [fire(b"k", value=b"v" * 300)]])
+    same = other.frame([(other.issue(command), command) for command in [fire(b"k", value=values[-1], wait=True)]])
+    emptied = 0
+    for copy in record(rig, lambda rig: turn(rig, client, large)):
+        again = rig.clone(copy)
+        header = again.arena.header
+        emptied += header.tail > header.newest
+        turn(again, other, same)
+        found, _ = look(known(again))
+        assert not found
+        again.core.release()
+    assert emptied, "the ring was never empty"
 
 
 def test_attaching_says_what_it_finished() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from commands import Command, Key, Register
 from harness import MS, Client, Rig, cancel, fire
+from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import BLOCK_DATA, Orphans, Outcome, Region
 
 LIMITS: dict[str, dict[str, Any]] = {
@@ -64,7 +65,7 @@ def state_of(rig: Rig, clients: list[Client]) -> object:
 def test_what_is_fired_with_one_value_on_many_keys_has_it_once(together: bool) -> None:
     rig = Rig(ring_events=16)
     owner, firer = rig.client(), rig.client()
-    values = (b"one", b"one", b"one", b"another", b"one", b"")
+    values = (b"one", b"one", b"one", b"two", b"one", b"")
     waits = [Register((Key(b"k%d" % at),)) for at in range(len(values))]
     rig.do(owner, *waits)
     fires = [fire(b"k%d" % at, value=value) for at, value in enumerate(values)]
@@ -80,6 +81,16 @@ def test_what_is_fired_with_one_value_on_many_keys_has_it_once(together: bool) -
     assert rig.arena.in_use()["BLOCKS"] == 2
     rig.do(firer, *(fire(b"nobody%d" % at) for at in range(16)))
     assert rig.arena.in_use()["BLOCKS"] == rig.arena.header.ring_bytes == 0
+    rig.check()
+
+
+def test_an_event_takes_no_block_for_a_value_that_the_event_before_has() -> None:
+    rig = Rig(blocks=16)
+    client = rig.client()
+    rig.do(client, fire(b"k", value=b"v"), *(Register((Key(b"p"),), payload=b"p") for _ in range(15)))
+    rig.do(client, fire(b"k", value=b"v"), fire(b"k", value=b"v", wait=True), fire(b"k", value=b"w", wait=True))
+    assert [answer.code for answer in client.answers] == [ErrorCode.NONE, ErrorCode.ARENA_FULL]
+    assert rig.arena.in_use()["BLOCKS"] == 16
     rig.check()
 
 

@@ -14,7 +14,6 @@ cdef extern from *:
     #define TOLD 8 /* the same of a client's outcomes; a power of two */
     #define FREED 8 /* how far ahead of its turn a free record is asked for */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* what a member of a group may take */
-    #define RUN_MAX 16 /* commands, or operations that are due, that one transaction may hold */
     #define REFUSALS 32 /* more than there are codes, and limits that ARENA_FULL and QUOTA_EXCEEDED may meet */
     """
     enum:
@@ -24,7 +23,6 @@ cdef extern from *:
         OUTCOMES
         CALLS
         KINDS
-        RUN_MAX
         REFUSALS
 
 

@@ -8,7 +8,7 @@ what cannot be is refused by its code, and its number passes.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.arena cimport key_of, Arena, capacity, commit, counter, spent, unused
-from timerd.blobs cimport blob_length, blocks_for, fill_blob
+from timerd.blobs cimport blob_length, blocks_for, drop_blob, fill_blob
 from timerd.clients cimport (
     apply_plain, can_answer, fill_answer, keep_answer, may_make_too_many_keys, met, refuse, stage_answer, tell,
 )
@@ -115,23 +115,26 @@ cdef inline void apply_event(
                 limit = met(MET_KEYS, a.header.quota_keys)
                 refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, limit)
                 return
-    blocks = blocks_for(command.value_length)
+    value = value_of_newest(a, data, command.value_length, 0)
+    blocks = 0 if value else blocks_for(command.value_length)
     if command.key_length > EVENT_KEY_INLINE:
         blocks += blocks_for(command.key_length)
     if command.kind == COMMAND_KIND_ADVANCE and key == 0 and command.key_length > KEY_INLINE:
         blocks += blocks_for(command.key_length)
     if not make_room(a, blocks):
+        drop_blob(a, value)
         limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
         refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
         return
     if command.kind == COMMAND_KIND_ADVANCE and key == 0:
         key = fill_key(a, hash, command.purgatory, name, command.key_length, NOBODY)
         if key == 0:
+            drop_blob(a, value)
             limit = met(MET_KEYS, capacity(a, REGION_KEYS))
             refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
             return
-    if command.value_length:
-        value = value_of_newest(a, data, command.value_length, 0) or fill_blob(a, data, command.value_length)
+    if value == 0:
+        value = fill_blob(a, data, command.value_length)
     if command.key_length > EVENT_KEY_INLINE:
         key_blob = fill_blob(a, name, command.key_length)
     if command.flags & COMMAND_FLAG_LIMITED:

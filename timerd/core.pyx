@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.arena cimport KINDS, RUN_MAX, Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
+from timerd.arena cimport KINDS, Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
 from timerd.blobs cimport blocks_for, drop_blob, fill_blob
 from timerd.clients cimport forget_news, is_live, tell
 from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame

@@ -58,7 +58,8 @@ def huge_bytes(path: Path) -> int:
     """How many bytes of this file the process has mapped by huge pages."""
     # One entry for each mapping: a line that ends with the file's name, then its figures.
     entries = _text(MAPPINGS).split(f" {path}\n")[1:]
-    return sum(int(entry.partition("ShmemPmdMapped:")[2].split(None, 1)[0]) << 10 for entry in entries)
+    figures = (entry.partition("ShmemPmdMapped:")[2].split(None, 1) for entry in entries)
+    return sum(int(figure[0]) << 10 for figure in figures if figure)  # a kernel may tell none
 
 
 def _gives_huge_pages(mount: str) -> bool:

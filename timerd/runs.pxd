@@ -13,7 +13,7 @@ same functions as theirs.
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport (
-    key_of, node_of, RUN_MAX, Arena, __builtin_prefetch, commit, counter, histogram, histogram_add, take, unused,
+    key_of, node_of, Arena, __builtin_prefetch, commit, counter, histogram, histogram_add, take, unused,
 )
 from timerd.beside cimport fill_beside, is_beside, leave_beside
 from timerd.blobs cimport blob_length, fill_blob

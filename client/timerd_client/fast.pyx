@@ -569,7 +569,8 @@ cdef class Rows(Promised):
         for row in range(self.rows):
             if self.cells[row].number == 0:
                 return False
-        memcpy(to, self.cells, self.rows * sizeof(OutcomeRecord))
+        if self.rows:  # else there are no cells
+            memcpy(to, self.cells, self.rows * sizeof(OutcomeRecord))
         return True
 
     cdef inline object value(self, int64_t row):
@@ -640,16 +641,21 @@ cdef class Caller:
 
 
 cdef inline bint is_own_mark(Ledger ledger, object since, RegisterCommand *head) except -1:
-    """Whether this client made it in the present arena: then it stands in the head."""
+    """Whether this client made it in the present arena: then it stands in the head.
+
+    Nothing of the caller's is called: the ledger may be in use.
+    """
     if type(since) is not Mark:
         return False
     incarnation, sequence, command, maker = <tuple>since
+    if type(incarnation) is not int or type(sequence) is not int or type(command) is not int:
+        return False
     if maker is not ledger.incarnation or incarnation != ledger.arena:
         return False
     try:
         head.mark_sequence = sequence
         head.mark_command = command
-    except (OverflowError, TypeError):
+    except OverflowError:
         return False
     return True
 

@@ -24,6 +24,7 @@ LAYOUT_VERSION = 1
 HEADER_SIZE = 4096
 REDO_OFFSET = 1024
 REDO_MAX = 96
+RUN_MAX = 16  # commands, or operations that are due, of one transaction: so many events are written ahead of the newest
 REGIONS_OFFSET = 2560
 REGION_ALIGN = 4096
 LINK_UNIT = 8

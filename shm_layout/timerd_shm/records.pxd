@@ -8,6 +8,7 @@ cdef extern from "timerd_layout.h" nogil:
         HEADER_SIZE
         REDO_OFFSET
         REDO_MAX
+        RUN_MAX
         REGIONS_OFFSET
         REGION_ALIGN
         LINK_UNIT

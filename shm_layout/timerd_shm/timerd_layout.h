@@ -10,6 +10,7 @@
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
 #define REDO_MAX 96
+#define RUN_MAX 16
 #define REGIONS_OFFSET 2560
 #define REGION_ALIGN 4096
 #define LINK_UNIT 8

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 
 from timerd_shm.fields import offset_of, size_of
-from timerd_shm.layout import EventRecord, Region
+from timerd_shm.layout import RUN_MAX, EventRecord, Region
 from timerd_shm.reader import NEWEST_WORD, ArenaReader
 
 WORDS = size_of(EventRecord) // 8
@@ -48,8 +48,8 @@ class RingFollower:
         at, end = first & (self._size - 1), (newest & (self._size - 1)) + 1
         for part in (range(at, end),) if at < end else (range(at, self._size), range(end)):
             self._copy(part)
-        # The daemon has gone on meanwhile: what it has overwritten, or is just filling, is not what was meant.
-        lost = self._words[NEWEST_WORD] + 2 - self._size - first
+        # The daemon has gone on meanwhile: what it has overwritten, or may be just filling, is not what was meant.
+        lost = self._words[NEWEST_WORD] + 1 + RUN_MAX - self._size - first
         if lost > 0:
             for column in self._columns.values():
                 del column[before : before + lost]
