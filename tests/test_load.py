@@ -52,8 +52,8 @@ END_S = 30
 FIELDS = {
     "command", "machine", "seed", "workload", "partial", "valid", "sustained", "not_sustained", "asked_rate",
     "reached_rate", "backlog_s", "registered", "completed", "expired", "cancelled", "failed", "expected_expired",
-    "expected_share", "lost", "duplicated", "early", "overruled", "undecided", "misjudged", "overtaken", "violations",
-    "events_unseen", "examples", "errors", "completion_latency_us", "completion_latency_intended_us",
+    "expected_share", "lost", "duplicated", "early", "overruled", "mistaken", "undecided", "misjudged", "overtaken",
+    "violations", "events_unseen", "examples", "errors", "completion_latency_us", "completion_latency_intended_us",
     "expiry_lateness_us", "expiry_settled_lateness_us", "harness_lateness_us", "harness_own_lateness_us", "cpu_s",
     "stolen_percent", "cpu_us_per_request", "rss_bytes",
 }  # fmt: skip
@@ -170,9 +170,14 @@ class Evidence:
         self.told = array("B", [1] * TINY.count)
         self.rows, self.events = rows, events
         self.outcomes = TINY.count
+        self.stamps = array("q")  # instead of those that are right
+
+    def stamp(self, row: int) -> int:
+        """The value of the event that completed it."""
+        return self.fired[self.event[row]] if self.completes[row] else 0
 
     def judge(self, partial: bool = False) -> Judgement:
-        stamps = array("q", (self.fired[self.event[row]] if self.completes[row] else 0 for row in range(TINY.count)))
+        stamps = self.stamps or array("q", map(self.stamp, range(TINY.count)))
         told_ns = array("q", (at_ns + 100 * US for at_ns in self.settled))
         registered = Registered(
             self.rows, self.sent, self.marked, self.state, self.told, self.settled, self.deadline, stamps, told_ns,
@@ -240,6 +245,17 @@ def test_an_expiry_although_the_event_was_applied_before_the_deadline_is_overrul
     assert evidence.judge().overruled == 0, "it may have come before the operation's mark"
     evidence.applied[evidence.event[row]] = 0
     assert evidence.judge().overruled == 0, "nobody has seen it"
+
+
+def test_a_completion_with_the_value_of_another_event_is_mistaken() -> None:
+    evidence = Evidence()
+    evidence.stamps = array("q", map(evidence.stamp, range(TINY.count)))
+    evidence.stamps[evidence.completed()] += 1
+    judged = evidence.judge()
+    assert (judged.mistaken, judged.violations) == (1, 1)
+    assert judged.examples[0].startswith("completed with another event's value: operation ")
+    evidence.stamps[evidence.completed()] = 0
+    assert evidence.judge().mistaken == 0, "nobody has looked"
 
 
 def test_an_operation_that_an_event_overtook_is_right_and_counted() -> None:

@@ -35,7 +35,8 @@ late is sent at once, and its lateness is reported.
 what it counts:
   violations   what no load excuses, and a fault of timerd: lost, duplicated
                (told twice), early (expired before its deadline), overruled
-               (expired, though its event was applied before its deadline)
+               (expired, though its event was applied before its deadline),
+               mistaken (completed with the value of another event)
   misjudged    ended other than the plan says: late, somewhere on the way
   overtaken    completed by an event that was fired before register() was
                called: their marks are read before they are due

@@ -5,7 +5,8 @@ outcome numbers than it has operations that were told. Early: expired before its
 given a deadline before the call of register() + timeout, or told before it. Overruled: expired although an event on its
 key was applied before its deadline, by the time that stands with the event in the daemon's ring (applied_ns) and the
 deadline in the outcome; the event must have come after the operation's mark had been read. The times of an event and of
-a settling are those of the turn that did it.
+a settling are those of the turn that did it. Mistaken: completed with the value of another event than its own, where keys
+are not shared and somebody has looked.
 
 *Misjudged* is measured by the plan: due to complete MARGIN_NS or more before the timeout, an operation should have
 completed, MARGIN_NS or more after it, expired; in between (`undecided`) either is right. One that ended otherwise was
@@ -42,6 +43,7 @@ class Judgement(NamedTuple):
     duplicated: int
     early: int
     overruled: int
+    mistaken: int
     undecided: int
     misjudged: int
     overtaken: int
@@ -54,7 +56,7 @@ class Judgement(NamedTuple):
 
     @property
     def violations(self) -> int:
-        return self.lost + self.duplicated + self.early + self.overruled
+        return self.lost + self.duplicated + self.early + self.overruled + self.mistaken
 
 
 class Applied:
@@ -97,7 +99,7 @@ def judge(
 ) -> Judgement:
     """Judge every operation that was registered. In a partial run one without an outcome is not lost: nobody waited."""
     counts = dict.fromkeys(NAMES, 0)
-    lost = duplicated = early = overruled = expected = undecided = misjudged = overtaken = last_told_ns = 0
+    lost = duplicated = early = overruled = mistaken = expected = undecided = misjudged = overtaken = last_told_ns = 0
     examples: list[str] = []
     completion: list[int] = []
     intended: list[int] = []
@@ -145,6 +147,9 @@ def judge(
                     show("expired though its event was applied before", rows.registrar, row, span)
             elif state == COMPLETED:
                 overtaken += 0 < fired < sent
+                if fired and stamp and stamp != fired and not workload.keys:
+                    mistaken += 1
+                    show("completed with another event's value", rows.registrar, row, span)
                 if told_ns and stamp:
                     completion.append(told_ns - stamp)
                     if not workload.keys:
@@ -170,6 +175,7 @@ def judge(
         duplicated=duplicated,
         early=early,
         overruled=overruled,
+        mistaken=mistaken,
         undecided=undecided,
         misjudged=misjudged,
         overtaken=overtaken,

@@ -72,7 +72,7 @@ class Report:
         )
         counts = ("completed", "expired", "cancelled", "failed", "undecided", "misjudged", "overtaken")
         pairs = [(name, f"{document[name]:,}") for name in counts]
-        pairs += [(name, f"{document[name]:,}") for name in ("lost", "duplicated", "early", "overruled")]
+        pairs += [(name, f"{document[name]:,}") for name in ("lost", "duplicated", "early", "overruled", "mistaken")]
         pairs.append(("expected to expire", f"{document['expected_expired']:,}"))
         if document["events_unseen"]:
             pairs.append(("events not seen", f"{document['events_unseen']:,}"))
@@ -158,6 +158,7 @@ def document(result: Result) -> dict[str, Any]:
         "duplicated": judged.duplicated,
         "early": judged.early,
         "overruled": judged.overruled,
+        "mistaken": judged.mistaken,
         "undecided": judged.undecided,
         "misjudged": judged.misjudged,
         "overtaken": judged.overtaken,
