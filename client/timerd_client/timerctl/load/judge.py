@@ -5,8 +5,8 @@ outcome numbers than it has operations that were told. Early: expired before its
 given a deadline before the call of register() + timeout, or told before it. Overruled: expired although an event on its
 key was applied before its deadline, by the time that stands with the event in the daemon's ring (applied_ns) and the
 deadline in the outcome; the event must have come after the operation's mark had been read. The times of an event and of
-a settling are those of the turn that did it. Mistaken: completed with the value of another event than its own, where keys
-are not shared and somebody has looked.
+a settling are those of the turn that did it. Mistaken: completed with the value of another event than its own, where
+keys are not shared and somebody has looked.
 
 *Misjudged* is measured by the plan: due to complete MARGIN_NS or more before the timeout, an operation should have
 completed, MARGIN_NS or more after it, expired; in between (`undecided`) either is right. One that ended otherwise was
