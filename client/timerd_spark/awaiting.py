@@ -97,7 +97,7 @@ class Awaiting:
         self._sidecar = sidecar
 
     def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        with self._sidecar.client() as client:
+        with self._sidecar.row_client() as client:
             settled: SimpleQueue[tuple[Row, Operation]] = SimpleQueue()
             waiting = 0
             for batch in batches:

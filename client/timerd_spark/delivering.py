@@ -65,7 +65,7 @@ def deliver(
 
     The time of a row begins when it enters the task's accumulator. timerd holds the deadlines, so they hold although a
     task is stuck; a task ends when each of its rows has an outcome, at most delivery_timeout after the last came in (a
-    second and a half more, if the daemon is gone).
+    few seconds more, if the daemon is gone).
     A task that is run again sends again: let the receiver know rows by their id.
 
     Gives the columns `id`, outcome (string: delivered, failed, expired), attempts (int), latency_ms (double), error
@@ -132,7 +132,7 @@ class Delivering:
         self._sidecar = sidecar
 
     def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        with self._sidecar.client() as client:
+        with self._sidecar.row_client() as client:
             # An attempt's name is unique in its application; those of two applications may be cut to the same.
             prefix = f"deliver/{owner_name()}/{secrets.token_hex(4)}"
             courier = Courier(client, self._post, self._options, prefix=prefix, retriable=self._retriable)
