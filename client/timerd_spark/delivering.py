@@ -21,7 +21,7 @@ from timerd_client.delivery import Delivery, DeliveryOptions, S
 from timerd_shm.errors import InvalidValueError
 
 from .durations import duration_ns
-from .rows import Row, check_columns, gather, names, rows_of
+from .rows import Row, check_columns, gather, names, rows_of, values_of
 from .task import Sidecar, owner_name
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ class Delivering:
         """Offer every row, and give what has ended meanwhile."""
         rows = rows_of(batch)
         lanes = self._lanes(batch)
-        sizes = [batch.nbytes // max(1, batch.num_rows)] * batch.num_rows  # on the average
+        # On the average; a row that is larger than the buffer is alone in it.
+        sizes = [min(batch.nbytes // max(1, batch.num_rows), self._options.buffer_bytes)] * batch.num_rows
         start = 0
         while start < len(rows):
             taken = courier.offer(rows[start:], None if lanes is None else lanes[start:], sizes[start:])
@@ -164,7 +165,7 @@ class Delivering:
         if self._key is None:
             return None
         lanes = self._options.max_in_flight
-        return [crc32(repr(key).encode()) % lanes for key in batch[self._key].to_pylist()]
+        return [crc32(repr(key).encode()) % lanes for key in values_of(batch[self._key])]
 
     def _ended(self, deliveries: list[Delivery]) -> Iterator[pyarrow.RecordBatch]:
         if not deliveries:
