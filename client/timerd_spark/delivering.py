@@ -9,6 +9,7 @@ that are made on the driver when `deliver()` is called.
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -35,6 +36,8 @@ Send = Callable[["pyarrow.RecordBatch"], object]
 ADDED = ("outcome", "attempts", "latency_ms", "error")
 BACKOFF_MAX_NS = S
 LOOK_S = 1.0  # at most so long without a look at what has ended
+DEFERRED = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+PLAIN = "give a plain function, such as lambda batch: asyncio.run(send(batch))"
 
 
 def deliver(
@@ -79,6 +82,8 @@ def deliver(
     for name, function in (("send", send), ("retriable", retriable)):
         if not callable(function):
             raise InvalidValueError(f"{name}={function!r} cannot be called")
+        if any(is_kind(function) for is_kind in DEFERRED):
+            raise InvalidValueError(f"{name}={function!r} is async or a generator, so a call would not run it: {PLAIN}")
     backoff_ns = duration_ns("retry_backoff", retry_backoff)
     options = DeliveryOptions(
         delivery_timeout_ns=duration_ns("delivery_timeout", delivery_timeout),
@@ -146,7 +151,10 @@ class Delivering:
                 courier.stop()
 
     def _post(self, rows: Sequence[Row]) -> None:
-        self._send(gather(rows))
+        given = self._send(gather(rows))
+        if inspect.iscoroutine(given):
+            given.close()
+            raise InvalidValueError(f"send gave {given!r}, which nobody has run: {PLAIN}")
 
     def _take_in(self, courier: Courier, batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
         """Offer every row, and give what has ended meanwhile."""
