@@ -468,6 +468,35 @@ def test_several_hosts_have_an_offset_each_and_share_the_limit(journal: Path, tm
         shutil.copytree(journal, tmp_path / host / "journal")
     (tmp_path / "c").mkdir()
     assert list(hosts_of(f"{tmp_path}/*/journal")) == ["a/journal", "b/journal"]
+@pytest.mark.parametrize("there", [0, 100, 500])
+def test_a_checkpoint_does_not_go_on_in_another_journal(there: int, tmp_path: Path) -> None:
+    directory = tmp_path / "journal"
+
+    def written(count: int) -> None:
+        directory.mkdir()
+        if count:
+            rig = JournaledRig(directory)
+            settle_all(rig, rig.client(), 0, count)
+            rig.drop_journal()
+
+    written(600)
+    reader = stream(directory)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    shutil.rmtree(directory)
+    written(there)
+    said = "there is none" if not there else f"the newest is {segments_of(directory)[-1]}"
+    if there == 500:
+        end["journal"]["segment"] = segments_of(directory)[-1]
+        end["journal"]["row"] = last_offset(directory).record + BLOCK_ROWS
+        said = "records, and has"
+    with pytest.raises(JournalError, match=rf"{said}.*this is not the checkpoint's journal, or its mount is missing"):
+        stream(directory).latestOffset(end, ReadAllAvailable())
+    if there < 500:
+        with pytest.raises(JournalError, match="begin a new checkpoint"):
+            stream(directory).partitions(start, end)
+
+
     rig = JournaledRig(tmp_path / "c" / "journal")
     client = rig.client()
     settle(rig, client, *numbered(0, 3))
