@@ -251,6 +251,18 @@ def test_a_damaged_block_is_named_and_passed_over_when_asked_to(journal: Path, t
     assert [(row["segment"], row["record"]) for row in found] == expected
 
 
+def test_what_was_named_in_a_damaged_block_is_null_where_it_is_passed_over(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "damaged")
+    path = segment_path(tmp_path / "damaged", 1)
+    data = bytearray(path.read_bytes())
+    data[BLOCK_SIZE + 100] ^= 1
+    path.write_bytes(data)
+    found = rows_of(spans_of(tmp_path / "damaged", skip=True), "terminal", skip=True)
+    assert {row["purgatory"] for row in found} == {None, "default"} and None in {row["key"] for row in found}
+    declared = [column.name for column in TERMINAL if not column.nullable]
+    assert all(row[name] is not None for row in found for name in declared), "Spark ends with a NullPointerException where null is not declared"
+
+
 def test_a_segment_of_another_layout_is_refused_when_it_is_loaded(journal: Path, tmp_path: Path) -> None:
     copied = tmp_path / "other"
     shutil.copytree(journal, copied)
