@@ -36,7 +36,7 @@ def hosts_of(path: str) -> dict[str, Path]:
     A journal's name does not depend on what else there is: a stream goes on when the next host's journal appears. What
     matches a pattern is either journals or directories with journals: one beside the other may be its copy.
     """
-    if not glob.has_magic(path):
+    if not glob.has_magic(path) or Path(path).is_dir():
         directory = Path(path)
         return {name or directory.name: found for name, found in journals_in(directory)}
     base = Path(path)

@@ -101,7 +101,7 @@ class StreamSink(Sending, DataSourceStreamArrowWriter):
 
 
 def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any]:
-    """The values of a column as bytes, of numbers as str. Raises InvalidValueError for null, where that means nothing."""
+    """The values of a column as bytes, numbers as str. Raises InvalidValueError for null, where that means nothing."""
     values = values_of(batch.column(name))
     if batch.column(name).null_count:
         if null is None:

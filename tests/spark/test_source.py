@@ -364,6 +364,13 @@ def test_a_pattern_that_matches_a_journal_and_a_directory_with_another_is_refuse
     assert hosts_of(f"{tmp_path}/*") == {"backup/journal": copy}
 
 
+def test_a_path_that_stands_there_as_it_is_written_is_no_pattern(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "run[1]*" / "journal")
+    (tmp_path / "run1x" / "journal").mkdir(parents=True)
+    assert list(hosts_of(str(tmp_path / "run[1]*" / "journal"))) == ["journal"]
+    assert list(hosts_of(str(tmp_path / "run[1]*"))) == ["journal"]
+
+
 def test_a_pattern_that_matches_files_alone_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("")
@@ -461,25 +468,6 @@ def test_a_batch_that_is_read_again_later_is_the_same(tmp_path: Path) -> None:
     rig.drop_journal()
 
 
-def test_available_now_ends_where_the_journal_ended_when_it_began(tmp_path: Path) -> None:
-    rig = JournaledRig(tmp_path)
-    client = rig.client()
-    settle_all(rig, client, 0, 50)
-    reader = stream(tmp_path)
-    reader.prepareForTriggerAvailableNow()
-    settle_all(rig, client, 50, 50)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadAllAvailable())
-    assert len(read(reader, start, end)) == 50
-    assert reader.latestOffset(end, ReadAllAvailable()) == end
-    rig.drop_journal()
-
-
-def test_several_hosts_have_an_offset_each_and_share_the_limit(journal: Path, tmp_path: Path) -> None:
-    for host in ("a", "b"):
-        shutil.copytree(journal, tmp_path / host / "journal")
-    (tmp_path / "c").mkdir()
-    assert list(hosts_of(f"{tmp_path}/*/journal")) == ["a/journal", "b/journal"]
 @pytest.mark.parametrize("there", [0, 100, 500])
 def test_a_checkpoint_does_not_go_on_in_another_journal(there: int, tmp_path: Path) -> None:
     directory = tmp_path / "journal"
@@ -509,6 +497,25 @@ def test_a_checkpoint_does_not_go_on_in_another_journal(there: int, tmp_path: Pa
             stream(directory).partitions(start, end)
 
 
+def test_available_now_ends_where_the_journal_ended_when_it_began(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    client = rig.client()
+    settle_all(rig, client, 0, 50)
+    reader = stream(tmp_path)
+    reader.prepareForTriggerAvailableNow()
+    settle_all(rig, client, 50, 50)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert len(read(reader, start, end)) == 50
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    rig.drop_journal()
+
+
+def test_several_hosts_have_an_offset_each_and_share_the_limit(journal: Path, tmp_path: Path) -> None:
+    for host in ("a", "b"):
+        shutil.copytree(journal, tmp_path / host / "journal")
+    (tmp_path / "c").mkdir()
+    assert list(hosts_of(f"{tmp_path}/*/journal")) == ["a/journal", "b/journal"]
     rig = JournaledRig(tmp_path / "c" / "journal")
     client = rig.client()
     settle(rig, client, *numbered(0, 3))
