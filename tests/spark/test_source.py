@@ -260,7 +260,7 @@ def test_what_was_named_in_a_damaged_block_is_null_where_it_is_passed_over(small
     found = rows_of(spans_of(tmp_path / "damaged", skip=True), "terminal", skip=True)
     assert {row["purgatory"] for row in found} == {None, "default"} and None in {row["key"] for row in found}
     declared = [column.name for column in TERMINAL if not column.nullable]
-    assert all(row[name] is not None for row in found for name in declared), "Spark ends with a NullPointerException where null is not declared"
+    assert all(row[name] is not None for row in found for name in declared), "null, and not declared"
 
 
 def test_a_segment_of_another_layout_is_refused_when_it_is_loaded(journal: Path, tmp_path: Path) -> None:
