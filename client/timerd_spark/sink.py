@@ -54,6 +54,8 @@ class Sending:
         ):
             if column is not None and column not in types:
                 raise InvalidConfigError(f"option {option} names column {column!r}: the rows have {', '.join(types)}")
+            if column is not None and (count := schema.fieldNames().count(column)) > 1:
+                raise InvalidConfigError(f"option {option}: there are {count} columns {column!r}: rename one")
             if column is not None and types[column] not in kinds:
                 raise InvalidConfigError(
                     f"option {option}: column {column!r} is of type {types[column]}, and has to be {' or '.join(kinds)}"
