@@ -22,7 +22,7 @@ from journals import JournaledRig, numbered, settle
 from test_journal import play
 from timerd_client.timerctl.journal import Teller
 from timerd_shm.errors import InvalidConfigError
-from timerd_shm.journal import BLOCK_ROWS, BLOCK_SIZE
+from timerd_shm.journal import BLOCK_ROWS, BLOCK_SIZE, TextKind
 from timerd_shm.journal_reader import JournalError, JournalReader, Offset, holds_of, segment_path, segments_of
 from timerd_spark import segments
 from timerd_spark.batches import batches
@@ -305,6 +305,30 @@ def test_a_segment_that_is_removed_between_looking_and_opening_is_said(
     with pytest.raises(JournalError, match=r"segment 1 was removed before it was read; .*onDamage"):
         list(Walk(copied, Offset(1, 0)).spans())
     assert {span.segment for span in Walk(copied, Offset(1, 0), skip=True).spans()} == set(there[1:])
+
+
+def test_different_keys_are_different_texts(tmp_path: Path) -> None:
+    ends = [
+        b"",
+        b"\\",
+        b"\\x",
+        b"\\x5c",
+        b"\\xff",
+        b"\xff",
+        b"\\\xff",
+        b"\\x5cxff",
+        b"\\\\xff",
+        b"x",
+        b"\\xam",
+        b"\xed\xa0\x80",
+    ]
+    keys = sorted({b"k" + one + other for one in ends for other in ends})
+    assert len({readable(TextKind.KEY, key) for key in keys}) == len(keys)
+    assert readable(TextKind.KEY, b"C:\\xampp\\temp") == "C:\\xampp\\temp", "what looks like nothing stays as it is"
+    rig = JournaledRig(tmp_path)
+    settle(rig, rig.client(), b"kxxxx", b"k\\xff")
+    rig.drop_journal()
+    assert [row["key"] for row in rows_of(spans_of(tmp_path), "terminal")] == ["kxxxx", "k\\x5cxff"]
 
 
 def test_keys_of_the_events_view_are_the_same_however_they_are_decoded(
