@@ -29,7 +29,7 @@ from timerd_client import connect
 from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daemon
 from timerd_shm.errors import InvalidValueError
 from timerd_shm.journal import JournalLevel
-from timerd_shm.journal_reader import segments_of
+from timerd_shm.journal_reader import JournalError, segments_of
 from timerd_shm.rundir import InstancePaths
 
 from . import audit, hot_keys, loadtest, report, rollup, what_if, workload
@@ -39,7 +39,7 @@ from .plans import planned_lives, shape_of
 from .playing import PLAYERS_MAX
 from .rollups import NEEDED, window_of
 from .schema import TERMINAL
-from .segments import hosts_of
+from .segments import Walk, first_offset, hosts_of
 from .survival import timeouts_of
 
 if TYPE_CHECKING:
@@ -191,6 +191,11 @@ class Pipeline:
                 run=f"{first // ROUND:x}.",
             )
             played.write.mode("overwrite").parquet(str(self.out / "played" / f"round={first}"))
+        if (told := told_of(journal)) < count:  # an audit of the rest would find nothing
+            raise JournalError(
+                f"{journal} tells of {told:,} of the {count:,} operations that were played: the disk is full, or the "
+                "daemon could not keep up. Make room, or give a lower --rate, and begin again"
+            )
         return {}
 
     def _plan(self, first: int, count: int) -> dict[str, Any]:
@@ -275,6 +280,14 @@ class Pipeline:
 
     def _store(self, df: DataFrame, name: str) -> None:
         df.coalesce(1).write.mode("overwrite").parquet(str(self.out / name))
+
+
+def told_of(journal: Path) -> int:
+    """Operations that a journal tells the outcomes of."""
+    from .batches import batches
+
+    spans = Walk(journal, first_offset(journal)).spans()
+    return sum(batch.num_rows for span in spans for batch in batches(span, TERMINAL[:1], "terminal"))
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -15,7 +16,8 @@ import pytest
 from journals import JournaledRig, numbered, settle
 from lives import life, lives
 from timerd_shm.errors import InvalidValueError
-from timerd_spark import plots, report, rollup, what_if
+from timerd_shm.journal_reader import JournalError
+from timerd_spark import pipeline, plots, report, rollup, what_if
 from timerd_spark.__main__ import cause_of, main
 from timerd_spark.page import page
 from timerd_spark.pipeline import PLANNED, PLAYED, Options, Pipeline
@@ -67,6 +69,23 @@ def test_a_journal_without_an_operation_has_a_page(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(plots, figure, lambda *_: plots._axes("x", "y")[0])
     html = page(run)
     assert "<b>0</b>operations" in html and "The journal &lt;b&gt;, read" in html and "timeout ratio</div>" not in html
+
+
+def test_a_round_of_which_the_journal_does_not_tell_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("workload", "loadtest"):
+        monkeypatch.setattr(pipeline, name, Mock())
+    monkeypatch.setattr(pipeline, "attended", nullcontext)
+
+    @contextmanager
+    def full_disk(flags: list[str]) -> Iterator[Mock]:
+        (tmp_path / "journal/round=0").mkdir()
+        yield Mock()
+
+    monkeypatch.setattr(pipeline, "private_daemon", full_disk)
+    with pytest.raises(JournalError, match="tells of 0 of the 600 operations that were played: the disk is full, or"):
+        Pipeline(NOBODY, tmp_path, SMALL, print)._play(0, 600)
 
 
 def test_a_run_keeps_its_options_from_its_beginning(tmp_path: Path) -> None:
