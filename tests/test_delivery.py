@@ -8,6 +8,8 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http.client import InvalidURL
+from io import UnsupportedOperation
 from typing import Any
 from urllib.error import HTTPError, URLError
 
@@ -280,5 +282,6 @@ def test_what_is_worth_another_try() -> None:
 
     yes = [RetriableError("x"), ConnectionResetError(), TimeoutError(), URLError("x"), status(503), status(429)]
     no = [ValueError("x"), KeyError("x"), status(400), status(404), status(413)]
+    no += [InvalidURL("a b"), UnsupportedOperation("neither OSError nor ValueError alone")]
     assert [is_retriable(error) for error in yes] == [True] * len(yes)
     assert [is_retriable(error) for error in no] == [False] * len(no)

@@ -36,14 +36,17 @@ STATUS_RETRIABLE: Final = (408, 425, 429)  # of those below 500: timeout, too ea
 
 def is_retriable(error: Exception) -> bool:
     """Whether to send again: RetriableError, and OSError (timeouts, connections) and errors of http.client, unless they
-    carry a status of HTTP that says that the request is wrong (4xx, but 408, 425 and 429).
+    say that the request is wrong: by a status of HTTP (4xx, but 408, 425 and 429), or by being a ValueError or
+    InvalidURL as well.
     """
     status = _status_of(error)
     if status is not None:
         return status >= 500 or status in STATUS_RETRIABLE
-    from http.client import HTTPException  # it takes a while to import, and most never need it
+    if isinstance(error, RetriableError):
+        return True
+    from http.client import HTTPException, InvalidURL  # it takes a while to import, and most never need it
 
-    return isinstance(error, (RetriableError, OSError, HTTPException))
+    return isinstance(error, (OSError, HTTPException)) and not isinstance(error, (ValueError, InvalidURL))
 
 
 def _status_of(error: Exception) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from timerd_shm.errors import TimerdError
 
 TIMEOUTS = "25ms,50ms,100ms,150ms,200ms,300ms,500ms"
-DISAGREES, WRONG_USE, INTERRUPTED = 1, 2, 130
+DISAGREES, FAILED, INTERRUPTED = 1, 2, 130
+PYTHONS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)  # what a Python of Spark's has raised
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,7 +24,8 @@ def parser() -> argparse.ArgumentParser:
         help="from a workload or a journal to Parquet files and a page to read",
         description="Plays a workload against a daemon (or takes a journal), reads the journal as a stream, rolls up, "
         "reports, audits every outcome, and writes Parquet and report.html. The same command goes on where it was "
-        "interrupted. Exit status: 0; 1 where the audit disagrees with the daemon; 2 for wrong use; 130 interrupted.",
+        "interrupted. Exit status: 0; 1 where the audit disagrees with the daemon; 2 for wrong use, and where a step "
+        "failed; 130 interrupted.",
     )
     run.add_argument("--out", default="timerd-pipeline", metavar="DIR", help="results (default: %(default)s)")
     run.add_argument("--journal", metavar="DIR", help="take this journal, and play nothing")
@@ -41,14 +44,15 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs it; the exit status."""
     given = parser().parse_args(arguments)
-    from .pipeline import Options, Pipeline
+    from .pipeline import Options, Pipeline, check_out
     from .session import local_session
 
     def say(text: str) -> None:
         print(text, flush=True)
 
-    out = Path(given.out)
+    out = Path(given.out).absolute()
     try:
+        check_out(out)
         options = Options(
             given.journal,
             given.ops,
@@ -71,11 +75,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except (TimerdError, OSError) as error:  # a directory that cannot be written, a disk that is full
         print(f"timerd_spark: {error}", file=sys.stderr)
-        return WRONG_USE
+        return FAILED
+    except Exception as error:  # the same, in Spark
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        print(f"timerd_spark: Spark failed: {cause_of(str(error))}", file=sys.stderr)
+        return FAILED
     peak = pipeline.state.get("peak_bytes", 0) / 2**30
     verdict = "the audit disagrees with the daemon" if disagreements else "the audit found nothing"
     say(f"{out / 'report.html'}: {pipeline.seconds:.0f} s, {peak:.1f} GiB at most; {verdict}")
     return DISAGREES if disagreements else 0
+
+
+def cause_of(said: str) -> str:
+    """Of what Spark says, which goes on with stacks: how it begins, and what is below that: Python's error, Java's."""
+    begin = said.strip().partition("\n")[0]
+    below = PYTHONS.findall(said)[-1:] or re.findall(r"^Caused by: (.*)", said, re.MULTILINE)[-1:]
+    return "; ".join(dict.fromkeys([begin, *below]))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from timerd_shm.errors import InvalidValueError, TimerdError
 from timerd_shm.limits import TIMEOUT_NS_MAX
 
 from .durations import duration_ns
-from .rows import Row, check_columns, gather, rows_of
+from .rows import Row, check_columns, gather, rows_of, values_of
 from .task import Sidecar
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ class Awaiting:
         self._sidecar = sidecar
 
     def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        with self._sidecar.client() as client:
+        with self._sidecar.row_client() as client:
             settled: SimpleQueue[tuple[Row, Operation]] = SimpleQueue()
             waiting = 0
             for batch in batches:
-                for row, key in zip(rows_of(batch), batch[self._key].to_pylist(), strict=True):
+                for row, key in zip(rows_of(batch), values_of(batch[self._key]), strict=True):
                     while waiting >= self._in_flight:
                         ended = take(settled)
                         waiting -= len(ended)

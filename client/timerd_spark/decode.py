@@ -11,6 +11,7 @@ a segment, the blocks that hold its texts are read as well.
 from __future__ import annotations
 
 import logging
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,8 @@ ANCHOR_BLOCKS = 256
 CHUNK_BLOCKS = 256  # read and checked while they are in the processor's cache
 PART_LINES = 1 << 15  # looked through at once: what is made of them stays in the cache
 INCARNATION_SIZE = 16
+BACKSLASH = 0x5C
+LIKE_ESCAPED = re.compile(rb"\\(?=x(?:[89a-f][0-9a-f]|5c))")
 BLOCK_DTYPE = np.dtype(
     {
         "names": [field.name for field in fields(BlockHeader)[:-1]],
@@ -310,8 +313,8 @@ class SegmentRows:
             data = np.ascontiguousarray(body).ravel()
         else:
             data = body[np.arange(longest) < lengths[:, None]]
-        if len(data) and int(data.max()) >= 0x80:
-            return self.few(texts, readable)  # not ASCII: it may not be UTF-8 either
+        if len(data) and (int(data.max()) >= 0x80 or (data == BACKSLASH).any()):
+            return self.few(texts, readable)  # not ASCII: it may not be UTF-8 either; or like what is escaped
         if every:
             return strings(data, lengths)
         spread = np.zeros(len(texts), np.int32)
@@ -351,8 +354,8 @@ class SegmentRows:
 
 
 def readable(_kind: TextKind, text: bytes) -> str:
-    """A key or name as text: bytes that are not UTF-8 are escaped."""
-    return text.decode("utf-8", "backslashreplace")
+    """A key or name as text, another for each: bytes that are not UTF-8 are escaped, and what would look like that."""
+    return LIKE_ESCAPED.sub(rb"\\x5c", text).decode("utf-8", "backslashreplace")
 
 
 def owner_name(kind: TextKind, text: bytes) -> str | None:

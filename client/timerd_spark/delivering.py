@@ -9,6 +9,7 @@ that are made on the driver when `deliver()` is called.
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from timerd_client.delivery import Delivery, DeliveryOptions, S
 from timerd_shm.errors import InvalidValueError
 
 from .durations import duration_ns
-from .rows import Row, check_columns, gather, names, rows_of
+from .rows import Row, check_columns, gather, names, rows_of, values_of
 from .task import Sidecar, owner_name
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ Send = Callable[["pyarrow.RecordBatch"], object]
 ADDED = ("outcome", "attempts", "latency_ms", "error")
 BACKOFF_MAX_NS = S
 LOOK_S = 1.0  # at most so long without a look at what has ended
+DEFERRED = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+PLAIN = "give a plain function, such as lambda batch: asyncio.run(send(batch))"
 
 
 def deliver(
@@ -65,7 +68,7 @@ def deliver(
 
     The time of a row begins when it enters the task's accumulator. timerd holds the deadlines, so they hold although a
     task is stuck; a task ends when each of its rows has an outcome, at most delivery_timeout after the last came in (a
-    second and a half more, if the daemon is gone).
+    few seconds more, if the daemon is gone).
     A task that is run again sends again: let the receiver know rows by their id.
 
     Gives the columns `id`, outcome (string: delivered, failed, expired), attempts (int), latency_ms (double), error
@@ -79,6 +82,8 @@ def deliver(
     for name, function in (("send", send), ("retriable", retriable)):
         if not callable(function):
             raise InvalidValueError(f"{name}={function!r} cannot be called")
+        if any(is_kind(function) for is_kind in DEFERRED):
+            raise InvalidValueError(f"{name}={function!r} is async or a generator, so a call would not run it: {PLAIN}")
     backoff_ns = duration_ns("retry_backoff", retry_backoff)
     options = DeliveryOptions(
         delivery_timeout_ns=duration_ns("delivery_timeout", delivery_timeout),
@@ -132,7 +137,7 @@ class Delivering:
         self._sidecar = sidecar
 
     def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        with self._sidecar.client() as client:
+        with self._sidecar.row_client() as client:
             # An attempt's name is unique in its application; those of two applications may be cut to the same.
             prefix = f"deliver/{owner_name()}/{secrets.token_hex(4)}"
             courier = Courier(client, self._post, self._options, prefix=prefix, retriable=self._retriable)
@@ -146,13 +151,17 @@ class Delivering:
                 courier.stop()
 
     def _post(self, rows: Sequence[Row]) -> None:
-        self._send(gather(rows))
+        given = self._send(gather(rows))
+        if inspect.iscoroutine(given):
+            given.close()
+            raise InvalidValueError(f"send gave {given!r}, which nobody has run: {PLAIN}")
 
     def _take_in(self, courier: Courier, batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
         """Offer every row, and give what has ended meanwhile."""
         rows = rows_of(batch)
         lanes = self._lanes(batch)
-        sizes = [batch.nbytes // max(1, batch.num_rows)] * batch.num_rows  # on the average
+        # On the average; a row that is larger than the buffer is alone in it.
+        sizes = [min(batch.nbytes // max(1, batch.num_rows), self._options.buffer_bytes)] * batch.num_rows
         start = 0
         while start < len(rows):
             taken = courier.offer(rows[start:], None if lanes is None else lanes[start:], sizes[start:])
@@ -164,7 +173,7 @@ class Delivering:
         if self._key is None:
             return None
         lanes = self._options.max_in_flight
-        return [crc32(repr(key).encode()) % lanes for key in batch[self._key].to_pylist()]
+        return [crc32(repr(key).encode()) % lanes for key in values_of(batch[self._key])]
 
     def _ended(self, deliveries: list[Delivery]) -> Iterator[pyarrow.RecordBatch]:
         if not deliveries:

@@ -8,6 +8,7 @@ one directory, because a segment's name says of which arena it is.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -110,8 +111,13 @@ def tables(span: Span, view: str, skip: bool) -> Iterator[tuple[str, pa.Table]]:
     host = table["host"][0].as_py()
     for hour in np.unique(hours).tolist():
         when = np.datetime64(hour, "h")
-        path = f"date={when.astype('M8[D]')}/hour={hour % 24:02}/host={host or '_'}"
+        path = f"date={when.astype('M8[D]')}/hour={hour % 24:02}/host={escaped(host) or '_'}"
         yield path, table.filter(pa.array(hours == hour)).drop_columns(["host"])
+
+
+def escaped(host: str) -> str:
+    """A host's name as Hive and Spark write one into a path, and read it there."""
+    return re.sub(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""", lambda found: f"%{ord(found[0]):02X}", host)
 
 
 def write(table: pa.Table, target: Path) -> None:

@@ -33,14 +33,11 @@ def page(run: Pipeline) -> str:
 
     o, steps = run.options, run.state["steps"]
     reports = {row["what"]: row for row in run.stored("report").collect()}
-    first = reports.get(PLAYED) or next(iter(reports.values()))
+    first = reports.get(PLAYED) or next(iter(reports.values()), None)
     audited = steps["audit"].get("disagreements")
     facts = [
         ("operations", f"{sum(row['n'] for what, row in reports.items() if 'intended' not in what):,}", ""),
-        ("timeout ratio", f"{first['timeout_ratio']:.2%}", ""),
-        ("completed within, p99", _ms(first["latency_p99_ms"]), ""),
-        ("expired late by, p99", _ms(first["lateness_p99_ms"]), ""),
-        ("in flight, at most", f"{first['in_flight_max'] or 0:,}", ""),
+        *(_measured(first) if first else ()),
         _verdict(audited),
         ("time so far", f"{run.seconds:.0f} s", ""),
         ("memory, at most", f"{run.state.get('peak_bytes', 0) / 2**30:.1f} GiB", ""),
@@ -82,6 +79,16 @@ def page(run: Pipeline) -> str:
     body = "\n".join(parts)
     head = f'<meta charset="utf-8"><title>timerd pipeline</title><style>{STYLE}</style>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _measured(row: Any) -> list[tuple[str, str, str]]:
+    """What a report's row says in short."""
+    return [
+        ("timeout ratio", f"{row['timeout_ratio']:.2%}", ""),
+        ("completed within, p99", _ms(row["latency_p99_ms"]), ""),
+        ("expired late by, p99", _ms(row["lateness_p99_ms"]), ""),
+        ("in flight, at most", f"{row['in_flight_max'] or 0:,}", ""),
+    ]
 
 
 def _what(run: Pipeline) -> str:

@@ -3,7 +3,7 @@
 Each step leaves its result in a directory under `out`, and says in `out/state.json` that it is done: a run that was
 interrupted goes on behind its last step, the ingestion at its checkpoint, the load test at its last round.
 
-    journal/        what the daemon wrote, where the run had its own
+    journal/        what the daemons wrote, a directory each round, where the run had its own
     played/         what the load test's clients saw, a directory each round
     planned/        lives of the operations that were planned and not played
     lives/          terminal rows of the journal, as the stream has brought them
@@ -14,7 +14,7 @@ interrupted goes on behind its last step, the ingestion at its checkpoint, the l
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,17 +29,18 @@ from timerd_client import connect
 from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daemon
 from timerd_shm.errors import InvalidValueError
 from timerd_shm.journal import JournalLevel
-from timerd_shm.journal_reader import segments_of
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.journal_reader import JournalError, segments_of
+from timerd_shm.rundir import InstancePaths
 
 from . import audit, hot_keys, loadtest, report, rollup, what_if, workload
 from .audit_rows import COLUMNS
-from .durations import duration_ns
 from .page import page
 from .plans import planned_lives, shape_of
+from .playing import PLAYERS_MAX
 from .rollups import NEEDED, window_of
 from .schema import TERMINAL
-from .segments import hosts_of
+from .segments import Walk, first_offset, hosts_of
+from .survival import timeouts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,8 +74,9 @@ class Options(NamedTuple):
     def check(self) -> Options:
         """Raises InvalidValueError, before anything is started."""
         window_of(self.window)
-        for one in self.timeouts:
-            duration_ns("timeouts", one)
+        timeouts_of(self.timeouts)
+        if not 1 <= self.players <= PLAYERS_MAX:
+            raise InvalidValueError(f"cores={self.players}: give 1 to {PLAYERS_MAX:,}")
         if self.journal is None:
             shape_of(self.profile, ops=self.ops, rate=self.rate, seed=self.seed, timeout=None)
             if not 0 < self.played <= self.ops:
@@ -84,18 +86,27 @@ class Options(NamedTuple):
         return self
 
 
+def check_out(out: Path) -> None:
+    """Raises InvalidValueError for a directory whose name Spark would not take as it is."""
+    if strange := set(str(out)) & set("*?[]{}\\"):
+        raise InvalidValueError(f"--out={str(out)!r}: to Spark {min(strange)} is of a pattern: give another directory")
+
+
 class Pipeline:
     """A run in a directory. `run()` gives the number of disagreements that the audit has found."""
 
     def __init__(self, spark: SparkSession, out: Path, options: Options, say: Callable[[str], None]) -> None:
-        """Raises InvalidValueError where the directory has a run with other options."""
+        """Raises InvalidValueError where the directory has a run with other options, or its state cannot be read."""
         self.spark, self.out, self.options, self.say = spark, out, options, say
         self.memory = Memory()
         self._state_path = out / "state.json"
         wanted = json.loads(json.dumps(options._asdict()))
         self.state: dict[str, Any] = {"options": wanted, "start_us": time.time_ns() // 1_000, "steps": {}}
         if self._state_path.exists():
-            self.state = json.loads(self._state_path.read_text())
+            try:
+                self.state = {**self.state, **json.loads(self._state_path.read_bytes())}
+            except (ValueError, TypeError):
+                raise InvalidValueError(f"{self._state_path} is damaged: remove {out}, or give another --out") from None
             if self.state["options"] != wanted:
                 different = [name for name, value in wanted.items() if self.state["options"].get(name) != value]
                 raise InvalidValueError(
@@ -105,6 +116,7 @@ class Pipeline:
     def run(self) -> int:
         """All steps that are not done yet."""
         self.out.mkdir(parents=True, exist_ok=True)
+        self._write()
         steps = list(self._steps())
         with self.memory.watched():
             for number, (name, what, step) in enumerate(steps, 1):
@@ -160,9 +172,12 @@ class Pipeline:
             self.spark, o.profile, ops=count, first=first, rate=o.rate, seed=o.seed, partitions=o.players
         ).selectExpr("op", f"due_ns - {int(first / o.rate * 1e9)} AS due_ns", "delay_ns", "timeout_ns", "key")
         shape = shape_of(o.profile, ops=count, rate=o.rate, seed=o.seed, timeout=None)._replace(payload=100)
+        journal = Path(self.journal, f"round={first}")
+        shutil.rmtree(journal, ignore_errors=True)  # of a round that was interrupted, and is played again
+        journal.parent.mkdir(exist_ok=True)
         flags = [
             *flags_of(shape, PENDING),
-            f"--journal={self.journal}",
+            f"--journal={journal}",
             "--journal-level=events",
             "--journal-buffer=64MiB",
         ]
@@ -176,6 +191,11 @@ class Pipeline:
                 run=f"{first // ROUND:x}.",
             )
             played.write.mode("overwrite").parquet(str(self.out / "played" / f"round={first}"))
+        if (told := told_of(journal)) < count:  # an audit of the rest would find nothing
+            raise JournalError(
+                f"{journal} tells of {told:,} of the {count:,} operations that were played: the disk is full, or the "
+                "daemon could not keep up. Make room, or give a lower --rate, and begin again"
+            )
         return {}
 
     def _plan(self, first: int, count: int) -> dict[str, Any]:
@@ -262,19 +282,18 @@ class Pipeline:
         df.coalesce(1).write.mode("overwrite").parquet(str(self.out / name))
 
 
+def told_of(journal: Path) -> int:
+    """Operations that a journal tells the outcomes of."""
+    from .batches import batches
+
+    spans = Walk(journal, first_offset(journal)).spans()
+    return sum(batch.num_rows for span in spans for batch in batches(span, TERMINAL[:1], "terminal"))
+
+
 @contextmanager
 def attended(paths: InstancePaths) -> Iterator[None]:
     """A client of it, as long as Spark's tasks are coming and going: without any the daemon would end."""
-    before = os.environ.get(RUNTIME_DIR_VARIABLE)
-    os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
-    try:
-        client = connect(paths.instance)
-    finally:
-        if before is None:
-            del os.environ[RUNTIME_DIR_VARIABLE]
-        else:
-            os.environ[RUNTIME_DIR_VARIABLE] = before
-    with client:
+    with connect(paths.instance, runtime_dir=str(paths.directory)):
         yield
 
 

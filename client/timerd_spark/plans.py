@@ -66,7 +66,6 @@ def workload(
     """
     for name, value, low, high in (
         ("partitions", partitions, 1, PARTITIONS_MAX),
-        ("seed", seed, 0, SEED_MAX),
         ("ops", ops, 1, COUNT_MAX),
         ("first", first, 0, COUNT_MAX),
     ):
@@ -88,6 +87,8 @@ def shape_of(profile: str, *, ops: int, rate: float, seed: int, timeout: str | N
     known = PROFILES.get(profile)
     if known is None:
         raise InvalidValueError(f"workload(): profile={profile!r}: give {' or '.join(PROFILES)}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= SEED_MAX:
+        raise InvalidValueError(f"workload(): seed={seed!r}: give 0 to {SEED_MAX:,}")
     timeout_ns = known.timeout_ms * 1_000_000 if timeout is None else duration_ns("timeout", timeout)
     p50_ns, p75_ns = known.p50_ms * 1_000_000, known.p75_ms * 1_000_000
     return check(Workload(rate=rate, count=ops, timeout_ns=timeout_ns, p50_ns=p50_ns, p75_ns=p75_ns, seed=seed))

@@ -7,7 +7,6 @@ start together, behind a barrier.
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from timerd_client.workload import MARGIN_NS
 from timerd_shm.errors import BackpressureError, InvalidValueError, TimerdUnavailableError
-from timerd_shm.rundir import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE
+from timerd_shm.rundir import INSTANCE_DEFAULT
 
-from .plans import need_plan
+from .plans import PLAN, need_plan
 from .schema import LONG, TERMINAL, Column, arrow_schema, ddl
 
 if TYPE_CHECKING:
@@ -75,9 +74,7 @@ def loadtest(
     shares = workload.repartitionById(players, (F.col("op") % players).cast("int"))
 
     def played(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        if runtime_dir is not None:
-            os.environ[RUNTIME_DIR_VARIABLE] = runtime_dir
-        yield from play(part_of(batches, run), instance, bytes(payload), together)
+        yield from play(part_of(batches, run), instance, runtime_dir, bytes(payload), together)
 
     return shares.mapInArrow(played, ddl(PLAYED), barrier=True)
 
@@ -96,18 +93,22 @@ def part_of(batches: Iterable[pyarrow.RecordBatch], run: str) -> Part:
     import numpy as np
     import pyarrow as pa
 
-    table = pa.Table.from_batches(list(batches))
+    # A task without rows is given no batch.
+    schema = pa.schema([(name, pa.string() if kind == "string" else pa.int64()) for name, kind in PLAN.items()])
+    table = pa.concat_tables([schema.empty_table(), *(pa.table(batch) for batch in batches)], promote_options="default")
     order = np.argsort(table["due_ns"].to_numpy(), kind="stable")
     op, due, delay, timeout = (table[name].to_numpy()[order] for name in ("op", "due_ns", "delay_ns", "timeout_ns"))
     keys = table["key"].to_pylist()
     return Part(op, due, delay, timeout, [run + keys[at] for at in order.tolist()])
 
 
-def play(part: Part, instance: str, payload: bytes, start: Callable[[], int]) -> Iterator[pyarrow.RecordBatch]:
+def play(
+    part: Part, instance: str, runtime_dir: str | None, payload: bytes, start: Callable[[], int]
+) -> Iterator[pyarrow.RecordBatch]:
     """Play a part; `start` says from when its times count, once the client is there."""
     from timerd_client import connect
 
-    with connect(instance) as client:
+    with connect(instance, runtime_dir=runtime_dir) as client:
         start_ns = start()
         # Both clocks now: what was played is told in times of the wall clock.
         origin_us = (time.time_ns() - time.monotonic_ns() + start_ns) // 1_000

@@ -130,7 +130,8 @@ def _finish(axes: Axes, names: Sequence[str]) -> None:
     if not axes.lines:
         axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center")
     elif names:
-        axes.legend(frameon=False)
+        for text in axes.legend(frameon=False).get_texts():
+            text.set_parse_math(False)  # $ is a letter of names
 
 
 def _colours() -> list[str]:
@@ -138,7 +139,9 @@ def _colours() -> list[str]:
 
 
 def _label(row: Any, names: Sequence[str]) -> str:
-    return ", ".join(str(row[name]) for name in names)
+    """A group's name for a legend, which would leave out one that begins with _, and can be shown."""
+    said = ", ".join(str(row[name]) for name in names)
+    return " " * said.startswith("_") + "".join(one if one.isprintable() else "\ufffd" for one in said)
 
 
 def _groups(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[Any]]:

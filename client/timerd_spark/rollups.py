@@ -132,8 +132,8 @@ def window_of(window: str) -> int:
 
 
 def quoted(names: Sequence[str]) -> str:
-    """Columns' names as SQL has them before others: each with a comma behind."""
-    return "".join(f"`{name}`, " for name in names)
+    """Columns' names as a template of SQL has them before others: each with a comma behind, and braces doubled."""
+    return "".join(f"`{name}`, " for name in names).replace("{", "{{").replace("}", "}}")
 
 
 def start_of(at: str, window_ns: int | None) -> str:

@@ -47,6 +47,19 @@ def gather(rows: Sequence[Row]) -> pyarrow.RecordBatch:
     return gathered
 
 
+def values_of(column: pyarrow.Array) -> list[Any]:
+    """The values of a column; of strings, and of arrays of them, their bytes: Spark's need not be UTF-8."""
+    from pyarrow import binary, list_, types
+
+    kind = column.type
+    if types.is_list(kind) and (types.is_string(kind.value_type) or types.is_large_string(kind.value_type)):
+        column = column.cast(list_(binary()))
+    elif types.is_string(kind) or types.is_large_string(kind):
+        column = column.cast(binary())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
 def check_columns(df: DataFrame, wanted: Iterable[tuple[str, str]], added: Sequence[str], kept: Iterable[str]) -> None:
     """Raises InvalidValueError for an argument (its name, the column) that names no column, or a name taken twice.
 

@@ -18,6 +18,7 @@ SPAN_ROWS_MAX = 1 << 20  # of a task; the default segment is one
 LOOK_AHEAD_BLOCKS = 64
 BEGINNING = Offset(0, 0)  # of a journal that has no segment yet: they count from 1
 SKIP = 'option("onDamage", "skip") passes over it'
+ANOTHER = "this is not the checkpoint's journal, or its mount is missing. Bring that back, or begin a new checkpoint"
 
 
 class Span(NamedTuple):
@@ -35,7 +36,7 @@ def hosts_of(path: str) -> dict[str, Path]:
     A journal's name does not depend on what else there is: a stream goes on when the next host's journal appears. What
     matches a pattern is either journals or directories with journals: one beside the other may be its copy.
     """
-    if not glob.has_magic(path):
+    if not glob.has_magic(path) or Path(path).is_dir():
         directory = Path(path)
         return {name or directory.name: found for name, found in journals_in(directory)}
     base = Path(path)
@@ -180,6 +181,10 @@ class Walk:
         """A span for each segment, several where it is large; at most so many rows in all."""
         there = list_segments(self.directory)
         start, end = self.position, self._end
+        seen = max(start.segment, end.segment if end is not None else 0)
+        if seen > (there[-1] if there else 0):
+            has = f"the newest is {there[-1]}" if there else "there is none"
+            raise JournalError(f"{self.directory}: segment {seen} was here, and {has}: {ANOTHER}")
         if there and start != BEGINNING and start.segment < there[0] and not self._skip:
             raise JournalError(
                 f"{self.directory}: rows from {start} on are gone, the oldest segment is {there[0]}: name a consumer "
@@ -221,6 +226,10 @@ class Walk:
             if missing > 0 and not self._skip:
                 raise JournalError(f"{self.directory}: {missing} rows before segment {sequence} are in none; {SKIP}")
             first -= min(missing, 0)  # rows that stand in two segments are given once
+        # What is being written may be seen without its last block.
+        if sequence == self.position.segment and self.position.record >= last + BLOCK_ROWS and not self._skip:
+            was = self.position.record
+            raise JournalError(f"{self.directory}: segment {sequence} had {was} records, and has {last}: {ANOTHER}")
         self._expected = (header.incarnation, header.first_row + max(first, last))
         if self._end is not None and sequence == self._end.segment:
             last = self._end.record

@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timerd_shm.errors import TimerdError
+from timerd_shm.errors import InvalidValueError, TimerdError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ def local_session(cores: int = 2, **conf: object) -> SparkSession:
     that on the PATH, else that of timerd[spark-local]; raises JavaMissingError.
     """
     if cores < 1:
-        raise ValueError(f"cores={cores}: give 1 or more")
+        raise InvalidValueError(f"cores={cores}: give 1 or more")
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -12,6 +12,7 @@ from pyspark.taskcontext import TaskContext
 from timerd_shm.errors import InvalidConfigError, InvalidValueError
 
 from .options import AUTO, WriteOptions
+from .rows import values_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -53,6 +54,8 @@ class Sending:
         ):
             if column is not None and column not in types:
                 raise InvalidConfigError(f"option {option} names column {column!r}: the rows have {', '.join(types)}")
+            if column is not None and (count := schema.fieldNames().count(column)) > 1:
+                raise InvalidConfigError(f"option {option}: there are {count} columns {column!r}: rename one")
             if column is not None and types[column] not in kinds:
                 raise InvalidConfigError(
                     f"option {option}: column {column!r} is of type {types[column]}, and has to be {' or '.join(kinds)}"
@@ -81,7 +84,7 @@ class Sending:
             if options.timeout_column is not None:
                 times = batch.column(options.timeout_column).to_pylist()
             for op_id, key, body, timeout in zip(ids, keys, bodies, times, strict=True):
-                yield Row(op_id, key, body if isinstance(body, bytes) else body.encode(), timeout)
+                yield Row(op_id, key, body, timeout)
             number += rows
 
 
@@ -100,13 +103,13 @@ class StreamSink(Sending, DataSourceStreamArrowWriter):
 
 
 def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any]:
-    """The values of a column as str or bytes. Raises InvalidValueError for null, where that means nothing."""
-    values = batch.column(name).to_pylist()
+    """The values of a column as bytes, numbers as str. Raises InvalidValueError for null, where that means nothing."""
+    values = values_of(batch.column(name))
     if batch.column(name).null_count:
         if null is None:
             raise InvalidValueError(f"column {name!r} is null in a row: an id and a key are needed")
         values = [null if value is None else value for value in values]
-    return values if not values or isinstance(values[0], (str, bytes)) else [str(value) for value in values]
+    return values if not values or isinstance(values[0], bytes) else [str(value) for value in values]
 
 
 def attempt() -> str:

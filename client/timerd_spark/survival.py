@@ -10,7 +10,7 @@ nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from timerd_shm.errors import InvalidValueError
@@ -55,9 +55,7 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
 
     need_view(df, "terminal", NEEDED, "what_if()")
     names = names_of(by, df, "what_if()", TAKEN)
-    wanted = sorted({duration_ns("timeouts", one) for one in timeouts})
-    if not 1 <= len(wanted) <= TIMEOUTS_MAX or wanted[0] < 1:
-        raise InvalidValueError(f"what_if(): timeouts={list(timeouts)!r}: give 1 to {TIMEOUTS_MAX:,}, above 0")
+    wanted = timeouts_of(timeouts)
     # Of those that waited longer than their timeout, because the daemon was late, only the unlucky were watched then.
     over = (F.col("outcome") == "expired") | (F.col("wait_ns") > F.col("timeout_ns"))
     settled = F.col("outcome").isin("completed", "failed") & ~F.coalesce(over, F.lit(False))
@@ -125,3 +123,13 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
         "known_ns",
         (F.col("timeout_ns") > F.col("known_ns")).alias("beyond"),
     )
+
+
+def timeouts_of(timeouts: Sequence[str | float]) -> list[int]:
+    """Timeouts to ask about in ns, rising, each once. Raises InvalidValueError."""
+    if isinstance(timeouts, str) or not isinstance(timeouts, Iterable):
+        raise InvalidValueError(f'what_if(): timeouts={timeouts!r}: give a list of them, such as ["100ms", "1s"]')
+    wanted = sorted({duration_ns("timeouts", one) for one in timeouts})
+    if not 1 <= len(wanted) <= TIMEOUTS_MAX or wanted[0] < 1:
+        raise InvalidValueError(f"what_if(): timeouts={list(timeouts)!r}: give 1 to {TIMEOUTS_MAX:,}, above 0")
+    return wanted

@@ -64,11 +64,13 @@ class Sidecar(NamedTuple):
             runtime_dir=self.runtime_dir,
         )
 
-    def client(self, group: str | None = None, *, timeout: float = CONNECT_TIMEOUT_S) -> task_client:
+    def client(self) -> task_client:
         """A client of it for the attempt that runs here."""
-        return task_client(
-            self.instance, runtime_dir=self.runtime_dir, autostart=self.autostart, group=group, timeout=timeout
-        )
+        return task_client(self.instance, runtime_dir=self.runtime_dir, autostart=self.autostart)
+
+    def row_client(self) -> row_client:
+        """The same for an attempt that tells of all its operations by rows."""
+        return row_client(self.instance, runtime_dir=self.runtime_dir, autostart=self.autostart)
 
 
 def owner_name() -> str:
@@ -156,6 +158,16 @@ class task_client:
                 pending = list(client._protocol.waiting)
             link.withdraw(pending)
             client.close(ABORT_TIMEOUT_S)
+
+
+class row_client(task_client):
+    """The same for an attempt whose rows tell how all that it registered has ended, also without a daemon.
+
+    It commits nothing, so it does not fail where the daemon is gone: another attempt would do again what was done.
+    """
+
+    def _commit(self, client: Client) -> None:
+        self._abort(client)
 
 
 def _context() -> TaskContext | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -115,6 +117,37 @@ def test_what_is_wrong_with_a_row_fails_it_and_nobody_else(daemon: Daemon) -> No
     ]
 
 
+def test_rows_of_a_send_that_is_async_are_not_taken_for_delivered(daemon: Daemon) -> None:
+    async def send(batch: pyarrow.RecordBatch) -> None:
+        raise AssertionError("nobody runs it")
+
+    (row,) = rows(delivering(lambda batch: send(batch))(iter([table(0, 1)])))
+    assert row["outcome"] == "failed" and "send(batch)" in row["error"] and "asyncio.run" in row["error"]
+
+
+def test_rows_end_and_the_task_with_them_when_the_daemon_goes_away(daemon: Daemon) -> None:
+    seen: list[int] = []
+
+    def send(batch: pyarrow.RecordBatch) -> None:
+        os.kill(daemon.pid, signal.SIGSTOP)
+        seen.extend(batch["id"].to_pylist())
+
+    begun = time.monotonic()
+    try:
+        found = rows(delivering(send, delivery_timeout_ns=1 * S, request_timeout_ns=500 * MS)(iter([table(0, 3)])))
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    assert [(row["id"], row["outcome"]) for row in found] == [(0, "delivered"), (1, "delivered"), (2, "delivered")]
+    assert seen == [0, 1, 2] and time.monotonic() - begun < PATIENCE_S / 2
+
+
+def test_rows_of_any_size_and_keys_of_any_bytes_are_delivered(daemon: Daemon) -> None:
+    keys = pyarrow.array([b"\xff\xfe", b"ok", None]).view(pyarrow.string())
+    strange = pyarrow.RecordBatch.from_pydict({"id": pyarrow.array(range(3), pyarrow.int64()), "customer": keys})
+    found = rows(delivering(lambda batch: None, key="customer", buffer_bytes=10)(iter([strange])))
+    assert sorted((row["id"], row["outcome"]) for row in found) == [(at, "delivered") for at in range(3)]
+
+
 def test_a_task_that_is_closed_early_leaves_nothing(daemon: Daemon) -> None:
     go_on = threading.Event()
     calls = iter([None])
@@ -204,6 +237,9 @@ def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession) -> None:
     def send(batch: pyarrow.RecordBatch) -> None:
         raise AssertionError("it was sent")
 
+    async def later(batch: pyarrow.RecordBatch) -> bool:
+        raise AssertionError("it was sent")
+
     def refused(match: str, *, send: Any = send, error: type[Exception] = InvalidValueError, **given: Any) -> None:
         with pytest.raises(error, match=match):
             timerd_spark.deliver(df, send, **{"id": "id", **given})
@@ -212,6 +248,8 @@ def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession) -> None:
     refused("column 'outcome' would be there twice", id=["id", "outcome"])
     refused("key='nr' is no column", key="nr")
     refused("send=7 cannot be called", send=7)
+    refused("is async or a generator, so a call would not run it: give a plain function", send=later)
+    refused("retriable=.* is async or a generator", retriable=later)
     refused("linger='soon' is no duration", linger="soon")
     refused("max_in_flight=0", max_in_flight=0)
     refused("batch_size='many'", batch_size="many")

@@ -15,6 +15,7 @@ from journals import JournaledRig, numbered, settle
 from shell import Run
 from timerd_shm.journal_reader import segments_of
 from timerd_spark import read_journal
+from timerd_spark.decode import SegmentRows
 from timerd_spark.export import export
 from timerd_spark.schema import TERMINAL, spark_schema
 
@@ -51,6 +52,16 @@ def test_each_finished_segment_is_exported_once(tmp_path: Path, run: Run) -> Non
     assert sorted(keys) == sorted([f"key {n}" for n in range(800)] + ["late"] * 2)
     assert pq.ParquetFile(files(out)[0]).metadata.row_group(0).column(0).compression == "ZSTD"
     rig.drop_journal()
+
+
+def test_a_hosts_name_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = JournaledRig(tmp_path / "journal")
+    fill(rig, rig.client(), 0, 10)
+    rig.drop_journal()
+    monkeypatch.setattr(SegmentRows, "host", "../../../a=b c%")
+    export(tmp_path / "journal", tmp_path / "deep/out", all_segments=True)
+    written = [path.relative_to(tmp_path / "deep/out") for path in tmp_path.rglob("*.parquet")]
+    assert written and {path.parts[2] for path in written} == {"host=..%2F..%2F..%2Fa%3Db c%25"}
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path, run: Run) -> None:

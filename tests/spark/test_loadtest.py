@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow
 import pytest
 
 from daemons import SMALL, Daemon
 from timerd_client.workload import expected_share
 from timerd_shm.errors import InvalidValueError
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
 from timerd_spark import loadtest, report, workload
 from timerd_spark.plans import BLOCK, block_of, draws, planned_lives, shape_of
+from timerd_spark.playing import part_of
 from timerd_spark.schema import TERMINAL, spark_schema
 
 if TYPE_CHECKING:
@@ -56,8 +60,12 @@ def test_planned_lives_are_a_terminal_view(spark: SparkSession) -> None:
 
 
 def test_a_played_plan_settles_as_it_was_planned(
-    spark: SparkSession, make_daemon: MakeDaemon, runtime_dir: Path
+    spark: SparkSession, make_daemon: MakeDaemon, runtime_dir: Path, sidecar_dir: Path
 ) -> None:
+    def environment(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for _ in batches:
+            yield pyarrow.record_batch({"value": [os.environ.get(RUNTIME_DIR_VARIABLE)]})
+
     make_daemon(*SMALL)
     plan = workload(spark, ops=400, rate=800.0, seed=4)
     played = loadtest(spark, plan, players=2, runtime_dir=str(runtime_dir), run="t/").cache()
@@ -73,6 +81,13 @@ def test_a_played_plan_settles_as_it_was_planned(
         assert row.behind_ns >= 0 and row.key == f"t/{plain.key}"
         assert (row.lateness_ns is not None) == (row.outcome == "expired")
     assert report(played).first().n == 400, "the reports serve both"
+    left = spark.range(0, 2, 1, 2).mapInArrow(environment, "value string").collect()
+    assert {row.value for row in left} == {str(sidecar_dir)}, "workers serve other tasks as well"
+
+
+def test_a_player_may_have_nothing_to_play() -> None:
+    part = part_of([], "run")
+    assert len(part.op) == len(part.keys) == 0
 
 
 def test_nonsense_is_refused_when_it_is_asked_for(spark: SparkSession) -> None:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
+from journals import JournaledRig, numbered, settle
 from lives import life, lives
 from timerd_shm.errors import InvalidValueError
-from timerd_spark import plots, report, rollup, what_if
-from timerd_spark.__main__ import main
+from timerd_shm.journal_reader import JournalError
+from timerd_spark import pipeline, plots, report, rollup, what_if
+from timerd_spark.__main__ import cause_of, main
+from timerd_spark.page import page
 from timerd_spark.pipeline import PLANNED, PLAYED, Options, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+NOBODY: Any = None  # for what needs no session
 SMALL = Options(None, 1_500, 600, 1_000.0, "seed", 1, "1 second", ("50ms", "200ms", "1s"), 2)
 
 
@@ -27,6 +34,10 @@ def test_a_run_that_is_interrupted_goes_on_and_ends_with_a_page(
 ) -> None:
     said: list[str] = []
     first = Pipeline(spark, tmp_path / "out", SMALL, said.append)
+    (tmp_path / "out/journal").mkdir(parents=True)
+    rig = JournaledRig(tmp_path / "out/journal/round=0")  # of a round that was interrupted itself
+    settle(rig, rig.client(), *numbered(0, 10))
+    rig.drop_journal()
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -46,6 +57,65 @@ def test_a_run_that_is_interrupted_goes_on_and_ends_with_a_page(
     assert not re.search(r"<script|<link|<img|src=|@import|url\(h", html), "nothing is loaded from outside"
     with pytest.raises(InvalidValueError, match="a run with another seed: give another --out"):
         Pipeline(spark, tmp_path / "out", SMALL._replace(seed=2), said.append)
+
+
+def test_a_journal_without_an_operation_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Pipeline(NOBODY, tmp_path, SMALL._replace(journal="<b>"), print)
+    run.state["steps"] = {"audit": {"seconds": 1.0, "disagreements": 0}}
+    empty = Mock(collect=list)
+    empty.orderBy.return_value = empty
+    monkeypatch.setattr(run, "stored", lambda name: empty)
+    for figure in ("waits", "timeout_ratio", "what_if"):
+        monkeypatch.setattr(plots, figure, lambda *_: plots._axes("x", "y")[0])
+    html = page(run)
+    assert "<b>0</b>operations" in html and "The journal &lt;b&gt;, read" in html and "timeout ratio</div>" not in html
+
+
+def test_a_round_of_which_the_journal_does_not_tell_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("workload", "loadtest"):
+        monkeypatch.setattr(pipeline, name, Mock())
+    monkeypatch.setattr(pipeline, "attended", nullcontext)
+
+    @contextmanager
+    def full_disk(flags: list[str]) -> Iterator[Mock]:
+        (tmp_path / "journal/round=0").mkdir()
+        yield Mock()
+
+    monkeypatch.setattr(pipeline, "private_daemon", full_disk)
+    with pytest.raises(JournalError, match="tells of 0 of the 600 operations that were played: the disk is full, or"):
+        Pipeline(NOBODY, tmp_path, SMALL, print)._play(0, 600)
+
+
+def test_a_run_keeps_its_options_from_its_beginning(tmp_path: Path) -> None:
+    run = Pipeline(NOBODY, tmp_path / "out", SMALL, print)
+    with pytest.raises(AttributeError):
+        run.run()
+    with pytest.raises(InvalidValueError, match="a run with another rate"):
+        Pipeline(NOBODY, tmp_path / "out", SMALL._replace(rate=5.0), print)
+    for text in ("", "{", "[]", "null"):
+        (tmp_path / "out/state.json").write_text(text)
+        with pytest.raises(InvalidValueError, match=r"state.json is damaged: remove"):
+            Pipeline(NOBODY, tmp_path / "out", SMALL, print)
+
+
+def test_names_are_shown_as_they_are_whatever_is_in_them() -> None:
+    names = ["$", "$x^$", "_hidden", "<script>alert(1)</script>", "a\0b", "\ud800\uffff", "]]>"]
+    figure, axes = plots._axes("x", "y")
+    for name in names:
+        axes.plot([1, 2], [1, 2], label=plots._label({"key": name}, ["key"]))
+    plots._finish(axes, ["key"])
+    drawn = fromstring(plots.svg(figure).replace("xlink:", ""))
+    shown = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")][-len(names) :]
+    assert shown == ["$", "$x^$", " _hidden", "<script>alert(1)</script>", "a\ufffdb", "\ufffd\ufffd", "]]>"]
+
+
+def test_of_what_spark_says_the_causes_are_told() -> None:
+    said = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\na.JournalError: block 3 is damaged\n\tat a.B\n"
+    assert cause_of(said) == "[STREAM_FAILED] Query terminated; a.JournalError: block 3 is damaged"
+    said = "An error occurred\n: o.a.S: aborted.\n\tat x\nCaused by: java.io.IOException: No space left on device\n\tat"
+    assert cause_of(said) == "An error occurred; java.io.IOException: No space left on device"
 
 
 def test_figures_show_each_group_and_refuse_what_they_cannot_show(spark: SparkSession) -> None:
@@ -78,6 +148,10 @@ def test_the_command_refuses_nonsense_before_it_starts_anything(
         (["--timeouts", "soon"], "timeouts='soon' is no duration"),
         (["--journal", str(tmp_path / "none")], "there is no journal in"),
         (["--profile", "steady"], "profile='steady'"),
+        (["--timeouts", "0s"], "timeouts=['0s']: give 1 to"),
+        (["--cores", "0"], "cores=0: give 1 to"),
+        (["--seed", str(1 << 63)], "seed=9223372036854775808"),
+        (["--out", str(tmp_path / "out[1]")], "to Spark [ is of a pattern"),
     ):
         assert main(["run", "--out", str(tmp_path / "out"), *arguments]) == 2
         assert said in capsys.readouterr().err

@@ -16,7 +16,7 @@ from lives import MS, START, life, lives
 from timerd_shm.errors import InvalidValueError
 from timerd_shm.histogram import index_of, upper_bound
 from timerd_shm.layout import HISTOGRAM_BUCKETS
-from timerd_spark import hot_keys, plots, report, rollup
+from timerd_spark import hot_keys, plots, report, rollup, what_if
 from timerd_spark.rollups import ERROR, ROLLUP, bucketed, merged, upper_bound_of
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ def test_hot_keys_are_counted_exactly(spark: SparkSession) -> None:
 
 def test_bad_input_is_refused_when_the_report_is_asked_for(spark: SparkSession, many: DataFrame) -> None:
     stored = rollup(many, by="purgatory", window="10 seconds")
+    assert report(many.withColumnRenamed("owner", "a{b}"), by="a{b}").columns[0] == "a{b}", "as good a name as others"
     assert set(stored.columns) == {"purgatory", *ROLLUP}
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: report(spark.range(3)), "needs the column 'outcome'"),
@@ -163,6 +164,7 @@ def test_bad_input_is_refused_when_the_report_is_asked_for(spark: SparkSession, 
         (lambda: report(many, by="outcome"), "by='outcome' has the name of a column that it uses itself"),
         (lambda: report(many.withColumnRenamed("owner", "Rate"), by="Rate"), "by='Rate' has the name of a column that"),
         (lambda: report(many.withColumnRenamed("owner", "a.b"), by="a.b"), "by='a.b' is a path in a column to Spark"),
+        (lambda: what_if(many, "100ms"), "timeouts='100ms': give a list of them"),
         (lambda: report(many, window="soon"), "window='soon' is no duration"),
         (lambda: report(many, window="100 ns"), "whole microseconds"),
         (lambda: report(stored, window="15 seconds"), "would cut the windows"),

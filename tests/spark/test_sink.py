@@ -251,6 +251,18 @@ def test_what_is_wrong_is_said_before_a_task_runs(given: dict[str, str | None], 
     assert said in str(caught.value)
 
 
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match="option opId: there are 2 columns 'order': rename one"):
+        BatchSink(options(), StructType().add("order", StringType()).add("order", StringType()))
+
+
+def test_ids_and_keys_need_not_be_utf8(sidecar: Daemon) -> None:
+    sink = BatchSink(options(), StructType().add("order", StringType()))
+    strange = pa.array([b"\xff\xfe", b"a\0\n'"]).view(pa.string())
+    assert sink.write(iter([pa.record_batch({"order": strange})])) == Sent(2, 0)
+    assert sink.write(iter([pa.record_batch({"order": strange})])) == Sent(0, 2)
+
+
 def test_a_null_key_is_refused_by_name(sidecar: Daemon) -> None:
     sink = BatchSink(options(), StructType().add("order", StringType()))
     with pytest.raises(InvalidValueError, match="column 'order' is null"):

@@ -22,7 +22,7 @@ from journals import JournaledRig, numbered, settle
 from test_journal import play
 from timerd_client.timerctl.journal import Teller
 from timerd_shm.errors import InvalidConfigError
-from timerd_shm.journal import BLOCK_ROWS, BLOCK_SIZE
+from timerd_shm.journal import BLOCK_ROWS, BLOCK_SIZE, TextKind
 from timerd_shm.journal_reader import JournalError, JournalReader, Offset, holds_of, segment_path, segments_of
 from timerd_spark import segments
 from timerd_spark.batches import batches
@@ -251,6 +251,18 @@ def test_a_damaged_block_is_named_and_passed_over_when_asked_to(journal: Path, t
     assert [(row["segment"], row["record"]) for row in found] == expected
 
 
+def test_what_was_named_in_a_damaged_block_is_null_where_it_is_passed_over(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "damaged")
+    path = segment_path(tmp_path / "damaged", 1)
+    data = bytearray(path.read_bytes())
+    data[BLOCK_SIZE + 100] ^= 1
+    path.write_bytes(data)
+    found = rows_of(spans_of(tmp_path / "damaged", skip=True), "terminal", skip=True)
+    assert {row["purgatory"] for row in found} == {None, "default"} and None in {row["key"] for row in found}
+    declared = [column.name for column in TERMINAL if not column.nullable]
+    assert all(row[name] is not None for row in found for name in declared), "null, and not declared"
+
+
 def test_a_segment_of_another_layout_is_refused_when_it_is_loaded(journal: Path, tmp_path: Path) -> None:
     copied = tmp_path / "other"
     shutil.copytree(journal, copied)
@@ -293,6 +305,30 @@ def test_a_segment_that_is_removed_between_looking_and_opening_is_said(
     with pytest.raises(JournalError, match=r"segment 1 was removed before it was read; .*onDamage"):
         list(Walk(copied, Offset(1, 0)).spans())
     assert {span.segment for span in Walk(copied, Offset(1, 0), skip=True).spans()} == set(there[1:])
+
+
+def test_different_keys_are_different_texts(tmp_path: Path) -> None:
+    ends = [
+        b"",
+        b"\\",
+        b"\\x",
+        b"\\x5c",
+        b"\\xff",
+        b"\xff",
+        b"\\\xff",
+        b"\\x5cxff",
+        b"\\\\xff",
+        b"x",
+        b"\\xam",
+        b"\xed\xa0\x80",
+    ]
+    keys = sorted({b"k" + one + other for one in ends for other in ends})
+    assert len({readable(TextKind.KEY, key) for key in keys}) == len(keys)
+    assert readable(TextKind.KEY, b"C:\\xampp\\temp") == "C:\\xampp\\temp", "what looks like nothing stays as it is"
+    rig = JournaledRig(tmp_path)
+    settle(rig, rig.client(), b"kxxxx", b"k\\xff")
+    rig.drop_journal()
+    assert [row["key"] for row in rows_of(spans_of(tmp_path), "terminal")] == ["kxxxx", "k\\x5cxff"]
 
 
 def test_keys_of_the_events_view_are_the_same_however_they_are_decoded(
@@ -350,6 +386,13 @@ def test_a_pattern_that_matches_a_journal_and_a_directory_with_another_is_refuse
     assert hosts_of(str(tmp_path)) == {"journal": tmp_path / "journal"}
     shutil.rmtree(tmp_path / "journal")
     assert hosts_of(f"{tmp_path}/*") == {"backup/journal": copy}
+
+
+def test_a_path_that_stands_there_as_it_is_written_is_no_pattern(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "run[1]*" / "journal")
+    (tmp_path / "run1x" / "journal").mkdir(parents=True)
+    assert list(hosts_of(str(tmp_path / "run[1]*" / "journal"))) == ["journal"]
+    assert list(hosts_of(str(tmp_path / "run[1]*"))) == ["journal"]
 
 
 def test_a_pattern_that_matches_files_alone_is_refused(tmp_path: Path) -> None:
@@ -447,6 +490,35 @@ def test_a_batch_that_is_read_again_later_is_the_same(tmp_path: Path) -> None:
     assert sum(len(rows) for _, _, rows in told_before) == 1200
     assert all(read(stream(tmp_path), begin, end) == rows for begin, end, rows in told_before)
     rig.drop_journal()
+
+
+@pytest.mark.parametrize("there", [0, 100, 500])
+def test_a_checkpoint_does_not_go_on_in_another_journal(there: int, tmp_path: Path) -> None:
+    directory = tmp_path / "journal"
+
+    def written(count: int) -> None:
+        directory.mkdir()
+        if count:
+            rig = JournaledRig(directory)
+            settle_all(rig, rig.client(), 0, count)
+            rig.drop_journal()
+
+    written(600)
+    reader = stream(directory)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    shutil.rmtree(directory)
+    written(there)
+    said = "there is none" if not there else f"the newest is {segments_of(directory)[-1]}"
+    if there == 500:
+        end["journal"]["segment"] = segments_of(directory)[-1]
+        end["journal"]["row"] = last_offset(directory).record + BLOCK_ROWS
+        said = "records, and has"
+    with pytest.raises(JournalError, match=rf"{said}.*this is not the checkpoint's journal, or its mount is missing"):
+        stream(directory).latestOffset(end, ReadAllAvailable())
+    if there < 500:
+        with pytest.raises(JournalError, match="begin a new checkpoint"):
+            stream(directory).partitions(start, end)
 
 
 def test_available_now_ends_where_the_journal_ended_when_it_began(tmp_path: Path) -> None:
