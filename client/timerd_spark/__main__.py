@@ -11,6 +11,7 @@ from pathlib import Path
 from timerd_shm.errors import TimerdError
 
 TIMEOUTS = "25ms,50ms,100ms,150ms,200ms,300ms,500ms"
+PLAYED = 500_000
 DISAGREES, FAILED, INTERRUPTED = 1, 2, 130
 PYTHONS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)  # what a Python of Spark's has raised
 
@@ -30,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--out", default="timerd-pipeline", metavar="DIR", help="results (default: %(default)s)")
     run.add_argument("--journal", metavar="DIR", help="take this journal, and play nothing")
     run.add_argument("--ops", type=int, default=5_000_000, help="operations, played and planned (default: %(default)s)")
-    run.add_argument("--played", type=int, default=500_000, help="of these, played (default: %(default)s)")
+    run.add_argument("--played", type=int, help=f"of these, played (default: {PLAYED:,}, or all if they are fewer)")
     run.add_argument("--rate", type=float, default=10_000.0, help="operations a second (default: %(default)s)")
     run.add_argument("--profile", default="seed", help="seed (7.9 %% expire) or slow (half) (default: %(default)s)")
     run.add_argument("--seed", type=int, default=1, help="of the workload (default: %(default)s)")
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = Options(
             given.journal,
             given.ops,
-            given.played,
+            min(PLAYED, given.ops) if given.played is None else given.played,
             given.rate,
             given.profile,
             given.seed,

@@ -149,7 +149,7 @@ def test_the_command_refuses_nonsense_before_it_starts_anything(
         (["--journal", str(tmp_path / "none")], "there is no journal in"),
         (["--profile", "steady"], "profile='steady'"),
         (["--timeouts", "0s"], "timeouts=['0s']: give 1 to"),
-        (["--cores", "0"], "cores=0: give 1 to"),
+        (["--ops", "100", "--cores", "0"], "cores=0: give 1 to"),  # and not more played than there are
         (["--seed", str(1 << 63)], "seed=9223372036854775808"),
         (["--out", str(tmp_path / "out[1]")], "to Spark [ is of a pattern"),
     ):
