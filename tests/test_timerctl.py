@@ -303,6 +303,21 @@ def test_others_act_on_what_a_person_waits_for(daemon: Daemon, run: Run, act: st
     assert out.startswith(f"{says} after"), out
 
 
+def test_an_operation_with_an_id_is_given_another_deadline_and_cancelled(daemon: Daemon, run: Run) -> None:
+    waiting = in_background("register", "k", "--timeout", "30s", "--id", "session/9", "--purgatory", "fetch")
+    wait_until_watched(run, "k")
+    place = ("session/9", "--purgatory", "fetch")
+    assert run("reschedule", *place, "--timeout", "none") == (Exit.OK, "", "")
+    (row,) = json.loads(run("ops", "--json")[1])
+    assert row["deadline_ns"] is None
+    assert run("cancel", *place) == (Exit.OK, "", "")
+    out, _ = waiting.communicate(timeout=20)
+    assert waiting.returncode == Exit.PROBLEM and out.startswith("cancelled after"), out
+    for command in (("cancel",), ("reschedule", "--timeout", "5s")):
+        status, out, err = run(*command, *place)
+        assert (status, out) == (Exit.PROBLEM, "") and "session/9" in err, err
+
+
 def test_a_living_daemon_is_checked_on_a_copy(daemon: Daemon, run: Run) -> None:
     with connect() as client:
         operations = [client.register(f"k{number % 7}", timeout=60) for number in range(500)]

@@ -57,7 +57,7 @@ def test_a_missing_instance_and_a_dead_daemon_are_different(dead: Rig, run: Run)
         assert (status, out) == (Exit.NO_INSTANCE, "")
         assert "no timerd instance 'nothing' in" in err and "autostart" not in err
     assert run("stats", "--instance", "nothing")[0] == Exit.NO_INSTANCE
-    for command in ("fire", "fail", "forget", "cancel-for-key"):
+    for command in ("fire", "fail", "forget", "cancel-for-key", "cancel"):
         status, _, err = run(command, "k")
         assert status == Exit.NO_DAEMON and "is not running: start it" in err
 
@@ -122,8 +122,8 @@ def test_the_version_is_timerds(run: Run) -> None:
 
 COMMANDS = (
     *LOOKING,
-    *("register", "fire", "advance", "fail", "cancel-for-key", "forget", "destroy", "load"),
-    *("journal", "journal tail", "journal export"),
+    *("register", "fire", "advance", "fail", "cancel-for-key", "forget", "cancel", "reschedule", "destroy"),
+    *("load", "journal", "journal tail", "journal export"),
 )
 
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 from timerd_shm.errors import TimerdError
 from timerd_shm.version import Version
 
-from . import check, clients, destroy, errors, events, journal, keys, load, ops, register, stats
+from . import check, clients, destroy, errors, events, ids, journal, keys, load, ops, register, stats
 from .exits import STATUSES, Exit, exit_of
 
 EPILOG = f"""\
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action=Version, nargs=0, help="print the version, and exit")
     top.add_argument("--instance", metavar="NAME", default=None, help="the instance to look at")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (stats, check, ops, keys, clients, errors, register, events, journal, destroy, load):
+    for module in (stats, check, ops, keys, clients, errors, register, events, ids, journal, destroy, load):
         module.add(commands, common)
     return top
 

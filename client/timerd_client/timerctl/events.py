@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .exits import Exit
 from .instance import add_place, connected, place_of
+from .listing import declare_act
 from .text import U32_MAX, U64_MAX, key_of, whole
 
 if TYPE_CHECKING:
@@ -62,15 +63,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     value.add_argument("--value", metavar="TEXT", default="", help="goes to whom it settles")
 
     def declare(name: str, parents: list[argparse.ArgumentParser], about: str, epilog: str) -> argparse.ArgumentParser:
-        command: argparse.ArgumentParser = commands.add_parser(
-            name,
-            parents=parents,
-            help=about,
-            description=f"{about[0].upper()}{about[1:]}.\n{REFUSED}",
-            epilog=epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        return command
+        return declare_act(commands, parents, name, about, REFUSED, epilog)
 
     fire = declare("fire", [key, value], "fire an event on a key", FIRE_EPILOG)
     fire.add_argument(

@@ -44,6 +44,21 @@ def declare(
     return command
 
 
+def declare_act(
+    commands: Any, parents: list[argparse.ArgumentParser], name: str, about: str, rest: str, epilog: str
+) -> argparse.ArgumentParser:
+    """Declare a command that acts and prints nothing; its parser. `about` is its help, and begins its description."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        parents=parents,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.\n{rest}",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return command
+
+
 def add_limit(command: argparse.ArgumentParser) -> None:
     """Declare --limit."""
     about = f"at most so many (default {LIMIT_DEFAULT})"

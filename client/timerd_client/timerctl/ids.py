@@ -1,0 +1,58 @@
+"""timerctl cancel, reschedule: what acts on one operation by the id that it was given, for a person at a shell."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .events import acting
+from .exits import Exit
+from .instance import add_place, place_of
+from .listing import declare_act
+from .register import timeout
+from .text import key_of
+
+KNOWN = "It may be of any process. Exit status 1 when none of that id is pending."
+CANCEL_EPILOG = """\
+Its owner is told that it was cancelled.
+
+examples:
+  timerctl register session/9 --timeout 15m --id session/9
+  timerctl cancel session/9
+"""
+RESCHEDULE_EPILOG = """\
+TIME counts from now. Its owner is told nothing until it settles.
+
+examples:
+  timerctl reschedule session/9 --timeout 15m
+  timerctl reschedule session/9 --timeout none          no deadline any more
+"""
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Declare the commands."""
+
+    known = argparse.ArgumentParser(add_help=False, parents=[common])
+    known.add_argument("id", metavar="ID", type=key_of)
+    add_place(known)
+    cancel = declare_act(commands, [known], "cancel", "cancel the operation of an id", KNOWN, CANCEL_EPILOG)
+    cancel.set_defaults(run=run_cancel)
+    about = "give the operation of an id a new deadline"
+    reschedule = declare_act(commands, [known], "reschedule", about, KNOWN, RESCHEDULE_EPILOG)
+    reschedule.add_argument("--timeout", metavar="TIME", type=timeout, required=True, help="30s, 200ms, 2h, or none")
+    reschedule.set_defaults(run=run_reschedule)
+
+
+def run_cancel(arguments: argparse.Namespace) -> int:
+    """Cancel it."""
+    with acting(arguments) as client:
+        place_of(client, arguments).cancel(arguments.id)
+    return Exit.OK
+
+
+def run_reschedule(arguments: argparse.Namespace) -> int:
+    """Give it a new deadline."""
+    with acting(arguments) as client:
+        seconds = None if arguments.timeout is None else arguments.timeout / 1e9
+        place_of(client, arguments).reschedule(arguments.id, seconds)
+    return Exit.OK
