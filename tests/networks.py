@@ -24,6 +24,7 @@ from timerd.core import NEVER
 from timerd.journal import Journal
 from timerd.liveness import Kind, Sign
 from timerd.sessions import Host, Sessions
+from timerd.snapshots import Files
 from timerd.transport import Transport
 from timerd_shm.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.layout import ClientRecord, Region
@@ -154,6 +155,30 @@ class Lifelines:
         return refused
 
 
+class Copies:
+    """Copies of the arena that are only counted; each takes `take_ns`."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.take_ns = 0
+        self.made = 0
+        self.there = 0
+
+    @property
+    def path(self) -> str:
+        """Of the newest one."""
+        return f"/snapshot.{self.made}"
+
+    def make(self) -> str:
+        self._clock.move(self.take_ns)
+        self.made += 1
+        self.there += 1
+        return self.path
+
+    def remove(self) -> None:
+        self.there = 0
+
+
 def attached(
     core: Any,
     transport: Transport,
@@ -163,7 +188,7 @@ def attached(
     *,
     lease_ns: int,
     records_per_step: int,
-    take_snapshot: Callable[[], str],
+    copies: Files,
     kind: type[Sessions] = Sessions,
     journal: Journal | None = None,
 ) -> tuple[Sessions, Conductor]:
@@ -177,7 +202,7 @@ def attached(
         clock,
         sessions,
         lifelines,
-        take_snapshot=take_snapshot,
+        copies=copies,
         pid=4711,
         now_ns=now_ns,
         records_per_step=records_per_step,
@@ -198,7 +223,7 @@ class World:
         self.pidfds = pidfds
         self.clock = ManualClock(START_NS)
         self.network = Network()
-        self.snapshots = 0
+        self.copies = Copies(self.clock)
         self.wall_ahead_ns = 1_800_000_000 * S - START_NS  # the wall clock is so much ahead of the other
         self.attach()
 
@@ -214,7 +239,7 @@ class World:
             self.client_record,
             lease_ns=self.lease_ns,
             records_per_step=self.records_per_step,
-            take_snapshot=self.take_snapshot,
+            copies=self.copies,
         )
 
     def restart(self) -> None:
@@ -226,10 +251,6 @@ class World:
     def client_record(self, slot: int) -> ClientRecord:
         record: ClientRecord = self.rig.arena.record(Region.CLIENTS, slot)
         return record
-
-    def take_snapshot(self) -> str:
-        self.snapshots += 1
-        return "/snapshot"
 
     def wall_ns(self) -> int:
         """The wall clock, which a test may set."""

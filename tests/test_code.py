@@ -54,6 +54,7 @@ LAYERS = (
     {"blocks", "clock", "config", "core", "lock", "messages", "pages", "sd_notify", "timer", "transport"},
     {"arena", "liveness"},
     {"journal", "sessions"},
+    {"snapshots"},
     {"conductor"},
     {"loop"},
     {"__main__"},

@@ -416,22 +416,7 @@ def test_questions_are_answered(world: World) -> None:
     assert alice.ask({"id": 1, "query": "mark"})[1] == {"id": 1, "newest": 1}
     assert alice.ask({"id": 2, "query": "purgatory", "name": "fetch"})[1] == {"id": 2, "index": 1}
     assert alice.ask({"id": 3, "query": "ping"})[1] == {"id": 3, "now_ns": world.clock.now_ns()}
-    alice.say(UpKind.QUERY, {"id": 4, "query": "snapshot"})
-    alice.say(UpKind.QUERY, {"id": 5, "query": "snapshot"})
-    world.settle()
-    assert [answer for _, answer in alice.take_answers()] == [{"id": n, "path": "/snapshot"} for n in (4, 5)]
-    assert world.snapshots == 1, "one copy answers all who asked in a turn"
-
-
-def test_a_snapshot_that_cannot_be_written_is_an_error_of_its_question(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full() -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(world.conductor, "_take_snapshot", full)
-    kind, error = world.client().ask({"id": 9, "query": "snapshot"})
-    assert (kind, error["id"], error["code"]) == (DownKind.ERROR, 9, ErrorCode.RESOURCE_LIMIT)
+    assert alice.ask({"id": 4, "query": "snapshot"})[1] == {"id": 4, "path": world.copies.path}
 
 
 @pytest.mark.parametrize(

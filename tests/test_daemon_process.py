@@ -465,7 +465,7 @@ def test_a_snapshot_is_a_sound_arena(daemon: Daemon, context: zmq.Context[Any]) 
     peer.say(UpKind.QUERY, bytes(msgpack.packb({"id": 3, "query": "snapshot"})))
     _, result = peer.answer(DownKind.RESULT)
     snapshot = Path(result["path"])
-    assert snapshot == daemon.paths.snapshot and mode(snapshot) == 0o600
+    assert [snapshot] == daemon.paths.snapshots() and mode(snapshot) == 0o600
     memory = snapshot.read_bytes()
     assert check(memoryview(memory)) == []
     assert Memory(memory).region(Region.OPS).in_use == 1_000

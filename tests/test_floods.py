@@ -9,7 +9,8 @@ import pytest
 from commands import Key, Register
 from harness import MS, Rig, S, fire, violations
 from networks import World
-from timerd.conductor import BYTES_PER_RECORD, CONFIRM_NS, HELLO_REST_NS, RECORDS_PER_STEP, SNAPSHOT_REST
+from timerd.conductor import BYTES_PER_RECORD, CONFIRM_NS, HELLO_REST_NS, RECORDS_PER_STEP
+from timerd.snapshots import KEEP_NS
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import Outcome
 from timerd_shm.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX
@@ -89,26 +90,18 @@ def test_hellos_that_name_many_waits_are_taken_one_by_one_and_not_too_often(worl
     assert [kind for kind, _ in mallory.take_answers()] == [DownKind.WELCOME], "later it is welcomed again"
 
 
-def test_snapshots_take_a_tenth_of_the_time_at_most(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_questions_for_a_copy_do_not_keep_another_client_waiting_for_ever(world: World) -> None:
     mallory, alice = world.client("mallory"), world.client("alice")
-    took_ns = 20 * MS
-
-    def take_snapshot() -> str:
-        world.clock.move(took_ns)
-        world.snapshots += 1
-        return "/snapshot"
-
-    monkeypatch.setattr(world.conductor, "_take_snapshot", take_snapshot)
     for number in range(500):
         mallory.say(UpKind.QUERY, {"id": number, "query": "snapshot"})
-    began_ns = world.clock.now_ns()
-    world.run(SNAPSHOT_REST * took_ns // 2)
-    assert world.snapshots == 1
+    world.settle()
+    assert world.copies.made == 1
     alice.say(UpKind.QUERY, {"id": 7, "query": "snapshot"})
-    world.run(2 * SNAPSHOT_REST * took_ns)
+    for number in range(500, 1_000):
+        mallory.say(UpKind.QUERY, {"id": number, "query": "snapshot"})
+    world.run(KEEP_NS + MS)
     answers = [body["id"] for kind, body in alice.take_answers() if kind is DownKind.RESULT]
-    assert answers == [7], "who waits gets one"
-    assert world.snapshots * took_ns * (SNAPSHOT_REST + 1) <= world.clock.now_ns() - began_ns + 10 * took_ns
+    assert answers == [7] and world.copies.made == 2
 
 
 def test_who_has_too_many_answers_goes_on_as_soon_as_it_has_acknowledged_them(world: World) -> None:

@@ -339,7 +339,7 @@ def test_a_living_daemon_is_checked_on_a_copy(daemon: Daemon, run: Run) -> None:
         finally:
             done.set()
             busy.join()
-        assert not daemon.paths.snapshot.exists()
+        eventually(lambda: not daemon.paths.snapshots(), "a copy was left")
         stats = daemon.stats()
         assert stats["alive"] and stats["pid"] == daemon.pid and 0 < stats["uptime_s"] < 600
         for operation in operations:

@@ -109,6 +109,7 @@ def serve(config: Config) -> None:
     from .liveness import Watches, room_for_watches
     from .loop import Loop
     from .sessions import Host, Sessions
+    from .snapshots import CopyFiles
     from .transport import ZmqTransport
 
     clock = SystemClock()
@@ -159,10 +160,8 @@ def serve(config: Config) -> None:
         liveness = Watches(paths, group_id, watches_max=watches_max)
         undo.callback(liveness.close)
 
-        def take_snapshot() -> str:
-            arena.write_snapshot(paths.snapshot, group_id)
-            return str(paths.snapshot)
-
+        copies = CopyFiles(arena, paths, group_id)
+        undo.callback(copies.remove)
         now_ns = clock.now_ns()
         sessions = Sessions(core, arena.client, Host.here(), liveness, lease_ns=config.lease, now_ns=now_ns)
         conductor = Conductor(
@@ -171,7 +170,7 @@ def serve(config: Config) -> None:
             clock,
             sessions,
             liveness,
-            take_snapshot=take_snapshot,
+            copies=copies,
             pid=os.getpid(),
             now_ns=now_ns,
             journal=journal,

@@ -368,14 +368,17 @@ class Arena:
         _store(self.memory, "pid", pid)
 
     def write_snapshot(self, path: Path, group_id: int | None = None) -> None:
-        """Copy the arena to `path` (0600, or 0640 for the group), replacing what is there. Raises OSError."""
-        path.unlink(missing_ok=True)
+        """Copy the arena to the new file `path`, for all who may read the arena. Raises OSError, and leaves nothing."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb", buffering=0) as file, memoryview(self.memory) as view:
-            _give_to_group(descriptor, group_id)
-            written = 0
-            while written < len(view):
-                written += file.write(view[written:])
+        try:
+            with open(descriptor, "wb", buffering=0) as file, memoryview(self.memory) as view:
+                _give_to_group(descriptor, group_id)
+                written = 0
+                while written < len(view):
+                    written += file.write(view[written:])
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     def close(self) -> None:
         """Unmap and unlock; the core has let go of the memory."""

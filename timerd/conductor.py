@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from timerd_client.errors import Subject, refusal
@@ -57,6 +56,7 @@ from .journal import Journal
 from .liveness import Kind, Liveness
 from .messages import HEADER_SIZE, Query, bare_header, message_frame, purgatory_name, read_hello, read_query
 from .sessions import NO_SESSION, Session, Sessions
+from .snapshots import Files, Snapshots
 from .transport import Transport
 
 # A turn is bounded in records touched (operations, watchers, buckets). Reading, resuming and the wheel may each touch
@@ -77,8 +77,6 @@ A_CLIENT = Subject(client="a client")
 JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more to tell than its buffer takes at once
 HELLO_SIZE_EASY = 262_144  # a larger one names what the client waits for, which is looked up one by one:
 HELLO_REST_NS = 100_000_000  # it is welcomed once in that time
-SNAPSHOTS_WANTED_MAX = 8  # by one client; beyond it it asks again
-SNAPSHOT_REST = 9  # times as long as the last one took, until the next: a tenth of the time at most
 REPORT_BYTES_PER_TURN = 8 << 20
 CONFIRM_NS = 1_000_000  # between reports that say nothing but which commands were applied
 
@@ -104,7 +102,7 @@ log = logging.getLogger("timerd")
 
 
 class Conductor:
-    """See the module. `take_snapshot` writes a copy of the arena and returns its path; it may raise OSError."""
+    """See the module. `copies` writes copies of the arena, and removes them."""
 
     def __init__(
         self,
@@ -114,7 +112,7 @@ class Conductor:
         sessions: Sessions,
         liveness: Liveness,
         *,
-        take_snapshot: Callable[[], str],
+        copies: Files,
         pid: int,
         now_ns: int,
         records_per_step: int = RECORDS_PER_STEP,
@@ -125,7 +123,7 @@ class Conductor:
         self._clock = clock
         self._sessions = sessions
         self._liveness = liveness
-        self._take_snapshot = take_snapshot
+        self._snapshots = Snapshots(copies, sessions, clock)
         self._journal = journal
         self._journal_due_ns = NEVER
         self._records = records_per_step
@@ -133,8 +131,6 @@ class Conductor:
         self._incarnation = core.incarnation
         self._waiting: dict[Session, deque[bytes]] = {}  # frames behind a long event, or applied in part; in turn
         self._waiting_frames = self._waiting_bytes = 0
-        self._snapshots_wanted: dict[Session, dict[int, None]] = {}  # by whom, and the numbers of its questions
-        self._snapshot_ns = 0  # not before this time
         self._frames_out = 0
         self._errors: set[tuple[int, str]] = set()
         self._cut = False  # a bound was reached, or something is left: the next turn follows at once
@@ -179,7 +175,8 @@ class Conductor:
         if self._journal is not None:
             self._journal_due_ns = now_ns + JOURNAL_AGAIN_NS if self._journal.tend(now_ns) else NEVER
         work += frames + self._frames_out + core.end_turn(now_ns)
-        self._answer_snapshots(now_ns)
+        for session, number, answer in self._snapshots.tend(now_ns):
+            self._tell_snapshot(session, number, answer, now_ns)
         self._close_turn(now_ns, due_ns, work)
         return work
 
@@ -387,9 +384,9 @@ class Conductor:
             query = read_query(frame)
             number = query.number
             if query.query == "snapshot":
-                numbers = self._snapshots_wanted.setdefault(session, {})
-                if len(numbers) < SNAPSHOTS_WANTED_MAX:
-                    numbers[number] = None
+                answer = self._snapshots.ask(session, number)
+                if answer is not None:
+                    self._tell_snapshot(session, number, answer, now_ns)
                 return
             result = {"id": number, **self._result(session, query, now_ns)}
         except TimerdError as error:
@@ -418,27 +415,12 @@ class Conductor:
             "a query that this daemon does not know; it knows purgatory, mark, ping, listen, handle, held and snapshot"
         )
 
-    def _answer_snapshots(self, now_ns: int) -> None:
-        """After the turn, when the arena is at rest: one copy answers all who asked."""
-        if not self._snapshots_wanted or now_ns < self._snapshot_ns:
-            return
-        path: str | None = None
-        began_ns = self._clock.now_ns()
-        try:
-            path = self._take_snapshot()
-        except OSError as failure:
-            error = ResourceLimitError(f"the snapshot cannot be written: {failure.strerror}")
-        ended_ns = self._clock.now_ns()
-        self._snapshot_ns = ended_ns + SNAPSHOT_REST * (ended_ns - began_ns)
-        wanted, self._snapshots_wanted = self._snapshots_wanted, {}
-        for session, number in ((session, number) for session, numbers in wanted.items() for number in numbers):
-            if self._sessions.at(session.slot) is not session:
-                continue  # it has asked, and ended
-            if path is None:
-                self._refuse(session.routing, error, now_ns, session, number)
-            else:
-                header = self._header(DownKind.RESULT, now_ns, session)
-                self._send(session.routing, message_frame(header, {"id": number, "path": path}))
+    def _tell_snapshot(self, session: Session, number: int, answer: str | ResourceLimitError, now_ns: int) -> None:
+        if isinstance(answer, ResourceLimitError):
+            self._refuse(session.routing, answer, now_ns, session, number)
+        else:
+            header = self._header(DownKind.RESULT, now_ns, session)
+            self._send(session.routing, message_frame(header, {"id": number, "path": answer}))
 
     # Ends and silence -------------------------------------------------------------------------------------------------
 
@@ -589,9 +571,7 @@ class Conductor:
             self.due_ns = min(self._gap_until_ns, self._heard_ns + DRY_NS)
         else:
             self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
-        self.due_ns = min(self.due_ns, core.reports_due_ns)
-        if self._snapshots_wanted:
-            self.due_ns = min(self.due_ns, self._snapshot_ns)
+        self.due_ns = min(self.due_ns, core.reports_due_ns, self._snapshots.due_ns)
         if not work and now_ns >= due_ns:
             core.count(EMPTY_WAKEUPS)
         took_ns = self._clock.now_ns() - now_ns

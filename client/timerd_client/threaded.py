@@ -15,9 +15,9 @@ from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from timerd_shm.errors import BackpressureError, ClosedError, TimerdError
+from timerd_shm.errors import BackpressureError, ClosedError, TimerdError, TimerdUnavailableError
 from timerd_shm.layout import Orphans
-from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
+from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
 from timerd_shm.rundir import InstancePaths
 
 from .arguments import name_of, orphans_of, wait_s
@@ -372,9 +372,20 @@ class Client(Purgatory, Member):
         self._query({"query": "purgatory", "name": name}, timeout, Naming(link, name))
         return self._purgatories.setdefault(name, Purgatory(link, name))
 
-    def snapshot(self, timeout: float = CLOSE_TIMEOUT_S) -> str:
-        """Path of a copy of the arena between two turns, which the caller removes (for `timerctl check`)."""
-        return str(self._query({"query": "snapshot"}, timeout)["path"])
+    def snapshot(self, timeout: float = SNAPSHOT_TIMEOUT_S) -> str:
+        """Path of a copy of the arena between two turns (for `timerctl check`), to be opened within 10 s.
+
+        The daemon removes it after that, or before when this client ends; who has opened it keeps it. There is one at a
+        time, so another client's is waited for, and 9 times as long as the last one took to make. Raises
+        TimerdUnavailableError after `timeout` s, ResourceLimitError if the runtime directory has no room for it.
+        """
+        reply = self._threaded.ask({"query": "snapshot"}, None)
+        if not reply.wait(timeout):
+            raise TimerdUnavailableError(
+                f"no copy of the arena within {timeout:g} s ({self._link.plight()}): the daemon makes one at a time, "
+                "and rests 9 times as long as one takes; try again later, or wait longer"
+            )
+        return str(reply.get()["path"])
 
     def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
         """Seconds that a question and its answer took; raises TimerdUnavailableError, at once if the daemon is lost."""

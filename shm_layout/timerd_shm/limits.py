@@ -48,6 +48,7 @@ WAITS_MAX = 262_144  # operations that a client can say it waits for in one HELL
 CONNECT_TIMEOUT_S = 2.0
 BACKPRESSURE_TIMEOUT_S = 1.0
 CLOSE_TIMEOUT_S = 5.0
+SNAPSHOT_TIMEOUT_S = 60.0  # the daemon keeps a copy for 10 s, and rests 9 times as long as one takes
 HEARTBEAT_NS = 1_000_000_000
 DAEMON_LOST_NS = 3_000_000_000
 GRACE_NS = 1_000_000_000

@@ -8,6 +8,7 @@ holds the instance. In it, for an instance NAME:
     NAME.pub    outcomes (XPUB)              NAME.lock   flocked by the daemon all its life, never unlinked
     NAME.live   what tells of ends: held by each client as long as it lives
                                              NAME.journal  link to the journal's directory, if there is one
+                                             NAME.snapshot.NUMBER  a copy of the arena, for a short time
 """
 
 from __future__ import annotations
@@ -70,10 +71,13 @@ class InstancePaths(NamedTuple):
         """The daemon's lock file; its content is the daemon's pid."""
         return self.directory / f"{self.instance}.lock"
 
-    @property
-    def snapshot(self) -> Path:
+    def snapshot(self, number: int) -> Path:
         """Copy of the arena between two turns, made on request for `timerctl check`."""
-        return self.directory / f"{self.instance}.snapshot"
+        return self.directory / f"{self.instance}.snapshot.{number}"
+
+    def snapshots(self) -> list[Path]:
+        """The copies that there are: one at most, while its daemon runs."""
+        return list(self.directory.glob(f"{self.instance}.snapshot.*"))
 
     @property
     def journal(self) -> Path:

@@ -17,7 +17,7 @@ import pytest
 
 from harness import Memory
 from journals import empty_buffer
-from networks import Lifelines, attached
+from networks import Copies, Lifelines, attached
 from timerd.arena import format_arena, plan_arena
 from timerd.clock import ManualClock
 from timerd.conductor import Conductor
@@ -148,7 +148,7 @@ class Daemon:
             self._record,
             lease_ns=LEASE_NS,
             records_per_step=self._records,
-            take_snapshot=lambda: "/snapshot",
+            copies=Copies(self.schedule.clock),
             kind=WatchedSessions,
             journal=self._begin_journal(),
         )

@@ -16,11 +16,10 @@ from typing import Any
 
 from timerd_shm.check import examine, finished
 from timerd_shm.check_truth import Findings
-from timerd_shm.errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
+from timerd_shm.errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError, TimerdUnavailableError
 from timerd_shm.reader import RETRY, ArenaReader
-from timerd_shm.rundir import InstancePaths
 
-from .exits import Exit
+from .exits import Exit, NoDaemonError
 from .instance import connected, is_alive, open_arena, paths_of
 from .listing import declare
 from .text import print_json
@@ -53,8 +52,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, and print what was found."""
-    began = time.monotonic()
     with arena_of(arguments) as (reader, live):
+        began = time.monotonic()
         header = reader.header()
         # Read while it is still, so a turn that has begun was never ended.
         killed_in_turn = not live and bool(header.turn & 1 or header.redo_count)
@@ -111,16 +110,21 @@ def arena_of(arguments: argparse.Namespace) -> Iterator[tuple[ArenaReader, bool]
         if not alive:
             yield reader, False
     if alive:
-        with snapshot(arguments, paths) as reader:
+        with snapshot(arguments) as reader:
             yield reader, True
 
 
 @contextmanager
-def snapshot(arguments: argparse.Namespace, paths: InstancePaths) -> Iterator[ArenaReader]:
-    """The copy that the daemon makes of its arena, removed when it has been read."""
+def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
+    """The copy that the daemon makes of its arena, and removes when this client ends: it is opened before."""
+    if sys.stderr.isatty():
+        tell("the daemon's copy")
     with connected(arguments) as client:
-        path = Path(client.snapshot())
-    reader = ArenaReader.from_path(path)
-    path.unlink(missing_ok=True)
+        try:
+            reader = ArenaReader.from_path(client.snapshot())
+        except TimerdUnavailableError as error:
+            raise NoDaemonError(str(error)) from None
+        except FileNotFoundError:
+            raise NoDaemonError(f"the daemon has removed its copy before this process could open it{RETRY}") from None
     with reader:
         yield reader

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             paths.commands,
             paths.outcomes,
             paths.liveness,
-            paths.snapshot,
+            *paths.snapshots(),
             paths.journal,
             paths.arena,
         ):
