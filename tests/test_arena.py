@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+import timerd as td
 from timerd.arena import ATTACHED, Arena, format_arena, open_or_create, plan_arena, plan_of, power_of_two
 from timerd.config import Config
 from timerd.lock import InstanceLock
+from timerd_client.timerctl import main as timerctl
 from timerd_shm import layout
 from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
 from timerd_shm.errors import (
@@ -355,6 +357,72 @@ def test_a_client_takes_the_first_directory_that_holds_the_instance(
         directory.mkdir(mode=0o700)
         write_place(InstancePaths(directory, "jobs"), ArenaPlace("shm", "/timerd-x", 1))
         assert find_instance("jobs").directory == directory
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """Let this process not look into a directory; its permissions would not do that to root."""
+    stat = os.stat
+
+    def refuse(path: Any, *arguments: Any, **knobs: Any) -> os.stat_result:
+        if Path(path).parent == directory:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, *arguments, **knobs)
+
+    monkeypatch.setattr("os.stat", refuse)
+
+
+def test_a_directory_that_may_not_be_looked_into_is_said_to_be_that(
+    monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
+    write_place(InstancePaths(runtime_dir, "default"), ArenaPlace("shm", "/timerd-x", 1))
+    hide(monkeypatch, runtime_dir)
+    with pytest.raises(PermissionError, match="its group") as error:
+        find_instance()
+    assert error.value.filename == str(runtime_dir) and error.value.errno == errno.EACCES
+    for face in (td.connect, td.client):
+        with pytest.raises(PermissionError, match="its group"):
+            face()
+
+
+def test_timerctl_says_that_a_directory_may_not_be_looked_into(
+    monkeypatch: pytest.MonkeyPatch, runtime_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hide(monkeypatch, runtime_dir)
+    for command in ("stats", "check", "clients"):
+        assert timerctl([command]) == 1
+        said = capsys.readouterr().err
+        assert f"{runtime_dir}: Permission denied: " in said and "TIMERD_RUNTIME_DIR" in said, said
+
+
+def test_an_instance_is_found_behind_a_directory_that_may_not_be_looked_into(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TIMERD_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("timerd_shm.rundir.SYSTEM_DIRECTORY", tmp_path / "system")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    hide(monkeypatch, tmp_path / "system")
+    (tmp_path / "timerd").mkdir()
+    write_place(InstancePaths(tmp_path / "timerd", "default"), ArenaPlace("shm", "/timerd-x", 1))
+    assert find_instance().directory == tmp_path / "timerd"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_another_user_is_told_that_it_may_not_look(runtime_dir: Path) -> None:
+    write_place(InstancePaths(runtime_dir, "default"), ArenaPlace("shm", "/timerd-x", 1))
+    runtime_dir.chmod(0o750)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            find_instance()
+        except PermissionError:
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_directory_under_tmp_that_others_may_write_is_not_trusted(

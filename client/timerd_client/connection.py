@@ -56,8 +56,8 @@ def connect(
     restart live through it; those that boot before the first start need a `timeout`.) It is about this call alone:
     a client that has connected waits for a daemon that restarts, however long that takes.
 
-    Raises TimerdUnavailableError, InvalidNameError, TimeoutOutOfRangeError, NotAMemberError (orphans="group" without a
-    group).
+    Raises TimerdUnavailableError, PermissionError (this user may not look into the runtime directory),
+    InvalidNameError, TimeoutOutOfRangeError, NotAMemberError (orphans="group" without a group).
     """
     member_of = group_of(group)
     policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
@@ -85,12 +85,19 @@ class Search:
         self._end = time.monotonic() + self._seconds
 
     def look(self) -> InstancePaths | None:
-        """The instance, if its daemon runs; None = look again soon. Raises TimerdUnavailableError when it is over."""
+        """The instance, if its daemon runs; None = look again soon.
+
+        Raises TimerdUnavailableError when it is over, or PermissionError where this user may not look.
+        """
         try:
             paths = find_instance(self._instance, self._runtime_dir)
         except TimerdUnavailableError as error:
             self._go_on(self._stated, f"{error}, or connect(autostart=True)")
             return None
+        except PermissionError:
+            if self._stated and time.monotonic() < self._end:
+                return None
+            raise
         if runs(paths):
             return paths
         missing = f"the daemon of instance {paths.instance!r} is not running: start it ({paths.command})"
@@ -138,10 +145,11 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
     """
     try:
         found = find_instance(instance, runtime_dir)
+    except (TimerdUnavailableError, PermissionError):
+        pass  # it is made where this user may
+    else:
         if daemon_running(found):
             return found
-    except TimerdUnavailableError:
-        pass
     paths = make_instance(instance, runtime_dir)
     with _alone(paths.directory / f"{paths.instance}.autostart"):
         if daemon_running(paths) and paths.arena.exists():

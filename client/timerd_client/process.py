@@ -61,7 +61,7 @@ def client() -> Client:
     """The client of this process: made on first use, and again after a fork or after it was closed.
 
     It is made as `configure()` said; else its instance is $TIMERD_INSTANCE, else "default", and it is in no group.
-    Raises TimerdUnavailableError.
+    Raises TimerdUnavailableError, and PermissionError where this user may not look.
     """
     global _client
     mine = _client

@@ -13,6 +13,7 @@ holds the instance. In it, for an instance NAME:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -36,6 +37,10 @@ RUNTIME_DIR_VARIABLE = "TIMERD_RUNTIME_DIR"
 INSTANCE_VARIABLE = "TIMERD_INSTANCE"
 INSTANCE_DEFAULT = "default"
 OTHER_DIRECTORY = f"choose one ({RUNTIME_DIR_VARIABLE}, or --runtime-dir of timerd)"
+HIDDEN = (
+    "Permission denied: who may look is its owner, and its group after `timerd --unix-group`; "
+    f"or name another directory ({RUNTIME_DIR_VARIABLE})"
+)
 SYSTEM_DIRECTORY = Path("/run/timerd")
 SHM_DIRECTORY = Path("/dev/shm")
 
@@ -157,14 +162,23 @@ def private_directory() -> Path:
 def find_instance(instance: str | None = None, directory: str | None = None) -> InstancePaths:
     """The instance's files, in the first directory that holds NAME.arena; `directory`, when given, is the only one.
 
-    Raises TimerdUnavailableError, which says where it looked, and InvalidNameError.
+    Raises TimerdUnavailableError, which says where it looked, PermissionError where it may not look, InvalidNameError.
     """
     name = instance_name(instance)
     looked = (Path(os.path.abspath(directory)),) if directory else runtime_directories()
+    hidden: Path | None = None
     for candidate in looked:
         paths = InstancePaths(candidate, name)
-        if _is_ours(candidate) and os.access(paths.arena, os.F_OK):
-            return paths
+        try:
+            if _is_ours(candidate):
+                os.stat(paths.arena)
+                return paths
+        except PermissionError:
+            hidden = hidden or candidate
+        except OSError:
+            pass  # there is no such file, or directory
+    if hidden is not None:
+        raise PermissionError(errno.EACCES, HIDDEN, str(hidden))
     raise TimerdUnavailableError(
         f"no timerd instance {name!r} in {', '.join(map(str, looked))}: "
         f"start it ({InstancePaths(looked[0], name).command})"

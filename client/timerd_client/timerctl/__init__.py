@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from timerd_shm.errors import TimerdError
+from timerd_shm.rundir import HIDDEN
 from timerd_shm.version import Version
 
 from . import check, clients, destroy, errors, events, ids, journal, keys, load, ops, register, stats
@@ -82,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"timerctl: {error}", file=sys.stderr)
         return exit_of(error)
     except PermissionError as error:
-        print(f"timerctl: {error.filename}: {error.strerror}: run it as the daemon's user or group", file=sys.stderr)
+        remedy = "" if error.strerror == HIDDEN else ": run it as the daemon's user or group"
+        print(f"timerctl: {error.filename}: {error.strerror}{remedy}", file=sys.stderr)
         return Exit.PROBLEM
     except BrokenPipeError:
         forget_output()  # whoever read it has had enough (`timerctl ops | head`)
