@@ -116,6 +116,13 @@ def serve(config: Config) -> None:
     paths = make_instance(config.instance, config.runtime_dir)
     group_id = group_id_of(config.unix_group) if config.unix_group else None
     _ = paths.commands_endpoint, paths.outcomes_endpoint  # too long a path is said before anything is made
+    watches_max = room_for_watches(config.clients)  # libzmq ends its process where it may open too few files
+    if watches_max < config.clients:
+        log.warning(
+            "of %d clients the ends of %d only are noticed at once: raise the limit of open files (LimitNOFILE=)",
+            config.clients,
+            watches_max,
+        )
     with ExitStack() as undo:
         # Undone in the opposite order: sockets before the arena, the lock last.
         lock = InstanceLock(paths, group_id)
@@ -150,13 +157,6 @@ def serve(config: Config) -> None:
             undo.callback(journal.close)
         transport = ZmqTransport(paths, group_id)
         undo.callback(transport.close)
-        watches_max = room_for_watches(config.clients)
-        if watches_max < config.clients:
-            log.warning(
-                "of %d clients the ends of %d only are noticed at once: raise the limit of open files (LimitNOFILE=)",
-                config.clients,
-                watches_max,
-            )
         liveness = Watches(paths, group_id, watches_max=watches_max)
         undo.callback(liveness.close)
 
