@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ from timerd_client.timerctl.load import pace as pace_module
 from timerd_client.timerctl.load.judge import Applied, Judgement, judge
 from timerd_client.timerctl.load.messages import Fired, Registered, Usage
 from timerd_client.timerctl.load.pace import Pace
+from timerd_client.timerctl.load.private import INSTANCE, PREFIX, private_daemon
 from timerd_client.timerctl.load.ring import RingFollower
 from timerd_client.timerctl.load.stolen import Stolen
 from timerd_client.workload import (
@@ -41,7 +43,7 @@ from timerd_client.workload import (
     spans,
     watched_keys,
 )
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.errors import InvalidValueError, TimerdUnavailableError
 from timerd_shm.layout import RUN_MAX
 from timerd_shm.reader import ArenaReader
 from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
@@ -463,6 +465,20 @@ def test_bulk_with_shared_keys_beside_pending_operations_and_a_daemon_of_its_own
     assert document["registered"] == document["completed"] + document["expired"] == 2_000
     assert 0 < document["completion_latency_us"]["count"] < 2_000, "of one operation of each call"
     assert document["workload"]["keys_per_op"] == 2
+
+
+def test_the_next_run_removes_what_killed_ones_have_left(temporary: Path) -> None:
+    dead, running, young = (temporary / f"{PREFIX}{name}" for name in ("dead", "running", "young"))
+    for directory in (dead, running, young):
+        directory.mkdir()
+        (directory / "log").touch()
+    with (running / f"{INSTANCE}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for directory in (dead, running):
+            os.utime(directory, (0, 0))
+        with pytest.raises(TimerdUnavailableError), private_daemon(["--no-such-flag"]):
+            pass
+    assert sorted(temporary.glob(f"{PREFIX}*")) == [running, young]
 
 
 def test_ctrl_c_shows_what_there_is_and_leaves_nothing_behind(temporary: Path, load: Load) -> None:

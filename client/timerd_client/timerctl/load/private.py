@@ -5,23 +5,27 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from timerd_shm.errors import TimerdUnavailableError
 from timerd_shm.layout import BLOCK_DATA
 from timerd_shm.limits import CAPACITY_MAX, CAPACITY_MIN, RING_EVENTS_DEFAULT, RING_EVENTS_MAX
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths, daemon_running
 
 from ...connection import await_daemon
 from ...workload import NS, Workload
 from .marks import KEPT_NS
 
 INSTANCE = "load"
+PREFIX = "td-load-"
+STARTING_S = 60.0  # a younger directory may be of a run whose daemon does not hold its lock yet
 SPARE_NS = 500_000_000  # of arrivals, beside those that are pending: outcomes under way, and a daemon that lags
 END_TIMEOUT_S = 10.0
 
@@ -59,10 +63,24 @@ def flags_of(workload: Workload, pending: int) -> list[str]:
     ]
 
 
+def remove_remains() -> None:
+    """Remove the directories of killed runs, once their daemons, which are ephemeral, have ended."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # another run removes it as well
+            status = directory.lstat()
+            old = time.time() - status.st_mtime > STARTING_S
+            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+            paths = InstancePaths(directory, INSTANCE)
+            if old and ours and not daemon_running(paths):
+                (SHM_DIRECTORY / paths.shm_name.lstrip("/")).unlink(missing_ok=True)
+                shutil.rmtree(directory)
+
+
 @contextmanager
 def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
     """Where it is, while it runs with these flags. Raises TimerdUnavailableError with what it said when it did not."""
-    directory = Path(tempfile.mkdtemp(prefix="td-load-"))
+    remove_remains()
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     paths = InstancePaths(directory, INSTANCE)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMERD_")}
     log = directory / "log"
