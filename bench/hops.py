@@ -9,11 +9,13 @@ soon as it wakes. So this is what is left of a latency when a timer service take
 
 from __future__ import annotations
 
+import signal
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -34,12 +36,10 @@ def hops(count: int, seconds: float) -> list[int]:
     frames = max(round(FRAMES_PER_S * seconds), 1)
     with tempfile.TemporaryDirectory(prefix="td-hops-") as directory:
         results, answers = FORK.Pipe(duplex=False)
-        parts = [
-            FORK.Process(target=_owner, args=(directory, frames, answers), daemon=True),
-            FORK.Process(target=_hub, args=(directory, frames, count == 2), daemon=True),
-        ]
+        plays = [partial(_owner, directory, frames, answers), partial(_hub, directory, frames, count == 2)]
         if count == 2:
-            parts.append(FORK.Process(target=_send, args=(directory, frames), daemon=True))
+            plays.append(partial(_send, directory, frames))
+        parts = [FORK.Process(target=_part, args=(play,), daemon=True) for play in plays]
         try:
             for part in parts:
                 part.start()
@@ -49,9 +49,14 @@ def hops(count: int, seconds: float) -> list[int]:
             raise Failed(f"of {frames:,} frames over {count} hops one did not come within {PATIENCE_MS:,} ms") from None
         finally:
             for part in parts:
-                part.terminate()
+                part.kill()
                 part.join()
     return took
+
+
+def _part(play: Callable[[], None]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the bench's to deal with
+    play()
 
 
 def _send(directory: str, frames: int) -> None:
