@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from timerd_client import connect
 from timerd_client.timerctl import main
 from timerd_client.timerctl.exits import Exit
 from timerd_shm.errors import TimerdUnavailableError
+from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
 from timerd_shm.wire import DownKind, UpKind
 
 MakeDaemon = Callable[..., Daemon]
@@ -188,23 +190,28 @@ def test_no_copy_outlives_the_daemon(make_daemon: MakeDaemon, runtime_dir: Path)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_a_member_of_the_group_checks_and_leaves_nothing(
-    make_daemon: MakeDaemon, runtime_dir: Path, capfd: pytest.CaptureFixture[str]
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     group = grp.getgrnam("daemon")
-    make_daemon(f"--unix-group={group.gr_name}")
-    child = os.fork()
-    if child == 0:
-        status = 99
-        try:
-            os.setgroups([])
-            os.setgid(group.gr_gid)
-            os.setuid(65534)
-            status = main(["check"])
-        finally:
-            os._exit(status)
-    _, ended = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(ended) == Exit.OK, capfd.readouterr()
-    eventually(lambda: not copies_in(runtime_dir), "a copy was left")
+    # Not below TMPDIR, which may be in a directory of this user's own.
+    with tempfile.TemporaryDirectory(prefix="td-", dir="/tmp") as name:
+        directory = Path(name)
+        monkeypatch.setenv(RUNTIME_DIR_VARIABLE, name)
+        with Daemon(directory, f"--unix-group={group.gr_name}"):
+            assert main(["check"]) == Exit.OK  # which imports what may be in such a directory as well
+            child = os.fork()
+            if child == 0:
+                status = 99
+                try:
+                    os.setgroups([])
+                    os.setgid(group.gr_gid)
+                    os.setuid(65534)
+                    status = main(["check"])
+                finally:
+                    os._exit(status)
+            _, ended = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(ended) == Exit.OK, capfd.readouterr()
+            eventually(lambda: not copies_in(directory), "a copy was left")
 
 
 def test_a_copy_that_was_half_written_is_removed(make_daemon: MakeDaemon, runtime_dir: Path, run: Run) -> None:
