@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commands import Answer, Command, Key, OperationAct, Register
+from commands import Answer, Command, Key, Mark, OperationAct, Register
 from harness import BUDGET, MS, Client, Memory, Rig, S, advance, cancel, fire, reschedule
 from timerd_shm.errors import ErrorCode
 from timerd_shm.fields import size_of, struct_of, unpack
@@ -379,6 +379,18 @@ def test_a_value_beyond_its_receivers_quota_is_dropped_and_said() -> None:
     assert [a.state(first), a.state(second)] == [Outcome.COMPLETED, Outcome.COMPLETED]
     assert sorted(len(told.value) for told in a.told) == [0, 800]
     assert rig.arena.count("values_dropped", 0) == 1
+    rig.check()
+
+
+def test_a_value_that_an_operation_finds_when_it_is_registered_counts_beside_its_payload() -> None:
+    rig = Rig(blocks=256, quota_bytes=100)
+    client, other = rig.client(), rig.client()
+    rig.do(other, fire(b"k", value=bytes(60)))
+    payload = bytes(60)
+    rig.do(client, Register((Key(b"k"),), S, mark=Mark(0, 0), payload=payload))
+    assert [(told.state, told.value) for told in client.told] == [(Outcome.COMPLETED, b"")]
+    assert rig.arena.count("values_dropped", 0) == 1
+    assert rig.arena.record(Region.CLIENTS, client.slot).bytes_held == len(payload)
     rig.check()
 
 

@@ -531,6 +531,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         v.outcome = OUTCOME_EXPIRED
     if replaced != NULL:
         adopt_if_orphaned(a, replaced)
+    charge(a, op, 0, 0, 0, command.payload_length)  # already: the value that settles it may have no room beside it
     # One transaction: the operation, its id, the one it replaces, the one it follows, an answer, the command's number.
     journal_register(a, op, r.slot, command)
     if command.flags & REGISTER_FLAG_FOLLOWS:
@@ -562,7 +563,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     commit(a)
     # What is derived from it.
     a.header.registrations = op.registration
-    charge(a, op, op.state == OP_STATE_PENDING, 0, nodes_of(op), command.payload_length)
+    charge(a, op, op.state == OP_STATE_PENDING, 0, nodes_of(op), 0)
     counter(a, op.purgatory, COUNT_REGISTERED)[0] += 1
     if op.group == 0:
         handle_insert(a, index, r.ahead.tag if r.ahead.kind else handle_tag(r.slot, r.number))
