@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commands import Command, Key, Register
+from commands import Command, Key, Mark, Register
 from harness import MS, Client, Rig, cancel, fire
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import BLOCK_DATA, Orphans, Outcome, Region
@@ -20,11 +20,15 @@ LIMITS: dict[str, dict[str, Any]] = {
     "few bytes for each client": {"quota_bytes": 1_500},
     "few bytes in the ring": {"ring_bytes": 300},
     "few events in the ring": {"ring_events": 16},
+    "few slots for them": {"ring_events": 64},
 }
 
 
-def commands_of(choose: random.Random, first: int, count: int) -> list[Command]:
-    """Commands of a client whose next number is `first`: of the kinds that may be runs, with usual sizes and others."""
+def commands_of(choose: random.Random, first: int, count: int, newest: int) -> list[Command]:
+    """Commands of a client whose next number is `first`: of the kinds that may be runs, with usual sizes and others.
+
+    Marks are those of now, before which the ring has had `newest` events, and older ones.
+    """
     found: list[Command] = []
     sizes = (0, 0, 8, 100, BLOCK_DATA, BLOCK_DATA + 1, 300)
     kind = 0
@@ -33,7 +37,9 @@ def commands_of(choose: random.Random, first: int, count: int) -> list[Command]:
         key = b"k%d" % choose.randrange(60)
         if kind == 0:
             timeout_ns = choose.randrange(5, 200) * MS
-            found.append(Register((Key(key),), timeout_ns, payload=choose.randbytes(choose.choice(sizes))))
+            mark = choose.choice((None, Mark(newest, first - 1), Mark(max(0, newest - choose.randrange(60)), 0)))
+            payload = choose.randbytes(choose.choice(sizes))
+            found.append(Register((Key(key),), timeout_ns, mark=mark, payload=payload))
         elif kind == 1:
             found.append(fire(key, value=choose.choice((b"again", choose.randbytes(choose.choice(sizes))))))
         else:
@@ -103,7 +109,7 @@ def test_what_is_applied_together_does_what_it_does_one_by_one(name: str) -> Non
         first = [1, 1]
         for step in range(25):
             who = choose.randrange(2)
-            commands = commands_of(choose, first[who], choose.randrange(1, 40))
+            commands = commands_of(choose, first[who], choose.randrange(1, 40), together.arena.header.newest)
             first[who] += len(commands)
             many, one = pairs[who]
             assert together.apply(many, many.frame([(many.issue(c), c) for c in commands])) == together.module.APPLIED

@@ -11,7 +11,7 @@ from timerd_shm.records cimport *
 cdef extern from *:
     """
     #define JOINED 7 /* how far hints reach: in the time of so many sweeping steps a line comes from memory */
-    #define TOLD 8 /* the same of a client's outcomes; a power of two */
+    #define TOLD 32 /* the same of a client's outcomes; a power of two */
     #define FREED 8 /* how far ahead of its turn a free record is asked for */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* what a member of a group may take */
     #define REFUSALS 32 /* more than there are codes, and limits that ARENA_FULL and QUOTA_EXCEEDED may meet */

@@ -15,6 +15,7 @@ from timerd.arena cimport node_of, key_of, Arena, JOINED, Joined, TOUCH, __built
 from timerd.dlist cimport at, link_of, node_at, op_at
 from timerd.handles cimport next_handle
 from timerd.hash cimport handle_tag, key_hash
+from timerd.ring cimport event_at
 from timerd_shm.records cimport *
 
 cdef extern from *:
@@ -165,6 +166,8 @@ cdef inline void find_first(Arena *a, Ahead *x) noexcept nogil:
         x.key = a.key_heads[x.place]
         if x.key:
             touch_key(a, x)
+        if x.kind == COMMAND_KIND_REGISTER and a.slots[x.hash & a.slot_mask].newest > (<RegisterCommand *>x.at).mark_sequence:
+            __builtin_prefetch(event_at(a, a.slots[x.hash & a.slot_mask].newest))
 
 
 cdef inline void find_next(Arena *a, Ahead *x) noexcept nogil:

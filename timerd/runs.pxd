@@ -30,10 +30,16 @@ from timerd.purgatory cimport (
 from timerd.register cimport (
     deadline_of, fill_first_node, fill_node, fill_payload, fill_record, kind_word, owner_word, registered_of,
 )
-from timerd.ring cimport fill_event, make_room, stage_slot, value_of_newest
+from timerd.ring cimport event_at, fill_event, make_room, stage_slot, value_of_newest
 from timerd.spares cimport take_spares
 from timerd.wheel cimport wheel_insert, wheel_remove
 from timerd_shm.records cimport *
+
+cdef extern from *:
+    """
+    #define FEW_EVENTS 4u /* of a slot: a run goes on where none of so many is on its key */
+    """
+    const uint32_t FEW_EVENTS
 
 
 # Registrations.
@@ -55,9 +61,29 @@ cdef inline uint32_t room_for_run(Arena *a, uint32_t slot) noexcept nogil:
     return <uint32_t>min(room, unused(a, REGION_KEYS))
 
 
+cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexcept nogil:
+    """Whether an event on a key with that hash may have been applied after the mark.
+
+    When registrations come late, many slots have newer events; the key's own is hardly ever among them.
+    """
+    cdef uint64_t sequence = a.slots[hash & a.slot_mask].newest
+    cdef EventRecord *e
+    cdef uint32_t walked = 0
+    while sequence > mark:
+        if sequence < a.header.tail or walked == FEW_EVENTS:
+            return True
+        walked += 1
+        e = event_at(a, sequence)
+        if e.key_hash == hash:
+            return True
+        sequence = e.previous
+    a.touched += walked
+    return False
+
+
 cdef inline uint64_t deadline_of_lone(Arena *a, Ahead *x) noexcept nogil:
-    """The deadline of a lone registration that just becomes pending: nothing to refuse but its payload, no event to look
-    for, not due yet. 0: it may be otherwise.
+    """The deadline of a lone registration that just becomes pending: nothing to refuse but its payload, which has room,
+    no event to look for, not due yet. 0: it may be otherwise.
 
     A sufficient condition: what it leaves out, apply_register() decides.
     """
@@ -65,7 +91,7 @@ cdef inline uint64_t deadline_of_lone(Arena *a, Ahead *x) noexcept nogil:
     cdef uint64_t deadline_ns
     if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
         return 0
-    if not command.flags & REGISTER_FLAG_NO_MARK and a.slots[x.hash & a.slot_mask].newest > command.mark_sequence:
+    if not command.flags & REGISTER_FLAG_NO_MARK and may_be_overtaken(a, x.hash, command.mark_sequence):
         return 0
     deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
     return deadline_ns if deadline_ns > a.now_ns else 0
@@ -99,13 +125,13 @@ cdef inline uint32_t register_run(Arena *a, uint32_t slot, uint64_t number, Ahea
     cdef uint64_t kind = kind_word(command, c.orphans, 0, 0), owner = owner_word(slot, c.generation), deadline_ns
     while n < most and ahead[n].lone and ahead[n].at[1] == purgatory:
         command = <RegisterCommand *>ahead[n].at
+        # The ring gives way first, as it does for a registration by itself: an event that goes may be one to look for.
+        if c.bytes_held + command.payload_length > a.header.quota_bytes or not make_room(a, command.payload_length != 0):
+            break
         deadline_ns = deadline_of_lone(a, ahead + n)
         if deadline_ns == 0:
             break
-        if command.payload_length:
-            if c.bytes_held + command.payload_length > a.header.quota_bytes or not make_room(a, 1):
-                break
-            c.bytes_held += command.payload_length
+        c.bytes_held += command.payload_length
         index = take(a, REGION_OPS) - 1
         op = ops[n] = a.ops + index
         fill_record(a, op, number + n, kind, owner, registered_of(a, command.registered_ns), deadline_ns, 0)
