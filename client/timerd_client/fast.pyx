@@ -1,7 +1,7 @@
 """What stands in the path of every request, compiled. slow.py says what each of these is, and does the same.
 
 Commands are written one behind the other into one piece of memory, from which frames are cut; who waits stands in an
-open hash table; an operation keeps its outcome's record in itself. So a request makes one object, and the garbage
+open hash table, or in a list of spans if it waits for many; an operation keeps its outcome's record in itself. So a request makes one object, and the garbage
 collector does not walk over it: it sees a Handle only if that has a callback, and never what a Waiting holds. Both are
 let go of when they settle, and a link settles all when it is closed.
 
@@ -18,6 +18,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 from timerd_client.places cimport *
+from timerd_client.spans cimport *
 from timerd_client.stretch cimport *
 from timerd_client.usual cimport *
 from timerd_shm.records cimport *
@@ -61,7 +62,7 @@ cdef extern from "<time.h>" nogil:
 
 cdef extern from *:
     """
-    #define AHEAD 8u                       /* outcomes after which one is asked for, and as many after its place was */
+    #define AHEAD 16u /* outcomes that are looked at together, before the turn of those before them */
     """
     const uint64_t AHEAD
 
@@ -94,43 +95,73 @@ cdef uint64_t number_of(object number):
 @cython.final
 cdef class Waiting:
     cdef Places places
+    cdef Spans spans
 
     def __cinit__(self):
         places_begin(&self.places, PLACES_FIRST)
 
     def __dealloc__(self):
         cdef uint64_t at
+        cdef int64_t one
         if self.places.row != NULL:
             for at in range(self.places.mask + 1):
                 if self.places.row[at].number:
                     Py_DECREF(<object>self.places.row[at].waiter)
             free(self.places.row)
+        for one in range(self.spans.used):
+            if self.spans.row[one].left:
+                Py_DECREF(<object>self.spans.row[one].waiter)
+                free(self.spans.row[one].gone)
+        free(self.spans.row)
 
     def __len__(self):
-        return self.places.used
+        return self.places.used + self.spans.left
 
     def __contains__(self, number):
-        cdef uint64_t one = number_of(number)
-        return one != 0 and place_of(&self.places, one).number != 0
+        return self.find(number_of(number)) != NULL
 
     def __iter__(self):
         return iter(self.numbers())
 
     cdef list numbers(self):
         cdef uint64_t at
-        return sorted([self.places.row[at].number for at in range(self.places.mask + 1) if self.places.row[at].number])
+        cdef int64_t one
+        cdef Span *span
+        numbers = [self.places.row[at].number for at in range(self.places.mask + 1) if self.places.row[at].number]
+        for one in range(self.spans.used):
+            span = self.spans.row + one
+            numbers += [at for at in range(span.first, span.first + span.rows) if span_has(&self.spans, one, at)]
+        return sorted(numbers)
+
+    cdef PyObject *find(self, uint64_t number) noexcept:
+        """Who waits for it, without a reference; NULL = nobody."""
+        cdef Place *place
+        cdef int64_t at
+        if number == 0:
+            return NULL
+        place = place_of(&self.places, number)
+        if place.number:
+            return place.waiter
+        at = span_of(&self.spans, number)
+        return self.spans.row[at].waiter if span_has(&self.spans, at, number) else NULL
+
+    cdef inline PyObject *take(self, uint64_t number, int64_t span) noexcept:
+        """Remove it; the reference is the caller's now. NULL = nobody waits. It is looked for in that span first."""
+        cdef PyObject *waiter
+        if span_has(&self.spans, span, number):
+            return span_take(&self.spans, span, number)
+        waiter = place_take(&self.places, number)
+        if waiter != NULL:
+            return waiter
+        span = span_of(&self.spans, number)
+        return span_take(&self.spans, span, number) if span_has(&self.spans, span, number) else NULL
 
     def items(self):
         return [(number, self[number]) for number in self.numbers()]
 
     def get(self, number, default=None):
-        cdef uint64_t one = number_of(number)
-        cdef Place *place
-        if one:
-            place = place_of(&self.places, one)
-            if place.number:
-                return <object>place.waiter
-        return default
+        cdef PyObject *waiter = self.find(number_of(number))
+        return default if waiter == NULL else <object>waiter
 
     def __getitem__(self, number):
         found = self.get(number)
@@ -148,7 +179,7 @@ cdef class Waiting:
         place_put(&self.places, one, <PyObject *>waiter)
 
     def pop(self, number, default=None):
-        cdef PyObject *waiter = place_take(&self.places, number_of(number))
+        cdef PyObject *waiter = self.take(number_of(number), -1)
         if waiter == NULL:
             return default
         found = <object>waiter
@@ -157,6 +188,9 @@ cdef class Waiting:
 
     def add_all(self, uint64_t first, uint64_t rows, waiter):
         cdef uint64_t number
+        if rows >= SPAN_ROWS_MIN and fits_behind(&self.spans, first):
+            span_add(&self.spans, first, rows, waiter)
+            return
         places_room(&self.places, rows)
         for number in range(first, first + rows):
             Py_INCREF(waiter)
@@ -877,15 +911,14 @@ cdef inline uint64_t command_in(const char *report, uint64_t row) noexcept:
     return command
 
 
-cdef inline void ask_for_cell(Places *places, uint64_t command) noexcept:
-    """When its waiter is there: if that is a batch, where the record goes."""
-    cdef Place *place = places.row + place_home(places, command)
+cdef inline void ask_for_cell(Spans *spans, int64_t at, uint64_t command) noexcept:
+    """Of a batch: where the record of a command goes that is waited for in this span."""
     cdef object waiter
     cdef Rows rows
     cdef int64_t row
-    if command == 0 or place.number != command:  # a free place has number 0, and in it anything
+    if not span_has(spans, at, command):
         return
-    waiter = <object>place.waiter
+    waiter = <object>spans.row[at].waiter
     if isinstance(waiter, Rows):
         rows = <Rows>waiter
         row = rows.find(command)
@@ -897,8 +930,10 @@ cdef inline void ask_for_cell(Places *places, uint64_t command) noexcept:
 
 def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes, uint64_t answers, uint64_t arena):
     cdef const char *start = PyBytes_AS_STRING(frame)
-    cdef uint64_t size = PyBytes_GET_SIZE(frame), heap, row, at, end
+    cdef uint64_t size = PyBytes_GET_SIZE(frame), heap, row, at, end, looked = 0, command
     cdef uint64_t shared_at = 0, shared_end = 0
+    cdef int64_t spans[2 * AHEAD]  # of the outcomes that come next, found before their turn
+    cdef Waiting waiting = protocol.waiting
     cdef OutcomeRecord record
     cdef PyObject *waiter
     cdef object value, shared = _EMPTY, one
@@ -908,14 +943,19 @@ def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes
     if heap > size:
         raise ValueError(f"{outcomes} outcomes and {answers} answers do not fit")
     for row in range(outcomes):
-        if row + 2 * AHEAD < outcomes:
-            ask_for_place(&protocol.waiting.places, command_in(start, row + 2 * AHEAD))
-        if row + AHEAD < outcomes:
-            ask_for_waiter(&protocol.waiting.places, command_in(start, row + AHEAD))
-        if row + AHEAD // 2 < outcomes:
-            ask_for_cell(&protocol.waiting.places, command_in(start, row + AHEAD // 2))
+        if row % AHEAD == 0:
+            while looked < min(row + 2 * AHEAD, outcomes):
+                command = command_in(start, looked)
+                spans[looked % (2 * AHEAD)] = span_of(&waiting.spans, command)
+                if spans[looked % (2 * AHEAD)] >= 0:
+                    ask_for_cell(&waiting.spans, spans[looked % (2 * AHEAD)], command)
+                else:
+                    ask_for_place(&waiting.places, command)
+                looked += 1
+        if row + AHEAD // 2 < outcomes and spans[(row + AHEAD // 2) % (2 * AHEAD)] < 0:
+            ask_for_waiter(&waiting.places, command_in(start, row + AHEAD // 2))
         memcpy(&record, start + sizeof(ReportHeader) + row * sizeof(OutcomeRecord), sizeof(OutcomeRecord))
-        waiter = place_take(&protocol.waiting.places, record.command)
+        waiter = waiting.take(record.command, spans[row % (2 * AHEAD)])
         if waiter == NULL:
             protocol._settled_for_none(
                 record.command, PyBytes_FromStringAndSize(<char *>&record, sizeof(OutcomeRecord)), frame, heap
