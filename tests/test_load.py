@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -303,11 +304,36 @@ def test_the_follower_sees_when_each_event_was_applied_and_counts_what_was_overw
         follower.poll()
     assert list(follower.applied(rig.core.topic(client.slot), 21)) == [*applied, 0]
     assert follower.unseen == 0
-    rig.do(client, *[fire(b"k") for _ in range(80)])
+    rig.do(client, *[fire(b"k") for _ in range(80)], now_ns=rig.now_ns + MS)
     follower.poll()
     seen = [at_ns for at_ns in follower.applied(rig.core.topic(client.slot), 100)[20:] if at_ns]
     assert seen == [rig.now_ns] * (64 - RUN_MAX), "all but the places that the daemon may be filling"
     assert follower.unseen == 80 - len(seen)
+
+
+def test_the_follower_knows_of_every_event_and_looks_at_those_where_something_changes(seed: int) -> None:
+    rng = random.Random(seed)
+    rig = Rig(ring_events=4_096)
+    clients = [rig.client() for _ in range(3)]
+    applied: list[list[int]] = [[] for _ in clients]
+    follower = RingFollower(ArenaReader.from_bytes(rig.memory))
+    changes = 0
+    for _ in range(200):
+        rig.now_ns += MS
+        for _ in range(rng.choice((1, 1, 3))):
+            one = rng.randrange(3)
+            events = rng.choice((1, 2, 100))
+            rig.do(clients[one], *[fire(b"k%d" % rng.randrange(9)) for _ in range(events)], now_ns=rig.now_ns)
+            applied[one] += [rig.now_ns] * events
+            changes += 1
+        if rng.random() < 0.2:
+            follower.poll()
+    follower.poll()
+    for client, times in zip(clients, applied, strict=True):
+        assert list(follower.applied(rig.core.topic(client.slot), len(times) + 1)) == [*times, 0]
+        assert list(follower.applied(rig.core.topic(client.slot), len(times) // 2)) == times[: len(times) // 2]
+    assert follower.unseen == 0
+    assert len(follower._sequence) < 14 * changes < sum(map(len, applied))
 
 
 def test_the_follower_takes_no_event_before_it_is_in_the_ring() -> None:

@@ -7,14 +7,13 @@ CLOCK_MONOTONIC: the owner of the operation that it completes reads the latency 
 from __future__ import annotations
 
 import time
-from array import array
 
 from timerd_shm.errors import TimerdError
 
 from ...workload import Events, fire_plan, key_names
 from .messages import Fired, Task
 from .pace import Pace
-from .part import STAMP, STAMPED, Meter, Part
+from .part import STAMP, STAMPED, Meter, Part, Times
 
 
 class Firer(Part):
@@ -23,7 +22,7 @@ class Firer(Part):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self._events: Events = fire_plan(task.workload, task.index)
-        self._sent_ns = array("q")
+        self._sent_ns = Times(len(self._events.due_ns))
         self._names: list[str] = []  # of the keys, in the order of the events
 
     def prepare(self) -> None:
@@ -47,18 +46,18 @@ class Firer(Part):
                 self.client.flush()
         except TimerdError as error:
             failure = str(error)
-        return Fired(events, self._sent_ns, pace.own_lateness_ns, meter.read(), failure)
+        return Fired(events, self._sent_ns.column(), pace.own_lateness_ns, meter.read(), failure)
 
     def _fire_each(self, keys: list[str]) -> None:
-        fire, sent = self.purgatory.fire, self._sent_ns.frombytes
+        fire, sent = self.purgatory.fire, self._sent_ns.add
         for first in range(0, len(keys), STAMPED):
             together = keys[first : first + STAMPED]
             value = STAMP.pack(time.monotonic_ns())
             for key in together:
                 fire(key, value=value)
-            sent(value * len(together))
+            sent(value, len(together))
 
     def _fire_many(self, keys: list[str]) -> None:
-        at_ns = time.monotonic_ns()
-        self.purgatory.fire_many(keys, values=at_ns.to_bytes(8, "little"))
-        self._sent_ns.extend(array("q", (at_ns,)) * len(keys))
+        value = STAMP.pack(time.monotonic_ns())
+        self.purgatory.fire_many(keys, values=value)
+        self._sent_ns.add(value, len(keys))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from array import array
 from contextlib import suppress
 
 import psutil
@@ -39,6 +40,30 @@ class Part:
         """End the client; what it still waits for is cancelled."""
         with suppress(TimerdError):
             self.client.close(CLOSE_TIMEOUT_S)
+
+
+class Times:
+    """A column of times, one behind the other, each as a STAMP.
+
+    There is room for all rows from the start: new pages are the kernel's to clear, and would be a run's to wait for.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = bytearray(bytes(STAMP.size * rows))  # copied, so each page is written to
+        self._used = 0
+
+    def __len__(self) -> int:
+        return self._used // STAMP.size
+
+    def add(self, stamp: bytes, rows: int) -> None:
+        """The same for so many rows."""
+        end = self._used + STAMP.size * rows
+        self._rows[self._used : end] = stamp * rows
+        self._used = end
+
+    def column(self) -> array[int]:
+        """What there is."""
+        return array("q", self._rows[: self._used])
 
 
 class Meter:

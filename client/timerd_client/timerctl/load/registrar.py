@@ -26,7 +26,7 @@ from .marks import Marks
 from .messages import Registered, Task, Usage
 from .outcomes import Outcomes
 from .pace import Pace
-from .part import STAMP, STAMPED, Meter, Part
+from .part import STAMP, STAMPED, Meter, Part, Times
 
 CALLBACKS_PER_S = 5_000
 TOGETHER = 1_024  # handles are looked at together, and callbacks taken
@@ -52,8 +52,7 @@ class Registrar(Part):
         self._batches: deque[tuple[int, ThreadedBatch]] = deque()
         self._outcomes = Outcomes(len(self._rows.due_ns))
         self._numbered = 0  # outcomes received, by their numbers
-        self._sent_ns = array("q")
-        self._marked_ns = array("q")
+        self._sent_ns, self._marked_ns = (Times(len(self._rows.due_ns)) for _ in range(2))
         self._timeout = task.workload.timeout_ns / 1e9
         self._payload = bytes(task.workload.payload)
 
@@ -76,7 +75,7 @@ class Registrar(Part):
                 upto = pace.begin(row)
                 if upto > row:
                     mark, marked_ns = marks.before(rows.due_ns[row])
-                    self._marked_ns.extend(array("q", (marked_ns,)) * (upto - row))
+                    self._marked_ns.add(STAMP.pack(marked_ns), upto - row)
                     send(names[row:upto], mark)
                     pace.end()
                     row = upto
@@ -99,16 +98,15 @@ class Registrar(Part):
     def _register_each(self, keys: Sequence[str | tuple[str, ...]], mark: Mark) -> None:
         register, timeout, payload, every = self.purgatory.register, self._timeout, self._payload, self._every
         made = self._fresh
-        keep, stamps = made.append, array("q")
-        first, before = len(self._sent_ns), len(made)
-        try:
-            for at in range(0, len(keys), STAMPED):
-                together = keys[at : at + STAMPED]
-                stamps.frombytes(STAMP.pack(time.monotonic_ns()) * len(together))
-                for key in together:
+        keep, sent = made.append, self._sent_ns
+        first, before = len(sent), len(made)
+        for at in range(0, len(keys), STAMPED):
+            stamp = STAMP.pack(time.monotonic_ns())
+            try:
+                for key in keys[at : at + STAMPED]:
                     keep(register(key, timeout=timeout, payload=payload, since=mark))
-        finally:
-            self._sent_ns += stamps[: len(made) - before]
+            finally:
+                sent.add(stamp, first + len(made) - before - len(sent))
         seen = slice(before + -first % every, None, every)
         for operation in made[seen]:
             operation.add_done_callback(self._note)
@@ -127,7 +125,7 @@ class Registrar(Part):
             at_ns = time.monotonic_ns()
             batch = self.purgatory.register_many(keys[:-1], timeout=self._timeout, payloads=self._payload, since=mark)
             self._batches.append((at_ns + self._look_ns, batch))
-            self._sent_ns.extend(array("q", (at_ns,)) * len(batch))
+            self._sent_ns.add(STAMP.pack(at_ns), len(batch))
         self._register_each(keys[-1:], mark)
 
     def _note(self, operation: ThreadedOperation) -> None:
@@ -204,8 +202,8 @@ class Registrar(Part):
             told_ns[row] = found.told_ns[at]
         return Registered(
             self._rows,
-            self._sent_ns,
-            self._marked_ns,
+            self._sent_ns.column(),
+            self._marked_ns.column(),
             state,
             told,
             settled_ns,

@@ -1,13 +1,17 @@
 """When each event was applied, by the daemon's own word: the ring is read from shared memory before it is overwritten.
 
-The load test's own process copies three columns of what is new in the ring, every few milliseconds. An event that was
-overwritten before is not judged by, and counted (`unseen`).
+The load test's own process looks at what is new in the ring, every few milliseconds, but not at every event. Where one
+turn has applied two of a client, which stand as far apart as their commands are numbered, it has applied those between
+them as well, and they are that client's, one for each command. (A command that was refused makes no event, but a
+firer's ends the run.) Else what is between is halved, and looked at. An event that was overwritten before that is not
+judged by, and counted (`unseen`).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_left
+from typing import NamedTuple
 
 from timerd_shm.fields import offset_of, size_of
 from timerd_shm.layout import RUN_MAX, EventRecord, Region
@@ -22,6 +26,17 @@ IDENTITY = 0xFFFF_FFFF_0000_FFFF  # of the client's word: slot and generation
 assert offset_of(EventRecord, "client") % 8 == 0 and offset_of(EventRecord, "client_generation") == 8 * CLIENT + 4
 
 
+class Seen(NamedTuple):
+    """What the ring says of an event, but for its place: the same for all that one turn has applied in a row."""
+
+    applied_ns: int
+    client: int
+    ahead: int  # its sequence less its command
+
+
+NOTHING = Seen(0, 0, 0)
+
+
 class RingFollower:
     """Follows the event ring of an arena from now on. `poll` is called often enough, `applied` at the end."""
 
@@ -31,7 +46,8 @@ class RingFollower:
         self._first_word = region.offset // 8
         self._size = region.count
         self._next = reader.words[NEWEST_WORD] + 1
-        self._columns = {APPLIED: array("Q"), COMMAND: array("Q"), CLIENT: array("Q")}
+        self._sequence = array("q")  # of the events that were looked at, and what was seen
+        self._seen: list[Seen] = []
         self.unseen = 0
 
     def period_s(self, events_per_s: float) -> float:
@@ -39,21 +55,22 @@ class RingFollower:
         return max(0.001, min(0.05, self._size / (4 * events_per_s)))
 
     def poll(self) -> None:
-        """Copy what is new."""
+        """Look at what is new."""
         newest = self._words[NEWEST_WORD]
         first = max(self._next, newest + 1 - self._size)
         if first > newest:
             return
-        before = len(self._columns[APPLIED])
-        at, end = first & (self._size - 1), (newest & (self._size - 1)) + 1
-        for part in (range(at, end),) if at < end else (range(at, self._size), range(end)):
-            self._copy(part)
+        before = len(self._sequence)
+        self._look_at(first, newest)
         # The daemon has gone on meanwhile: what it has overwritten, or may be just filling, is not what was meant.
-        lost = self._words[NEWEST_WORD] + 1 + RUN_MAX - self._size - first
-        if lost > 0:
-            for column in self._columns.values():
-                del column[before : before + lost]
-            self.unseen += min(lost, newest + 1 - first)
+        there = self._words[NEWEST_WORD] + 1 + RUN_MAX - self._size
+        if there > first:
+            behind = bisect_left(self._sequence, there, before)
+            if before < behind < len(self._seen) and self._seen[behind - 1] == self._seen[behind]:
+                behind -= 1  # what they have in common is so from there on
+                self._sequence[behind] = there
+            del self._sequence[before:behind], self._seen[before:behind]
+            self.unseen += min(there, newest + 1) - first
         self.unseen += first - self._next
         self._next = newest + 1
 
@@ -61,16 +78,38 @@ class RingFollower:
         """When the first commands of a client were applied, 0 where that was not seen."""
         found = array("q", bytes(8 * events))
         client = topic & (1 << SLOT_BITS) - 1 | topic >> SLOT_BITS << 32
-        columns = self._columns
-        for word, command, applied_ns in zip(columns[CLIENT], columns[COMMAND], columns[APPLIED], strict=True):
-            if word & IDENTITY == client and command <= events:
-                found[command - 1] = applied_ns
-        return found
+        before, upto = NOTHING, 0
+        for sequence, seen in zip(self._sequence, self._seen, strict=True):
+            if seen.client == client:
+                command = sequence - seen.ahead
+                first = upto if seen == before else command - 1
+                found[first:command] = array("q", (seen.applied_ns,)) * (command - first)
+                before, upto = seen, command
+        return found[:events]
 
-    def _copy(self, part: Sequence[int]) -> None:
-        if not part:
-            return
-        start = self._first_word + part[0] * WORDS
-        records = self._words[start : start + len(part) * WORDS]
-        for word, column in self._columns.items():
-            column.frombytes(records[word::WORDS].tobytes())
+    def _look_at(self, first: int, last: int) -> None:
+        """At these two events, and at as many between them as differ."""
+        words, start, mask = self._words, self._first_word, self._size - 1
+
+        def look(sequence: int) -> Seen:
+            word = start + (sequence & mask) * WORDS
+            return Seen(words[word + APPLIED], words[word + CLIENT] & IDENTITY, sequence - words[word + COMMAND])
+
+        def keep(sequence: int, seen: Seen) -> None:
+            self._sequence.append(sequence)
+            self._seen.append(seen)
+
+        def halve(low: int, one: Seen, high: int, other: Seen) -> None:
+            if one == other or high - low < 2:
+                return
+            middle = (low + high) // 2
+            seen = look(middle)
+            halve(low, one, middle, seen)
+            keep(middle, seen)
+            halve(middle, seen, high, other)
+
+        begin, end = look(first), look(last)
+        keep(first, begin)
+        if last > first:
+            halve(first, begin, last, end)
+            keep(last, end)
