@@ -22,7 +22,12 @@ from common import Parser, Suite, amount, chosen, listed, need_memory, real, run
 from loads import APIS, figures, gives_up, memory_of, run_load, workload_of, worst
 
 CASES = ("low", "high")
-GOALS = {("per-op", "low"): 300_000, ("per-op", "high"): 300_000, ("bulk", "low"): 1_000_000}
+GOALS = (
+    ("per-op", "low", 300_000),
+    ("per-op", "high", 300_000),
+    ("bulk", "low", 1_000_000),
+    ("per-op", "low", 500_000),  # further than asked
+)
 OTHERS_MOST = 1_000_000  # operations at a point
 
 
@@ -34,9 +39,9 @@ def play(suite: Suite) -> None:
         f"{most:,}/s for {args.seconds:g} s beside {beside:,} pending operations",
         "ask for less (--rates, --seconds, --pending)",
     )
-    goals = {(api, case): rate for (api, case), rate in GOALS.items() if api in args.apis and case in args.cases}
+    goals = [(api, case, rate) for api, case, rate in GOALS if api in args.apis and case in args.cases]
     if goals and args.goal_runs:
-        most = max(goals.values())
+        most = max(rate for _, _, rate in goals)
         need_memory(
             memory_of(most, args.goal_seconds, 0),
             f"{most:,}/s for {args.goal_seconds:g} s",
@@ -54,7 +59,7 @@ def play(suite: Suite) -> None:
             rows.append(row)
             if gives_up(rows, rate):
                 break
-    for (api, case), rate in goals.items():
+    for api, case, rate in goals:
         runs = []
         for run in range(args.goal_runs):
             suite.say(f"{api}, {case} case: {rate:,}/s for {args.goal_seconds:g} s, run {run + 1} of {args.goal_runs}")
