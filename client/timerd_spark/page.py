@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from .pipeline import Pipeline
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1d2329; background: #fff; max-width: 60rem; margin: 2rem auto;
+body { font: 16px/1.5 system-ui, sans-serif; color: #1d2329; background: #fff; max-width: 68rem; margin: 2rem auto;
        padding: 0 1rem; }
 h1 { font-size: 1.7rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem; }
 .facts { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.4rem 0; }
 .fact { border: 1px solid #d7dde2; border-radius: 6px; padding: .5rem .9rem; }
 .fact b { display: block; font-size: 1.35rem; } .good b { color: #21744f; } .bad b { color: #b3261e; }
 table { border-collapse: collapse; font-size: .9rem; } .wide { overflow-x: auto; }
-th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid #e4e9ed;
+th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid #e4e9ed;
          font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; } p, .note { max-width: 46rem; } .note { color: #56616b; }
+th:first-child, td:first-child { text-align: left; } td + td { white-space: nowrap; }
+p, .note { max-width: 46rem; } .note { color: #56616b; }
 svg { width: 100%; max-width: 44rem; height: auto; }
 """
 

@@ -30,6 +30,7 @@ MEASURES = {
 COLOURS = ("#2f6db3", "#c8553d", "#3a8f6f", "#8d6cab", "#b98a2f", "#5b6770")
 SIZE = (7.2, 3.4)  # inches
 GROUPS_MAX = 12
+LABELS_MAX = 12  # on an axis
 POINTS_MAX = 5_000
 
 
@@ -95,6 +96,10 @@ def what_if(asked: DataFrame, by: str | Sequence[str] = ()) -> Figure:
             axes.plot(*bounds, color=colour, linestyle=":", marker="o", markerfacecolor="white")
     if axes.lines:
         axes.set_xscale("log")
+        timeouts_ms = sorted({row["timeout_ns"] / 1e6 for row in rows})
+        if len(timeouts_ms) <= LABELS_MAX:  # of their own: a log scale's lie between the decades, and over each other
+            axes.set_xticks(timeouts_ms, [f"{timeout_ms:g}" for timeout_ms in timeouts_ms])
+            axes.minorticks_off()
     axes.set_ylim(bottom=0)
     _finish(axes, names)
     return figure
