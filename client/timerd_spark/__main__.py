@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs it; the exit status."""
     given = parser().parse_args(arguments)
-    from .pipeline import Options, Pipeline, check_out
+    from .pipeline import PAGE, Options, Pipeline, check_out
     from .session import local_session
 
     def say(text: str) -> None:
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     peak = pipeline.state.get("peak_bytes", 0) / 2**30
     verdict = "the audit disagrees with the daemon" if disagreements else "the audit found nothing"
-    say(f"{out / 'report.html'}: {pipeline.seconds:.0f} s, {peak:.1f} GiB at most; {verdict}")
+    say(f"{out / PAGE}: {pipeline.seconds:.0f} s, {peak:.1f} GiB at most; {verdict}")
     return DISAGREES if disagreements else 0
 
 

@@ -13,7 +13,9 @@ interrupted goes on behind its last step, the ingestion at its checkpoint, the l
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import threading
 import time
@@ -45,6 +47,7 @@ from .survival import timeouts_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+PAGE: Final = "report.html"
 PLAYED: Final = "played, from the daemon's journal"
 SEEN: Final = "played, from the intended time"
 PLANNED: Final = "planned, not played"
@@ -92,6 +95,20 @@ def check_out(out: Path) -> None:
         raise InvalidValueError(f"--out={str(out)!r}: to Spark {min(strange)} is of a pattern: give another directory")
 
 
+@contextmanager
+def alone_in(out: Path) -> Iterator[None]:
+    """Nobody else writes into that directory, by its lock. Raises InvalidValueError where somebody does."""
+    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidValueError(f"another process writes into {out}: wait for it, or give another --out") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class Pipeline:
     """A run in a directory. `run()` gives the number of disagreements that the audit has found."""
 
@@ -114,8 +131,14 @@ class Pipeline:
                 )
 
     def run(self) -> int:
-        """All steps that are not done yet."""
+        """All steps that are not done yet. Raises InvalidValueError where another process is at it."""
         self.out.mkdir(parents=True, exist_ok=True)
+        with alone_in(self.out):
+            return self._run()
+
+    def _run(self) -> int:
+        if not (self.out / PAGE).exists():
+            self.state["steps"].pop("page", None)  # it was done, and removed since
         self._write()
         steps = list(self._steps())
         with self.memory.watched():
@@ -158,7 +181,7 @@ class Pipeline:
         yield "rollup", f"roll up, in windows of {o.window}", self._rollup
         yield "report", "report: rates, percentiles, other timeouts, hot keys", self._report
         yield "audit", "audit: every outcome computed again from the events", self._audit
-        yield "page", f"draw, and write {self.out / 'report.html'}", self._page
+        yield "page", f"draw, and write {self.out / PAGE}", self._page
 
     # steps ---------------------------------------------------------------------------------------------------------
 
@@ -270,7 +293,7 @@ class Pipeline:
         return True
 
     def _page(self) -> None:
-        (self.out / "report.html").write_text(page(self))
+        (self.out / PAGE).write_text(page(self))
 
     # Parquet -------------------------------------------------------------------------------------------------------
 

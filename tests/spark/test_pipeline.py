@@ -88,6 +88,23 @@ def test_a_round_of_which_the_journal_does_not_tell_is_not_done(
         Pipeline(NOBODY, tmp_path, SMALL, print)._play(0, 600)
 
 
+def test_a_page_that_was_removed_is_written_again_and_by_one_process_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "page", lambda run: "a page")
+    said: list[str] = []
+    run = Pipeline(NOBODY, tmp_path, SMALL, said.append)
+    run.state["steps"] = {name: {"seconds": 1.0} for name, _, _ in run._steps()}
+    with pipeline.alone_in(tmp_path), pytest.raises(InvalidValueError, match=f"another process writes into {tmp_path}"):
+        run.run()
+    assert said == []
+    for removed, drawn in ((False, 1), (False, 1), (True, 2)):
+        if removed:
+            (tmp_path / "report.html").unlink()
+        assert run.run() == 0 and (tmp_path / "report.html").read_text() == "a page"
+        assert sum("draw, and write" in line for line in said) == drawn
+
+
 def test_a_run_keeps_its_options_from_its_beginning(tmp_path: Path) -> None:
     run = Pipeline(NOBODY, tmp_path / "out", SMALL, print)
     with pytest.raises(AttributeError):
@@ -125,6 +142,7 @@ def test_figures_show_each_group_and_refuse_what_they_cannot_show(spark: SparkSe
     assert [line.get_label() for line in plots.waits(rolled, "latency", "purgatory").axes[0].lines] == ["a", "b"]
     curve = plots.what_if(what_if(df, ["8ms", "50ms", "1s"])).axes[0]
     assert [len(line.get_xdata()) for line in curve.lines] == [2, 2], "one to the end of the data, dotted beyond it"
+    assert [label.get_text() for label in curve.get_xticklabels()] == ["8", "50", "1000"]
     over_time = plots.timeout_ratio(report(df, window="1 second")).axes[0]
     assert len(over_time.lines[0].get_xdata()) == 2
     text = plots.svg(plots.waits(rolled, "lateness"))
