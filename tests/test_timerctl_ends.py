@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from harness import Rig
+from patience import eventually
 from shell import LOOKING, Run, command_of
 from timerd_client import connect
 from timerd_client.timerctl.exits import Exit
@@ -232,8 +234,12 @@ def test_a_daemon_that_says_nothing_is_no_daemon(daemon: Daemon, run: Run) -> No
         status, _, err = run("fire", "k")
         assert status == Exit.NO_DAEMON
         assert "does not answer" in err and "autostart" not in err
+        said = f"It is stopped, and nothing of this moves until it goes on: kill -CONT {daemon.pid}"
+        eventually(lambda: said in run("stats")[1])
+        assert json.loads(run("stats", "--json")[1])["stopped"] is True
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
+    eventually(lambda: json.loads(run("stats", "--json")[1])["stopped"] is False)
 
 
 def test_a_closed_pipe_is_no_error(dead: Rig) -> None:

@@ -297,13 +297,25 @@ def process_start_ticks(pid: int) -> int | None:
 
     None as well where /proc hides it (hidepid): of that one this process can know nothing.
     """
+    fields = _stat_of(pid)
+    return None if fields is None else int(fields[19])
+
+
+def process_is_stopped(pid: int, start_ticks: int) -> bool:
+    """Whether that very process is known to be stopped, by a signal or a debugger."""
+    fields = _stat_of(pid)
+    return fields is not None and int(fields[19]) == start_ticks and fields[0] in (b"T", b"t")
+
+
+def _stat_of(pid: int) -> list[bytes] | None:
+    """/proc/PID/stat from its third field on, the state; None as above."""
     try:
         line = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The second field, the name, may hold anything, so count from its last parenthesis; a zombie has ended.
     fields = line[line.rindex(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return None if fields[0] in (b"Z", b"X") else fields
 
 
 def boot_id() -> bytes:

@@ -23,7 +23,7 @@ from timerd_shm.layout import (
     RegionRecord,
 )
 from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.rundir import InstancePaths, process_is_stopped
 
 from .exits import Exit, NoInstanceError, UsageError
 from .instance import NS, is_alive, note_if_dead, now_ns, open_arena, paths_of
@@ -158,6 +158,7 @@ def collect(seen: Look, paths: InstancePaths) -> dict[str, Any]:
         "instance": paths.instance,
         "pid": header.pid,
         "alive": alive,
+        "stopped": alive and process_is_stopped(header.pid, header.start_ticks),
         "uptime_s": round(max(now_ns(header) - header.attached_ns, 0) / NS, 3) if alive else None,
         "incarnation": header.incarnation,
         "arena_bytes": header.size,
@@ -211,6 +212,8 @@ def lines_of(stats: dict[str, Any], paths: InstancePaths) -> list[str]:
     lines = [first]
     if note := note_if_dead(paths, stats["alive"]):
         lines.append(note)
+    if stats["stopped"]:
+        lines.append(f"It is stopped, and nothing of this moves until it goes on: kill -CONT {stats['pid']}")
     if stats["killed_in_turn"]:
         lines.append("It was killed in the middle of a turn: counts may lag by that turn until the next start.")
     lines += ["", *capacity_lines(stats["capacity"]), "", *counter_lines(stats["counters"])]
