@@ -156,6 +156,18 @@ def test_who_waits_stands_in_a_table_that_does_what_a_dict_does(seed: int) -> No
     assert [sys.getrefcount(waiter) for waiter in waiters] == references
 
 
+def test_who_waits_is_found_up_to_the_last_number_there_is() -> None:
+    end, waiter = 1 << 64, object()
+    numbers = [*range(1, 21), *range(end - 40, end)]
+    for module in (fast, slow):
+        table = module.Waiting()
+        for first in (end - 40, end - 20, 1):  # the last ones, and what comes out of order after them
+            table.add_all(first, 20, waiter)
+        assert sorted(table) == numbers and len(table) == 60
+        assert [number for number in numbers if table.pop(number, None) is waiter] == numbers
+        assert len(table) == 0
+
+
 def test_commands_stand_in_memory_that_does_what_a_list_does(seed: int) -> None:
     rng = random.Random(seed)
     one, other = fast.Ledger(100), slow.Ledger(100)

@@ -1,9 +1,9 @@
 """What stands in the path of every request, compiled. slow.py says what each of these is, and does the same.
 
 Commands are written one behind the other into one piece of memory, from which frames are cut; who waits stands in an
-open hash table, or in a list of spans if it waits for many; an operation keeps its outcome's record in itself. So a request makes one object, and the garbage
-collector does not walk over it: it sees a Handle only if that has a callback, and never what a Waiting holds. Both are
-let go of when they settle, and a link settles all when it is closed.
+open hash table, or in a list of spans if it waits for many; an operation keeps its outcome's record in itself. So a
+request makes one object, and the garbage collector does not walk over it: it sees a Handle only if that has a callback,
+and never what a Waiting holds. Both are let go of when they settle, and a link settles all when it is closed.
 
 Under the GIL what is done here without calling anything happens at once. A caller therefore takes the link's lock only
 if somebody holds it, who may be in the middle of something: see `enter`.
@@ -130,7 +130,7 @@ cdef class Waiting:
         numbers = [self.places.row[at].number for at in range(self.places.mask + 1) if self.places.row[at].number]
         for one in range(self.spans.used):
             span = self.spans.row + one
-            numbers += [at for at in range(span.first, span.first + span.rows) if span_has(&self.spans, one, at)]
+            numbers += [span.first + at for at in range(span.rows) if span_has(&self.spans, one, span.first + at)]
         return sorted(numbers)
 
     cdef PyObject *find(self, uint64_t number) noexcept:

@@ -1,7 +1,7 @@
 """Who waits for many: spans of command numbers that follow each other, in order, with one reference each.
 
-A batch of a thousand would have a thousand places in the table of places.pxd; here it has a span and a bit for each. What
-is found here is near: the spans of all batches that wait lie side by side, and so do their bits.
+A batch of a thousand would have a thousand places in the table of places.pxd; here it has a span and a bit for each.
+What is found here is near: the spans of all batches that wait lie side by side, and so do their bits.
 """
 
 from cpython.object cimport PyObject
@@ -49,9 +49,12 @@ cdef inline int64_t span_of(Spans *spans, uint64_t number) noexcept nogil:
 
 cdef inline bint span_has(Spans *spans, int64_t at, uint64_t number) noexcept nogil:
     """Whether the number is waited for in this span, which may be another one by now, or none (-1)."""
-    cdef Span *one = spans.row + at
+    cdef Span *one
     cdef uint64_t row
-    if not 0 <= at < spans.used or number < one.first or number - one.first >= one.rows or one.left == 0:
+    if not 0 <= at < spans.used:
+        return False
+    one = spans.row + at
+    if number < one.first or number - one.first >= one.rows or one.left == 0:
         return False
     row = number - one.first
     return one.gone[row >> 6] >> (row & 63) & 1 == 0
@@ -76,8 +79,11 @@ cdef inline PyObject *span_take(Spans *spans, int64_t at, uint64_t number) noexc
 
 cdef inline bint fits_behind(Spans *spans, uint64_t first) noexcept nogil:
     """Whether a span that begins with this number would be the last one."""
-    cdef Span *last = spans.row + spans.used - 1
-    return spans.used == 0 or first >= last.first + last.rows
+    cdef Span *last
+    if spans.used == 0:
+        return True
+    last = spans.row + (spans.used - 1)
+    return first > last.first and first - last.first >= last.rows  # their sum may be 2^64
 
 
 cdef inline int span_add(Spans *spans, uint64_t first, uint64_t rows, object waiter) except -1:
