@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -166,6 +167,25 @@ def test_who_waits_is_found_up_to_the_last_number_there_is() -> None:
         assert sorted(table) == numbers and len(table) == 60
         assert [number for number in numbers if table.pop(number, None) is waiter] == numbers
         assert len(table) == 0
+
+
+class Waiter:
+    """Anything that can be watched."""
+
+
+def test_one_that_ends_when_another_takes_its_place_may_take_that_place_itself() -> None:
+    last = object()
+    references = sys.getrefcount(last)
+    for module in (fast, slow):
+        table = module.Waiting()
+        weakref.finalize(one := Waiter(), table.__setitem__, 5, last)
+        table[5] = one
+        del one
+        table[5] = object()
+        assert table[5] is last and len(table) == 1
+        assert table.pop(5) is last and len(table) == 0
+        del table
+    assert sys.getrefcount(last) == references
 
 
 def test_commands_stand_in_memory_that_does_what_a_list_does(seed: int) -> None:

@@ -173,7 +173,7 @@ cdef class Waiting:
         cdef uint64_t one = number_of(number)
         if one == 0:
             raise KeyError(number)
-        self.pop(one)
+        before = self.pop(one)  # it is let go of when the other one is there: what it then calls may come back here
         places_room(&self.places, 1)
         Py_INCREF(waiter)
         place_put(&self.places, one, <PyObject *>waiter)
