@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import json
 import os
@@ -334,6 +335,22 @@ def test_the_follower_knows_of_every_event_and_looks_at_those_where_something_ch
         assert list(follower.applied(rig.core.topic(client.slot), len(times) // 2)) == times[: len(times) // 2]
     assert follower.unseen == 0
     assert len(follower._sequence) < 14 * changes < sum(map(len, applied))
+
+
+def test_what_the_follower_has_seen_is_nothing_for_the_garbage_collector() -> None:
+    rig = Rig(ring_events=1_024)
+    client = rig.client()
+    follower = RingFollower(ArenaReader.from_bytes(rig.memory))
+    before = 0
+    for round_ in range(500):
+        if round_ == 10:
+            gc.collect()
+            before = len(gc.get_objects())
+        rig.do(client, fire(b"k"), now_ns=rig.now_ns + MS)
+        follower.poll()
+    gc.collect()
+    assert len(follower._sequence) == 500
+    assert len(gc.get_objects()) < before + 250
 
 
 def test_the_follower_takes_no_event_before_it_is_in_the_ring() -> None:

@@ -46,8 +46,9 @@ class RingFollower:
         self._first_word = region.offset // 8
         self._size = region.count
         self._next = reader.words[NEWEST_WORD] + 1
-        self._sequence = array("q")  # of the events that were looked at, and what was seen
-        self._seen: list[Seen] = []
+        self._sequence = array("q")  # of the events that were looked at
+        # What was seen, in the columns of Seen: as objects the garbage collector would walk over them during the run.
+        self._seen = array("Q"), array("Q"), array("q")
         self.unseen = 0
 
     def period_s(self, events_per_s: float) -> float:
@@ -66,10 +67,11 @@ class RingFollower:
         there = self._words[NEWEST_WORD] + 1 + RUN_MAX - self._size
         if there > first:
             behind = bisect_left(self._sequence, there, before)
-            if before < behind < len(self._seen) and self._seen[behind - 1] == self._seen[behind]:
+            if before < behind < len(self._sequence) and all(one[behind - 1] == one[behind] for one in self._seen):
                 behind -= 1  # what they have in common is so from there on
                 self._sequence[behind] = there
-            del self._sequence[before:behind], self._seen[before:behind]
+            for column in (self._sequence, *self._seen):
+                del column[before:behind]
             self.unseen += min(there, newest + 1) - first
         self.unseen += first - self._next
         self._next = newest + 1
@@ -79,7 +81,7 @@ class RingFollower:
         found = array("q", bytes(8 * events))
         client = topic & (1 << SLOT_BITS) - 1 | topic >> SLOT_BITS << 32
         before, upto = NOTHING, 0
-        for sequence, seen in zip(self._sequence, self._seen, strict=True):
+        for sequence, seen in zip(self._sequence, map(Seen, *self._seen), strict=True):
             if seen.client == client:
                 command = sequence - seen.ahead
                 first = upto if seen == before else command - 1
@@ -97,7 +99,8 @@ class RingFollower:
 
         def keep(sequence: int, seen: Seen) -> None:
             self._sequence.append(sequence)
-            self._seen.append(seen)
+            for column, one in zip(self._seen, seen, strict=True):
+                column.append(one)
 
         def halve(low: int, one: Seen, high: int, other: Seen) -> None:
             if one == other or high - low < 2:
