@@ -12,6 +12,7 @@ from commands import Command, Key, Mark, Register
 from harness import MS, Client, Rig, cancel, fire
 from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import BLOCK_DATA, Orphans, Outcome, Region
+from timerd_shm.limits import TIMEOUT_NS_MAX
 
 LIMITS: dict[str, dict[str, Any]] = {
     "none that is met": {},
@@ -126,6 +127,17 @@ def test_what_is_applied_together_does_what_it_does_one_by_one(name: str) -> Non
         together.check()
         together.restart()
         together.check()
+
+
+def test_the_ring_does_not_give_way_to_a_registration_that_is_refused_for_its_timeout() -> None:
+    rig = Rig(blocks=16)
+    client = rig.client()
+    rig.do(client, *(fire(b"k%d" % n, value=b"%d" % n) for n in range(16)))
+    before = rig.arena.header.tail
+    rig.do(client, *(Register((Key(b"k"),), TIMEOUT_NS_MAX + 1, payload=b"p") for _ in range(2)))
+    assert [answer.code for answer in client.answers] == [ErrorCode.TIMEOUT_OUT_OF_RANGE] * 2
+    assert rig.arena.header.tail == before
+    rig.check()
 
 
 def test_a_run_of_values_leaves_out_those_that_the_receiver_may_not_hold() -> None:

@@ -73,24 +73,22 @@ cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexce
         if sequence < a.header.tail or walked == FEW_EVENTS:
             return True
         walked += 1
+        a.touched += 1
         e = event_at(a, sequence)
         if e.key_hash == hash:
             return True
         sequence = e.previous
-    a.touched += walked
     return False
 
 
 cdef inline uint64_t deadline_of_lone(Arena *a, Ahead *x) noexcept nogil:
-    """The deadline of a lone registration that just becomes pending: nothing to refuse but its payload, which has room,
-    no event to look for, not due yet. 0: it may be otherwise.
+    """The deadline of a lone registration that just becomes pending: its timeout is in range, its payload has room, nothing
+    else to refuse, no event to look for, not due yet. 0: it may be otherwise.
 
     A sufficient condition: what it leaves out, apply_register() decides.
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef uint64_t deadline_ns
-    if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
-        return 0
     if not command.flags & REGISTER_FLAG_NO_MARK and may_be_overtaken(a, x.hash, command.mark_sequence):
         return 0
     deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
@@ -125,6 +123,8 @@ cdef inline uint32_t register_run(Arena *a, uint32_t slot, uint64_t number, Ahea
     cdef uint64_t kind = kind_word(command, c.orphans, 0, 0), owner = owner_word(slot, c.generation), deadline_ns
     while n < most and ahead[n].lone and ahead[n].at[1] == purgatory:
         command = <RegisterCommand *>ahead[n].at
+        if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
+            break
         # The ring gives way first, as it does for a registration by itself: an event that goes may be one to look for.
         if c.bytes_held + command.payload_length > a.header.quota_bytes or not make_room(a, command.payload_length != 0):
             break
