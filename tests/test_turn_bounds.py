@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from commands import Key, KeyAct, Register
+from commands import Key, KeyAct, Mark, Register
 from harness import BUDGET, MS, START_NS, Client, Rig, fire
+from timerd_shm.errors import ErrorCode
 from timerd_shm.layout import Orphans, Outcome, Region
+from timerd_shm.limits import REPLAY_WALK_MAX
 from timerd_shm.wire import CommandKind
 
 MANY = 6_000
@@ -159,6 +161,23 @@ def test_an_op_that_comes_due_between_the_parts_is_given_the_unfinished_event_fi
     rig.turn()
     assert len(late.told) == 3
     rig.check()
+
+
+def test_registrations_whose_mark_turns_out_too_old_are_cut_into_turns() -> None:
+    rig = Rig(ring_events=2 * REPLAY_WALK_MAX)
+    client = rig.client()
+    client.mass(fire(EVERY.name), REPLAY_WALK_MAX + 1)
+    rig.turn()
+    last = client.issued
+    for _ in range(10):
+        client.issue(Register((EVERY,), mark=Mark(0, 0), mark_by_sequence=True))
+    rig.core.begin_turn(rig.now_ns)
+    result = rig.core.apply(client.slot, client.frame(), rig.now_ns, TURN_BUDGET)
+    touched = rig.core.end_turn(rig.now_ns)
+    assert result == rig.module.UNFINISHED, f"{rig.core.last_command(client.slot) - last} walks in one turn"
+    assert REPLAY_WALK_MAX <= touched <= REPLAY_WALK_MAX + SLACK, f"a walk touched {touched} records"
+    rig.turn()
+    assert [answer.code for answer in client.answers] == [ErrorCode.MARK_TOO_OLD] * 10
 
 
 def test_no_other_command_comes_between_the_parts() -> None:

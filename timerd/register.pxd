@@ -375,8 +375,10 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             )
             if count == REPLAY_TOO_OLD:
                 code[0] = ERROR_CODE_MARK_TOO_OLD
-                return
-        a.touched += walked
+                break
+        a.touched += walked  # also in vain: the longest walks are
+        if code[0] != ERROR_CODE_NONE:
+            return
         if count > 1:
             sort_found(a, count)
         for i in range(count):
