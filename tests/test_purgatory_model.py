@@ -329,6 +329,7 @@ class Play:
         )
         self.rig.clients.append(client)
         self.sides.append((client, model))
+        self.judged[client] = len(client.told_for_group)  # as it died it may have been told what others have had since
         self.returns += 1
 
     def fall_silent_or_listen(self) -> None:
