@@ -138,6 +138,7 @@ def test_the_log_has_every_refusal_by_its_reason_but_for_those_by_an_id(make_dae
         client.advance("b", 1)
         with pytest.raises(td.QuotaExceededError):
             client.flush()
+    eventually(lambda: len(json_of(run, "errors")) == 2)
     errors = {error["message"].partition(",")[0]: error for error in json_of(run, "errors")}
     assert set(errors) == {"a client holds 2 operations", "a client has set 1 watermarks"}
     counters = daemon.stats()["counters"]

@@ -86,7 +86,7 @@ class Awaited(Window):
     @property
     def acknowledged_outcome(self) -> int:
         """Outcomes up to this number have been received, and are not held back."""
-        return self.received_outcome if self._hold is None else self._hold.outcome - 1
+        return self.received_outcome if self._hold is None else max(self._hold.outcome - 1, 0)
 
     def take_ready(self) -> list[Told]:
         """Those that are to be told now that the lock is free."""
