@@ -397,6 +397,22 @@ def test_a_hand_over_to_one_who_gave_up_goes_back_before_it_is_acknowledged(worl
     assert world.protocol.statistics().outcomes_after_giving_up == 1
 
 
+def test_a_hand_over_without_a_number_holds_back_all_that_would_be_acknowledged(world: World) -> None:
+    world.register(timeout_ns=100 * MS)
+    world.exchange()
+    world.fire(limit=1)
+    world.lose_down = lambda frame: True
+    world.pass_time(LOST_MS + 100)
+    for number, (record, value) in world.daemon.outcomes.items():
+        world.daemon.outcomes[number] = record._replace(number=0), value  # as no daemon says it
+    world.sent.clear()
+    world.speak()
+    world.lose_up = lambda frame: unpack(CommandHeader, frame).kind == UpKind.COMMANDS
+    world.pass_time(600, 25)
+    headers = [unpack(CommandHeader, frame) for frame in world.sent]
+    assert {header.acknowledged_outcome for header in headers if header.kind == UpKind.ACK} == {0}
+
+
 def test_a_hand_over_that_went_back_before_it_was_heard_of_is_acknowledged_at_once(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
