@@ -33,7 +33,7 @@ WRITE_OPTIONS = (
 OF_SPARK = ("path", "checkpointLocation", "queryName", "outputMode")  # which it hands to every writer
 AUTO = "auto"
 REGISTER, FIRE = "register", "fire"
-READ_OPTIONS = ("path", "paths", "view", "columns", "onDamage", "pushdown", "consumer", "maxRowsPerTrigger")
+READ_OPTIONS = ("path", "paths", "view", "columns", "onDamage", "consumer", "maxRowsPerTrigger")
 
 
 class ReadOptions(NamedTuple):
@@ -43,7 +43,6 @@ class ReadOptions(NamedTuple):
     view: str
     columns: tuple[Column, ...]
     skip: bool  # damaged parts, instead of failing
-    pushdown: bool
     consumer: str | None  # in whose name files are held
     rows_per_trigger: int | None
 
@@ -57,7 +56,6 @@ class ReadOptions(NamedTuple):
             view,
             columns_named(given.get("columns"), view),
             one_of(given, "onDamage", ("fail", "skip")) == "skip",
-            one_of(given, "pushdown", ("false", "true")) == "true",
             consumer_of(given.get("consumer")),
             positive(given, "maxRowsPerTrigger"),
         )

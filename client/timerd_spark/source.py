@@ -15,7 +15,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from timerd_shm.journal_reader import JournalError, Offset, hold
 
-from .filters import Comparison, taken, where_of
 from .options import ReadOptions, WriteOptions
 from .schema import VIEWS, Column, ddl, spark_schema
 from .segments import (
@@ -34,7 +33,7 @@ from .sink import BatchSink, StreamSink, refuse_overwrite
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceWriter, Filter
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceWriter
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
@@ -57,8 +56,7 @@ class TimerdDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = ReadOptions.of(self.options)
-        kind = PushdownReader if options.pushdown else JournalSource
-        return kind(options, columns_of(schema, options.view))
+        return JournalSource(options, columns_of(schema, options.view))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = ReadOptions.of(self.options)
@@ -103,20 +101,21 @@ class Reading:
 
     def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
         self.options, self.columns = options, columns
-        self.tests: tuple[Comparison, ...] = ()
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """The rows of a part. Raises JournalError, which names what is damaged."""
         from .batches import batches
 
         if isinstance(partition.value, Span):
-            where = where_of(self.tests) if self.tests else None
-            skip = self.options.skip
-            yield from batches(partition.value, self.columns, self.options.view, where=where, skip=skip)
+            yield from batches(partition.value, self.columns, self.options.view, skip=self.options.skip)
 
 
 class JournalSource(Reading, DataSourceReader):
-    """All that the journals hold now."""
+    """All that the journals hold now.
+
+    No filter is taken over from Spark (`pushFilters`). Spark (4.2, 4.3) keeps one reader for all queries of a frame, so
+    a filter that the reader remembers from one query cuts the rows of the next.
+    """
 
     def partitions(self) -> Sequence[InputPartition]:
         found: list[InputPartition] = []
@@ -124,20 +123,6 @@ class JournalSource(Reading, DataSourceReader):
             walk = Walk(directory, first_offset(directory), skip=self.options.skip)
             found += [Part(span) for span in walk.spans()]
         return found
-
-
-class PushdownReader(JournalSource):
-    """The same with simple comparisons evaluated before rows are made; Spark has to be told that it may."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        tests = []
-        for one in filters:
-            test = taken(one, self.options.view)
-            if test is None:
-                yield one
-            else:
-                tests.append(test)
-        self.tests = tuple(tests)
 
 
 class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
