@@ -22,8 +22,8 @@ from loads import figures, gives_up, memory_of, workload_of
 from timerd_client.timerctl.load.report import document
 from timerd_client.timerctl.load.trial import Options, Result, run_load
 from timerd_client.workload import Workload
-from timerd_shm.errors import TimerdError
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.host.paths import InstancePaths
 
 SHORT_NAMES = ("redis", "redis-py", "blpop", "asyncio", "uvloop", "threads")
 NAMES = ("timerd", "timerd-bulk", *SHORT_NAMES)

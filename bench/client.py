@@ -28,11 +28,11 @@ from timerd_client.protocol import LinkState
 from timerd_client.purgatory import Purgatory
 from timerd_client.sockets import Sockets
 from timerd_client.threaded import ThreadedLink
-from timerd_shm.fields import struct_of
-from timerd_shm.layout import Orphans
-from timerd_shm.limits import WINDOW_COMMANDS_MAX
-from timerd_shm.rundir import InstancePaths
-from timerd_shm.wire import PROTOCOL_VERSION, DownKind, OutcomeFlag, OutcomeRecord, ReportHeader
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.limits import WINDOW_COMMANDS_MAX
+from timerd_shm.declare.wire import PROTOCOL_VERSION, DownKind, OutcomeFlag, OutcomeRecord, ReportHeader
+from timerd_shm.host.paths import InstancePaths
 
 ARENA = 7
 TOPIC = 5

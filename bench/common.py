@@ -42,8 +42,8 @@ from timerd.pages import has_huge_pages
 from timerd_client.timerctl.load.report import machine as load_machine
 from timerd_client.timerctl.table import Column, Table
 from timerd_client.timerctl.text import size
-from timerd_shm.errors import TimerdError
-from timerd_shm.rundir import SHM_DIRECTORY
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.host.paths import SHM_DIRECTORY
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILER = re.compile(rb"GCC: \([^\0]+|clang version [^\0(]+")

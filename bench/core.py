@@ -27,11 +27,11 @@ from common import Parser, Suite, amount, listed, need_memory, run_suite
 from memory import huge_share, make_memory, measures_huge
 from timerd.arena import format_arena, plan_arena
 from timerd.core import APPLIED, Core
-from timerd_shm.counters import PURGATORY_COUNTERS, index_of
-from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.layout import PURGATORY_COUNTERS_MAX, REGIONS_OFFSET, Condition, KeyKind, Region, RegionRecord
-from timerd_shm.limits import RING_EVENTS_DEFAULT
-from timerd_shm.wire import (
+from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX, REGIONS_OFFSET, Condition, KeyKind, Region, RegionRecord
+from timerd_shm.declare.limits import RING_EVENTS_DEFAULT
+from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandHeader,
     CommandKind,

@@ -29,10 +29,10 @@ from old_purgatory import COMPLETED, EXPIRED, NEVER, PENDING, REFUSED, OldPurgat
 from timerd.arena import ArenaPlan, format_arena, plan_arena
 from timerd.core import APPLIED, EXPECTED, Core
 from timerd_client.workload import MARGIN_NS, Workload, check, plan
-from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
-from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.layout import REGIONS_OFFSET, Condition, KeyKind, Outcome, Region, RegionRecord, records_apart
-from timerd_shm.wire import (
+from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.layout import REGIONS_OFFSET, Condition, KeyKind, Outcome, Region, RegionRecord, records_apart
+from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandHeader,
     CommandKind,

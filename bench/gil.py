@@ -33,10 +33,10 @@ from common import Failed, Parser, Row, Suite, amount, child, listed, need_memor
 from loads import document_of, environment_of, figures, load_command, memory_of, workload_of
 from timerd_client.timerctl.instance import open_arena
 from timerd_client.timerctl.load.private import flags_of, private_daemon
-from timerd_shm.counters import PURGATORY_COUNTERS, index_of
-from timerd_shm.layout import PURGATORY_COUNTERS_MAX
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
+from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.read.reader import ArenaReader
 
 CHUNK = 256
 PER_OP_MAX = 100_000  # operations a second; beyond it the load test uses the bulk API

@@ -22,9 +22,9 @@ from timerd_client.timerctl.instance import open_arena
 from timerd_client.timerctl.load.pending import CHUNK, HOURS_S
 from timerd_client.timerctl.load.private import flags_of, private_daemon
 from timerd_client.workload import Workload, key_names
-from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.read.reader import ArenaReader
 
 TURNS = index_of(DAEMON_COUNTERS, "turns")
 PENDING = index_of(PURGATORY_COUNTERS, "pending")  # of the default purgatory, which is the first

@@ -28,8 +28,8 @@ from core import Rig as CoreRig
 from timerd.blocks import write_blocks
 from timerd.clock import ManualClock
 from timerd.journal import Journal, JournalFiles, JournalPlan
-from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.journal import (
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.journal import (
     BLOCK_ROWS,
     BLOCK_SIZE,
     BUFFER_HEADER_SIZE,
@@ -42,8 +42,8 @@ from timerd_shm.journal import (
     SegmentHeader,
     journal_fingerprint,
 )
-from timerd_shm.journal_reader import HEADER_CRC, JournalReader, segment_path
-from timerd_shm.layout import ArenaHeader
+from timerd_shm.declare.layout import ArenaHeader
+from timerd_shm.read.journal_reader import HEADER_CRC, JournalReader, segment_path
 
 BUFFER_ROWS = 1 << 16
 SEGMENT_ROWS = 16_383 * BLOCK_ROWS

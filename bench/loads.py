@@ -15,7 +15,7 @@ from typing import Any
 from common import Failed, Row, run_child
 from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daemon
 from timerd_client.workload import Workload, check
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
 
 MS = 1_000_000
 CASES = {"low": (20, 60), "high": (200, 400), "expire": (10_000, 20_000)}  # median and upper quartile, in ms

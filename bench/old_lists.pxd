@@ -5,7 +5,7 @@ from old_records cimport *
 from posix.time cimport timespec
 from timerd.hash cimport key_hash
 from timerd.short cimport copy_short, same_short
-from timerd_shm.records cimport BLOCK_DATA, Block
+from timerd_shm.generated.records cimport BLOCK_DATA, Block
 
 
 # Operations.

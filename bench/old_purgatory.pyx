@@ -15,7 +15,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from old_lists cimport *
 from old_records cimport *
-from timerd_shm.records cimport BLOCK_DATA, KEYS_MAX, Block, KeyRecord, OpRecord, RegisterCommand, WatchNode
+from timerd_shm.generated.records cimport BLOCK_DATA, KEYS_MAX, Block, KeyRecord, OpRecord, RegisterCommand, WatchNode
 
 PENDING, COMPLETED, EXPIRED, REFUSED = IS_PENDING, IS_COMPLETED, IS_EXPIRED, IS_REFUSED
 NEVER = AT_NO_TIME

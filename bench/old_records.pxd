@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc
 from libc.string cimport memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
-from timerd_shm.records cimport KEY_INLINE
+from timerd_shm.generated.records cimport KEY_INLINE
 
 cdef extern from *:
     """

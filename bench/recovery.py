@@ -29,9 +29,9 @@ from multiprocessing.synchronize import Event
 import timerd as td
 from common import Parser, Refused, Suite, amount, listed, need_memory, run_suite
 from timerd_client.timerctl.load.private import INSTANCE, private_daemon
-from timerd_shm.counters import PURGATORY_COUNTERS, index_of
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
+from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
+from timerd_shm.read.reader import ArenaReader
 
 CHUNK = 50_000  # operations of one call
 BYTES_PER_OP = 1_000  # of the arena, of the client, and of what a start sorts

@@ -30,8 +30,8 @@ import psutil
 
 from common import amount
 from timerd_client.audit_journal import audit_journal
-from timerd_shm.fields import struct_of
-from timerd_shm.journal import (
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.journal import (
     BLOCK_ROWS,
     BLOCK_SIZE,
     JOURNAL_MAGIC,
@@ -44,8 +44,8 @@ from timerd_shm.journal import (
     TextRow,
     journal_fingerprint,
 )
-from timerd_shm.journal_reader import HEADER_CRC, segment_path
-from timerd_shm.layout import Outcome
+from timerd_shm.declare.layout import Outcome
+from timerd_shm.read.journal_reader import HEADER_CRC, segment_path
 from timerd_spark import audit, local_session
 from timerd_spark.audit_rows import COLUMNS
 from timerd_spark.batches import batches

@@ -33,12 +33,12 @@ from timerd_client.purgatory import Purgatory
 from timerd_client.session import Identity
 from timerd_client.sockets import Sockets
 from timerd_client.threaded import ThreadedLink
-from timerd_shm.errors import BackpressureError, ErrorCode
-from timerd_shm.fields import size_of, struct_of
-from timerd_shm.layout import Orphans
-from timerd_shm.layout import Outcome as Settled
-from timerd_shm.rundir import InstancePaths
-from timerd_shm.wire import DownKind, OutcomeRecord, ReportHeader
+from timerd_shm.declare.errors import BackpressureError, ErrorCode
+from timerd_shm.declare.fields import size_of, struct_of
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.layout import Outcome as Settled
+from timerd_shm.declare.wire import DownKind, OutcomeRecord, ReportHeader
+from timerd_shm.host.paths import InstancePaths
 
 STEPS = 120
 KEYS: tuple[Any, ...] = (

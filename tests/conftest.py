@@ -20,7 +20,7 @@ from harness import Rig
 from networks import World
 from patience import PATIENCE_S
 from shell import Run, bury, rig_of_this_boot, runner
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 SEED = pytest.StashKey[int]()
 

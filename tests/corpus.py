@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from commands import Command, Key, KeyAct, Mark, OperationAct, Register
 from harness import MS, S, cancel, encode, fire, give_back, reschedule
 from networks import NOTHING, Peer
-from timerd_shm.errors import ErrorCode
-from timerd_shm.fields import struct_of
-from timerd_shm.layout import Condition, Orphans
-from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
-from timerd_shm.wire import (
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.layout import Condition, Orphans
+from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandKind,
     DownKind,

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from commands import Key, KeyAct, Register
 from harness import MS, Rig, S, fire
-from timerd_shm import walk
-from timerd_shm.check import check
-from timerd_shm.errors import ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
-from timerd_shm.fields import fields, offset_of, size_of
-from timerd_shm.journal import BLOCK_SIZE, BlockHeader, SegmentHeader
-from timerd_shm.journal_reader import HEADER_CRC, Damage, JournalReader, Row
-from timerd_shm.layout import BUCKETS, REGION_RECORDS, ArenaHeader, ClientState, Condition, Orphans, Region
-from timerd_shm.reader import ArenaReader, DamageError
-from timerd_shm.wire import CommandKind
+from timerd_shm.check.check import check
+from timerd_shm.declare.errors import ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
+from timerd_shm.declare.fields import fields, offset_of, size_of
+from timerd_shm.declare.journal import BLOCK_SIZE, BlockHeader, SegmentHeader
+from timerd_shm.declare.layout import BUCKETS, REGION_RECORDS, ArenaHeader, ClientState, Condition, Orphans, Region
+from timerd_shm.declare.wire import CommandKind
+from timerd_shm.read import walk
+from timerd_shm.read.journal_reader import HEADER_CRC, Damage, JournalReader, Row
+from timerd_shm.read.reader import ArenaReader, DamageError
 
 REFUSALS = (ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError)
 

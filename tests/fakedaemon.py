@@ -22,11 +22,11 @@ from timerd_client.outcome import State
 from timerd_client.promise import Reply
 from timerd_client.protocol import LinkState, Protocol
 from timerd_client.session import Identity
-from timerd_shm.errors import ErrorCode
-from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.layout import Condition, Outcome
-from timerd_shm.limits import HEARTBEAT_NS, LEASE_NS
-from timerd_shm.wire import (
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.layout import Condition, Outcome
+from timerd_shm.declare.limits import HEARTBEAT_NS, LEASE_NS
+from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandFlag,
     CommandHeader,

@@ -36,11 +36,12 @@ from test_hostile import small_world
 from test_soundness import MEMORY, live_on
 from timerd import conductor, journal, messages, sessions
 from timerd_client import protocol
-from timerd_shm import check, journal_reader, reader, walk
-from timerd_shm.errors import ClosedError
-from timerd_shm.fields import offset_of
-from timerd_shm.journal_reader import segment_path
-from timerd_shm.wire import CommandHeader
+from timerd_shm.check import check
+from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.wire import CommandHeader
+from timerd_shm.read import journal_reader, reader, walk
+from timerd_shm.read.journal_reader import segment_path
 
 SESSION = offset_of(CommandHeader, "session")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from commands import Key, Register
 from harness import Client, GroupTold, Rig, S, done
-from timerd_shm.errors import ErrorCode
-from timerd_shm.layout import OpState, Orphans, Region
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import OpState, Orphans, Region
 
 WORKERS = b"workers"
 HOUR = 3_600 * S

@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 import timerd.core
 from commands import Answer, Command, KeyAct, Mark, OperationAct, Register, Told
 from timerd.arena import format_arena, plan_arena
-from timerd_shm.check import check
-from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
-from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.hashing import key_hash
-from timerd_shm.layout import (
+from timerd_shm.check.check import check
+from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.layout import (
     BLOCK_DATA,
     PURGATORY_COUNTERS_MAX,
     REGION_RECORDS,
@@ -36,8 +35,7 @@ from timerd_shm.layout import (
     Region,
     RegionRecord,
 )
-from timerd_shm.reader import Table
-from timerd_shm.wire import (
+from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandFlag,
     CommandHeader,
@@ -53,6 +51,8 @@ from timerd_shm.wire import (
     UpKind,
     WireAnswer,
 )
+from timerd_shm.read.hashing import key_hash
+from timerd_shm.read.reader import Table
 
 US = 1_000
 MS = 1_000_000

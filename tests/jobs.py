@@ -10,8 +10,8 @@ from timerd.messages import bare_header
 from timerd_client.calls import Call, Run, Steps, answer_of_cancel
 from timerd_client.group import Told
 from timerd_client.schedule import Every
-from timerd_shm.layout import OpState, Region
-from timerd_shm.wire import DownKind
+from timerd_shm.declare.layout import OpState, Region
+from timerd_shm.declare.wire import DownKind
 from workers import Worker
 
 PERIOD_NS = 10 * S

@@ -8,8 +8,8 @@ from typing import Any
 from commands import Key, Register
 from harness import MS, Client, Rig, S, fire
 from timerd.journal import Journal, JournalFiles, JournalPlan
-from timerd_shm.fields import struct_of
-from timerd_shm.journal import (
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.journal import (
     BLOCK_ROWS,
     BLOCK_SIZE,
     BUFFER_HEADER_SIZE,
@@ -20,7 +20,7 @@ from timerd_shm.journal import (
     RowKind,
     journal_fingerprint,
 )
-from timerd_shm.journal_reader import JournalReader, Row
+from timerd_shm.read.journal_reader import JournalReader, Row
 
 BUFFER_ROWS = 1024
 SEGMENT_SIZE = 64 << 10

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from commands import Answer, Command, GroupOutcome, Key, KeyAct, OperationAct, Register, Told
-from timerd_shm.errors import ErrorCode
-from timerd_shm.layout import Condition, EventKind, Orphans, Outcome
-from timerd_shm.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
-from timerd_shm.wire import CommandKind
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import Condition, EventKind, Orphans, Outcome
+from timerd_shm.declare.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
+from timerd_shm.declare.wire import CommandKind
 
 EVENT_OF = {
     CommandKind.FIRE: EventKind.FIRE,

@@ -26,9 +26,9 @@ from timerd.liveness import Kind, Sign
 from timerd.sessions import Host, Sessions
 from timerd.snapshots import Files
 from timerd.transport import Transport
-from timerd_shm.fields import offset_of, size_of, struct_of, unpack
-from timerd_shm.layout import ClientRecord, Region
-from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
+from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
+from timerd_shm.declare.layout import ClientRecord, Region
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
 
 PROCESSES: dict[int, int] = {}  # start ticks of the pids that there are
 HERE = Host(b"b" * 16, 11, 22, PROCESSES.get)

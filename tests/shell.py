@@ -15,8 +15,8 @@ from damage import Pen, busy_rig
 from harness import Rig, S
 from timerd_client.timerctl import main
 from timerd_client.timerctl.exits import Exit
-from timerd_shm.errors import ErrorCode
-from timerd_shm.rundir import ArenaPlace, InstancePaths, boot_id, write_place
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.host.paths import ArenaPlace, InstancePaths, boot_id, write_place
 
 LOOKING = ("stats", "ops", "keys", "clients", "errors", "check")
 Run = Callable[..., tuple[int, str, str]]

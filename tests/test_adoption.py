@@ -6,8 +6,8 @@ import timerd.core
 from commands import Key, OperationAct, Register
 from groups import HOUR, WORKERS, answer, watch, worker
 from harness import BUDGET, MS, START_NS, Rig, advance, fire
-from timerd_shm.layout import Condition, Orphans, Outcome
-from timerd_shm.wire import CommandKind, OutcomeFlag
+from timerd_shm.declare.layout import Condition, Orphans, Outcome
+from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
 
 def test_the_group_adopts_what_its_dead_member_left_pending_and_settled() -> None:

@@ -18,9 +18,9 @@ from timerd.arena import ATTACHED, Arena, format_arena, open_or_create, plan_are
 from timerd.config import Config
 from timerd.lock import InstanceLock
 from timerd_client.timerctl import main as timerctl
-from timerd_shm import layout
-from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
-from timerd_shm.errors import (
+from timerd_shm.declare import layout
+from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
+from timerd_shm.declare.errors import (
     ArenaNotReadyError,
     ArenaTruncatedError,
     InstanceRunningError,
@@ -29,10 +29,10 @@ from timerd_shm.errors import (
     ResourceLimitError,
     TimerdUnavailableError,
 )
-from timerd_shm.fields import offset_of, size_of, struct_of, unpack
-from timerd_shm.layout import ArenaHeader, CounterLabel, PurgatoryRecord, Region, RegionRecord
-from timerd_shm.limits import CAPACITY_DEFAULT, IPC_PATH_MAX
-from timerd_shm.rundir import (
+from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
+from timerd_shm.declare.layout import ArenaHeader, CounterLabel, PurgatoryRecord, Region, RegionRecord
+from timerd_shm.declare.limits import CAPACITY_DEFAULT, IPC_PATH_MAX
+from timerd_shm.host.paths import (
     ArenaPlace,
     InstancePaths,
     boot_id,
@@ -347,7 +347,7 @@ def test_a_client_takes_the_first_directory_that_holds_the_instance(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
-    monkeypatch.setattr("timerd_shm.rundir.SYSTEM_DIRECTORY", tmp_path / "system")
+    monkeypatch.setattr("timerd_shm.host.paths.SYSTEM_DIRECTORY", tmp_path / "system")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(TimerdUnavailableError, match="timerd --instance jobs") as error:
@@ -398,7 +398,7 @@ def test_an_instance_is_found_behind_a_directory_that_may_not_be_looked_into(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr("timerd_shm.rundir.SYSTEM_DIRECTORY", tmp_path / "system")
+    monkeypatch.setattr("timerd_shm.host.paths.SYSTEM_DIRECTORY", tmp_path / "system")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     hide(monkeypatch, tmp_path / "system")
     (tmp_path / "timerd").mkdir()
@@ -430,7 +430,7 @@ def test_a_directory_under_tmp_that_others_may_write_is_not_trusted(
 ) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr("timerd_shm.rundir.SYSTEM_DIRECTORY", Path("/proc/timerd"))
+    monkeypatch.setattr("timerd_shm.host.paths.SYSTEM_DIRECTORY", Path("/proc/timerd"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     planted = tmp_path / f"timerd-{os.geteuid()}"
     planted.mkdir()

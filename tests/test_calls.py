@@ -26,7 +26,7 @@ from timerd_client.calls import CALL_PAYLOAD_MAX, Ask, Call, Say
 from timerd_client.group import say
 from timerd_client.protocol import LinkState
 from timerd_client.schedule import datetime_of
-from timerd_shm.errors import (
+from timerd_shm.declare.errors import (
     ArenaFullError,
     InvalidKeyError,
     InvalidValueError,

@@ -10,10 +10,10 @@ import pytest
 import timerd.core
 from commands import Key, OperationAct, Register
 from harness import MS, START_NS, Client, Rig, S, cancel, done, fire
-from timerd_shm.errors import ArenaFullError, ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError
-from timerd_shm.layout import OpState, Orphans, Outcome, Region
-from timerd_shm.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, HANDLED_NAMES_MAX, NO_DEADLINE
-from timerd_shm.wire import CommandKind
+from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError
+from timerd_shm.declare.layout import OpState, Orphans, Outcome, Region
+from timerd_shm.declare.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, HANDLED_NAMES_MAX, NO_DEADLINE
+from timerd_shm.declare.wire import CommandKind
 
 WORKERS = b"workers"
 HOUR = 3_600 * S

@@ -11,12 +11,11 @@ import pytest
 from commands import Key, KeyAct, Register
 from damage import Pen, busy_rig, slot_in
 from harness import MS, Rig, violations
-from timerd_shm import walk
-from timerd_shm.check import check, examine, finished
-from timerd_shm.check_truth import SENTENCES_MAX
-from timerd_shm.errors import LayoutMismatchError
-from timerd_shm.fields import Role, fields, offset_of, size_of
-from timerd_shm.layout import (
+from timerd_shm.check.check import check, examine, finished
+from timerd_shm.check.truth import SENTENCES_MAX
+from timerd_shm.declare.errors import LayoutMismatchError
+from timerd_shm.declare.fields import Role, fields, offset_of, size_of
+from timerd_shm.declare.layout import (
     FREE_LINKS,
     HANDED_OUT,
     REDO_MAX,
@@ -31,8 +30,9 @@ from timerd_shm.layout import (
     Region,
     RegionRecord,
 )
-from timerd_shm.reader import ArenaReader
-from timerd_shm.wire import CommandKind
+from timerd_shm.declare.wire import CommandKind
+from timerd_shm.read import walk
+from timerd_shm.read.reader import ArenaReader
 
 # derived fields: every one, in every record that is in use -----------------------------------------------------------
 

@@ -12,13 +12,13 @@ import pytest
 from commands import Key, KeyAct, Register
 from damage import Pen, slot_in
 from harness import Rig
-from timerd_shm import walk
-from timerd_shm.check import check
-from timerd_shm.fields import size_of
-from timerd_shm.layout import REGION_RECORDS, ClientState, KeyFlag, OpFlag, OpState, Orphans, Outcome, Region
-from timerd_shm.limits import GROUP_HELD_MAX
-from timerd_shm.reader import ArenaReader
-from timerd_shm.wire import CommandKind
+from timerd_shm.check.check import check
+from timerd_shm.declare.fields import size_of
+from timerd_shm.declare.layout import REGION_RECORDS, ClientState, KeyFlag, OpFlag, OpState, Orphans, Outcome, Region
+from timerd_shm.declare.limits import GROUP_HELD_MAX
+from timerd_shm.declare.wire import CommandKind
+from timerd_shm.read import walk
+from timerd_shm.read.reader import ArenaReader
 
 Damage = Callable[[Pen, bytes], None]
 Where = Callable[[bytes], int]

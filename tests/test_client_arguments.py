@@ -46,9 +46,9 @@ from timerd_client.errors import (
 )
 from timerd_client.link import unacknowledged
 from timerd_client.mark import Mark
-from timerd_shm.layout import Condition, Orphans, Outcome
-from timerd_shm.limits import KEY_SIZE_MAX, KEYS_MAX, MET_SHIFT, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
-from timerd_shm.wire import Met
+from timerd_shm.declare.layout import Condition, Orphans, Outcome
+from timerd_shm.declare.limits import KEY_SIZE_MAX, KEYS_MAX, MET_SHIFT, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.wire import Met
 
 
 @pytest.mark.parametrize(

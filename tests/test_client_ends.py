@@ -18,10 +18,10 @@ import pytest
 import timerd_client as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
-from timerd_shm.fields import offset_of
-from timerd_shm.layout import ClientRecord, ClientState, Region
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import read_place
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.layout import ClientRecord, ClientState, Region
+from timerd_shm.host.paths import read_place
+from timerd_shm.read.reader import ArenaReader
 
 MakeDaemon = Callable[..., Daemon]
 Spawn = Callable[..., "Child"]
@@ -374,7 +374,7 @@ def test_a_fork_while_connections_are_made_leaves_no_copy_behind(daemon: Daemon,
 import os, sys, threading, time
 import timerd_client as td
 from timerd_client.lifeline import Lifeline
-from timerd_shm.rundir import find_instance
+from timerd_shm.host.paths import find_instance
 path = find_instance().liveness
 over = False
 def connect():

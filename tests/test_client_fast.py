@@ -22,7 +22,7 @@ from clientprogram import Program
 from timerd_client import hot, slow
 from timerd_client.commands import NOTHING
 from timerd_client.operation import ThreadedOperation
-from timerd_shm.errors import ClosedError
+from timerd_shm.declare.errors import ClosedError
 
 TESTS = Path(__file__).parent
 PROGRAMS = int(os.environ.get("TIMERD_PROGRAMS", "24"))

@@ -23,7 +23,7 @@ from patience import PATIENCE_S, eventually
 from shell import command_of
 from timerd_client import aio
 from timerd_client.connection import _alone
-from timerd_shm.rundir import daemon_running, find_instance
+from timerd_shm.host.paths import daemon_running, find_instance
 
 
 def ended(pid: int) -> bool:

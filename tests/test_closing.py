@@ -16,8 +16,8 @@ import timerd_client as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
 from timerd_client import aio
-from timerd_shm.errors import ClosedError
-from timerd_shm.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 # Threads fire (and register) until they are refused, while another closes; it prints how many fires returned.
 RACE = """

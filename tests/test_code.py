@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from timerd_shm import generate, layout
-from timerd_shm.fields import Role, fields
+from timerd_shm import generate
+from timerd_shm.declare import layout
+from timerd_shm.declare.fields import Role, fields
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {

@@ -10,11 +10,11 @@ import pytest
 
 from commands import Answer, Command, Key, Mark, OperationAct, Register
 from harness import BUDGET, MS, Client, Memory, Rig, S, advance, cancel, fire, reschedule
-from timerd_shm.errors import ErrorCode
-from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.layout import BLOCK_DATA, Condition, Orphans, Outcome, Region
-from timerd_shm.limits import KEYS_MAX, MET_SHIFT, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
-from timerd_shm.wire import CommandHeader, CommandKind, Met, OutcomeRecord, ReportHeader
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.layout import BLOCK_DATA, Condition, Orphans, Outcome, Region
+from timerd_shm.declare.limits import KEYS_MAX, MET_SHIFT, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.wire import CommandHeader, CommandKind, Met, OutcomeRecord, ReportHeader
 
 ON_K = Register((Key(b"k"),), timeout_ns=50 * MS)
 

@@ -15,9 +15,9 @@ import timerd
 from timerd.arena import plan_of
 from timerd.config import KNOBS, Config, Settings, dashed, parser, read_command_line, variable
 from timerd_client.timerctl.text import duration_ns
-from timerd_shm.errors import InvalidConfigError
-from timerd_shm.layout import Region
-from timerd_shm.limits import CAPACITY_DEFAULT
+from timerd_shm.declare.errors import InvalidConfigError
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.limits import CAPACITY_DEFAULT
 
 
 def settle(*flags: str, **environment: str) -> Settings:

@@ -20,8 +20,8 @@ from patience import PATIENCE_S
 from timerd.lock import InstanceLock
 from timerd_client import aio, connection
 from timerd_client.connection import RESTART_S
-from timerd_shm.limits import CONNECT_TIMEOUT_S
-from timerd_shm.rundir import daemon_running
+from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
+from timerd_shm.host.paths import daemon_running
 
 MakeDaemon = Callable[..., Daemon]
 

@@ -20,11 +20,11 @@ from timerd.conductor import (
 )
 from timerd.liveness import Kind
 from timerd.sessions import BEAT_NS
-from timerd_shm.errors import ErrorCode
-from timerd_shm.fields import struct_of
-from timerd_shm.layout import Orphans, Outcome, Region
-from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX, HEARTBEAT_NS, HELD_QUERY_MAX
-from timerd_shm.wire import CommandHeader, DownKind, UpKind
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.layout import Orphans, Outcome, Region
+from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX, HEARTBEAT_NS, HELD_QUERY_MAX
+from timerd_shm.declare.wire import CommandHeader, DownKind, UpKind
 
 KEY = (Key(b"k"),)
 

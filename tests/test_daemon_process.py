@@ -30,11 +30,10 @@ from patience import PATIENCE_S, eventually
 from timerd.arena import plan_of
 from timerd.config import read_command_line
 from timerd.lock import InstanceLock
-from timerd_shm.check import check
-from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.layout import MAGIC, Histogram, Orphans, Outcome, Region
-from timerd_shm.rundir import boot_id, daemon_running, namespace_inode, process_start_ticks, read_place
-from timerd_shm.wire import (
+from timerd_shm.check.check import check
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.layout import MAGIC, Histogram, Orphans, Outcome, Region
+from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandHeader,
     CommandKind,
@@ -43,6 +42,7 @@ from timerd_shm.wire import (
     ReportHeader,
     UpKind,
 )
+from timerd_shm.host.paths import boot_id, daemon_running, namespace_inode, process_start_ticks, read_place
 
 MakeDaemon = Callable[..., Daemon]
 PATIENCE_MS = int(1e3 * PATIENCE_S)

@@ -42,10 +42,10 @@ from test_wheel import idle_costs_nothing
 from timerd import sessions
 from timerd.messages import Hello
 from timerd.sessions import DEAD_AFTER_NS, Session, Sessions
-from timerd_shm.errors import TimerdError
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.layout import Outcome
 from timerd_shm.generate import DEFECTS
-from timerd_shm.layout import Outcome
-from timerd_shm.reader import ArenaReader
+from timerd_shm.read.reader import ArenaReader
 
 core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
 

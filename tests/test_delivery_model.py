@@ -20,7 +20,7 @@ from timerd_client.delivery import (
     DeliveryTimeoutTooShortError,
     S,
 )
-from timerd_shm.errors import BackpressureError, ClosedError, InvalidValueError, PayloadTooLargeError
+from timerd_shm.declare.errors import BackpressureError, ClosedError, InvalidValueError, PayloadTooLargeError
 
 DELIVERED, FAILED, EXPIRED = DeliveryOutcome
 

@@ -11,10 +11,10 @@ from harness import MS, Rig, S, fire, violations
 from networks import World
 from timerd.conductor import BYTES_PER_RECORD, CONFIRM_NS, HELLO_REST_NS, RECORDS_PER_STEP
 from timerd.snapshots import KEEP_NS
-from timerd_shm.errors import ErrorCode
-from timerd_shm.layout import Outcome
-from timerd_shm.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX
-from timerd_shm.wire import DownKind, UpKind
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import Outcome
+from timerd_shm.declare.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX
+from timerd_shm.declare.wire import DownKind, UpKind
 
 STEP = 1_024
 ON_K = Register((Key(b"k"),), timeout_ns=3_600 * S)

@@ -12,11 +12,11 @@ from networks import World
 from timerd_client.group import GroupOutcome, Told
 from timerd_client.outcome import State
 from timerd_client.promise import Reply
-from timerd_shm.errors import ErrorCode, NotAMemberError
-from timerd_shm.fields import unpack
-from timerd_shm.layout import Orphans
-from timerd_shm.limits import LEASE_NS
-from timerd_shm.wire import CommandHeader, UpKind
+from timerd_shm.declare.errors import ErrorCode, NotAMemberError
+from timerd_shm.declare.fields import unpack
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.limits import LEASE_NS
+from timerd_shm.declare.wire import CommandHeader, UpKind
 from workers import Answer, Worker
 
 MS = 1_000_000

@@ -8,10 +8,10 @@ import timerd.core
 from commands import KeyAct, OperationAct
 from groups import HOUR, LONG, WORKERS, answer, silence, waiting, watch, work, worker
 from harness import MS, START_NS, GroupTold, Rig, S, cancel, fire
-from timerd_shm.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
-from timerd_shm.layout import ClientState, Orphans, Outcome, Region
-from timerd_shm.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT
-from timerd_shm.wire import CommandKind, Met, OutcomeFlag
+from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
+from timerd_shm.declare.layout import ClientState, Orphans, Outcome, Region
+from timerd_shm.declare.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT
+from timerd_shm.declare.wire import CommandKind, Met, OutcomeFlag
 
 # one member ----------------------------------------------------------------------------------------------------------
 

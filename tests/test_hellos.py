@@ -10,10 +10,10 @@ from commands import Key, Register
 from harness import MS, S, cancel, violations
 from networks import HERE, NOTHING, Peer, World, fire
 from timerd.sessions import session_hash
-from timerd_shm.errors import ErrorCode
-from timerd_shm.layout import ClientState, Orphans, Outcome, Region
-from timerd_shm.limits import HEARTBEAT_NS, HELD_QUERY_MAX, HELLO_FIRST_SIZE_MAX, TOMBSTONE_KEPT_NS
-from timerd_shm.wire import DownKind, UpKind
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import ClientState, Orphans, Outcome, Region
+from timerd_shm.declare.limits import HEARTBEAT_NS, HELD_QUERY_MAX, HELLO_FIRST_SIZE_MAX, TOMBSTONE_KEPT_NS
+from timerd_shm.declare.wire import DownKind, UpKind
 
 KEY = (Key(b"k"),)
 

@@ -19,10 +19,10 @@ from networks import NOTHING, Peer, World
 from timerd_client.outcome import State
 from timerd_client.protocol import LinkState
 from timerd_client.session import Naming
-from timerd_shm.errors import ErrorCode, MalformedError
-from timerd_shm.fields import offset_of
-from timerd_shm.layout import Outcome
-from timerd_shm.wire import CommandHeader, CommandKind, DownKind, UpKind
+from timerd_shm.declare.errors import ErrorCode, MalformedError
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.layout import Outcome
+from timerd_shm.declare.wire import CommandHeader, CommandKind, DownKind, UpKind
 
 EXAMPLES = settings(max_examples=int(os.environ.get("TIMERD_EXAMPLES", "150")), deadline=None, database=None)
 SECRET = b"nobody else knows this key"

@@ -14,9 +14,9 @@ import pytest
 from commands import Key, KeyAct, Register
 from harness import MS, Client, Rig, advance, cancel_for_key, fail, fire, forget
 from model import Model
-from timerd_shm.errors import ErrorCode
-from timerd_shm.layout import Condition, Outcome, Region
-from timerd_shm.limits import REPLAY_WALK_MAX
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import Condition, Outcome, Region
+from timerd_shm.declare.limits import REPLAY_WALK_MAX
 
 ONE, TWO = (Key(b"k1"),), (Key(b"k1"), Key(b"k2"))
 SHAPES = {

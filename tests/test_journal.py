@@ -27,11 +27,11 @@ from test_purgatory_model import Play, core_faults
 from test_redo import record
 from timerd_client.audit_journal import audit_journal
 from timerd_client.timerctl.journal import Teller
+from timerd_shm.declare.journal import JournalLevel, RowKind
+from timerd_shm.declare.layout import EventFlag, Orphans, Outcome
+from timerd_shm.declare.limits import GROUP_KEPT_NS
 from timerd_shm.generate import DEFECTS
-from timerd_shm.journal import JournalLevel, RowKind
-from timerd_shm.journal_reader import JournalError, JournalReader, Row
-from timerd_shm.layout import EventFlag, Orphans, Outcome
-from timerd_shm.limits import GROUP_KEPT_NS
+from timerd_shm.read.journal_reader import JournalError, JournalReader, Row
 
 HASHES = {hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest(): number for number in range(1, 100)}
 TURNS = 120

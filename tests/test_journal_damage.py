@@ -19,12 +19,9 @@ from journals import (
     numbered,
     settle,
 )
-from timerd_shm.errors import ErrorCode, TimerdError
-from timerd_shm.journal import (
-    BLOCK_ROWS,
-    BLOCK_SIZE,
-)
-from timerd_shm.journal_reader import (
+from timerd_shm.declare.errors import ErrorCode, TimerdError
+from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE
+from timerd_shm.read.journal_reader import (
     Damage,
     JournalError,
     JournalReader,

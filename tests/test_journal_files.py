@@ -27,24 +27,10 @@ from journals import (
 )
 from timerd.blocks import write_blocks
 from timerd.journal import Journal, JournalFiles, open_buffer
-from timerd_shm.errors import InstanceRunningError
-from timerd_shm.journal import (
-    BLOCK_ROWS,
-    BLOCK_SIZE,
-    JournalLevel,
-    RowFlag,
-    RowKind,
-    TextKind,
-)
-from timerd_shm.journal_reader import (
-    JournalError,
-    JournalReader,
-    Offset,
-    hold,
-    segment_path,
-    segments_of,
-)
-from timerd_shm.layout import Outcome, Region
+from timerd_shm.declare.errors import InstanceRunningError
+from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, JournalLevel, RowFlag, RowKind, TextKind
+from timerd_shm.declare.layout import Outcome, Region
+from timerd_shm.read.journal_reader import JournalError, JournalReader, Offset, hold, segment_path, segments_of
 
 
 @pytest.fixture

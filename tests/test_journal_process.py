@@ -24,10 +24,10 @@ from patience import PATIENCE_S, eventually
 from shell import command_of
 from timerd_client import connect
 from timerd_client.audit_journal import audit_journal
-from timerd_shm.journal import RowKind
-from timerd_shm.journal_reader import JournalReader
-from timerd_shm.layout import Outcome
-from timerd_shm.rundir import read_place
+from timerd_shm.declare.journal import RowKind
+from timerd_shm.declare.layout import Outcome
+from timerd_shm.host.paths import read_place
+from timerd_shm.read.journal_reader import JournalReader
 
 MakeDaemon = Callable[..., Daemon]
 

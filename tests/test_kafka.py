@@ -15,9 +15,9 @@ from commands import Key, KeyAct, Register
 from harness import BUDGET, MS, START_NS, Rig, S, advance, cancel, cancel_for_key, fail, fire, reschedule
 from timerd.core import NEVER
 from timerd_client.timerctl.text import due_in
-from timerd_shm.layout import SPAN, Outcome, Region
-from timerd_shm.limits import NO_DEADLINE
-from timerd_shm.wire import CommandKind
+from timerd_shm.declare.layout import SPAN, Outcome, Region
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.wire import CommandKind
 
 K = Key(b"k")
 CODES = {"T": 14, "L": 7, "W": 6, "O": 6, "P": 11, "R": 7}

@@ -6,8 +6,8 @@ import time
 
 from harness import BUDGET, MS, Client, Rig, fire
 from timerd.core import NEVER
-from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.wire import CommandHeader, CommandKind, RegisterCommand, RegisterFlag, ReportHeader
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.wire import CommandHeader, CommandKind, RegisterCommand, RegisterFlag, ReportHeader
 
 BATCH, BATCHES, FRAME = 50_000, 20, 12_500
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from timerd.config import KNOBS, dashed
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 MANIFESTS = Path(__file__).parent.parent / "systemd"
 NAMES = ("spark-executor.yaml", "timerd-daemonset.yaml")

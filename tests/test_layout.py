@@ -11,10 +11,11 @@ from typing import Annotated, NamedTuple
 import pytest
 
 import timerd.core
-from timerd_shm import generate, layout, wire
-from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
-from timerd_shm.errors import ErrorCode, TimerdError, error_for
-from timerd_shm.fields import U8, U32, U64, Field, fields, offset_of, size_of, struct_of, unpack
+from timerd_shm import generate
+from timerd_shm.declare import layout, wire
+from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
+from timerd_shm.declare.errors import ErrorCode, TimerdError, error_for
+from timerd_shm.declare.fields import U8, U32, U64, Field, fields, offset_of, size_of, struct_of, unpack
 
 EVERY_RECORD = layout.RECORDS + wire.WIRE_RECORDS
 

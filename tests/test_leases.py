@@ -14,9 +14,9 @@ from networks import PROCESSES, Peer, World, fire
 from timerd.conductor import DRY_NS, RECORDS_PER_FRAME
 from timerd.liveness import Kind
 from timerd.sessions import BACK_WITHIN_NS, BEAT_NS, DEAD_AFTER_NS, LAST_WORDS_NS
-from timerd_shm.layout import ClientState, Orphans, Outcome
-from timerd_shm.limits import GAP_NS, HEARTBEAT_NS
-from timerd_shm.wire import UpKind
+from timerd_shm.declare.layout import ClientState, Orphans, Outcome
+from timerd_shm.declare.limits import GAP_NS, HEARTBEAT_NS
+from timerd_shm.declare.wire import UpKind
 
 KEY = (Key(b"k"),)
 LEASE = 15 * S

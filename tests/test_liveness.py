@@ -29,7 +29,7 @@ from timerd.liveness import (
     Watches,
     room_for_watches,
 )
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.host.paths import InstancePaths
 
 SESSION = bytes(range(16))
 LIMIT = 256

@@ -45,10 +45,10 @@ from timerd_client.workload import (
     spans,
     watched_keys,
 )
-from timerd_shm.errors import InvalidValueError, TimerdUnavailableError
-from timerd_shm.layout import RUN_MAX
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
+from timerd_shm.declare.errors import InvalidValueError, TimerdUnavailableError
+from timerd_shm.declare.layout import RUN_MAX
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from timerd_shm.read.reader import ArenaReader
 
 LOW = Workload(rate=10_000, count=50_000)
 HIGH = LOW._replace(p50_ns=200 * MS, p75_ns=400 * MS)

@@ -22,7 +22,7 @@ import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
 from timerd.transport import QUEUED_REPORTS_MAX
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 MANY = 20_000
 ROOM = (f"--capacity={MANY + 4_096}", f"--quota-operations={MANY + 4_096}", "--ring-events=65536", "--blocks=65536")

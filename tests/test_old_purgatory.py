@@ -15,9 +15,9 @@ from typing import NamedTuple
 import pytest
 
 from old_purgatory import COMPLETED, EXPIRED, NEVER, PENDING, REFUSED, OldPurgatory
-from timerd_shm.fields import size_of, struct_of
-from timerd_shm.layout import Block, Condition, KeyKind, OpRecord, WatchNode
-from timerd_shm.wire import CommandKind, RegisterCommand
+from timerd_shm.declare.fields import size_of, struct_of
+from timerd_shm.declare.layout import Block, Condition, KeyKind, OpRecord, WatchNode
+from timerd_shm.declare.wire import CommandKind, RegisterCommand
 
 MS = 1_000_000
 KEYS = tuple(b"key%d" % number for number in range(5))

@@ -9,10 +9,10 @@ import pytest
 import timerd.core
 from commands import Key, KeyAct, Register
 from harness import BUDGET, MS, START_NS, Client, Rig, S, cancel, fire, give_back
-from timerd_shm.errors import ArenaFullError, ErrorCode, NotAMemberError, SessionGoneError
-from timerd_shm.layout import RUN_MAX, ClientState, Condition, Orphans, Outcome, Region
-from timerd_shm.limits import TOMBSTONE_KEPT_NS
-from timerd_shm.wire import CommandKind, OutcomeFlag
+from timerd_shm.declare.errors import ArenaFullError, ErrorCode, NotAMemberError, SessionGoneError
+from timerd_shm.declare.layout import RUN_MAX, ClientState, Condition, Orphans, Outcome, Region
+from timerd_shm.declare.limits import TOMBSTONE_KEPT_NS
+from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
 HOUR = 3_600 * S
 LONG = b"a key that is longer than what fits in the record of an event, so that it needs a block of its own"

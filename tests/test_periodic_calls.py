@@ -10,11 +10,8 @@ from harness import S
 from jobs import PERIOD_NS, Job, cancel, pending, registrations, run, through_handler, who_is_told, worker_of
 from networks import World
 from timerd_client.calls import Ask, Call, Pause
-from timerd_shm.errors import (
-    ArenaFullError,
-    SessionGoneError,
-)
-from timerd_shm.limits import GROUP_KEPT_NS
+from timerd_shm.declare.errors import ArenaFullError, SessionGoneError
+from timerd_shm.declare.limits import GROUP_KEPT_NS
 
 
 def test_however_many_workers_name_it_each_occurrence_runs_once(world: World) -> None:

@@ -19,17 +19,16 @@ from timerd_client.operation import ThreadedOperation
 from timerd_client.outcome import State
 from timerd_client.promise import Reply
 from timerd_client.protocol import NEVER, LinkState
-from timerd_shm.errors import ErrorCode, MalformedError
-from timerd_shm.fields import offset_of, struct_of, unpack
-from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, DAEMON_LOST_NS, FRAME_SIZE_MAX, HEARTBEAT_NS, PAYLOAD_SIZE_MAX
-from timerd_shm.wire import (
-    CommandHeader,
-    CommandKind,
-    DownKind,
-    RegisterCommand,
-    ReportHeader,
-    UpKind,
+from timerd_shm.declare.errors import ErrorCode, MalformedError
+from timerd_shm.declare.fields import offset_of, struct_of, unpack
+from timerd_shm.declare.limits import (
+    COMMANDS_PER_FRAME_MAX,
+    DAEMON_LOST_NS,
+    FRAME_SIZE_MAX,
+    HEARTBEAT_NS,
+    PAYLOAD_SIZE_MAX,
 )
+from timerd_shm.declare.wire import CommandHeader, CommandKind, DownKind, RegisterCommand, ReportHeader, UpKind
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from timerd_shm import limits
-from timerd_shm.errors import ErrorCode
-from timerd_shm.fields import size_of
-from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
+from timerd_shm.declare import limits
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.fields import size_of
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
 
 DOC = (Path(__file__).parents[1] / "client" / "PROTOCOL.md").read_text()
 

@@ -17,11 +17,19 @@ from timerd_client.outcome import State
 from timerd_client.promise import Reply
 from timerd_client.protocol import LinkState, Protocol
 from timerd_client.session import Identity
-from timerd_shm.errors import ErrorCode
-from timerd_shm.fields import unpack
-from timerd_shm.layout import Outcome
-from timerd_shm.limits import DAEMON_LOST_NS, GRACE_NS, HEARTBEAT_NS, NO_DEADLINE
-from timerd_shm.wire import CommandFlag, CommandHeader, CommandKind, DownKind, OperationCommand, ReportHeader, UpKind
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.fields import unpack
+from timerd_shm.declare.layout import Outcome
+from timerd_shm.declare.limits import DAEMON_LOST_NS, GRACE_NS, HEARTBEAT_NS, NO_DEADLINE
+from timerd_shm.declare.wire import (
+    CommandFlag,
+    CommandHeader,
+    CommandKind,
+    DownKind,
+    OperationCommand,
+    ReportHeader,
+    UpKind,
+)
 
 LOST_MS = DAEMON_LOST_NS // MS
 GRACE_MS = GRACE_NS // MS

@@ -24,11 +24,11 @@ from commands import Command, GroupOutcome, Key, KeyAct, Mark, OperationAct, Reg
 from harness import BUDGET, MS, Client, GroupTold, Rig, done
 from model import Client as ModelClient
 from model import Limits, Model
-from timerd_shm.errors import ErrorCode
-from timerd_shm.layout import ClientState, Condition, OpState, Orphans, Outcome, Region
-from timerd_shm.limits import NO_DEADLINE
-from timerd_shm.reader import ArenaReader
-from timerd_shm.wire import GROUP_ACK_NOT_FOLLOWED, CommandKind
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import ClientState, Condition, OpState, Orphans, Outcome, Region
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.wire import GROUP_ACK_NOT_FOLLOWED, CommandKind
+from timerd_shm.read.reader import ArenaReader
 
 KEYS = (b"a", b"b", b"c", b"sixteen bytes...", b"seventeen bytes..", b"l" * 49, b"m" * 255)
 GROUPS = (b"workers", b"others")

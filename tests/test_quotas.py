@@ -8,10 +8,10 @@ import pytest
 
 from commands import Answer, Command, Key, Register
 from harness import Client, Rig, S, advance, cancel, done, fire, forget
-from timerd_shm.errors import ErrorCode, QuotaExceededError
-from timerd_shm.layout import Orphans, Region
-from timerd_shm.limits import GROUP_KEPT_NS, KEYS_MAX, MET_SHIFT
-from timerd_shm.wire import Met
+from timerd_shm.declare.errors import ErrorCode, QuotaExceededError
+from timerd_shm.declare.layout import Orphans, Region
+from timerd_shm.declare.limits import GROUP_KEPT_NS, KEYS_MAX, MET_SHIFT
+from timerd_shm.declare.wire import Met
 
 WORKERS = b"workers"
 HOUR_NS = 3_600 * S

@@ -13,15 +13,14 @@ import pytest
 from commands import Key, Register
 from damage import LONG_KEY, Pen
 from harness import MS, Rig
-from timerd_shm import hashing, walk
-from timerd_shm.errors import (
+from timerd_shm.declare.errors import (
     ArenaNotReadyError,
     ArenaTruncatedError,
     LayoutMismatchError,
     TimerdUnavailableError,
 )
-from timerd_shm.fields import offset_of
-from timerd_shm.layout import (
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.layout import (
     HEADER_SIZE,
     LAYOUT_VERSION,
     REGIONS_OFFSET,
@@ -31,8 +30,9 @@ from timerd_shm.layout import (
     Region,
     RegionRecord,
 )
-from timerd_shm.reader import INCARNATION_WORD, NEWEST_WORD, TURN_WORD, ArenaReader, DamageError
-from timerd_shm.rundir import ArenaPlace, InstancePaths, write_place
+from timerd_shm.host.paths import ArenaPlace, InstancePaths, write_place
+from timerd_shm.read import hashing, walk
+from timerd_shm.read.reader import INCARNATION_WORD, NEWEST_WORD, TURN_WORD, ArenaReader, DamageError
 
 
 def test_records_come_as_their_types(sound: bytes) -> None:

@@ -15,9 +15,9 @@ import pytest
 from acts import Act, turn
 from harness import BUDGET, Client, Rig, advance, fire, violations
 from situations import OFFSETS, SERIES, SITUATIONS, WATCHERS
-from timerd_shm.fields import size_of
-from timerd_shm.layout import REDO_OFFSET, REGIONS_OFFSET, Region
-from timerd_shm.wire import CommandFlag, CommandHeader, CommandKind, RegisterFlag
+from timerd_shm.declare.fields import size_of
+from timerd_shm.declare.layout import REDO_OFFSET, REGIONS_OFFSET, Region
+from timerd_shm.declare.wire import CommandFlag, CommandHeader, CommandKind, RegisterFlag
 from truth import Truth, truth
 
 core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")

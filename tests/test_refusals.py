@@ -25,12 +25,12 @@ from timerd_client.promise import Reply
 from timerd_client.protocol import LinkState
 from timerd_client.sockets import Sockets
 from timerd_client.timerctl.exits import Exit
-from timerd_shm.errors import ErrorCode
-from timerd_shm.fields import unpack
-from timerd_shm.layout import Orphans, Region
-from timerd_shm.limits import DAEMON_LOST_NS, HEARTBEAT_NS
-from timerd_shm.rundir import InstancePaths
-from timerd_shm.wire import DownKind, ReportHeader
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.fields import unpack
+from timerd_shm.declare.layout import Orphans, Region
+from timerd_shm.declare.limits import DAEMON_LOST_NS, HEARTBEAT_NS
+from timerd_shm.declare.wire import DownKind, ReportHeader
+from timerd_shm.host.paths import InstancePaths
 
 MakeDaemon = Callable[..., Daemon]
 ONE_WATERMARK = r"this client has set 1 watermarks, .*larger --quota-watermarks"

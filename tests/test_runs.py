@@ -10,9 +10,9 @@ import pytest
 
 from commands import Command, Key, Mark, Register
 from harness import MS, Client, Rig, cancel, fire
-from timerd_shm.errors import ErrorCode
-from timerd_shm.layout import BLOCK_DATA, Orphans, Outcome, Region
-from timerd_shm.limits import TIMEOUT_NS_MAX
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import BLOCK_DATA, Orphans, Outcome, Region
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 
 LIMITS: dict[str, dict[str, Any]] = {
     "none that is met": {},

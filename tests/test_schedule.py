@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from timerd_client.schedule import Schedule, datetime_of, schedule_of, wall_ns_of
-from timerd_shm.errors import InvalidValueError, NotSupportedError
+from timerd_shm.declare.errors import InvalidValueError, NotSupportedError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

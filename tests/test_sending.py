@@ -27,10 +27,10 @@ from timerd_client.threaded import (
     Condition,
     ThreadedLink,
 )
-from timerd_shm.fields import unpack
-from timerd_shm.layout import Orphans
-from timerd_shm.rundir import InstancePaths
-from timerd_shm.wire import CommandHeader, UpKind
+from timerd_shm.declare.fields import unpack
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.wire import CommandHeader, UpKind
+from timerd_shm.host.paths import InstancePaths
 
 PATIENCE_S = 10.0
 

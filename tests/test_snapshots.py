@@ -20,9 +20,9 @@ from timerd.snapshots import KEEP_NS, REST
 from timerd_client import connect
 from timerd_client.timerctl import main
 from timerd_client.timerctl.exits import Exit
-from timerd_shm.errors import TimerdUnavailableError
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
-from timerd_shm.wire import DownKind, UpKind
+from timerd_shm.declare.errors import TimerdUnavailableError
+from timerd_shm.declare.wire import DownKind, UpKind
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 MakeDaemon = Callable[..., Daemon]
 ASK = {"query": "snapshot"}

@@ -18,9 +18,9 @@ from commands import Key, Register
 from damage import CHANGES, LONG_KEY, NUMBERS, REFUSALS, Change, Pen, busy_rig, changed, read_arena
 from harness import MS, Rig, S, fire
 from test_hostile import EXAMPLES
-from timerd_shm.errors import ArenaDamagedError
-from timerd_shm.fields import Role, fields, offset_of, size_of
-from timerd_shm.layout import (
+from timerd_shm.declare.errors import ArenaDamagedError
+from timerd_shm.declare.fields import Role, fields, offset_of, size_of
+from timerd_shm.declare.layout import (
     HANDED_OUT,
     REDO_OFFSET,
     REGION_RECORDS,

@@ -12,12 +12,12 @@ import pytest
 
 from commands import Key, Register
 from harness import MS, Client, Rig, cancel
-from timerd_shm import walk
-from timerd_shm.errors import ArenaDamagedError
-from timerd_shm.fields import offset_of
-from timerd_shm.layout import ArenaHeader, OpState, Region
-from timerd_shm.limits import NO_DEADLINE
-from timerd_shm.reader import ArenaReader
+from timerd_shm.declare.errors import ArenaDamagedError
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.layout import ArenaHeader, OpState, Region
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.read import walk
+from timerd_shm.read.reader import ArenaReader
 from truth import truth
 
 # A thread needs room for its stack, 8 MiB as a rule, and here there is less.

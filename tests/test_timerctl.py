@@ -18,11 +18,11 @@ from patience import eventually
 from shell import LOOKING, Run, bury, in_background, json_of, rig_of_this_boot
 from timerd_client import connect
 from timerd_client.timerctl.exits import Exit
-from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
-from timerd_shm.layout import OpState, Region
-from timerd_shm.limits import LEASE_NS
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import boot_id
+from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
+from timerd_shm.declare.layout import OpState, Region
+from timerd_shm.declare.limits import LEASE_NS
+from timerd_shm.host.paths import boot_id
+from timerd_shm.read.reader import ArenaReader
 
 # a dead daemon's arena -----------------------------------------------------------------------------------------------
 

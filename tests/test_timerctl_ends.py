@@ -18,7 +18,7 @@ from patience import eventually
 from shell import LOOKING, Run, command_of
 from timerd_client import connect
 from timerd_client.timerctl.exits import Exit
-from timerd_shm.rundir import ArenaPlace, InstancePaths
+from timerd_shm.host.paths import ArenaPlace, InstancePaths
 
 
 def test_destroy_finds_what_a_daemon_left_that_was_killed_while_it_made_its_arena(runtime_dir: Path, run: Run) -> None:

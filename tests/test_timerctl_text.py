@@ -7,7 +7,7 @@ import pytest
 from harness import S
 from timerd_client.timerctl.table import Column, Table, grid
 from timerd_client.timerctl.text import columns_of, due_in, duration_ns, plain, size, span
-from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.declare.limits import NO_DEADLINE
 
 
 def test_a_table_gives_way_in_order() -> None:

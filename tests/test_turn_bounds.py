@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from commands import Key, KeyAct, Mark, Register
 from harness import BUDGET, MS, START_NS, Client, Rig, fire
-from timerd_shm.errors import ErrorCode
-from timerd_shm.layout import Orphans, Outcome, Region
-from timerd_shm.limits import REPLAY_WALK_MAX
-from timerd_shm.wire import CommandKind
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import Orphans, Outcome, Region
+from timerd_shm.declare.limits import REPLAY_WALK_MAX
+from timerd_shm.declare.wire import CommandKind
 
 MANY = 6_000
 TURN_BUDGET = 300

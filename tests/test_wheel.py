@@ -11,9 +11,9 @@ import pytest
 from commands import Key, Register
 from harness import MS, START_NS, US, Rig, S, cancel, fire, reschedule
 from timerd.core import NEVER
-from timerd_shm.fields import offset_of, size_of
-from timerd_shm.layout import FREE_LINKS, LEVELS, SPAN, OpRecord, OpState, Outcome, Region
-from timerd_shm.limits import NO_DEADLINE, TIMEOUT_NS_MAX
+from timerd_shm.declare.fields import offset_of, size_of
+from timerd_shm.declare.layout import FREE_LINKS, LEVELS, SPAN, OpRecord, OpState, Outcome, Region
+from timerd_shm.declare.limits import NO_DEADLINE, TIMEOUT_NS_MAX
 
 KEY = (Key(b"never fired"),)
 TICKS = (100 * US, MS)

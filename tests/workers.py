@@ -22,8 +22,8 @@ from timerd_client.link import Link
 from timerd_client.promise import Reply
 from timerd_client.protocol import LinkState, Protocol
 from timerd_client.session import Identity
-from timerd_shm.errors import TimerdError
-from timerd_shm.layout import Orphans
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.layout import Orphans
 
 
 class Answer:

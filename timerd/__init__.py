@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from timerd_shm.version import version
+        from timerd_shm.host.version import version
 
         globals()[name] = version()
         return globals()[name]

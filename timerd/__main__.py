@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from timerd_shm.errors import (
+from timerd_shm.declare.errors import (
     ArenaDamagedError,
     ArenaNotReadyError,
     ArenaTruncatedError,
@@ -20,7 +20,7 @@ from timerd_shm.errors import (
     ResourceLimitError,
     TimerdError,
 )
-from timerd_shm.rundir import InstancePaths, make_instance, write_place
+from timerd_shm.host.paths import InstancePaths, make_instance, write_place
 
 from .arena import ATTACHED, ArenaPlan, group_id_of, open_or_create, plan_of
 from .clock import SystemClock

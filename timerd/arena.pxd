@@ -6,7 +6,7 @@ Truth first, then what is derived from it: a crash between the two is mended by 
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

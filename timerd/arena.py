@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import posix_ipc
 
-from timerd_shm import layout
-from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
-from timerd_shm.errors import (
+from timerd_shm.declare import layout
+from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
+from timerd_shm.declare.errors import (
     ArenaNotReadyError,
     ArenaTruncatedError,
     InstanceRunningError,
@@ -32,9 +32,9 @@ from timerd_shm.errors import (
     LayoutMismatchError,
     ResourceLimitError,
 )
-from timerd_shm.fields import fields, offset_of, size_of, struct_of, unpack
-from timerd_shm.layout import ArenaHeader, ClientRecord, CounterLabel, PurgatoryRecord, Region, RegionRecord
-from timerd_shm.limits import (
+from timerd_shm.declare.fields import fields, offset_of, size_of, struct_of, unpack
+from timerd_shm.declare.layout import ArenaHeader, ClientRecord, CounterLabel, PurgatoryRecord, Region, RegionRecord
+from timerd_shm.declare.limits import (
     ANSWERS_PER_CLIENT_MAX,
     CAPACITY_MIN,
     CLIENTS_MAX,
@@ -49,7 +49,7 @@ from timerd_shm.limits import (
     SETTLED_IDS_KEPT_NS,
     TICK_NS_DEFAULT,
 )
-from timerd_shm.rundir import SHM_DIRECTORY, ArenaPlace, InstancePaths, boot_id, process_start_ticks
+from timerd_shm.host.paths import SHM_DIRECTORY, ArenaPlace, InstancePaths, boot_id, process_start_ticks
 
 from . import pages
 from .config import KNOBS, Config, dashed, sizes_of

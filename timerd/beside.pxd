@@ -9,7 +9,7 @@ from timerd.arena cimport Arena, key_of
 from timerd.dlist cimport link_of
 from timerd.short cimport copy_short
 from timerd.spares cimport set_spares
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

@@ -6,7 +6,7 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pwrite(int fd, const void *data, size_t size, int64_t offset)

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 from timerd.arena cimport REFUSALS, Arena, News, capacity, commit, counter, give, take, unused
 from timerd.dlist cimport answer_at, append, is_empty, link_of, unlink
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 
 cdef inline bint is_live(Arena *a, uint32_t slot) noexcept nogil:

@@ -29,7 +29,7 @@ from timerd.ring cimport fill_event, make_room, stage_event, value_of_newest
 from timerd.spares cimport NOBODY
 from timerd.runs cimport cancel_run, fire_run, register_run
 from timerd.wheel cimport wheel_insert, wheel_remove
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

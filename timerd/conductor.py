@@ -28,8 +28,8 @@ from collections import deque
 from typing import Any
 
 from timerd_client.errors import Subject, refusal
-from timerd_shm.counters import DAEMON_COUNTERS, index_of
-from timerd_shm.errors import (
+from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
+from timerd_shm.declare.errors import (
     MalformedError,
     NotSupportedError,
     ResourceLimitError,
@@ -37,8 +37,8 @@ from timerd_shm.errors import (
     TimerdError,
     UnsupportedVersionError,
 )
-from timerd_shm.fields import struct_of
-from timerd_shm.limits import (
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.limits import (
     ANNOUNCE_FIRST_NS,
     COMMANDS_PER_FRAME_MAX,
     GAP_NS,
@@ -48,7 +48,7 @@ from timerd_shm.limits import (
     HELD_QUERY_MAX,
     HELLO_FIRST_SIZE_MAX,
 )
-from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
 
 from .clock import Clock
 from .core import APPLIED, EXPECTED, MALFORMED, NEVER, UNFINISHED, Core

@@ -23,9 +23,9 @@ from timerd.soundness cimport Damage
 from timerd.spares cimport drop_spares, make_spares
 from timerd.turn cimport acknowledge_client, advance_wheel, free_client, resume_work
 from timerd.wheel cimport next_tick, wheel_jump
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
-from timerd_shm import errors as _errors, layout as _layout
+from timerd_shm.declare import errors as _errors, layout as _layout
 
 # A run of events stages five words of each at most, and eight for all; and all of them are in the ring together.
 assert 5 * RUN_MAX + 8 <= REDO_MAX and RUN_MAX <= RING_EVENTS_MIN

@@ -21,7 +21,7 @@ from timerd.clients cimport following, is_live, leave_outcomes, nodes_of, tell, 
 from timerd.dlist cimport append, is_empty, link_of, op_at, unlink
 from timerd.handles cimport handle_remove
 from timerd.journal cimport journal_group
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 
 cdef inline int kind_of(OpRecord *op) noexcept nogil:

@@ -10,7 +10,7 @@ there ends as soon as if it had never been.
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport Arena
 from timerd.hash cimport handle_tag
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

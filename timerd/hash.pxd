@@ -1,4 +1,4 @@
-"""The hashes of the arena; timerd_shm.hashing is the same arithmetic in Python."""
+"""The hashes of the arena; timerd_shm.read.hashing is the same arithmetic in Python."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy

@@ -7,7 +7,7 @@ the way down the right side has at most log2(n + 1) nodes, which bounds the recu
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.arena cimport node_of, Arena
-from timerd_shm.records cimport KeyRecord, WatchNode
+from timerd_shm.generated.records cimport KeyRecord, WatchNode
 
 
 cdef inline bint before(Arena *a, uint32_t x, uint32_t y) noexcept nogil:

@@ -7,7 +7,7 @@ header.ids_floor_ns says up to when something may have been forgotten: never sil
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport Arena, give, take
 from timerd.dlist cimport append, id_at, is_empty, unlink
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 
 cdef inline uint32_t find_id(Arena *a, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:

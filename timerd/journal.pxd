@@ -1,4 +1,4 @@
-"""The journal's rows, as the core writes them (shm_layout/timerd_shm/journal.py has their fields).
+"""The journal's rows, as the core writes them (shm_layout/timerd_shm/declare/journal.py has their fields).
 
 A row is written into the buffer where nothing reaches it, behind the last one, and becomes true in the transaction of
 what it tells: commit() moves header.journal_rows with the other words. So there is a row for exactly what happened, once,
@@ -20,7 +20,7 @@ from libc.string cimport memcpy, memset
 from timerd.arena cimport node_of, key_of, Arena, Journal, OwnerText, SeenText, capacity, commit
 from timerd.blobs cimport blob_length, copy_blob
 from timerd.short cimport copy_short, same_short
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

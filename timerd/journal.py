@@ -24,10 +24,10 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from timerd_shm.counters import DAEMON_COUNTERS, index_of
-from timerd_shm.errors import ErrorCode, InstanceRunningError, ResourceLimitError
-from timerd_shm.fields import size_of, struct_of, unpack
-from timerd_shm.journal import (
+from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
+from timerd_shm.declare.errors import ErrorCode, InstanceRunningError, ResourceLimitError
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.journal import (
     BLOCK_ROWS,
     BLOCK_SIZE,
     BUFFER_HEADER_SIZE,
@@ -42,17 +42,9 @@ from timerd_shm.journal import (
     SegmentHeader,
     journal_fingerprint,
 )
-from timerd_shm.journal_reader import (
-    HEADER_CRC,
-    HOLDS,
-    JournalError,
-    Segment,
-    holds_of,
-    segment_path,
-    segments_of,
-)
-from timerd_shm.layout import ArenaHeader
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.declare.layout import ArenaHeader
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.read.journal_reader import HEADER_CRC, HOLDS, JournalError, Segment, holds_of, segment_path, segments_of
 
 from .arena import Arena, power_of_two
 from .blocks import write_blocks

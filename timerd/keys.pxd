@@ -11,7 +11,7 @@ from timerd.dlist cimport append, link_of, make_empty, unlink
 from timerd.heap cimport heap_push, heap_remove
 from timerd.short cimport copy_short, same_short
 from timerd.spares cimport give_spare, take_spare
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 
 cdef inline bint key_is(Arena *a, KeyRecord *key, uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:

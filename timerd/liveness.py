@@ -21,8 +21,8 @@ import socket
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from timerd_shm.errors import ResourceLimitError
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.declare.errors import ResourceLimitError
+from timerd_shm.host.paths import InstancePaths
 
 from .core import NEVER
 from .transport import BACKLOG, bind_guarded

@@ -8,8 +8,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from timerd_shm.errors import InstanceRunningError, ResourceLimitError
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError
+from timerd_shm.host.paths import InstancePaths
 
 # Who only looks whether a daemon runs (rundir.daemon_running) holds the lock for a moment, and many may look at once.
 ATTEMPTS = 100

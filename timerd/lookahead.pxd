@@ -16,7 +16,7 @@ from timerd.dlist cimport at, link_of, node_at, op_at
 from timerd.handles cimport next_handle
 from timerd.hash cimport handle_tag, key_hash
 from timerd.ring cimport event_at
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

@@ -14,7 +14,7 @@ from timerd.dlist cimport make_empty
 from timerd.handles cimport handle_insert
 from timerd.hash cimport handle_tag
 from timerd.wheel cimport wheel_insert
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 
 cdef extern from *:

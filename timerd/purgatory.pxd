@@ -31,7 +31,7 @@ from timerd.keys cimport detach, find_key, free_node, free_nodes, leave_key
 from timerd.blobs cimport copy_blob
 from timerd.ring cimport event_at, fill_event, stage_event
 from timerd.wheel cimport wheel_remove
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 
 ctypedef struct Verdict:

@@ -30,7 +30,7 @@ from timerd.soundness cimport (
     op_is_sound,
 )
 from timerd.spares cimport give_spare
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 
 cdef extern from "<pthread.h>" nogil:

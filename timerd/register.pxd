@@ -25,7 +25,7 @@ from timerd.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_
 from timerd.short cimport same_short
 from timerd.spares cimport take_spare
 from timerd.wheel cimport wheel_insert
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

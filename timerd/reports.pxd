@@ -10,7 +10,7 @@ from timerd.arena cimport node_of, key_of, Arena
 from timerd.blobs cimport blob_length, copy_blob
 from timerd.dlist cimport answer_at, at, link_of, op_at
 from timerd.lookahead cimport look_at_outcome
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

@@ -11,7 +11,7 @@ from timerd.arena cimport Arena, Found, __builtin_prefetch, unused
 from timerd.blobs cimport blob_equals, blob_length, drop_blob, share_blob
 from timerd.journal cimport journal_event
 from timerd.short cimport copy_short, same_short
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

@@ -33,7 +33,7 @@ from timerd.register cimport (
 from timerd.ring cimport event_at, fill_event, make_room, stage_slot, value_of_newest
 from timerd.spares cimport take_spares
 from timerd.wheel cimport wheel_insert, wheel_remove
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

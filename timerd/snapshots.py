@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
-from timerd_shm.errors import ResourceLimitError
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.declare.errors import ResourceLimitError
+from timerd_shm.host.paths import InstancePaths
 
 from .arena import Arena
 from .clock import Clock

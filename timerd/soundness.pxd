@@ -7,7 +7,7 @@ refuse such an arena by name instead of reading beyond it. What is only wrong, a
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.arena cimport node_of, Arena, capacity
 from timerd.blobs cimport blocks_for
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

@@ -7,7 +7,7 @@ beside it, and whoever knows the operation can ask for all of them at once. A st
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from timerd.arena cimport Arena, Spares, __builtin_ctzll
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

@@ -5,9 +5,9 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memset
 from posix.time cimport CLOCK_MONOTONIC, itimerspec
 from posix.unistd cimport close, read
-from timerd_shm.records cimport NO_DEADLINE
+from timerd_shm.generated.records cimport NO_DEADLINE
 
-from timerd_shm.errors import ClosedError
+from timerd_shm.declare.errors import ClosedError
 
 cdef extern from "<sys/timerfd.h>" nogil:
     int TFD_NONBLOCK

@@ -20,9 +20,9 @@ from typing import Protocol
 import zmq
 
 from timerd_client.channel import Channel
-from timerd_shm.errors import ResourceLimitError
-from timerd_shm.limits import FRAME_SIZE_MAX
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.declare.errors import ResourceLimitError
+from timerd_shm.declare.limits import FRAME_SIZE_MAX
+from timerd_shm.host.paths import InstancePaths
 
 BACKLOG = 1_024  # connections that wait to be accepted: all workers of a host start at once
 # libzmq counts frames, not bytes. A frame up may have 4 MiB; a report is 1 MiB at most where values are not large.

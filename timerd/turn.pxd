@@ -21,7 +21,7 @@ from timerd.purgatory cimport (
 )
 from timerd.runs cimport expire_run, free_run
 from timerd.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_insert, wheel_jump
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 
 cdef inline bint advance_wheel(Arena *a) noexcept nogil:

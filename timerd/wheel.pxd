@@ -20,7 +20,7 @@ wheel jumps there. Insert O(LEVELS), remove O(1), next_tick O(LEVELS). Never ear
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.arena cimport Arena, JOINED, Joined, __builtin_clzll, __builtin_ctzll, __builtin_prefetch, may_touch
 from timerd.dlist cimport append, at, link_of, op_at, unlink
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 from timerd_client.timerctl.instance import open_arena
 from timerd_client.timerctl.stats import collect, look
-from timerd_shm.errors import TimerdError
-from timerd_shm.rundir import INSTANCE_DEFAULT, InstancePaths
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.host.paths import INSTANCE_DEFAULT, InstancePaths
 
 HERE = Path(__file__).resolve().parent
 WORKERS, THREADS = 4, 150

@@ -10,10 +10,10 @@ import msgpack
 
 from timerd_client.arguments import id_hash
 from timerd_client.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
-from timerd_shm.fields import struct_of
-from timerd_shm.layout import Condition, KeyKind
-from timerd_shm.limits import FRAME_SIZE_MAX, PAYLOAD_SIZE_MAX
-from timerd_shm.wire import CommandHeader, CommandKind, RegisterFlag, UpKind
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.layout import Condition, KeyKind
+from timerd_shm.declare.limits import FRAME_SIZE_MAX, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.wire import CommandHeader, CommandKind, RegisterFlag, UpKind
 
 S = 1_000_000_000
 PENDING_NS = 3_600 * S  # it is the event that completes it, however long the flood lasts

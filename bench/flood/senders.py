@@ -18,10 +18,10 @@ import zmq
 from timerd_client.link import identity
 from timerd_client.protocol import LinkState, Protocol
 from timerd_client.sockets import RECONNECT_MS
-from timerd_shm.fields import struct_of
-from timerd_shm.layout import Orphans
-from timerd_shm.rundir import InstancePaths
-from timerd_shm.wire import PROTOCOL_VERSION, DownKind, ReportHeader, UpKind
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.wire import PROTOCOL_VERSION, DownKind, ReportHeader, UpKind
+from timerd_shm.host.paths import InstancePaths
 
 from .frames import HEADER, WAITS, S, bodies, packed, register
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 
 from timerd_client.timerctl.load.private import private_daemon
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
+from timerd_shm.read.reader import ArenaReader
 
 
 @contextlib.contextmanager

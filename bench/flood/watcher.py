@@ -10,7 +10,7 @@ import time
 
 import psutil
 
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.host.paths import InstancePaths
 
 from .senders import PATIENCE_S
 

@@ -21,11 +21,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from timerd_shm.errors import BackpressureError, TimerdError
-from timerd_shm.layout import Orphans
-from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
-from timerd_shm.rundir import InstancePaths
-from timerd_shm.wire import CommandFlag, CommandKind
+from timerd_shm.declare.errors import BackpressureError, TimerdError
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
+from timerd_shm.declare.wire import CommandFlag, CommandKind
+from timerd_shm.host.paths import InstancePaths
 
 from . import errors
 from .aio_member import AioGroupOutcome as GroupOutcome

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from timerd_shm.errors import ClosedError
-from timerd_shm.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 from .arguments import Payload
 from .calls import NOT_SAID, Ask, Calls, Pause, Run, Say, answer_of_cancel

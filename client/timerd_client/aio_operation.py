@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Generator
 from typing import Any
 
-from timerd_shm.errors import ClosedError
-from timerd_shm.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 from .arguments import Timeout, wait_s
 from .batch import Batch

@@ -8,7 +8,7 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from timerd_shm.errors import (
+from timerd_shm.declare.errors import (
     InvalidConditionError,
     InvalidKeyError,
     InvalidNameError,
@@ -20,8 +20,8 @@ from timerd_shm.errors import (
     TimerdError,
     TooManyKeysError,
 )
-from timerd_shm.layout import Condition, KeyKind, Orphans
-from timerd_shm.limits import (
+from timerd_shm.declare.layout import Condition, KeyKind, Orphans
+from timerd_shm.declare.limits import (
     ID_SIZE_MAX,
     KEY_SIZE_MAX,
     KEYS_MAX,

@@ -18,10 +18,10 @@ from bisect import bisect_right
 from heapq import heappop, heappush
 from typing import Final
 
-from timerd_shm.journal import GroupStep, RowFlag
-from timerd_shm.layout import ClientState, Condition, EventFlag, EventKind, Orphans, Outcome
-from timerd_shm.limits import NO_DEADLINE
-from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
+from timerd_shm.declare.journal import GroupStep, RowFlag
+from timerd_shm.declare.layout import ClientState, Condition, EventFlag, EventKind, Orphans, Outcome
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
 from .audit_records import Event, Finding, Member, Name, Operation, Place, Registration, Settled, Text
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby
 
-from timerd_shm.journal import GroupStep, JournalLevel, RowKind
-from timerd_shm.journal_reader import JournalError, JournalReader, Row
-from timerd_shm.layout import ClientFlag, ClientState, KeyKind
+from timerd_shm.declare.journal import GroupStep, JournalLevel, RowKind
+from timerd_shm.declare.layout import ClientFlag, ClientState, KeyKind
+from timerd_shm.read.journal_reader import JournalError, JournalReader, Row
 
 from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
 from .audit_records import Finding, Key, Registration

@@ -6,8 +6,8 @@ from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from timerd_shm.layout import ClientState, Condition, Outcome
-from timerd_shm.wire import RegisterFlag
+from timerd_shm.declare.layout import ClientState, Condition, Outcome
+from timerd_shm.declare.wire import RegisterFlag
 
 # Members of enumerations as plain numbers, for what is done for each row.
 _NONE, _COMPLETED, _FAILED = int(Outcome.NONE), int(Outcome.COMPLETED), int(Outcome.FAILED)

@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from typing import Protocol as Interface
 
-from timerd_shm.errors import SessionGoneError, TimerdError, TimerdUnavailableError
-from timerd_shm.fields import size_of, struct_of
-from timerd_shm.layout import Outcome
-from timerd_shm.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
+from timerd_shm.declare.errors import SessionGoneError, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.fields import size_of, struct_of
+from timerd_shm.declare.layout import Outcome
+from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
 
 from .errors import NOBODY, Subject, refusal
 from .hot import Waiting

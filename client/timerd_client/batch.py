@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from timerd_shm.errors import TimerdError
-from timerd_shm.wire import RegisterFlag
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.wire import RegisterFlag
 
 from .arguments import (
     U64_MAX,

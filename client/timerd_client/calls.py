@@ -43,7 +43,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from timerd_shm.errors import (
+from timerd_shm.declare.errors import (
     ErrorCode,
     InvalidKeyError,
     InvalidValueError,
@@ -51,10 +51,10 @@ from timerd_shm.errors import (
     PayloadTooLargeError,
     SessionGoneError,
 )
-from timerd_shm.layout import Condition, Orphans
-from timerd_shm.layout import Outcome as Settled
-from timerd_shm.limits import PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
-from timerd_shm.wire import GROUP_ACK_NOT_FOLLOWED, CommandFlag, CommandKind, RegisterFlag
+from timerd_shm.declare.layout import Condition, Orphans
+from timerd_shm.declare.layout import Outcome as Settled
+from timerd_shm.declare.limits import PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.wire import GROUP_ACK_NOT_FOLLOWED, CommandFlag, CommandKind, RegisterFlag
 
 from .arguments import EVENT_PREFIX, Payload, Timeout, id_hash, key_bytes, payload_bytes, shown, timeout_ns
 from .commands import REGISTER_SIZE, operation_command, pack_register
@@ -62,7 +62,7 @@ from .group import CALLS, Told
 from .schedule import Schedule, datetime_of, wall_ns_of
 
 if TYPE_CHECKING:
-    from timerd_shm.errors import TimerdError
+    from timerd_shm.declare.errors import TimerdError
 
     from .protocol import Protocol
 

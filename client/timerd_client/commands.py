@@ -1,4 +1,4 @@
-"""Commands as they travel: one preformatted `struct` each, then the variable part. `timerd_shm.wire` declares them.
+"""Commands as they travel: one preformatted `struct` each, then the variable part. timerd_shm/declare/wire.py has them.
 
 The functions that stand in the path of every call are a bound `Struct.pack`; their arguments are the record's fields in
 order. Those that a caller waits for anyway are spelled out.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerd_shm.fields import offset_of, size_of, struct_of
-from timerd_shm.limits import NO_DEADLINE
-from timerd_shm.wire import CommandFlag, CommandKind, KeyCommand, OperationCommand, RegisterCommand
+from timerd_shm.declare.fields import offset_of, size_of, struct_of
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.wire import CommandFlag, CommandKind, KeyCommand, OperationCommand, RegisterCommand
 
 REGISTER_SIZE: Final = size_of(RegisterCommand)
 KEY_COMMAND_SIZE: Final = size_of(KeyCommand)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from timerd_shm.errors import InvalidConditionError
-from timerd_shm.layout import Condition
-from timerd_shm.limits import KEYS_MAX
+from timerd_shm.declare.errors import InvalidConditionError
+from timerd_shm.declare.layout import Condition
+from timerd_shm.declare.limits import KEYS_MAX
 
 TOTAL_MAX = (1 << 64) - 1
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from timerd_shm.errors import TimerdError, TimerdUnavailableError
-from timerd_shm.limits import CONNECT_TIMEOUT_S
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import InstancePaths, daemon_running, find_instance, make_instance, open_arena_file
+from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
+from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
+from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, make_instance, open_arena_file
+from timerd_shm.read.reader import ArenaReader
 
 from .arguments import group_of, label_of, orphans_of, patience_of
 from .threaded import Client, ThreadedLink

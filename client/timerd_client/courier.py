@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from random import Random
 from typing import Any, Final
 
-from timerd_shm.errors import BackpressureError, TimerdError
+from timerd_shm.declare.errors import BackpressureError, TimerdError
 
 from .delivery import NEVER, Accumulator, Attempt, Batch, Delivery, DeliveryOptions, DeliveryOutcome, RetriableError, S
 from .errors import OperationFailed

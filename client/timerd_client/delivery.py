@@ -29,8 +29,8 @@ from enum import Enum
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
-from timerd_shm.errors import BackpressureError, ClosedError, InvalidValueError, PayloadTooLargeError
-from timerd_shm.limits import TIMEOUT_NS_MAX
+from timerd_shm.declare.errors import BackpressureError, ClosedError, InvalidValueError, PayloadTooLargeError
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 
 NEVER: Final = (1 << 63) - 1
 MS: Final = 1_000_000

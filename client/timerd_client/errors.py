@@ -1,4 +1,4 @@
-"""The errors of a client: those of `timerd_shm.errors`, and what `Outcome.unwrap()` raises.
+"""The errors of a client: those of `timerd_shm.declare.errors`, and what `Outcome.unwrap()` raises.
 
 `__all__` is what users are given, by `timerd_client` and by `timerd_client.aio`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from timerd_shm.errors import (
+from timerd_shm.declare.errors import (
     ArenaFullError,
     ArenaNotReadyError,
     ArenaTruncatedError,
@@ -37,10 +37,10 @@ from timerd_shm.errors import (
     UnsupportedVersionError,
     error_for,
 )
-from timerd_shm.errors import OperationFailed as _OperationFailed
-from timerd_shm.layout import BLOCK_DATA, Outcome
-from timerd_shm.limits import MET_SHIFT
-from timerd_shm.wire import Met
+from timerd_shm.declare.errors import OperationFailed as _OperationFailed
+from timerd_shm.declare.layout import BLOCK_DATA, Outcome
+from timerd_shm.declare.limits import MET_SHIFT
+from timerd_shm.declare.wire import Met
 
 
 class OperationExpired(TimerdError, TimeoutError):

@@ -21,14 +21,14 @@ from timerd_client.places cimport *
 from timerd_client.spans cimport *
 from timerd_client.stretch cimport *
 from timerd_client.usual cimport *
-from timerd_shm.records cimport *
+from timerd_shm.generated.records cimport *
 
 import threading
 import time
 from functools import update_wrapper
 
-from timerd_shm.fields import size_of
-from timerd_shm import wire
+from timerd_shm.declare.fields import size_of
+from timerd_shm.declare import wire
 
 from . import slow
 from .conditions import ANY

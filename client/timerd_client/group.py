@@ -27,10 +27,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from timerd_shm.errors import ErrorCode, NotAMemberError, TimerdError
-from timerd_shm.fields import struct_of
-from timerd_shm.limits import HELD_QUERY_MAX, LEASE_NS
-from timerd_shm.wire import CommandFlag, CommandKind, OutcomeFlag, OutcomeRecord
+from timerd_shm.declare.errors import ErrorCode, NotAMemberError, TimerdError
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.limits import HELD_QUERY_MAX, LEASE_NS
+from timerd_shm.declare.wire import CommandFlag, CommandKind, OutcomeFlag, OutcomeRecord
 
 from .commands import operation_command
 from .outcome import Outcome

@@ -16,7 +16,7 @@ import weakref
 from pathlib import Path
 from typing import Final
 
-from timerd_shm.limits import HEARTBEAT_NS
+from timerd_shm.declare.limits import HEARTBEAT_NS
 
 REFUSED_NS: Final = HEARTBEAT_NS  # a connection that ends sooner was not taken; one that ends later has told something
 RETRY_FIRST_NS: Final = 50_000_000

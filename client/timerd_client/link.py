@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from timerd_shm.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
-from timerd_shm.reader import NEWEST_WORD, ArenaReader
-from timerd_shm.rundir import InstancePaths, boot_id, namespace_inode, process_start_ticks
-from timerd_shm.wire import CommandKind
+from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
+from timerd_shm.declare.wire import CommandKind
+from timerd_shm.host.paths import InstancePaths, boot_id, namespace_inode, process_start_ticks
+from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
 from .arguments import wait_s
 from .commands import operation_command
@@ -32,7 +32,7 @@ from .sockets import Sockets, ZmqSockets
 if TYPE_CHECKING:
     import asyncio
 
-    from timerd_shm.layout import Orphans
+    from timerd_shm.declare.layout import Orphans
 
     from .operation import Operation
 

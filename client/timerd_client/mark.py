@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from timerd_shm.wire import RegisterFlag
+from timerd_shm.declare.wire import RegisterFlag
 
 
 class Mark(NamedTuple):

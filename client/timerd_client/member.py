@@ -13,8 +13,8 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from timerd_shm.errors import ClosedError
-from timerd_shm.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 from .arguments import Payload
 from .calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel

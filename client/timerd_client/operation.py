@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from timerd_shm.errors import InvalidValueError, TimerdError
-from timerd_shm.limits import CLOSE_TIMEOUT_S
-from timerd_shm.wire import CommandFlag, CommandKind
+from timerd_shm.declare.errors import InvalidValueError, TimerdError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.wire import CommandFlag, CommandKind
 
 from .arguments import Key, Timeout, orphans_of, shown, timeout_ns
 from .commands import deadline_after, operation_command

@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from timerd_shm.errors import error_for
-from timerd_shm.fields import offset_of, struct_of
-from timerd_shm.layout import Outcome as Settled
-from timerd_shm.limits import NO_DEADLINE
-from timerd_shm.wire import OutcomeFlag, OutcomeRecord
+from timerd_shm.declare.errors import error_for
+from timerd_shm.declare.fields import offset_of, struct_of
+from timerd_shm.declare.layout import Outcome as Settled
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord
 
 from .arguments import Key, shown
 from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError, refusal

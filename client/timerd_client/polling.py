@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.limits import GRACE_NS
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.limits import GRACE_NS
 
 RAISE = "raise"
 POLL = "poll"

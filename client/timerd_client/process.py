@@ -8,8 +8,8 @@ import threading
 
 import zmq
 
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 from . import link as link_module
 from .arguments import group_of, label_of, orphans_of, patience_of

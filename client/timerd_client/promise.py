@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from timerd_shm.errors import ClosedError, TimerdError
+from timerd_shm.declare.errors import ClosedError, TimerdError
 
 from .arguments import wait_s
 from .errors import NOBODY, Subject

@@ -34,9 +34,9 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from timerd_shm.errors import ErrorCode, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
-from timerd_shm.fields import struct_of
-from timerd_shm.limits import (
+from timerd_shm.declare.errors import ErrorCode, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.limits import (
     ANNOUNCE_FIRST_NS,
     ANNOUNCE_LAST_NS,
     ANSWERS_PER_CLIENT_MAX,
@@ -46,7 +46,7 @@ from timerd_shm.limits import (
     HEARTBEAT_NS,
     WINDOW_COMMANDS_MAX,
 )
-from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
 
 from .awaited import Answerable, Query
 from .group import Inbox

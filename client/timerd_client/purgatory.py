@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from timerd_shm.errors import ErrorCode, TimerdError, TimerdUnavailableError
-from timerd_shm.limits import CLOSE_TIMEOUT_S
-from timerd_shm.wire import CommandFlag, CommandKind
+from timerd_shm.declare.errors import ErrorCode, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.wire import CommandFlag, CommandKind
 
 from .arguments import Key, Keys, Payload, Timeout, function_of, timeout_ns
 from .batch import ThreadedBatch, fire_many, register_many

@@ -12,8 +12,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
-from timerd_shm.errors import InvalidValueError, NotSupportedError
-from timerd_shm.limits import TIMEOUT_NS_MAX
+from timerd_shm.declare.errors import InvalidValueError, NotSupportedError
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 
 from .arguments import shown
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
-from timerd_shm.errors import MalformedError, TimerdError
-from timerd_shm.layout import Orphans
-from timerd_shm.limits import WAITS_MAX, WINDOW_COMMANDS_MAX
-from timerd_shm.wire import PROTOCOL_VERSION
+from timerd_shm.declare.errors import MalformedError, TimerdError
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.limits import WAITS_MAX, WINDOW_COMMANDS_MAX
+from timerd_shm.declare.wire import PROTOCOL_VERSION
 
 from .awaited import Awaited
 from .group import CALLS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from timerd_shm.errors import TimerdError
+from timerd_shm.declare.errors import TimerdError
 
 
 class Settlement(NamedTuple):

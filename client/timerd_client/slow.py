@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from typing import Protocol as Interface
 
-from timerd_shm.fields import fields, offset_of, size_of
-from timerd_shm.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
-from timerd_shm.wire import CommandKind, KeyCommand, OutcomeRecord, ReportHeader, WireAnswer
+from timerd_shm.declare.fields import fields, offset_of, size_of
+from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.wire import CommandKind, KeyCommand, OutcomeRecord, ReportHeader, WireAnswer
 
 from .arguments import EVENT_PREFIX, U64_MAX, Key, each, key_bytes, timeout_ns, unsigned
 from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register

@@ -10,8 +10,8 @@ from typing import Protocol, cast
 
 import zmq
 
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import InstancePaths, open_arena_file
+from timerd_shm.host.paths import InstancePaths, open_arena_file
+from timerd_shm.read.reader import ArenaReader
 
 from .channel import Channel
 from .lifeline import Lifeline

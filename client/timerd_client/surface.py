@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
-from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
 from .arguments import (
     EVENT_PREFIX,

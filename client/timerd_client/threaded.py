@@ -15,10 +15,10 @@ from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from timerd_shm.errors import BackpressureError, ClosedError, TimerdError, TimerdUnavailableError
-from timerd_shm.layout import Orphans
-from timerd_shm.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.declare.errors import BackpressureError, ClosedError, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
+from timerd_shm.host.paths import InstancePaths
 
 from .arguments import name_of, orphans_of, wait_s
 from .link import Link

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Protocol as Interface
 
-from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.declare.limits import NO_DEADLINE
 
 
 class Deadlined(Interface):

@@ -6,7 +6,7 @@ import queue
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.declare.errors import InvalidValueError
 
 from .link import monotonic_deadline, seconds_left
 from .operation import ThreadedOperation

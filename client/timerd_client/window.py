@@ -12,9 +12,9 @@ withdrawn, or cannot be read. What was offered before may have been applied all 
 
 from __future__ import annotations
 
-from timerd_shm.fields import size_of
-from timerd_shm.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX
-from timerd_shm.wire import CommandFlag, CommandHeader, CommandKind
+from timerd_shm.declare.fields import size_of
+from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX
+from timerd_shm.declare.wire import CommandFlag, CommandHeader, CommandKind
 
 from .commands import NOTHING, operation_command, with_time_left
 from .hot import Ledger

@@ -31,8 +31,8 @@ from operator import add
 from statistics import NormalDist
 from typing import NamedTuple
 
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.limits import KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.limits import KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
 
 QUANTILES = 1 << 16
 MARGIN_NS = 5_000_000

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from timerd_shm.errors import TimerdError
+from timerd_shm.declare.errors import TimerdError
 
 TIMEOUTS = "25ms,50ms,100ms,150ms,200ms,300ms,500ms"
 PLAYED = 500_000

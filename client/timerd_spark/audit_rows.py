@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from timerd_client.audit import Audit
 from timerd_client.audit_records import Finding, Key, Registration
-from timerd_shm.journal import GroupStep, JournalLevel
-from timerd_shm.layout import ClientFlag, ClientState, Condition, EventKind, Orphans, Outcome
-from timerd_shm.limits import NO_DEADLINE
-from timerd_shm.wire import CommandKind
+from timerd_shm.declare.journal import GroupStep, JournalLevel
+from timerd_shm.declare.layout import ClientFlag, ClientState, Condition, EventKind, Orphans, Outcome
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.wire import CommandKind
 
 if TYPE_CHECKING:
     import pyarrow

@@ -13,7 +13,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
 from timerd_client.audit import NEEDS_BEGINNING, NEEDS_EVENTS
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.declare.errors import InvalidValueError
 
 from .audit_rows import COLUMNS, FINDINGS, HALF, PACKED, audited, join_again, pack
 from .inputs import need_view

@@ -14,8 +14,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timerd_client import Client, Operation, Outcome
-from timerd_shm.errors import InvalidValueError, TimerdError
-from timerd_shm.limits import TIMEOUT_NS_MAX
+from timerd_shm.declare.errors import InvalidValueError, TimerdError
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 
 from .durations import duration_ns
 from .rows import Row, check_columns, gather, rows_of, values_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from timerd_shm.journal import RowKind
+from timerd_shm.declare.journal import RowKind
 
 from .decode import SegmentRows, Terminal
 from .events import Events

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timerd_shm.fields import Field, fields
-from timerd_shm.journal import (
+from timerd_shm.declare.fields import Field, fields
+from timerd_shm.declare.journal import (
     BLOCK_ROWS,
     BLOCK_SIZE,
     ROW_SIZE,
@@ -33,9 +33,9 @@ from timerd_shm.journal import (
     RowKind,
     TextKind,
 )
-from timerd_shm.journal_reader import JournalError, Segment
-from timerd_shm.layout import Outcome
-from timerd_shm.limits import NO_DEADLINE
+from timerd_shm.declare.layout import Outcome
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.read.journal_reader import JournalError, Segment
 
 from .segments import SKIP, Span
 

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from timerd_client.courier import Courier, is_retriable
 from timerd_client.delivery import Delivery, DeliveryOptions, S
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.declare.errors import InvalidValueError
 
 from .durations import duration_ns
 from .rows import Row, check_columns, gather, names, rows_of, values_of

@@ -6,8 +6,8 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from timerd_shm import quantity
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.host import quantity
 
 # Spark's words for the units that timerd has; each may have an s at its end.
 WORDS: Final = {

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timerd_shm.journal import TIMES, GroupStep, JournalLevel, RowKind
-from timerd_shm.layout import ClientState, Condition, EventKind, KeyKind, Orphans, Outcome
-from timerd_shm.limits import NO_DEADLINE
-from timerd_shm.wire import CommandKind
+from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, RowKind
+from timerd_shm.declare.layout import ClientState, Condition, EventKind, KeyKind, Orphans, Outcome
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.wire import CommandKind
 
 from .decode import SegmentRows, constant, hexadecimal, instants, named, numbers, owner_name, readable, strings
 from .schema import HEXADECIMAL, TEXTS, shown_fields, shown_kinds

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.journal_reader import Segment
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.read.journal_reader import Segment
 
 from .batches import batches
 from .schema import VIEWS, arrow_schema

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from timerd_shm.errors import InvalidConfigError, InvalidValueError
-from timerd_shm.limits import NAME_PATTERN, TIMEOUT_NS_MAX
+from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError
+from timerd_shm.declare.limits import NAME_PATTERN, TIMEOUT_NS_MAX
 
 from .durations import duration_ns
 from .schema import VIEWS, Column

@@ -29,10 +29,10 @@ import psutil
 
 from timerd_client import connect
 from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daemon
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.journal import JournalLevel
-from timerd_shm.journal_reader import JournalError, segments_of
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.journal import JournalLevel
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.read.journal_reader import JournalError, segments_of
 
 from . import audit, hot_keys, loadtest, report, rollup, what_if, workload
 from .audit_rows import COLUMNS
@@ -282,7 +282,7 @@ class Pipeline:
         return {"disagreements": self.stored("audit").count()}
 
     def _of_level_events(self) -> bool:
-        from timerd_shm.journal_reader import Segment
+        from timerd_shm.read.journal_reader import Segment
 
         for directory in hosts_of(self.journal).values():
             for sequence in segments_of(directory):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from timerd_client.workload import COUNT_MAX, NS, QUANTILES, Workload, check, delays
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.declare.errors import InvalidValueError
 
 from .durations import duration_ns
 from .inputs import types_of

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from timerd_client.workload import MARGIN_NS
-from timerd_shm.errors import BackpressureError, InvalidValueError, TimerdUnavailableError
-from timerd_shm.rundir import INSTANCE_DEFAULT
+from timerd_shm.declare.errors import BackpressureError, InvalidValueError, TimerdUnavailableError
+from timerd_shm.host.paths import INSTANCE_DEFAULT
 
 from .plans import PLAN, need_plan
 from .schema import LONG, TERMINAL, Column, arrow_schema, ddl

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.histogram import upper_bound
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.read.histogram import upper_bound
 
 from .rollups import is_rollup, merged
 

@@ -6,7 +6,7 @@ import glob
 import os
 from typing import TYPE_CHECKING
 
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.declare.errors import InvalidValueError
 
 from .schema import VIEWS, spark_schema
 

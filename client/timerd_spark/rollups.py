@@ -3,7 +3,7 @@
     rollup(df, by=["purgatory"], window="10 seconds").write.parquet(path)     # df: the terminal view
     report(spark.read.parquet(path), by=["purgatory"], window="1 hour")       # the same as from all rows
 
-The histograms are those of timerd_shm.histogram: 16 steps in each power of two, so a bucket is at most 6.25 % wide. A
+The histograms are those of timerd_shm/read: 16 steps in each power of two, so a bucket is at most 6.25 % wide. A
 percentile of one is the upper bound of its bucket: never less than the true value, at most ERROR above it. Merging adds
 counts; nothing is lost by it, at p99.9 neither.
 """
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.histogram import STEPS
-from timerd_shm.layout import HISTOGRAM_SUB_BITS
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.layout import HISTOGRAM_SUB_BITS
+from timerd_shm.read.histogram import STEPS
 
 from .durations import duration_ns
 from .inputs import names_of, need_view, types_of
@@ -145,7 +145,7 @@ def start_of(at: str, window_ns: int | None) -> str:
 
 
 def bucketed(values: str) -> str:
-    """A query of `value`, and its timerd_shm.histogram.index_of() as `bucket`: null for null, negative ones count as 0.
+    """A query of `value`, and its histogram.index_of() as `bucket`: null for null, negative ones count as 0.
 
     In steps, that nothing is computed twice. The logarithm is rounded: next to a power of two it may be one too small
     or too large.
@@ -163,7 +163,7 @@ def bucketed(values: str) -> str:
 
 
 def upper_bound_of(bucket: str) -> str:
-    """timerd_shm.histogram.upper_bound() of a bucket, in Spark."""
+    """timerd_shm.read.histogram.upper_bound() of a bucket, in Spark."""
     shift = f"greatest(int({bucket} div {STEPS}) - 1, 0)"
     steps = f"shiftleft(bigint({bucket} % {STEPS} + {STEPS}), {shift})"
     lower = f"CASE WHEN {bucket} < {2 * STEPS} THEN bigint({bucket}) ELSE {steps} END"
@@ -171,7 +171,7 @@ def upper_bound_of(bucket: str) -> str:
 
 
 def percentiles_of(histogram: str, total: str, largest: str, shares: Sequence[float]) -> str:
-    """timerd_shm.histogram.percentile() for each of the shares, as an array; null where nothing was counted.
+    """timerd_shm.read.histogram.percentile() for each of the shares, as an array; null where nothing was counted.
 
     From columns: a histogram, how many it counts, and its largest value, which none of them exceeds.
     """

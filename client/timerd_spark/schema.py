@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from timerd_shm.fields import Field, fields
-from timerd_shm.journal import ROWS, RowKind
+from timerd_shm.declare.fields import Field, fields
+from timerd_shm.declare.journal import ROWS, RowKind
 
 if TYPE_CHECKING:
     import pyarrow

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from timerd_shm.journal import BLOCK_ROWS
-from timerd_shm.journal_reader import JournalError, Offset, Segment, segments_of
+from timerd_shm.declare.journal import BLOCK_ROWS
+from timerd_shm.read.journal_reader import JournalError, Offset, Segment, segments_of
 
 SPAN_ROWS_MAX = 1 << 20  # of a task; the default segment is one
 LOOK_AHEAD_BLOCKS = 64

@@ -22,10 +22,10 @@ from timerd_client.errors import Subject
 from timerd_client.operation import ThreadedOperation
 from timerd_client.promise import Reply
 from timerd_client.purgatory import Purgatory
-from timerd_shm.errors import ArenaFullError, OperationExistsError, QuotaExceededError, TimerdUnavailableError
-from timerd_shm.layout import Outcome
-from timerd_shm.limits import NAME_SIZE_MAX
-from timerd_shm.wire import CommandFlag, CommandKind
+from timerd_shm.declare.errors import ArenaFullError, OperationExistsError, QuotaExceededError, TimerdUnavailableError
+from timerd_shm.declare.layout import Outcome
+from timerd_shm.declare.limits import NAME_SIZE_MAX
+from timerd_shm.declare.wire import CommandFlag, CommandKind
 
 from .options import REGISTER, WriteOptions
 

@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timerd_shm.errors import InvalidValueError, TimerdError
+from timerd_shm.declare.errors import InvalidValueError, TimerdError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
 
-from timerd_shm.errors import InvalidConfigError, InvalidValueError
+from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError
 
 from .options import AUTO, WriteOptions
 from .rows import values_of

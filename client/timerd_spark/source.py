@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
-from timerd_shm.journal_reader import JournalError, Offset, hold
+from timerd_shm.read.journal_reader import JournalError, Offset, hold
 
 from .options import ReadOptions, WriteOptions
 from .schema import VIEWS, Column, ddl, spark_schema

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.declare.errors import InvalidValueError
 
 from .durations import duration_ns
 from .inputs import names_of, need_view

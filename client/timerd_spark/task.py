@@ -21,9 +21,9 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from timerd_shm.errors import SessionGoneError, TimerdError
-from timerd_shm.limits import CONNECT_TIMEOUT_S, NAME_SIZE_MAX
-from timerd_shm.rundir import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE
+from timerd_shm.declare.errors import SessionGoneError, TimerdError
+from timerd_shm.declare.limits import CONNECT_TIMEOUT_S, NAME_SIZE_MAX
+from timerd_shm.host.paths import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark import TaskContext

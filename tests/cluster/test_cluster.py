@@ -23,7 +23,7 @@ import pytest
 
 from daemons import Daemon
 from patience import eventually
-from timerd_shm.rundir import daemon_running, find_instance
+from timerd_shm.host.paths import daemon_running, find_instance
 
 pyspark = pytest.importorskip("pyspark", reason="no Spark in this environment: `make test-cluster` makes .venv-spark")
 HOME = Path(pyspark.__file__).parent

@@ -15,8 +15,8 @@ from timerd_client.group import GroupOutcome
 from timerd_client.operation import ThreadedOperation
 from timerd_client.outcome import State
 from timerd_client.protocol import LinkState
-from timerd_shm.errors import ErrorCode, TimerdError
-from timerd_shm.limits import GRACE_NS
+from timerd_shm.declare.errors import ErrorCode, TimerdError
+from timerd_shm.declare.limits import GRACE_NS
 
 from .schedule import Schedule
 

@@ -24,9 +24,9 @@ from timerd.conductor import Conductor
 from timerd.core import NEVER
 from timerd.journal import Journal, JournalFiles, JournalPlan
 from timerd.sessions import Lapses, Session, Sessions
-from timerd_shm.check import check
-from timerd_shm.journal import JournalLevel
-from timerd_shm.layout import ClientRecord, Region
+from timerd_shm.check.check import check
+from timerd_shm.declare.journal import JournalLevel
+from timerd_shm.declare.layout import ClientRecord, Region
 
 from .network import MS, Network
 from .schedule import Schedule

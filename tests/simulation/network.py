@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from networks import DaemonEnd, Lifelines
 from timerd_client.sockets import Held
-from timerd_shm.fields import offset_of
-from timerd_shm.reader import ArenaReader
-from timerd_shm.wire import CommandHeader, UpKind
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.wire import CommandHeader, UpKind
+from timerd_shm.read.reader import ArenaReader
 
 from .schedule import Schedule
 

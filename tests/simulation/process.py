@@ -13,8 +13,8 @@ from timerd_client import link as link_module
 from timerd_client.protocol import NEVER, Protocol
 from timerd_client.session import Identity
 from timerd_client.threaded import Client, ThreadedLink
-from timerd_shm.layout import Orphans
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.host.paths import InstancePaths
 
 from .daemon import Daemon
 from .network import Lifeline, Sockets

@@ -15,10 +15,10 @@ from networks import PROCESSES
 from timerd import sessions
 from timerd_client.audit_journal import audit_journal
 from timerd_client.hot import Waiting
-from timerd_shm.errors import TimerdError
-from timerd_shm.fields import size_of, struct_of
-from timerd_shm.layout import IdState, KeyFlag, Orphans, Region
-from timerd_shm.wire import PROTOCOL_VERSION, CommandHeader, UpKind
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.fields import size_of, struct_of
+from timerd_shm.declare.layout import IdState, KeyFlag, Orphans, Region
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
 
 from .books import Books, is_expected
 from .daemon import LEASE_NS, Daemon, JumpingClock

@@ -15,7 +15,7 @@ from timerd_client.group import CALLS
 from timerd_client.operation import ThreadedOperation
 from timerd_client.purgatory import Purgatory
 from timerd_client.threaded import Client
-from timerd_shm.errors import TimerdError
+from timerd_shm.declare.errors import TimerdError
 
 from .books import Books, Issued, Total, Watched, is_expected
 from .process import Process

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from daemons import Daemon, arenas_of
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

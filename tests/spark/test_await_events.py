@@ -15,7 +15,7 @@ import timerd_client as td
 import timerd_spark
 from daemons import Daemon
 from patience import eventually
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.awaiting import Awaiting
 from timerd_spark.task import Sidecar
 

@@ -18,7 +18,7 @@ from endpoint import Endpoint
 from patience import PATIENCE_S, eventually
 from timerd_client.courier import is_retriable
 from timerd_client.delivery import MS, DeliveryOptions, DeliveryTimeoutTooShortError, S
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.delivering import Delivering
 from timerd_spark.durations import duration_ns
 from timerd_spark.rows import gather, rows_of

@@ -13,8 +13,8 @@ import pytest
 
 from daemons import SMALL, Daemon
 from timerd_client.workload import expected_share
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.rundir import RUNTIME_DIR_VARIABLE
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 from timerd_spark import loadtest, report, workload
 from timerd_spark.plans import BLOCK, block_of, draws, planned_lives, shape_of
 from timerd_spark.playing import part_of

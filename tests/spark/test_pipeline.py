@@ -15,8 +15,8 @@ import pytest
 
 from journals import JournaledRig, numbered, settle
 from lives import life, lives
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.journal_reader import JournalError
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.read.journal_reader import JournalError
 from timerd_spark import pipeline, plots, report, rollup, what_if
 from timerd_spark.__main__ import cause_of, main
 from timerd_spark.page import page

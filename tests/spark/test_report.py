@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lives import MS, START, life, lives
-from timerd_shm.errors import InvalidValueError
-from timerd_shm.histogram import index_of, upper_bound
-from timerd_shm.layout import HISTOGRAM_BUCKETS
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.layout import HISTOGRAM_BUCKETS
+from timerd_shm.read.histogram import index_of, upper_bound
 from timerd_spark import hot_keys, plots, report, rollup, what_if
 from timerd_spark.rollups import ERROR, ROLLUP, bucketed, merged, upper_bound_of
 

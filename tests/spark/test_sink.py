@@ -21,7 +21,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
-from timerd_shm.errors import InvalidConfigError, InvalidValueError, TimerdUnavailableError
+from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError, TimerdUnavailableError
 from timerd_spark.options import WriteOptions
 from timerd_spark.sending import EVENTS, Asking, Row, send
 from timerd_spark.sink import BatchSink, Sent

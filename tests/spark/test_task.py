@@ -18,9 +18,9 @@ import pytest
 import timerd_client as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
-from timerd_shm.errors import ClosedError, SessionGoneError, TimerdUnavailableError
-from timerd_shm.layout import ClientState, Region
-from timerd_shm.reader import ArenaReader
+from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdUnavailableError
+from timerd_shm.declare.layout import ClientState, Region
+from timerd_shm.read.reader import ArenaReader
 from timerd_spark.task import Sidecar, owner_name, task_client
 
 if TYPE_CHECKING:

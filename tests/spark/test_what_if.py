@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lives import MS, life, lives
-from timerd_shm.errors import InvalidValueError
+from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark import what_if
 
 if TYPE_CHECKING:

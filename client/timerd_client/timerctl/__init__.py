@@ -16,9 +16,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from timerd_shm.errors import TimerdError
-from timerd_shm.rundir import HIDDEN
-from timerd_shm.version import Version
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.host.paths import HIDDEN
+from timerd_shm.host.version import Version
 
 from . import check, clients, destroy, errors, events, ids, journal, keys, load, ops, register, stats
 from .exits import STATUSES, Exit, exit_of

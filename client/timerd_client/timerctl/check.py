@@ -14,10 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from timerd_shm.check import examine, finished
-from timerd_shm.check_truth import Findings
-from timerd_shm.errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError, TimerdUnavailableError
-from timerd_shm.reader import RETRY, ArenaReader
+from timerd_shm.check.check import examine, finished
+from timerd_shm.check.truth import Findings
+from timerd_shm.declare.errors import (
+    ArenaNotReadyError,
+    ArenaTruncatedError,
+    LayoutMismatchError,
+    TimerdUnavailableError,
+)
+from timerd_shm.read.reader import RETRY, ArenaReader
 
 from .exits import Exit, NoDaemonError
 from .instance import connected, is_alive, open_arena, paths_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from timerd_shm.layout import ArenaHeader, ClientFlag, ClientRecord, ClientState, Orphans
+from timerd_shm.declare.layout import ArenaHeader, ClientFlag, ClientRecord, ClientState, Orphans
 
 from .instance import now_ns, open_arena, paths_of
 from .listing import declare, show

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from timerd_shm.errors import ArenaNotReadyError, InstanceRunningError, LayoutMismatchError
-from timerd_shm.rundir import ArenaPlace, InstancePaths, find_remains, read_place
+from timerd_shm.declare.errors import ArenaNotReadyError, InstanceRunningError, LayoutMismatchError
+from timerd_shm.host.paths import ArenaPlace, InstancePaths, find_remains, read_place
 
 from .exits import Exit, NoInstanceError, UsageError
 from .instance import paths_of

@@ -6,8 +6,8 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any
 
-from timerd_shm.errors import ErrorCode
-from timerd_shm.layout import ErrorRecord
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.layout import ErrorRecord
 
 from .instance import NS, open_arena, paths_of
 from .listing import Row, declare, show

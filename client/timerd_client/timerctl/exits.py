@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from timerd_shm.errors import (
+from timerd_shm.declare.errors import (
     InvalidConditionError,
     InvalidKeyError,
     InvalidNameError,

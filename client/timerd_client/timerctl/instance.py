@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from timerd_shm.errors import TimerdUnavailableError
-from timerd_shm.layout import ArenaHeader
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import (
+from timerd_shm.declare.errors import TimerdUnavailableError
+from timerd_shm.declare.layout import ArenaHeader
+from timerd_shm.host.paths import (
     InstancePaths,
     boot_id,
     daemon_running,
@@ -19,6 +18,7 @@ from timerd_shm.rundir import (
     open_arena_file,
     process_start_ticks,
 )
+from timerd_shm.read.reader import ArenaReader
 
 from .exits import NoDaemonError, NoInstanceError
 

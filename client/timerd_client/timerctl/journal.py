@@ -15,20 +15,21 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TextIO
 
-from timerd_shm.errors import InvalidConfigError
-from timerd_shm.journal import TIMES, GroupStep, JournalLevel, RowFlag, RowKind, TextKind
-from timerd_shm.journal_reader import (
-    SEGMENT_SUFFIX,
-    Damage,
-    JournalError,
-    JournalReader,
-    Offset,
-    Row,
-    segments_of,
+from timerd_shm.declare.errors import InvalidConfigError
+from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, RowFlag, RowKind, TextKind
+from timerd_shm.declare.layout import (
+    ClientFlag,
+    ClientState,
+    Condition,
+    EventFlag,
+    EventKind,
+    KeyKind,
+    Orphans,
+    Outcome,
 )
-from timerd_shm.layout import ClientFlag, ClientState, Condition, EventFlag, EventKind, KeyKind, Orphans, Outcome
-from timerd_shm.limits import NO_DEADLINE
-from timerd_shm.wire import CommandFlag, CommandKind, RegisterFlag
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
+from timerd_shm.read.journal_reader import SEGMENT_SUFFIX, Damage, JournalError, JournalReader, Offset, Row, segments_of
 
 from .exits import Exit, NoInstanceError
 from .instance import NS, paths_of

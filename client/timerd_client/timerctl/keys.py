@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
-from timerd_shm.layout import KeyFlag, KeyKind
-from timerd_shm.reader import ArenaReader, DamageError
+from timerd_shm.declare.layout import KeyFlag, KeyKind
+from timerd_shm.read.reader import ArenaReader, DamageError
 
 from .instance import open_arena, paths_of
 from .listing import Row, add_limit, declare, show

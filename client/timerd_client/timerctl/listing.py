@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from timerd_shm.layout import ArenaHeader
-from timerd_shm.rundir import InstancePaths
+from timerd_shm.declare.layout import ArenaHeader
+from timerd_shm.host.paths import InstancePaths
 
 from .exits import Exit
 from .instance import is_alive, note_if_dead

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from timerd_shm import walk
-from timerd_shm.layout import (
+from timerd_shm.declare.layout import (
     BUCKETS,
     LEVEL_BITS,
     LEVELS,
@@ -20,8 +19,9 @@ from timerd_shm.layout import (
     OpState,
     Outcome,
 )
-from timerd_shm.limits import NO_DEADLINE
-from timerd_shm.reader import ArenaReader, DamageError
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.read import walk
+from timerd_shm.read.reader import ArenaReader, DamageError
 
 from .exits import UsageError
 from .instance import now_ns, open_arena, paths_of

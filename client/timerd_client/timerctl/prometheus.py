@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from timerd_shm import histogram
-from timerd_shm.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, Counter
-from timerd_shm.layout import Histogram, HistogramRecord
+from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, Counter
+from timerd_shm.declare.layout import Histogram, HistogramRecord
+from timerd_shm.read import histogram
 
 NS = 10**9
 FIRST_POWER, LAST_POWER, POWER_STEP = 14, 44, 2  # 16 us to 4.9 h

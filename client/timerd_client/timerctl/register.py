@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from timerd_shm.errors import InvalidConditionError
+from timerd_shm.declare.errors import InvalidConditionError
 
 from .exits import Exit, UsageError
 from .instance import add_place, connected, place_of

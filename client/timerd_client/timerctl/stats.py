@@ -11,8 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from timerd_shm import histogram
-from timerd_shm.layout import (
+from timerd_shm.declare.layout import (
     BLOCK_DATA,
     PURGATORY_COUNTERS_MAX,
     ArenaHeader,
@@ -22,8 +21,9 @@ from timerd_shm.layout import (
     Region,
     RegionRecord,
 )
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import InstancePaths, process_is_stopped
+from timerd_shm.host.paths import InstancePaths, process_is_stopped
+from timerd_shm.read import histogram
+from timerd_shm.read.reader import ArenaReader
 
 from .exits import Exit, NoInstanceError, UsageError
 from .instance import NS, is_alive, note_if_dead, now_ns, open_arena, paths_of

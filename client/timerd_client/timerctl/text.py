@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-from timerd_shm import quantity
-from timerd_shm.limits import NO_DEADLINE, TIMEOUT_NS_MAX
+from timerd_shm.declare.limits import NO_DEADLINE, TIMEOUT_NS_MAX
+from timerd_shm.host import quantity
 
 U64_MAX = (1 << 64) - 1
 U32_MAX = (1 << 32) - 1

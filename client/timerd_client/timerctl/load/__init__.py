@@ -17,12 +17,11 @@ import signal
 import sys
 from typing import Any
 
-from timerd_shm.rundir import InstancePaths
-
-from ..exits import NoDaemonError, NoInstanceError
-from ..instance import running
-from ..listing import declare
-from ..text import duration_ns
+from timerd_client.timerctl.exits import NoDaemonError, NoInstanceError
+from timerd_client.timerctl.instance import running
+from timerd_client.timerctl.listing import declare
+from timerd_client.timerctl.text import duration_ns
+from timerd_shm.host.paths import InstancePaths
 
 DURATION_NS = 5_000_000_000
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kM]?)")
@@ -92,7 +91,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run it and print what came out."""
     # Here, because psutil and multiprocessing are for this command alone.
-    from ...workload import NS, Workload, check
+    from timerd_client.workload import NS, Workload, check
+
     from . import report
     from .crew import CrewError
     from .trial import Options, run_load

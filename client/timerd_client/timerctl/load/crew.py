@@ -11,9 +11,9 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any, Self
 
-from timerd_shm.rundir import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, InstancePaths
+from timerd_client.timerctl.exits import Exit
+from timerd_shm.host.paths import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, InstancePaths
 
-from ..exits import Exit
 from .messages import Answer, Failure, Ready, Start, Stop, Task
 
 STOP_TIMEOUT_S = 10.0  # for what there is so far

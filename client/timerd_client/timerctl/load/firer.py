@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 
-from timerd_shm.errors import TimerdError
+from timerd_client.workload import Events, fire_plan, key_names
+from timerd_shm.declare.errors import TimerdError
 
-from ...workload import Events, fire_plan, key_names
 from .messages import Fired, Task
 from .pace import Pace
 from .part import STAMP, STAMPED, Meter, Part, Times

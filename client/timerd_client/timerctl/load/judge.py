@@ -21,8 +21,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...outcome import State
-from ...workload import MARGIN_NS, Workload, spans, watched_keys
+from timerd_client.outcome import State
+from timerd_client.workload import MARGIN_NS, Workload, spans, watched_keys
+
 from .messages import Fired, Registered
 
 EXAMPLES_MAX = 10

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ...mark import Mark
+from timerd_client.mark import Mark
 
 KEPT_NS = 100_000_000  # a private daemon's ring holds four times that (private.py)
 

@@ -6,8 +6,8 @@ from array import array
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from ...workload import Events, Rows, Workload
-from ..exits import Exit
+from timerd_client.timerctl.exits import Exit
+from timerd_client.workload import Events, Rows, Workload
 
 
 class Role(Enum):

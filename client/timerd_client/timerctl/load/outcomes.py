@@ -10,14 +10,13 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final, NamedTuple
 
-from timerd_shm.fields import offset_of, size_of
-from timerd_shm.wire import OutcomeRecord
-
-from ...batch import ThreadedBatch
-from ...hot import copy_records
-from ...operation import ThreadedOperation
-from ...outcome import State
-from ...settlement import RawSettlement
+from timerd_client.batch import ThreadedBatch
+from timerd_client.hot import copy_records
+from timerd_client.operation import ThreadedOperation
+from timerd_client.outcome import State
+from timerd_client.settlement import RawSettlement
+from timerd_shm.declare.fields import offset_of, size_of
+from timerd_shm.declare.wire import OutcomeRecord
 
 RECORD_SIZE: Final = size_of(OutcomeRecord)
 STAMP_SIZE: Final = 8

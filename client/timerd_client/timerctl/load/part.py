@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import psutil
 
-from timerd_shm.errors import TimerdError
+from timerd_client.connection import connect
+from timerd_shm.declare.errors import TimerdError
 
-from ...connection import connect
 from .messages import Answer, Task, Usage
 
 PURGATORY = "load"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...workload import key_names
+from timerd_client.workload import key_names
+
 from .part import Part
 
 CHUNK = 16_384

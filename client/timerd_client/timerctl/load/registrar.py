@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import compress
 
-from timerd_shm.errors import TimerdError
+from timerd_client.batch import ThreadedBatch
+from timerd_client.mark import Mark
+from timerd_client.operation import ThreadedOperation
+from timerd_client.protocol import LinkState
+from timerd_client.workload import Rows, key_names, plan, watched_keys
+from timerd_shm.declare.errors import TimerdError
 
-from ...batch import ThreadedBatch
-from ...mark import Mark
-from ...operation import ThreadedOperation
-from ...protocol import LinkState
-from ...workload import Rows, key_names, plan, watched_keys
 from .marks import Marks
 from .messages import Registered, Task, Usage
 from .outcomes import Outcomes

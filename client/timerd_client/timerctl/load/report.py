@@ -25,10 +25,11 @@ from typing import Any
 
 import psutil
 
-from ...workload import NS, expected_share
-from ..exits import Exit
-from ..table import Column, Table, grid
-from ..text import print_json, size, span
+from timerd_client.timerctl.exits import Exit
+from timerd_client.timerctl.table import Column, Table, grid
+from timerd_client.timerctl.text import print_json, size, span
+from timerd_client.workload import NS, expected_share
+
 from .trial import Result
 
 REACHED_MIN = 0.99  # of the rate asked, for a rate that was sustained

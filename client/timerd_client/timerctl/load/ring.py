@@ -13,9 +13,9 @@ from array import array
 from bisect import bisect_left
 from typing import NamedTuple
 
-from timerd_shm.fields import offset_of, size_of
-from timerd_shm.layout import RUN_MAX, EventRecord, Region
-from timerd_shm.reader import NEWEST_WORD, ArenaReader
+from timerd_shm.declare.fields import offset_of, size_of
+from timerd_shm.declare.layout import RUN_MAX, EventRecord, Region
+from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
 WORDS = size_of(EventRecord) // 8
 APPLIED = offset_of(EventRecord, "applied_ns") // 8

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import psutil
 
-from timerd_shm.errors import ResourceLimitError
-from timerd_shm.layout import BLOCK_DATA, Region
-from timerd_shm.limits import CAPACITY_MAX
-from timerd_shm.reader import ArenaReader
+from timerd_client.timerctl.text import size
+from timerd_client.workload import NS, Workload, mean_wait_ns
+from timerd_shm.declare.errors import ResourceLimitError
+from timerd_shm.declare.layout import BLOCK_DATA, Region
+from timerd_shm.declare.limits import CAPACITY_MAX
+from timerd_shm.read.reader import ArenaReader
 
-from ...workload import NS, Workload, mean_wait_ns
-from ..text import size
 from .private import blocks_of, capacity_of
 
 BYTES_PER_OPERATION = 950  # in all processes of the harness together: plan, columns, answers, judging

@@ -18,15 +18,15 @@ from typing import NamedTuple
 
 import psutil
 
-from timerd_shm.counters import PURGATORY_COUNTERS, index_of
-from timerd_shm.layout import PURGATORY_COUNTERS_MAX
-from timerd_shm.reader import ArenaReader
-from timerd_shm.rundir import InstancePaths, daemon_running
+from timerd_client.timerctl.exits import Exit, NoDaemonError
+from timerd_client.timerctl.instance import open_arena
+from timerd_client.timerctl.text import span
+from timerd_client.workload import Events, Workload, plan
+from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
+from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX
+from timerd_shm.host.paths import InstancePaths, daemon_running
+from timerd_shm.read.reader import ArenaReader
 
-from ...workload import Events, Workload, plan
-from ..exits import Exit, NoDaemonError
-from ..instance import open_arena
-from ..text import span
 from .crew import Crew, CrewError, Member
 from .judge import Applied, Judgement, judge
 from .messages import Fired, Registered, Role, Task, Usage

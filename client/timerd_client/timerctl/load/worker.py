@@ -13,9 +13,9 @@ import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from timerd_shm.errors import TimerdError
+from timerd_client.timerctl.exits import Exit, exit_of
+from timerd_shm.declare.errors import TimerdError
 
-from ..exits import Exit, exit_of
 from .firer import Firer
 from .messages import Failure, Ready, Role, Start, Stop, Task
 from .part import Part

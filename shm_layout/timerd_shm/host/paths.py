@@ -24,14 +24,14 @@ import uuid
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from .errors import (
+from timerd_shm.declare.errors import (
     ArenaNotReadyError,
     InvalidNameError,
     LayoutMismatchError,
     ResourceLimitError,
     TimerdUnavailableError,
 )
-from .limits import IPC_PATH_MAX, NAME_PATTERN
+from timerd_shm.declare.limits import IPC_PATH_MAX, NAME_PATTERN
 
 RUNTIME_DIR_VARIABLE = "TIMERD_RUNTIME_DIR"
 INSTANCE_VARIABLE = "TIMERD_INSTANCE"

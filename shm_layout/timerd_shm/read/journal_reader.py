@@ -26,9 +26,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple, Self
 
-from .errors import TimerdError
-from .fields import offset_of, size_of, struct_of, unpack
-from .journal import (
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
+from timerd_shm.declare.journal import (
     BLOCK_ROWS,
     BLOCK_SIZE,
     JOURNAL_MAGIC,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from . import hashing, layout, walk
-from .layout import (
+from timerd_shm.declare import layout
+from timerd_shm.declare.layout import (
     BUCKETS,
     LEVEL_BITS,
     LEVELS,
@@ -22,8 +22,9 @@ from .layout import (
     Orphans,
     Outcome,
 )
-from .limits import KEYS_MAX, NO_DEADLINE
-from .reader import ArenaReader, DamageError
+from timerd_shm.declare.limits import KEYS_MAX, NO_DEADLINE
+from timerd_shm.read import hashing, walk
+from timerd_shm.read.reader import ArenaReader, DamageError
 
 # As bare numbers: a flag's own & makes an object of it each time, and there is one for each record.
 CALL, HANDED_OVER, KEYS_KEPT = (int(flag) for flag in (OpFlag.CALL, OpFlag.HANDED_OVER, OpFlag.KEYS_KEPT))

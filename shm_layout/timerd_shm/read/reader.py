@@ -22,11 +22,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from . import layout
-from .errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError, TimerdError
-from .fields import fields, offset_of, once, size_of, struct_of, unpack
-from .layout import ArenaHeader, RedoEntry, Region, RegionRecord
-from .rundir import find_instance, open_arena_file
+from timerd_shm.declare import layout
+from timerd_shm.declare.errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError, TimerdError
+from timerd_shm.declare.fields import fields, offset_of, once, size_of, struct_of, unpack
+from timerd_shm.declare.layout import ArenaHeader, RedoEntry, Region, RegionRecord
+from timerd_shm.host.paths import find_instance, open_arena_file
 
 LAYOUT_VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
 INCARNATION_WORD = offset_of(ArenaHeader, "incarnation") // 8

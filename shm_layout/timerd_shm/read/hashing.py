@@ -10,7 +10,7 @@ import hashlib
 import struct
 from collections.abc import Iterator
 
-from .limits import ID_SIZE_MAX
+from timerd_shm.declare.limits import ID_SIZE_MAX
 
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 GOLDEN = 0x9E37_79B9_7F4A_7C15

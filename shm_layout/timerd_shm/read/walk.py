@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from . import layout
-from .fields import offset_of
-from .layout import Region
+from timerd_shm.declare import layout
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.layout import Region
+
 from .reader import ArenaReader, DamageError, Table
 
 Item = TypeVar("Item", covariant=True)

@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from . import hashing, layout, walk
-from .check_truth import CALL, HAS_WATERMARK, PRESENT, Findings, Truth, some
-from .counters import PURGATORY_COUNTERS, index_of
-from .errors import LayoutMismatchError
-from .fields import offset_of, size_of, struct_of
-from .layout import (
+from timerd_shm.declare import layout
+from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
+from timerd_shm.declare.errors import LayoutMismatchError
+from timerd_shm.declare.fields import offset_of, size_of, struct_of
+from timerd_shm.declare.layout import (
     BUCKETS,
     LEVELS,
     BucketRecord,
@@ -33,8 +32,11 @@ from .layout import (
     Orphans,
     Region,
 )
-from .limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX
-from .reader import ArenaReader, DamageError
+from timerd_shm.declare.limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX
+from timerd_shm.read import hashing, walk
+from timerd_shm.read.reader import ArenaReader, DamageError
+
+from .truth import CALL, HAS_WATERMARK, PRESENT, Findings, Truth, some
 
 REDO_COUNT_WORD = offset_of(layout.ArenaHeader, "redo_count") // 8
 Progress = Callable[[str], None]
