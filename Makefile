@@ -20,9 +20,7 @@ VENV := .venv
 SPARK := .venv-spark
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard timerd/*.pyx timerd/*.pxd client/timerd_client/*.pyx \
-	client/timerd_client/*.pxd) \
-	$(wildcard bench/*.pyx bench/*.pxd shm_layout/timerd_shm/generated/*.pxd shm_layout/timerd_shm/generated/*.h)
+COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard bench/*.p[yx][xd]) $(shell find timerd client shm_layout -name '*.p[yx][xd]' -o -name '*.h')
 
 SANITIZED := $(addprefix tests/test_,adoption.py check.py check_damage.py client_fast.py commands.py conditions.py \
 	groups_core.py ids.py interleavings.py journal.py journal_damage.py journal_files.py kafka.py kafka_664.py \

@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from old_records cimport *
 from posix.time cimport timespec
-from timerd.hash cimport key_hash
-from timerd.short cimport copy_short, same_short
+from timerd.purgatory.memory.hash cimport key_hash
+from timerd.purgatory.memory.bytes cimport copy_short, same_short
 from timerd_shm.generated.records cimport BLOCK_DATA, Block
 
 

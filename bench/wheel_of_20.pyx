@@ -9,8 +9,8 @@ they are due by then, they expire.
 from array import array
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from timerd.hash cimport key_hash
-from timerd.short cimport copy_short, same_short
+from timerd.purgatory.memory.hash cimport key_hash
+from timerd.purgatory.memory.bytes cimport copy_short, same_short
 
 cdef extern from *:
     """

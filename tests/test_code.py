@@ -205,11 +205,11 @@ def bare_stores(text: str, members: dict[str, str]) -> list[tuple[int, str]]:
 
 
 def test_nothing_stores_to_truth_but_transactions() -> None:
-    members = pointers((PACKAGES["timerd"] / "arena.pxd").read_text().partition("cdef inline")[0])
+    members = pointers((PACKAGES["timerd"] / "purgatory/memory/arena.pxd").read_text().partition("cdef inline")[0])
     assert members["ops"] == "OpRecord"
     wrong = [
         f"{path.relative_to(ROOT)}:{number}: {line}"
-        for path in sorted(PACKAGES["timerd"].glob("*.p[yx][xd]"))
+        for path in sorted(PACKAGES["timerd"].rglob("*.p[yx][xd]"))
         for number, line in bare_stores(path.read_text(), members)
     ]
     assert not wrong, "use td_put and td_commit, or a function named fill_...:\n" + "\n".join(wrong)

@@ -1,4 +1,4 @@
-"""Runs (runs.pxd): commands of the usual kinds in one frame do what they do one by one, whatever the limits are."""
+"""Runs (batch.pxd): commands of the usual kinds in one frame do what they do one by one, whatever the limits are."""
 
 from __future__ import annotations
 

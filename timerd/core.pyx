@@ -1,28 +1,28 @@
-"""The compiled purgatory's Python face (see core.pyi for the interface, purgatory.pxd and wheel.pxd for how it works)."""
+"""The compiled purgatory's Python face (see core.pyi for the interface, operation/settle.pxd and wheel.pxd for how it works)."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.arena cimport KINDS, Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
-from timerd.blobs cimport blocks_for, drop_blob, fill_blob
-from timerd.clients cimport forget_news, is_live, tell
-from timerd.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
-from timerd.dlist cimport answer_at, is_empty, link_of
-from timerd.groups cimport (
+from timerd.purgatory.memory.arena cimport KINDS, Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit
+from timerd.purgatory.memory.blob cimport blocks_for, drop_blob, fill_blob
+from timerd.purgatory.members.clients cimport forget_news, is_live, tell
+from timerd.purgatory.commands.commands cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame
+from timerd.purgatory.memory.list cimport answer_at, is_empty, link_of
+from timerd.purgatory.members.groups cimport (
     find_held, hand_out, holds_what_it_does_not_take, is_used, join_group, leave_group, look_at_calls, place_in_rings,
 )
-from timerd.handles cimport find_operation
-from timerd.hash cimport handle_tag, key_hash
-from timerd.journal cimport TEXTS_SEEN, journal_client, journal_state, open_journal, tend_journal
-from timerd.recovery cimport finish_transaction, rebuild, redo_is_sound
-from timerd.reports cimport Extent, measure, note_reported, only_confirms, report_size, write_report
-from timerd.ring cimport make_room
-from timerd.soundness cimport Damage
-from timerd.spares cimport drop_spares, make_spares
-from timerd.turn cimport acknowledge_client, advance_wheel, free_client, resume_work
-from timerd.wheel cimport next_tick, wheel_jump
+from timerd.purgatory.index.operation_table cimport find_operation
+from timerd.purgatory.memory.hash cimport handle_tag, key_hash
+from timerd.purgatory.journal.rows cimport TEXTS_SEEN, journal_client, journal_state, open_journal, tend_journal
+from timerd.purgatory.start.rebuild cimport finish_transaction, rebuild, redo_is_sound
+from timerd.purgatory.members.reports cimport Extent, measure, note_reported, only_confirms, report_size, write_report
+from timerd.purgatory.events.ring cimport make_room
+from timerd.purgatory.start.validate cimport Damage
+from timerd.purgatory.memory.free_bitmap cimport drop_spares, make_spares
+from timerd.purgatory.members.sweep cimport acknowledge_client, advance_wheel, free_client, resume_work
+from timerd.purgatory.wheel.wheel cimport next_tick, wheel_jump
 from timerd_shm.generated.records cimport *
 
 from timerd_shm.declare import errors as _errors, layout as _layout

@@ -1,0 +1,488 @@
+"""Commands as they come in frames: numbered one by one, each applied exactly once (DESIGN.md, rule 7).
+
+Input from a socket is hostile until checked: nothing beyond the frame is read, every length is compared with what is
+there, every index with what exists. A command that is structurally wrong ends the frame (MALFORMED); one that asks for
+what cannot be is refused by its code, and its number passes.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from timerd.purgatory.memory.arena cimport key_of, Arena, capacity, commit, counter, spent, unused
+from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fill_blob
+from timerd.purgatory.members.clients cimport (
+    apply_plain, can_answer, fill_answer, keep_answer, may_make_too_many_keys, met, refuse, stage_answer, tell,
+)
+from timerd.purgatory.members.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
+from timerd.purgatory.index.operation_table cimport HANDLE_LANES, find_operation
+from timerd.purgatory.memory.hash cimport handle_line, handle_tag, key_hash, tag_in
+from timerd.purgatory.commands.prefetch cimport (
+    AHEAD_GROUP, Ahead, length_of, look_at_event, look_at_operation, look_at_registration, look_further,
+)
+from timerd.purgatory.index.ids cimport find_id
+from timerd.purgatory.journal.rows cimport journal_action, journal_group
+from timerd.purgatory.index.keys cimport fill_key, find_key, release_key
+from timerd.purgatory.operation.settle cimport (
+    Verdict, begin_delivery, deliver, finish_free, finish_settle, hand_on, stage_free, stage_settle, unmoved,
+)
+from timerd.purgatory.operation.register cimport Registration, apply_register, deadline_of
+from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest
+from timerd.purgatory.memory.free_bitmap cimport NOBODY
+from timerd.purgatory.commands.batch cimport cancel_run, fire_run, register_run
+from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    enum { FRAME_APPLIED = 0, FRAME_EXPECTED = 1, FRAME_UNFINISHED = 2, FRAME_MALFORMED = 3 };
+    """
+    enum:
+        FRAME_APPLIED
+        FRAME_EXPECTED
+        FRAME_UNFINISHED
+        FRAME_MALFORMED
+
+
+cdef inline uint32_t refusal_of_key(Arena *a, KeyCommand *command, uint64_t *limit) noexcept nogil:
+    limit[0] = 0
+    if command.key_length == 0:
+        return ERROR_CODE_INVALID_KEY
+    if command.value_length > PAYLOAD_SIZE_MAX:
+        limit[0] = PAYLOAD_SIZE_MAX
+        return ERROR_CODE_PAYLOAD_TOO_LARGE
+    if command.flags & COMMAND_FLAG_LIMITED and (command.limit == 0 or command.kind != COMMAND_KIND_FIRE):
+        return ERROR_CODE_INVALID_VALUE
+    if command.kind == COMMAND_KIND_FAIL and command.amount > <uint64_t>0xFFFFFFFF:
+        limit[0] = 0xFFFFFFFF
+        return ERROR_CODE_INVALID_VALUE
+    return ERROR_CODE_NONE
+
+
+cdef inline uint32_t event_kind(uint32_t command_kind) noexcept nogil:
+    if command_kind == COMMAND_KIND_FIRE:
+        return EVENT_KIND_FIRE
+    if command_kind == COMMAND_KIND_ADVANCE:
+        return EVENT_KIND_ADVANCE
+    if command_kind == COMMAND_KIND_FAIL:
+        return EVENT_KIND_FAIL
+    if command_kind == COMMAND_KIND_CANCEL_FOR_KEY:
+        return EVENT_KIND_CANCEL_FOR_KEY
+    return EVENT_KIND_FORGET
+
+
+cdef inline void stage_watermark(Arena *a, uint32_t slot, KeyRecord *key, uint64_t offset) noexcept nogil:
+    """The words by which a key gets a (higher) watermark; a new one is charged to the client that sets it."""
+    cdef uint64_t word = KeyRecord_word_flags(key)[0]
+    td_put(&a.tx, &key.watermark, offset)
+    if not key.flags & KEY_FLAG_HAS_WATERMARK:
+        word = KeyRecord_with_flags(word, KEY_FLAG_HAS_WATERMARK)
+        word = KeyRecord_with_setter(word, slot)
+        word = KeyRecord_with_setter_generation(word, a.clients[slot].generation & 0xFFFF)
+        td_put(&a.tx, KeyRecord_word_flags(key), word)
+
+
+cdef inline void discharge_watermark(Arena *a, KeyRecord *key) noexcept nogil:
+    cdef ClientRecord *c = a.clients + key.setter
+    if (c.generation & 0xFFFF) == key.setter_generation and c.state != CLIENT_STATE_FREE and c.watermarks:
+        c.watermarks -= 1
+
+
+cdef inline void apply_event(
+    Arena *a, uint32_t slot, uint64_t number, KeyCommand *command, const uint8_t *name, const uint8_t *data,
+    uint64_t hash,
+) noexcept nogil:
+    """Enter an event into the ring and begin to deliver it."""
+    cdef uint64_t limit = 0
+    cdef uint32_t key = 0, value = 0, key_blob = 0, flags = 0, blocks, code = refusal_of_key(a, command, &limit)
+    cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0, had
+    cdef ClientRecord *c = a.clients + slot
+    cdef EventRecord *e
+    if code != ERROR_CODE_NONE:
+        refuse(a, slot, number, command.purgatory, code, limit)
+        return
+    if command.kind == COMMAND_KIND_ADVANCE or command.kind == COMMAND_KIND_FORGET:
+        key = find_key(a, hash, command.purgatory, name, command.key_length)
+        had = key != 0 and key_of(a, key - 1).flags & KEY_FLAG_HAS_WATERMARK
+        if had == (command.kind == COMMAND_KIND_ADVANCE) and (not had or key_of(a, key - 1).watermark >= command.amount):
+            # It says nothing new: whoever registers late misses nothing.
+            apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+            return
+        if command.kind == COMMAND_KIND_ADVANCE and not had and c.watermarks >= a.header.quota_watermarks:
+            limit = met(MET_WATERMARKS, a.header.quota_watermarks)
+            refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, limit)
+            return
+        if command.kind == COMMAND_KIND_ADVANCE and key == 0 and may_make_too_many_keys(a, c, 1):
+            if unused(a, REGION_KEYS):
+                limit = met(MET_KEYS, a.header.quota_keys)
+                refuse(a, slot, number, command.purgatory, ERROR_CODE_QUOTA_EXCEEDED, limit)
+                return
+    value = value_of_newest(a, data, command.value_length, 0)
+    blocks = 0 if value else blocks_for(command.value_length)
+    if command.key_length > EVENT_KEY_INLINE:
+        blocks += blocks_for(command.key_length)
+    if command.kind == COMMAND_KIND_ADVANCE and key == 0 and command.key_length > KEY_INLINE:
+        blocks += blocks_for(command.key_length)
+    if not make_room(a, blocks):
+        drop_blob(a, value)
+        limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
+        return
+    if command.kind == COMMAND_KIND_ADVANCE and key == 0:
+        key = fill_key(a, hash, command.purgatory, name, command.key_length, NOBODY)
+        if key == 0:
+            drop_blob(a, value)
+            limit = met(MET_KEYS, capacity(a, REGION_KEYS))
+            refuse(a, slot, number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
+            return
+    if value == 0:
+        value = fill_blob(a, data, command.value_length)
+    if command.key_length > EVENT_KEY_INLINE:
+        key_blob = fill_blob(a, name, command.key_length)
+    if command.flags & COMMAND_FLAG_LIMITED:
+        flags |= EVENT_FLAG_LIMITED
+    if wants:
+        flags |= EVENT_FLAG_WANTS_ANSWER
+    e = fill_event(
+        a, event_kind(command.kind), command.purgatory, hash, name, command.key_length, command.amount,
+        command.limit, flags, slot, number, value, key_blob, 0,
+    )
+    stage_event(a, e, NULL)
+    if command.kind == COMMAND_KIND_ADVANCE:
+        stage_watermark(a, slot, key_of(a, key - 1), command.amount)
+        if not key_of(a, key - 1).flags & KEY_FLAG_HAS_WATERMARK:
+            c.watermarks += 1
+    elif command.kind == COMMAND_KIND_FORGET:
+        discharge_watermark(a, key_of(a, key - 1))
+        td_put(
+            &a.tx, KeyRecord_word_flags(key_of(a, key - 1)),
+            KeyRecord_with_flags(KeyRecord_word_flags(key_of(a, key - 1))[0], 0),
+        )
+    td_put(&a.tx, &c.last_command, number)
+    commit(a)
+    a.header.ring_bytes += command.value_length + blob_length(a, key_blob)
+    counter(a, command.purgatory, COUNT_EVENTS)[0] += 1
+    a.touched += 1
+    if command.kind == COMMAND_KIND_FORGET:
+        release_key(a, key)
+    begin_delivery(a, e)
+    deliver(a)
+
+
+cdef inline void apply_cancel(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
+) noexcept nogil:
+    """Cancel a pending operation, in one transaction with the command's number.
+
+    With GIVE_BACK its owner gave up on it; what a limited event has handed over, unacknowledged, goes on to the next.
+    """
+    cdef AnswerRecord *answer = NULL
+    cdef Verdict v
+    if op != NULL and command.flags & COMMAND_FLAG_GIVE_BACK and op.state == OP_STATE_SETTLED:
+        if op.flags & OP_FLAG_HANDED_OVER and op.outcome_number > a.clients[slot].acknowledged:
+            if wants:
+                answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+            hand_on(a, op, slot, number, command, answer)
+            return
+    if op == NULL or op.state != OP_STATE_PENDING:
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    adopt_if_orphaned(a, op)
+    v = unmoved(op)
+    journal_action(a, slot, number, op, command, op.deadline_ns)
+    stage_settle(a, op, OUTCOME_CANCELLED, 0, NULL, &v)
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    finish_settle(a, op, True)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline void apply_reschedule(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
+) noexcept nogil:
+    """Give a pending operation a new deadline. One that is past expires at the next tick."""
+    cdef AnswerRecord *answer = NULL
+    cdef uint64_t deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
+    if op == NULL or op.state != OP_STATE_PENDING:
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    if deadline_ns == NO_DEADLINE and op.group == 0 and op.client_generation == 0:
+        deadline_ns = after_retention(a, a.now_ns)  # it is nobody's: so it needs an end
+    count_endless(a, op, -1)
+    td_put(&a.tx, &op.deadline_ns, deadline_ns)
+    journal_action(a, slot, number, op, command, deadline_ns)
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    count_endless(a, op, 1)
+    wheel_remove(a, op)
+    wheel_insert(a, op)
+    counter(a, op.purgatory, COUNT_RESCHEDULED)[0] += 1
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline void apply_orphans(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
+) noexcept nogil:
+    cdef AnswerRecord *answer = NULL
+    if op == NULL or op.state != OP_STATE_PENDING:
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    td_put(&a.tx, OpRecord_word_orphans(op), OpRecord_with_orphans(OpRecord_word_orphans(op)[0], command.orphans))
+    journal_action(a, slot, number, op, command, op.deadline_ns)
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline void apply_done(
+    Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t freed_id, bint wants
+) noexcept nogil:
+    """GROUP_ACK: what is to be done of a group's outcome is done (`op`; NULL = that is not its sender's to say). It ends.
+
+    `freed_id`: this id (index + 1) stands as cancelled from now on, so that its name is free; 0 = none.
+    """
+    cdef AnswerRecord *answer = NULL
+    cdef uint64_t *word
+    if op == NULL and freed_id == 0:
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
+        return
+    if freed_id:
+        word = IdRecord_word_outcome(&a.ids[freed_id - 1])
+        td_put(&a.tx, word, IdRecord_with_outcome(word[0], OUTCOME_CANCELLED))
+    if op != NULL:
+        stage_free(a, op)
+        journal_group(
+            a, op, GROUP_STEP_DONE, op.group, slot, a.clients[slot].generation, op.deliveries, op.outcome_number, number
+        )
+    if wants:
+        answer = fill_answer(a, slot, number, ERROR_CODE_NONE, op != NULL)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, number)
+    commit(a)
+    if op != NULL:
+        a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
+        finish_free(a, op)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline uint32_t id_of(Arena *a, OperationCommand *command, const uint8_t *id) noexcept nogil:
+    """The record (index + 1) of the command's id, 0 if it is not known."""
+    cdef uint64_t low, high
+    memcpy(&low, id, 8)
+    memcpy(&high, id + 8, 8)
+    return find_id(a, command.purgatory, low, high)
+
+
+cdef inline void apply_group_ack(
+    Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, bint wants
+) noexcept nogil:
+    """What it says of an id is a condition, unless it frees that id: that of the very operation."""
+    cdef OpRecord *op = find_held(a, slot, command.operation)
+    cdef uint32_t known = 0
+    cdef IdRecord *record = NULL
+    if command.flags & COMMAND_FLAG_HAS_ID:
+        known = id_of(a, command, id)
+        record = a.ids + (known - 1) if known else NULL
+    if not command.flags & COMMAND_FLAG_HAS_ID:
+        apply_done(a, slot, number, op, 0, wants)
+    elif command.flags & COMMAND_FLAG_FREES_ID:
+        if record == NULL or record.state != ID_STATE_SETTLED or record.settled_ns != command.registered_ns:
+            known = 0  # it has been forgotten, or is another operation's by now
+        apply_done(a, slot, number, find_call(a, slot, command.operation), known, wants)
+    elif record != NULL and (record.state == ID_STATE_LIVE or record.outcome == OUTCOME_CANCELLED):
+        apply_done(a, slot, number, op, 0, wants)
+    else:
+        # What was to follow it is not there: it is not done.
+        apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0 if op == NULL else GROUP_ACK_NOT_FOLLOWED)
+
+
+cdef inline void apply_operation(
+    Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Ahead *ahead
+) noexcept nogil:
+    """CANCEL, RESCHEDULE and SET_ORPHANS of an own operation; CANCEL_ID and RESCHEDULE_ID of anybody's; GROUP_ACK."""
+    cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
+    cdef OpRecord *op
+    cdef uint32_t known, tag
+    a.touched += 1
+    if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_TIMEOUT_OUT_OF_RANGE, TIMEOUT_NS_MAX)
+        return
+    if command.kind == COMMAND_KIND_GROUP_ACK:
+        apply_group_ack(a, slot, number, command, id, wants)
+        return
+    if command.flags & COMMAND_FLAG_HAS_ID:
+        known = id_of(a, command, id)
+        if known == 0 or a.ids[known - 1].state != ID_STATE_LIVE:
+            refuse(a, slot, number, command.purgatory, ERROR_CODE_UNKNOWN_OPERATION, 0)
+            return
+        op = a.ops + (a.ids[known - 1].op - 1)
+    else:
+        tag = ahead.tag if ahead.kind else handle_tag(slot, command.operation)
+        op = find_operation(a, slot, command.operation, tag)
+    if command.kind == COMMAND_KIND_CANCEL or command.kind == COMMAND_KIND_CANCEL_ID:
+        apply_cancel(a, slot, number, op, command, wants)
+    elif command.kind == COMMAND_KIND_RESCHEDULE or command.kind == COMMAND_KIND_RESCHEDULE_ID:
+        apply_reschedule(a, slot, number, op, command, wants)
+    elif command.orphans >= ORPHANS_COUNT:
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_INVALID_VALUE, ORPHANS_GROUP)
+    elif command.orphans == ORPHANS_GROUP and a.clients[slot].group == 0:
+        refuse(a, slot, number, command.purgatory, ERROR_CODE_NOT_A_MEMBER, 0)
+    else:
+        apply_orphans(a, slot, number, op, command, wants)
+
+
+cdef inline bint needs_id(uint32_t kind) noexcept nogil:
+    return kind == COMMAND_KIND_CANCEL_ID or kind == COMMAND_KIND_RESCHEDULE_ID
+
+
+cdef inline bint purgatory_is_open(Arena *a, uint32_t purgatory) noexcept nogil:
+    return (
+        purgatory < PURGATORIES_MAX and purgatory < capacity(a, REGION_PURGATORIES)
+        and a.purgatories[purgatory].state != 0
+    )
+
+
+cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead) noexcept nogil:
+    """Apply a command that was looked at; False if it is malformed."""
+    cdef const uint8_t *p = ahead.at
+    cdef uint64_t hash
+    cdef uint32_t kind = p[0], purgatory = p[1], length = ahead.length, variable
+    cdef KeyCommand *key
+    cdef OperationCommand *operation
+    cdef Registration r
+    if not purgatory_is_open(a, purgatory):
+        return False
+    if kind == COMMAND_KIND_REGISTER:
+        if length < sizeof(RegisterCommand):
+            return False
+        r.command = <RegisterCommand *>p
+        r.number = number
+        r.slot = slot
+        r.ahead = ahead
+        return apply_register(a, &r, p + length)
+    if COMMAND_KIND_FIRE <= kind <= COMMAND_KIND_FORGET:
+        key = <KeyCommand *>p
+        if length < sizeof(KeyCommand):
+            return False
+        if <uint64_t>length != <uint64_t>sizeof(KeyCommand) + key.key_length + key.value_length:
+            return False
+        p += sizeof(KeyCommand)
+        hash = ahead.hash if ahead.kind else key_hash(a.header.hash_seed, purgatory, p, key.key_length)
+        apply_event(a, slot, number, key, p, p + key.key_length, hash)
+        return True
+    if COMMAND_KIND_CANCEL <= kind <= COMMAND_KIND_GROUP_ACK:
+        operation = <OperationCommand *>p
+        if length < sizeof(OperationCommand):
+            return False
+        variable = 16 if operation.flags & COMMAND_FLAG_HAS_ID else 0
+        if length != sizeof(OperationCommand) + variable:
+            return False
+        if kind != COMMAND_KIND_GROUP_ACK and needs_id(kind) != (variable != 0):
+            return False
+        apply_operation(a, slot, number, operation, p + sizeof(OperationCommand), ahead)
+        return True
+    return False
+
+
+cdef inline uint32_t look_at_group(
+    Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Ahead *ahead
+) noexcept nogil:
+    """Look at up to AHEAD_GROUP commands before their turn; how many they are, up to the first whose length is wrong.
+
+    The first stage touches the table entry that a command begins with.
+    """
+    cdef uint64_t line = handle_line(slot, number), last = number | (HANDLE_LANES - 1)  # of the line
+    cdef uint32_t seen = 0, most = min(count, AHEAD_GROUP)
+    cdef Ahead *x = ahead
+    while seen < most and end - p >= <int>sizeof(uint64_t):
+        x.at = p
+        x.length = length_of(p)
+        if x.length < sizeof(uint64_t) or <uint64_t>(end - p) < x.length:
+            break
+        x.kind = x.key = x.op = 0
+        x.lone = False
+        if p[0] == COMMAND_KIND_REGISTER:
+            if number + seen > last:
+                line, last = handle_line(slot, number + seen), (number + seen) | (HANDLE_LANES - 1)
+            look_at_registration(a, x, tag_in(line, number + seen))
+        elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
+            look_at_event(a, x)
+        elif p[0] == COMMAND_KIND_CANCEL or p[0] == COMMAND_KIND_RESCHEDULE:
+            look_at_operation(a, x, slot)
+        p += x.length
+        seen += 1
+        x += 1
+    if count > 1:
+        look_further(a, ahead, seen)
+    return seen
+
+
+cdef inline uint32_t apply_run(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
+    """Apply the first of `count` commands in one transaction, as far as they are of the usual kinds; how many.
+
+    0: the first one needs more than that.
+    """
+    if not purgatory_is_open(a, ahead.at[1]):
+        return 0
+    if ahead.lone:
+        return register_run(a, slot, number, ahead, count)
+    if ahead.kind == COMMAND_KIND_CANCEL:
+        return cancel_run(a, slot, number, ahead, count)
+    if ahead.kind == COMMAND_KIND_FIRE:
+        return fire_run(a, slot, number, ahead, count)
+    return 0
+
+
+cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
+    """Apply a COMMANDS frame, whose header's kind and session the caller has checked."""
+    cdef CommandHeader *header = <CommandHeader *>data
+    cdef ClientRecord *c = a.clients + slot
+    cdef const uint8_t *p = data + sizeof(CommandHeader)
+    cdef const uint8_t *end = data + size
+    cdef Ahead ahead[AHEAD_GROUP]
+    cdef uint64_t number
+    cdef uint32_t i = 0, at = 0, seen = 0, applied
+    if header.count > COMMANDS_PER_FRAME_MAX:
+        return FRAME_MALFORMED
+    tell(a, slot)
+    while i < header.count:
+        number = header.first_command + i
+        if at == seen:
+            seen = look_at_group(a, slot, number, p, end, header.count - i, ahead)
+            at = 0
+            if seen == 0:
+                return FRAME_MALFORMED
+        if number <= c.last_command and not TD_DEFECT(DEFECT_APPLIED_AGAIN):
+            a.daemon[DAEMON_COMMANDS_SKIPPED] += 1
+            applied = 1
+        elif number > c.last_command + 1 and not TD_DEFECT(DEFECT_APPLY_IF_NEWER):
+            a.daemon[DAEMON_COMMANDS_OUT_OF_ORDER] += 1
+            return FRAME_EXPECTED
+        elif not can_answer(a, slot):
+            return FRAME_EXPECTED
+        elif a.header.unfinished or spent(a):
+            return FRAME_UNFINISHED
+        else:
+            applied = apply_run(a, slot, number, ahead + at, seen - at)
+            if applied == 0:
+                if not apply_command(a, slot, number, ahead + at):
+                    return FRAME_MALFORMED
+                applied = 1
+            a.daemon[DAEMON_COMMANDS] += applied
+        i += applied
+        at += applied
+        p = ahead[at - 1].at + ahead[at - 1].length
+    if p != end:
+        return FRAME_MALFORMED
+    return FRAME_UNFINISHED if a.header.unfinished else FRAME_APPLIED

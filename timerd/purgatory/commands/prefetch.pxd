@@ -1,0 +1,243 @@
+"""Looking ahead: touch what the next commands of a frame, or the next operations of a list, will need.
+
+With a million operations every step of every command is a cache miss (table, record, neighbours in the bucket, watch
+node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages, each
+stage one step further on the way of all of them: in such a short loop the processor has the misses of many commands under
+way at once. Only hints: what is followed may change before its turn, but every index stood in a record, so nothing beyond
+the arena is read.
+
+The first stage has work between its misses, and prefetches. The others are little but misses: there a prefetch is
+dropped when too many are under way, and a load is not.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport node_of, key_of, Arena, JOINED, Joined, TOUCH, __builtin_prefetch
+from timerd.purgatory.memory.list cimport at, link_of, node_at, op_at
+from timerd.purgatory.index.operation_table cimport next_handle
+from timerd.purgatory.memory.hash cimport handle_tag, key_hash
+from timerd.purgatory.events.ring cimport event_at
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    /* One key, any event on which completes: the bytes of condition, needed, keys and orphans. */
+    #define LONE_CONDITION (CONDITION_AT_LEAST | 1u << 8 | 1u << 16)
+    #define HANDLE_PROBES 4 /* of the handle table; nearly every one is found within */
+    #define AHEAD_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
+    """
+    enum:
+        AHEAD_GROUP
+        HANDLE_PROBES
+    const uint32_t LONE_CONDITION
+
+
+ctypedef struct Ahead:
+    # A command that is looked at before its turn. Its hash and its tag are its own, and need not be made again.
+    const uint8_t *at  # where it lies in its frame
+    uint32_t length  # bytes of it; they are there
+    uint32_t kind  # CommandKind; 0 = nothing to do
+    uint32_t key  # its key (index + 1), once known
+    uint32_t op  # its operation (index + 1), once known
+    bint lone  # a registration of one short event key, with a small payload at most
+    uint32_t name_length
+    const uint8_t *name
+    uint64_t hash
+    uint64_t place  # head in the key table, or position in the handle table
+    uint32_t tag  # of the handle
+
+
+cdef inline uint64_t first_word(const uint8_t *p) noexcept nogil:
+    """Of a command: its kind, purgatory, flags and length."""
+    return (<uint64_t *>p)[0]
+
+
+cdef inline uint32_t length_of(const uint8_t *p) noexcept nogil:
+    """Of a command, the bytes that it says it has."""
+    return (<uint32_t *>p)[1]
+
+
+cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
+    """Ask for the lines of an operation (index + 1), with the key and the node beside it."""
+    cdef char *record = <char *>(a.ops + (op - 1))
+    TOUCH(record)
+    TOUCH(record + 64)
+    TOUCH(record + 128)
+    TOUCH(record + 192)
+
+
+cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
+    """Ask for what settling an operation touches beside: its neighbours in the bucket, and the head of the chain of the key
+    beside it, which as a rule is its own."""
+    cdef OpRecord *record = a.ops + (op - 1)
+    TOUCH(at(a, record.next))
+    TOUCH(at(a, record.prev))
+    TOUCH(a.key_heads + ((<KeyRecord *>record.own_key).hash & a.key_mask))
+
+
+cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcept nogil:
+    """Whether a registration, whose first key has a name of that length and is an event's, has nothing but that key and
+    perhaps a payload of one block."""
+    return (
+        command.payload_length <= BLOCK_DATA and 1 <= name_length <= KEY_INLINE
+        and command.length == sizeof(RegisterCommand) + 2 + name_length + command.payload_length
+        and (<uint32_t *>&command.condition)[0] == LONE_CONDITION
+        and command.flags & ~(REGISTER_FLAG_NO_MARK | REGISTER_FLAG_MARK_BY_SEQUENCE) == 0
+    )
+
+
+cdef inline void look_at_hash(Arena *a, Ahead *x, const uint8_t *name, uint32_t length) noexcept nogil:
+    """Its key's places in the tables."""
+    x.hash = key_hash(a.header.hash_seed, x.at[1], name, length)
+    x.place = x.hash & a.key_mask
+    __builtin_prefetch(a.key_heads + x.place)
+    __builtin_prefetch(a.slots + (x.hash & a.slot_mask))
+
+
+cdef inline void look_at_registration(Arena *a, Ahead *x, uint32_t tag) noexcept nogil:
+    """Stage 1 of a REGISTER command, whose operation will have that tag. It may be malformed inside."""
+    cdef RegisterCommand *command = <RegisterCommand *>x.at
+    cdef const uint8_t *name = x.at + sizeof(RegisterCommand)
+    cdef const uint8_t *end = x.at + x.length
+    if command.flags & REGISTER_FLAG_HAS_ID:
+        name += 16
+    if end - name < 2 or name[1] != KEY_KIND_EVENT or end - name - 2 < name[0]:
+        return
+    x.kind = COMMAND_KIND_REGISTER
+    x.name_length = name[0]
+    x.name = name + 2
+    x.lone = is_lone(command, x.name_length)
+    x.tag = tag
+    __builtin_prefetch(a.handles + (tag & a.handle_mask))
+    look_at_hash(a, x, x.name, x.name_length)
+
+
+cdef inline void look_at_event(Arena *a, Ahead *x) noexcept nogil:
+    """Stage 1 of FIRE and its kin."""
+    cdef KeyCommand *command = <KeyCommand *>x.at
+    if x.length < sizeof(KeyCommand) or x.length - sizeof(KeyCommand) < command.key_length:
+        return
+    x.kind = command.kind
+    look_at_hash(a, x, x.at + sizeof(KeyCommand), command.key_length)
+
+
+cdef inline void look_at_operation(Arena *a, Ahead *x, uint32_t slot) noexcept nogil:
+    """Stage 1 of CANCEL and RESCHEDULE."""
+    cdef OperationCommand *command = <OperationCommand *>x.at
+    if x.length < sizeof(OperationCommand):
+        return
+    x.kind = command.kind
+    x.tag = handle_tag(slot, command.operation)
+    x.place = x.tag & a.handle_mask
+    __builtin_prefetch(a.handles + x.place)
+
+
+cdef inline void touch_key(Arena *a, Ahead *x) noexcept nogil:
+    """Ask for a key; of an event's, with the operation beside it, which as a rule is the one that watches it."""
+    if x.kind == COMMAND_KIND_REGISTER or x.key > a.keys_beside:
+        TOUCH(key_of(a, x.key - 1))
+    else:
+        touch_op(a, x.key)
+
+
+cdef inline void follow_watcher(Arena *a, Ahead *x) noexcept nogil:
+    """The first watcher of a fired key."""
+    cdef KeyRecord *key = key_of(a, x.key - 1)
+    if at(a, key.next) == <void *>&key.next:
+        return
+    x.op = node_at(a, key.next).op + 1
+    if x.op == x.key:
+        touch_surroundings(a, x.op)
+    else:
+        touch_op(a, x.op)
+
+
+cdef inline void find_first(Arena *a, Ahead *x) noexcept nogil:
+    """Stage 2: what its table entry names."""
+    cdef uint32_t probe
+    if x.kind == COMMAND_KIND_CANCEL or x.kind == COMMAND_KIND_RESCHEDULE:
+        for probe in range(HANDLE_PROBES):
+            if a.handles[x.place].tag == x.tag or a.handles[x.place].op == 0:
+                break
+            x.place = next_handle(a, x.place)
+        x.op = a.handles[x.place].op
+        if x.op:
+            touch_op(a, x.op)
+    elif x.kind:
+        x.key = a.key_heads[x.place]
+        if x.key:
+            touch_key(a, x)
+        if x.kind == COMMAND_KIND_REGISTER and a.slots[x.hash & a.slot_mask].newest > (<RegisterCommand *>x.at).mark_sequence:
+            __builtin_prefetch(event_at(a, a.slots[x.hash & a.slot_mask].newest))
+
+
+cdef inline void find_next(Arena *a, Ahead *x) noexcept nogil:
+    """Stage 3: what is one step further on the way to its operation, or around it."""
+    if x.op:
+        touch_surroundings(a, x.op)
+    elif x.key:
+        if key_of(a, x.key - 1).hash != x.hash and key_of(a, x.key - 1).chain:
+            x.key = key_of(a, x.key - 1).chain
+            touch_key(a, x)
+        elif x.kind == COMMAND_KIND_FIRE:
+            follow_watcher(a, x)
+
+
+cdef inline void find_last(Arena *a, Ahead *x) noexcept nogil:
+    """Stage 4, of an event: its key's first watcher, where a step more was needed to the key."""
+    if x.kind == COMMAND_KIND_FIRE and x.key and x.op == 0:
+        follow_watcher(a, x)
+
+
+cdef inline void look_further(Arena *a, Ahead *ahead, uint32_t count) noexcept nogil:
+    """The stages behind the first: each goes one step further, for all of them, than the stage before."""
+    cdef uint32_t i, kinds = 0
+    for i in range(count):
+        kinds |= 1 << ahead[i].kind
+        find_first(a, ahead + i)
+    for i in range(count):
+        find_next(a, ahead + i)
+    if kinds & 1 << COMMAND_KIND_FIRE:
+        for i in range(count):
+            find_last(a, ahead + i)
+
+
+cdef inline void look_at_outcome(Arena *a, uint32_t op) noexcept nogil:
+    """Ask for what is told of a settled operation (index + 1; 0 = none)."""
+    cdef char *record
+    if op:
+        record = <char *>(a.ops + (op - 1))
+        __builtin_prefetch(record)
+        __builtin_prefetch(record + 64)
+        __builtin_prefetch(&a.ops[op - 1].next)
+
+
+cdef inline void look_at_joined(Arena *a, uint32_t bucket) noexcept nogil:
+    """Ask for the operations that joined a bucket first and last: most, as a rule, of a bucket that is a tick wide."""
+    cdef Joined *joined = a.joined + bucket
+    cdef uint32_t i, count = a.buckets[bucket].count
+    for i in range(min(count, JOINED)):
+        if joined.first[i]:
+            __builtin_prefetch(&a.ops[joined.first[i] - 1].next)
+    if count > JOINED:
+        for i in range(JOINED):
+            if joined.op[i]:
+                __builtin_prefetch(&a.ops[joined.op[i] - 1].next)
+
+
+cdef inline uint32_t look_at_due(Arena *a, BucketRecord *bucket) noexcept nogil:
+    """Touch what expiring the first operations of a bucket will need; how many they are."""
+    cdef uint32_t ops[AHEAD_GROUP]
+    cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, node
+    while link != head and seen < AHEAD_GROUP:
+        ops[seen] = <uint32_t>(op_at(a, link) - a.ops) + 1
+        if a.ops[ops[seen] - 1].ahead:
+            __builtin_prefetch(&a.ops[a.ops[ops[seen] - 1].ahead - 1].next)
+        seen += 1
+        link = at(a, link).next
+    for i in range(seen):
+        touch_op(a, ops[i])
+    for i in range(seen):
+        node = a.ops[ops[i] - 1].first_node
+        if node:
+            TOUCH(a.key_heads + (key_of(a, node_of(a, node - 1).key).hash & a.key_mask))
+    return seen

@@ -1,0 +1,1 @@
+"""What has happened to keys: the ring of events, from which late registrations learn what came before them."""

@@ -1,0 +1,83 @@
+"""From (client, command number) to operation: how an owner's cancel finds its operation. Derived; rebuilt at a start.
+
+Open addressing. Sixteen neighbouring commands of a client share a line of sixteen entries, each in a lane of its own, so
+the sequential numbers of a client touch one cache line in sixteen commands. Which lane that is, their hash says: who
+registers with every sixteenth command only would else fill one lane. Probing goes on in the lane, then in the next one,
+so it comes by every entry. An entry that is removed leaves no mark: those behind it move up, and a look-up of what is not
+there ends as soon as if it had never been.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.hash cimport handle_tag
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    #define HANDLE_LANES 16
+    """
+    enum:
+        HANDLE_LANES
+
+
+cdef inline uint64_t next_handle(Arena *a, uint64_t position) noexcept nogil:
+    """The entry to probe after this one."""
+    if position + HANDLE_LANES <= a.handle_mask:
+        return position + HANDLE_LANES
+    return (position + 1) & (HANDLE_LANES - 1)
+
+
+cdef inline uint64_t probes_between(Arena *a, uint64_t home, uint64_t position) noexcept nogil:
+    """How many steps probing takes from one entry to another. A lane has (handle_mask + 1) / HANDLE_LANES entries."""
+    cdef uint64_t rows = position // HANDLE_LANES - home // HANDLE_LANES, lanes = position - home
+    return (rows + (lanes & (HANDLE_LANES - 1)) * ((a.handle_mask + 1) // HANDLE_LANES)) & a.handle_mask
+
+
+cdef inline void handle_insert(Arena *a, uint32_t op_index, uint32_t tag) noexcept nogil:
+    """Let the operation be found by its tag: handle_tag(its client, its command)."""
+    cdef uint64_t position = tag & a.handle_mask
+    # The table has at least twice as many entries as there are operations, so a free one is near.
+    while a.handles[position].op:
+        position = next_handle(a, position)
+    a.handles[position].tag = tag
+    a.handles[position].op = op_index + 1
+
+
+cdef inline void handle_remove(Arena *a, uint32_t op_index) noexcept nogil:
+    """Remove an operation's entry, if there is one."""
+    handle_remove_tag(a, op_index, handle_tag(a.ops[op_index].client, a.ops[op_index].command))
+
+
+cdef inline void handle_remove_tag(Arena *a, uint32_t op_index, uint32_t tag) noexcept nogil:
+    """Remove an operation's entry, if there is one; `tag` is the handle_tag of its client and command."""
+    cdef uint64_t position = tag & a.handle_mask, behind
+    while a.handles[position].op != op_index + 1:
+        if a.handles[position].op == 0:
+            return
+        position = next_handle(a, position)
+    behind = next_handle(a, position)
+    while a.handles[behind].op:
+        # It may move up if probing for it comes by the gap.
+        if probes_between(a, a.handles[behind].tag & a.handle_mask, behind) >= probes_between(a, position, behind):
+            a.handles[position] = a.handles[behind]
+            position = behind
+        behind = next_handle(a, behind)
+    a.handles[position].op = 0
+
+
+cdef inline OpRecord *find_operation(Arena *a, uint32_t client, uint64_t command, uint32_t tag) noexcept nogil:
+    """The client's operation of that command number, or NULL; `tag` is the handle_tag of both."""
+    cdef uint64_t position = tag & a.handle_mask
+    cdef OpRecord *op
+    while a.handles[position].op:
+        if a.handles[position].tag == tag:
+            op = a.ops + (a.handles[position].op - 1)
+            if (
+                op.client == client
+                and op.command == command
+                and op.client_generation == a.clients[client].generation
+                and op.state != OP_STATE_FREE
+            ):
+                return op
+        position = next_handle(a, position)
+    return NULL

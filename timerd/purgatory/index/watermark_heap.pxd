@@ -1,0 +1,108 @@
+"""Watermark watchers of a key: a leftist heap by (target, registration), with two links a node.
+
+`prev` is the first (left) child; `next` is the sibling, or the parent from the last child, or 0 at the root. So the
+parent can be reached without a third link, and any node leaves in O(log n). The left child is never the shallower one:
+the way down the right side has at most log2(n + 1) nodes, which bounds the recursion. Links are index + 1; 0 is none.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport node_of, Arena
+from timerd_shm.generated.records cimport KeyRecord, WatchNode
+
+
+cdef inline bint before(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
+    cdef WatchNode *n = node_of(a, x - 1)
+    cdef WatchNode *m = node_of(a, y - 1)
+    if n.target != m.target:
+        return n.target < m.target
+    return a.ops[n.op].registration < a.ops[m.op].registration
+
+
+cdef inline uint32_t left_of(Arena *a, uint32_t x) noexcept nogil:
+    return node_of(a, x - 1).prev
+
+
+cdef inline uint32_t right_of(Arena *a, uint32_t x) noexcept nogil:
+    cdef uint32_t left = node_of(a, x - 1).prev
+    if left == 0 or node_of(a, left - 1).next == x:
+        return 0
+    return node_of(a, left - 1).next
+
+
+cdef inline uint32_t parent_of(Arena *a, uint32_t x) noexcept nogil:
+    cdef uint32_t next = node_of(a, x - 1).next
+    if next == 0 or left_of(a, next) == x or right_of(a, next) == x:
+        return next
+    return node_of(a, next - 1).next
+
+
+cdef inline uint8_t rank_of(Arena *a, uint32_t x) noexcept nogil:
+    return node_of(a, x - 1).rank if x else 0
+
+
+cdef inline void set_children(Arena *a, uint32_t x, uint32_t left, uint32_t right) noexcept nogil:
+    """Give `x` these children, the deeper one left. Its own `next` stays."""
+    cdef uint32_t swap
+    if rank_of(a, left) < rank_of(a, right):
+        swap = left
+        left = right
+        right = swap
+    node_of(a, x - 1).prev = left
+    if left:
+        node_of(a, left - 1).next = right if right else x
+    if right:
+        node_of(a, right - 1).next = x
+    node_of(a, x - 1).rank = rank_of(a, right) + 1
+
+
+cdef inline uint32_t merge(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
+    """The heap of both; its root's `next` is for the caller to set."""
+    cdef uint32_t swap, left, right
+    if x == 0:
+        return y
+    if y == 0:
+        return x
+    if before(a, y, x):
+        swap = x
+        x = y
+        y = swap
+    left = left_of(a, x)
+    right = right_of(a, x)
+    set_children(a, x, left, merge(a, right, y))
+    return x
+
+
+cdef inline void heap_push(Arena *a, KeyRecord *key, uint32_t x) noexcept nogil:
+    node_of(a, x - 1).prev = 0
+    node_of(a, x - 1).rank = 1
+    key.heap = merge(a, key.heap, x)
+    node_of(a, key.heap - 1).next = 0
+
+
+cdef inline void heap_remove(Arena *a, KeyRecord *key, uint32_t x) noexcept nogil:
+    cdef uint32_t parent = parent_of(a, x), rest, left, right
+    cdef uint8_t rank
+    cdef bint was_left = parent != 0 and left_of(a, parent) == x
+    left = left_of(a, parent) if parent else 0
+    right = right_of(a, parent) if parent else 0
+    rest = merge(a, left_of(a, x), right_of(a, x))
+    if parent == 0:
+        key.heap = rest
+        if rest:
+            node_of(a, rest - 1).next = 0
+        return
+    if was_left:
+        left = rest
+    else:
+        right = rest
+    # A shorter side shortens the ranks above, as far as they change.
+    while True:
+        rank = node_of(a, parent - 1).rank
+        set_children(a, parent, left, right)
+        if node_of(a, parent - 1).rank == rank:
+            return
+        parent = parent_of(a, parent)
+        if parent == 0:
+            return
+        left = left_of(a, parent)
+        right = right_of(a, parent)

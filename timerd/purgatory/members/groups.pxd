@@ -1,0 +1,376 @@
+"""Groups: a named set of clients of which one live member is told at a time.
+
+A group's operation that has settled waits in one of its group's lists (generation 0, no number): calls (OpFlag.CALL) in
+one, everything else in the other. hand_out tells it to a member that is live and takes it: it gets that member's next
+outcome number and stands in the member's outcomes like one of its own. Acknowledged (received) it leaves that list and is
+*held*, in none, until the member says that it is done; or the member is dead, silent or takes none any more, and it waits
+in the group's list again.
+
+A member takes outcomes if it listens, and holds less than GROUP_HELD_MAX. It takes calls whose name it handles (its record
+names the hashes of their keys), and as many at a time as it has said. The members that can be told something of one kind
+stand in a ring, in memory, so that each is told in turn.
+
+Outcomes are all alike, so the first of the list is told. Of calls a cursor passes over those that no ready member handles;
+it begins anew when a member becomes ready.
+"""
+
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport CALLS, OUTCOMES, Arena, Member, capacity, commit, key_of, node_of, spent
+from timerd.purgatory.memory.blob cimport blob_length, blob_words
+from timerd.purgatory.members.clients cimport following, is_live, leave_outcomes, nodes_of, tell, waiting_of
+from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at, unlink
+from timerd.purgatory.index.operation_table cimport handle_remove
+from timerd.purgatory.journal.rows cimport journal_group
+from timerd_shm.generated.records cimport *
+
+
+cdef inline int kind_of(OpRecord *op) noexcept nogil:
+    """Which members take it."""
+    return CALLS if op.flags & OP_FLAG_CALL else OUTCOMES
+
+
+cdef inline bint takes(ClientRecord *c, int kind) noexcept nogil:
+    """Whether the client is there to be told of its group's outcomes, or calls."""
+    if c.group == 0 or c.state != CLIENT_STATE_LIVE:
+        return False
+    return c.calls != 0 if kind == CALLS else c.flags & CLIENT_FLAG_LISTENS != 0
+
+
+cdef inline bint has_room(ClientRecord *c, int kind) noexcept nogil:
+    return c.calls_held < c.calls if kind == CALLS else c.held < GROUP_HELD_MAX
+
+
+cdef inline bint holds_what_it_does_not_take(ClientRecord *c) noexcept nogil:
+    return (c.held and not takes(c, OUTCOMES)) or (c.calls_held and not takes(c, CALLS))
+
+
+cdef inline void count_held(Arena *a, OpRecord *op, int by) noexcept nogil:
+    """The member that is told of the operation holds it now (1), or does not any more (-1)."""
+    if kind_of(op) == CALLS:
+        a.clients[op.client].calls_held += by
+    else:
+        a.clients[op.client].held += by
+    place_in_rings(a, op.client)
+
+
+cdef inline void place_in_rings(Arena *a, uint32_t slot) noexcept nogil:
+    """See that a client stands in its group's rings exactly while it can be told something."""
+    place_in_ring(a, slot, OUTCOMES)
+    place_in_ring(a, slot, CALLS)
+
+
+cdef inline void place_in_ring(Arena *a, uint32_t slot, int kind) noexcept nogil:
+    cdef ClientRecord *c = a.clients + slot
+    cdef Member *members = a.members[kind]
+    cdef Member *m = members + slot
+    cdef uint16_t *turns = a.turns[kind]
+    cdef bint ready = takes(c, kind) and has_room(c, kind)
+    cdef uint32_t first
+    if ready == (m.group != 0):
+        return
+    if ready:
+        m.group = c.group
+        m.next = m.prev = slot
+        if turns[m.group - 1]:
+            first = turns[m.group - 1] - 1
+            m.next = first
+            m.prev = members[first].prev
+            members[m.prev].next = slot
+            members[first].prev = slot
+        else:
+            turns[m.group - 1] = slot + 1
+        if kind == CALLS:
+            look_at_calls(a, m.group)
+        a.handing = 1
+        return
+    if m.next == slot:
+        turns[m.group - 1] = 0
+    else:
+        members[m.prev].next = m.next
+        members[m.next].prev = m.prev
+        if turns[m.group - 1] == slot + 1:
+            turns[m.group - 1] = m.next + 1
+    m.group = 0
+
+
+cdef inline void look_at_calls(Arena *a, uint32_t group) noexcept nogil:
+    """Look for somebody to tell of each of the group's (index + 1) calls: somebody takes calls that did not."""
+    cdef GroupRecord *g = a.groups + (group - 1)
+    a.unmatched[group - 1] = 0 if is_empty(a, &g.calls_next) else g.calls_next
+    a.handing = 1
+
+
+cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
+    """Whether the client handles the calls of that name, the hash of a key."""
+    cdef uint32_t blob = a.clients[slot].names, left = blob_length(a, blob) // sizeof(uint64_t), count, i
+    cdef uint64_t *names
+    while left:
+        names = blob_words(a, blob)
+        count = BLOCK_DATA // sizeof(uint64_t) if left > BLOCK_DATA // sizeof(uint64_t) else left
+        a.touched += 1
+        for i in range(count):
+            if names[i] == name:
+                return True
+        left -= count
+        blob = a.blocks[blob - 1].next
+    return False
+
+
+cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
+    """The name of a call: the hash of its first key, whose node is kept."""
+    return key_of(a, node_of(a, op.first_node - 1).key).hash
+
+
+cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
+    """The next member in turn that can be told of this operation; of a call, the one that holds the fewest. Or -1."""
+    cdef uint32_t first = a.turns[kind_of(op)][op.group - 1], slot
+    cdef uint64_t name
+    cdef int found = -1
+    if first == 0:
+        return -1
+    slot = first - 1
+    if kind_of(op) == OUTCOMES:
+        return slot
+    name = name_of(a, op)
+    while True:
+        if found < 0 or a.clients[slot].calls_held < a.clients[found].calls_held:
+            if handles(a, slot, name):
+                found = slot
+                if a.clients[slot].calls_held == 0:
+                    return found
+        slot = a.members[CALLS][slot].next
+        if slot == first - 1:
+            return found
+
+
+cdef inline bint is_handled(Arena *a, OpRecord *op) noexcept nogil:
+    """Whether a member that is there, busy or silent, handles the call."""
+    cdef uint64_t name = name_of(a, op)
+    cdef uint32_t slot
+    for slot in range(capacity(a, REGION_CLIENTS)):
+        if a.clients[slot].group == op.group and is_live(a, slot) and handles(a, slot, name):
+            return True
+    return False
+
+
+cdef inline uint64_t after_retention(Arena *a, uint64_t since) noexcept nogil:
+    if a.header.group_kept_ns > NO_DEADLINE - 1 - since:
+        return NO_DEADLINE - 1
+    return since + a.header.group_kept_ns
+
+
+cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept nogil:
+    """When an outcome that waits is dropped, if nobody joins its group before."""
+    return after_retention(a, op.settled_ns if op.settled_ns > g.empty_since_ns else g.empty_since_ns)
+
+
+cdef inline void look_again_at(Arena *a, uint64_t at_ns) noexcept nogil:
+    """Something that is kept for a time may be over then."""
+    if at_ns < a.groups_due_ns:
+        a.groups_due_ns = at_ns
+
+
+cdef inline void wait_in_group(Arena *a, OpRecord *op) noexcept nogil:
+    """The settled operation waits for a member of its group; so its truth says already."""
+    cdef GroupRecord *g = a.groups + (op.group - 1)
+    cdef int kind = kind_of(op)
+    append(a, waiting_of(a, op), &op.next)
+    if kind == CALLS and a.unmatched[op.group - 1] == 0:
+        a.unmatched[op.group - 1] = link_of(a, &op.next)
+    if a.turns[kind][op.group - 1]:
+        a.handing = 1
+    if g.members == 0 or kind == CALLS:
+        look_again_at(a, kept_until(a, g, op))
+
+
+cdef inline bint is_abandoned(Arena *a, GroupRecord *g) noexcept nogil:
+    """Whether the group has had no member for the retention: what has no deadline then ends."""
+    return g.members == 0 and after_retention(a, g.empty_since_ns) <= a.now_ns
+
+
+cdef inline void count_endless(Arena *a, OpRecord *op, int by) noexcept nogil:
+    """One more, or one less, of a group's pending operations, if it has no deadline."""
+    cdef GroupRecord *g
+    if op.group and op.deadline_ns == NO_DEADLINE:
+        g = a.groups + (op.group - 1)
+        g.endless += by
+        if g.members == 0 and g.endless:
+            look_again_at(a, after_retention(a, g.empty_since_ns))
+
+
+cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
+    """The group of an operation's dead owner takes it over, pending or settled; also above its quota."""
+    cdef ClientRecord *c = a.clients + op.client
+    cdef GroupRecord *g = a.groups + (c.group - 1)
+    cdef uint64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
+    td_put(&a.tx, OpRecord_word_group(op), OpRecord_with_group(OpRecord_word_group(op)[0], c.group))
+    td_put(
+        &a.tx, OpRecord_word_client_generation(op),
+        OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
+    )
+    if op.state == OP_STATE_SETTLED:
+        # Its owner may have acted on it: whoever is told next is told the second time.
+        td_put(&a.tx, OpRecord_word_deliveries(op), OpRecord_with_deliveries(OpRecord_word_deliveries(op)[0], 1))
+        td_put(&a.tx, &op.outcome_number, 0)
+    journal_group(
+        a, op, GROUP_STEP_ADOPTED, c.group, op.client, op.client_generation, op.state == OP_STATE_SETTLED, 0, 0
+    )
+    commit(a)
+    handle_remove(a, <uint32_t>(op - a.ops))
+    c.nodes -= nodes_of(op)
+    g.nodes += nodes_of(op)
+    c.bytes_held -= held
+    g.bytes_held += held
+    a.daemon[DAEMON_ORPHANS_ADOPTED] += 1
+    if op.state == OP_STATE_PENDING:
+        c.pending -= 1
+        g.pending += 1
+        count_endless(a, op, 1)
+        return
+    c.unacknowledged -= 1
+    g.unacknowledged += 1
+    leave_outcomes(a, op)
+    wait_in_group(a, op)
+
+
+cdef inline void adopt_if_orphaned(Arena *a, OpRecord *op) noexcept nogil:
+    """Something happens to an operation whose owner is dead, before the sweep has come by: its group gets it first."""
+    cdef ClientRecord *c = a.clients + op.client
+    if op.orphans != ORPHANS_GROUP or op.group or c.state != CLIENT_STATE_DEAD or c.generation != op.client_generation:
+        return
+    adopt(a, op)
+
+
+cdef inline void tell_member(Arena *a, OpRecord *op, uint32_t slot) noexcept nogil:
+    """Tell a member of an outcome that waits in its group's list."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint64_t word = OpRecord_word_client(op)[0]
+    cdef uint32_t deliveries = op.deliveries
+    if deliveries < 255:
+        deliveries += 1
+        td_put(
+            &a.tx, OpRecord_word_deliveries(op), OpRecord_with_deliveries(OpRecord_word_deliveries(op)[0], deliveries)
+        )
+    word = OpRecord_with_client_generation(OpRecord_with_client(word, slot), c.generation)
+    td_put(&a.tx, OpRecord_word_client(op), word)
+    td_put(&a.tx, &op.outcome_number, c.next_outcome)
+    td_put(&a.tx, &c.next_outcome, c.next_outcome + 1)
+    journal_group(a, op, GROUP_STEP_TOLD, op.group, slot, c.generation, deliveries, c.next_outcome, 0)
+    commit(a)
+    leave_outcomes(a, op)
+    append(a, &c.next, &op.next)
+    if a.news[slot].unreported == 0:
+        a.news[slot].unreported = link_of(a, &op.next)
+    tell(a, slot)
+    count_held(a, op, 1)
+    a.daemon[DAEMON_GROUP_OUTCOMES_TOLD] += 1
+
+
+cdef inline void tell_next(Arena *a, OpRecord *op, uint32_t slot) noexcept nogil:
+    """Tell this member, and the one after it next."""
+    a.touched += 1
+    a.turns[kind_of(op)][op.group - 1] = a.members[kind_of(op)][slot].next + 1
+    tell_member(a, op, slot)
+
+
+cdef inline bint hand_out(Arena *a) noexcept nogil:
+    """Tell members, each in turn, what waits in their groups' lists; False if the turn's bound came first."""
+    cdef uint32_t group
+    cdef int slot
+    cdef OpRecord *op
+    if not a.handing:
+        return True
+    for group in range(capacity(a, REGION_GROUPS)):
+        while a.turns[OUTCOMES][group] and not is_empty(a, &a.groups[group].next):
+            if spent(a):
+                return False
+            op = op_at(a, a.groups[group].next)
+            tell_next(a, op, find_ready(a, op))
+        while a.turns[CALLS][group] and a.unmatched[group]:
+            if spent(a):
+                return False
+            op = op_at(a, a.unmatched[group])
+            slot = find_ready(a, op)
+            if slot >= 0:
+                tell_next(a, op, slot)
+            else:
+                a.touched += 1
+                a.unmatched[group] = following(a, op)
+    a.handing = 0
+    return True
+
+
+cdef inline void take_back(Arena *a, OpRecord *op) noexcept nogil:
+    """The member that was told is gone, silent or does not listen: the outcome waits for another. Its number is void."""
+    cdef uint32_t slot = op.client
+    td_put(
+        &a.tx, OpRecord_word_client_generation(op),
+        OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
+    )
+    td_put(&a.tx, &op.outcome_number, 0)
+    journal_group(a, op, GROUP_STEP_RETURNED, op.group, slot, op.client_generation, op.deliveries, 0, 0)
+    commit(a)
+    leave_outcomes(a, op)
+    count_held(a, op, -1)
+    wait_in_group(a, op)
+    a.daemon[DAEMON_GROUP_OUTCOMES_RETURNED] += 1
+
+
+cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
+    """The operation of that op id, if this client was told of it for its group and has not done it; else NULL."""
+    cdef OpRecord *op
+    cdef uint32_t index = <uint32_t>operation
+    if index >= a.regions[REGION_OPS].high_water:
+        return NULL
+    op = a.ops + index
+    if op.generation != operation >> 32 or op.state != OP_STATE_SETTLED or op.group == 0:
+        return NULL
+    if op.client == slot and op.client_generation == a.clients[slot].generation:
+        return op
+    return op if TD_DEFECT(DEFECT_DONE_BY_FORMER_HOLDER) and op.client_generation else NULL
+
+
+cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
+    """The call of that op id, if it is due, of this client's group, and not over; else NULL.
+
+    Whoever has done it may say so, also one that was taken for silent meanwhile, so that another is told now.
+    """
+    cdef OpRecord *op
+    cdef uint32_t index = <uint32_t>operation
+    if index >= a.regions[REGION_OPS].high_water:
+        return NULL
+    op = a.ops + index
+    if op.generation != operation >> 32 or op.state != OP_STATE_SETTLED or not op.flags & OP_FLAG_CALL:
+        return NULL
+    return op if op.group == a.clients[slot].group else NULL
+
+
+cdef inline void join_group(Arena *a, uint32_t slot) noexcept nogil:
+    """The client is a live member now; so its truth says already."""
+    if a.clients[slot].group:
+        a.groups[a.clients[slot].group - 1].members += 1
+        place_in_rings(a, slot)
+
+
+cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
+    """The client has died; so its truth says already, and since when its group is empty."""
+    cdef GroupRecord *g
+    if a.clients[slot].group == 0:
+        return
+    place_in_rings(a, slot)
+    g = a.groups + (a.clients[slot].group - 1)
+    g.members -= 1
+    if g.members == 0:
+        look_again_at(a, after_retention(a, g.empty_since_ns))
+
+
+cdef inline bint is_used(Arena *a, uint32_t group) noexcept nogil:
+    """Whether the group (index) has a member, one that died and is not dealt with yet, or an operation."""
+    cdef GroupRecord *g = a.groups + group
+    cdef uint32_t slot
+    if g.members or g.pending or g.unacknowledged:
+        return True
+    for slot in range(capacity(a, REGION_CLIENTS)):
+        if a.clients[slot].state != CLIENT_STATE_FREE and a.clients[slot].group == group + 1:
+            return True
+    return False

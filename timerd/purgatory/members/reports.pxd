@@ -1,0 +1,227 @@
+"""Reports: what a client is told in one frame. Applied commands, outcomes in order of their numbers, answers, values.
+
+A value that settled many operations of one client stands in the frame's heap once. A group's outcome has its own, and
+behind it what its receiver, who did not register it, cannot know: the payload and the names of purgatory and keys.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from timerd.purgatory.memory.arena cimport node_of, key_of, Arena
+from timerd.purgatory.memory.blob cimport blob_length, copy_blob
+from timerd.purgatory.memory.list cimport answer_at, at, link_of, op_at
+from timerd.purgatory.commands.prefetch cimport look_at_outcome
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    #define REPORT_HEAP_MAX (1u << 20)  /* values of one report; one that is larger goes alone */
+    """
+    const uint32_t REPORT_HEAP_MAX
+
+
+ctypedef struct Extent:
+    # What a report will hold.
+    uint32_t first  # link of the first settled operation
+    uint32_t behind  # link of what follows the last one: an operation, or the list's head
+    uint32_t outcomes
+    uint32_t first_answer
+    uint32_t answers
+    uint32_t heap
+    uint64_t outcome_after
+    uint64_t answer_after
+    bint more  # outcomes are left for another report
+
+
+cdef inline uint64_t report_size(Extent *x) noexcept nogil:
+    return sizeof(ReportHeader) + x.outcomes * sizeof(OutcomeRecord) + x.answers * sizeof(WireAnswer) + x.heap
+
+
+cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
+    """Bytes of the names of its purgatory and its keys, each with its length before it."""
+    cdef uint32_t node = op.first_node, length = 1 + a.purgatories[op.purgatory].name_length
+    while node:
+        length += 1 + key_of(a, node_of(a, node - 1).key).name_length
+        node = node_of(a, node - 1).next_of_op
+    return length
+
+
+cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept nogil:
+    """Write them; names_length bytes."""
+    cdef uint8_t *p = out
+    cdef uint32_t node = op.first_node
+    cdef PurgatoryRecord *purgatory = a.purgatories + op.purgatory
+    cdef KeyRecord *key
+    p[0] = purgatory.name_length
+    memcpy(p + 1, purgatory.name, purgatory.name_length)
+    p += 1 + purgatory.name_length
+    while node:
+        key = key_of(a, node_of(a, node - 1).key)
+        p[0] = key.name_length
+        if key.name_blob:
+            copy_blob(a, key.name_blob, p + 1)
+        else:
+            memcpy(p + 1, key.name, key.name_length)
+        p += 1 + key.name_length
+        node = node_of(a, node - 1).next_of_op
+    return <uint32_t>(p - out)
+
+
+cdef inline uint32_t heap_length(Arena *a, OpRecord *op, uint32_t last_value) noexcept nogil:
+    """Bytes of the heap that its outcome needs, behind an outcome whose value is `last_value`."""
+    if op.group:
+        return blob_length(a, op.value) + blob_length(a, op.payload) + names_length(a, op)
+    return blob_length(a, op.value) if op.value != last_value else 0
+
+
+cdef inline bint only_confirms(Arena *a, uint32_t slot) noexcept nogil:
+    """Whether its report would tell nothing but which commands were applied."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t head = link_of(a, &c.answers_next)
+    if a.news[slot].outcome != c.next_outcome - 1:
+        return False
+    return c.answers_prev == head or answer_at(a, c.answers_prev).command <= a.news[slot].answer
+
+
+cdef inline void measure(
+    Arena *a, uint32_t slot, uint32_t first, uint64_t outcome_after, uint64_t answer_after, uint32_t outcomes_max,
+    Extent *x,
+) noexcept nogil:
+    """Find what follows these numbers. `first` is the link of the first settled operation to look at (0 = none)."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t head = link_of(a, &c.next), link = first, length, last_value = 0
+    cdef OpRecord *op
+    memset(x, 0, sizeof(Extent))
+    x.outcome_after = outcome_after
+    x.answer_after = answer_after
+    while link and link != head:
+        op = op_at(a, link)
+        look_at_outcome(a, op.ahead)
+        if op.outcome_number > outcome_after:
+            length = heap_length(a, op, last_value)
+            if x.outcomes == outcomes_max or (x.outcomes and x.heap + length > REPORT_HEAP_MAX):
+                x.more = True
+                break
+            if x.outcomes == 0:
+                x.first = link
+            x.outcomes += 1
+            x.heap += length
+            if op.group == 0 and op.value:
+                last_value = op.value
+        link = op.next
+        x.behind = link
+    # Answers are few; the new ones stand at the end.
+    head = link_of(a, &c.answers_next)
+    link = c.answers_prev
+    while link != head and answer_at(a, link).command > answer_after:
+        x.first_answer = link
+        x.answers += 1
+        link = answer_at(a, link).prev
+
+
+cdef inline void fill_outcome(
+    Arena *a, OpRecord *op, OutcomeRecord *out, uint8_t *heap, uint32_t *used, uint32_t *last_value, uint32_t *last_at
+) noexcept nogil:
+    cdef uint32_t length = blob_length(a, op.value)
+    out.command = 0 if op.group else op.command
+    out.number = op.outcome_number
+    out.operation = (<uint64_t>op.generation << 32) | <uint64_t>(op - a.ops)
+    out.settled_ns = op.settled_ns
+    out.deadline_ns = op.deadline_ns
+    out.registered_ns = op.registered_ns
+    out.sequence = op.seen
+    out.satisfied = op.progress if op.condition != CONDITION_TOTAL else 0
+    out.failed = op.failed
+    out.heap_offset = 0
+    out.value_length = length
+    out.payload_length = 0
+    out.keys_length = 0
+    out.error = op.error
+    out.state = op.outcome
+    out.settled_key = op.settled_key
+    out.deliveries = op.deliveries
+    out.flags = 0
+    if op.condition == CONDITION_TOTAL and op.outcome == OUTCOME_COMPLETED and op.settled_key:
+        out.satisfied = <uint64_t>1 << (op.settled_key - 1)
+    if op.flags & OP_FLAG_HANDED_OVER:
+        out.flags |= OUTCOME_FLAG_HANDED_OVER
+    if op.flags & OP_FLAG_REDELIVERED or (op.group and op.deliveries > 1):
+        out.flags |= OUTCOME_FLAG_REDELIVERED
+    if op.flags & OP_FLAG_VALUE_DROPPED:
+        out.flags |= OUTCOME_FLAG_VALUE_DROPPED
+    if length:
+        out.flags |= OUTCOME_FLAG_HAS_VALUE
+    if op.group:
+        out.flags |= OUTCOME_FLAG_HAS_PAYLOAD
+        if op.flags & OP_FLAG_CALL:
+            out.flags |= OUTCOME_FLAG_CALL
+        out.heap_offset = used[0]
+        copy_blob(a, op.value, heap + used[0])
+        used[0] += length
+        out.payload_length = blob_length(a, op.payload)
+        copy_blob(a, op.payload, heap + used[0])
+        used[0] += out.payload_length
+        out.keys_length = copy_names(a, op, heap + used[0])
+        used[0] += out.keys_length
+    elif length:
+        if op.value != last_value[0]:
+            copy_blob(a, op.value, heap + used[0])
+            last_value[0] = op.value
+            last_at[0] = used[0]
+            used[0] += length
+        out.heap_offset = last_at[0]
+
+
+cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x, uint8_t *out) noexcept nogil:
+    """Write a measured report: report_size(x) bytes at `out`."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef ReportHeader *header = <ReportHeader *>out
+    cdef OutcomeRecord *outcome = <OutcomeRecord *>(out + sizeof(ReportHeader))
+    cdef WireAnswer *answer = <WireAnswer *>(<uint8_t *>outcome + x.outcomes * sizeof(OutcomeRecord))
+    cdef uint8_t *heap = <uint8_t *>answer + x.answers * sizeof(WireAnswer)
+    cdef uint32_t i, link = x.first, used = 0, last_value = 0, last_at = 0
+    cdef AnswerRecord *kept
+    memset(header, 0, sizeof(ReportHeader))
+    header.topic = (<uint64_t>c.generation << 16) | slot
+    header.version = PROTOCOL_VERSION
+    header.kind = kind
+    header.outcomes = x.outcomes
+    header.answers = x.answers
+    header.incarnation = a.header.incarnation
+    header.applied = c.last_command
+    header.outcome_first = x.outcome_after + 1
+    header.outcome_last = x.outcome_after
+    header.outcome_newest = c.next_outcome - 1
+    header.answer_previous = x.answer_after
+    header.newest = a.header.newest
+    header.now_ns = a.now_ns
+    if c.answers_prev != link_of(a, &c.answers_next):
+        header.answer_newest = answer_at(a, c.answers_prev).command
+    for i in range(x.outcomes):
+        fill_outcome(a, op_at(a, link), outcome + i, heap, &used, &last_value, &last_at)
+        header.outcome_last = outcome[i].number
+        link = op_at(a, link).next
+    if not x.more:
+        # Nothing was left out: numbers that are missing up to the newest are void.
+        header.outcome_last = c.next_outcome - 1
+    link = x.first_answer
+    for i in range(x.answers):
+        kept = answer_at(a, link)
+        answer[i].command = kept.command
+        answer[i].value = kept.value
+        answer[i].code = kept.code
+        answer[i].reserved = 0
+        link = kept.next
+
+
+cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogil:
+    """The next report begins behind this one."""
+    cdef ClientRecord *c = a.clients + slot
+    if x.outcomes:
+        a.news[slot].unreported = 0 if x.behind == link_of(a, &c.next) else x.behind
+    if not x.more:
+        a.news[slot].outcome = c.next_outcome - 1
+    elif x.outcomes:
+        a.news[slot].outcome = op_at(a, at(a, x.behind).prev).outcome_number
+    if x.answers:
+        a.news[slot].answer = answer_at(a, c.answers_prev).command
+    a.news[slot].command = c.last_command

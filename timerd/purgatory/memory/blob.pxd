@@ -1,0 +1,86 @@
+"""Payloads, values and long names: chains of blocks, counted by reference, so that one value completes 10,000 operations.
+
+A blob is named by its first block (index + 1); 0 is the empty one. Only its first block counts references and bytes.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, give, take
+from timerd.purgatory.memory.bytes cimport copy_short, same_short
+from timerd_shm.generated.records cimport *
+
+
+cdef inline uint32_t blocks_for(uint32_t length) noexcept nogil:
+    return (length + BLOCK_DATA - 1) // BLOCK_DATA
+
+
+cdef inline uint32_t fill_blob(Arena *a, const uint8_t *data, uint32_t length) noexcept nogil:
+    """A new blob with one reference. The caller has seen that blocks_for(length) blocks are free."""
+    cdef uint32_t first = 0, previous = 0, block, piece, rest = length
+    while rest:
+        piece = rest if rest < BLOCK_DATA else BLOCK_DATA
+        block = take(a, REGION_BLOCKS)
+        copy_short(a.blocks[block - 1].data, data, piece)
+        a.blocks[block - 1].next = 0
+        if previous:
+            a.blocks[previous - 1].next = block
+        else:
+            first = block
+            a.blocks[first - 1].length = length
+            a.blocks[first - 1].refs = 1
+        previous = block
+        data += piece
+        rest -= piece
+    return first
+
+
+cdef inline uint32_t blob_length(Arena *a, uint32_t blob) noexcept nogil:
+    return a.blocks[blob - 1].length if blob else 0
+
+
+cdef inline uint64_t *blob_words(Arena *a, uint32_t block) noexcept nogil:
+    """The data of a block, as words."""
+    return <uint64_t *>a.blocks[block - 1].data
+
+
+cdef inline uint32_t share_blob(Arena *a, uint32_t blob) noexcept nogil:
+    if blob:
+        a.blocks[blob - 1].refs += 1
+    return blob
+
+
+cdef inline void drop_blob(Arena *a, uint32_t blob) noexcept nogil:
+    """One reference less; the last one frees the chain."""
+    cdef uint32_t next
+    if blob == 0:
+        return
+    a.blocks[blob - 1].refs -= 1
+    if a.blocks[blob - 1].refs:
+        return
+    while blob:
+        next = a.blocks[blob - 1].next
+        give(a, REGION_BLOCKS, blob - 1)
+        blob = next
+
+
+cdef inline void copy_blob(Arena *a, uint32_t blob, uint8_t *out) noexcept nogil:
+    cdef uint32_t rest = blob_length(a, blob), piece
+    while rest:
+        piece = rest if rest < BLOCK_DATA else BLOCK_DATA
+        copy_short(out, a.blocks[blob - 1].data, piece)
+        out += piece
+        rest -= piece
+        blob = a.blocks[blob - 1].next
+
+
+cdef inline bint blob_equals(Arena *a, uint32_t blob, const uint8_t *data, uint32_t length) noexcept nogil:
+    cdef uint32_t piece
+    if blob_length(a, blob) != length:
+        return False
+    while length:
+        piece = length if length < BLOCK_DATA else BLOCK_DATA
+        if not same_short(a.blocks[blob - 1].data, data, piece):
+            return False
+        data += piece
+        length -= piece
+        blob = a.blocks[blob - 1].next
+    return True

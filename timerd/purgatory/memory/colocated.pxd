@@ -1,0 +1,70 @@
+"""An operation with one key, when key and node are those of its own index: then all three are one place in memory.
+
+That is how most operations stand, so what commands/batch.pxd does with them goes this short way: no list is walked and no record is
+looked for. Whatever else an operation may be, operation/settle.pxd and keys.pxd deal with.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, key_of
+from timerd.purgatory.memory.list cimport link_of
+from timerd.purgatory.memory.bytes cimport copy_short
+from timerd.purgatory.memory.free_bitmap cimport set_spares
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    /* The word of a watch node from next_of_op on: the last of its operation, its first key, an event's, in that key's list. */
+    #define ONLY_EVENT_NODE ((uint64_t)KEY_KIND_EVENT << 40 | (uint64_t)1 << 56)
+    """
+    const uint64_t ONLY_EVENT_NODE
+
+
+cdef inline void fill_beside(
+    Arena *a, OpRecord *op, uint32_t index, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length
+) noexcept nogil:
+    """Watch a new key, with node and key of the operation's index, which the caller has taken."""
+    cdef KeyRecord *key = <KeyRecord *>op.own_key
+    cdef WatchNode *node = <WatchNode *>op.own_node
+    op.first_node = index + 1
+    node.op = index
+    node.key = index
+    node.target = 0
+    WatchNode_word_next_of_op(node)[0] = ONLY_EVENT_NODE
+    node.next = node.prev = link_of(a, &key.next)
+    key.hash = hash
+    key.watermark = 0
+    KeyRecord_word_purgatory(key)[0] = KeyRecord_with_name_length(KeyRecord_with_purgatory(0, purgatory), length)
+    key.name_blob = 0
+    key.refs = 1
+    copy_short(key.name, name, length)
+    key.next = key.prev = link_of(a, &node.next)
+    key.heap = 0
+    chain_beside(a, key, index)
+
+
+cdef inline void chain_beside(Arena *a, KeyRecord *key, uint32_t index) noexcept nogil:
+    cdef uint32_t *head = a.key_heads + (key.hash & a.key_mask)
+    key.chain = head[0]
+    head[0] = index + 1
+
+
+cdef inline bint is_beside(OpRecord *op, uint32_t index) noexcept nogil:
+    """Whether the pending operation of that index watches nothing but the key beside it, an event's, and is alone there."""
+    cdef KeyRecord *key = <KeyRecord *>op.own_key
+    cdef WatchNode *node = <WatchNode *>op.own_node
+    return (
+        op.first_node == index + 1 and WatchNode_word_next_of_op(node)[0] == ONLY_EVENT_NODE and node.key == index
+        and key.refs == 1 and key.name_blob == 0 and not key.flags & KEY_FLAG_HAS_WATERMARK
+    )
+
+
+cdef inline void leave_beside(Arena *a, OpRecord *op, uint32_t index) noexcept nogil:
+    """It has settled: give back its node and its key. The caller counts them, and that no event is in delivery."""
+    cdef KeyRecord *key = <KeyRecord *>op.own_key
+    cdef uint32_t *link = a.key_heads + (key.hash & a.key_mask)
+    while link[0] != index + 1:
+        link = &key_of(a, link[0] - 1).chain
+    link[0] = key.chain
+    key.refs = 0
+    (<WatchNode *>op.own_node).linked = 0
+    set_spares(a, index)

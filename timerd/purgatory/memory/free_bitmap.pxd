@@ -1,0 +1,122 @@
+"""Free watch nodes and keys: a bit for each record, in the daemon's memory, instead of a chain through the records.
+
+So any record can be taken, and an operation takes those of its own index if they are free: then its node and its key lie
+beside it, and whoever knows the operation can ask for all of them at once. A start sets the bits anew.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from timerd.purgatory.memory.arena cimport Arena, Spares, __builtin_ctzll
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    #define NOBODY 0xFFFFFFFFu /* an index that no record has: there is nothing to be beside */
+    """
+    const uint32_t NOBODY
+
+
+cdef inline bint make_spares(Spares *s, uint32_t count) noexcept nogil:
+    """Room for so many bits, all 0; False if there is no memory."""
+    s.words = (count + 63) // 64
+    s.bits = <uint64_t *>calloc(s.words, 8)
+    s.occupied = <uint64_t *>calloc((s.words + 63) // 64, 8)
+    return s.bits != NULL and s.occupied != NULL
+
+
+cdef inline void drop_spares(Spares *s) noexcept nogil:
+    free(s.bits)
+    free(s.occupied)
+
+
+cdef inline void set_spare(Spares *s, uint32_t index) noexcept nogil:
+    s.bits[index // 64] |= <uint64_t>1 << (index & 63)
+    s.occupied[index // 4096] |= <uint64_t>1 << ((index // 64) & 63)
+
+
+cdef inline void set_spares(Arena *a, uint32_t index) noexcept nogil:
+    """The node and the key of an index are free again; the caller counts them."""
+    cdef uint32_t word = index // 64, group = index // 4096
+    cdef uint64_t bit = <uint64_t>1 << (index & 63), occupied = <uint64_t>1 << (word & 63)
+    a.spare_nodes.bits[word] |= bit
+    a.spare_keys.bits[word] |= bit
+    a.spare_nodes.occupied[group] |= occupied
+    a.spare_keys.occupied[group] |= occupied
+
+
+cdef inline bint take_spares(Arena *a, uint32_t index) noexcept nogil:
+    """Take the node and the key of an index below both high waters; False if one of them is in use."""
+    cdef uint32_t word = index // 64
+    cdef uint64_t bit = <uint64_t>1 << (index & 63)
+    if not a.spare_nodes.bits[word] & a.spare_keys.bits[word] & bit:
+        return False
+    clear_spare(&a.spare_nodes, index)
+    clear_spare(&a.spare_keys, index)
+    a.regions[REGION_NODES].in_use += 1
+    a.regions[REGION_KEYS].in_use += 1
+    return True
+
+
+cdef inline void clear_spare(Spares *s, uint32_t index) noexcept nogil:
+    s.bits[index // 64] &= ~(<uint64_t>1 << (index & 63))
+    if s.bits[index // 64] == 0:
+        s.occupied[index // 4096] &= ~(<uint64_t>1 << ((index // 64) & 63))
+
+
+cdef inline uint32_t find_spare(Spares *s) noexcept nogil:
+    """A free record that was used before (index + 1), or 0. Goes through a bit for each 4,096 records at most."""
+    cdef uint32_t word, group
+    for group in range((s.words + 63) // 64):
+        if s.occupied[group]:
+            word = group * 64 + __builtin_ctzll(s.occupied[group])
+            return word * 64 + __builtin_ctzll(s.bits[word]) + 1
+    return 0
+
+
+cdef inline void raise_high_water(Arena *a, int region, Spares *s, uint32_t index) noexcept nogil:
+    """Let a region's used records reach up to this one; those between are free. Stored before any of them is reached."""
+    cdef RegionRecord *r = a.regions + region
+    cdef uint32_t i = r.high_water
+    # A word at a time: with one key watched by a million operations, the next key may stand a million records on.
+    while i < index:
+        if i & 63 == 0 and index - i >= 64:
+            s.bits[i // 64] = ~<uint64_t>0
+            s.occupied[i // 4096] |= <uint64_t>1 << ((i // 64) & 63)
+            i += 64
+        else:
+            set_spare(s, i)
+            i += 1
+    TD_ORDERED_STORE(
+        a.base, RegionRecord_word_high_water(r),
+        RegionRecord_with_high_water(RegionRecord_word_high_water(r)[0], index + 1),
+    )
+
+
+cdef inline uint32_t take_spare(Arena *a, int region, Spares *s, uint32_t beside) noexcept nogil:
+    """A free record (index + 1): the one of index `beside`, if that is free; 0 when all are in use."""
+    cdef RegionRecord *r = a.regions + region
+    cdef uint32_t got
+    if beside < r.high_water and s.bits[beside // 64] >> (beside & 63) & 1:
+        clear_spare(s, beside)
+        r.in_use += 1
+        return beside + 1
+    if r.high_water <= beside < r.count:
+        raise_high_water(a, region, s, beside)
+        r.in_use += 1
+        return beside + 1
+    got = find_spare(s)
+    if got:
+        clear_spare(s, got - 1)
+    elif r.high_water < r.count:
+        got = r.high_water + 1
+        raise_high_water(a, region, s, got - 1)
+    else:
+        return 0
+    r.in_use += 1
+    return got
+
+
+cdef inline void give_spare(Arena *a, int region, Spares *s, uint32_t index) noexcept nogil:
+    """The record is free again."""
+    set_spare(s, index)
+    a.regions[region].in_use -= 1

@@ -1,0 +1,590 @@
+"""Registration: an operation behaves as if registered at its mark (DESIGN.md, rule 4).
+
+The record is filled while nothing reaches it: keys, payload, and the replay of what the ring holds after the mark. One
+transaction then makes it true, pending or settled already, together with the client's command number, the id and the
+outcome number. So a crash leaves either nothing of it or all of it.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+from timerd.purgatory.memory.arena cimport node_of, key_of, Arena, capacity, commit, counter, give, take, unused
+from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fill_blob
+from timerd.purgatory.members.clients cimport charge, fill_answer, has_too_many_keys, keep_answer, met, nodes_of, refuse, stage_answer
+from timerd.purgatory.memory.list cimport unlink
+from timerd.purgatory.members.groups cimport adopt_if_orphaned, find_call
+from timerd.purgatory.index.operation_table cimport handle_insert
+from timerd.purgatory.memory.hash cimport handle_tag, key_hash
+from timerd.purgatory.index.ids cimport fill_id, find_id, give_id
+from timerd.purgatory.journal.rows cimport journal_group, journal_register
+from timerd.purgatory.commands.prefetch cimport Ahead
+from timerd.purgatory.index.keys cimport attach, fill_key, find_key, free_nodes, release_key
+from timerd.purgatory.operation.settle cimport (
+    Verdict, finish_free, finish_settle, judge, satisfy, settled_keys, stage_free, stage_settle, unmoved,
+)
+from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
+from timerd.purgatory.memory.bytes cimport same_short
+from timerd.purgatory.memory.free_bitmap cimport take_spare
+from timerd.purgatory.wheel.wheel cimport wheel_insert
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    #define CALL_AHEAD_NS_MAX 1000000000u  /* a turn's time is that of its beginning, and no turn takes so long */
+    """
+    const uint64_t CALL_AHEAD_NS_MAX
+
+
+ctypedef struct Key:
+    # A key of the command, as read from the frame.
+    const uint8_t *name
+    uint64_t target
+    uint64_t hash
+    uint32_t length
+    uint32_t kind
+
+
+ctypedef struct Registration:
+    # A REGISTER command, as read from the frame.
+    RegisterCommand *command
+    Ahead *ahead  # what was found out when it was looked at before its turn
+    Key keys[KEYS_MAX]
+    uint64_t id_low
+    uint64_t id_high
+    const uint8_t *payload
+    uint64_t number
+    uint32_t slot
+    uint32_t blocks  # of the payload and of long names, at most
+
+
+cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
+    """Read the variable part; False if it is not what the fixed part says. Nothing beyond `end` is touched."""
+    cdef RegisterCommand *command = r.command
+    cdef const uint8_t *p = <const uint8_t *>command + sizeof(RegisterCommand)
+    cdef Key *key
+    cdef uint32_t i
+    r.id_low = r.id_high = 0
+    r.blocks = 0
+    r.payload = NULL
+    if command.flags & REGISTER_FLAG_HAS_ID:
+        if end - p < 16:
+            return False
+        memcpy(&r.id_low, p, 8)
+        memcpy(&r.id_high, p + 8, 8)
+        p += 16
+    for i in range(command.keys):
+        if i >= KEYS_MAX:
+            # Refused by name below; where the payload begins does not matter any more.
+            return True
+        key = &r.keys[i]
+        if end - p < 2:
+            return False
+        key.length = p[0]
+        key.kind = p[1]
+        key.target = 0
+        p += 2
+        if key.kind == KEY_KIND_WATERMARK:
+            if end - p < 8:
+                return False
+            memcpy(&key.target, p, 8)
+            p += 8
+        elif key.kind != KEY_KIND_EVENT:
+            return False
+        if <uint64_t>(end - p) < key.length:
+            return False
+        key.name = p
+        if i == 0 and r.ahead.kind:
+            key.hash = r.ahead.hash
+        else:
+            key.hash = key_hash(a.header.hash_seed, command.purgatory, p, key.length)
+        p += key.length
+        if key.length > KEY_INLINE:
+            r.blocks += blocks_for(key.length)
+    if <uint64_t>(end - p) != command.payload_length:
+        return False
+    r.payload = p
+    if command.payload_length <= PAYLOAD_SIZE_MAX:
+        r.blocks += blocks_for(command.payload_length)
+    return True
+
+
+cdef inline bint needs_group(RegisterCommand *command) noexcept nogil:
+    if command.flags & REGISTER_FLAG_FOR_GROUP:
+        return True
+    return command.flags & REGISTER_FLAG_ORPHANS_GIVEN and command.orphans == ORPHANS_GROUP
+
+
+cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
+    """Whether its client, or its group, holds as much as one may: the code; `limit` becomes what it met."""
+    cdef ClientRecord *c = a.clients + r.slot
+    cdef GroupRecord *g
+    cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
+    cdef uint64_t nodes = c.nodes, keys = nodes + c.watermarks
+    cdef uint32_t i, missing = 0
+    if r.command.flags & REGISTER_FLAG_FOR_GROUP:
+        g = a.groups + (c.group - 1)
+        pending = g.pending
+        unacknowledged = g.unacknowledged
+        bytes_held = g.bytes_held
+        nodes = keys = g.nodes
+        if r.command.flags & REGISTER_FLAG_FOLLOWS:
+            # It takes the place of a call that is over with it. Were it refused, neither would ever end.
+            pending = unacknowledged = nodes = keys = 0
+    if pending + unacknowledged >= a.header.quota_operations:
+        if unused(a, REGION_OPS) == 0:
+            # Both are met; a higher quota would not help.
+            limit[0] = met(MET_OPERATIONS, capacity(a, REGION_OPS))
+            return ERROR_CODE_ARENA_FULL
+        limit[0] = met(MET_OPERATIONS, a.header.quota_operations)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if unacknowledged >= a.header.quota_outcomes:
+        limit[0] = met(MET_OUTCOMES, a.header.quota_outcomes)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if bytes_held + r.command.payload_length > a.header.quota_bytes:
+        limit[0] = met(MET_BYTES, a.header.quota_bytes)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if nodes + r.command.keys > a.header.quota_nodes:
+        if unused(a, REGION_NODES) < r.command.keys:
+            limit[0] = met(MET_NODES, capacity(a, REGION_NODES))
+            return ERROR_CODE_ARENA_FULL
+        limit[0] = met(MET_NODES, a.header.quota_nodes)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if not has_too_many_keys(a, keys, r.command.keys):
+        return ERROR_CODE_NONE
+    for i in range(r.command.keys):
+        missing += find_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length) == 0
+    if missing == 0 or not has_too_many_keys(a, keys, missing):
+        return ERROR_CODE_NONE
+    if unused(a, REGION_KEYS) == 0:
+        limit[0] = met(MET_KEYS, capacity(a, REGION_KEYS))
+        return ERROR_CODE_ARENA_FULL
+    limit[0] = met(MET_KEYS, a.header.quota_keys)
+    return ERROR_CODE_QUOTA_EXCEEDED
+
+
+cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
+    """The code of what is wrong with the command itself, or ERROR_CODE_NONE; `limit` becomes what it met."""
+    cdef RegisterCommand *command = r.command
+    cdef OpRecord *followed
+    cdef uint32_t i, k
+    limit[0] = 0
+    if command.keys == 0:
+        return ERROR_CODE_INVALID_KEY
+    if command.keys > KEYS_MAX:
+        limit[0] = KEYS_MAX
+        return ERROR_CODE_TOO_MANY_KEYS
+    if command.payload_length > PAYLOAD_SIZE_MAX:
+        limit[0] = PAYLOAD_SIZE_MAX
+        return ERROR_CODE_PAYLOAD_TOO_LARGE
+    if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
+        limit[0] = TIMEOUT_NS_MAX
+        return ERROR_CODE_TIMEOUT_OUT_OF_RANGE
+    if command.condition >= CONDITION_COUNT or command.orphans >= ORPHANS_COUNT:
+        return ERROR_CODE_INVALID_CONDITION
+    if needs_group(command) and a.clients[r.slot].group == 0:
+        return ERROR_CODE_NOT_A_MEMBER
+    if command.flags & REGISTER_FLAG_FOLLOWS:
+        if not command.flags & REGISTER_FLAG_NO_MARK:
+            return ERROR_CODE_INVALID_VALUE
+        followed = find_call(a, r.slot, command.mark_sequence)
+        if followed == NULL:
+            return ERROR_CODE_UNKNOWN_OPERATION
+        if command.keys > followed.keys:  # no quota holds it back
+            limit[0] = followed.keys
+            return ERROR_CODE_TOO_MANY_KEYS
+    if command.flags & REGISTER_FLAG_REPLACE_CHANGED:
+        limit[0] = command.payload_length if command.payload_length < BLOCK_DATA else BLOCK_DATA
+        if command.total > limit[0]:
+            return ERROR_CODE_INVALID_VALUE
+    if command.condition == CONDITION_AT_LEAST and (command.needed == 0 or command.needed > command.keys):
+        limit[0] = command.keys
+        return ERROR_CODE_INVALID_CONDITION
+    if command.condition == CONDITION_TOTAL and command.total == 0:
+        return ERROR_CODE_INVALID_CONDITION
+    for i in range(command.keys):
+        if r.keys[i].length == 0:
+            return ERROR_CODE_INVALID_KEY
+        if r.keys[i].kind == KEY_KIND_WATERMARK and command.condition == CONDITION_TOTAL:
+            return ERROR_CODE_INVALID_CONDITION
+        for k in range(i):
+            if (
+                r.keys[k].hash == r.keys[i].hash
+                and r.keys[k].length == r.keys[i].length
+                and same_short(r.keys[k].name, r.keys[i].name, r.keys[i].length)
+            ):
+                return ERROR_CODE_INVALID_KEY
+    if command.flags & REGISTER_FLAG_MARK_OF_OTHER_ARENA:
+        limit[0] = a.header.tail
+        return ERROR_CODE_MARK_TOO_OLD
+    return refusal_of_quota(a, r, limit)
+
+
+cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t timeout_ns) noexcept nogil:
+    """Absolute deadline of a checked timeout, counted from the call: also from one that came while the turn ran.
+
+    One that lies further ahead is not of this clock.
+    """
+    if timeout_ns == NO_DEADLINE:
+        return NO_DEADLINE
+    if registered_ns == 0 or registered_ns > a.now_ns + CALL_AHEAD_NS_MAX:
+        registered_ns = a.now_ns
+    if timeout_ns >= NO_DEADLINE - registered_ns:
+        return NO_DEADLINE - 1  # saturated, not wrapped round to "at once"
+    return registered_ns + timeout_ns
+
+
+cdef inline uint64_t registered_of(Arena *a, uint64_t registered_ns) noexcept nogil:
+    """When it was called, by this clock: not after the turn began."""
+    return a.now_ns if registered_ns == 0 or registered_ns > a.now_ns else registered_ns
+
+
+cdef inline uint64_t kind_word(RegisterCommand *command, uint32_t orphans, uint32_t group, uint32_t flags) noexcept nogil:
+    """OpRecord_word_keys: what it waits for, and whose it is to be."""
+    cdef uint64_t word = OpRecord_with_needed(OpRecord_with_keys(0, command.keys), command.needed)
+    word = OpRecord_with_condition(OpRecord_with_purgatory(word, command.purgatory), command.condition)
+    word = OpRecord_with_flags(OpRecord_with_orphans(word, orphans), flags)
+    return OpRecord_with_group(word, group)
+
+
+cdef inline uint64_t owner_word(uint32_t slot, uint32_t generation) noexcept nogil:
+    """OpRecord_word_client of an operation of that client that is in no bucket."""
+    return OpRecord_with_client_generation(OpRecord_with_client(0, slot), generation)
+
+
+cdef inline void fill_record(
+    Arena *a, OpRecord *op, uint64_t number, uint64_t kind, uint64_t owner, uint64_t registered_ns, uint64_t deadline_ns,
+    uint64_t progress,
+) noexcept nogil:
+    """Everything but the state. The generation may change here: nothing reaches the record."""
+    # Whole words where a word has many fields: they are read again soon, and a processor waits to read what it stores in
+    # parts. The first one says FREE, no outcome.
+    OpRecord_word_state(op)[0] = OpRecord_with_generation(0, op.generation + 1)
+    op.settled_ns = 0
+    op.registered_ns = registered_ns
+    op.seen = a.header.newest
+    op.progress = progress
+    OpRecord_word_keys(op)[0] = kind
+    op.command = number
+    op.registration = a.header.registrations + 1
+    op.first_node = 0
+    op.id_record = 0
+    op.payload = 0
+    op.value = 0
+    op.failed = 0
+    op.outcome_number = 0
+    OpRecord_word_client(op)[0] = owner
+    op.deadline_ns = deadline_ns
+    op.error = 0
+    op.ahead = 0
+
+
+cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command, uint32_t slot, uint64_t number) noexcept nogil:
+    """Everything but the state, as a command says it."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t orphans = c.orphans, group = 0, generation = c.generation, flags = 0
+    if command.flags & REGISTER_FLAG_ORPHANS_GIVEN:
+        orphans = command.orphans
+    if command.flags & REGISTER_FLAG_FOR_GROUP:
+        orphans = ORPHANS_GROUP
+        group = c.group
+        generation = 0
+        if command.flags & REGISTER_FLAG_CALL:
+            flags = OP_FLAG_CALL
+    fill_record(
+        a, op, number, kind_word(command, orphans, group, flags), owner_word(slot, generation),
+        registered_of(a, command.registered_ns), deadline_of(a, command.registered_ns, command.timeout_ns),
+        command.total if command.condition == CONDITION_TOTAL else 0,
+    )
+
+
+cdef inline void fill_payload(Arena *a, OpRecord *op, const uint8_t *payload, uint32_t length) noexcept nogil:
+    """Its payload; the caller knows that there are blocks enough."""
+    if length:
+        op.payload = fill_blob(a, payload, length)
+
+
+cdef inline void fill_id_record(OpRecord *op, uint32_t id_record) noexcept nogil:
+    op.id_record = id_record
+
+
+cdef inline uint32_t fill_node(
+    Arena *a, uint32_t op_index, uint32_t ordinal, uint32_t kind, uint64_t target, uint64_t hash, uint32_t purgatory,
+    const uint8_t *name, uint32_t length,
+) noexcept nogil:
+    """A watch node (index + 1), and a key record if there is none of that name; 0 when nodes or keys are used up."""
+    cdef uint32_t key = find_key(a, hash, purgatory, name, length), number
+    cdef WatchNode *node
+    if key == 0:
+        key = fill_key(a, hash, purgatory, name, length, op_index)
+        if key == 0:
+            return 0
+    number = take_spare(a, REGION_NODES, &a.spare_nodes, op_index)
+    if number == 0:
+        release_key(a, key)  # if it was made just now, nobody watches it
+        return 0
+    node = node_of(a, number - 1)
+    node.op = op_index
+    node.key = key - 1
+    node.target = target
+    node.next_of_op = 0
+    node.ordinal = ordinal
+    node.kind = kind
+    node.rank = 0
+    node.linked = 0
+    key_of(a, key - 1).refs += 1
+    return number
+
+
+cdef inline void fill_first_node(OpRecord *op, uint32_t node) noexcept nogil:
+    op.first_node = node
+
+
+cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registration *r) noexcept nogil:
+    """A watch node for each key; False when nodes or keys are used up (what was made stays chained)."""
+    cdef uint32_t i
+    cdef uint32_t *link = &op.first_node
+    for i in range(r.command.keys):
+        link[0] = fill_node(
+            a, op_index, i, r.keys[i].kind, r.keys[i].target, r.keys[i].hash, r.command.purgatory, r.keys[i].name,
+            r.keys[i].length,
+        )
+        if link[0] == 0:
+            return False
+        link = &node_of(a, link[0] - 1).next_of_op
+    return True
+
+
+cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v, EventRecord **by, uint32_t *ordinal,
+                             uint32_t *code) noexcept nogil:
+    """What the events after the mark, and present watermarks, mean to the operation.
+
+    `v.outcome` says whether it has settled, `by` which event did it (NULL: a watermark), `ordinal` through which key.
+    `code` becomes MARK_TOO_OLD if an event may have been missed.
+    """
+    cdef RegisterCommand *command = r.command
+    cdef EventRecord *e
+    cdef KeyRecord *key
+    cdef uint32_t i, count = 0, walked = 0, node = op.first_node
+    cdef uint64_t mark = command.mark_sequence
+    by[0] = NULL
+    code[0] = ERROR_CODE_NONE
+    v[0] = unmoved(op)
+    if not command.flags & REGISTER_FLAG_NO_MARK and not TD_DEFECT(DEFECT_NO_REPLAY):
+        for i in range(command.keys):
+            count = find_events(
+                a, mark, r.keys[i].hash, command.purgatory, r.keys[i].name, r.keys[i].length, i, count, &walked
+            )
+            if count == REPLAY_TOO_OLD:
+                code[0] = ERROR_CODE_MARK_TOO_OLD
+                break
+        a.touched += walked  # also in vain: the longest walks are
+        if code[0] != ERROR_CODE_NONE:
+            return
+        if count > 1:
+            sort_found(a, count)
+        for i in range(count):
+            e = event_at(a, a.found[i].sequence)
+            if (
+                e.client == r.slot
+                and e.client_generation == a.clients[r.slot].generation
+                and not command.flags & REGISTER_FLAG_MARK_BY_SEQUENCE
+                and e.command <= command.mark_command
+                and not TD_DEFECT(DEFECT_MARK_IGNORES_OWN_COMMANDS)
+            ):
+                # Issued by this very client before the mark was read, and overtaken by nobody: it is in the past.
+                continue
+            if e.applied_ns >= op.deadline_ns:
+                # It does not count, and neither do those after it: the outcome's mark stands before it, so that
+                # registering again since that mark does count it.
+                op.seen = e.sequence - 1
+                break
+            if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
+                continue
+            ordinal[0] = <uint32_t>a.found[i].ordinal
+            v[0] = judge(op, r.keys[ordinal[0]].kind, ordinal[0], r.keys[ordinal[0]].target, e)
+            if v.outcome != OUTCOME_NONE:
+                by[0] = e
+                return
+            op.progress = v.progress
+            op.failed = v.failed
+    # Watermarks are state: the present one counts, even if it was reached after the deadline.
+    while node:
+        i = node_of(a, node - 1).ordinal
+        key = key_of(a, node_of(a, node - 1).key)
+        if (
+            r.keys[i].kind == KEY_KIND_WATERMARK
+            and key.flags & KEY_FLAG_HAS_WATERMARK
+            and key.watermark >= r.keys[i].target
+        ):
+            ordinal[0] = i
+            v[0] = satisfy(op, i)
+            if v.outcome != OUTCOME_NONE:
+                return
+            op.progress = v.progress
+        node = node_of(a, node - 1).next_of_op
+    v[0] = unmoved(op)
+
+
+cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nogil:
+    """Take back a registration that nothing reaches: nothing of it is left."""
+    if fresh_id:
+        give_id(a, fresh_id)
+    drop_blob(a, op.payload)
+    free_nodes(a, op.first_node)
+    give(a, REGION_OPS, <uint32_t>(op - a.ops))
+
+
+cdef inline bint begins_alike(Arena *a, Registration *r, OpRecord *op) noexcept nogil:
+    """Whether an operation's payload begins like that of the registration, over so many bytes as that says."""
+    cdef uint32_t length = <uint32_t>r.command.total
+    if blob_length(a, op.payload) < length:
+        return False
+    return length == 0 or memcmp(a.blocks[op.payload - 1].data, r.payload, length) == 0
+
+
+cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record) noexcept nogil:
+    """Whether a registration takes over an id that exists."""
+    cdef RegisterCommand *command = r.command
+    if command.flags & REGISTER_FLAG_REPLACE_CHANGED and record.state == ID_STATE_LIVE:
+        return not begins_alike(a, r, a.ops + (record.op - 1))
+    if command.flags & REGISTER_FLAG_REPLACE_CANCELLED:
+        return record.state == ID_STATE_SETTLED and record.outcome == OUTCOME_CANCELLED
+    return command.flags & REGISTER_FLAG_REPLACE != 0
+
+
+cdef inline void attach_nodes(Arena *a, OpRecord *op) noexcept nogil:
+    """Let a pending operation watch the keys that it still waits for."""
+    cdef uint32_t node = op.first_node
+    while node:
+        if not settled_keys(op) & (<uint64_t>1 << node_of(a, node - 1).ordinal):
+            attach(a, node)
+        node = node_of(a, node - 1).next_of_op
+
+
+cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
+    """Apply a REGISTER command; False if it is malformed. What else is wrong with it is refused by its code."""
+    cdef RegisterCommand *command = r.command
+    cdef ClientRecord *c = a.clients + r.slot
+    cdef OpRecord *op
+    cdef OpRecord *replaced = NULL
+    cdef OpRecord *followed = NULL
+    cdef AnswerRecord *answer = NULL
+    cdef EventRecord *by = NULL
+    cdef IdRecord *id_record
+    cdef Verdict v, old
+    cdef uint64_t limit = 0, word
+    cdef uint32_t code, index, known = 0, fresh_id = 0, ordinal = 0, settled_key = 0
+    cdef bint remembered = False
+    if not read_registration(a, r, end):
+        return False
+    code = refusal_of(a, r, &limit)
+    if code == ERROR_CODE_NONE and command.flags & REGISTER_FLAG_HAS_ID:
+        known = find_id(a, command.purgatory, r.id_low, r.id_high)
+        if known and not may_replace(a, r, &a.ids[known - 1]):
+            code = ERROR_CODE_OPERATION_EXISTS
+            limit = a.ids[known - 1].outcome
+        elif not known and command.registered_ns and command.registered_ns < a.header.ids_floor_ns:
+            code = ERROR_CODE_TOO_OLD_TO_TELL
+            limit = a.header.ids_floor_ns
+        elif known and a.ids[known - 1].state == ID_STATE_LIVE:
+            replaced = a.ops + (a.ids[known - 1].op - 1)
+        else:
+            remembered = known != 0
+    if code == ERROR_CODE_NONE and not make_room(a, r.blocks):
+        code = ERROR_CODE_ARENA_FULL
+        limit = met(MET_BLOCKS, capacity(a, REGION_BLOCKS))
+    if code != ERROR_CODE_NONE:
+        refuse(a, r.slot, r.number, command.purgatory, code, limit)
+        return True
+    index = take(a, REGION_OPS)
+    if index == 0:
+        limit = met(MET_OPERATIONS, capacity(a, REGION_OPS))
+        refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
+        return True
+    index -= 1
+    op = a.ops + index
+    fill_operation(a, op, command, r.slot, r.number)
+    if not fill_nodes(a, op, index, r):
+        abandon(a, op, 0)
+        if unused(a, REGION_NODES) == 0:
+            limit = met(MET_NODES, capacity(a, REGION_NODES))
+        else:
+            limit = met(MET_KEYS, capacity(a, REGION_KEYS))
+        refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
+        return True
+    fill_payload(a, op, r.payload, command.payload_length)
+    if command.flags & REGISTER_FLAG_HAS_ID:
+        if not known:
+            known = fresh_id = fill_id(a, command.purgatory, r.id_low, r.id_high)
+            if known == 0:
+                abandon(a, op, 0)
+                limit = met(MET_IDS, capacity(a, REGION_IDS))
+                refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
+                return True
+        fill_id_record(op, known)
+    fill_replay(a, op, r, &v, &by, &ordinal, &code)
+    if code != ERROR_CODE_NONE:
+        a.daemon[DAEMON_REPLAYS_TOO_OLD] += 1
+        abandon(a, op, fresh_id)
+        refuse(a, r.slot, r.number, command.purgatory, code, a.header.tail)
+        return True
+    if v.outcome != OUTCOME_NONE:
+        settled_key = ordinal + 1
+    elif op.deadline_ns <= a.now_ns:
+        v.outcome = OUTCOME_EXPIRED
+    if replaced != NULL:
+        adopt_if_orphaned(a, replaced)
+    charge(a, op, 0, 0, 0, command.payload_length)  # already: the value that settles it may have no room beside it
+    # One transaction: the operation, its id, the one it replaces, the one it follows, an answer, the command's number.
+    journal_register(a, op, r.slot, command)
+    if command.flags & REGISTER_FLAG_FOLLOWS:
+        followed = find_call(a, r.slot, command.mark_sequence)
+        stage_free(a, followed)
+        journal_group(
+            a, followed, GROUP_STEP_DONE, followed.group, r.slot, c.generation, followed.deliveries,
+            followed.outcome_number, r.number,
+        )
+    if replaced != NULL:
+        old = unmoved(replaced)
+        stage_settle(a, replaced, OUTCOME_CANCELLED, 0, NULL, &old)
+        # The id goes over to the new operation.
+        td_put(
+            &a.tx, OpRecord_word_id_record(replaced), OpRecord_with_id_record(OpRecord_word_id_record(replaced)[0], 0)
+        )
+    if v.outcome != OUTCOME_NONE:
+        stage_settle(a, op, v.outcome, settled_key, by, &v)
+    else:
+        td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_PENDING))
+        if known:
+            id_record = a.ids + (known - 1)
+            word = IdRecord_with_state(IdRecord_word_state(id_record)[0], ID_STATE_LIVE)
+            td_put(&a.tx, IdRecord_word_state(id_record), IdRecord_with_op(IdRecord_with_outcome(word, 0), index + 1))
+    if command.flags & REGISTER_FLAG_WANTS_ANSWER:
+        answer = fill_answer(a, r.slot, r.number, ERROR_CODE_NONE, 0)
+        stage_answer(a, answer)
+    td_put(&a.tx, &c.last_command, r.number)
+    commit(a)
+    # What is derived from it.
+    a.header.registrations = op.registration
+    charge(a, op, op.state == OP_STATE_PENDING, 0, nodes_of(op), 0)
+    counter(a, op.purgatory, COUNT_REGISTERED)[0] += 1
+    if op.group == 0:
+        handle_insert(a, index, r.ahead.tag if r.ahead.kind else handle_tag(r.slot, r.number))
+    a.touched += 1
+    if remembered:
+        unlink(a, &a.ids[known - 1].next)
+    if replaced != NULL:
+        finish_settle(a, replaced, True)
+    if followed != NULL:
+        a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
+        finish_free(a, followed)
+    if op.state == OP_STATE_PENDING:
+        counter(a, op.purgatory, COUNT_PENDING)[0] += 1
+        wheel_insert(a, op)
+        attach_nodes(a, op)
+    else:
+        if by != NULL:
+            counter(a, op.purgatory, COUNT_REPLAYED)[0] += 1
+        finish_settle(a, op, False)
+    if answer != NULL:
+        keep_answer(a, answer)
+    return True

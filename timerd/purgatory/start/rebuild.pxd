@@ -1,0 +1,576 @@
+"""A start: finish the transaction that was being stored, then make everything derived anew from the truth.
+
+Nothing derived is believed, so it does not matter where the last life ended; and as this only stores derived fields (and
+frees what was acknowledged already, and takes silent clients for live ones), it may end anywhere itself. Order matters
+where lists have one: operations come back in order of registration, settled ones and answers in order of their numbers,
+ids and what waits in groups in order of settling.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+from timerd.purgatory.memory.arena cimport (
+    CALLS, KINDS, Arena, Joined, Spares, __builtin_prefetch, capacity, commit, counter, give, key_of, node_of,
+)
+from timerd.purgatory.memory.blob cimport blob_length, drop_blob, share_blob
+from timerd.purgatory.members.clients cimport charge, nodes_of, tell
+from timerd.purgatory.memory.list cimport append, is_empty, make_empty, node_at
+from timerd.purgatory.members.groups cimport (
+    after_retention, holds_what_it_does_not_take, join_group, kind_of, look_again_at, wait_in_group,
+)
+from timerd.purgatory.index.ids cimport chain_id
+from timerd.purgatory.index.keys cimport attach, chain_key
+from timerd.purgatory.start.rebuild_order cimport (
+    EARLY, Order, Ordered, drop_order, is_outcome_due, make_order, restore_order, sort_by_number,
+)
+from timerd.purgatory.operation.settle cimport begin_delivery, settled_keys
+from timerd.purgatory.events.ring cimport event_at, ring_is_empty
+from timerd.purgatory.start.validate cimport (
+    BLOCK_COUNTED, Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, key_is_sound, look_for_damage, nodes_are_sound,
+    op_is_sound,
+)
+from timerd.purgatory.memory.free_bitmap cimport give_spare
+from timerd_shm.generated.records cimport *
+
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_t:
+        pass
+    int pthread_create(pthread_t *, const void *, void *(*)(void *) noexcept nogil, void *)
+    int pthread_join(pthread_t, void **)
+
+cdef extern from *:
+    """
+    /* How a key is marked that is named. */
+    enum { KEY_NAMED = 1, KEY_DISORDERED = 2 };
+    """
+    enum:
+        KEY_NAMED
+        KEY_DISORDERED
+
+
+ctypedef struct Marks:
+    # Which records are in use, a byte each.
+    uint8_t *ops
+    uint8_t *nodes
+    uint8_t *keys
+    uint8_t *blocks
+    uint8_t *ids
+    uint8_t *answers
+    # The keys (index + 1) that were named last, and are not yet in the table: their places there are asked for.
+    uint32_t named[EARLY]
+    uint32_t named_at
+    bint disordered  # the watchers of some keys are not in order
+
+
+cdef inline bint redo_is_sound(Arena *a) noexcept nogil:
+    """Whether it stores whole words within the arena, and none into itself or the region table."""
+    cdef RedoEntry *entry = <RedoEntry *>(a.base + REDO_OFFSET)
+    cdef uint64_t i
+    if a.header.redo_count > REDO_MAX or a.header.size < sizeof(uint64_t):
+        return False
+    for i in range(a.header.redo_count):
+        if entry[i].offset % 8 or entry[i].offset > a.header.size - 8:
+            return False
+        if REDO_OFFSET <= entry[i].offset < HEADER_SIZE:
+            return False
+    return True
+
+
+cdef inline uint64_t finish_transaction(Arena *a) noexcept nogil:
+    """Store the words of a committed transaction again; how many there were."""
+    cdef uint64_t count = a.header.redo_count
+    if count:
+        td_store_entries(a.base, count)
+        TD_ORDERED_STORE(a.base, &a.header.redo_count, 0)
+    return count
+
+
+cdef inline void clear_derived(Arena *a) noexcept nogil:
+    """Empty every list and table, zero every count.
+
+    But for operations, nodes, keys and blobs, whose turn comes when the truth first names them: that is one walk less.
+    """
+    cdef uint32_t i, n
+    memset(a.levels, 0, LEVELS * sizeof(LevelRecord))
+    for i in range(capacity(a, REGION_BUCKETS)):
+        make_empty(a, &a.buckets[i].next)
+        a.buckets[i].count = 0
+    memset(a.key_heads, 0, capacity(a, REGION_KEY_TABLE) * sizeof(KeyTableRecord))
+    memset(a.id_heads, 0, capacity(a, REGION_ID_TABLE) * sizeof(IdTableRecord))
+    memset(a.handles, 0, capacity(a, REGION_HANDLES) * sizeof(HandleRecord))
+    for i in range(capacity(a, REGION_CLIENTS)):
+        make_empty(a, &a.clients[i].next)
+        make_empty(a, &a.clients[i].answers_next)
+        a.clients[i].pending = 0
+        a.clients[i].unacknowledged = 0
+        a.clients[i].answers = 0
+        a.clients[i].watermarks = 0
+        a.clients[i].nodes = 0
+        a.clients[i].bytes_held = 0
+        a.clients[i].held = 0
+        a.clients[i].calls_held = 0
+        for n in range(KINDS):
+            a.members[n][i].group = 0
+    for i in range(capacity(a, REGION_GROUPS)):
+        make_empty(a, &a.groups[i].next)
+        make_empty(a, &a.groups[i].calls_next)
+        a.groups[i].members = 0
+        a.groups[i].pending = 0
+        a.groups[i].endless = 0
+        a.groups[i].unacknowledged = 0
+        a.groups[i].nodes = 0
+        a.groups[i].bytes_held = 0
+        for n in range(KINDS):
+            a.turns[n][i] = 0
+        a.unmatched[i] = 0
+        a.outdated[i] = 0
+    a.dropping = 0
+    make_empty(a, &a.header.ids_next)
+    a.header.ring_bytes = 0
+    a.header.unfinished = 0
+    a.header.registrations = 0
+    for i in range(capacity(a, REGION_PURGATORIES)):
+        counter(a, i, COUNT_PENDING)[0] = 0
+        counter(a, i, COUNT_WATCHED)[0] = 0
+    for n in range(REGION_COUNT):
+        a.regions[n].free_head = 0
+        a.regions[n].in_use = 0
+    memset(a.freed, 0, sizeof(a.freed))
+
+
+cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
+    """One more reference to a (sound) blob that the truth names."""
+    if blob == 0:
+        return
+    if m.blocks[blob - 1] == BLOCK_COUNTED:
+        a.blocks[blob - 1].refs += 1
+    else:
+        m.blocks[blob - 1] = BLOCK_COUNTED
+        a.blocks[blob - 1].refs = 1
+
+
+cdef inline void name_key(Arena *a, Marks *m, uint32_t key) noexcept nogil:
+    """Put the key that was named EARLY keys before into the table, and let this one (index + 1; 0 = none) wait for that."""
+    if m.named[m.named_at]:
+        chain_key(a, m.named[m.named_at])
+    m.named[m.named_at] = key
+    m.named_at = (m.named_at + 1) % EARLY
+
+
+cdef inline void name_last_keys(Arena *a, Marks *m) noexcept nogil:
+    cdef uint32_t i
+    for i in range(EARLY):
+        name_key(a, m, 0)
+
+
+cdef inline bint use_key(Arena *a, Marks *m, uint32_t index, Damage *damage) noexcept nogil:
+    """A key that the truth names, by a node or its watermark: named the first time, it is empty, and soon in the table."""
+    cdef KeyRecord *key = key_of(a, index)
+    cdef ClientRecord *c
+    if m.keys[index]:
+        return True
+    if not key_is_sound(a, m.blocks, key):
+        damaged(damage, REGION_KEYS, index)
+        return False
+    m.keys[index] = KEY_NAMED
+    make_empty(a, &key.next)
+    key.heap = 0
+    key.refs = 0
+    if key.flags & KEY_FLAG_HAS_WATERMARK:
+        c = a.clients + key.setter
+        if c.state != CLIENT_STATE_FREE and (c.generation & 0xFFFF) == key.setter_generation:
+            c.watermarks += 1
+    use_blob(a, m, key.name_blob)
+    name_key(a, m, index + 1)
+    __builtin_prefetch(a.key_heads + (key.hash & a.key_mask))
+    return True
+
+
+cdef inline void watch_again(Arena *a, Marks *m, OpRecord *op, uint32_t node) noexcept nogil:
+    """Put a node (index + 1) of a pending operation back where it waits, and note if others came before it out of order."""
+    cdef KeyRecord *key = key_of(a, node_of(a, node - 1).key)
+    if node_of(a, node - 1).kind == KEY_KIND_EVENT and not is_empty(a, &key.next):
+        if a.ops[node_at(a, key.prev).op].registration > op.registration:
+            m.keys[node_of(a, node - 1).key] = KEY_DISORDERED
+            m.disordered = True
+    attach(a, node)
+
+
+cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexcept nogil:
+    """Count what the operation names: nodes and keys while it needs them, payload, value; and charge it.
+
+    False if something of it is not there.
+    """
+    cdef WatchNode *w
+    cdef uint64_t held
+    cdef uint32_t index = <uint32_t>(op - a.ops), node = op.first_node
+    if not op_is_sound(a, op) or not blob_is_sound(a, m.blocks, op.payload):
+        return False
+    m.ops[index] = 1
+    use_blob(a, m, op.payload)
+    held = blob_length(a, op.payload)
+    if op.state == OP_STATE_SETTLED:
+        if not blob_is_sound(a, m.blocks, op.value):
+            return False
+        use_blob(a, m, op.value)
+        held += blob_length(a, op.value)
+    if op.state == OP_STATE_PENDING or op.flags & OP_FLAG_KEYS_KEPT:
+        if not nodes_are_sound(a, m.nodes, op):
+            return False
+        while node:
+            w = node_of(a, node - 1)
+            if not use_key(a, m, w.key, damage):
+                return False
+            key_of(a, w.key).refs += 1
+            w.linked = 0
+            if op.state == OP_STATE_PENDING and not settled_keys(op) & (<uint64_t>1 << w.ordinal):
+                watch_again(a, m, op, node)
+            node = w.next_of_op
+    if op.state == OP_STATE_PENDING:
+        counter(a, op.purgatory, COUNT_PENDING)[0] += 1
+    charge(a, op, op.state == OP_STATE_PENDING, op.state == OP_STATE_SETTLED, nodes_of(op), held)
+    return True
+
+
+cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
+    """Back into the outcomes of who is told, to be told again; or into none, if it has been received and is held."""
+    cdef ClientRecord *c = a.clients + op.client
+    if op.group and kind_of(op) == CALLS:
+        c.calls_held += 1
+    elif op.group:
+        c.held += 1
+    if op.outcome_number > c.acknowledged:
+        append(a, &c.next, &op.next)
+    else:
+        make_empty(a, &op.next)
+
+
+cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept nogil:
+    """Chain every record below the high water that nothing names; the lowest is taken first."""
+    cdef uint32_t i = a.regions[region].high_water
+    a.regions[region].in_use = i
+    while i:
+        i -= 1
+        if not used[i]:
+            give(a, region, i)
+
+
+cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s) noexcept nogil:
+    """The same for a region whose free records have bits; all bits are 0."""
+    cdef uint32_t i
+    a.regions[region].in_use = a.regions[region].high_water
+    for i in range(a.regions[region].high_water):
+        if not used[i]:
+            give_spare(a, region, s, i)
+
+
+cdef inline void ask_for_record(OpRecord *op) noexcept nogil:
+    """Ask for an operation, with the key and the node beside it; it may lie beyond the arena."""
+    cdef char *record = <char *>op
+    __builtin_prefetch(record)
+    __builtin_prefetch(record + 64)
+    __builtin_prefetch(record + 128)
+    __builtin_prefetch(record + 192)
+
+
+cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nogil:
+    """Count what operations name; free those that nobody is to be told of."""
+    cdef uint32_t i
+    cdef OpRecord *op
+    for i in range(a.regions[REGION_OPS].high_water):
+        op = a.ops + i
+        ask_for_record(op + EARLY)
+        if op.state == OP_STATE_FREE:
+            continue
+        if op.client >= capacity(a, REGION_CLIENTS):
+            damaged(damage, REGION_OPS, i)
+            return
+        if op.state == OP_STATE_SETTLED and not is_outcome_due(a, op):
+            # Acknowledged, or of a client that is gone: only its record had not been given back.
+            td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
+            commit(a)
+            continue
+        if not use_op(a, m, op, damage):
+            damaged(damage, REGION_OPS, i)
+            return
+        if op.registration > a.header.registrations:
+            a.header.registrations = op.registration
+
+
+cdef inline void order_watchers(Arena *a, Marks *m, Order *o) noexcept nogil:
+    """Where watchers did not come in order of registration, put them in order: those of all such keys in one walk."""
+    cdef uint32_t i, node
+    cdef uint64_t k
+    cdef OpRecord *op
+    cdef WatchNode *w
+    if not m.disordered:
+        return
+    for i in range(a.regions[REGION_KEYS].high_water):
+        if m.keys[i] == KEY_DISORDERED:
+            make_empty(a, &key_of(a, i).next)
+    for k in range(o.pending_count):
+        if k + EARLY < o.pending_count:
+            __builtin_prefetch(&a.ops[o.pending[k + EARLY]].first_node)
+            __builtin_prefetch(node_of(a, a.ops[o.pending[k + EARLY // 2]].first_node - 1))
+        node = a.ops[o.pending[k]].first_node
+        while node:
+            w = node_of(a, node - 1)
+            if w.linked and w.kind == KEY_KIND_EVENT and m.keys[w.key] == KEY_DISORDERED:
+                append(a, &key_of(a, w.key).next, &w.next)
+            node = w.next_of_op
+
+
+cdef inline void restore_waiting(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
+    """Groups' outcomes that nobody is told now, back into their groups' lists in order of settling. Members are there."""
+    cdef uint32_t i
+    cdef uint64_t count = 0, outcomes = 0, k
+    a.groups_due_ns = NO_DEADLINE
+    for i in range(capacity(a, REGION_GROUPS)):
+        outcomes += a.groups[i].unacknowledged
+        if a.groups[i].endless and a.groups[i].members == 0:
+            look_again_at(a, after_retention(a, a.groups[i].empty_since_ns))
+    if outcomes == 0:
+        return
+    for i in range(a.regions[REGION_OPS].high_water):
+        if a.ops[i].state == OP_STATE_SETTLED and a.ops[i].group and a.ops[i].client_generation == 0:
+            items[count].number = a.ops[i].settled_ns
+            items[count].index = i
+            count += 1
+    sort_by_number(items, spare, count)
+    for k in range(count):
+        wait_in_group(a, a.ops + items[k].index)
+
+
+cdef inline void restore_ids(
+    Arena *a, Marks *m, Ordered *items, Ordered *spare, Damage *damage
+) noexcept nogil:
+    cdef uint32_t i
+    cdef uint64_t count = 0, k
+    for i in range(a.regions[REGION_IDS].high_water):
+        if a.ids[i].state == ID_STATE_FREE:
+            continue
+        if not id_is_sound(a, a.ids + i, i):
+            damaged(damage, REGION_IDS, i)
+            return
+        m.ids[i] = 1
+        chain_id(a, i + 1)
+        if a.ids[i].state == ID_STATE_SETTLED:
+            items[count].number = a.ids[i].settled_ns
+            items[count].index = i
+            count += 1
+    sort_by_number(items, spare, count)
+    for k in range(count):
+        append(a, &a.header.ids_next, &a.ids[items[k].index].next)
+
+
+cdef inline void restore_answers(
+    Arena *a, Marks *m, Ordered *items, Ordered *spare, Damage *damage
+) noexcept nogil:
+    cdef uint32_t i
+    cdef uint64_t count = 0, k
+    cdef AnswerRecord *answer
+    cdef ClientRecord *c
+    for i in range(a.regions[REGION_ANSWERS].high_water):
+        answer = a.answers + i
+        if not answer.used:
+            continue
+        if answer.client >= capacity(a, REGION_CLIENTS):
+            damaged(damage, REGION_ANSWERS, i)
+            return
+        c = a.clients + answer.client
+        if c.state == CLIENT_STATE_FREE or answer.command <= c.answers_acknowledged:
+            td_put(&a.tx, AnswerRecord_word_used(answer), AnswerRecord_with_used(AnswerRecord_word_used(answer)[0], 0))
+            commit(a)
+            continue
+        m.answers[i] = 1
+        items[count].number = answer.command
+        items[count].index = i
+        count += 1
+    sort_by_number(items, spare, count)
+    for k in range(count):
+        answer = a.answers + items[k].index
+        append(a, &a.clients[answer.client].answers_next, &answer.next)
+        a.clients[answer.client].answers += 1
+
+
+cdef inline void restore_ring(Arena *a, Marks *m, Damage *damage) noexcept nogil:
+    cdef uint64_t sequence = a.header.tail
+    cdef EventRecord *e
+    while sequence <= a.header.newest:
+        e = event_at(a, sequence)
+        if not event_is_sound(a, m.blocks, e, sequence):
+            damaged(damage, REGION_EVENTS, sequence & a.event_mask)
+            return
+        use_blob(a, m, e.value)
+        use_blob(a, m, e.key_blob)
+        a.header.ring_bytes += blob_length(a, e.value) + blob_length(a, e.key_blob)
+        sequence += 1
+
+
+cdef inline void restore_watermarks(Arena *a, Marks *m, Damage *damage) noexcept nogil:
+    """Keys that nobody watches, and that have a watermark."""
+    cdef uint32_t i
+    for i in range(a.regions[REGION_KEYS].high_water):
+        if not m.keys[i] and key_of(a, i).flags & KEY_FLAG_HAS_WATERMARK and not use_key(a, m, i, damage):
+            return
+
+
+cdef inline void restore_names(Arena *a, Marks *m, Damage *damage) noexcept nogil:
+    """What members handle."""
+    cdef uint32_t slot
+    for slot in range(capacity(a, REGION_CLIENTS)):
+        if a.clients[slot].state == CLIENT_STATE_FREE:
+            continue
+        if not blob_is_sound(a, m.blocks, a.clients[slot].names):
+            damaged(damage, REGION_CLIENTS, slot)
+            return
+        use_blob(a, m, a.clients[slot].names)
+
+
+cdef inline void restore_clients(Arena *a) noexcept nogil:
+    cdef uint32_t slot
+    cdef ClientRecord *c
+    a.queued = 0
+    a.sweeping = 0
+    a.sweep_at = 0
+    a.tombstones = 0
+    a.tombstones_due_ns = NO_DEADLINE
+    for slot in range(capacity(a, REGION_CLIENTS)):
+        c = a.clients + slot
+        memset(a.news + slot, 0, sizeof(a.news[0]))
+        if c.state == CLIENT_STATE_FREE:
+            continue
+        a.regions[REGION_CLIENTS].in_use += 1
+        if c.state == CLIENT_STATE_TOMBSTONE:
+            a.tombstones += 1
+            if c.died_ns + TOMBSTONE_KEPT_NS < a.tombstones_due_ns:
+                a.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
+            continue
+        if c.state == CLIENT_STATE_SILENT:
+            # Nobody listened to it: its lease is whole again.
+            td_put(
+                &a.tx, ClientRecord_word_state(c),
+                ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE),
+            )
+            commit(a)
+        if c.state == CLIENT_STATE_DEAD or holds_what_it_does_not_take(c):
+            a.sweeping = 1
+        if c.state == CLIENT_STATE_DEAD:
+            continue
+        join_group(a, slot)
+        # Told again: what this life has not reported begins behind what was acknowledged.
+        a.news[slot].outcome = c.acknowledged
+        a.news[slot].answer = c.answers_acknowledged
+        if not is_empty(a, &c.next):
+            a.news[slot].unreported = c.next
+        tell(a, slot)
+
+
+cdef inline void restore_groups(Arena *a) noexcept nogil:
+    cdef uint32_t group
+    for group in range(capacity(a, REGION_GROUPS)):
+        if a.groups[group].state:
+            a.regions[REGION_GROUPS].in_use += 1
+
+
+cdef inline void restore_counters(Arena *a) noexcept nogil:
+    """Counters are not truth, but they add up: registered = pending + settled."""
+    cdef uint32_t p
+    for p in range(capacity(a, REGION_PURGATORIES)):
+        if a.purgatories[p].state:
+            a.regions[REGION_PURGATORIES].in_use += 1
+        counter(a, p, COUNT_REGISTERED)[0] = (
+            counter(a, p, COUNT_PENDING)[0] + counter(a, p, COUNT_COMPLETED)[0] + counter(a, p, COUNT_EXPIRED)[0]
+            + counter(a, p, COUNT_CANCELLED)[0] + counter(a, p, COUNT_FAILED)[0]
+        )
+
+
+cdef inline void restore_operations(Arena *a, Marks *m, Order *order, Damage *damage) noexcept nogil:
+    """Operations and keys. What takes no more than the operations' own records is made by a thread beside this one."""
+    cdef pthread_t thread
+    cdef bint beside = pthread_create(&thread, NULL, restore_order, order) == 0
+    cdef uint64_t k
+    if not beside:
+        restore_order(order)
+    use_operations(a, m, damage)
+    if not damage.found:
+        restore_watermarks(a, m, damage)
+    name_last_keys(a, m)
+    if beside:
+        pthread_join(thread, NULL)
+    if damage.found:
+        return
+    order_watchers(a, m, order)
+    for k in range(order.settled_count):
+        restore_settled(a, a.ops + order.settled[k].index)
+
+
+cdef inline void restore_records(Arena *a, Marks *m, Order *order, Damage *damage) noexcept nogil:
+    """Everything that records name, region by region; it ends at the first that is damaged."""
+    restore_operations(a, m, order, damage)
+    if not damage.found:
+        restore_ring(a, m, damage)
+    if not damage.found:
+        restore_names(a, m, damage)
+    if not damage.found:
+        restore_ids(a, m, order.items, order.spare, damage)
+    if not damage.found:
+        restore_answers(a, m, order.items, order.spare, damage)
+
+
+cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
+    """Make everything derived anew; False when there is no memory for it, or a record is damaged."""
+    cdef Marks m
+    cdef uint64_t most = a.regions[REGION_OPS].high_water
+    cdef Order order
+    cdef bint made
+    look_for_damage(a, damage)
+    if damage.found:
+        return False
+    if a.regions[REGION_IDS].high_water > most:
+        most = a.regions[REGION_IDS].high_water
+    if a.regions[REGION_ANSWERS].high_water > most:
+        most = a.regions[REGION_ANSWERS].high_water
+    m.ops = <uint8_t *>calloc(a.regions[REGION_OPS].high_water + 1, 1)
+    m.nodes = <uint8_t *>calloc(a.regions[REGION_NODES].high_water + 1, 1)
+    m.keys = <uint8_t *>calloc(a.regions[REGION_KEYS].high_water + 1, 1)
+    m.blocks = <uint8_t *>calloc(a.regions[REGION_BLOCKS].high_water + 1, 1)
+    m.ids = <uint8_t *>calloc(a.regions[REGION_IDS].high_water + 1, 1)
+    m.answers = <uint8_t *>calloc(a.regions[REGION_ANSWERS].high_water + 1, 1)
+    memset(m.named, 0, sizeof(m.named))
+    m.named_at = 0
+    m.disordered = False
+    made = (
+        make_order(&order, a, most) and m.ops != NULL and m.nodes != NULL and m.keys != NULL and m.blocks != NULL
+        and m.ids != NULL and m.answers != NULL
+    )
+    if made:
+        clear_derived(a)
+        a.header.wheel_tick = a.now_ns // a.tick_ns
+        a.visited_tick = a.header.wheel_tick
+        memset(a.joined, 0, capacity(a, REGION_BUCKETS) * sizeof(Joined))
+        restore_records(a, &m, &order, damage)
+        made = not damage.found
+    if made:
+        free_unreached(a, m.ops, REGION_OPS)
+        spare_unreached(a, m.nodes, REGION_NODES, &a.spare_nodes)
+        spare_unreached(a, m.keys, REGION_KEYS, &a.spare_keys)
+        free_unreached(a, m.blocks, REGION_BLOCKS)
+        free_unreached(a, m.ids, REGION_IDS)
+        free_unreached(a, m.answers, REGION_ANSWERS)
+        restore_clients(a)
+        restore_waiting(a, order.items, order.spare)
+        restore_groups(a)
+        restore_counters(a)
+        if not ring_is_empty(a):
+            # It may not have reached everybody; who has seen it, sees it no second time.
+            begin_delivery(a, event_at(a, a.header.newest))
+    drop_order(&order)
+    free(m.ops)
+    free(m.nodes)
+    free(m.keys)
+    free(m.blocks)
+    free(m.ids)
+    free(m.answers)
+    return made

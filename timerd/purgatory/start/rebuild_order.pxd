@@ -1,0 +1,235 @@
+"""What a start makes of the operations' own records alone: their handles, the order they come in, and the wheel.
+
+A thread does so (restore_order) while the conductor's own goes on with what operations name (start/rebuild.pxd). The two store
+nothing that the other reads, but for the state of a settled operation that nobody is to be told of any more: settled or
+free, it is passed over here. Nothing is known to be sound here: whatever a record says leads to no place beyond the
+arena, and that it is damaged, the other thread finds.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+from timerd.purgatory.memory.arena cimport Arena, __builtin_prefetch, capacity
+from timerd.purgatory.memory.list cimport make_empty
+from timerd.purgatory.index.operation_table cimport handle_insert
+from timerd.purgatory.memory.hash cimport handle_tag
+from timerd.purgatory.wheel.wheel cimport wheel_insert
+from timerd_shm.generated.records cimport *
+
+
+cdef extern from *:
+    """
+    #define DIGIT_BITS 11 /* of the numbers that are sorted: two rounds for millions of them */
+    #define DIGITS (1 << DIGIT_BITS)
+    #define EARLY 16 /* how many records ahead of its turn what a record names is asked for */
+    """
+    enum:
+        DIGIT_BITS
+        DIGITS
+        EARLY
+
+
+ctypedef struct Ordered:
+    # A record and the number by which its list is ordered.
+    uint64_t number
+    uint64_t index
+
+
+ctypedef struct Gathered:
+    # Records by their numbers: those that came in order, and the strays, which are yet to be sorted.
+    Ordered *items
+    Ordered *strays
+    uint64_t count
+    uint64_t stray_count
+
+
+ctypedef struct Handles:
+    # The handles that are to be inserted next: their places in the table are asked for.
+    uint32_t ops[EARLY]  # index + 1; 0 = none
+    uint32_t tags[EARLY]
+    uint32_t at
+
+
+ctypedef struct Order:
+    # In which order operations come, and room to find that.
+    Arena *a
+    uint32_t *pending  # indexes, in order of registration
+    uint64_t pending_count
+    Ordered *settled  # in order of their outcomes' numbers; in `items`, behind those that are pending
+    uint64_t settled_count
+    Ordered *items
+    Ordered *strays
+    Ordered *spare
+    uint32_t *generations  # of client slots; 0 = free. The other thread writes beside the records' own, again and again
+
+
+cdef inline bint make_order(Order *o, Arena *a, uint64_t most) noexcept nogil:
+    """Room for so many records, and no fewer than there are operations; False if there is no memory for it."""
+    cdef uint32_t slot, slots = capacity(a, REGION_CLIENTS)
+    o.a = a
+    o.pending_count = o.settled_count = 0
+    o.pending = <uint32_t *>malloc((most + 1) * sizeof(uint32_t))
+    o.items = <Ordered *>malloc((most + 1) * sizeof(Ordered))
+    o.strays = <Ordered *>malloc((most + 1) * sizeof(Ordered))
+    o.spare = <Ordered *>malloc((most + 1) * sizeof(Ordered))
+    o.generations = <uint32_t *>malloc(slots * sizeof(uint32_t))
+    if o.pending == NULL or o.items == NULL or o.strays == NULL or o.spare == NULL or o.generations == NULL:
+        return False
+    for slot in range(slots):
+        o.generations[slot] = 0 if a.clients[slot].state == CLIENT_STATE_FREE else a.clients[slot].generation
+    return True
+
+
+cdef inline void drop_order(Order *o) noexcept nogil:
+    free(o.pending)
+    free(o.items)
+    free(o.strays)
+    free(o.spare)
+    free(o.generations)
+
+
+cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) noexcept nogil:
+    """Radix sort, a digit at a time, over the digits in which the numbers differ. What is in order is left as it is."""
+    cdef uint64_t seen[DIGITS]
+    cdef uint64_t i, total, here, every = 0, any_one
+    cdef uint32_t shift = 0, digit
+    cdef Ordered *swap
+    cdef Ordered *source = items
+    cdef bint in_order = True
+    if count < 2:
+        return
+    any_one = items[0].number
+    for i in range(1, count):
+        every |= items[i].number ^ any_one
+        in_order &= items[i - 1].number <= items[i].number
+    if in_order:
+        return
+    while every:
+        if every & (DIGITS - 1):
+            memset(seen, 0, sizeof(seen))
+            for i in range(count):
+                seen[(source[i].number >> shift) & (DIGITS - 1)] += 1
+            total = 0
+            for digit in range(DIGITS):
+                here = seen[digit]
+                seen[digit] = total
+                total += here
+            for i in range(count):
+                digit = (source[i].number >> shift) & (DIGITS - 1)
+                spare[seen[digit]] = source[i]
+                seen[digit] += 1
+            swap = source
+            source = spare
+            spare = swap
+        every >>= DIGIT_BITS
+        shift += DIGIT_BITS
+    if source != items:
+        memcpy(items, source, count * sizeof(Ordered))
+
+
+cdef inline bint is_outcome_due(Arena *a, OpRecord *op) noexcept nogil:
+    """Whether a settled operation still has somebody to tell."""
+    cdef ClientRecord *c = a.clients + op.client
+    if op.group:
+        return True
+    return (
+        c.generation == op.client_generation and c.state != CLIENT_STATE_FREE and op.outcome_number > c.acknowledged
+    )
+
+
+cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept nogil:
+    """Take a record among those in order, if that goes with at most one of them made a stray instead; else among the strays.
+
+    Records come by in order of index, which is that of their numbers but for those that were used again.
+    """
+    cdef Ordered *place = g.items + g.count
+    if g.count and number < g.items[g.count - 1].number:
+        place = g.strays + g.stray_count
+        g.stray_count += 1
+        if g.count == 1 or number >= g.items[g.count - 2].number:
+            place[0] = g.items[g.count - 1]
+            place = g.items + (g.count - 1)
+    else:
+        g.count += 1
+    place.number = number
+    place.index = index
+
+
+cdef inline void make_unlinked(Arena *a, OpRecord *op) noexcept nogil:
+    op.bucket = 0
+    op.ahead = 0
+    make_empty(a, &op.next)  # without a deadline it is in no list, and is looked at all the same
+
+
+cdef inline void link_pending(Order *o, uint64_t k, uint32_t index) noexcept nogil:
+    """Into its bucket, as the next in order."""
+    cdef OpRecord *op = o.a.ops + index
+    make_unlinked(o.a, op)
+    wheel_insert(o.a, op)
+    o.pending[k] = index
+
+
+cdef inline void ask_for_deadline(Arena *a, Ordered *items, uint64_t count, uint64_t k) noexcept nogil:
+    if k + EARLY < count:
+        __builtin_prefetch(&a.ops[items[k + EARLY].index].deadline_ns)
+
+
+cdef inline void link_in_order(Order *o, Gathered *g) noexcept nogil:
+    cdef uint64_t i = 0, k = 0
+    sort_by_number(g.strays, o.spare, g.stray_count)
+    while i < g.count or k < g.stray_count:
+        if k == g.stray_count or (i < g.count and g.items[i].number < g.strays[k].number):
+            ask_for_deadline(o.a, g.items, g.count, i)
+            link_pending(o, i + k, g.items[i].index)
+            i += 1
+        else:
+            ask_for_deadline(o.a, g.strays, g.stray_count, k)
+            link_pending(o, i + k, g.strays[k].index)
+            k += 1
+    o.pending_count = i + k
+
+
+cdef inline void insert_later(Arena *a, Handles *h, uint32_t op, uint32_t tag) noexcept nogil:
+    """Insert the handle of EARLY operations before, and let this one's (index + 1; 0 = none) wait for that."""
+    if h.ops[h.at]:
+        handle_insert(a, h.ops[h.at] - 1, h.tags[h.at])
+    h.ops[h.at] = op
+    h.tags[h.at] = tag
+    h.at = (h.at + 1) % EARLY
+    __builtin_prefetch(a.handles + (tag & a.handle_mask))
+
+
+cdef inline void *restore_order(void *order) noexcept nogil:
+    cdef Order *o = <Order *>order
+    cdef Arena *a = o.a
+    cdef uint32_t i, count = a.regions[REGION_OPS].high_water
+    cdef OpRecord *op
+    cdef Gathered pending
+    cdef Handles handles
+    memset(&handles, 0, sizeof(handles))
+    pending.items = o.items
+    pending.strays = o.strays
+    pending.count = pending.stray_count = 0
+    o.settled = o.items + count
+    for i in range(count):
+        op = a.ops + i
+        if op.state != OP_STATE_PENDING:
+            make_unlinked(a, op)
+        if op.state == OP_STATE_FREE or op.client >= capacity(a, REGION_CLIENTS):
+            continue
+        if op.state == OP_STATE_PENDING:
+            gather(&pending, op.registration, i)
+        elif not is_outcome_due(a, op):
+            continue
+        elif op.client_generation:
+            o.settled -= 1
+            o.settled_count += 1
+            o.settled.number = op.outcome_number
+            o.settled.index = i
+        if op.group == 0 and op.client_generation and op.client_generation == o.generations[op.client]:
+            insert_later(a, &handles, i + 1, handle_tag(op.client, op.command))
+    for i in range(EARLY):
+        insert_later(a, &handles, 0, 0)
+    link_in_order(o, &pending)
+    sort_by_number(o.settled, o.spare, o.settled_count)
+    return NULL

@@ -1,0 +1,185 @@
+"""Whether what the truth names is there: asked of every record by a start, before it is believed.
+
+Nobody but the daemon writes an arena, but its file may be another program's victim, or its memory may be bad. A start must
+refuse such an arena by name instead of reading beyond it. What is only wrong, and leads nowhere, is check.py's matter.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport node_of, Arena, capacity
+from timerd.purgatory.memory.blob cimport blocks_for
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    /* How a block is marked that is named; a first one is counted when somebody refers to it. */
+    enum { BLOCK_FIRST = 1, BLOCK_INNER = 2, BLOCK_COUNTED = 3 };
+    """
+    enum:
+        BLOCK_FIRST
+        BLOCK_INNER
+        BLOCK_COUNTED
+
+
+ctypedef struct Damage:
+    # The first record that names what is not there.
+    bint found
+    int region
+    uint64_t index
+
+
+cdef inline void damaged(Damage *d, int region, uint64_t index) noexcept nogil:
+    if not d.found:
+        d.found = True
+        d.region = region
+        d.index = index
+
+
+cdef inline bint header_is_sound(Arena *a) noexcept nogil:
+    cdef ArenaHeader *h = a.header
+    if not TICK_NS_MIN <= h.tick_ns <= TICK_NS_MAX or a.purgatories[0].state != 1:
+        return False
+    return 1 <= h.tail <= h.newest + 1 and h.newest + 1 - h.tail <= capacity(a, REGION_EVENTS) and h.newest < <uint64_t>1 << 62
+
+
+cdef inline bint purgatory_is_there(Arena *a, uint32_t purgatory) noexcept nogil:
+    return purgatory < capacity(a, REGION_PURGATORIES) and a.purgatories[purgatory].state == 1
+
+
+cdef inline bint group_is_there(Arena *a, uint32_t group) noexcept nogil:
+    """`group` is an index + 1; 0 = none."""
+    return group == 0 or (group <= capacity(a, REGION_GROUPS) and a.groups[group - 1].state == 1)
+
+
+cdef inline bint blob_is_sound(Arena *a, uint8_t *marks, uint32_t blob) noexcept nogil:
+    """Whether a chain is as long as its length says, and shares no block with another. Marks it, the first time."""
+    cdef uint32_t used = a.regions[REGION_BLOCKS].high_water, left
+    if blob == 0:
+        return True
+    if blob > used or marks[blob - 1] == BLOCK_INNER:
+        return False
+    if marks[blob - 1]:
+        return True
+    left = blocks_for(a.blocks[blob - 1].length)
+    if left == 0 or a.blocks[blob - 1].length > PAYLOAD_SIZE_MAX:
+        return False
+    marks[blob - 1] = BLOCK_FIRST
+    while left > 1:
+        blob = a.blocks[blob - 1].next
+        if blob == 0 or blob > used or marks[blob - 1]:
+            return False
+        marks[blob - 1] = BLOCK_INNER
+        left -= 1
+    return a.blocks[blob - 1].next == 0
+
+
+cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
+    """The numbers of an operation in use; not yet what they name (nodes_are_sound, blob_is_sound)."""
+    if op.state > OP_STATE_SETTLED or op.outcome > OUTCOME_FAILED or op.condition > CONDITION_TOTAL:
+        return False
+    if not 1 <= op.keys <= KEYS_MAX or op.settled_key > op.keys or op.orphans > ORPHANS_GROUP:
+        return False
+    if op.client >= capacity(a, REGION_CLIENTS) or op.id_record > a.regions[REGION_IDS].high_water:
+        return False
+    if not purgatory_is_there(a, op.purgatory) or not group_is_there(a, op.group):
+        return False
+    if op.client_generation > a.clients[op.client].generation:
+        return False
+    if op.state == OP_STATE_PENDING and op.client_generation == a.clients[op.client].generation:
+        # Its slot cannot have been given back before it.
+        if a.clients[op.client].state == CLIENT_STATE_FREE or a.clients[op.client].state == CLIENT_STATE_TOMBSTONE:
+            return False
+    if op.state == OP_STATE_PENDING and op.id_record:
+        if a.ids[op.id_record - 1].state != ID_STATE_LIVE or a.ids[op.id_record - 1].op != <uint32_t>(op - a.ops) + 1:
+            return False
+    if op.state == OP_STATE_SETTLED and (op.group or op.orphans == ORPHANS_GROUP) and not op.flags & OP_FLAG_KEYS_KEPT:
+        return False
+    if op.group == 0 and op.flags & OP_FLAG_CALL:
+        return False
+    if op.group == 0 and op.orphans == ORPHANS_GROUP and op.client_generation == a.clients[op.client].generation:
+        # That one's group would adopt it.
+        if a.clients[op.client].group == 0:
+            return False
+    if op.flags & OP_FLAG_HANDED_OVER:
+        # It may go on to the next watcher of that key.
+        if op.state != OP_STATE_SETTLED or not op.flags & OP_FLAG_KEYS_KEPT or op.settled_key == 0:
+            return False
+    # A deadline beyond the longest timeout has no bucket; one that was saturated stands at the end of time.
+    return (
+        op.state == OP_STATE_SETTLED or op.deadline_ns >= NO_DEADLINE - 1 or op.deadline_ns <= a.now_ns
+        or op.deadline_ns - a.now_ns <= 2 * TIMEOUT_NS_MAX
+    )
+
+
+cdef inline bint nodes_are_sound(Arena *a, uint8_t *marks, OpRecord *op) noexcept nogil:
+    """Whether an operation has a watch node for each key, all its own. Marks them."""
+    cdef uint32_t node = op.first_node, count
+    cdef uint64_t ordinals = 0
+    cdef WatchNode *w
+    for count in range(op.keys):
+        if node == 0 or node > a.regions[REGION_NODES].high_water or marks[node - 1]:
+            return False
+        w = node_of(a, node - 1)
+        if w.op != <uint32_t>(op - a.ops) or w.key >= a.regions[REGION_KEYS].high_water:
+            return False
+        if w.ordinal >= op.keys or ordinals >> w.ordinal & 1 or w.kind > KEY_KIND_WATERMARK:
+            return False
+        ordinals |= <uint64_t>1 << w.ordinal
+        marks[node - 1] = 1
+        node = w.next_of_op
+    return node == 0
+
+
+cdef inline bint key_is_sound(Arena *a, uint8_t *blocks, KeyRecord *key) noexcept nogil:
+    if key.name_length == 0 or key.setter >= capacity(a, REGION_CLIENTS) or not purgatory_is_there(a, key.purgatory):
+        return False
+    if (key.name_length > KEY_INLINE) != (key.name_blob != 0) or not blob_is_sound(a, blocks, key.name_blob):
+        return False
+    return key.name_blob == 0 or a.blocks[key.name_blob - 1].length == key.name_length
+
+
+cdef inline bint event_is_sound(Arena *a, uint8_t *blocks, EventRecord *e, uint64_t sequence) noexcept nogil:
+    if e.sequence != sequence or e.previous >= sequence or not EVENT_KIND_FIRE <= e.kind <= EVENT_KIND_FORGET:
+        return False
+    if e.client >= capacity(a, REGION_CLIENTS) or not purgatory_is_there(a, e.purgatory) or e.key_length == 0:
+        return False
+    if (e.key_length > EVENT_KEY_INLINE) != (e.key_blob != 0) or not blob_is_sound(a, blocks, e.key_blob):
+        return False
+    return blob_is_sound(a, blocks, e.value) and (e.key_blob == 0 or a.blocks[e.key_blob - 1].length == e.key_length)
+
+
+cdef inline bint id_is_sound(Arena *a, IdRecord *id, uint32_t index) noexcept nogil:
+    """An id in use; it is asked after the operations, so that it may name one."""
+    if id.state > ID_STATE_SETTLED or id.outcome > OUTCOME_FAILED or not purgatory_is_there(a, id.purgatory):
+        return False
+    if id.state == ID_STATE_SETTLED:
+        return True
+    if id.op == 0 or id.op > a.regions[REGION_OPS].high_water:
+        return False
+    return a.ops[id.op - 1].state == OP_STATE_PENDING and a.ops[id.op - 1].id_record == index + 1
+
+
+cdef inline bint client_is_sound(Arena *a, ClientRecord *c) noexcept nogil:
+    return (
+        c.state <= CLIENT_STATE_TOMBSTONE and c.name_length <= NAME_SIZE_MAX and c.orphans <= ORPHANS_GROUP
+        and group_is_there(a, c.group) and c.acknowledged < c.next_outcome and (c.calls == 0 or c.group != 0)
+    )
+
+
+cdef inline void look_for_damage(Arena *a, Damage *d) noexcept nogil:
+    """The small regions, which nothing else walks: clients, groups, purgatories, slots of the ring."""
+    cdef uint32_t i
+    if not header_is_sound(a):
+        damaged(d, REGION_COUNT, 0)
+        return
+    for i in range(capacity(a, REGION_CLIENTS)):
+        if a.clients[i].state != CLIENT_STATE_FREE and not client_is_sound(a, a.clients + i):
+            damaged(d, REGION_CLIENTS, i)
+    for i in range(capacity(a, REGION_GROUPS)):
+        if a.groups[i].state > 1 or a.groups[i].name_length > NAME_SIZE_MAX:
+            damaged(d, REGION_GROUPS, i)
+    for i in range(capacity(a, REGION_PURGATORIES)):
+        if a.purgatories[i].state > 1 or a.purgatories[i].name_length > NAME_SIZE_MAX:
+            damaged(d, REGION_PURGATORIES, i)
+    for i in range(capacity(a, REGION_SLOTS)):
+        if a.slots[i].newest > a.header.newest:
+            damaged(d, REGION_SLOTS, i)
