@@ -38,7 +38,7 @@ from typing import Any, NoReturn, TypeVar
 import psutil
 import zmq
 
-from timerd.pages import has_huge_pages
+from timerd.arena.pages import has_huge_pages
 from timerd_client.timerctl.load.report import machine as load_machine
 from timerd_client.timerctl.table import Column, Table
 from timerd_client.timerctl.text import size

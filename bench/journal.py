@@ -25,9 +25,9 @@ from pathlib import Path
 from common import Parser, Suite, amount, need_memory, run_suite
 from core import BATCH, S, fire, register
 from core import Rig as CoreRig
-from timerd.blocks import write_blocks
 from timerd.clock import ManualClock
-from timerd.journal import Journal, JournalFiles, JournalPlan
+from timerd.journal.blocks import write_blocks
+from timerd.journal.writer import Journal, JournalFiles, JournalPlan
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.journal import (
     BLOCK_ROWS,

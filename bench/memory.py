@@ -6,7 +6,7 @@ import mmap
 from pathlib import Path
 
 from common import Suite
-from timerd.pages import huge_bytes, map_huge
+from timerd.arena.pages import huge_bytes, map_huge
 
 SHMEM_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")  # of shared memory that is no file's
 ANONYMOUS = Path("/dev/zero (deleted)")  # how shared memory that is no file's stands among a process's mappings

@@ -34,7 +34,9 @@ from journals import JournaledRig
 from networks import World
 from test_hostile import small_world
 from test_soundness import MEMORY, live_on
-from timerd import conductor, journal, messages, sessions
+from timerd.clients import messages, sessions
+from timerd.conductor import turn as conductor
+from timerd.journal import writer as journal
 from timerd_client import protocol
 from timerd_shm.check import check
 from timerd_shm.declare.errors import ClosedError

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import timerd.core
 from commands import Answer, Command, KeyAct, Mark, OperationAct, Register, Told
-from timerd.arena import format_arena, plan_arena
+from timerd.arena.arena import format_arena, plan_arena
 from timerd_shm.check.check import check
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.fields import size_of, struct_of, unpack

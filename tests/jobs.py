@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from harness import S
 from networks import World
-from timerd.messages import bare_header
+from timerd.clients.messages import bare_header
 from timerd_client.calls import Call, Run, Steps, answer_of_cancel
 from timerd_client.group import Told
 from timerd_client.schedule import Every

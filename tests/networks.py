@@ -18,14 +18,14 @@ import msgpack
 from commands import Command, KeyAct
 from harness import START_NS, Rig, S, encode
 from harness import Client as Talker
+from timerd.clients.liveness import Kind, Sign
+from timerd.clients.sessions import Host, Sessions
 from timerd.clock import Clock, ManualClock
-from timerd.conductor import RECORDS_PER_STEP, Conductor
+from timerd.conductor.transport import Transport
+from timerd.conductor.turn import RECORDS_PER_STEP, Conductor
 from timerd.core import NEVER
-from timerd.journal import Journal
-from timerd.liveness import Kind, Sign
-from timerd.sessions import Host, Sessions
+from timerd.journal.writer import Journal
 from timerd.snapshots import Files
-from timerd.transport import Transport
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
 from timerd_shm.declare.layout import ClientRecord, Region
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind

@@ -257,8 +257,10 @@ def test_looks_at_a_sleeping_conductor_do_not_count(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(BENCH))
     from gil import working
 
-    assert working("main (timerd/__main__.py:62);Loop.run (timerd/loop.py:58);Conductor.do_work (a.py:1) 4") == 4
-    assert working("main (timerd/__main__.py:62);Loop.run (timerd/loop.py:71) 3") == 0
+    assert (
+        working("main (timerd/__main__.py:62);Loop.run (timerd/conductor/loop.py:58);Conductor.do_work (a.py:1) 4") == 4
+    )
+    assert working("main (timerd/__main__.py:62);Loop.run (timerd/conductor/loop.py:71) 3") == 0
 
 
 # the report ----------------------------------------------------------------------------------------------------------

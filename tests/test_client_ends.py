@@ -33,9 +33,9 @@ import os
 def refuse(pid, flags=0): raise PermissionError(1, "Operation not permitted")
 os.pidfd_open = refuse
 """
-SHORT_LEASE = 'import timerd.config as c; c.KNOBS["lease"] = c.KNOBS["lease"]._replace(low=1)\n'
-SHORT_HOUR = "import timerd.sessions as s; s.DEAD_AFTER_NS = 2_000_000_000\n"
-SHORT_RETURN = "import timerd.sessions as s; s.BACK_WITHIN_NS = 1_500_000_000\n"
+SHORT_LEASE = 'import timerd.config.config as c; c.KNOBS["lease"] = c.KNOBS["lease"]._replace(low=1)\n'
+SHORT_HOUR = "import timerd.clients.sessions as s; s.DEAD_AFTER_NS = 2_000_000_000\n"
+SHORT_RETURN = "import timerd.clients.sessions as s; s.BACK_WITHIN_NS = 1_500_000_000\n"
 
 # A client that registers an operation on "k", and then does what it reads.
 CLIENT = """
@@ -203,7 +203,7 @@ def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon,
 def test_clients_for_whom_there_is_no_room_at_the_liveness_socket_go_on_without(
     make_daemon: MakeDaemon, spawn: Spawn
 ) -> None:
-    daemon = make_daemon(patch="import timerd.liveness as l; l.room_for_watches = lambda clients: 2")
+    daemon = make_daemon(patch="import timerd.clients.liveness as l; l.room_for_watches = lambda clients: 2")
     look = Look(daemon)
     clients = [spawn() for _ in range(3)]
     eventually(lambda: look.counter("liveness_refused") >= 1, "nobody was refused")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import timerd
-from timerd.arena import plan_of
-from timerd.config import KNOBS, Config, Settings, dashed, parser, read_command_line, variable
+from timerd.arena.arena import plan_of
+from timerd.config.config import KNOBS, Config, Settings, dashed, parser, read_command_line, variable
 from timerd_client.timerctl.text import duration_ns
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.layout import Region

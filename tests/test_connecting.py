@@ -17,7 +17,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
-from timerd.lock import InstanceLock
+from timerd.host.lock import InstanceLock
 from timerd_client import aio, connection
 from timerd_client.connection import RESTART_S
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S

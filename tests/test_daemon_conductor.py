@@ -10,7 +10,9 @@ import pytest
 from commands import Key, Mark, Register
 from harness import MS, S, violations
 from networks import Peer, World, fire, patched
-from timerd.conductor import (
+from timerd.clients.liveness import Kind
+from timerd.clients.sessions import BEAT_NS
+from timerd.conductor.turn import (
     CONFIRM_NS,
     DRY_NS,
     GAP_READ_NS,
@@ -18,8 +20,6 @@ from timerd.conductor import (
     RECORDS_PER_STEP,
     SUBSCRIPTIONS_PER_TURN,
 )
-from timerd.liveness import Kind
-from timerd.sessions import BEAT_NS
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.layout import Orphans, Outcome, Region
@@ -240,7 +240,7 @@ def test_expiries_and_acknowledgements_go_on_between_the_parts_of_a_long_event()
 
 
 def test_frames_wait_up_to_a_bound_and_then_stay_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timerd.conductor.WAITING_FRAMES_MAX", 4)
+    monkeypatch.setattr("timerd.conductor.turn.WAITING_FRAMES_MAX", 4)
     world, alice, bob = crowded_world(16 * STEP)
     bob.send(fire())
     for _ in range(20):

@@ -27,9 +27,9 @@ from commands import Command, Key, KeyAct, Register
 from daemons import SMALL, Daemon, arenas_of
 from harness import MS, Memory, S, encode
 from patience import PATIENCE_S, eventually
-from timerd.arena import plan_of
-from timerd.config import read_command_line
-from timerd.lock import InstanceLock
+from timerd.arena.arena import plan_of
+from timerd.config.config import read_command_line
+from timerd.host.lock import InstanceLock
 from timerd_shm.check.check import check
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.layout import MAGIC, Histogram, Orphans, Outcome, Region
@@ -377,7 +377,7 @@ def test_a_group_that_does_not_exist_is_refused() -> None:
 
 
 def test_a_look_at_the_lock_does_not_keep_a_daemon_from_starting(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
-    daemon = make_daemon(start=False, patch="import timerd.lock; timerd.lock.ATTEMPTS = 1000")
+    daemon = make_daemon(start=False, patch="import timerd.host.lock; timerd.host.lock.ATTEMPTS = 1000")
     lock = InstanceLock(daemon.paths)
     starting = daemon.spawn()
     tries = psutil.Process(starting.pid)

@@ -39,9 +39,9 @@ from test_owners import credit_of_a_dead_owner_goes_on
 from test_redo import recovers_from_a_crash_at_every_point
 from test_turn_bounds import CAPACITY, mass_fire_is_cut_into_turns
 from test_wheel import idle_costs_nothing
-from timerd import sessions
-from timerd.messages import Hello
-from timerd.sessions import DEAD_AFTER_NS, Session, Sessions
+from timerd.clients import sessions
+from timerd.clients.messages import Hello
+from timerd.clients.sessions import DEAD_AFTER_NS, Session, Sessions
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.layout import Outcome
 from timerd_shm.generate import DEFECTS

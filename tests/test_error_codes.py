@@ -18,9 +18,9 @@ import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
 from timerd import at_least
-from timerd.config import read_command_line
+from timerd.config.config import read_command_line
 from timerd.core import Core
-from timerd.lock import InstanceLock
+from timerd.host.lock import InstanceLock
 from timerd_client.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from timerd_shm.declare.errors import ErrorCode, TimerdError, error_for
 from timerd_shm.declare.fields import offset_of, size_of, struct_of

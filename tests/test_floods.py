@@ -9,7 +9,7 @@ import pytest
 from commands import Key, Register
 from harness import MS, Rig, S, fire, violations
 from networks import World
-from timerd.conductor import BYTES_PER_RECORD, CONFIRM_NS, HELLO_REST_NS, RECORDS_PER_STEP
+from timerd.conductor.turn import BYTES_PER_RECORD, CONFIRM_NS, HELLO_REST_NS, RECORDS_PER_STEP
 from timerd.snapshots import KEEP_NS
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Outcome

@@ -9,7 +9,7 @@ import pytest
 from commands import Key, Register
 from harness import MS, S, cancel, violations
 from networks import HERE, NOTHING, Peer, World, fire
-from timerd.sessions import session_hash
+from timerd.clients.sessions import session_hash
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import ClientState, Orphans, Outcome, Region
 from timerd_shm.declare.limits import HEARTBEAT_NS, HELD_QUERY_MAX, HELLO_FIRST_SIZE_MAX, TOMBSTONE_KEPT_NS
@@ -76,7 +76,7 @@ def test_a_large_hello_of_who_has_no_session_here_is_not_looked_into(
 ) -> None:
     alice, mallory = world.client("alice"), Peer(world, "mallory")
     waits = list(range(1 << 20, (1 << 20) + HELLO_FIRST_SIZE_MAX // 5))
-    monkeypatch.setattr("timerd.conductor.read_hello", lambda frame: pytest.fail("it was parsed"))
+    monkeypatch.setattr("timerd.conductor.turn.read_hello", lambda frame: pytest.fail("it was parsed"))
     mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
     mallory.session = b"of long ago".ljust(16, b".")
     mallory.say(UpKind.HELLO, mallory.hello(waits=waits))

@@ -8,7 +8,7 @@ import sys
 import timerd_client
 from timerd_client import aio
 
-HEAVY = ("asyncio", "psutil", "numpy", "posix_ipc", "timerd.core", "multiprocessing", "timerd.arena")
+HEAVY = ("asyncio", "psutil", "numpy", "posix_ipc", "timerd.core", "multiprocessing", "timerd.arena.arena")
 
 
 def loaded_by(code: str) -> set[str]:

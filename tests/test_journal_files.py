@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import timerd.journal
+import timerd.journal.writer
 from commands import Key, Register
 from harness import Memory, S, fire
 from journals import (
@@ -25,8 +25,8 @@ from journals import (
     outcomes,
     settle,
 )
-from timerd.blocks import write_blocks
-from timerd.journal import Journal, JournalFiles, open_buffer
+from timerd.journal.blocks import write_blocks
+from timerd.journal.writer import Journal, JournalFiles, open_buffer
 from timerd_shm.declare.errors import InstanceRunningError
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, JournalLevel, RowFlag, RowKind, TextKind
 from timerd_shm.declare.layout import Outcome, Region
@@ -290,7 +290,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full = False
         self.refused = 0
-        monkeypatch.setattr(timerd.journal, "write_blocks", self.refusing(write_blocks))
+        monkeypatch.setattr(timerd.journal.writer, "write_blocks", self.refusing(write_blocks))
         monkeypatch.setattr(os, "posix_fallocate", self.refusing(os.posix_fallocate))
 
     def refusing(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from timerd.config import KNOBS, dashed
+from timerd.config.config import KNOBS, dashed
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 MANIFESTS = Path(__file__).parent.parent / "systemd"

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from patience import PATIENCE_S
-from timerd.core import NEVER
-from timerd.liveness import (
+from timerd.clients.liveness import (
     ACCEPTS_PER_TURN,
     DESCRIPTORS_BESIDE,
     FULL_NS,
@@ -29,6 +28,7 @@ from timerd.liveness import (
     Watches,
     room_for_watches,
 )
+from timerd.core import NEVER
 from timerd_shm.host.paths import InstancePaths
 
 SESSION = bytes(range(16))
@@ -240,7 +240,7 @@ def test_without_a_descriptor_left_it_sleeps_and_accepts_later(
 def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be() -> None:
     script = """
 import resource, sys
-from timerd.liveness import room_for_watches
+from timerd.clients.liveness import room_for_watches
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 print(room_for_watches(500), *resource.getrlimit(resource.RLIMIT_NOFILE))

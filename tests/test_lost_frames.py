@@ -21,7 +21,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
-from timerd.transport import QUEUED_REPORTS_MAX
+from timerd.conductor.transport import QUEUED_REPORTS_MAX
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 
 MANY = 20_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from timerd import pages
+from timerd.arena import pages
 
 HUGE = "99 25 {major}:{minor} / /mnt rw,relatime shared:5 - tmpfs tmpfs rw,size=1024k,huge={huge}\n"
 PLAIN = "99 25 {major}:{minor} / /mnt rw,relatime - {kind} {source} rw,size=1024k\n"
@@ -18,8 +18,8 @@ PLAIN = "99 25 {major}:{minor} / /mnt rw,relatime - {kind} {source} rw,size=1024
 ON_HUGE_PAGES = """
 import os, sys
 from pathlib import Path
-from timerd.arena import open_or_create
-from timerd.config import Config
+from timerd.arena.arena import open_or_create
+from timerd.config.config import Config
 from timerd_shm.host.paths import make_instance
 
 paths = make_instance("huge", sys.argv[1])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from timerd.config import KNOBS, dashed
+from timerd.config.config import KNOBS, dashed
 
 UNITS = Path(__file__).parent.parent / "systemd"
 EXPOSURE_MAX = 2.0  # out of 10; systemd calls 0 to 2 "safe"

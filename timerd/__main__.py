@@ -9,6 +9,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from timerd.arena.arena import ATTACHED, ArenaPlan, group_id_of, open_or_create, plan_of
+from timerd.config.config import Config, read_command_line
+from timerd.host.lock import InstanceLock
+from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd_shm.declare.errors import (
     ArenaDamagedError,
     ArenaNotReadyError,
@@ -22,11 +26,7 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.host.paths import InstancePaths, make_instance, write_place
 
-from .arena import ATTACHED, ArenaPlan, group_id_of, open_or_create, plan_of
 from .clock import SystemClock
-from .config import Config, read_command_line
-from .lock import InstanceLock
-from .sd_notify import READY, STOPPING, notify, watchdog_ns
 
 EXIT_CONFIG, EXIT_RUNNING, EXIT_RESOURCES, EXIT_ARENA = 2, 3, 4, 5  # described in config.EXIT_STATUSES
 EXITS: dict[type[TimerdError], int] = {
@@ -103,14 +103,15 @@ def memory_of(plan: ArenaPlan) -> str:
 def serve(config: Config) -> None:
     """Serve an instance until a signal ends it. Raises the errors of EXITS before it is ready, and leaves nothing."""
     # Here, not above: --help, --show-config and a wrong flag need no compiled core.
-    from .conductor import Conductor
+    from timerd.clients.liveness import Watches, room_for_watches
+    from timerd.clients.sessions import Host, Sessions
+    from timerd.conductor.loop import Loop
+    from timerd.conductor.transport import ZmqTransport
+    from timerd.conductor.turn import Conductor
+    from timerd.journal.writer import open_journal
+
     from .core import NEVER, Core
-    from .journal import open_journal
-    from .liveness import Watches, room_for_watches
-    from .loop import Loop
-    from .sessions import Host, Sessions
     from .snapshots import CopyFiles
-    from .transport import ZmqTransport
 
     clock = SystemClock()
     paths = make_instance(config.instance, config.runtime_dir)

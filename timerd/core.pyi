@@ -21,7 +21,7 @@ LAYOUT_FINGERPRINT: Final[int]  # of the declarations that the core was compiled
 class Core:
     """The one writer of an arena.
 
-    `memory` is a formatted arena (timerd.arena.format_arena) or one that an earlier daemon left. Attaching stores an
+    `memory` is a formatted arena (format_arena) or one that an earlier daemon left. Attaching stores an
     unfinished transaction again, rebuilds everything that is derived from the op records, and delivers the newest event
     to whom it had not reached. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
     """

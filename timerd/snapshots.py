@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
+from timerd.arena.arena import Arena
+from timerd.clients.sessions import Session, Sessions
 from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.host.paths import InstancePaths
 
-from .arena import Arena
 from .clock import Clock
 from .core import NEVER
-from .sessions import Session, Sessions
 
 WANTED_MAX = 8  # questions of one client; beyond it it asks again
 REST = 9  # times as long as the last copy took, until the next: a tenth of the time at most

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from common import Suite
-from timerd.transport import QUEUED_ANSWERS_MAX, QUEUED_FRAMES_MAX, QUEUED_REPORTS_MAX
+from timerd.conductor.transport import QUEUED_ANSWERS_MAX, QUEUED_FRAMES_MAX, QUEUED_REPORTS_MAX
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, PAYLOAD_SIZE_MAX
 
 OVERLOAD = 3.0  # times what is sustained: as much is to be offered. A slack takes its part of what is above once

@@ -18,12 +18,12 @@ import pytest
 from harness import Memory
 from journals import empty_buffer
 from networks import Copies, Lifelines, attached
-from timerd.arena import format_arena, plan_arena
+from timerd.arena.arena import format_arena, plan_arena
+from timerd.clients.sessions import Lapses, Session, Sessions
 from timerd.clock import ManualClock
-from timerd.conductor import Conductor
+from timerd.conductor.turn import Conductor
 from timerd.core import NEVER
-from timerd.journal import Journal, JournalFiles, JournalPlan
-from timerd.sessions import Lapses, Session, Sessions
+from timerd.journal.writer import Journal, JournalFiles, JournalPlan
 from timerd_shm.check.check import check
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.declare.layout import ClientRecord, Region

@@ -10,7 +10,7 @@ from types import CodeType
 
 import coverage
 
-DAEMON = ("conductor", "sessions")
+DAEMON = ("conductor.turn", "clients.sessions")
 CLIENT = ("protocol", "session", "awaited", "window", "unavailable", "group")  # protocol.py and what it is made of
 
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from networks import PROCESSES
-from timerd import sessions
+from timerd.clients import sessions
 from timerd_client.audit_journal import audit_journal
 from timerd_client.hot import Waiting
 from timerd_shm.declare.errors import TimerdError

@@ -282,7 +282,7 @@ def daemon_running(paths: InstancePaths) -> bool:
     except FileNotFoundError:
         return False
     try:
-        # Held for a moment only; a daemon that starts in it tries again (timerd.lock).
+        # Held for a moment only; a daemon that starts in it tries again (timerd.host.lock).
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a child that another thread has forked meanwhile
     except BlockingIOError:

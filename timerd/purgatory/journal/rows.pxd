@@ -3,7 +3,7 @@
 A row is written into the buffer where nothing reaches it, behind the last one, and becomes true in the transaction of
 what it tells: commit() moves header.journal_rows with the other words. So there is a row for exactly what happened, once,
 whatever is killed; nothing has to be found out by a start. The buffer is shared memory and outlives the daemon as the
-arena does. The writer (journal.py) takes rows from it into files, and says which may be overwritten: the rows below `tail`.
+arena does. The writer (journal/writer.py) takes rows from it into files, and says which may be overwritten: the rows below `tail`.
 
 Nothing here waits. When the buffer is full, rows are dropped and counted, and when there is room again a GAP row says how
 many, before anything else. Rows that belong together (a registration and its keys) are written together or not at all.

@@ -24,6 +24,10 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+from timerd.arena.arena import Arena, power_of_two
+from timerd.clock import Clock
+from timerd.config.config import Config
+from timerd.core import Core
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.errors import ErrorCode, InstanceRunningError, ResourceLimitError
 from timerd_shm.declare.fields import size_of, struct_of, unpack
@@ -46,11 +50,7 @@ from timerd_shm.declare.layout import ArenaHeader
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.journal_reader import HEADER_CRC, HOLDS, JournalError, Segment, holds_of, segment_path, segments_of
 
-from .arena import Arena, power_of_two
 from .blocks import write_blocks
-from .clock import Clock
-from .config import Config
-from .core import Core
 
 JOURNAL_FAILURES = index_of(DAEMON_COUNTERS, "journal_failures")
 ANCHOR_NS = 10_000_000_000  # between two rows with both clocks, while there are rows

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import posix_ipc
 
+from timerd.config.config import KNOBS, Config, dashed, sizes_of
 from timerd_shm.declare import layout
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
 from timerd_shm.declare.errors import (
@@ -52,7 +53,6 @@ from timerd_shm.declare.limits import (
 from timerd_shm.host.paths import SHM_DIRECTORY, ArenaPlace, InstancePaths, boot_id, process_start_ticks
 
 from . import pages
-from .config import KNOBS, Config, dashed, sizes_of
 
 ANSWERS_DEFAULT = 16_384
 ERRORS_DEFAULT = 64

@@ -27,6 +27,21 @@ import logging
 from collections import deque
 from typing import Any
 
+from timerd.clients.liveness import Kind, Liveness
+from timerd.clients.messages import (
+    HEADER_SIZE,
+    Query,
+    bare_header,
+    message_frame,
+    purgatory_name,
+    read_hello,
+    read_query,
+)
+from timerd.clients.sessions import NO_SESSION, Session, Sessions
+from timerd.clock import Clock
+from timerd.core import APPLIED, EXPECTED, MALFORMED, NEVER, UNFINISHED, Core
+from timerd.journal.writer import Journal
+from timerd.snapshots import Files, Snapshots
 from timerd_client.errors import Subject, refusal
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.errors import (
@@ -50,13 +65,6 @@ from timerd_shm.declare.limits import (
 )
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
 
-from .clock import Clock
-from .core import APPLIED, EXPECTED, MALFORMED, NEVER, UNFINISHED, Core
-from .journal import Journal
-from .liveness import Kind, Liveness
-from .messages import HEADER_SIZE, Query, bare_header, message_frame, purgatory_name, read_hello, read_query
-from .sessions import NO_SESSION, Session, Sessions
-from .snapshots import Files, Snapshots
 from .transport import Transport
 
 # A turn is bounded in records touched (operations, watchers, buckets). Reading, resuming and the wheel may each touch

@@ -21,11 +21,10 @@ import socket
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from timerd.core import NEVER
+from timerd.host.unix_socket import BACKLOG, bind_guarded
 from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.host.paths import InstancePaths
-
-from .core import NEVER
-from .transport import BACKLOG, bind_guarded
 
 SESSION_SIZE = 16
 ACCEPTS_PER_TURN = 64

@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from timerd.clients.liveness import Watches
+from timerd.clock import Clock
+from timerd.core import NEVER
+from timerd.host.sd_notify import WATCHDOG, notify
+from timerd.host.timer import Timer
 from timerd_client.poller import sharpen
 from timerd_client.spacing import Spacing
 
-from .clock import Clock
-from .conductor import Conductor
-from .core import NEVER
-from .liveness import Watches
-from .sd_notify import WATCHDOG, notify
-from .timer import Timer
 from .transport import ZmqTransport
+from .turn import Conductor
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TURN_INTERVAL_NS = 100_000  # from turn to turn under load, at least

@@ -11,20 +11,17 @@ come as messages with a leading 0, and its end drops its topics; a peer's own su
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Protocol
 
 import zmq
 
+from timerd.host.unix_socket import BACKLOG, bind_guarded
 from timerd_client.channel import Channel
-from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths
 
-BACKLOG = 1_024  # connections that wait to be accepted: all workers of a host start at once
 # libzmq counts frames, not bytes. A frame up may have 4 MiB; a report is 1 MiB at most where values are not large.
 QUEUED_FRAMES_MAX = 64  # of one client, to be read; beyond it its sends wait
 QUEUED_ANSWERS_MAX = 64  # to one client; beyond it they are dropped, and it asks again
@@ -127,18 +124,3 @@ def _number(socket: zmq.Socket[bytes], option: int) -> int:
     value = socket.getsockopt(option)
     assert isinstance(value, int), f"option {option} is a {type(value).__name__}"
     return value
-
-
-def bind_guarded(bind: Callable[[], object], path: Path, group_id: int | None) -> None:
-    """Bind a socket to `path`, from then on for this user alone, or for the group too; raises ResourceLimitError."""
-    # bind(2) is called in this thread, by libzmq as well, and the umask is the only say over the file's mode then.
-    before = os.umask(0o177)
-    try:
-        bind()
-    except (zmq.ZMQError, OSError) as error:
-        raise ResourceLimitError(f"the socket {path} cannot be bound: {error.strerror}") from None
-    finally:
-        os.umask(before)
-    if group_id is not None:
-        os.chown(path, -1, group_id)
-        os.chmod(path, 0o660)

@@ -1,0 +1,4 @@
+"""The journal in files: its buffer in shared memory, the thread that writes it, segments and who holds them.
+
+Not here: which rows an event makes (purgatory/journal/), and how they are read (timerd_shm/read/).
+"""
