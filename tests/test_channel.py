@@ -15,8 +15,8 @@ import zmq
 
 import timerd as td
 from daemons import Daemon
-from timerd_client.channel import Channel, PlainChannel
-from timerd_client.poller import PlainPoller, Poller
+from timerd_wire.channel import Channel, PlainChannel
+from timerd_wire.poller import PlainPoller, Poller
 
 CHANNELS = (Channel, PlainChannel)
 POLLERS = (Poller, PlainPoller)
@@ -56,8 +56,8 @@ def pair(request: Any, context: zmq.Context[zmq.Socket[bytes]], address: str) ->
 
 
 def test_the_compiled_ones_are_there() -> None:
-    assert Channel.__module__ == "timerd_client._channel"
-    assert Poller.__module__ == "timerd_client._poller"
+    assert Channel.__module__ == "timerd_wire._channel"
+    assert Poller.__module__ == "timerd_wire._poller"
 
 
 def test_frames_go_both_ways(pair: tuple[Any, Any]) -> None:

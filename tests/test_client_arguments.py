@@ -38,17 +38,16 @@ from timerd_client.errors import (
     NotAMemberError,
     OperationFailed,
     PayloadTooLargeError,
-    Subject,
     TimeoutOutOfRangeError,
     TimerdUnavailableError,
     TooManyKeysError,
-    refusal,
 )
 from timerd_client.link import unacknowledged
 from timerd_client.mark import Mark
 from timerd_shm.declare.layout import Condition, Orphans, Outcome
 from timerd_shm.declare.limits import KEY_SIZE_MAX, KEYS_MAX, MET_SHIFT, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
 from timerd_shm.declare.wire import Met
+from timerd_wire.refusals import Subject, refusal
 
 
 @pytest.mark.parametrize(

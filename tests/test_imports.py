@@ -8,7 +8,7 @@ import sys
 import timerd_client
 from timerd_client import aio
 
-HEAVY = ("asyncio", "psutil", "numpy", "posix_ipc", "timerd.core", "multiprocessing", "timerd.arena.arena")
+HEAVY = ("asyncio", "psutil", "numpy", "posix_ipc", "timerd.core", "multiprocessing", "timerd.arena")
 
 
 def loaded_by(code: str) -> set[str]:
@@ -29,7 +29,7 @@ def test_import_timerd_loads_the_client_only_when_it_is_used() -> None:
 
 def test_the_client_loads_pyzmq_and_msgpack_and_nothing_heavy() -> None:
     modules = loaded_by("import timerd as td; from timerd import ALL, ANY, at_least, total; td.connect; td.client")
-    assert third_party(modules) == {"timerd", "timerd_client", "timerd_shm", "zmq", "msgpack"}
+    assert third_party(modules) == {"timerd", "timerd_client", "timerd_shm", "timerd_wire", "zmq", "msgpack"}
     assert not modules.intersection(HEAVY)
 
 

@@ -459,7 +459,7 @@ def test_whatever_is_lost_doubled_or_reordered_each_operation_settles_once(rng: 
 
 
 def test_every_error_code_becomes_its_exception() -> None:
-    from timerd_client.errors import refusal
+    from timerd_wire.refusals import refusal
 
     for code in ErrorCode:
         if code is not ErrorCode.NONE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from timerd_client.spacing import REST, Spacing
+from timerd_wire.spacing import REST, Spacing
 
 INTERVAL_NS, MOST_NS = 100, 500
 

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from networks import HERE, Lifelines, World
 from timerd_client.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Step, Steps
-from timerd_client.errors import NOBODY, Subject
 from timerd_client.group import Told, acknowledge, say
 from timerd_client.link import Link
 from timerd_client.promise import Reply
@@ -24,6 +23,7 @@ from timerd_client.protocol import LinkState, Protocol
 from timerd_client.session import Identity
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.layout import Orphans
+from timerd_wire.refusals import NOBODY, Subject
 
 
 class Answer:

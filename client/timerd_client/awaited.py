@@ -19,8 +19,8 @@ from timerd_shm.declare.errors import SessionGoneError, TimerdError, TimerdUnava
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.layout import Outcome
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
+from timerd_wire.refusals import NOBODY, Subject, refusal
 
-from .errors import NOBODY, Subject, refusal
 from .hot import Waiting
 from .promise import Reply
 from .settlement import local

@@ -11,6 +11,7 @@ from typing import Any
 
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.wire import RegisterFlag
+from timerd_wire.refusals import Subject
 
 from .arguments import (
     U64_MAX,
@@ -28,7 +29,6 @@ from .arguments import (
 )
 from .commands import deadline_after
 from .conditions import ANY, When
-from .errors import Subject
 from .hot import (
     Rows,
     amounts_of,

@@ -1,26 +1,22 @@
 """What stands in the path of every request: compiled (fast.pyx) where that was built, else in Python (slow.py).
 
 slow.py says what each of these is; both do the same, frame by frame and outcome by outcome (tests/test_client_fast.py).
-$TIMERD_CLIENT chooses: "pure" or "compiled", which is an ImportError where it was not built.
+$TIMERD_CLIENT chooses (timerd_wire/choice.py).
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
-_CHOICES: Final = ("", "pure", "compiled")
-_choice = os.environ.get("TIMERD_CLIENT", "")
-if _choice not in _CHOICES:
-    raise ImportError(f'TIMERD_CLIENT={_choice!r}: "pure", "compiled", or unset for what there is')
+from timerd_wire.choice import CHOICE, PURE
 
-if TYPE_CHECKING or _choice == "pure":
+if TYPE_CHECKING or PURE:
     from . import slow as chosen
 else:
     try:
         from . import fast as chosen
     except ModuleNotFoundError as error:
-        if _choice or error.name != f"{__package__}.fast":
+        if CHOICE or error.name != f"{__package__}.fast":
             raise
         from . import slow as chosen
 

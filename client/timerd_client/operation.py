@@ -8,10 +8,10 @@ from typing import Any
 from timerd_shm.declare.errors import InvalidValueError, TimerdError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandFlag, CommandKind
+from timerd_wire.refusals import Subject
 
 from .arguments import Key, Timeout, orphans_of, shown, timeout_ns
 from .commands import deadline_after, operation_command
-from .errors import Subject
 from .hot import Handle
 from .outcome import Outcome, State
 from .promise import Promise, Reply

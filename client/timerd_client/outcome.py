@@ -10,9 +10,10 @@ from timerd_shm.declare.fields import offset_of, struct_of
 from timerd_shm.declare.layout import Outcome as Settled
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord
+from timerd_wire.refusals import refusal
 
 from .arguments import Key, shown
-from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError, refusal
+from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError
 from .mark import Mark
 from .settlement import RawSettlement
 

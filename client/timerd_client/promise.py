@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from timerd_shm.declare.errors import ClosedError, TimerdError
+from timerd_wire.refusals import NOBODY, Subject
 
 from .arguments import wait_s
-from .errors import NOBODY, Subject
 from .hot import Promised
 from .settlement import Settlement, local
 

@@ -23,8 +23,9 @@ from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from .settlement import RawSettlement
 
 if TYPE_CHECKING:
+    from timerd_wire.refusals import Subject
+
     from .awaited import Awaited
-    from .errors import Subject
     from .link import Link
     from .promise import Reply
 

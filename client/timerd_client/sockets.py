@@ -12,8 +12,8 @@ import zmq
 
 from timerd_shm.host.paths import InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader
+from timerd_wire.channel import Channel
 
-from .channel import Channel
 from .lifeline import Lifeline
 
 SOCKETS_MAX = 8_192  # two for each client; libzmq's own default of 1,023 ends at 511 clients

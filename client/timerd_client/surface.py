@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
+from timerd_wire.refusals import Subject
 
 from .arguments import (
     EVENT_PREFIX,
@@ -33,7 +34,6 @@ from .arguments import (
 )
 from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, deadline_after, operation_command, pack_key, pack_register
 from .conditions import ANY, When
-from .errors import Subject
 from .hot import Caller, takes_fire, takes_register
 from .mark import Mark
 from .operation import Operation

@@ -19,17 +19,17 @@ from timerd_shm.declare.errors import BackpressureError, ClosedError, TimerdErro
 from timerd_shm.declare.layout import Orphans
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire.poller import Poller, sharpen
+from timerd_wire.spacing import Spacing
 
 from .arguments import name_of, orphans_of, wait_s
 from .link import Link
 from .member import Member
-from .poller import Poller, sharpen
 from .promise import Reply
 from .protocol import NEVER, LinkState, Statistics
 from .purgatory import Purgatory
 from .session import DEFAULT_PURGATORY, Naming
 from .sockets import Sockets
-from .spacing import Spacing
 
 if TYPE_CHECKING:
     import asyncio

@@ -18,7 +18,6 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import timerd_client as td
-from timerd_client.errors import Subject
 from timerd_client.operation import ThreadedOperation
 from timerd_client.promise import Reply
 from timerd_client.purgatory import Purgatory
@@ -26,6 +25,7 @@ from timerd_shm.declare.errors import ArenaFullError, OperationExistsError, Quot
 from timerd_shm.declare.layout import Outcome
 from timerd_shm.declare.limits import NAME_SIZE_MAX
 from timerd_shm.declare.wire import CommandFlag, CommandKind
+from timerd_wire.refusals import Subject
 
 from .options import REGISTER, WriteOptions
 

@@ -22,8 +22,8 @@ from timerd.clock import Clock
 from timerd.core import NEVER
 from timerd.host.sd_notify import WATCHDOG, notify
 from timerd.host.timer import Timer
-from timerd_client.poller import sharpen
-from timerd_client.spacing import Spacing
+from timerd_wire.poller import sharpen
+from timerd_wire.spacing import Spacing
 
 from .transport import ZmqTransport
 from .turn import Conductor

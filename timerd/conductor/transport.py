@@ -18,9 +18,9 @@ from typing import Protocol
 import zmq
 
 from timerd.host.unix_socket import BACKLOG, bind_guarded
-from timerd_client.channel import Channel
 from timerd_shm.declare.limits import FRAME_SIZE_MAX
 from timerd_shm.host.paths import InstancePaths
+from timerd_wire.channel import Channel
 
 # libzmq counts frames, not bytes. A frame up may have 4 MiB; a report is 1 MiB at most where values are not large.
 QUEUED_FRAMES_MAX = 64  # of one client, to be read; beyond it its sends wait

@@ -42,7 +42,6 @@ from timerd.clock import Clock
 from timerd.core import APPLIED, EXPECTED, MALFORMED, NEVER, UNFINISHED, Core
 from timerd.journal.writer import Journal
 from timerd.snapshots import Files, Snapshots
-from timerd_client.errors import Subject, refusal
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.errors import (
     MalformedError,
@@ -64,6 +63,7 @@ from timerd_shm.declare.limits import (
     HELLO_FIRST_SIZE_MAX,
 )
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
+from timerd_wire.refusals import Subject, refusal
 
 from .transport import Transport
 

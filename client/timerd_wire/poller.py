@@ -1,6 +1,6 @@
 """Waiting for a few descriptors, or for a moment that is nearer than a millisecond.
 
-`Poller` is compiled where the rest is (hot.py), else it is PlainPoller, which rounds up to whole milliseconds.
+`Poller` is compiled where the rest is (choice.py), else it is PlainPoller, which rounds up to whole milliseconds.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import select
 from typing import TYPE_CHECKING
 
-from .hot import COMPILED
+from .choice import PURE
 
 
 class PlainPoller:
@@ -35,7 +35,7 @@ def plain_sharpen() -> None:
     their time at most from now on, instead of 50 (PR_SET_TIMERSLACK)."""
 
 
-if TYPE_CHECKING or not COMPILED:
+if TYPE_CHECKING or PURE:
     Poller, sharpen = PlainPoller, plain_sharpen
 else:
     try:

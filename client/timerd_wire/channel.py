@@ -1,6 +1,6 @@
 """A ZeroMQ socket as links and the daemon use it: nothing blocks, and what is not possible now is no exception.
 
-`Channel` is compiled where the rest is (hot.py), else it is PlainChannel. The compiled one keeps the GIL in its
+`Channel` is compiled where the rest is (choice.py), else it is PlainChannel. The compiled one keeps the GIL in its
 calls, which take less than to hand it over: pyzmq gives it up in each of them, and where another thread is busy gets it
 back only 5 ms later (sys.getswitchinterval). It must be used by one thread at a time.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import zmq
 
-from .hot import COMPILED
+from .choice import PURE
 
 
 class PlainChannel:
@@ -62,7 +62,7 @@ class PlainChannel:
         return True
 
 
-if TYPE_CHECKING or not COMPILED:
+if TYPE_CHECKING or PURE:
     Channel = PlainChannel
 else:
     try:

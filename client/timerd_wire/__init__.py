@@ -1,0 +1,5 @@
+"""What daemon and client share above the declarations: sockets that never block, waits below a millisecond, pauses, and
+the sentences of a refusal.
+
+Not here: what the frames mean (timerd_client/protocol/ on one side, timerd/conductor/ on the other).
+"""
