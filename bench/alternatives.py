@@ -19,8 +19,8 @@ from alternative.book import Way
 from alternative.trial import WAYS, run_way, unheard
 from common import Failed, Parser, Row, Suite, amount, chosen, listed, need_memory, real, run_suite
 from loads import figures, gives_up, memory_of, workload_of
-from timerd_client.timerctl.load.report import document
-from timerd_client.timerctl.load.trial import Options, Result, run_load
+from timerctl.load.report import document
+from timerctl.load.trial import Options, Result, run_load
 from timerd_client.workload import Workload
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.host.paths import InstancePaths

@@ -38,10 +38,10 @@ from typing import Any, NoReturn, TypeVar
 import psutil
 import zmq
 
+from timerctl.load.report import machine as load_machine
+from timerctl.show.table import Column, Table
+from timerctl.show.text import size
 from timerd.arena.pages import has_huge_pages
-from timerd_client.timerctl.load.report import machine as load_machine
-from timerd_client.timerctl.table import Column, Table
-from timerd_client.timerctl.text import size
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.host.paths import SHM_DIRECTORY
 

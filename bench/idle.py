@@ -18,9 +18,9 @@ import psutil
 
 import timerd as td
 from common import Parser, Suite, amount, listed, need_memory, real, run_suite
-from timerd_client.timerctl.instance import open_arena
-from timerd_client.timerctl.load.pending import CHUNK, HOURS_S
-from timerd_client.timerctl.load.private import flags_of, private_daemon
+from timerctl.instance import open_arena
+from timerctl.load.harness.pending import CHUNK, HOURS_S
+from timerctl.load.private import flags_of, private_daemon
 from timerd_client.workload import Workload, key_names
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths

@@ -20,7 +20,7 @@ from typing import Any
 from common import Parser, Row, Suite, amount, chosen, listed, need_memory, real, run_suite
 from hops import hops
 from loads import APIS, measured, memory_of, run_load, why_not, workload_of, worst
-from timerd_client.timerctl.load.report import percentiles
+from timerctl.load.report import percentiles
 
 HOPS = {"one hop": 1, "two hops": 2}
 HOPS_S = 1.0

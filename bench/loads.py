@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from common import Failed, Row, run_child
-from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daemon
+from timerctl.load.private import INSTANCE, flags_of, private_daemon
 from timerd_client.workload import Workload, check
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
 
@@ -45,7 +45,7 @@ def load_on(paths: InstancePaths, workload: Workload, api: str, pending: int = 0
 
 def load_command(workload: Workload, api: str, pending: int = 0) -> list[str]:
     """`timerctl load --json` for that workload."""
-    command = [sys.executable, "-m", "timerd_client.timerctl", "load", "--json", f"--instance={INSTANCE}"]
+    command = [sys.executable, "-m", "timerctl", "load", "--json", f"--instance={INSTANCE}"]
     command += [f"--rate={workload.rate:.3f}", f"--count={workload.count}", f"--pending={pending}"]
     command += [f"--p50={workload.p50_ns // MS}ms", f"--p75={workload.p75_ns // MS}ms", f"--seed={workload.seed}"]
     command += [f"--registrars={workload.registrars}", f"--firers={workload.firers}"]

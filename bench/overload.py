@@ -45,7 +45,7 @@ from flood.full import fill
 from flood.senders import PATIENCE_S, Counts, Phase, crew
 from flood.serving import daemon
 from flood.watcher import Watcher
-from timerd_client.timerctl.load.report import percentiles
+from timerctl.load.report import percentiles
 
 MS = 1_000_000
 ASKED = 6.0  # times what one sender sustains

@@ -31,7 +31,7 @@ import psutil
 
 from common import MEMORY_SPARE, Parser, Suite, amount, chosen, listed, run_child, run_suite
 from memory import measures_huge
-from timerd_client.timerctl.text import size
+from timerctl.show.text import size
 from timers import HUGE, SMALL, TIMERD
 
 ONE_REPEAT = 1_000_000

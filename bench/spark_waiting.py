@@ -140,8 +140,8 @@ def play_await_events(suite: Suite, spark: Any, instance: str, planned: list[tup
 
 def counters(client: td.Client) -> dict[str, int]:
     """The daemon's, from its arena."""
-    from timerd_client.timerctl.instance import open_arena
-    from timerd_client.timerctl.stats import collect, look
+    from timerctl.instance import open_arena
+    from timerctl.look.stats import collect, look
 
     paths = client._link.paths
     with open_arena(paths) as reader:

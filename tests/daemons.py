@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import psutil
 
-from timerd_client.timerctl.instance import open_arena
-from timerd_client.timerctl.stats import collect, look
+from timerctl.instance import open_arena
+from timerctl.look.stats import collect, look
 from timerd_shm.host.paths import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths, read_place
 
 READY_TIMEOUT_S = 20.0

@@ -13,8 +13,8 @@ import pytest
 
 from damage import Pen, busy_rig
 from harness import Rig, S
-from timerd_client.timerctl import main
-from timerd_client.timerctl.exits import Exit
+from timerctl import main
+from timerctl.exits import Exit
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.host.paths import ArenaPlace, InstancePaths, boot_id, write_place
 
@@ -46,7 +46,7 @@ def json_of(run: Run, *arguments: str) -> Any:
 
 def command_of(*arguments: str) -> list[str]:
     """The command line of timerctl as a process of its own."""
-    return [sys.executable, "-m", "timerd_client.timerctl", *arguments]
+    return [sys.executable, "-m", "timerctl", *arguments]
 
 
 def in_background(*arguments: str) -> subprocess.Popen[str]:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import timerd as td
+from timerctl import main as timerctl
 from timerd.arena.arena import ATTACHED, Arena, format_arena, open_or_create, plan_arena, plan_of, power_of_two
 from timerd.config.config import Config
 from timerd.host.lock import InstanceLock
-from timerd_client.timerctl import main as timerctl
 from timerd_shm.declare import layout
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
 from timerd_shm.declare.errors import (

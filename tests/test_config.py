@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import timerd
+from timerctl.show.text import duration_ns
 from timerd.arena.arena import plan_of
 from timerd.config.config import KNOBS, Config, Settings, dashed, parser, read_command_line, variable
-from timerd_client.timerctl.text import duration_ns
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import CAPACITY_DEFAULT

@@ -196,7 +196,7 @@ def test_export_is_json_lines_and_goes_on_from_where_it_ended(settled: Path, tmp
 
 
 def test_tail_follows_until_it_is_interrupted(settled: Path) -> None:
-    command = [sys.executable, "-u", "-m", "timerd_client.timerctl", "journal", "tail", "-f", "--json", "-n", "1"]
+    command = [sys.executable, "-u", "-m", "timerctl", "journal", "tail", "-f", "--json", "-n", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())

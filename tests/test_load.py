@@ -23,16 +23,16 @@ import pytest
 
 from daemons import Daemon, arenas_of, processes_of
 from harness import MS, START_NS, US, Rig, S, fire
+from timerctl import main
+from timerctl.exits import Exit
+from timerctl.load.harness import pace as pace_module
+from timerctl.load.harness.messages import Fired, Registered, Usage
+from timerctl.load.harness.pace import Pace
+from timerctl.load.judge import Applied, Judgement, judge
+from timerctl.load.private import INSTANCE, PREFIX, private_daemon
+from timerctl.load.ring import RingFollower
+from timerctl.load.stolen import Stolen
 from timerd_client.outcome import State
-from timerd_client.timerctl import main
-from timerd_client.timerctl.exits import Exit
-from timerd_client.timerctl.load import pace as pace_module
-from timerd_client.timerctl.load.judge import Applied, Judgement, judge
-from timerd_client.timerctl.load.messages import Fired, Registered, Usage
-from timerd_client.timerctl.load.pace import Pace
-from timerd_client.timerctl.load.private import INSTANCE, PREFIX, private_daemon
-from timerd_client.timerctl.load.ring import RingFollower
-from timerd_client.timerctl.load.stolen import Stolen
 from timerd_client.workload import (
     MARGIN_NS,
     Workload,
@@ -449,7 +449,7 @@ def load() -> Iterator[Load]:
     started = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "timerd_client.timerctl", "load", "--json", *arguments]
+        command = [sys.executable, "-m", "timerctl", "load", "--json", *arguments]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -540,7 +540,7 @@ def test_the_death_of_a_process_ends_the_run_with_what_there_is(temporary: Path,
     process = load("--own", "--rate=500", "--duration=1m")
     begin(process)
     directory = own_directory(temporary)
-    workers = [each for each in psutil.Process(process.pid).children() if "load.worker" in " ".join(each.cmdline())]
+    workers = [each for each in psutil.Process(process.pid).children() if "harness.worker" in " ".join(each.cmdline())]
     workers[-1].kill()
     status, document = end_of(process)
     assert not left_by(directory)

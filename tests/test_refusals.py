@@ -19,12 +19,12 @@ from harness import S
 from networks import World
 from patience import eventually
 from shell import Run, json_of
+from timerctl.exits import Exit
 from timerd_client import aio
 from timerd_client.link import Link
 from timerd_client.promise import Reply
 from timerd_client.protocol import LinkState
 from timerd_client.sockets import Sockets
-from timerd_client.timerctl.exits import Exit
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.layout import Orphans, Region

@@ -16,10 +16,10 @@ from harness import MS, S
 from networks import World
 from patience import eventually
 from shell import Run, in_background
+from timerctl import main
+from timerctl.exits import Exit
 from timerd.snapshots import KEEP_NS, REST
 from timerd_client import connect
-from timerd_client.timerctl import main
-from timerd_client.timerctl.exits import Exit
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.declare.wire import DownKind, UpKind
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE

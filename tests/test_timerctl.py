@@ -16,8 +16,8 @@ from damage import LONG_KEY, Pen
 from harness import Rig, S
 from patience import eventually
 from shell import LOOKING, Run, bury, in_background, json_of, rig_of_this_boot
+from timerctl.exits import Exit
 from timerd_client import connect
-from timerd_client.timerctl.exits import Exit
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
 from timerd_shm.declare.layout import OpState, Region
 from timerd_shm.declare.limits import LEASE_NS

@@ -16,8 +16,8 @@ from daemons import Daemon
 from harness import Rig
 from patience import eventually
 from shell import LOOKING, Run, command_of
+from timerctl.exits import Exit
 from timerd_client import connect
-from timerd_client.timerctl.exits import Exit
 from timerd_shm.host.paths import ArenaPlace, InstancePaths
 
 
@@ -213,7 +213,7 @@ def test_arguments_that_the_client_refuses_are_a_wrong_command_line(daemon: Daem
 
 def test_keys_and_ids_that_are_no_text_go_in_and_out(daemon: Daemon) -> None:
     key = b"\xff\n\x1b[31m \xe6\xbc\xa2"
-    timerctl: list[str | bytes] = [sys.executable, "-m", "timerd_client.timerctl"]
+    timerctl: list[str | bytes] = [sys.executable, "-m", "timerctl"]
     with connect() as client:
         operation = client.register(key, timeout=20, id=b"\xff", wait=True)
         for encoding, written in (("utf-8", key[-3:]), ("ascii", b"\\u6f22")):

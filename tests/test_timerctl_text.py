@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness import S
-from timerd_client.timerctl.table import Column, Table, grid
-from timerd_client.timerctl.text import columns_of, due_in, duration_ns, plain, size, span
+from timerctl.show.table import Column, Table, grid
+from timerctl.show.text import columns_of, due_in, duration_ns, plain, size, span
 from timerd_shm.declare.limits import NO_DEADLINE
 
 

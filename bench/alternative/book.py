@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from common import Failed
+from timerctl.load.harness.messages import Fired, Registered
+from timerctl.load.harness.pace import Pace
+from timerctl.load.harness.part import Meter
 from timerd_client.outcome import State
-from timerd_client.timerctl.load.messages import Fired, Registered
-from timerd_client.timerctl.load.pace import Pace
-from timerd_client.timerctl.load.part import Meter
 from timerd_client.workload import Workload, fire_plan, key_names, plan
 
 PREFIX = "k"  # of every key; the rest is the row, in hexadecimal

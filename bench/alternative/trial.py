@@ -18,11 +18,11 @@ from typing import Any
 import psutil
 
 from common import Failed
-from timerd_client.timerctl.exits import Exit
-from timerd_client.timerctl.load.judge import Applied, judge
-from timerd_client.timerctl.load.messages import Fired, Registered, Usage
-from timerd_client.timerctl.load.stolen import Stolen
-from timerd_client.timerctl.load.trial import NOTHING, START_NS, Options, Result, usage_of
+from timerctl.exits import Exit
+from timerctl.load.harness.messages import Fired, Registered, Usage
+from timerctl.load.judge import Applied, judge
+from timerctl.load.stolen import Stolen
+from timerctl.load.trial import NOTHING, START_NS, Options, Result, usage_of
 from timerd_client.workload import Workload
 
 from .book import COMPLETED, EXPIRED, Book, Way, play_firer, play_owner

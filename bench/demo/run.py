@@ -27,8 +27,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from timerd_client.timerctl.instance import open_arena
-from timerd_client.timerctl.stats import collect, look
+from timerctl.instance import open_arena
+from timerctl.look.stats import collect, look
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.host.paths import INSTANCE_DEFAULT, InstancePaths
 
@@ -164,7 +164,7 @@ class Demo:
     # looking ---------------------------------------------------------------------------------------------------------
 
     def timerctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "timerd_client.timerctl", *arguments]
+        command = [sys.executable, "-m", "timerctl", *arguments]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True)
 
     def look(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import timerd as td
-from timerd_client.timerctl.load.report import percentiles
+from timerctl.load.report import percentiles
 
 from .senders import PATIENCE_S
 from .serving import daemon

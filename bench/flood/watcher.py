@@ -45,7 +45,7 @@ class Watcher(threading.Thread):
         command = [
             sys.executable,
             "-m",
-            "timerd_client.timerctl",
+            "timerctl",
             "stats",
             "--json",
             f"--instance={self.paths.instance}",

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
 
+from timerctl.load.private import INSTANCE, flags_of, private_daemon
 from timerd_client import connect
-from timerd_client.timerctl.load.private import INSTANCE, flags_of, private_daemon
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.host.paths import InstancePaths

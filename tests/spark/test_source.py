@@ -20,7 +20,7 @@ from commands import Key, Register
 from harness import MS, Client, S
 from journals import JournaledRig, numbered, settle
 from test_journal import play
-from timerd_client.timerctl.journal import Teller
+from timerctl.journal.journal import Teller
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, TextKind
 from timerd_shm.read.journal_reader import JournalError, JournalReader, Offset, holds_of, segment_path, segments_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from timerd_client.timerctl.text import size
+from timerctl.show.text import size
 from timerd_client.workload import NS, Workload, mean_wait_ns
 from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.declare.layout import BLOCK_DATA, Region

@@ -21,10 +21,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from timerctl.load.harness.messages import Fired, Registered
 from timerd_client.outcome import State
 from timerd_client.workload import MARGIN_NS, Workload, spans, watched_keys
-
-from .messages import Fired, Registered
 
 EXAMPLES_MAX = 10
 COMPLETED, EXPIRED, CANCELLED = (int(state.value) for state in (State.COMPLETED, State.EXPIRED, State.CANCELLED))

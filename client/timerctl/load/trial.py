@@ -18,19 +18,19 @@ from typing import NamedTuple
 
 import psutil
 
-from timerd_client.timerctl.exits import Exit, NoDaemonError
-from timerd_client.timerctl.instance import open_arena
-from timerd_client.timerctl.text import span
+from timerctl.exits import Exit, NoDaemonError
+from timerctl.instance import open_arena
+from timerctl.load.harness.crew import Crew, CrewError, Member
+from timerctl.load.harness.messages import Fired, Registered, Role, Task, Usage
+from timerctl.load.harness.part import PURGATORY
+from timerctl.show.text import span
 from timerd_client.workload import Events, Workload, plan
 from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX
 from timerd_shm.host.paths import InstancePaths, daemon_running
 from timerd_shm.read.reader import ArenaReader
 
-from .crew import Crew, CrewError, Member
 from .judge import Applied, Judgement, judge
-from .messages import Fired, Registered, Role, Task, Usage
-from .part import PURGATORY
 from .private import flags_of, private_daemon
 from .ring import RingFollower
 from .room import check_instance, check_machine

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from timerctl.exits import Exit, UsageError
+from timerctl.instance import add_place, connected, place_of
+from timerctl.listing import declare
+from timerctl.show.text import U64_MAX, duration_ns, key_of, plain, print_json, span, whole
 from timerd_shm.declare.errors import InvalidConditionError
-
-from .exits import Exit, UsageError
-from .instance import add_place, connected, place_of
-from .listing import declare
-from .text import U64_MAX, duration_ns, key_of, plain, print_json, span, whole
 
 if TYPE_CHECKING:
     from timerd_client import Outcome

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from timerctl.exits import Exit, NoInstanceError, UsageError
+from timerctl.instance import paths_of
+from timerctl.show.text import size
 from timerd_shm.declare.errors import ArenaNotReadyError, InstanceRunningError, LayoutMismatchError
 from timerd_shm.host.paths import ArenaPlace, InstancePaths, find_remains, read_place
-
-from .exits import Exit, NoInstanceError, UsageError
-from .instance import paths_of
-from .text import size
 
 EPILOG = """\
 The files of a journal stay where they are.

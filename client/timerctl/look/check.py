@@ -14,6 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from timerctl.exits import Exit, NoDaemonError
+from timerctl.instance import connected, is_alive, open_arena, paths_of
+from timerctl.listing import declare
+from timerctl.show.text import print_json
 from timerd_shm.check.check import examine, finished
 from timerd_shm.check.truth import Findings
 from timerd_shm.declare.errors import (
@@ -23,11 +27,6 @@ from timerd_shm.declare.errors import (
     TimerdUnavailableError,
 )
 from timerd_shm.read.reader import RETRY, ArenaReader
-
-from .exits import Exit, NoDaemonError
-from .instance import connected, is_alive, open_arena, paths_of
-from .listing import declare
-from .text import print_json
 
 EPILOG = """\
 Exit status 1 when something is wrong. What of a dead daemon's arena is merely

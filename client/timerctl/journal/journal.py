@@ -15,6 +15,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TextIO
 
+from timerctl.exits import Exit, NoInstanceError
+from timerctl.instance import NS, paths_of
+from timerctl.show.table import terminal_width
+from timerctl.show.text import columns_of, plain, span, whole
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, RowFlag, RowKind, TextKind
 from timerd_shm.declare.layout import (
@@ -30,11 +34,6 @@ from timerd_shm.declare.layout import (
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 from timerd_shm.read.journal_reader import SEGMENT_SUFFIX, Damage, JournalError, JournalReader, Offset, Row, segments_of
-
-from .exits import Exit, NoInstanceError
-from .instance import NS, paths_of
-from .table import terminal_width
-from .text import columns_of, plain, span, whole
 
 EPILOG = """\
 The directory is --directory, else that of the instance's daemon. Rows name a

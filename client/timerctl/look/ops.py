@@ -8,6 +8,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from timerctl.exits import UsageError
+from timerctl.instance import now_ns, open_arena, paths_of
+from timerctl.listing import Row, add_limit, declare, show
+from timerctl.show.table import Column, Table
+from timerctl.show.text import due_in, duration_ns, key_of, plain
 from timerd_shm.declare.layout import (
     BUCKETS,
     LEVEL_BITS,
@@ -22,12 +27,6 @@ from timerd_shm.declare.layout import (
 from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader, DamageError
-
-from .exits import UsageError
-from .instance import now_ns, open_arena, paths_of
-from .listing import Row, add_limit, declare, show
-from .table import Column, Table
-from .text import due_in, duration_ns, key_of, plain
 
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from timerctl.exits import Exit
+from timerctl.instance import add_place, place_of
+from timerctl.listing import declare_act
+from timerctl.show.text import key_of
+
 from .events import acting
-from .exits import Exit
-from .instance import add_place, place_of
-from .listing import declare_act
 from .register import timeout
-from .text import key_of
 
 KNOWN = "It may be of any process. Exit status 1 when none of that id is pending."
 CANCEL_EPILOG = """\

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
+from timerctl.instance import open_arena, paths_of
+from timerctl.listing import Row, add_limit, declare, show
+from timerctl.show.table import Column, Table
+from timerctl.show.text import plain
 from timerd_shm.declare.layout import KeyFlag, KeyKind
 from timerd_shm.read.reader import ArenaReader, DamageError
-
-from .instance import open_arena, paths_of
-from .listing import Row, add_limit, declare, show
-from .table import Column, Table
-from .text import plain
 
 ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "watchers": lambda row: (-row["watchers"], row["purgatory"], row["key"]),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any, Self
 
-from timerd_client.timerctl.exits import Exit
+from timerctl.exits import Exit
 from timerd_shm.host.paths import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, InstancePaths
 
 from .messages import Answer, Failure, Ready, Start, Stop, Task

@@ -17,10 +17,10 @@ import signal
 import sys
 from typing import Any
 
-from timerd_client.timerctl.exits import NoDaemonError, NoInstanceError
-from timerd_client.timerctl.instance import running
-from timerd_client.timerctl.listing import declare
-from timerd_client.timerctl.text import duration_ns
+from timerctl.exits import NoDaemonError, NoInstanceError
+from timerctl.instance import running
+from timerctl.listing import declare
+from timerctl.show.text import duration_ns
 from timerd_shm.host.paths import InstancePaths
 
 DURATION_NS = 5_000_000_000
@@ -91,10 +91,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run it and print what came out."""
     # Here, because psutil and multiprocessing are for this command alone.
+    from timerctl.load.harness.crew import CrewError
     from timerd_client.workload import NS, Workload, check
 
     from . import report
-    from .crew import CrewError
     from .trial import Options, run_load
 
     duration = DURATION_NS if arguments.duration is None else arguments.duration

@@ -1,4 +1,4 @@
-"""A process of the load test: python -m timerd_client.timerctl.load.worker DESCRIPTOR
+"""A process of the load test: python -m timerctl.load.harness.worker DESCRIPTOR
 
 It has a session of its own, so that Ctrl-C reaches the load test alone, which then says Stop. When the load test is
 gone (end of file), it ends as well, and its client's end cancels what it has registered.
@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from timerd_client.timerctl.exits import Exit, exit_of
+from timerctl.exits import Exit, exit_of
 from timerd_shm.declare.errors import TimerdError
 
 from .firer import Firer

@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from timerctl.show.table import Table
+from timerctl.show.text import print_json, whole
 from timerd_shm.declare.layout import ArenaHeader
 from timerd_shm.host.paths import InstancePaths
 
 from .exits import Exit
 from .instance import is_alive, note_if_dead
-from .table import Table
-from .text import print_json, whole
 
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 100_000

@@ -6,13 +6,12 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any
 
+from timerctl.instance import NS, open_arena, paths_of
+from timerctl.listing import Row, declare, show
+from timerctl.show.table import Column, Table
+from timerctl.show.text import label
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import ErrorRecord
-
-from .instance import NS, open_arena, paths_of
-from .listing import Row, declare, show
-from .table import Column, Table
-from .text import label
 
 EPILOG = """\
 Here is every refusal of which a client was told, by its reason, but for those

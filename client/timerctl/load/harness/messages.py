@@ -6,7 +6,7 @@ from array import array
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from timerd_client.timerctl.exits import Exit
+from timerctl.exits import Exit
 from timerd_client.workload import Events, Rows, Workload
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from timerctl.instance import now_ns, open_arena, paths_of
+from timerctl.listing import declare, show
+from timerctl.show.table import Column, Table
+from timerctl.show.text import label, size, span
 from timerd_shm.declare.layout import ArenaHeader, ClientFlag, ClientRecord, ClientState, Orphans
 
-from .instance import now_ns, open_arena, paths_of
-from .listing import declare, show
 from .processes import process_of
-from .table import Column, Table
-from .text import label, size, span
 
 ENDED = (ClientState.DEAD, ClientState.TOMBSTONE)
 EPILOG = """\

@@ -20,8 +20,11 @@ from timerd_shm.declare.errors import TimerdError
 from timerd_shm.host.paths import HIDDEN
 from timerd_shm.host.version import Version
 
-from . import check, clients, destroy, errors, events, ids, journal, keys, load, ops, register, stats
+from . import load
+from .act import destroy, events, ids, register
 from .exits import STATUSES, Exit, exit_of
+from .journal import journal
+from .look import check, clients, errors, keys, ops, stats
 
 EPILOG = f"""\
 exit status:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .exits import Exit
-from .instance import add_place, connected, place_of
-from .listing import declare_act
-from .text import U32_MAX, U64_MAX, key_of, whole
+from timerctl.exits import Exit
+from timerctl.instance import add_place, connected, place_of
+from timerctl.listing import declare_act
+from timerctl.show.text import U32_MAX, U64_MAX, key_of, whole
 
 if TYPE_CHECKING:
     from timerd_client import Client

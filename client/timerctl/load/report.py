@@ -25,9 +25,9 @@ from typing import Any
 
 import psutil
 
-from timerd_client.timerctl.exits import Exit
-from timerd_client.timerctl.table import Column, Table, grid
-from timerd_client.timerctl.text import print_json, size, span
+from timerctl.exits import Exit
+from timerctl.show.table import Column, Table, grid
+from timerctl.show.text import print_json, size, span
 from timerd_client.workload import NS, expected_share
 
 from .trial import Result

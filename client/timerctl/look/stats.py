@@ -11,6 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from timerctl.exits import Exit, NoInstanceError, UsageError
+from timerctl.instance import NS, is_alive, note_if_dead, now_ns, open_arena, paths_of
+from timerctl.listing import declare
+from timerctl.show.table import Column, Table, grid
+from timerctl.show.text import duration_ns, label, print_json, size, span
 from timerd_shm.declare.layout import (
     BLOCK_DATA,
     PURGATORY_COUNTERS_MAX,
@@ -25,12 +30,7 @@ from timerd_shm.host.paths import InstancePaths, process_is_stopped
 from timerd_shm.read import histogram
 from timerd_shm.read.reader import ArenaReader
 
-from .exits import Exit, NoInstanceError, UsageError
-from .instance import NS, is_alive, note_if_dead, now_ns, open_arena, paths_of
-from .listing import declare
 from .prometheus import exposition
-from .table import Column, Table, grid
-from .text import duration_ns, label, print_json, size, span
 
 OF_PURGATORY, OF_DAEMON = 1, 2  # CounterLabel.scope
 CAPACITY = {

@@ -1,0 +1,1 @@
+"""Commands that change something: register, fire, cancel, destroy."""

@@ -1,0 +1,1 @@
+"""The journal on the command line: tail, show, export."""

@@ -1,0 +1,1 @@
+"""How values are shown: tables for people, JSON for programs, and texts as people write quantities."""
