@@ -29,7 +29,7 @@ import numpy as np
 import psutil
 
 from common import amount
-from timerd_client.audit_journal import audit_journal
+from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.journal import (
     BLOCK_ROWS,

@@ -1,4 +1,4 @@
-"""Random programs over a client, whose trace must be the same whichever implementation of hot.py runs them.
+"""Random programs over a client, whose trace must be the same whichever implementation of hot/ runs them.
 
     TIMERD_CLIENT=pure python tests/clientprogram.py FIRST COUNT [STEPS]
 
@@ -23,16 +23,16 @@ from typing import Any, cast
 from corpus import down
 from fakedaemon import MS, FakeDaemon, World
 from timerd_client import ALL, ANY, at_least, hot, total
-from timerd_client.batch import ThreadedBatch
-from timerd_client.link import Link
+from timerd_client.link.batch import ThreadedBatch
+from timerd_client.link.link import Link
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.sockets import Sockets
 from timerd_client.mark import Mark
-from timerd_client.operation import ThreadedOperation
 from timerd_client.outcome import Outcome
-from timerd_client.protocol import LinkState, Protocol
-from timerd_client.purgatory import Purgatory
-from timerd_client.session import Identity
-from timerd_client.sockets import Sockets
-from timerd_client.threaded import ThreadedLink
+from timerd_client.protocol.protocol import LinkState, Protocol
+from timerd_client.protocol.session import Identity
+from timerd_client.threaded.client import ThreadedLink
+from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import BackpressureError, ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.layout import Orphans

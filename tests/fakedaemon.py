@@ -14,14 +14,14 @@ from typing import Any, cast
 
 import msgpack
 
-from timerd_client.arguments import EVENT_PREFIX
-from timerd_client.commands import deadline_after, pack_key, pack_register
-from timerd_client.link import Link
-from timerd_client.operation import ThreadedOperation
+from timerd_client.hot.commands import deadline_after, pack_key, pack_register
+from timerd_client.link.arguments import EVENT_PREFIX
+from timerd_client.link.link import Link
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
-from timerd_client.promise import Reply
-from timerd_client.protocol import LinkState, Protocol
-from timerd_client.session import Identity
+from timerd_client.protocol.protocol import LinkState, Protocol
+from timerd_client.protocol.session import Identity
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.layout import Condition, Outcome

@@ -37,7 +37,7 @@ from test_soundness import MEMORY, live_on
 from timerd.clients import messages, sessions
 from timerd.conductor import turn as conductor
 from timerd.journal import writer as journal
-from timerd_client import protocol
+from timerd_client.protocol import protocol
 from timerd_shm.check import check
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.fields import offset_of

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from harness import S
 from networks import World
 from timerd.clients.messages import bare_header
-from timerd_client.calls import Call, Run, Steps, answer_of_cancel
-from timerd_client.group import Told
-from timerd_client.schedule import Every
+from timerd_client.groups.calls import Call, Run, Steps, answer_of_cancel
+from timerd_client.groups.schedule import Every
+from timerd_client.protocol.inbox import Told
 from timerd_shm.declare.layout import OpState, Region
 from timerd_shm.declare.wire import DownKind
 from workers import Worker

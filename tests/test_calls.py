@@ -22,10 +22,10 @@ from jobs import (
     worker_of,
 )
 from networks import World
-from timerd_client.calls import CALL_PAYLOAD_MAX, Ask, Call, Say
-from timerd_client.group import say
-from timerd_client.protocol import LinkState
-from timerd_client.schedule import datetime_of
+from timerd_client.groups.calls import CALL_PAYLOAD_MAX, Ask, Call, Say
+from timerd_client.groups.schedule import datetime_of
+from timerd_client.protocol.inbox import say
+from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.errors import (
     ArenaFullError,
     InvalidKeyError,

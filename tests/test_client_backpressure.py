@@ -12,7 +12,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
-from timerd_client.protocol import LinkState
+from timerd_client.protocol.protocol import LinkState
 
 
 def test_backpressure_after_a_second_and_flush_in_time(client: td.Client, daemon: Daemon) -> None:

@@ -49,7 +49,7 @@ for line in sys.stdin:
     exec(line)
     print("done", flush=True)
 """
-OF_ANOTHER_NAMESPACE = "import timerd_client.link as link; link.namespace_inode = lambda kind: 1"
+OF_ANOTHER_NAMESPACE = "import timerd_client.link.link as link; link.namespace_inode = lambda kind: 1"
 
 
 class Child:
@@ -373,7 +373,7 @@ def test_a_fork_while_connections_are_made_leaves_no_copy_behind(daemon: Daemon,
     forker = """
 import os, sys, threading, time
 import timerd_client as td
-from timerd_client.lifeline import Lifeline
+from timerd_client.link.lifeline import Lifeline
 from timerd_shm.host.paths import find_instance
 path = find_instance().liveness
 over = False

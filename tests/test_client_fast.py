@@ -19,9 +19,10 @@ from types import ModuleType
 import pytest
 
 from clientprogram import Program
-from timerd_client import hot, slow
-from timerd_client.commands import NOTHING
-from timerd_client.operation import ThreadedOperation
+from timerd_client import hot
+from timerd_client.hot import python as slow
+from timerd_client.hot.commands import NOTHING
+from timerd_client.link.operation import ThreadedOperation
 from timerd_shm.declare.errors import ClosedError
 
 TESTS = Path(__file__).parent
@@ -38,13 +39,13 @@ PURE_TESTS = (
 PATIENCE_S = 30
 
 if hot.COMPILED:
-    from timerd_client import fast
+    from timerd_client.hot import compiled as fast
 elif os.environ.get("TIMERD_CLIENT") == "pure":
     pytest.skip("the compiled fast path is not wanted", allow_module_level=True)
 
 
 def python(choice: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """A Python with that choice of hot.py."""
+    """A Python with that choice of hot/."""
     environment = os.environ | {"TIMERD_CLIENT": choice, "PYTHONPATH": str(TESTS)}
     return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
 
@@ -81,12 +82,12 @@ def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trace(Program(5)) == usual
     fit = hot.Ledger.fit
     changed = type("Changed", (), {"fit": lambda self, first, count, size: min(fit(self, first, count, size), 2)})
-    monkeypatch.setattr("timerd_client.window.Window.fit", changed.__dict__["fit"], raising=False)
+    monkeypatch.setattr("timerd_client.protocol.outgoing.Window.fit", changed.__dict__["fit"], raising=False)
     assert trace(Program(5)) != usual
 
 
 def members(module: ModuleType) -> Iterator[tuple[str, list[str] | None]]:
-    """The public names of what hot.py takes from a module, with the names of their parameters."""
+    """The public names of what hot/ takes from a module, with the names of their parameters."""
     for name in ("Caller", "Handle", "Ledger", "Line", "Promised", "Rows", "Waiting"):
         for member, value in vars(getattr(slow, name)).items():
             if not member.startswith("_"):
@@ -317,7 +318,7 @@ def test_a_mark_of_words_that_were_released_is_an_error_and_no_read() -> None:
 
 def test_without_the_compiled_module_the_client_is_the_one_in_python() -> None:
     program = (
-        "import sys; sys.modules['timerd_client.fast'] = None\n"
+        "import sys; sys.modules['timerd_client.hot.compiled'] = None\n"
         "import timerd_client; from timerd_client import hot; print(hot.COMPILED)"
     )
     assert python("", "-c", program).stdout == "False\n"

@@ -18,7 +18,7 @@ from daemons import Daemon
 from patience import PATIENCE_S, eventually
 from timerd import State
 from timerd_client import aio
-from timerd_client.protocol import LinkState
+from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, DAEMON_LOST_NS, GRACE_NS
 
 MS = 1_000_000

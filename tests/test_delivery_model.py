@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from timerd_client.delivery import (
+from timerd_client.delivery.accumulator import (
     MS,
     NEVER,
     Accumulator,

@@ -21,7 +21,7 @@ from timerd import at_least
 from timerd.config.config import read_command_line
 from timerd.core import Core
 from timerd.host.lock import InstanceLock
-from timerd_client.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
+from timerd_client.hot.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from timerd_shm.declare.errors import ErrorCode, TimerdError, error_for
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
 from timerd_shm.declare.layout import ArenaHeader, Condition, KeyKind

@@ -9,9 +9,9 @@ import pytest
 from commands import Key, Register
 from harness import S, encode
 from networks import World
-from timerd_client.group import GroupOutcome, Told
+from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
-from timerd_client.promise import Reply
+from timerd_client.protocol.inbox import GroupOutcome, Told
 from timerd_shm.declare.errors import ErrorCode, NotAMemberError
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.layout import Orphans

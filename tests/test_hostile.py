@@ -17,8 +17,8 @@ from fakedaemon import FakeDaemon, state_of
 from harness import MS, S, cancel, encode, violations
 from networks import NOTHING, Peer, World
 from timerd_client.outcome import State
-from timerd_client.protocol import LinkState
-from timerd_client.session import Naming
+from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.session import Naming
 from timerd_shm.declare.errors import ErrorCode, MalformedError
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Outcome

@@ -26,7 +26,7 @@ from test_owners import credit_of_a_dead_owner_goes_on
 from test_purgatory_model import Play, core_faults
 from test_redo import record
 from timerctl.journal.journal import Teller
-from timerd_client.audit_journal import audit_journal
+from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import JournalLevel, RowKind
 from timerd_shm.declare.layout import EventFlag, Orphans, Outcome
 from timerd_shm.declare.limits import GROUP_KEPT_NS

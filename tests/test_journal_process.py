@@ -23,7 +23,7 @@ from daemons import SMALL, Daemon
 from patience import PATIENCE_S, eventually
 from shell import command_of
 from timerd_client import connect
-from timerd_client.audit_journal import audit_journal
+from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import RowKind
 from timerd_shm.declare.layout import Outcome
 from timerd_shm.host.paths import read_place

@@ -9,7 +9,7 @@ import pytest
 from harness import S
 from jobs import PERIOD_NS, Job, cancel, pending, registrations, run, through_handler, who_is_told, worker_of
 from networks import World
-from timerd_client.calls import Ask, Call, Pause
+from timerd_client.groups.calls import Ask, Call, Pause
 from timerd_shm.declare.errors import ArenaFullError, SessionGoneError
 from timerd_shm.declare.limits import GROUP_KEPT_NS
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from fakedaemon import MS, FakeDaemon, World, kinds, live_world, stands, state_of
-from timerd_client.commands import operation_command
 from timerd_client.errors import (
     ArenaFullError,
     SessionGoneError,
     TimerdError,
     UnsupportedVersionError,
 )
-from timerd_client.operation import ThreadedOperation
+from timerd_client.hot.commands import operation_command
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
-from timerd_client.promise import Reply
-from timerd_client.protocol import NEVER, LinkState
+from timerd_client.protocol.protocol import NEVER, LinkState
 from timerd_shm.declare.errors import ErrorCode, MalformedError
 from timerd_shm.declare.fields import offset_of, struct_of, unpack
 from timerd_shm.declare.limits import (

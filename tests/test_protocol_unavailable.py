@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from fakedaemon import MS, FakeDaemon, World, kinds, live_world, stands, state_of
-from timerd_client.batch import ThreadedBatch
-from timerd_client.commands import NOTHING
 from timerd_client.errors import SessionGoneError, TimerdUnavailableError
-from timerd_client.link import Link
-from timerd_client.operation import ThreadedOperation
+from timerd_client.hot.commands import NOTHING
+from timerd_client.link.batch import ThreadedBatch
+from timerd_client.link.link import Link
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
-from timerd_client.promise import Reply
-from timerd_client.protocol import LinkState, Protocol
-from timerd_client.session import Identity
+from timerd_client.protocol.protocol import LinkState, Protocol
+from timerd_client.protocol.session import Identity
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.layout import Outcome

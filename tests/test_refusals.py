@@ -21,10 +21,10 @@ from patience import eventually
 from shell import Run, json_of
 from timerctl.exits import Exit
 from timerd_client import aio
-from timerd_client.link import Link
-from timerd_client.promise import Reply
-from timerd_client.protocol import LinkState
-from timerd_client.sockets import Sockets
+from timerd_client.link.link import Link
+from timerd_client.link.promise import Reply
+from timerd_client.link.sockets import Sockets
+from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.layout import Orphans, Region

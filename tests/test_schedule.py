@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from timerd_client.schedule import Schedule, datetime_of, schedule_of, wall_ns_of
+from timerd_client.groups.schedule import Schedule, datetime_of, schedule_of, wall_ns_of
 from timerd_shm.declare.errors import InvalidValueError, NotSupportedError
 
 BERLIN = ZoneInfo("Europe/Berlin")

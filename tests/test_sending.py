@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from fakedaemon import FakeDaemon
-from timerd_client.protocol import LinkState
-from timerd_client.threaded import (
+from timerd_client.protocol.protocol import LinkState
+from timerd_client.threaded.client import (
     SEND_BURST,
     SEND_COMMANDS,
     SEND_INTERVAL_NS,

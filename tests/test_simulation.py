@@ -12,11 +12,11 @@ from simulation.daemon import core_faults
 from simulation.measured import Measure
 from simulation.measured import told as coverage
 from simulation.run import Failure, Simulation, simulate
-from timerd_client.awaited import Awaited
-from timerd_client.calls import Calls, Job, Say, Steps
-from timerd_client.group import Told
-from timerd_client.session import Session
-from timerd_client.window import Window
+from timerd_client.groups.calls import Calls, Job, Say, Steps
+from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.incoming import Awaited
+from timerd_client.protocol.outgoing import Window
+from timerd_client.protocol.session import Session
 from timerd_shm.generate import DEFECTS
 
 # What is measured runs three times as long: as few as go through nearly all of it, those with groups first.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from daemons import Daemon
 from patience import eventually
 from timerd_client import Client, State, connect, total
-from timerd_client.operation import ThreadedOperation
+from timerd_client.link.operation import ThreadedOperation
 
 KILLS = 5
 RUN_S = 2.0

@@ -15,12 +15,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from networks import HERE, Lifelines, World
-from timerd_client.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Step, Steps
-from timerd_client.group import Told, acknowledge, say
-from timerd_client.link import Link
-from timerd_client.promise import Reply
-from timerd_client.protocol import LinkState, Protocol
-from timerd_client.session import Identity
+from timerd_client.groups.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Step, Steps
+from timerd_client.link.link import Link
+from timerd_client.link.promise import Reply
+from timerd_client.protocol.inbox import Told, acknowledge, say
+from timerd_client.protocol.protocol import LinkState, Protocol
+from timerd_client.protocol.session import Identity
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.layout import Orphans
 from timerd_wire.refusals import NOBODY, Subject

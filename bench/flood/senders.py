@@ -15,9 +15,9 @@ from typing import Any
 import msgpack
 import zmq
 
-from timerd_client.link import identity
-from timerd_client.protocol import LinkState, Protocol
-from timerd_client.sockets import RECONNECT_MS
+from timerd_client.link.link import identity
+from timerd_client.link.sockets import RECONNECT_MS
+from timerd_client.protocol.protocol import LinkState, Protocol
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.layout import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, DownKind, ReportHeader, UpKind

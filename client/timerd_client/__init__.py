@@ -10,21 +10,22 @@
 `timerd_client.aio` has the same surface for asyncio. PROTOCOL.md tells what goes over the wire.
 """
 
+from timerd_client.groups.calls import Call
+from timerd_client.link.batch import ThreadedBatch as Batch
+from timerd_client.link.operation import ThreadedOperation as Operation
+from timerd_client.operations.delayed import Delayed
+from timerd_client.threaded.client import Client
+from timerd_client.threaded.connection import connect
+from timerd_client.threaded.member import ThreadedGroupOutcome as GroupOutcome
+from timerd_client.threaded.process import client, configure
+from timerd_client.threaded.purgatory import Purgatory
+from timerd_client.threaded.waiting import as_completed, wait
+
 from . import errors
-from .batch import ThreadedBatch as Batch
-from .calls import Call
 from .conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
-from .connection import connect
-from .delayed import Delayed
 from .errors import *  # noqa: F403
 from .mark import Mark
-from .member import ThreadedGroupOutcome as GroupOutcome
-from .operation import ThreadedOperation as Operation
 from .outcome import Outcome, State
-from .process import client, configure
-from .purgatory import Purgatory
-from .threaded import Client
-from .waiting import as_completed, wait
 
 __all__ = [
     "ALL",

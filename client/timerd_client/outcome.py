@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from timerd_client.hot.settlement import RawSettlement
+from timerd_client.link.arguments import Key, shown
 from timerd_shm.declare.errors import error_for
 from timerd_shm.declare.fields import offset_of, struct_of
 from timerd_shm.declare.layout import Outcome as Settled
@@ -12,10 +14,8 @@ from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord
 from timerd_wire.refusals import refusal
 
-from .arguments import Key, shown
 from .errors import OperationCancelled, OperationExpired, OperationFailed, TimerdUnavailableError
 from .mark import Mark
-from .settlement import RawSettlement
 
 
 class State(Enum):

@@ -13,8 +13,8 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from timerd_client.audit import Audit
-from timerd_client.audit_records import Finding, Key, Registration
+from timerd_client.audit.audit import Audit
+from timerd_client.audit.records import Finding, Key, Registration
 from timerd_shm.declare.journal import GroupStep, JournalLevel
 from timerd_shm.declare.layout import ClientFlag, ClientState, Condition, EventKind, Orphans, Outcome
 from timerd_shm.declare.limits import NO_DEADLINE

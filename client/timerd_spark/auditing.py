@@ -1,4 +1,4 @@
-"""audit(): every outcome of a journal computed again on Spark, with the one implementation in timerd_client.audit.
+"""audit(): every outcome of a journal computed again on Spark, with the one implementation in timerd_client/audit.
 
 Operations have to do with each other only through the keys that they watch, their ids, and what limited events on their
 keys hand over; the states of clients matter to all. So rows are grouped by (host, incarnation, purgatory, key), where
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
-from timerd_client.audit import NEEDS_BEGINNING, NEEDS_EVENTS
+from timerd_client.audit.audit import NEEDS_BEGINNING, NEEDS_EVENTS
 from timerd_shm.declare.errors import InvalidValueError
 
 from .audit_rows import COLUMNS, FINDINGS, HALF, PACKED, audited, join_again, pack

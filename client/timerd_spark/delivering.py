@@ -3,8 +3,8 @@
     ends = timerd_spark.deliver(df, post, id="order_id", delivery_timeout="120s", request_timeout="30s")
     ends.write.parquet(path)                                 # an action: rows are sent once for each
 
-`timerd_client.delivery` has the rules, `timerd_client.courier` the threads. Here are rows in Arrow batches, and checks
-that are made on the driver when `deliver()` is called.
+timerd_client/delivery/accumulator.py has the rules, courier.py beside it the threads. Here are rows in Arrow batches,
+and checks that are made on the driver when `deliver()` is called.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from timerd_client.courier import Courier, is_retriable
-from timerd_client.delivery import Delivery, DeliveryOptions, S
+from timerd_client.delivery.accumulator import Delivery, DeliveryOptions, S
+from timerd_client.delivery.courier import Courier, is_retriable
 from timerd_shm.declare.errors import InvalidValueError
 
 from .durations import duration_ns

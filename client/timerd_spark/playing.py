@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
-    from timerd_client.batch import ThreadedBatch
+    from timerd_client.link.batch import ThreadedBatch
 
 T = TypeVar("T")
 PLAYERS_MAX: Final = 4_096

@@ -18,9 +18,9 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import timerd_client as td
-from timerd_client.operation import ThreadedOperation
-from timerd_client.promise import Reply
-from timerd_client.purgatory import Purgatory
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.promise import Reply
+from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import ArenaFullError, OperationExistsError, QuotaExceededError, TimerdUnavailableError
 from timerd_shm.declare.layout import Outcome
 from timerd_shm.declare.limits import NAME_SIZE_MAX

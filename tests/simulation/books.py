@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from timerd_client.batch import ThreadedBatch
-from timerd_client.calls import Call
-from timerd_client.delayed import Delayed
-from timerd_client.group import GroupOutcome
-from timerd_client.operation import ThreadedOperation
+from timerd_client.groups.calls import Call
+from timerd_client.link.batch import ThreadedBatch
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.operations.delayed import Delayed
 from timerd_client.outcome import State
-from timerd_client.protocol import LinkState
+from timerd_client.protocol.inbox import GroupOutcome
+from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.limits import GRACE_NS
 

@@ -11,7 +11,9 @@ from types import CodeType
 import coverage
 
 DAEMON = ("conductor.turn", "clients.sessions")
-CLIENT = ("protocol", "session", "awaited", "window", "unavailable", "group")  # protocol.py and what it is made of
+CLIENT = tuple(
+    f"protocol.{name}" for name in ("protocol", "session", "incoming", "outgoing", "deadlines", "inbox")
+)  # protocol.py and what it is made of
 
 
 def file_of(module: str) -> Path:

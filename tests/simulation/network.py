@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from networks import DaemonEnd, Lifelines
-from timerd_client.sockets import Held
+from timerd_client.link.sockets import Held
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.wire import CommandHeader, UpKind
 from timerd_shm.read.reader import ArenaReader

@@ -9,10 +9,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from networks import HERE, PROCESSES
-from timerd_client import link as link_module
-from timerd_client.protocol import NEVER, Protocol
-from timerd_client.session import Identity
-from timerd_client.threaded import Client, ThreadedLink
+from timerd_client.link import link as link_module
+from timerd_client.protocol.protocol import NEVER, Protocol
+from timerd_client.protocol.session import Identity
+from timerd_client.threaded.client import Client, ThreadedLink
 from timerd_shm.declare.layout import Orphans
 from timerd_shm.host.paths import InstancePaths
 

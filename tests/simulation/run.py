@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from networks import PROCESSES
 from timerd.clients import sessions
-from timerd_client.audit_journal import audit_journal
+from timerd_client.audit.journal import audit_journal
 from timerd_client.hot import Waiting
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.fields import size_of, struct_of

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from timerd_client.calls import Call
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
-from timerd_client.group import CALLS
-from timerd_client.operation import ThreadedOperation
-from timerd_client.purgatory import Purgatory
-from timerd_client.threaded import Client
+from timerd_client.groups.calls import Call
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.protocol.inbox import CALLS
+from timerd_client.threaded.client import Client
+from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import TimerdError
 
 from .books import Books, Issued, Total, Watched, is_expected

@@ -19,7 +19,7 @@ from harness import MS
 from journals import JournaledRig
 from patience import PATIENCE_S
 from timerd_client import ALL, connect
-from timerd_client.audit_journal import audit_journal
+from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark import audit
 from timerd_spark.audit_rows import COLUMNS, HALF, PACKED, audited, join_again, pack

@@ -16,8 +16,8 @@ import timerd_spark
 from daemons import Daemon
 from endpoint import Endpoint
 from patience import PATIENCE_S, eventually
-from timerd_client.courier import is_retriable
-from timerd_client.delivery import MS, DeliveryOptions, DeliveryTimeoutTooShortError, S
+from timerd_client.delivery.accumulator import MS, DeliveryOptions, DeliveryTimeoutTooShortError, S
+from timerd_client.delivery.courier import is_retriable
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.delivering import Delivering
 from timerd_spark.durations import duration_ns

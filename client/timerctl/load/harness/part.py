@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import psutil
 
-from timerd_client.connection import connect
+from timerd_client.threaded.connection import connect
 from timerd_shm.declare.errors import TimerdError
 
 from .messages import Answer, Task, Usage

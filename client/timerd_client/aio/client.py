@@ -1,0 +1,523 @@
+"""The client, its purgatories and its link to a loop. `timerd_client.aio` says how they are used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from timerd_client import errors
+from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from timerd_client.errors import *  # noqa: F403
+from timerd_client.groups.calls import Call
+from timerd_client.link.arguments import (
+    Key,
+    Keys,
+    Payload,
+    Timeout,
+    function_of,
+    group_of,
+    label_of,
+    name_of,
+    orphans_of,
+    patience_of,
+    timeout_ns,
+    wait_s,
+)
+from timerd_client.link.batch import fire_many, register_many
+from timerd_client.link.link import Link, monotonic_deadline, seconds_left
+from timerd_client.link.polling import POLL_S, RAISE, Polling
+from timerd_client.link.surface import Surface
+from timerd_client.mark import Mark
+from timerd_client.outcome import Outcome, State
+from timerd_client.protocol.protocol import NEVER, LinkState, Statistics
+from timerd_client.protocol.session import DEFAULT_PURGATORY, Naming
+from timerd_client.threaded.connection import LOOK_AGAIN_S, Search, settings, start_daemon
+from timerd_client.threaded.process import configure
+from timerd_client.threaded.purgatory import is_known, value_or_silence
+from timerd_client.threaded.waiting import unsettled
+from timerd_shm.declare.errors import BackpressureError, TimerdError
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
+from timerd_shm.declare.wire import CommandFlag, CommandKind
+from timerd_shm.host.paths import InstancePaths
+
+from .member import AioGroupOutcome as GroupOutcome
+from .member import Member
+from .operation import AioBatch, AioOperation, answer_of, settled, settles
+from .operation import AioBatch as Batch
+from .operation import AioOperation as Operation
+
+__all__ = [
+    "ALL",
+    "ALL_SETTLED",
+    "ANY",
+    "Batch",
+    "Call",
+    "Client",
+    "GroupOutcome",
+    "Mark",
+    "Operation",
+    "Outcome",
+    "Purgatory",
+    "State",
+    "When",
+    "as_completed",
+    "at_least",
+    "client",
+    "configure",
+    "connect",
+    "total",
+    "wait",
+]
+__all__ += errors.__all__
+
+Value = TypeVar("Value")
+TIMER_SLACK_S = 0.0005  # loops sleep whole milliseconds: one wake-up instead of two
+
+
+class LoopLink(Link):
+    """A link whose sockets are watched by a loop."""
+
+    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans, group: str | None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        super().__init__(paths, name, orphans, group)
+        self._descriptors = self.sockets.filenos()
+        for number in self._descriptors:
+            self.loop.add_reader(number, self._pump)
+        self.wake()
+
+    def wake(self) -> None:
+        if self.loop.is_closed():
+            self.sealed = self.closed = True
+            self.refuse_closed()
+        self.idle = False
+        self.loop.call_soon(self._pump)
+
+    def notify_locked(self) -> None:
+        self.wake()  # after which it looks at those who wait
+
+    def make_room(self) -> None:
+        protocol = self.protocol
+        raise BackpressureError(
+            f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged "
+            f"({self.plight()}); `await client.room()` before the next"
+        )
+
+    def may_block(self) -> None:
+        raise RuntimeError("an asyncio client does not block: await it")
+
+    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        if not loop.is_closed():
+            call()
+
+    def watch(self, descriptor: int) -> None:
+        self.loop.add_reader(descriptor, self._on_lifeline)
+
+    def unwatch(self, descriptor: int) -> None:
+        self.loop.remove_reader(descriptor)
+
+    def _on_lifeline(self) -> None:
+        self.lifeline_ended()
+        self._rest()
+
+    async def until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until the condition holds, `timeout` seconds at most; whether it does."""
+        if condition():
+            return True
+        future: asyncio.Future[None] = self.loop.create_future()
+        entry = (condition, future)
+        self._waiters.append(entry)
+        try:
+            await asyncio.wait_for(future, timeout)
+        except TimeoutError:
+            return condition()
+        finally:
+            if entry in self._waiters:
+                self._waiters.remove(entry)
+        return True
+
+    def _pump(self) -> None:
+        # The descriptors are edge-triggered: go on until nothing came in after the last send.
+        while not self.closed and self._exchange():
+            pass
+        self._rest()
+
+    def _exchange(self) -> bool:
+        """Take what came in, send what is due; whether there may be more."""
+        busy = self.receive_some()
+        if self.closed:  # by a callback
+            return False
+        now_ns = time.monotonic_ns()
+        self.tick(now_ns)
+        if self.closed:
+            return False
+        return self.send_some(now_ns) or busy
+
+    def _rest(self) -> None:
+        """Until a socket, a call or the timer wakes it."""
+        if self.closed:
+            return
+        self._wake_waiters()
+        self.idle = True
+        self._arm(self.protocol.poll_deadline())
+
+    def _wake_waiters(self) -> None:
+        for condition, future in list(self._waiters):
+            if not future.done() and condition():
+                future.set_result(None)
+
+    def _arm(self, at_ns: int) -> None:
+        if at_ns >= self._timer_at:
+            return  # the timer that is set wakes up before, and sets the next
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at_ns
+        wait_s = max(0, at_ns - time.monotonic_ns()) / 1e9 + TIMER_SLACK_S
+        self._timer = self.loop.call_later(wait_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, NEVER
+        self._pump()
+
+    def stop(self) -> None:
+        """Say goodbye and let go of the sockets."""
+        if self.closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        for number in self._descriptors:
+            self.loop.remove_reader(number)
+        self.protocol.close(time.monotonic_ns())
+        while self.send_some(time.monotonic_ns()):
+            pass
+        self.close_sockets()
+        self._wake_waiters()
+
+
+class Purgatory(Surface[AioOperation]):
+    """`await client.purgatory(name)`; the client itself is its purgatory "default"."""
+
+    def __init__(self, link: LoopLink, name: str) -> None:
+        self._looped = link
+        super().__init__(link, name, AioOperation)
+
+    async def fire_wait(
+        self,
+        key: Key,
+        *,
+        value: Payload = b"",
+        amount: int = 1,
+        limit: int | None = None,
+        wait: float = CLOSE_TIMEOUT_S,
+    ) -> int:
+        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
+
+        0 does not say that it completes none: a registration that was called before, and reaches the daemon after it,
+        is completed by it as well, and is not counted.
+        """
+        reply = self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
+        return int(await answer_of(reply, wait))
+
+    async def cancel_for_key_wait(self, key: Key, *, wait: float = CLOSE_TIMEOUT_S) -> int:
+        """`cancel_for_key`, and the number of operations that it cancelled."""
+        reply = self._ask(self._key_command(CommandKind.CANCEL_FOR_KEY, key, flags=CommandFlag.WANTS_ANSWER))
+        return int(await answer_of(reply, wait))
+
+    async def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
+        """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
+        return bool(await answer_of(self._ask_reschedule(id, timeout), wait))
+
+    async def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
+        """Cancel the operation of that id, from any process; raises UnknownOperationError."""
+        return bool(await answer_of(self._ask(self._cancel_id_command(id), id), wait))
+
+    def register_many(
+        self,
+        keys: Sequence[Keys],
+        *,
+        timeout: Timeout | Sequence[Timeout],
+        payloads: Sequence[Payload] | Payload = b"",
+        when: When = ANY,
+        since: Mark | None = None,
+    ) -> AioBatch:
+        """Register an operation for each member of `keys`; `await` the batch for the outcomes in their order."""
+        batch = register_many(self, AioBatch, keys, timeout, payloads, when, since)
+        assert isinstance(batch, AioBatch)
+        return batch
+
+    def fire_many(
+        self, keys: Sequence[Key], *, values: Sequence[Payload] | Payload = b"", amounts: Sequence[int] | int = 1
+    ) -> None:
+        """Fire each of `keys`, in order; values and amounts are one for each, or one for all."""
+        fire_many(self, keys, values, amounts)
+
+    async def wait_for(
+        self,
+        predicate: Callable[[], Value | Awaitable[Value]],
+        keys: Keys,
+        timeout: Timeout,
+        *,
+        when: When = ANY,
+        unavailable: str = RAISE,
+        poll_interval: float = POLL_S,
+    ) -> Value:
+        """A condition variable across processes: until the predicate (which may be a coroutine function) is true.
+
+        Arguments and errors as the threaded client's.
+        """
+        polling = Polling(unavailable, poll_interval)
+        function_of("predicate", predicate)
+        link, protocol = self._looped, self._protocol
+        duration_ns = timeout_ns(timeout)
+        deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
+
+        async def look() -> Value:
+            value = predicate()
+            return await value if isinstance(value, Awaitable) else value
+
+        while True:
+            mark = self.mark()
+            value = await look()
+            left = seconds_left(deadline)
+            if value or left == 0.0:
+                return value
+            if polling.wanted and protocol.lost:
+                await link.until(lambda: not protocol.lost or link.closed, polling.pause(left))
+                continue
+            operation = self.register(keys, timeout=left, when=when, since=mark)
+            outcome: Outcome | None = None
+            try:
+                while not await settles(operation, polling.patience(left)):
+                    left = seconds_left(deadline)
+                    if not polling.waits_on(left, lost=protocol.lost):
+                        break
+                outcome = operation.outcome()
+            finally:
+                if outcome is None:  # the await was cancelled, or the daemon says nothing
+                    link.abandon([operation.command])
+            if is_known(outcome):
+                continue
+            if not polling.wanted:
+                return value_or_silence(await look())
+
+    async def try_complete_else_watch(
+        self, try_complete: Callable[[], bool | Awaitable[bool]], keys: Keys, *, timeout: Timeout
+    ) -> bool:
+        """Kafka's tryCompleteElseWatch: True when `try_complete()` is, tried now and after each event; else False."""
+        return bool(await self.wait_for(try_complete, keys, timeout))
+
+    async def check_and_complete(self, key: Key) -> int:
+        """Kafka's checkAndComplete: those who watch `key` look again; how many, in all processes."""
+        return await self.fire_wait(key)
+
+
+class Client(Purgatory, Member):
+    """A connection to a daemon, from `await connect()`; also its purgatory "default"."""
+
+    def __init__(
+        self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL, group: str | None = None
+    ) -> None:
+        link = LoopLink(paths, name, orphans, group)
+        super().__init__(link, DEFAULT_PURGATORY)
+        self._join(link)
+        self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
+
+    async def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
+        """Wait until the daemon has taken this client; raises its refusal, or TimerdUnavailableError."""
+        protocol = self._protocol
+        await self._looped.until(lambda: protocol.state is LinkState.LIVE or protocol.refused is not None, timeout)
+        if protocol.state is LinkState.LIVE:
+            return
+        raise protocol.refused if protocol.refused is not None else self._link.unavailable(timeout)
+
+    @property
+    def state(self) -> LinkState:
+        """CONNECTING, HELLO, LIVE, LOST or CLOSED."""
+        return self._protocol.state
+
+    @property
+    def connected(self) -> bool:
+        """Whether the daemon was heard of lately: False before the first time, after 3 s without, 2 s after its end."""
+        return self._protocol.state is LinkState.LIVE
+
+    def stats(self) -> Statistics:
+        """What this client has seen, in numbers: what waits, what was given up, what came too late."""
+        with self._link.lock:
+            return self._protocol.statistics()
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, or the process has forked since."""
+        return self._link.sealed
+
+    async def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
+        """The purgatory of that name ([a-z0-9_-]{1,32}), made if it is new; raises InvalidNameError, ArenaFullError."""
+        known = self._purgatories.get(name_of("purgatory", name))
+        if known is not None:
+            return known
+        link = self._looped
+        await answer_of(link.ask({"query": "purgatory", "name": name}, Naming(link, name)), timeout)
+        return self._purgatories.setdefault(name, Purgatory(link, name))
+
+    async def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
+        """Seconds that a question and its answer took; raises TimerdUnavailableError."""
+        start = time.monotonic()
+        await answer_of(self._looped.ask({"query": "ping"}), timeout)
+        return time.monotonic() - start
+
+    async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
+        """Wait until the window has room; how many commands it takes. Raises BackpressureError after `timeout` s."""
+        protocol = self._protocol
+        if not await self._looped.until(lambda: protocol.room > 0 or self._link.sealed, timeout):
+            raise BackpressureError(
+                f"no room in a window of {protocol.window} commands within {timeout:g} s "
+                f"({self._link.plight()}); slow down"
+            )
+        if self._link.sealed:
+            self._link.refuse_closed()
+        return protocol.room
+
+    async def set_orphans(self, policy: str) -> int:
+        """What becomes of the operations that are pending here when this client ends, as the threaded client does."""
+        said = 0
+        for part, more in self._link.say_orphans(orphans_of(policy, self._protocol.identity.group)):
+            said += part
+            if more:
+                await self.room()
+        return said
+
+    async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until everything issued so far has been applied, as the threaded client does; errors as there."""
+        link = self._looped
+        wait_s(timeout)
+        flush = link.begin_flush()
+        await link.until(lambda: link.flushed(flush), timeout)
+        link.end_flush(flush, timeout)
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until everything is acknowledged, `timeout` seconds at most, and end; as the threaded client does."""
+        if self.closed:
+            return
+        deadline = monotonic_deadline(timeout)
+        try:
+            await self._finish(timeout)
+            self._looped.seal()
+            await self.flush(seconds_left(deadline) or 0.0)
+        finally:
+            self._looped.stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except TimerdError as failure:
+            if error is None:
+                raise
+            self._link.complain_of_close(failure, error)
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._link.paths.instance!r} {self.state.value}>"
+
+
+async def connect(
+    instance: str | None = None,
+    *,
+    autostart: bool = False,
+    timeout: float | None = None,
+    group: str | None = None,
+    orphans: str = "cancel",
+    name: str = "",
+    runtime_dir: str | None = None,
+) -> Client:
+    """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
+    member_of = group_of(group)
+    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
+    paths = await asyncio.to_thread(start_daemon, instance, runtime_dir) if autostart else None
+    search = Search(instance, runtime_dir, patience)
+    while paths is None and (paths := search.look()) is None:
+        await asyncio.sleep(LOOK_AGAIN_S)
+    client = Client(paths, name=label, orphans=policy, group=member_of)
+    try:
+        await client.wait_ready(search.patience())
+    except BaseException:
+        client._looped.stop()
+        raise
+    return client
+
+
+_clients: dict[asyncio.AbstractEventLoop, asyncio.Task[Client]] = {}
+os.register_at_fork(after_in_child=_clients.clear)
+
+
+async def client() -> Client:
+    """The client of this process and the running loop: made on first use, and again after a fork or its close().
+
+    It is made as `timerd_client.configure` said; else its instance is $TIMERD_INSTANCE, else "default", and it is in no
+    group. Raises TimerdUnavailableError. Those of loops that have closed
+    are let go of at the next call.
+    """
+    loop = asyncio.get_running_loop()
+    for ended in [one for one in _clients if one.is_closed()]:
+        if old := _made(_clients.pop(ended)):
+            old._looped.stop()
+    making = _clients.get(loop)
+    if making is None or (making.done() and _made(making) is None):
+        making = _clients[loop] = loop.create_task(connect(**settings))
+    return await asyncio.shield(making)  # others may wait for the same
+
+
+def _made(making: asyncio.Task[Client]) -> Client | None:
+    """The client, if it was made and is not closed."""
+    if not making.done() or making.cancelled() or making.exception() is not None:
+        return None
+    made = making.result()
+    return None if made.closed else made
+
+
+class Waited(NamedTuple):
+    """Those that had settled when `wait` returned, and those that had not; each in the order given."""
+
+    done: list[AioOperation]
+    pending: list[AioOperation]
+
+
+async def wait(operations: Iterable[AioOperation], timeout: float | None = None) -> Waited:
+    """Wait until all operations have settled, `timeout` seconds at most; none is cancelled."""
+    given = list(operations)
+    deadline = monotonic_deadline(timeout)
+    for operation in given:
+        try:
+            await settled(operation, seconds_left(deadline))
+        except TimeoutError:
+            break
+    return Waited([one for one in given if one.done()], [one for one in given if not one.done()])
+
+
+async def as_completed(operations: Iterable[AioOperation], timeout: float | None = None) -> AsyncIterator[AioOperation]:
+    """The operations as they settle; raises TimeoutError if some have not after `timeout` seconds from now."""
+    given = list(operations)
+    settled: asyncio.Queue[AioOperation] = asyncio.Queue()
+    for one in given:
+        one.add_done_callback(settled.put_nowait)
+    deadline = monotonic_deadline(timeout)
+    try:
+        for left in range(len(given), 0, -1):
+            try:
+                operation = await asyncio.wait_for(settled.get(), seconds_left(deadline))
+            except TimeoutError:
+                raise unsettled(left, len(given), timeout) from None
+            yield operation
+    finally:
+        for one in given:
+            one._remove(settled.put_nowait)

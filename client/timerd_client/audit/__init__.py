@@ -1,0 +1,1 @@
+"""The outcomes of a journal computed again, and every disagreement listed."""

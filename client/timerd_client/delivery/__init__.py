@@ -1,0 +1,1 @@
+"""KIP-91: deliveries with a timeout over everything, from the accumulator to the last retry."""

@@ -1,0 +1,149 @@
+"""What a member does for its group, in either face: what its runner has to do next, and how handlers are taken.
+
+No I/O, no thread: the faces (member.py, aio/member.py) wait, and do the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from timerd_client.link.arguments import timeout_ns
+from timerd_client.protocol.inbox import Told
+
+from .calls import Call, Calls, Steps
+
+if TYPE_CHECKING:
+    from timerd_client.link.link import Link
+
+    from .schedule import Schedule
+
+Handler = TypeVar("Handler", bound=Callable[[Call], object])
+
+
+class Duty(NamedTuple):
+    """Steps to do. `is_call`: of a call that was told; else a schedule is begun, which may be given up any time."""
+
+    steps: Steps
+    is_call: bool
+
+
+class Duties:
+    """What there is to do now. The caller of every method holds the link's lock, or is the only thread."""
+
+    def __init__(self, link: Link, calls: Calls) -> None:
+        self._protocol = link.protocol
+        self._calls = calls
+        self._begun: dict[str, tuple[int, bytes]] = {}  # schedule -> arena and incarnation in which it was begun
+        self._doing: set[object] = set()  # names
+
+    def may_have(self) -> bool:
+        """Whether next() is worth a call."""
+        inbox = self._protocol.inbox
+        return self._to_begin() is not None or (inbox.may_have(inbox.calls) and self._turn_to_idle())
+
+    def next(self, now_ns: int) -> Duty | None:
+        """What to do next; None: nothing, or the daemon was asked whether a call is still this client's."""
+        if (name := self._to_begin()) is not None:
+            self._begun[name] = self._here()
+            return Duty(self._calls.begin(name), False)
+        inbox = self._protocol.inbox
+        told = inbox.next(inbox.calls, now_ns) if self._turn_to_idle() else None
+        return None if told is None else Duty(self._carry_out(told), True)
+
+    def _here(self) -> tuple[int, bytes]:
+        return self._protocol.arena, self._protocol.incarnation
+
+    def _to_begin(self) -> str | None:
+        """A schedule that has to be begun: a new one, or any in another arena."""
+        here = self._here()
+        if not self._protocol.arena:
+            return None
+        jobs = list(self._calls.jobs.items())
+        return next((name for name, job in jobs if job.schedule and self._begun.get(name) != here), None)
+
+    def _turn_to_idle(self) -> bool:
+        """Have the first call be one whose name is not being done here: it may be told again while it runs."""
+        calls = self._protocol.inbox.calls
+        for _ in range(len(calls)):
+            if calls[0].keys[:1] not in self._doing:
+                return True
+            calls.rotate(-1)
+        return False
+
+    def _carry_out(self, told: Told) -> Generator[Any, Any, None]:
+        name = told.keys[:1]
+        self._doing.add(name)
+        try:
+            yield from self._calls.carry_out(told)
+        finally:
+            self._doing.discard(name)
+
+
+class Membership:
+    """What a client's faces have in common as members of its group."""
+
+    AT_ONCE = 1
+    """Handlers that run at once."""
+
+    def _join(self, link: Link) -> None:
+        self._member_link = link
+        self._calls = Calls(link.protocol, link.complain, link.wall_ns, link.now_ns)
+        self._duties = Duties(link, self._calls)
+
+    def handles(self, name: str) -> Callable[[Handler], Handler]:
+        """Decorate the handler of a named call; it is given a `Call`, and returning is the acknowledgement.
+
+        Handlers run one after the other in a thread of this client; with asyncio as tasks, where they may be coroutine
+        functions. What one raises is logged, and the call is done. If this process dies in a handler, another member
+        runs its own, with `call.deliveries` above 1. A call is told only to members that handle its name. Raises
+        NotAMemberError, InvalidKeyError, KeyTooLongError.
+        """
+        self._calls.checked(name)
+        return lambda handler: self._handle(name, handler, None)
+
+    def every(
+        self,
+        name: str,
+        *,
+        seconds: float | timedelta | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+    ) -> Callable[[Handler], Handler]:
+        """Decorate a handler that one worker of the group calls again and again, however many name it so.
+
+        `seconds`: at its multiples since 1970 in UTC. `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`).
+        What was missed is one call; the next one is set when the handler has returned, so they do not overlap. A
+        changed schedule replaces the pending call of the old one. A schedule that no worker names any more ends. Raises
+        as `handles`, and InvalidValueError, NotSupportedError.
+        """
+        from .schedule import schedule_of
+
+        self._calls.checked(name)
+        schedule = schedule_of(seconds, cron, timezone)
+        return lambda handler: self._handle(name, handler, schedule)
+
+    def _handle(self, name: str, handler: Handler, schedule: Schedule | None) -> Handler:
+        link = self._member_link
+        with link.lock:
+            if link.sealed:
+                link.refuse_closed()
+            self._calls.add(name, handler, schedule)
+            self._start_runner()
+            link.protocol.inbox.handle(list(self._calls.jobs), self.AT_ONCE, link.now_ns())
+            link.notify_locked()
+            if link.idle:
+                link.wake()
+        return handler
+
+    def _start_runner(self) -> None:
+        """Have the handlers run, from the first one on. With the lock held."""
+        raise NotImplementedError
+
+    def _may_listen(self, timeout: float | timedelta | None) -> float | None:
+        """What `outcomes()` was given, in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
+        if self._member_link.sealed:
+            self._member_link.refuse_closed()
+        self._member_link.protocol.inbox.check_member()  # here, not in the first iteration
+        return None if timeout is None else timeout_ns(timeout) / 1e9

@@ -1,0 +1,134 @@
+"""When periodic work is due: points on the wall clock that every process computes alike. Pure: no clock of its own.
+
+    Every(60 s)            the multiples of 60 s since 1970-01-01 00:00 UTC
+    Cron("0 3 * * *", tz)  03:00 in that time zone, as Debian's cron has it in the nights when the clocks change
+
+`after(t)` is the first point after t. All that was missed is one point: the next one is asked for after the last has
+been done. Times are nanoseconds since the epoch (of `time.time_ns()`).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, Protocol
+
+from timerd_client.link.arguments import shown
+from timerd_shm.declare.errors import InvalidValueError, NotSupportedError
+from timerd_shm.declare.limits import TIMEOUT_NS_MAX
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+PERIOD_NS_MIN: Final = 1_000_000  # a tick
+SECOND_NS: Final = 1_000_000_000
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+class Schedule(Protocol):
+    """Points in time, without end."""
+
+    @property
+    def text(self) -> str:
+        """What tells it from another."""
+
+    def after(self, wall_ns: int) -> int:
+        """The first one after that."""
+
+
+class Every:
+    """The multiples of a period."""
+
+    def __init__(self, period_ns: int) -> None:
+        self._period_ns = period_ns
+
+    @property
+    def text(self) -> str:
+        return f"every {self._period_ns} ns"
+
+    def after(self, wall_ns: int) -> int:
+        """The first multiple after that."""
+        return (wall_ns // self._period_ns + 1) * self._period_ns
+
+
+class Cron:
+    """The points of a cron expression with five fields, or six with the seconds first; needs the package cronsim."""
+
+    def __init__(self, expression: str, zone: ZoneInfo) -> None:
+        """Raises InvalidValueError, NotSupportedError (cronsim is not installed)."""
+        try:
+            import cronsim
+        except ImportError:
+            raise NotSupportedError(
+                f"cron={expression!r} needs the package cronsim: pip install 'timerd[cron]', or give seconds="
+            ) from None
+        self._expression = expression
+        self._zone = zone
+        self._points = cronsim.CronSim
+        try:
+            self.after(0)
+        except cronsim.CronSimError as error:
+            raise InvalidValueError(
+                f"cron={expression!r}: {error}; five fields: minute hour day month weekday"
+            ) from None
+        except StopIteration:
+            raise InvalidValueError(f"cron={expression!r} is never due") from None
+
+    @property
+    def text(self) -> str:
+        return f"cron {' '.join(self._expression.split())} {self._zone.key}"
+
+    def after(self, wall_ns: int) -> int:
+        """The first point after that."""
+        points = self._points(self._expression, datetime.fromtimestamp(wall_ns // SECOND_NS, self._zone))
+        while True:
+            point = wall_ns_of(next(points))
+            if point > wall_ns:  # in the hour that the clocks give twice a point may come again
+                return point
+
+
+def schedule_of(seconds: object, cron: object, timezone: object) -> Schedule:
+    """What `every()` was given; raises InvalidValueError, NotSupportedError."""
+    if (seconds is None) == (cron is None):
+        raise InvalidValueError(f"seconds={shown(seconds)}, cron={shown(cron)}: give one of them")
+    if cron is not None:
+        if not isinstance(cron, str) or not isinstance(timezone, str):
+            raise InvalidValueError(
+                f"cron={shown(cron)}, timezone={shown(timezone)}: give strings, as '0 3 * * *' and 'UTC'"
+            )
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+        try:
+            zone = ZoneInfo(timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise InvalidValueError(
+                f"timezone={shown(timezone)} is not known here: a name as 'Europe/Berlin'; the package tzdata has them"
+            ) from None
+        return Cron(cron, zone)
+    if timezone != "UTC":
+        raise InvalidValueError(f"timezone={shown(timezone)} goes with cron=; seconds= count from 1970-01-01 00:00 UTC")
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise InvalidValueError(f"seconds={shown(seconds)}: give an int, a float or a timedelta")
+    if not PERIOD_NS_MIN / 1e9 <= seconds <= TIMEOUT_NS_MAX / 1e9:  # also refuses NaN
+        raise InvalidValueError(
+            f"seconds={shown(seconds)} is not within {PERIOD_NS_MIN / 1e9} to {TIMEOUT_NS_MAX / 1e9:.0f}"
+        )
+    return Every(round(seconds * 1e9))
+
+
+def wall_ns_of(when: object) -> int:
+    """An aware datetime in ns since the epoch, exactly; raises InvalidValueError."""
+    if not isinstance(when, datetime):
+        raise InvalidValueError(f"when={shown(when)} is {type(when).__name__}; give a datetime")
+    if when.utcoffset() is None:
+        raise InvalidValueError(
+            f"when={shown(when)} has no time zone, so which moment it is depends on who reads it: "
+            "datetime.now(UTC) + ..., or when.astimezone()"
+        )
+    return (when - _EPOCH) // timedelta(microseconds=1) * 1_000
+
+
+def datetime_of(wall_ns: int) -> datetime:
+    """The moment in UTC."""
+    return _EPOCH + timedelta(microseconds=wall_ns // 1_000)

@@ -1,0 +1,294 @@
+"""What callers may pass, checked before anything is done: every mistake is a named error with value and limit."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Set, Sized
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from timerd_client.conditions import When
+from timerd_client.mark import Mark
+from timerd_shm.declare.errors import (
+    InvalidConditionError,
+    InvalidKeyError,
+    InvalidNameError,
+    InvalidValueError,
+    KeyTooLongError,
+    NotAMemberError,
+    PayloadTooLargeError,
+    TimeoutOutOfRangeError,
+    TimerdError,
+    TooManyKeysError,
+)
+from timerd_shm.declare.layout import Condition, KeyKind, Orphans
+from timerd_shm.declare.limits import (
+    ID_SIZE_MAX,
+    KEY_SIZE_MAX,
+    KEYS_MAX,
+    NAME_PATTERN,
+    NAME_SIZE_MAX,
+    NO_DEADLINE,
+    PAYLOAD_SIZE_MAX,
+    TIMEOUT_NS_MAX,
+)
+
+Key: TypeAlias = str | bytes
+Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]
+Timeout: TypeAlias = float | timedelta | None
+Payload: TypeAlias = bytes | bytearray | memoryview
+
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+SHOWN_MAX = 40  # characters of a key that a message quotes
+U64_MAX = (1 << 64) - 1
+U32_MAX = (1 << 32) - 1
+TIMEOUT_S_MAX = TIMEOUT_NS_MAX // 1_000_000_000
+_TARGET = struct.Struct("<Q")
+
+# what stands before the bytes of a key in a REGISTER: its length and its KeyKind
+EVENT_PREFIX = tuple(bytes((size, KeyKind.EVENT)) for size in range(KEY_SIZE_MAX + 1))
+WATERMARK_PREFIX = tuple(bytes((size, KeyKind.WATERMARK)) for size in range(KEY_SIZE_MAX + 1))
+
+
+class Watch(NamedTuple):
+    """The keys and condition of a registration, checked and encoded."""
+
+    names: tuple[Key, ...]  # as the caller gave them
+    encoded: bytes
+    condition: int
+    needed: int
+    total: int
+
+
+def shown(value: object) -> str:
+    """A value as messages quote it: what is long is cut, and says so."""
+    if isinstance(value, (str, bytes)) and len(value) > SHOWN_MAX:
+        return f"{value[:SHOWN_MAX]!r}..."
+    text = repr(value)
+    return text if len(text) <= 2 * SHOWN_MAX else f"{text[: 2 * SHOWN_MAX]}..."
+
+
+def each(what: str, values: Iterable[Value], read: Callable[[Value], Result]) -> list[Result]:
+    """What `read` makes of each; its error says which of them was wrong."""
+    results: list[Result] = []
+    try:
+        for value in values:
+            results.append(read(value))
+    except TimerdError as error:
+        raise type(error)(f"{what}[{len(results)}]: {error}") from None
+    return results
+
+
+def key_bytes(key: object) -> bytes:
+    """A key as it travels; raises InvalidKeyError, KeyTooLongError."""
+    if isinstance(key, str):
+        try:
+            encoded = key.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidKeyError(f"key {shown(key)} cannot be encoded as UTF-8: {error.reason}") from None
+    elif isinstance(key, bytes):
+        encoded = bytes(key)
+    else:
+        raise InvalidKeyError(f"a key is str or bytes, not {type(key).__name__}: {shown(key)}")
+    if not encoded:
+        raise InvalidKeyError(f"a key is empty; give 1 to {KEY_SIZE_MAX} bytes")
+    if len(encoded) > KEY_SIZE_MAX:
+        raise KeyTooLongError(
+            f"key {shown(key)} has {len(encoded)} bytes of at most {KEY_SIZE_MAX}; hash or shorten it"
+        )
+    return encoded
+
+
+def watch(keys: Keys, when: When) -> Watch:
+    """Keys and condition of a registration; raises InvalidKeyError, TooManyKeysError, InvalidConditionError, ..."""
+    if not isinstance(when, When):
+        raise InvalidConditionError(f"when={when!r}: give ANY, ALL, ALL_SETTLED, at_least(k) or total(n)")
+    targets: Iterable[tuple[Key, int | None]]
+    if isinstance(keys, (str, bytes)):
+        targets = ((keys, None),)
+    elif isinstance(keys, Mapping):
+        targets = keys.items()
+    elif isinstance(keys, Iterable):
+        targets = ((key, None) for key in keys)
+    else:
+        raise InvalidKeyError(f"keys are str, bytes, an iterable of them or a dict, not {type(keys).__name__}")
+    names: list[Key] = []
+    seen: set[bytes] = set()
+    parts: list[bytes] = []
+    for name, target in targets:
+        key = key_bytes(name)
+        if key in seen:
+            raise InvalidKeyError(f"key {shown(name)} is given twice")
+        if len(names) == KEYS_MAX:
+            count = f"{len(keys)} keys" if isinstance(keys, Sized) else "more keys"
+            raise TooManyKeysError(
+                f"{count}, and an operation watches {KEYS_MAX} at most; split it, or let one key stand for many"
+            )
+        seen.add(key)
+        names.append(name)
+        if target is None:
+            parts += (EVENT_PREFIX[len(key)], key)
+        elif when.kind is Condition.TOTAL:
+            raise InvalidConditionError(f"key {shown(name)} has the watermark {target!r}, but total() counts events")
+        else:
+            parts += (WATERMARK_PREFIX[len(key)], _TARGET.pack(unsigned("watermark", target, U64_MAX)), key)
+    if not names:
+        raise InvalidKeyError(f"no keys; give 1 to {KEYS_MAX}")
+    if when.needed > len(names):
+        raise InvalidConditionError(
+            f"at_least({when.needed}) of {len(names)} keys can never hold; give {when.needed} keys or more, "
+            f"or at_least({len(names)}), which is ALL"
+        )
+    needed = when.needed or (len(names) if when.kind is Condition.AT_LEAST else 0)
+    return Watch(tuple(names), b"".join(parts), when.kind, needed, when.total)
+
+
+def timeout_ns(timeout: Timeout, what: str = "timeout", none: str = "; None means no deadline") -> int:
+    """A timeout in ns, NO_DEADLINE for None; raises TimeoutOutOfRangeError, which calls it `what`."""
+    if timeout is None:
+        return NO_DEADLINE
+    if isinstance(timeout, timedelta):
+        ns = (timeout.days * 86_400 + timeout.seconds) * 1_000_000_000 + timeout.microseconds * 1_000
+    elif isinstance(timeout, (int, float)) and not isinstance(timeout, bool):
+        if not 0 <= timeout <= TIMEOUT_S_MAX:  # also refuses NaN
+            raise TimeoutOutOfRangeError(f"{what}={timeout!r} s is not within 0 to {TIMEOUT_S_MAX} s (10 years){none}")
+        ns = timeout * 1_000_000_000 if isinstance(timeout, int) else round(timeout * 1e9)
+    else:
+        raise TimeoutOutOfRangeError(
+            f"{what}={shown(timeout)} is {type(timeout).__name__}; give seconds as int or float, or a timedelta{none}"
+        )
+    if not 0 <= ns <= TIMEOUT_NS_MAX:
+        raise TimeoutOutOfRangeError(f"{what}={timeout!r} is not within 0 to {TIMEOUT_S_MAX} s (10 years){none}")
+    return ns
+
+
+def payload_bytes(payload: object, what: str = "payload") -> bytes:
+    """A payload or value as bytes; raises InvalidValueError, PayloadTooLargeError."""
+    if not isinstance(payload, (bytes, bytearray, memoryview)):
+        raise InvalidValueError(f"a {what} is bytes, not {type(payload).__name__}; encode it first")
+    encoded = bytes(payload)
+    if len(encoded) > PAYLOAD_SIZE_MAX:
+        raise PayloadTooLargeError(
+            f"a {what} of {len(encoded)} bytes; at most {PAYLOAD_SIZE_MAX}, pass a reference instead"
+        )
+    return encoded
+
+
+def unsigned(what: str, value: object, largest: int, smallest: int = 0) -> int:
+    """An unsigned integer within its limits; raises InvalidValueError."""
+    if type(value) is not int or not smallest <= value <= largest:
+        raise InvalidValueError(f"{what}={value!r}: an int from {smallest} to {largest}")
+    return value
+
+
+def id_hash(identifier: object) -> bytes:
+    """The 16 bytes by which an id is known to the daemon; raises InvalidKeyError, KeyTooLongError."""
+    if isinstance(identifier, str):
+        try:
+            encoded = identifier.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidKeyError(f"id {shown(identifier)} cannot be encoded as UTF-8: {error.reason}") from None
+    elif isinstance(identifier, bytes):
+        encoded = identifier
+    else:
+        raise InvalidKeyError(f"an id is str or bytes, not {type(identifier).__name__}")
+    if not encoded:
+        raise InvalidKeyError(f"an id is empty; give 1 to {ID_SIZE_MAX} bytes")
+    if len(encoded) > ID_SIZE_MAX:
+        raise KeyTooLongError(
+            f"id {shown(identifier)} has {len(encoded)} bytes of at most {ID_SIZE_MAX}; hash or shorten it"
+        )
+    return blake2b(encoded, digest_size=16).digest()
+
+
+def mark_of(since: object) -> Mark:
+    """A mark; raises InvalidValueError for what is none."""
+    if not isinstance(since, Mark):
+        raise InvalidValueError(f"since={shown(since)} is not a Mark")
+    unsigned("since.sequence", since.sequence, U64_MAX)
+    unsigned("since.command", since.command, U64_MAX)
+    return since
+
+
+def column(what: str, given: object, rows: int | None = None) -> list[Any]:
+    """A copy of the values for many operations, as many as there are keys (`rows`).
+
+    Raises InvalidKeyError, InvalidValueError for what has no order or is a single one.
+    """
+    if isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable):
+        wrong = InvalidKeyError if what == "key" else InvalidValueError
+        raise wrong(f"a column of {what}s is a list of them, not {type(given).__name__}: {shown(given)}")
+    values = list(given)
+    if rows is not None and len(values) != rows:
+        raise InvalidValueError(f"{len(values)} {what}s for {rows} keys: give one for each, or one for all")
+    return values
+
+
+def wait_s(timeout: object) -> float | None:
+    """The seconds to wait for what may never come, None = without end; raises TimeoutOutOfRangeError."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout != timeout:
+        raise TimeoutOutOfRangeError(
+            f"timeout={shown(timeout)}: give the seconds to wait, an int or float, or None to wait without end"
+        )
+    return timeout
+
+
+def function_of(what: str, given: Callable[..., Value]) -> Callable[..., Value]:
+    """What is called again and again, checked; raises InvalidValueError."""
+    if not callable(given):
+        raise InvalidValueError(
+            f"{what}={shown(given)} is {type(given).__name__}: give a function without arguments, which is called "
+            "at once and after each event"
+        )
+    return given
+
+
+def patience_of(timeout: object) -> float | None:
+    """The seconds to wait for the daemon, None where that is left open; raises TimeoutOutOfRangeError."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= TIMEOUT_S_MAX:
+        raise TimeoutOutOfRangeError(
+            f"timeout={shown(timeout)}: give the seconds to wait for the daemon, an int or float from 0"
+        )
+    return timeout
+
+
+def label_of(name: object) -> str:
+    """What a client is called in `timerctl clients`; raises InvalidNameError."""
+    if not isinstance(name, str) or not name.isprintable():
+        raise InvalidNameError(f"client name {shown(name)} is not printable text")
+    size = len(name.encode())  # printable text has no lone surrogate
+    if size > NAME_SIZE_MAX:
+        raise InvalidNameError(f"client name {shown(name)} has {size} bytes of at most {NAME_SIZE_MAX}; shorten it")
+    return name
+
+
+def name_of(what: str, name: object) -> str:
+    """The name of a purgatory or group; raises InvalidNameError."""
+    if not isinstance(name, str) or NAME_PATTERN.fullmatch(name) is None:
+        raise InvalidNameError(f"{what} {shown(name)} is not of the form {NAME_PATTERN.pattern}")
+    return name
+
+
+def group_of(group: object) -> str | None:
+    """The name of a group, or None; raises InvalidNameError."""
+    return None if group is None else name_of("group", group)
+
+
+def orphans_of(policy: object, group: str | None) -> Orphans:
+    """The orphans policy of that name, for a client of that group; raises NotAMemberError, InvalidValueError."""
+    if policy == "cancel":
+        return Orphans.CANCEL
+    if policy == "keep":
+        return Orphans.KEEP
+    if policy == "group":
+        if group is None:
+            raise NotAMemberError('orphans="group" needs a group that adopts them: connect(group=NAME)')
+        return Orphans.GROUP
+    raise InvalidValueError(f'orphans={shown(policy)}: "cancel", "keep" or "group"')

@@ -1,0 +1,468 @@
+"""What both faces have in common: a protocol with its lock, sockets, a clock, and the daemon's arena, mapped read-only.
+
+A face says how sending is started (`wake`), how a caller makes room in a full window (`make_room`), whether the calling
+thread may block (`may_block`), and how a promise reaches a coroutine (`call_in_loop`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from timerd_client.errors import OperationCancelled
+from timerd_client.hot import Line
+from timerd_client.hot.commands import operation_command
+from timerd_client.protocol.protocol import LIVE, LinkState, Protocol
+from timerd_client.protocol.session import Identity
+from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
+from timerd_shm.declare.wire import CommandKind
+from timerd_shm.host.paths import InstancePaths, boot_id, namespace_inode, process_start_ticks
+from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
+
+from .arguments import wait_s
+from .promise import Reply
+from .sockets import Sockets, ZmqSockets
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from timerd_shm.declare.layout import Orphans
+
+    from .operation import Operation
+
+ISSUED_AT_ONCE = 4_096  # commands with the lock held
+
+logger = logging.getLogger("timerd_client")
+links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
+
+
+def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
+    """What this process says of itself."""
+    pid = os.getpid()
+    return Identity(
+        name,
+        pid,
+        process_start_ticks(pid) or 0,
+        namespace_inode("pid"),
+        namespace_inode("time"),
+        boot_id(),
+        orphans,
+        group,
+    )
+
+
+class Flush(NamedTuple):
+    """What a flush waits for."""
+
+    command: int  # until this one is applied, and its refusal would have been heard
+    maker: bytes  # by a daemon that knows this incarnation
+    told: int  # of `commands_unknown`, by earlier flushes
+
+
+class Link(Line):
+    """A connection to one daemon. Only its own thread or loop receives; who holds the lock may send."""
+
+    def __init__(
+        self,
+        paths: InstancePaths,
+        name: str,
+        orphans: Orphans,
+        group: str | None,
+        sockets: Sockets | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`sockets`: those of libzmq, if none are given; `now_ns` is CLOCK_MONOTONIC."""
+        super().__init__(now_ns)
+        self.paths = paths
+        self.protocol = Protocol(identity(name, orphans, group), now_ns())
+        self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Operation] = weakref.WeakValueDictionary()
+        self._reader: ArenaReader | None = None
+        self._mapped = 0  # incarnation that was tried last
+        self._unsent: bytes | None = None
+        self._chores: deque[Callable[[], None]] = deque()  # what could not be done where it came up
+        self._told_unknown = 0
+        self._told_refused = 0
+        self._resets = 0
+        self._lost_ns = 0  # since when the daemon is lost, as far as it was said; 0 = it is not
+        self.sockets: Sockets = ZmqSockets(paths) if sockets is None else sockets
+        self.lifeline = self.sockets.lifeline
+        links.add(self)
+
+    # what a face completes ----------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """See to it that what there is to be sent is sent; called with the lock held, when `idle` is true."""
+        raise NotImplementedError
+
+    def notify_locked(self) -> None:
+        """With the lock held: those who wait look at their condition."""
+        raise NotImplementedError
+
+    def make_room(self) -> None:
+        """Called with the lock held when the window is full; returns when it is not, or raises BackpressureError."""
+        raise NotImplementedError
+
+    def wall_ns(self) -> int:
+        """CLOCK_REALTIME in ns since the epoch."""
+        return time.time_ns()
+
+    def gate(self) -> threading.Lock:
+        """What a caller waits at: a lock that another thread may release."""
+        return threading.Lock()
+
+    def may_block(self) -> None:
+        """Raises RuntimeError where blocking would wait for itself."""
+
+    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        """Run `call` in a loop; a promise has settled."""
+        raise NotImplementedError
+
+    def watch(self, descriptor: int) -> None:
+        """Call `lifeline_ended` when this descriptor is readable."""
+        raise NotImplementedError
+
+    def unwatch(self, descriptor: int) -> None:
+        """Look at that descriptor no longer: it is about to be closed."""
+        raise NotImplementedError
+
+    # for promises and surfaces ------------------------------------------------------------------------------------
+
+    def deadline(self, timeout: float | None) -> float | None:
+        """When that many seconds are over, by the link's clock; None = never."""
+        seconds = wait_s(timeout)
+        return None if seconds is None else self.now_ns() / 1e9 + seconds
+
+    def seconds_left(self, deadline: float | None) -> float | None:
+        """What is left until then, at least 0."""
+        return None if deadline is None else max(0.0, deadline - self.now_ns() / 1e9)
+
+    def refuse_closed(self) -> None:
+        """Raises ClosedError."""
+        raise ClosedError(
+            "this client is closed (or is being closed), or was made before a fork or in a loop that is closed; "
+            "use td.client(), or connect again"
+        )
+
+    def refuse_lost(self) -> None:
+        """Raises TimerdUnavailableError if what is asked now would not be answered. With the lock held."""
+        if self.sealed:
+            self.refuse_closed()
+        if self.protocol.lost:
+            raise TimerdUnavailableError(
+                f"the daemon is lost ({self.plight()}), so it was not asked: start it ({self.paths.command}), "
+                "or try again when `client.connected`"
+            )
+
+    def unavailable(self, seconds: float) -> TimerdUnavailableError:
+        """The error of a caller whose patience is over."""
+        remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
+        if not self.protocol.arena:
+            remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
+        return TimerdUnavailableError(f"no answer from the daemon within {seconds:.3g} s ({self.plight()}): {remedy}")
+
+    def plight(self) -> str:
+        """How it stands with the daemon, for messages."""
+        return self.protocol.plight(self.now_ns())
+
+    def ask(self, question: dict[str, Any], reply: Reply | None = None) -> Reply:
+        """Send a question, answered to `reply`; raises ClosedError, TimerdUnavailableError if the daemon is lost."""
+        reply = reply or Reply(self)
+        with self.lock:
+            self.refuse_lost()
+            self.protocol.query(question, reply, self.now_ns())
+            if self.idle:
+                self.wake()
+        return reply
+
+    def complain(self, what: str, error: BaseException | None = None) -> None:
+        """Log what no caller can be told."""
+        logger.warning("timerd client: %s", what, exc_info=error)
+
+    def complain_of_close(self, failure: TimerdError, error: BaseException) -> None:
+        """At the end of a block that `error` ends, which its caller has to see: log what close() raises."""
+        self.complain(f"close() after {type(error).__name__} raises {type(failure).__name__}: {failure}")
+
+    def issue(self, command: bytes) -> int:
+        """Send a command; its number. Raises ClosedError, BackpressureError."""
+        with self.lock:
+            return self.issue_locked(command)
+
+    def issue_locked(self, command: bytes) -> int:
+        """The same with the lock held."""
+        self.ready_locked()
+        number = self.protocol.issue(command)
+        if self.idle:
+            self.wake()
+        return number
+
+    def withdraw(self, operations: Sequence[int]) -> None:
+        """Cancel own operations, given by command number. Raises ClosedError.
+
+        It goes beyond a full window: who withdraws may be one who cannot wait, and what it adds is bounded by what was
+        registered.
+        """
+        with self.lock:
+            if self.sealed:
+                self.refuse_closed()
+            self.protocol.issue_all([operation_command(CommandKind.CANCEL, operation) for operation in operations])
+            if self.idle:
+                self.wake()
+
+    def abandon(self, registrations: Iterable[int]) -> None:
+        """Withdraw operations of which nobody has a handle; what they may have been handed goes back."""
+        those = list(registrations)
+
+        def withdraw() -> None:
+            if self.closed:
+                return
+            self.protocol.give_up(those, OperationCancelled("withdrawn: nobody waits for it any more"))
+            if self.idle:
+                self.wake()
+
+        self.soon(withdraw)
+
+    def soon(self, chore: Callable[[], None]) -> None:
+        """Do it with the lock held: now, or in the next pass if somebody holds that.
+
+        For what ends with a generator: a garbage collection may end it, in a thread that holds the lock already.
+        """
+        if self.lock.acquire(blocking=False):
+            try:
+                chore()
+            finally:
+                self.lock.release()
+        else:
+            self._chores.append(chore)
+            self.ring()
+
+    def ring(self) -> None:
+        """Have a pass made soon, where that can be done without the lock; else the next comes within a beat."""
+
+    def _do_chores(self) -> None:
+        while self._chores:
+            self._chores.popleft()()
+
+    def seal(self) -> None:
+        """Issue nothing more: who tries gets ClosedError, and what was issued before a flush can wait for."""
+        with self.lock:
+            self.sealed = True
+            self.notify_locked()  # those who wait for room
+
+    def begin_flush(self) -> Flush:
+        """A flush of what has been issued so far. With the lock held; raises ClosedError."""
+        if self.closed:
+            self.refuse_closed()
+        self._do_chores()
+        return Flush(self.protocol.issued, self.protocol.incarnation, self._told_unknown)
+
+    def flushed(self, flush: Flush) -> bool:
+        """Whether there is nothing more to wait for."""
+        protocol = self.protocol
+        return protocol.answered >= flush.command or protocol.incarnation != flush.maker or self.closed
+
+    def end_flush(self, flush: Flush, timeout: float) -> None:
+        """Raises TimerdUnavailableError if it is not done, SessionGoneError if what was applied is not known.
+
+        If all is known, raises the refusal of what has no operation that it settles. With the lock held.
+        """
+        protocol = self.protocol
+        unknown = protocol.commands_unknown - flush.told
+        if unknown:
+            self._told_unknown = protocol.commands_unknown
+            raise SessionGoneError(
+                f"commands that were unacknowledged when the daemon lost sight of this client: {unknown}; "
+                "whether they were applied is unknown"
+            )
+        if not self.flushed(flush):
+            missing = unacknowledged(flush.command - protocol.answered)
+            raise TimerdUnavailableError(f"{missing}: {self.unavailable(timeout)}")
+        if protocol.refusal is not None:
+            first, protocol.refusal = protocol.refusal, None
+            refused, self._told_refused = protocol.commands_refused - self._told_refused, protocol.commands_refused
+            said = "a command was refused" if refused == 1 else f"{refused} commands were refused, the first"
+            raise error_for(first.code, f"{said}: {first}")
+
+    def ready_locked(self) -> None:
+        """Closed? Is there room? With the lock held; raises ClosedError, BackpressureError."""
+        if self.sealed:
+            self.refuse_closed()
+        if self.protocol.room <= 0:
+            self.make_room()
+
+    def say_orphans(self, orphans: Orphans) -> Iterator[tuple[int, bool]]:
+        """Give what is pending now this policy, in parts: yields how many each has, and whether there are more.
+
+        There should be room before each. Raises ClosedError, BackpressureError.
+        """
+        protocol = self.protocol
+        with self.lock:
+            pending, maker = list(protocol.waiting), protocol.incarnation
+        said = 0
+        while said < len(pending):
+            with self.lock:
+                self.ready_locked()
+                if protocol.incarnation != maker:  # the daemon has lost sight of this client: those have failed
+                    return
+                part = pending[said : said + min(protocol.room, ISSUED_AT_ONCE)]
+                protocol.issue_all(
+                    [operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part]
+                )
+                if self.idle or protocol.issued >= self.alarm:
+                    self.wake()
+            said += len(part)
+            yield len(part), said < len(pending)
+
+    # for the sender -----------------------------------------------------------------------------------------------
+
+    def send_some(self, now_ns: int) -> bool:
+        """Send the next frame; whether there may be more. False as well if the socket is full."""
+        with self.lock:
+            while self.protocol.subscriptions:
+                self.sockets.subscribe(self.protocol.subscriptions.popleft())
+            return self.send_locked(now_ns)
+
+    def send_locked(self, now_ns: int) -> bool:
+        """Send the next frame with the lock held, in any thread."""
+        protocol = self.protocol
+        if protocol.resets != self._resets:
+            self._resets, self._unsent = protocol.resets, None
+        frame = self._unsent or protocol.next_frame(now_ns)
+        if frame is None:
+            return False
+        sent = self.sockets.send(frame)
+        self._unsent = None if sent else frame
+        return sent
+
+    def receive_some(self, *, answers: bool = True) -> bool:
+        """Take what the sockets have; whether they had something. The promises to tell are in `protocol.ready`.
+
+        Without `answers` the DEALER is left alone, where somebody has looked already.
+        """
+        heard = False
+        while (frame := self.sockets.receive(published=True)) is not None:
+            heard = True
+            with self.lock:
+                self.protocol.receive(frame, self.now_ns(), published=True)
+            self.received()
+        while answers:
+            with self.lock:  # what it is received from, callers send by
+                frame = self.sockets.receive(published=False)
+                if frame is None:
+                    break
+                self.protocol.receive(frame, self.now_ns(), published=False)
+            heard = True
+            self.received()
+        return heard
+
+    def tick(self, now_ns: int) -> None:
+        """Do what is due by now."""
+        protocol = self.protocol
+        with self.lock:
+            self._do_chores()
+            if now_ns >= protocol.poll_deadline():
+                protocol.tick(now_ns)
+        if protocol.lost and not self._lost_ns and protocol.arena:
+            self._lost_ns = protocol.heard_ns
+            self.complain(
+                f"the daemon of instance {self.paths.instance!r} is lost: silent for "
+                f"{(now_ns - self._lost_ns) / 1e9:.1f} s; what is called is kept, and sent when it is back"
+            )
+        if protocol.ready or protocol.complaints:
+            self.received()
+
+    def received(self) -> None:
+        """After each frame: tell promises, map the arena that the daemon named."""
+        protocol = self.protocol
+        for waiter in protocol.take_ready() if protocol.ready else ():
+            waiter.tell()
+        if protocol.state is LIVE:
+            if self._lost_ns:
+                silence_ns, self._lost_ns = protocol.heard_ns - self._lost_ns, 0
+                self.complain(f"the daemon of instance {self.paths.instance!r} is back after {silence_ns / 1e9:.1f} s")
+            if protocol.arena != self._mapped:
+                self._map_arena()
+            if not self.lifeline.is_held(protocol.session):
+                self._hold_lifeline()
+        if protocol.complaints:
+            complaints, protocol.complaints = protocol.complaints, []
+            more = f" (and {len(complaints) - 1} more of this kind)" if len(complaints) > 1 else ""
+            self.complain(complaints[0] + more)
+
+    def _hold_lifeline(self) -> None:
+        self._let_go_of_lifeline()
+        if self.lifeline.hold(self.protocol.session, self.now_ns()):
+            self.watch(self.lifeline.fileno())
+
+    def _let_go_of_lifeline(self) -> None:
+        if self.lifeline.fileno() >= 0:
+            self.unwatch(self.lifeline.fileno())
+            self.lifeline.let_go()
+
+    def lifeline_ended(self) -> None:
+        """The daemon has ended, or does not take this connection."""
+        now_ns = self.now_ns()
+        if self.lifeline.fileno() >= 0:
+            self.unwatch(self.lifeline.fileno())
+            if self.lifeline.has_ended(now_ns):
+                with self.lock:
+                    self.protocol.daemon_ended(now_ns)
+
+    def _map_arena(self) -> None:
+        """Map the daemon's arena, so that marks are exact; where it cannot be, they are what the daemon said last."""
+        protocol = self.protocol
+        self._mapped = protocol.arena
+        old, self._reader = self._reader, None
+        if protocol.shared_clock:
+            try:
+                reader = self.sockets.map_arena()
+            except (TimerdError, OSError) as error:
+                logger.info("timerd client: arena not mapped: %s", error)
+            else:
+                if reader.header().incarnation == protocol.arena:
+                    with self.lock:
+                        self._reader = reader
+                        protocol.use_arena(reader.words, NEWEST_WORD)
+                else:
+                    reader.close()
+        if old is not None:
+            old.close()
+
+    def close_sockets(self) -> None:
+        """Let go of sockets and arena; what still waits settles as failed with ClosedError."""
+        with self.lock:
+            protocol = self.protocol
+            self.sealed = self.closed = True
+            protocol.fail_all(ClosedError("the client was closed before this was settled"))
+            last = [protocol.newest()]
+            protocol.use_arena(last, 0)
+            waiters = protocol.take_ready()
+            reader, self._reader = self._reader, None
+        for waiter in waiters:
+            waiter.tell()
+        self.sockets.close(linger=protocol.state is LinkState.CLOSED)
+        self._let_go_of_lifeline()  # after the goodbye
+        if reader is not None:
+            reader.close()
+        links.discard(self)
+
+
+def unacknowledged(commands: int) -> str:
+    """That so many are, for messages."""
+    return "1 command is unacknowledged" if commands == 1 else f"{commands} commands are unacknowledged"
+
+
+def monotonic_deadline(timeout: float | None) -> float | None:
+    """When that many seconds are over."""
+    seconds = wait_s(timeout)
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def seconds_left(deadline: float | None) -> float | None:
+    """What is left until then, at least 0."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,0 +1,159 @@
+"""An operation that this client has registered."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from timerd_client.hot import Handle
+from timerd_client.hot.commands import deadline_after, operation_command
+from timerd_client.outcome import Outcome, State
+from timerd_shm.declare.errors import InvalidValueError, TimerdError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.wire import CommandFlag, CommandKind
+from timerd_wire.refusals import Subject
+
+from .arguments import Key, Timeout, orphans_of, shown, timeout_ns
+from .promise import Promise, Reply
+
+
+class Operation(Handle, Promise):
+    """Future-like: `done()`, `result()`, `add_done_callback()`, `await`. Made by `register()`."""
+
+    __slots__ = ()
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The watch keys, as they were given."""
+        return self._names if isinstance(self._names, tuple) else (self._names,)
+
+    def subject(self, command: int) -> Subject:
+        id, purgatory = self._id or (None, "")
+        return Subject(id, purgatory, len(self.payload))
+
+    def outcome(self) -> Outcome | None:
+        """The outcome if it has settled, else None."""
+        settlement = self._settlement
+        return None if settlement is None else Outcome(self.keys, self.payload, settlement)
+
+    def _outcome(self) -> Outcome:
+        return Outcome(self.keys, self.payload, self._settlement)
+
+    def __repr__(self) -> str:
+        outcome = self.outcome()
+        return f"<{type(self).__name__} {shown(self._names)} {'PENDING' if outcome is None else outcome.state.name}>"
+
+    # commands about it, shared by both faces
+
+    def due_ns(self, command: int) -> int:
+        """Its deadline, for the protocol."""
+        return self.deadline_ns
+
+    def move(self, deadline_ns: int) -> None:
+        """This client has asked for another deadline; with the lock held."""
+        self.deadline_ns = deadline_ns
+        self._link.protocol.moved(self.command, deadline_ns)
+
+    def _withdrawn(self) -> bool:
+        """How cancel() ended; raises TimerdUnavailableError where that is not known."""
+        outcome = self._outcome()
+        if outcome.state is State.UNAVAILABLE:
+            outcome.unwrap()
+        return outcome.state is State.CANCELLED
+
+    def _send_cancel(self) -> None:
+        """Ask for its cancellation; nothing if it has settled. Raises ClosedError."""
+        if not self.done():
+            self._link.withdraw([self.command])
+
+    def _send_reschedule(self, timeout: Timeout, reply: Reply | None) -> bool:
+        """Send a new deadline; False if it has settled here already."""
+        duration_ns = timeout_ns(timeout)
+        link = self._link
+        with link.lock:
+            if self.done():
+                return False
+            if reply is not None:
+                link.refuse_lost()
+            registered_ns = link.now_ns()
+            number = link.issue_locked(
+                operation_command(
+                    CommandKind.RESCHEDULE,
+                    self.command,
+                    flags=CommandFlag.WANTS_ANSWER if reply is not None else 0,
+                    registered_ns=registered_ns,
+                    timeout_ns=duration_ns,
+                )
+            )
+            if reply is not None:
+                link.protocol.replies[number] = reply
+            self.move(deadline_after(registered_ns, duration_ns))
+        return True
+
+    def set_orphans(self, policy: str) -> None:
+        """What becomes of it when this client dies: "cancel", "keep" or "group". Applies while it is pending."""
+        orphans = orphans_of(policy, self._link.protocol.identity.group)
+        if not self.done():
+            self._link.issue(operation_command(CommandKind.SET_ORPHANS, self.command, orphans=orphans))
+
+    def _accepted_error(self) -> TimerdError | None:
+        """Why the daemon refused the registration, as far as `wait=True` asked."""
+        if self._reply is None:
+            raise InvalidValueError("accepted() needs register(..., wait=True)")
+        return self._reply._error
+
+
+class ThreadedOperation(Operation):
+    """The operation of a threaded client: its methods block."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> Outcome:
+        """Wait for the outcome; raises TimeoutError if it has not settled after `timeout` seconds.
+
+        While the daemon is lost an operation with a deadline settles as UNAVAILABLE a second after it; one without
+        waits until the daemon is back.
+        """
+        if self._settlement is None and not self.wait(timeout):
+            raise TimeoutError(f"not settled within {timeout:g} s: {self!r}")
+        return Outcome(self.keys, self.payload, self._settlement)
+
+    def cancel(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+        """Withdraw it and wait for its outcome; True if that is CANCELLED, False if it settled otherwise before.
+
+        False means that the caller has what it was completed with. Raises TimerdUnavailableError after `timeout` s, or
+        if it has settled as UNAVAILABLE.
+        """
+        self._send_cancel()
+        if not self.wait(timeout):
+            raise self._link.unavailable(timeout)
+        return self._withdrawn()
+
+    def reschedule(self, timeout: Timeout, *, wait: bool = False) -> bool:
+        """Give it a new deadline, `timeout` seconds from now. Returns at once; with `wait`, when the daemon has.
+
+        False if it had settled (without `wait`: as far as this client knows).
+        """
+        if not wait:
+            return self._send_reschedule(timeout, None)
+        reply = Reply(self._link)
+        if not self._send_reschedule(timeout, reply):
+            return False
+        if not reply.wait(CLOSE_TIMEOUT_S):
+            raise self._link.unavailable(CLOSE_TIMEOUT_S)
+        return bool(reply.get())
+
+    def accepted(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until the daemon has taken it in (after `register(wait=True)`); raises its refusal."""
+        reply = self._reply
+        error = self._accepted_error()
+        assert reply is not None
+        if not reply.wait(timeout):
+            raise self._link.unavailable(timeout)
+        error = self._accepted_error()
+        if error is not None:
+            raise error
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        yield from self._wait_in_loop()
+        return self._outcome()

@@ -1,0 +1,161 @@
+"""Something that the daemon settles later: an operation, a batch of them, an answer.
+
+A promise has one slot for its settlement and one for whom to tell. Both change under its link's lock (threaded face) or
+in its loop (asyncio face); callbacks run without the lock, in the link's thread or loop, and must not block.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from timerd_client.hot import Promised
+from timerd_client.hot.settlement import Settlement, local
+from timerd_shm.declare.errors import ClosedError, TimerdError
+from timerd_wire.refusals import NOBODY, Subject
+
+from .arguments import wait_s
+
+if TYPE_CHECKING:
+    from .link import Link
+
+
+class Promise(Promised):
+    """Done or not; who waits is told once."""
+
+    __slots__ = ()
+
+    def subject(self, command: int) -> Subject:
+        """What that command was about, for the message of a refusal."""
+        return NOBODY
+
+    def tell(self) -> None:
+        """Run the callbacks; what one raises is logged, and is no matter of the others."""
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            try:
+                callback(self)
+            except BaseException as error:  # also SystemExit: the client's thread, and who waits, must live on
+                self._link.complain(f"callback {callback!r} failed", error)
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Call `callback(self)` when it has settled, at once if it has. It must not block."""
+        if not self._add(callback):
+            callback(self)
+
+    def _add(self, callback: Callable[[Any], object]) -> bool:
+        with self._link.lock:
+            if self._link.closed and not self.done():
+                # close() would have settled it, so it was made before a fork, and its thread is in the parent
+                self._abandon(ClosedError("its client was made before a fork; it can only settle in the parent"))
+            if self.done():
+                return False
+            if self._callbacks is None:
+                self._callbacks = []
+            self._callbacks.append(callback)
+            return True
+
+    def _abandon(self, error: TimerdError) -> None:
+        """Settle what nobody else will; with the lock held."""
+        self._settlement = local(error)
+
+    def _remove(self, callback: Callable[[Any], object]) -> None:
+        def remove() -> None:
+            if self._callbacks is not None and callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+        self._link.soon(remove)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it has settled, `timeout` seconds at most; whether it has."""
+        if self.done():
+            return True
+        wait_s(timeout)
+        self._link.may_block()
+        gate = self._link.gate()
+        gate.acquire()
+
+        def release(_: object) -> None:
+            gate.release()
+
+        if not self._add(release):
+            return True
+        if gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
+            return True
+        self._remove(release)
+        return self.done()
+
+    def _wait_in_loop(self) -> Generator[Any, None, None]:
+        """`yield from` it in a coroutine: until it has settled."""
+        if self.done():
+            return
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        def tell(_: object) -> None:
+            self._link.call_in_loop(loop, wake)
+
+        if self._add(tell):
+            try:
+                yield from future
+            finally:
+                if not self.done():
+                    self._remove(tell)
+
+
+class Reply(Promise):
+    """What the daemon says to a command that wants an answer, or to a query."""
+
+    __slots__ = ("_error", "_subject", "_value")
+
+    def __init__(self, link: Link, subject: Subject = NOBODY) -> None:
+        super().__init__(link)
+        self._subject = subject
+        self._value: Any = None
+        self._error: TimerdError | None = None
+
+    def subject(self, command: int) -> Subject:
+        return self._subject
+
+    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
+        """Called by the protocol, under the lock; whether somebody is to be told."""
+        self._value, self._error = value, error
+        return self.settle(0, local(error) if error is not None else Settlement(None, b"", 0, None))
+
+    def _abandon(self, error: TimerdError) -> None:
+        self.answer(None, error)
+
+    def result(self) -> tuple[Any, TimerdError | None]:
+        """The answer and the refusal."""
+        return self._value, self._error
+
+    async def settled(self) -> None:
+        """Until it has been answered."""
+        await _Waiting(self)
+
+    def get(self) -> Any:
+        """The answer; raises the refusal."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        yield from self._wait_in_loop()
+        return self.get()
+
+
+class _Waiting:
+    """`await` it: until the promise has settled."""
+
+    def __init__(self, promise: Promise) -> None:
+        self._promise = promise
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._promise._wait_in_loop()

@@ -1,0 +1,321 @@
+"""What a purgatory can do without waiting: the part of the surface that the threaded and the asyncio face share.
+
+`register` and `fire` are the hot path: where hot/ is compiled it takes the usual calls. Here the usual arguments (a
+str key, ANY, no id) are checked and encoded right there, everything else goes through `arguments`. Nothing is sent
+before everything has been checked.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from timerd_client.conditions import ANY, When
+from timerd_client.hot import Caller, takes_fire, takes_register
+from timerd_client.hot.commands import (
+    KEY_COMMAND_SIZE,
+    REGISTER_SIZE,
+    deadline_after,
+    operation_command,
+    pack_key,
+    pack_register,
+)
+from timerd_client.mark import Mark
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
+from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
+from timerd_wire.refusals import Subject
+
+from .arguments import (
+    EVENT_PREFIX,
+    TIMEOUT_S_MAX,
+    U32_MAX,
+    U64_MAX,
+    Key,
+    Keys,
+    Payload,
+    Timeout,
+    id_hash,
+    key_bytes,
+    mark_of,
+    orphans_of,
+    payload_bytes,
+    timeout_ns,
+    unsigned,
+    watch,
+)
+from .operation import Operation
+from .promise import Reply
+
+OperationT = TypeVar("OperationT", bound=Operation)
+
+_REGISTER = int(CommandKind.REGISTER)
+_FIRE = int(CommandKind.FIRE)
+_ANY_KIND = int(ANY.kind)
+_WANTS_ANSWER = int(RegisterFlag.WANTS_ANSWER)
+_IF_EXISTS = {
+    "error": 0,
+    "keep": int(RegisterFlag.KEEP),
+    "replace": int(RegisterFlag.REPLACE),
+    "replace_cancelled": int(RegisterFlag.REPLACE_CANCELLED),
+}
+
+
+class Surface(Caller, Generic[OperationT]):
+    """A purgatory as a client sees it."""
+
+    def __repr__(self) -> str:
+        return f"<Purgatory {self.name!r} of {self._link.paths.instance!r}>"
+
+    @takes_register
+    def register(
+        self,
+        keys: Keys,
+        *,
+        timeout: Timeout,
+        when: When = ANY,
+        payload: Payload = b"",
+        id: Key | None = None,
+        if_exists: str = "error",
+        since: Mark | None = None,
+        orphans: str | None = None,
+        wait: bool = False,
+    ) -> OperationT:
+        """Register an operation: it completes when its condition holds over `keys`, or expires after `timeout` s.
+
+        `keys` are a key, several, or {key: watermark}; None as a timeout means no deadline. The deadline counts from
+        this call; it may be late, never early. `payload` stays with the operation. `id` (1..255 bytes) makes it
+        idempotent in its purgatory: `if_exists` is "error", "keep", "replace", or "replace_cancelled", which takes
+        over the id of one that was cancelled and refuses for any other. `since` is the mark from which events count
+        (default: now). `orphans` is what becomes of it when this process dies, if not what connect() was told:
+        "cancel", "keep" (it runs on) or "group" (the group's next member is told). `wait=True` also waits for the
+        daemon's word (in asyncio: `await op.accepted()`).
+
+        Raises the named error for what the caller can know to be wrong; what only the daemon knows (arena full, quota,
+        id exists) settles the operation as failed with it. Raises BackpressureError, ClosedError.
+
+        While the daemon is lost (nothing heard of it for 3 s) registrations are kept, and sent when it is back. What
+        reaches its deadline before, and a second more, settles as UNAVAILABLE: nobody knows what became of it. That is
+        final here, and the operation is withdrawn when the daemon is back; the deadline is the one of this call, or of
+        the last `reschedule` by this client. `wait=True` raises TimerdUnavailableError at once.
+        """
+        names: Key | tuple[Key, ...]
+        if when is ANY and (keys.__class__ is str or keys.__class__ is bytes):
+            key = keys.encode() if keys.__class__ is str and keys.isascii() else key_bytes(keys)
+            size = len(key)
+            if not 0 < size <= KEY_SIZE_MAX:
+                key_bytes(keys)
+            condition, needed, count, total = _ANY_KIND, 1, 1, 0
+            tail = EVENT_PREFIX[size] + key
+            names = keys
+        else:
+            names, tail, condition, needed, total = watch(keys, when)
+            count = len(names)
+        duration_ns: int
+        if timeout.__class__ is float and 0.0 <= timeout <= TIMEOUT_S_MAX:
+            duration_ns = round(timeout * 1e9)
+        else:
+            duration_ns = timeout_ns(timeout)
+        if payload:
+            if payload.__class__ is not bytes or len(payload) > PAYLOAD_SIZE_MAX:
+                payload = payload_bytes(payload)
+            tail += payload
+        elif payload.__class__ is not bytes:
+            payload = payload_bytes(payload)
+
+        flags = policy = 0
+        reply: Reply | None = None
+        hashed: bytes | None = None
+        if id is not None or since is not None or orphans is not None or if_exists != "error":
+            if not isinstance(if_exists, str) or if_exists not in _IF_EXISTS:
+                raise InvalidValueError(f"if_exists={if_exists!r}: give {', '.join(_IF_EXISTS)}")
+            if id is not None:
+                hashed = id_hash(id)
+                flags |= RegisterFlag.HAS_ID | _IF_EXISTS[if_exists]
+                tail = hashed + tail
+            elif if_exists != "error":
+                raise InvalidValueError(f"if_exists={if_exists!r} needs an id")
+            if orphans is not None:
+                flags |= RegisterFlag.ORPHANS_GIVEN
+                policy = orphans_of(orphans, self._protocol.identity.group)
+            if since is not None:
+                mark_of(since)
+        if wait:
+            reply = Reply(self._link)
+            flags |= _WANTS_ANSWER
+
+        link, protocol = self._link, self._protocol
+        registered_ns = link.now_ns()
+        with link.lock:
+            if wait:
+                link.refuse_lost()
+            command, sequence = protocol.issued, protocol.newest()
+            if link.sealed or protocol.issued - protocol.applied >= protocol.window:
+                maker = protocol.incarnation
+                link.ready_locked()
+                if maker != protocol.incarnation and since is None:
+                    command, flags = 0, flags | RegisterFlag.MARK_OF_OTHER_ARENA
+            if since is not None:
+                marked, sequence, command = since.on_wire(protocol.arena, protocol.incarnation)
+                flags |= marked
+            if hashed is not None:
+                holder = link.ids.get((self.name, hashed))
+                held = holder is not None and not holder.done()
+                if held and if_exists == "keep":
+                    return holder  # type: ignore[return-value]
+            packed = pack_register(
+                _REGISTER,
+                self._indices[self.name],
+                flags,
+                REGISTER_SIZE + len(tail),
+                condition,
+                needed,
+                count,
+                policy,
+                len(payload),
+                registered_ns,
+                duration_ns,
+                sequence,
+                command,
+                total,
+            )
+            number = protocol.issue(packed + tail)
+            deadline_ns = deadline_after(registered_ns, duration_ns)
+            operation: OperationT = self._operation(link, number, names, payload, deadline_ns)
+            protocol.waiting[number] = operation
+            if reply is not None:
+                operation._reply = protocol.replies[number] = reply
+            if hashed is not None:
+                operation._id = (id, self.name)  # type: ignore[assignment]
+                if not held or if_exists == "replace":  # else it will be refused
+                    link.ids[self.name, hashed] = operation
+            if link.idle or protocol.issued >= link.alarm:
+                link.wake()
+        if reply is not None:
+            self._registered(operation)
+        return operation
+
+    def _registered(self, operation: OperationT) -> None:
+        """After `register(wait=True)`: the threaded face waits here."""
+
+    @takes_fire
+    def fire(self, key: Key, *, value: Payload = b"", amount: int = 1, limit: int | None = None) -> None:
+        """An event on a key. Returns at once; `fire_wait` gives the number of operations it completed.
+
+        `value` goes to those it completes; `amount` adds to those that wait for a total; with `limit` it completes that
+        many at most, in order of registration, and one that comes later may have what is left.
+        Raises the named error for a wrong argument, BackpressureError, ClosedError. If the daemon refuses it (the arena
+        has no room for its value), that is logged, counted in `stats()`, and raised by the next flush() or close().
+        """
+        if limit is None and key.__class__ is str and value.__class__ is bytes and amount.__class__ is int:
+            encoded = key.encode() if key.isascii() else key_bytes(key)
+            size, value_size = len(encoded), len(value)
+            if 0 < size <= KEY_SIZE_MAX and value_size <= PAYLOAD_SIZE_MAX and 0 < amount <= U64_MAX:
+                command = (
+                    pack_key(
+                        _FIRE,
+                        self._indices[self.name],
+                        0,
+                        size,
+                        KEY_COMMAND_SIZE + size + value_size,
+                        amount,
+                        value_size,
+                        0,
+                    )
+                    + encoded
+                    + value
+                )
+                link, protocol = self._link, self._protocol
+                with link.lock:
+                    if link.sealed or protocol.issued - protocol.applied >= protocol.window:
+                        link.ready_locked()
+                    protocol.issue(command)
+                    if link.idle or protocol.issued >= link.alarm:
+                        link.wake()
+                return
+        self._link.issue(self._fire_command(key, value, amount, limit, 0))
+
+    def advance(self, key: Key, watermark: int) -> None:
+        """Raise the watermark of a key: operations that wait for it or less complete. It is remembered until `forget`.
+
+        A lower one than the present changes nothing. Watermarks count against this client's quota: a refusal
+        (QuotaExceededError, ArenaFullError) is told as one of `fire` is, by the next flush() or close().
+        """
+        self._link.issue(self._key_command(CommandKind.ADVANCE, key, unsigned("watermark", watermark, U64_MAX)))
+
+    def fail(self, key: Key, *, code: int = 0, value: Payload = b"") -> None:
+        """Settle a key as failed; operations whose condition can no longer hold fail with `code` and `value`."""
+        self._link.issue(self._key_command(CommandKind.FAIL, key, unsigned("code", code, U32_MAX), value))
+
+    def cancel_for_key(self, key: Key) -> None:
+        """Cancel every operation that watches the key, anybody's."""
+        self._link.issue(self._key_command(CommandKind.CANCEL_FOR_KEY, key))
+
+    def forget(self, key: Key) -> None:
+        """Remove the watermark of a key; settles nothing."""
+        self._link.issue(self._key_command(CommandKind.FORGET, key))
+
+    def mark(self) -> Mark:
+        """This moment in the history of events, for `register(since=)`. Mark first, then check, then register."""
+        link, protocol = self._link, self._protocol
+        with link.lock:
+            if link.closed:
+                link.refuse_closed()
+            return protocol.mark()
+
+    # encoded, for both faces
+
+    def _fire_command(self, key: Key, value: Payload, amount: int, limit: int | None, flags: int) -> bytes:
+        unsigned("amount", amount, U64_MAX, 1)
+        if limit is not None:
+            flags |= CommandFlag.LIMITED
+            unsigned("limit", limit, U32_MAX, 1)
+        return self._key_command(CommandKind.FIRE, key, amount, value, limit or 0, flags)
+
+    def _key_command(
+        self, kind: CommandKind, key: Key, amount: int = 0, value: Payload = b"", limit: int = 0, flags: int = 0
+    ) -> bytes:
+        encoded, body = key_bytes(key), payload_bytes(value, "value")
+        length = KEY_COMMAND_SIZE + len(encoded) + len(body)
+        index = self._indices[self.name]
+        fixed: bytes = pack_key(kind, index, flags, len(encoded), length, amount, len(body), limit)
+        return fixed + encoded + body
+
+    def _ask(self, command: bytes, id: Key | None = None) -> Reply:
+        """Issue a command that wants an answer; `id` is what it names, if it does.
+
+        Raises TimerdUnavailableError, and sends nothing, if the daemon is lost.
+        """
+        link = self._link
+        reply = Reply(link, Subject(id, self.name))
+        with link.lock:
+            link.refuse_lost()
+            link.protocol.replies[link.issue_locked(command)] = reply
+        return reply
+
+    def _ask_reschedule(self, id: Key, timeout: Timeout) -> Reply:
+        """RESCHEDULE_ID."""
+        registered_ns, duration_ns, hashed = self._link.now_ns(), timeout_ns(timeout), id_hash(id)
+        command = operation_command(
+            CommandKind.RESCHEDULE_ID,
+            0,
+            flags=CommandFlag.WANTS_ANSWER,
+            purgatory=self._indices[self.name],
+            registered_ns=registered_ns,
+            timeout_ns=duration_ns,
+            id_hash=hashed,
+        )
+        reply = self._ask(command, id)
+        with self._link.lock:
+            mine = self._link.ids.get((self.name, hashed))
+            if mine is not None and not mine.done():
+                mine.move(deadline_after(registered_ns, duration_ns))
+        return reply
+
+    def _cancel_id_command(self, id: Key) -> bytes:
+        return operation_command(
+            CommandKind.CANCEL_ID,
+            0,
+            flags=CommandFlag.WANTS_ANSWER,
+            purgatory=self._indices[self.name],
+            id_hash=id_hash(id),
+        )

@@ -1,0 +1,1 @@
+"""Kafka's delayed operations, over the public surface of a purgatory."""

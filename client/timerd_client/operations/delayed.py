@@ -1,0 +1,106 @@
+"""A delayed operation whose condition only its owner can evaluate, as Kafka's purgatories have them.
+
+Mark, try, watch from the mark, and try again after each event: whatever happens between a try and the registration
+completes the registration, so no wake-up is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from timerd_client.link.arguments import Keys, Timeout, function_of, timeout_ns
+from timerd_client.outcome import Outcome, State
+
+if TYPE_CHECKING:
+    from timerd_client.link.operation import ThreadedOperation
+    from timerd_client.threaded.purgatory import Purgatory
+
+
+class Delayed:
+    """Completed by its own `try_complete`, expired, cancelled, failed or unavailable; exactly one of them, once."""
+
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        try_complete: Callable[[], bool],
+        keys: Keys,
+        timeout: Timeout,
+        on_done: Callable[[Delayed], object] | None,
+    ) -> None:
+        self._purgatory = purgatory
+        self._try = function_of("try_complete", try_complete)
+        self._keys = keys if isinstance(keys, (str, bytes, dict)) else list(keys)
+        duration_ns = timeout_ns(timeout)
+        self._deadline = purgatory._link.deadline(None if timeout is None else duration_ns / 1e9)
+        self._on_done = on_done
+        self._operation: ThreadedOperation | None = None
+        self._lock = threading.Lock()
+        self._settled = threading.Event()
+        self.state: State | None = None  # None while it is delayed
+        self.error: Exception | None = None
+
+    def start(self) -> None:
+        """Try, else watch."""
+        mark = self._purgatory.mark()
+        if self._try():
+            self._settle(State.COMPLETED)
+            return
+        operation = self._purgatory.register(
+            self._keys, timeout=self._purgatory._link.seconds_left(self._deadline), since=mark
+        )
+        with self._lock:
+            self._operation = operation
+            cancelled = self.state is not None
+        if cancelled:
+            operation._send_cancel()
+        else:
+            operation.add_done_callback(self._woken)
+
+    def done(self) -> bool:
+        """Whether it has settled."""
+        return self.state is not None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it has settled, `timeout` seconds at most; whether it has."""
+        return self._settled.wait(timeout)
+
+    def cancel(self) -> bool:
+        """Withdraw it; False if it had settled."""
+        won = self._settle(State.CANCELLED)
+        operation = self._operation
+        if won and operation is not None:
+            operation._send_cancel()
+        return won
+
+    def _woken(self, operation: ThreadedOperation) -> None:
+        outcome: Outcome = operation.result()
+        from timerd_client.threaded.purgatory import raise_unless_again
+
+        try:
+            raise_unless_again(outcome)
+            if self.state is not None:
+                return
+            if outcome.state in (State.EXPIRED, State.UNAVAILABLE):
+                completed = self._try()
+                if not completed:
+                    self.error = outcome.error
+                self._settle(State.COMPLETED if completed else outcome.state)
+            elif outcome.state is State.CANCELLED:
+                self._settle(State.CANCELLED)
+            else:
+                self.start()
+        except Exception as error:  # of the daemon, or of the owner's own try_complete
+            self.error = error
+            self._settle(State.FAILED)
+
+    def _settle(self, state: State) -> bool:
+        with self._lock:
+            if self.state is not None:
+                return False
+            self.state = state
+        self._settled.set()
+        if self._on_done is not None:
+            self._on_done(self)
+        return True

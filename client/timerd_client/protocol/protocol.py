@@ -1,0 +1,589 @@
+"""The client's protocol: frames and `now_ns` in, frames and settled operations out. No socket, no clock, no thread.
+
+    CONNECTING --WELCOME--> HELLO --first report heard on the subscription--> LIVE
+        ^                         |                                             |
+        +--- "say hello", "session gone" ---------------------------------------+
+    any of them --3 s without a frame--> LOST --WELCOME--> HELLO, or --any report--> LIVE
+
+Ground rules (DESIGN.md, rules 6 and 7):
+
+* Commands are numbered one by one and kept until the daemon says that it has applied them (outgoing.py). "Expected n",
+  or 250 ms without progress, sends again from the first unacknowledged one (go-back-n); the daemon skips what it has
+  applied.
+* Outcomes are numbered too, and acknowledged up to the last one received without a gap, in every frame (incoming.py). A
+  gap is asked for.
+* After a restart of the daemon the numbering goes on (`applied` of WELCOME). In another arena, or when the daemon knows
+  this client no more, what was waiting settles as failed with SessionGoneError: whether it was applied is unknown. The
+  client goes on under a new incarnation with numbers from 1.
+* A daemon is *lost* when no frame was heard of it for 3 s in which this client listened, or 2 s since its end was seen.
+  Who has asked it something is told at once. An operation is given up (UNAVAILABLE) only while the daemon is lost, not
+  before its deadline + 1 s (deadlines.py): while the daemon lives its word comes. What was given up is withdrawn as
+  soon as it is back.
+
+The caller of every method holds the link's lock, or is the only thread.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from timerd_client.hot import settle_all
+from timerd_shm.declare.errors import ErrorCode, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.limits import (
+    ANNOUNCE_FIRST_NS,
+    ANNOUNCE_LAST_NS,
+    ANSWERS_PER_CLIENT_MAX,
+    DAEMON_LOST_NS,
+    GAP_NS,
+    GRACE_NS,
+    HEARTBEAT_NS,
+    WINDOW_COMMANDS_MAX,
+)
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
+
+from .deadlines import Deadlines
+from .inbox import Inbox
+from .incoming import Answerable, Query
+from .session import NO_SESSION, Identity, Session
+
+NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
+RETRANSMIT_FIRST_NS: Final = 250_000_000
+RETRANSMIT_LAST_NS: Final = 1_000_000_000
+ENDED_LOST_NS: Final = 2_000_000_000  # a daemon that is started again needs less
+ACKNOWLEDGE_DELAY_NS: Final = (
+    5_000_000  # outcomes wait this long for a frame to ride in; the daemon reminds after 50 ms
+)
+ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # or until there are so many
+ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # or so many answers, without which it may not go on
+# Ticks are never further apart while all is well, so a longer pause is this process's own.
+assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"
+
+_UP = struct_of(CommandHeader)
+_DOWN = struct_of(ReportHeader)
+_DOWN_SIZE: Final = _DOWN.size
+
+
+class LinkState(Enum):
+    """Where the protocol stands."""
+
+    CONNECTING = "connecting"  # HELLO is sent until WELCOME comes
+    HELLO = "hello"  # subscribed, nothing heard on the subscription yet
+    LIVE = "live"
+    LOST = "lost"  # nothing heard for 3 s; commands are kept
+    CLOSED = "closed"
+
+
+# To look a member up in its class costs as much as ten comparisons.
+CONNECTING, HELLO, LIVE, LOST, CLOSED = LinkState
+# What reading a frame may come to that is not as it should be: a map holds any type, and floats without end.
+MALFORMED: Final = (struct.error, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+_COMMANDS: Final = int(UpKind.COMMANDS)
+_REPORT: Final = int(DownKind.REPORT)
+GREETING: Final = (CONNECTING, LOST)  # hello is said until WELCOME comes
+
+
+class Statistics(NamedTuple):
+    """What this client has seen, in numbers since it was made; those of the daemon are in `timerctl stats`."""
+
+    waiting: int  # operations that have not settled
+    unacknowledged: int  # commands that the daemon has not acknowledged
+    commands_unknown: int  # commands that were unacknowledged when the daemon lost sight of this client
+    given_up: int  # operations that settled as UNAVAILABLE
+    outcomes_after_giving_up: int  # outcomes of these that came all the same, but for their cancellations
+    outcomes_unknown: int  # outcomes that nobody waited for
+    frames_ignored: int  # frames of another daemon or version, or malformed
+    commands_refused: int  # commands that have no operation, as fire() and advance(), and were refused
+
+
+class Protocol(Session):
+    """One client's side of the conversation with a daemon."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        now_ns: int,
+        random: Callable[[int], bytes] = os.urandom,
+        window: int = WINDOW_COMMANDS_MAX,
+        lost_ns: int = DAEMON_LOST_NS,
+        grace_ns: int = GRACE_NS,
+    ) -> None:
+        super().__init__(identity, random, window)
+        self.lost_ns = lost_ns
+        self.grace_ns = grace_ns
+        self.state = CONNECTING
+        self.refused: TimerdError | None = None  # why the daemon does not take this client
+        self._query_id = 0
+        self._told_outcome = 0  # acknowledged so far
+        self._told_answer = 0
+        self._asking = False
+
+        self._outbox: deque[bytes] = deque()
+        self.frames_ignored = 0
+        self.daemon_ns = 0  # the daemon's clock in the newest frame
+        self.inbox = Inbox(self)
+
+        self._hello_at = now_ns
+        self._hello_wait_ns = RETRANSMIT_FIRST_NS
+        self._subscribed = 0
+        self._retransmit_at = NEVER
+        self._retransmit_wait_ns = RETRANSMIT_FIRST_NS
+        self._back_applied = -1
+        self._back_at = 0
+        self._ask_at = 0
+        self._ask_wait_ns = ANNOUNCE_FIRST_NS
+        self._acknowledge_at = NEVER
+        self._query_at = NEVER
+        self._last_sent_ns = now_ns
+        self.heard_ns = now_ns  # when the last frame came; later by what this process was kept from listening
+        self._ended_ns = 0  # when the end of a daemon was seen last
+        self._ticked_ns = now_ns
+        self._deadlines = Deadlines()
+
+    # what callers do ----------------------------------------------------------------------------------------------
+
+    @property
+    def lost(self) -> bool:
+        """Whether no frame was heard of the daemon for so long that what is asked now is not answered soon."""
+        return self.state is LOST
+
+    def plight(self, now_ns: int) -> str:
+        """How it stands with the daemon, for messages."""
+        silence_s = max(0, now_ns - self.heard_ns) / 1e9
+        refused = f"; it refuses this client: {self.refused}" if self.refused is not None else ""
+        return f"state: {self.state.value}, silent for {silence_s:.1f} s{refused}"
+
+    def statistics(self) -> Statistics:
+        """Counts for people."""
+        return Statistics(
+            waiting=len(self.waiting),
+            unacknowledged=self.issued - self.applied,
+            commands_unknown=self.commands_unknown,
+            given_up=self.verdicts,
+            outcomes_after_giving_up=self.outcomes_after_giving_up,
+            outcomes_unknown=self.outcomes_unknown,
+            frames_ignored=self.frames_ignored,
+            commands_refused=self.commands_refused,
+        )
+
+    def moved(self, registration: int, due_ns: int) -> None:
+        """The deadline of an operation was moved by its owner."""
+        if self.lost:
+            self._deadlines.move(registration, due_ns)
+
+    def query(self, question: dict[str, Any], reply: Answerable, now_ns: int) -> None:
+        """Ask; `reply` gets the RESULT map, or the error. Sent again until it is answered."""
+        self._query_id += 1
+        packed: bytes = msgpack.packb({**question, "id": self._query_id})
+        self._queries[self._query_id] = Query(packed, reply)
+        if self.state is LIVE:
+            self._outbox.append(self._frame(UpKind.QUERY, packed))
+        self._query_at = min(self._query_at, now_ns + RETRANSMIT_FIRST_NS)
+
+    def close(self, now_ns: int) -> None:
+        """Say goodbye; what still waits settles as failed by the link."""
+        if self.session != NO_SESSION:
+            self._outbox.append(self._frame(UpKind.BYE))
+        self.state = CLOSED
+
+    def daemon_ended(self, now_ns: int) -> None:
+        """Its end was seen. It is lost if it is not back within 2 s; the next frame says that it is."""
+        self._ended_ns = now_ns
+
+    # time ---------------------------------------------------------------------------------------------------------
+
+    def poll_deadline(self) -> int:
+        """When `tick` has something to do, if nothing else happens before (ns); NEVER when closed."""
+        state = self.state
+        if state is LIVE:
+            return min(
+                self._acknowledge_at,
+                self._retransmit_at if self.applied < self._sent else NEVER,
+                self._query_at,
+                self.inbox.ping_at,
+                self._ask_at if self._asking else NEVER,
+                self._last_sent_ns + HEARTBEAT_NS,
+                self._lost_at,
+            )
+        if state is CLOSED:
+            return NEVER
+        if state is LOST:
+            first_ns = 0 if self._deadlines.behind(self.issued) else self._deadlines.first_ns
+            return min(self._hello_at, max(first_ns + self.grace_ns, self._lost_at))
+        return min(self._hello_at, self._lost_at)
+
+    @property
+    def _lost_at(self) -> int:
+        """When the daemon is lost, unless a frame comes before."""
+        at_ns = self.heard_ns + self.lost_ns
+        return min(at_ns, self._ended_ns + ENDED_LOST_NS) if self._ended_ns > self.heard_ns else at_ns
+
+    def tick(self, now_ns: int) -> None:
+        """Do what is due: hello, retransmission, questions, acknowledgements, the daemon's absence."""
+        if self.state is CLOSED:
+            return
+        self._look_at_silence(now_ns)
+        if self.state is LIVE:
+            self._tick_live(now_ns)
+        elif now_ns >= self._hello_at:
+            if self.state is HELLO and self._subscribed < 4:
+                # the subscription may have reached a daemon that did not know the session yet
+                self._subscribe(again=True)
+                self._subscribed += 1
+            else:
+                if self.state is HELLO:
+                    self.state = CONNECTING
+                self._say_hello()
+            self._hello_at = now_ns + self._hello_wait_ns
+            self._hello_wait_ns = min(2 * self._hello_wait_ns, RETRANSMIT_LAST_NS)
+
+    def _look_at_silence(self, now_ns: int) -> None:
+        """Is the daemon lost? Then give up what is due.
+
+        A gap (this process was stopped, its loop or thread was blocked) counts as one heartbeat: what the daemon said
+        meanwhile may still stand in the sockets.
+        """
+        late_ns = now_ns - max(self._ticked_ns, self.heard_ns) - HEARTBEAT_NS
+        if late_ns >= GAP_NS:
+            self.heard_ns += late_ns
+        self._ticked_ns = now_ns
+        silence_ns = now_ns - self.heard_ns
+        if now_ns < self._lost_at:
+            return
+        if not self.lost:
+            self._stand(LOST)
+            self._greet_again(now_ns)
+            self.fail_replies(
+                TimerdUnavailableError(
+                    f"the daemon was lost before it answered: it has been silent for {silence_ns / 1e9:.1f} s; "
+                    "whether it has done what was asked is unknown"
+                )
+            )
+        self._deadlines.collect(self.waiting, self.issued)
+        due = self._deadlines.take_due(now_ns - self.grace_ns, self.waiting)
+        if due:
+            silence = TimerdUnavailableError(
+                f"not known: {self.grace_ns / 1e9:g} s after the deadline the daemon has been silent for "
+                f"{silence_ns / 1e9:.1f} s; the operation is withdrawn when it is back"
+            )
+            self.verdicts += self.give_up(due, silence)
+
+    def _stand(self, state: LinkState) -> None:
+        self.state = state
+        if state is not LOST:
+            self._deadlines.clear()
+            self.refused = None
+
+    def _greet_again(self, now_ns: int) -> None:
+        """Say hello at the next tick, and then ever more seldom."""
+        self._hello_wait_ns = RETRANSMIT_FIRST_NS
+        self._hello_at = now_ns
+
+    def _tick_live(self, now_ns: int) -> None:
+        self.inbox.tick(now_ns)
+        if self.applied < self._sent and now_ns >= self._retransmit_at:
+            self._go_back()
+            self._retransmit_wait_ns = min(2 * self._retransmit_wait_ns, RETRANSMIT_LAST_NS)
+            self._retransmit_at = now_ns + self._retransmit_wait_ns
+        if now_ns >= self._query_at:
+            self._outbox += [self._frame(UpKind.QUERY, query.frame_map) for query in self._queries.values()]
+            self._query_at = now_ns + RETRANSMIT_FIRST_NS if self._queries else NEVER
+        if self._asking and now_ns >= self._ask_at:
+            self._ask(now_ns)
+        if now_ns >= self._acknowledge_at or now_ns >= self._last_sent_ns + HEARTBEAT_NS:
+            self._outbox.append(self._frame(UpKind.ACK))
+            self._last_sent_ns = now_ns  # or it would be due again before it is sent
+
+    # frames up ----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether next_frame() would give a frame without commands; such go first, and do not wait for more."""
+        return bool(self._outbox)
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether next_frame() would give commands."""
+        return self.state is LIVE and self._sent < self.issued
+
+    def wants_to_send(self) -> bool:
+        """Whether next_frame() would give a frame."""
+        return bool(self._outbox) or (self.state is LIVE and self._sent < self.issued)
+
+    def next_frame(self, now_ns: int) -> bytes | None:
+        """The next frame for the DEALER, None if there is none. Commands that piled up share one."""
+        if self._outbox:
+            self._last_sent_ns = now_ns
+            return self._outbox.popleft()
+        if self.state is not LIVE or self._sent >= self.issued:
+            return None
+        if self._sent == self.applied:
+            self._retransmit_at = now_ns + self._retransmit_wait_ns
+        first, number = self._take_commands()
+        self._last_sent_ns = now_ns
+        header = self._frame(_COMMANDS, b"", number, first)
+        if not self.shared_clock:
+            return self._with_time_left(header, first, number, now_ns)
+        return self.join(header, first, number)
+
+    def _frame(self, kind: int, body: bytes = b"", count: int = 0, first: int | None = None) -> bytes:
+        self._told_outcome, self._told_answer = self.received_outcome, self.received_answer
+        self._acknowledge_at = NEVER
+        first = self._sent + 1 if first is None else first
+        header: bytes = _UP.pack(
+            PROTOCOL_VERSION,
+            kind,
+            0,
+            count,
+            self.arena,
+            self.session,
+            first,
+            self.acknowledged_outcome,
+            self.received_answer,
+        )
+        return header + body
+
+    def _say_hello(self) -> None:
+        self._outbox.clear()  # questions are asked again, the rest was for the old session
+        self._outbox.append(self._frame(UpKind.HELLO, self._hello(self._hello_at, listens=self.inbox.listeners > 0)))
+        self.resets += 1
+
+    def _ask(self, now_ns: int) -> None:
+        """Ask for what was missed; not again before a time that doubles from 50 ms to 1 s."""
+        if self._asking and now_ns < self._ask_at:
+            return
+        self._ask_wait_ns = min(2 * self._ask_wait_ns, ANNOUNCE_LAST_NS) if self._asking else ANNOUNCE_FIRST_NS
+        self._asking = True
+        self._ask_at = now_ns + self._ask_wait_ns
+        self._outbox.append(self._frame(UpKind.ASK))
+
+    # frames down --------------------------------------------------------------------------------------------------
+
+    def receive(self, frame: bytes, now_ns: int, *, published: bool) -> None:
+        """Take a frame from the XSUB (`published`) or the DEALER. What is not a frame of this daemon is counted."""
+        if self.state is CLOSED:
+            return
+        if len(frame) < _DOWN_SIZE:
+            self.frames_ignored += 1
+            return
+        header = ReportHeader._make(_DOWN.unpack_from(frame))
+        if header.version != PROTOCOL_VERSION:
+            self.frames_ignored += 1
+            if self.state in GREETING:
+                self.refused = error_for(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"the daemon speaks version {header.version} of the protocol, this client {PROTOCOL_VERSION}",
+                )
+            return
+        self.daemon_ns = header.now_ns
+        try:
+            if header.kind == _REPORT:
+                self._report(header, frame, now_ns, published)
+                return
+            match header.kind:
+                case DownKind.EXPECTED:
+                    self._expected(header, now_ns)
+                case DownKind.WELCOME:
+                    self._welcome(header, _map_of(frame), now_ns)
+                case DownKind.RESULT:
+                    self._result(_map_of(frame), now_ns)
+                case DownKind.ERROR:
+                    self._error(header, _map_of(frame), now_ns)
+                case DownKind.HELLO_FIRST:
+                    self._hello_first(header, now_ns)
+                case DownKind.SESSION_GONE if self.session == NO_SESSION:
+                    self.frames_ignored += 1  # the same: who shows no session cannot have lost it
+                case DownKind.SESSION_GONE:
+                    self._begin_anew(now_ns)
+                case _:
+                    self.frames_ignored += 1
+        except MALFORMED as error:
+            self.frames_ignored += 1
+            self.complaints.append(f"frame of kind {header.kind} with {len(frame)} bytes is malformed: {error!r}")
+
+    def _report(self, header: ReportHeader, frame: bytes, now_ns: int, published: bool) -> None:
+        if header.incarnation != self.arena or self.session == NO_SESSION:
+            self.frames_ignored += 1
+            return
+        self.heard_ns = now_ns
+        if self.state is LOST or (published and self.state is HELLO):
+            self._go_live(now_ns)
+        self._hear_newest(header.newest)
+        if header.applied > self.applied:
+            self._acknowledged(header.applied, now_ns)
+
+        received, answered = self.received_outcome, self.received_answer
+        missed = False
+        if header.outcome_first <= header.outcome_last:
+            if header.outcome_first > received + 1:
+                missed = True
+            elif header.outcome_last > received:
+                if header.outcomes:
+                    settle_all(self, frame, header.outcomes, header.answers, header.incarnation)
+                self.received_outcome = header.outcome_last
+        elif header.outcome_newest > received:
+            missed = True
+        if header.answers:
+            if header.answer_previous > answered:
+                missed = True
+            else:
+                self._take_answers(header, frame)
+        elif header.answer_newest > answered:
+            missed = True
+        self._hear_answered(header)
+
+        progress = self.received_outcome > received or self.received_answer > answered
+        if progress:
+            if self._asking:  # is there more?
+                self._asking = False
+                missed = missed or (not published and header.outcome_newest > self.received_outcome)
+            if self.received_answer > answered:
+                self._back_applied = -1  # if the daemon waited for their acknowledgement, what it expects now is news
+            many = self.received_outcome - self._told_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
+            if many or header.answers >= ACKNOWLEDGE_ANSWERS_MAX:
+                self._acknowledge_at = now_ns
+            else:
+                self._acknowledge_at = min(self._acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
+        elif header.outcomes or header.answers:  # heard before: the acknowledgement was lost
+            self._acknowledge_at = min(self._acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
+        if missed:
+            self._ask(now_ns)
+        if self._given_up:
+            self._forget_given_up(header)
+        if self.received_outcome >= header.outcome_newest:
+            self.inbox.forget_done(header.applied)
+
+    def _told_for_group(self, row: bytes, frame: bytes, heap: int) -> None:
+        self.inbox.take_in(row, frame, heap)
+
+    def _acknowledged(self, applied: int, now_ns: int) -> None:
+        if not self._drop_applied(applied):
+            return
+        self._retransmit_wait_ns = RETRANSMIT_FIRST_NS
+        self._retransmit_at = now_ns + RETRANSMIT_FIRST_NS
+        if self._release(applied):
+            self._acknowledge_at = now_ns
+
+    def _expected(self, header: ReportHeader, now_ns: int) -> None:
+        if header.incarnation != self.arena:
+            self.frames_ignored += 1
+            return
+        self.heard_ns = now_ns
+        self._acknowledged(header.applied, now_ns)
+        self._hear_answered(header)
+        # every frame in flight behind a lost one is answered so; going back once is enough
+        again = header.applied == self._back_applied and now_ns < self._back_at + ANNOUNCE_FIRST_NS
+        if header.applied == self.applied and self._sent > self.applied and not again:
+            self._back_applied, self._back_at = header.applied, now_ns
+            self._go_back()
+
+    def _welcome(self, header: ReportHeader, welcome: dict[str, Any], now_ns: int) -> None:
+        if welcome.get("incarnation", self.incarnation) != self.incarnation:
+            self.frames_ignored += 1  # the answer to a hello that it said as another
+            return
+        applied = int(welcome["applied"])
+        if header.incarnation == self.arena and welcome["session"] == self.session and applied < self.applied:
+            # The answer to a hello that was said twice, overtaken by a report over PUB: it is known already.
+            self.frames_ignored += 1
+            return
+        if self.arena and header.incarnation != self.arena:
+            self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
+        self.arena = header.incarnation
+        if not self.applied <= applied <= self.issued:
+            # it knows less than it has acknowledged, or more than was said: this is not our record any more
+            self._begin_anew(now_ns)
+            return
+        self.heard_ns = now_ns
+        self._acknowledged(applied, now_ns)
+        self._welcomed(welcome)
+        self.inbox.greeted(int(welcome["lease_ns"]), now_ns)
+        self._stand(HELLO)
+        self._subscribe()
+        self._subscribed = 1
+        self._hello_wait_ns = RETRANSMIT_FIRST_NS
+        self._hello_at = now_ns + self._hello_wait_ns
+
+    def _go_live(self, now_ns: int) -> None:
+        self._stand(LIVE)
+        self._go_back()
+        self._asking = False
+        self._outbox.append(self._frame(UpKind.ACK))
+        self._query_at = now_ns if self._queries else NEVER
+
+    def _hello_first(self, header: ReportHeader, now_ns: int) -> None:
+        self.heard_ns = now_ns
+        if self.state is CONNECTING:
+            return  # to a frame that crossed our HELLO
+        if header.incarnation != self.arena:
+            self._begin_anew(now_ns)
+            return
+        self._stand(CONNECTING)
+        self._greet_again(now_ns)
+
+    def _begin_anew(self, now_ns: int) -> None:
+        """The daemon does not know this client: a new incarnation says hello."""
+        self.heard_ns = now_ns
+        self._forget(SessionGoneError("the daemon no longer knows this client; what was not settled is unknown"))
+        self._change_incarnation()
+        self._stand(CONNECTING)
+        self._greet_again(now_ns)
+
+    def _forget(self, error: SessionGoneError) -> None:
+        self.fail_all(error)
+        self.inbox.forget()
+        unacknowledged = self._begin_numbering_anew()
+        if unacknowledged:
+            self.complaints.append(f"commands that were unacknowledged: {unacknowledged}; {error}")
+        self._await_anew()
+        self._told_outcome = self._told_answer = 0
+        self._asking = False
+        self._acknowledge_at = self._query_at = NEVER
+        self._back_applied = -1
+        self._leave_arena()
+        self._outbox.clear()
+
+    def _result(self, result: dict[str, Any], now_ns: int) -> None:
+        self.heard_ns = now_ns
+        query = self._queries.pop(int(result["id"]), None)
+        if query is not None and query.reply.answer(result):
+            self.ready.append(query.reply)
+
+    def _error(self, header: ReportHeader, error_map: dict[str, Any], now_ns: int) -> None:
+        error = error_for(int(error_map["code"]), str(error_map["message"]))
+        identifier = error_map.get("id")
+        if identifier is not None:
+            query = self._queries.pop(int(identifier), None)
+            if query is not None and query.reply.answer(None, error):
+                self.ready.append(query.reply)
+            return
+        if error.code is ErrorCode.SESSION_GONE:
+            self._begin_anew(now_ns)
+            return
+        if self.state in GREETING:
+            self.refused = error
+            return
+        self.complaints.append(f"the daemon refused a frame: {error}")
+        if header.incarnation != self.arena:
+            return
+        self._acknowledged(header.applied, now_ns)
+        culprit = self.applied + 1
+        if header.applied != self.applied or self._sent < culprit:
+            return
+        # The daemon has stopped before this command, and would do so for ever: its number goes to one it can read.
+        self._void(culprit)
+        self._answered(culprit, 0, error)
+        self._go_back()
+
+
+def _map_of(frame: bytes) -> dict[str, Any]:
+    decoded = msgpack.unpackb(memoryview(frame)[_DOWN_SIZE:])
+    if not isinstance(decoded, dict):
+        raise ValueError(f"a map was expected, not {type(decoded).__name__}")
+    return decoded

@@ -1,0 +1,159 @@
+"""Who a client is to its daemon: what it says in HELLO, and what it got by WELCOME."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgpack
+
+from timerd_client.link.promise import Reply
+from timerd_client.mark import Mark
+from timerd_shm.declare.errors import MalformedError, TimerdError
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.limits import WAITS_MAX, WINDOW_COMMANDS_MAX
+from timerd_shm.declare.wire import PROTOCOL_VERSION
+
+from .inbox import CALLS
+from .incoming import Awaited
+
+if TYPE_CHECKING:
+    from timerd_client.link.link import Link
+
+DEFAULT_PURGATORY: Final = "default"
+NO_SESSION: Final = bytes(16)
+NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that is named in the first hello; WELCOME tells the right one
+
+
+class Identity(NamedTuple):
+    """What a client says of itself in HELLO."""
+
+    name: str = ""
+    pid: int = 0
+    start_ticks: int = 0
+    pid_namespace: int = 0
+    time_namespace: int = 0
+    boot_id: bytes = bytes(16)
+    orphans: Orphans = Orphans.CANCEL
+    group: str | None = None
+
+
+class Naming(Reply):
+    """The answer to the question for a purgatory's index, which is known when it has come."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, link: Link, name: str) -> None:
+        super().__init__(link)
+        self._name = name
+
+    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
+        if error is None:
+            try:
+                self._link.protocol.name_purgatories({self._name: value.get("index")})
+            except ValueError as wrong:
+                error = MalformedError(f"the daemon named purgatory {self._name!r} wrongly: {wrong}; report it")
+        return super().answer(value, error)
+
+
+class Session(Awaited):
+    """The incarnation of a client, its secret at the daemon, and what is known of the daemon's arena."""
+
+    def __init__(
+        self, identity: Identity, random: Callable[[int], bytes] = os.urandom, window: int = WINDOW_COMMANDS_MAX
+    ) -> None:
+        super().__init__(window)
+        self.identity = identity
+        self._random = random
+        self.incarnation = random(16)
+        self.arena = 0  # incarnation of the daemon's; 0 = not known yet
+        self.session = NO_SESSION
+        self.topic = 0
+        self.daemon_pid = 0
+        self.shared_clock = False
+        self.purgatories: dict[str, int] = {DEFAULT_PURGATORY: 0}
+        if identity.group is not None:
+            self.purgatories[CALLS] = NOT_KNOWN_YET
+        self.subscriptions: deque[bytes] = deque()  # to send on the XSUB
+        self._newest_heard = [0]  # the newest event that the daemon has told: it counts where no arena is mapped
+        self.use_arena(self._newest_heard, 0)
+
+    def mark(self) -> Mark:
+        """This moment in the history of events; called with the lock held."""
+        return Mark(self.arena, self.newest(), self.issued, self.incarnation)
+
+    def _hello(self, now_ns: int, *, listens: bool) -> bytes:
+        """The map of a HELLO."""
+        identity = self.identity
+        packed: bytes = msgpack.packb(
+            {
+                "protocol": PROTOCOL_VERSION,
+                "incarnation": self.incarnation,
+                "name": identity.name,
+                "pid": identity.pid,
+                "start_ticks": identity.start_ticks,
+                "pid_namespace": identity.pid_namespace,
+                "time_namespace": identity.time_namespace,
+                "boot_id": identity.boot_id,
+                "now_ns": now_ns,
+                "orphans": int(identity.orphans),
+                "group": identity.group,
+                "listens": listens,
+                "waits": [command for command in self.waiting if command <= self.applied][:WAITS_MAX],
+                "purgatories": list(self.purgatories),
+            }
+        )
+        return packed
+
+    def _welcomed(self, welcome: dict[str, Any]) -> None:
+        """Take what the daemon gave."""
+        session = welcome["session"]
+        if not isinstance(session, bytes) or len(session) != len(NO_SESSION):
+            raise ValueError(f"a session is {len(NO_SESSION)} bytes, not {session!r:.60}")
+        if self.session != session:
+            self._unsubscribe()
+        self.session = session
+        self.topic = int(welcome["topic"])
+        self.daemon_pid = int(welcome.get("daemon_pid", 0))
+        self.shared_clock = bool(welcome["shared_clock"])
+        self.name_purgatories(welcome.get("purgatories", {}))
+        self._hear_newest(int(welcome["newest"]))
+        self._unknown_to_daemon(command for command in welcome.get("unknown", ()) if isinstance(command, int))
+        self._gone_at_daemon(int(welcome.get("gone", 0)))
+
+    def name_purgatories(self, indices: dict[str, Any]) -> None:
+        """Take the daemon's indices; commands that were kept for another arena carry that one's. Raises ValueError."""
+        if wrong := [one for one in indices.values() if type(one) is not int or one not in range(NOT_KNOWN_YET)]:
+            raise ValueError(f"the index of a purgatory is 0 to {NOT_KNOWN_YET - 1}, not {wrong[0]!r:.60}")
+        known = self.purgatories
+        moved = {known[name]: index for name, index in indices.items() if known.get(name, index) != index}
+        if moved:
+            self.move_purgatories(moved)
+        known.update(indices)
+
+    def _hear_newest(self, sequence: int) -> None:
+        if sequence > self._newest_heard[0]:
+            self._newest_heard[0] = sequence
+
+    def _subscribe(self, *, again: bool = False) -> None:
+        if again:
+            self._unsubscribe()
+        self.subscriptions.append(b"\x01" + self.session)
+
+    def _unsubscribe(self) -> None:
+        if self.session != NO_SESSION:
+            self.subscriptions.append(b"\x00" + self.session)
+
+    def _leave_arena(self) -> None:
+        """Sequences of the arena that was known mean nothing any more."""
+        self._newest_heard = [0]
+        self.use_arena(self._newest_heard, 0)
+
+    def _change_incarnation(self) -> None:
+        """The daemon does not know this client: it becomes another."""
+        self._unsubscribe()
+        self.session = NO_SESSION
+        self.arena = 0
+        self.incarnation = self._random(16)

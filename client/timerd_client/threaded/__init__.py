@@ -1,0 +1,1 @@
+"""The face for threads: calls block, and a thread of the client does what nobody waits for."""

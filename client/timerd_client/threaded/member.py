@@ -1,0 +1,243 @@
+"""What a threaded client does as a member of its group: outcomes that it is told, and named calls.
+
+`outcomes()` runs in the thread that iterates; the handlers of named calls run one after the other in one daemon thread
+of the client, which starts with the first one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from timerd_client.groups.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel
+from timerd_client.groups.duties import Duties, Duty, Membership
+from timerd_client.link.arguments import Payload
+from timerd_client.link.promise import Reply
+from timerd_client.protocol.inbox import GroupOutcome, Told, acknowledge, say
+from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from .client import ThreadedLink
+
+Found = TypeVar("Found")
+
+
+class ThreadedGroupOutcome(GroupOutcome):
+    """A group outcome of a threaded client."""
+
+    def ack_wait(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+        """`ack`, and whether this client still held it: False if it had been handed on, or was acknowledged before.
+
+        Raises TimerdUnavailableError after `timeout` s: then it is not known.
+        """
+        reply = Reply(self._link)
+        acknowledge(self._link, self._told, reply)
+        if not reply.wait(timeout):
+            raise self._link.unavailable(timeout)
+        return bool(reply.get())
+
+
+class Runner:
+    """The thread that runs the handlers."""
+
+    def __init__(self, link: ThreadedLink, calls: Calls, duties: Duties) -> None:
+        self._link = link
+        self._calls = calls
+        self._duties = duties
+        self._stopping = False
+        self._asks = False  # and waits for the answer
+        self._ended = False
+        self._paused: deque[tuple[float, Steps]] = deque()
+        self._thread = link.thread(self._run, "timerd-calls")
+
+        link.before_stop.append(self.stop)
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Take no more; wait until the handler that runs has returned and its outcome is acknowledged."""
+        link = self._link
+        with link.lock:
+            self._stopping = True
+            link.notify_locked()
+            if threading.current_thread() is self._thread:
+                return
+            ended = link.wait_locked(lambda: self._ended or (self._asks and link.protocol.lost), max(timeout, 0))
+        if not ended:
+            link.complain("a handler still runs: its call is told to another member")
+
+    def _run(self) -> None:
+        link, duties = self._link, self._duties
+        try:
+            while not (self._stopping or link.closed):
+                if (steps := self._due()) is None:
+                    until = min((at for at, _ in self._paused), default=None)
+                    duty: Duty | None = wait_for_next(link, duties.next, duties.may_have, until, lambda: self._stopping)
+                    steps = duty and duty.steps
+                if steps is not None:
+                    self._go_on(steps)
+        except ClosedError:
+            pass
+        finally:
+            with link.lock:
+                self._ended = True
+                link.notify_locked()
+
+    def _due(self) -> Steps | None:
+        """Steps whose pause is over."""
+        for _ in range(len(self._paused)):
+            at, steps = self._paused.popleft()
+            if at <= self._link.now_ns() / 1e9:
+                return steps
+            self._paused.append((at, steps))
+        return None
+
+    def _go_on(self, steps: Steps) -> None:
+        """Do the steps until they end, or pause."""
+        value: Any = None
+        with suppress(StopIteration):
+            while True:
+                step = steps.send(value)
+                value = None
+                match step:
+                    case Ask(command, done):
+                        value = self._ask(command, done)
+                    case Run():
+                        self._handle(step)
+                    case Say(command, done):
+                        say(self._link, command, done)
+                    case Pause(seconds):
+                        self._paused.append((self._link.now_ns() / 1e9 + seconds, steps))
+                        return
+
+    def _handle(self, step: Run) -> None:
+        handling = self._calls.handling.set(step.call.name)
+        try:
+            step.handler(step.call)
+        except BaseException as error:  # also SystemExit: the thread must live on, and so must the schedule
+            self._link.complain(f"the handler of {step.call.name!r} failed", error)
+        finally:
+            self._calls.handling.reset(handling)
+
+    def _ask(self, command: bytes, done: Told | None) -> tuple[Any, Any]:
+        """(value, error) of its answer, however long that takes."""
+        link = self._link
+        reply = Reply(link)
+        self._asks = True
+        try:
+            with link.lock:
+                link.wait_locked(lambda: not link.protocol.lost or link.closed, None)
+            if not say(link, command, done, reply):
+                return NOT_SAID
+            reply.wait()
+        finally:
+            self._asks = False
+        return reply.result()
+
+
+def wait_for_next(
+    link: ThreadedLink,
+    take: Callable[[int], Found | None],
+    may_have: Callable[[], bool],
+    until: float | None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Found | None:
+    """What `take` gives; None when it is `until` (seconds of the link's clock), or `stop()`, or closed."""
+    link.may_block()
+    with link.lock:
+        while not link.closed and not stop():
+            if (found := take(link.now_ns())) is not None:
+                return found
+            if link.idle and link.protocol.wants_to_send():
+                link.wake()
+            left = link.seconds_left(until)
+            if left == 0.0:
+                break
+            link.wait_locked(lambda: may_have() or link.closed or stop(), left)
+    return None
+
+
+class Member(Membership):
+    """The part of a threaded client that concerns its group."""
+
+    _member_link: ThreadedLink
+    _runner: Runner | None = None
+
+    def outcomes(self, timeout: float | timedelta | None = None) -> Generator[ThreadedGroupOutcome, None, None]:
+        """What this process is told without having registered it: outcomes of its group's operations, as they come.
+
+            for outcome in client.outcomes():
+                save(outcome.payload)
+                outcome.ack()
+
+        One member of the group at a time is told. What is not acknowledged is told to another when this process dies or
+        falls silent, and when this client listens no more: when its last loop is left. So `ack()` before that. Up to
+        256 that are not acknowledged are told ahead. Listening begins with the first iteration. The loop ends when the
+        client is closed, and when nothing has come for `timeout` seconds. Raises NotAMemberError, ClosedError.
+        """
+        self._member_link.may_block()
+        return self._told(self._may_listen(timeout))
+
+    def _told(self, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
+        link = self._member_link
+        inbox = link.protocol.inbox
+        with link.lock:
+            inbox.listen(link.now_ns())
+            if link.idle:
+                link.wake()
+        try:
+            while True:
+                told = wait_for_next(
+                    link,
+                    lambda now_ns: inbox.next(inbox.outcomes, now_ns),
+                    lambda: inbox.may_have(inbox.outcomes),
+                    link.deadline(seconds),
+                )
+                if told is None:
+                    return
+                yield ThreadedGroupOutcome(link, told)
+        finally:
+            inbox.leave()
+            link.ring()
+
+    # named calls ---------------------------------------------------------------------------------------------------
+
+    def call_later(self, name: str, delay: float | timedelta, payload: Payload = b"") -> bool:
+        """Have one worker of the group call the handler of `name` in `delay` seconds, even if this process ends before.
+
+        Idempotent: False, and nothing is changed, while a call of that name is pending or being done. (Its own handler
+        may call it again, once or more: the last counts, as one of a schedule does.) Returns when the daemon has it.
+        `payload` has 65,519 bytes at most. Raises NotAMemberError, ArenaFullError, QuotaExceededError,
+        TimerdUnavailableError, and what is wrong with the arguments.
+        """
+        return self._calls.called(name, *self._asked(self._calls.later(name, delay, payload)))
+
+    def call_at(self, name: str, when: datetime, payload: Payload = b"") -> bool:
+        """`call_later` for a moment: an aware datetime, else InvalidValueError. One in the past is due at once."""
+        return self._calls.called(name, *self._asked(self._calls.at(name, when, payload)))
+
+    def cancel_call(self, name: str) -> bool:
+        """Withdraw the pending call of that name, a schedule's next one too; False if none is pending.
+
+        One that is due is not pending any more: it is made, also where it waits for a worker. A schedule begins anew
+        when a worker that names it starts.
+        """
+        return answer_of_cancel(*self._asked(self._calls.cancel(name)))
+
+    def _start_runner(self) -> None:
+        if self._runner is None:
+            self._runner = Runner(self._member_link, self._calls, self._duties)
+
+    def _asked(self, command: bytes) -> tuple[Any, Any]:
+        link = self._member_link
+        reply = Reply(link)
+        with link.lock:
+            link.refuse_lost()
+            link.protocol.replies[link.issue_locked(command)] = reply
+        if not reply.wait(CLOSE_TIMEOUT_S):
+            raise link.unavailable(CLOSE_TIMEOUT_S)
+        return reply.result()

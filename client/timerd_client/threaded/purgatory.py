@@ -1,0 +1,193 @@
+"""A purgatory of a threaded client: a named set of watchers whose events, watermarks and ids are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from timerd_client.conditions import ANY, When
+from timerd_client.link.arguments import Key, Keys, Payload, Timeout, function_of, timeout_ns
+from timerd_client.link.batch import ThreadedBatch, fire_many, register_many
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.polling import GRACE_S, POLL_S, RAISE, Polling
+from timerd_client.link.promise import Reply
+from timerd_client.link.surface import Surface
+from timerd_client.mark import Mark
+from timerd_client.operations.delayed import Delayed
+from timerd_client.outcome import Outcome, State
+from timerd_shm.declare.errors import ErrorCode, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+from timerd_shm.declare.wire import CommandFlag, CommandKind
+
+if TYPE_CHECKING:
+    from .client import ThreadedLink
+
+Value = TypeVar("Value")
+AGAIN = (ErrorCode.MARK_TOO_OLD, ErrorCode.SESSION_GONE, ErrorCode.KEY_FAILED)  # reasons to look again, not to give up
+
+
+class Purgatory(Surface[ThreadedOperation]):
+    """`client.purgatory(name)`; the client itself is its purgatory "default"."""
+
+    def __init__(self, link: ThreadedLink, name: str) -> None:
+        self._threaded = link
+        super().__init__(link, name, ThreadedOperation)
+
+    def _registered(self, operation: ThreadedOperation) -> None:
+        try:
+            operation.accepted()
+        except BaseException:
+            self._link.abandon([operation.command])  # the caller gets no handle of it
+            raise
+
+    def _answer(self, reply: Reply, timeout: float) -> int:
+        if not reply.wait(timeout):
+            raise self._link.unavailable(timeout)
+        return int(reply.get())
+
+    def fire_wait(
+        self,
+        key: Key,
+        *,
+        value: Payload = b"",
+        amount: int = 1,
+        limit: int | None = None,
+        wait: float = CLOSE_TIMEOUT_S,
+    ) -> int:
+        """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
+
+        After that it may be done yet, as all that is called while the daemon is away: do not fire again because of it.
+        0 does not say that it completes none: a registration that was called before, and reaches the daemon after it,
+        is completed by it as well, and is not counted.
+        """
+        return self._answer(self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER)), wait)
+
+    def cancel_for_key_wait(self, key: Key, *, wait: float = CLOSE_TIMEOUT_S) -> int:
+        """`cancel_for_key`, and the number of operations that it cancelled."""
+        command = self._key_command(CommandKind.CANCEL_FOR_KEY, key, flags=CommandFlag.WANTS_ANSWER)
+        return self._answer(self._ask(command), wait)
+
+    def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
+        """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""
+        return bool(self._answer(self._ask_reschedule(id, timeout), wait))
+
+    def cancel(self, id: Key, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
+        """Cancel the operation of that id, from any process; raises UnknownOperationError."""
+        return bool(self._answer(self._ask(self._cancel_id_command(id), id), wait))
+
+    def register_many(
+        self,
+        keys: Sequence[Keys],
+        *,
+        timeout: Timeout | Sequence[Timeout],
+        payloads: Sequence[Payload] | Payload = b"",
+        when: When = ANY,
+        since: Mark | None = None,
+    ) -> ThreadedBatch:
+        """Register an operation for each member of `keys`; timeouts and payloads are one for each, or one for all.
+
+        The batch gives outcomes, states and values in the order of `keys`. `since` is the mark from which events count
+        for all of them (default: now).
+        """
+        batch = register_many(self, ThreadedBatch, keys, timeout, payloads, when, since)
+        assert isinstance(batch, ThreadedBatch)
+        return batch
+
+    def fire_many(
+        self, keys: Sequence[Key], *, values: Sequence[Payload] | Payload = b"", amounts: Sequence[int] | int = 1
+    ) -> None:
+        """Fire each of `keys`, in order; values and amounts are one for each, or one for all. Returns at once."""
+        fire_many(self, keys, values, amounts)
+
+    def wait_for(
+        self,
+        predicate: Callable[[], Value],
+        keys: Keys,
+        timeout: Timeout,
+        *,
+        when: When = ANY,
+        unavailable: str = RAISE,
+        poll_interval: float = POLL_S,
+    ) -> Value:
+        """A condition variable across processes: until `predicate()` is true, or `timeout` s are over; its last value.
+
+        It is evaluated here, first at once and then after each event on `keys`; no event is missed in between. At the
+        end of the time it is evaluated once more. Raises TimerdUnavailableError if it is false then and the daemon, for
+        a second more, has said nothing: nobody knows of events.
+
+        With `unavailable="poll"` nothing is raised for want of a daemon: while it is lost the predicate is evaluated
+        every `poll_interval` s, growing to 1 s, and when it is back events are waited for again.
+        """
+        polling = Polling(unavailable, poll_interval)
+        function_of("predicate", predicate)
+        link = self._threaded
+        duration_ns = timeout_ns(timeout)
+        deadline = link.deadline(None if timeout is None else duration_ns / 1e9)
+        while True:
+            mark = self.mark()
+            value = predicate()
+            left = link.seconds_left(deadline)
+            if value or left == 0.0:
+                return value
+            if polling.wanted and self._protocol.lost:
+                link.wait_heard(polling.pause(left))
+                continue
+            operation = self.register(keys, timeout=left, when=when, since=mark)
+            outcome: Outcome | None = None
+            try:
+                while not operation.wait(polling.patience(left)):
+                    left = link.seconds_left(deadline)
+                    if not polling.waits_on(left, lost=self._protocol.lost):
+                        break
+                outcome = operation.outcome()
+            finally:
+                if outcome is None:  # it was left by Ctrl-C, or by a daemon that says nothing
+                    link.abandon([operation.command])
+            if is_known(outcome):
+                continue
+            if not polling.wanted:
+                return value_or_silence(predicate())
+
+    def try_complete_else_watch(
+        self,
+        try_complete: Callable[[], bool],
+        keys: Keys,
+        *,
+        timeout: Timeout,
+        on_done: Callable[[Delayed], object] | None = None,
+    ) -> Delayed:
+        """Kafka's tryCompleteElseWatch: what the owner evaluates itself.
+
+        `try_complete()` is called now, and after each event on `keys` in the client's thread, until it returns true
+        (completed) or the time is over (expired); it must not block. `on_done` is told, exactly once.
+        """
+        delayed = Delayed(self, try_complete, keys, timeout, on_done)
+        delayed.start()
+        return delayed
+
+    def check_and_complete(self, key: Key) -> int:
+        """Kafka's checkAndComplete: those who watch `key` look again; how many, in all processes."""
+        return self.fire_wait(key)
+
+
+def value_or_silence(value: Value) -> Value:
+    """The predicate's last value, if it is true; else the daemon's silence is an error, not an answer."""
+    if not value:
+        raise TimerdUnavailableError(
+            f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown: is it running?"
+        )
+    return value
+
+
+def is_known(outcome: Outcome | None) -> bool:
+    """Whether the daemon has said how the wait ended; raises what is no reason to look again."""
+    if outcome is None or outcome.state is State.UNAVAILABLE:
+        return False
+    raise_unless_again(outcome)
+    return True
+
+
+def raise_unless_again(outcome: Outcome) -> None:
+    """After an event, an expiry or a lost mark a waiter looks again; anything else it is told."""
+    if outcome.state is State.FAILED and isinstance(outcome.error, TimerdError) and outcome.error.code not in AGAIN:
+        raise outcome.error
