@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from timerd_spark import local_session, report, rollup, workload
-from timerd_spark.plans import planned_lives
+from timerd_spark.pipeline.plans import planned_lives
 
 ARCHIVING = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off -XX:ArchiveClassesAtExit="
 PATIENCE_S = 600.0

@@ -47,12 +47,12 @@ from timerd_shm.declare.journal import (
 from timerd_shm.declare.layout import Outcome
 from timerd_shm.read.journal_reader import HEADER_CRC, segment_path
 from timerd_spark import audit, local_session
-from timerd_spark.audit_rows import COLUMNS
-from timerd_spark.batches import batches
-from timerd_spark.decode import dtype_of
-from timerd_spark.rollups import NEEDED
-from timerd_spark.schema import TERMINAL
-from timerd_spark.segments import Walk, first_offset
+from timerd_spark.reports.audit_rows import COLUMNS
+from timerd_spark.reports.rollups import NEEDED
+from timerd_spark.source.batches import batches
+from timerd_spark.source.decode import dtype_of
+from timerd_spark.source.schema import TERMINAL
+from timerd_spark.source.segments import Walk, first_offset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,33 +12,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .auditing import audit
-    from .awaiting import await_events
-    from .delivering import deliver
-    from .plans import workload
-    from .playing import loadtest
-    from .reading import read_journal
-    from .reports import hot_keys, report
-    from .rollups import rollup
+    from timerd_spark.pipeline.plans import workload
+    from timerd_spark.pipeline.playing import loadtest
+    from timerd_spark.reports.auditing import audit
+    from timerd_spark.reports.reports import hot_keys, report
+    from timerd_spark.reports.rollups import rollup
+    from timerd_spark.reports.survival import what_if
+    from timerd_spark.source.reading import read_journal
+    from timerd_spark.tasks.awaiting import await_events
+    from timerd_spark.tasks.delivering import deliver
+    from timerd_spark.tasks.task import task_client
+
     from .session import JavaMissingError, local_session
-    from .survival import what_if
-    from .task import task_client
 
 # Each public name, and the module that has it.
 _WHERE = {
     "JavaMissingError": "session",
-    "audit": "auditing",
-    "await_events": "awaiting",
-    "deliver": "delivering",
-    "hot_keys": "reports",
-    "loadtest": "playing",
+    "audit": "reports.auditing",
+    "await_events": "tasks.awaiting",
+    "deliver": "tasks.delivering",
+    "hot_keys": "reports.reports",
+    "loadtest": "pipeline.playing",
     "local_session": "session",
-    "read_journal": "reading",
-    "report": "reports",
-    "rollup": "rollups",
-    "task_client": "task",
-    "what_if": "survival",
-    "workload": "plans",
+    "read_journal": "source.reading",
+    "report": "reports.reports",
+    "rollup": "reports.rollups",
+    "task_client": "tasks.task",
+    "what_if": "reports.survival",
+    "workload": "pipeline.plans",
 }
 
 __all__ = [

@@ -45,7 +45,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs it; the exit status."""
     given = parser().parse_args(arguments)
-    from .pipeline import PAGE, Options, Pipeline, check_out
+    from timerd_spark.pipeline.pipeline import PAGE, Options, Pipeline, check_out
+
     from .session import local_session
 
     def say(text: str) -> None:

@@ -9,10 +9,10 @@ from typing import NamedTuple, Self
 
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError
 from timerd_shm.declare.limits import NAME_PATTERN, TIMEOUT_NS_MAX
+from timerd_spark.source.schema import VIEWS, Column
+from timerd_spark.tasks.task import Sidecar
 
 from .durations import duration_ns
-from .schema import VIEWS, Column
-from .task import Sidecar
 
 CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 WRITE_OPTIONS = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import timerd_spark
 from timerd_spark.session import java_home
-from timerd_spark.task import owner_name
+from timerd_spark.tasks.task import owner_name
 
 ROWS = 400
 CONNECT = "connect"

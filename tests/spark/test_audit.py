@@ -22,10 +22,10 @@ from timerd_client import ALL, connect
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark import audit
-from timerd_spark.audit_rows import COLUMNS, HALF, PACKED, audited, join_again, pack
-from timerd_spark.batches import batches
-from timerd_spark.schema import EVENTS
-from timerd_spark.segments import Walk, first_offset
+from timerd_spark.reports.audit_rows import COLUMNS, HALF, PACKED, audited, join_again, pack
+from timerd_spark.source.batches import batches
+from timerd_spark.source.schema import EVENTS
+from timerd_spark.source.segments import Walk, first_offset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

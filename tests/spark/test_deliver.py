@@ -19,10 +19,10 @@ from patience import PATIENCE_S, eventually
 from timerd_client.delivery.accumulator import MS, DeliveryOptions, DeliveryTimeoutTooShortError, S
 from timerd_client.delivery.courier import is_retriable
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_spark.delivering import Delivering
 from timerd_spark.durations import duration_ns
-from timerd_spark.rows import gather, rows_of
-from timerd_spark.task import Sidecar
+from timerd_spark.tasks.delivering import Delivering
+from timerd_spark.tasks.rows import gather, rows_of
+from timerd_spark.tasks.task import Sidecar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from journals import JournaledRig, numbered, settle
 from shell import Run
 from timerd_shm.read.journal_reader import segments_of
 from timerd_spark import read_journal
-from timerd_spark.decode import SegmentRows
-from timerd_spark.export import export
-from timerd_spark.schema import TERMINAL, spark_schema
+from timerd_spark.source.decode import SegmentRows
+from timerd_spark.source.export import export
+from timerd_spark.source.schema import TERMINAL, spark_schema
 
 
 def fill(rig: JournaledRig, client: Client, first: int, count: int) -> None:

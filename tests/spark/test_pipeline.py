@@ -17,10 +17,11 @@ from journals import JournaledRig, numbered, settle
 from lives import life, lives
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.read.journal_reader import JournalError
-from timerd_spark import pipeline, plots, report, rollup, what_if
+from timerd_spark import report, rollup, what_if
 from timerd_spark.__main__ import cause_of, main
-from timerd_spark.page import page
-from timerd_spark.pipeline import PLANNED, PLAYED, Options, Pipeline
+from timerd_spark.pipeline import pipeline, plots
+from timerd_spark.pipeline.page import page
+from timerd_spark.pipeline.pipeline import PLANNED, PLAYED, Options, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,9 @@ from lives import MS, START, life, lives
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.layout import HISTOGRAM_BUCKETS
 from timerd_shm.read.histogram import index_of, upper_bound
-from timerd_spark import hot_keys, plots, report, rollup, what_if
-from timerd_spark.rollups import ERROR, ROLLUP, bucketed, merged, upper_bound_of
+from timerd_spark import hot_keys, report, rollup, what_if
+from timerd_spark.pipeline import plots
+from timerd_spark.reports.rollups import ERROR, ROLLUP, bucketed, merged, upper_bound_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

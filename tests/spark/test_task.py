@@ -21,7 +21,7 @@ from patience import PATIENCE_S, eventually
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdUnavailableError
 from timerd_shm.declare.layout import ClientState, Region
 from timerd_shm.read.reader import ArenaReader
-from timerd_spark.task import Sidecar, owner_name, task_client
+from timerd_spark.tasks.task import Sidecar, owner_name, task_client
 
 if TYPE_CHECKING:
     import pyarrow
@@ -80,7 +80,7 @@ def test_a_generator_that_is_closed_cancels_what_is_pending(daemon: Daemon) -> N
 def test_a_kill_cancels_what_is_pending_and_a_committed_one_stays(daemon: Daemon) -> None:
     script = """
         import sys
-        from timerd_spark.task import task_client
+        from timerd_spark.tasks.task import task_client
         with task_client() as client:
             client.register("committed", timeout=60)
         with task_client() as client:

@@ -14,8 +14,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
 from timerd_shm.read.journal_reader import JournalError, Offset, hold
+from timerd_spark.options import ReadOptions, WriteOptions
+from timerd_spark.sink.sink import BatchSink, StreamSink, refuse_overwrite
 
-from .options import ReadOptions, WriteOptions
 from .schema import VIEWS, Column, ddl, spark_schema
 from .segments import (
     BEGINNING,
@@ -29,7 +30,6 @@ from .segments import (
     offsets_in,
     vector_of,
 )
-from .sink import BatchSink, StreamSink, refuse_overwrite
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

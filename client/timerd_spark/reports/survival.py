@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from timerd_shm.declare.errors import InvalidValueError
+from timerd_spark.durations import duration_ns
 
-from .durations import duration_ns
 from .inputs import names_of, need_view
 
 if TYPE_CHECKING:

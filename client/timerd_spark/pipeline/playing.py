@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from timerd_client.workload import MARGIN_NS
 from timerd_shm.declare.errors import BackpressureError, InvalidValueError, TimerdUnavailableError
 from timerd_shm.host.paths import INSTANCE_DEFAULT
+from timerd_spark.source.schema import LONG, TERMINAL, Column, arrow_schema, ddl
 
 from .plans import PLAN, need_plan
-from .schema import LONG, TERMINAL, Column, arrow_schema, ddl
 
 if TYPE_CHECKING:
     import numpy as np

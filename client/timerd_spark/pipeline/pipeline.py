@@ -33,16 +33,16 @@ from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.journal_reader import JournalError, segments_of
+from timerd_spark import audit, hot_keys, loadtest, report, rollup, what_if, workload
+from timerd_spark.reports.audit_rows import COLUMNS
+from timerd_spark.reports.rollups import NEEDED, window_of
+from timerd_spark.reports.survival import timeouts_of
+from timerd_spark.source.schema import TERMINAL
+from timerd_spark.source.segments import Walk, first_offset, hosts_of
 
-from . import audit, hot_keys, loadtest, report, rollup, what_if, workload
-from .audit_rows import COLUMNS
 from .page import page
 from .plans import planned_lives, shape_of
 from .playing import PLAYERS_MAX
-from .rollups import NEEDED, window_of
-from .schema import TERMINAL
-from .segments import Walk, first_offset, hosts_of
-from .survival import timeouts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -307,7 +307,7 @@ class Pipeline:
 
 def told_of(journal: Path) -> int:
     """Operations that a journal tells the outcomes of."""
-    from .batches import batches
+    from timerd_spark.source.batches import batches
 
     spans = Walk(journal, first_offset(journal)).spans()
     return sum(batch.num_rows for span in spans for batch in batches(span, TERMINAL[:1], "terminal"))

@@ -10,9 +10,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.taskcontext import TaskContext
 
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError
-
-from .options import AUTO, WriteOptions
-from .rows import values_of
+from timerd_spark.options import AUTO, WriteOptions
+from timerd_spark.tasks.rows import values_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.layout import HISTOGRAM_SUB_BITS
 from timerd_shm.read.histogram import STEPS
+from timerd_spark.durations import duration_ns
 
-from .durations import duration_ns
 from .inputs import names_of, need_view, types_of
 
 if TYPE_CHECKING:

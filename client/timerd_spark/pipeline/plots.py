@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.read.histogram import upper_bound
-
-from .rollups import is_rollup, merged
+from timerd_spark.reports.rollups import is_rollup, merged
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from timerd_shm.declare.errors import InvalidValueError
-
-from .schema import EVENTS, TERMINAL, Column
+from timerd_spark.source.schema import EVENTS, TERMINAL, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

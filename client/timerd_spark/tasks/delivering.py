@@ -20,8 +20,8 @@ from zlib import crc32
 from timerd_client.delivery.accumulator import Delivery, DeliveryOptions, S
 from timerd_client.delivery.courier import Courier, is_retriable
 from timerd_shm.declare.errors import InvalidValueError
+from timerd_spark.durations import duration_ns
 
-from .durations import duration_ns
 from .rows import Row, check_columns, gather, names, rows_of, values_of
 from .task import Sidecar, owner_name
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from timerd_client.workload import COUNT_MAX, NS, QUANTILES, Workload, check, delays
 from timerd_shm.declare.errors import InvalidValueError
-
-from .durations import duration_ns
-from .inputs import types_of
+from timerd_spark.durations import duration_ns
+from timerd_spark.reports.inputs import types_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,7 +143,7 @@ def planned_lives(plan: DataFrame, start_us: int, host: str = "planned") -> Data
     """
     from pyspark.sql import functions as F
 
-    from .schema import TERMINAL
+    from timerd_spark.source.schema import TERMINAL
 
     need_plan(plan, "planned_lives()")
     expired = F.col("delay_ns") > F.col("timeout_ns")

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from timerd_spark.reports.rollups import ERROR
+
 from . import plots
-from .rollups import ERROR
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from timerd_client import Client, Operation, Outcome
 from timerd_shm.declare.errors import InvalidValueError, TimerdError
 from timerd_shm.declare.limits import TIMEOUT_NS_MAX
+from timerd_spark.durations import duration_ns
 
-from .durations import duration_ns
 from .rows import Row, check_columns, gather, rows_of, values_of
 from .task import Sidecar
 

@@ -1,0 +1,1 @@
+"""Frames about frames: reports, rollups, what-if, and the audit."""

@@ -1,0 +1,1 @@
+"""format("timerd") as a sink: registrations and events for rows, each once."""

@@ -1,0 +1,1 @@
+"""Inside a task: a client of the host, waiting for events, deliveries with a timeout over everything."""
