@@ -22,10 +22,9 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 COMPILED := pyproject.toml timerd/CMakeLists.txt $(wildcard bench/*.p[yx][xd]) $(shell find timerd client shm_layout -name '*.p[yx][xd]' -o -name '*.h')
 
-SANITIZED := $(addprefix tests/test_,adoption.py check.py check_damage.py client_fast.py commands.py conditions.py \
-	groups_core.py ids.py interleavings.py journal.py journal_damage.py journal_files.py kafka.py kafka_664.py \
-	old_purgatory.py owners.py purgatory_model.py hostile.py redo.py runs.py soundness.py turn_bounds.py wheel.py \
-	wheel_of_20.py)
+SANITIZED := $(foreach name,adoption check check_damage client_fast commands conditions groups_core ids interleavings journal \
+	journal_damage journal_files kafka kafka_664 old_purgatory owners purgatory_model hostile redo runs soundness turn_bounds \
+	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
 .PHONY: help machine demo pipeline test test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
@@ -78,7 +77,7 @@ $(SPARK)/installed: pyproject.toml .ci/spark.py .ci/classes.py | $(VENV)/install
 
 SEED := 0
 soak: $(VENV)/installed-test
-	@PYTHONPATH=tests $(PY) -m simulation --seed $(SEED) --soak
+	@$(PY) tests/support/run.py simulation --seed $(SEED) --soak
 
 bench: $(VENV)/installed-bench
 	@$(PY) bench/run.py
@@ -98,7 +97,7 @@ sanitize: | machine
 FUZZ_SECONDS := 60
 fuzz: $(VENV)/installed-test
 	@$(PIP) install atheris
-	@for target in daemon client arena journal; do $(PY) tests/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; done
+	@for target in daemon client arena journal; do $(PY) tests/support/run.py fuzz $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; done
 
 build: | machine
 	@rm -f $(VENV)/installed-*

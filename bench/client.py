@@ -21,7 +21,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgpack
-
 from common import Parser, Suite, amount, run_child, run_suite
 from timerd_client.link.link import Link
 from timerd_client.link.sockets import Sockets

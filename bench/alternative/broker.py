@@ -6,9 +6,10 @@ import time
 from collections import defaultdict
 from typing import Any
 
-import msgpack
 import zmq
 import zmq.asyncio
+
+import msgpack
 
 
 async def main(address: str) -> None:

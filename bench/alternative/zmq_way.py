@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-import msgpack
 import zmq
 
+import msgpack
 from common import Failed
 
 from .book import Book, Firer, Owner, Way

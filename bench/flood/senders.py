@@ -12,9 +12,9 @@ from enum import IntEnum
 from itertools import cycle
 from typing import Any
 
-import msgpack
 import zmq
 
+import msgpack
 from timerd_client.link.link import identity
 from timerd_client.link.sockets import RECONNECT_MS
 from timerd_client.protocol.protocol import LinkState, Protocol

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import posix_ipc
-
 from timerd.config.config import KNOBS, Config, dashed, sizes_of
 from timerd_shm.declare import layout
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeVar
 
 import msgpack
-
 from timerd_shm.declare.errors import InvalidNameError, MalformedError, NotSupportedError, UnsupportedVersionError
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
 from timerd_shm.declare.layout import Orphans

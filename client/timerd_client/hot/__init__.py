@@ -1,7 +1,7 @@
 """What stands in the path of every request: compiled (compiled.pyx) where that was built, else in Python (python.py).
 
-python.py says what each of these is. Both do the same, frame by frame and outcome by outcome: tests/test_client_fast.py
-shows it. $TIMERD_CLIENT chooses (timerd_wire/choice.py).
+python.py says what each of these is. Both do the same, frame by frame and outcome by outcome:
+tests/client/test_client_fast.py shows it. $TIMERD_CLIENT chooses (timerd_wire/choice.py).
 """
 
 from __future__ import annotations

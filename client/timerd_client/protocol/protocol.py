@@ -33,7 +33,6 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 import msgpack
-
 from timerd_client.hot import settle_all
 from timerd_shm.declare.errors import ErrorCode, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.fields import struct_of

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
-
 from timerd_client.link.promise import Reply
 from timerd_client.mark import Mark
 from timerd_shm.declare.errors import MalformedError, TimerdError

@@ -4,7 +4,7 @@ A registration is idempotent by its id: the daemon refuses one that it knows, pe
 
 An event has no id, so each is fired under a *claim*: an operation whose id is the event's opId, in a purgatory beside.
 A claim that is new is ours. Then its event and the event that completes the claim go out in one frame, which arrives
-whole or not at all, and is applied to its end though it take several turns (tests/test_frames.py). A task that dies
+whole or not at all, and is applied to its end though it take several turns (test_frames.py). A task that dies
 before has its claim cancelled (orphans="cancel"), and a cancelled one may be taken over; a claim that has completed
 says that the event was fired. So a task that is killed anywhere adds nothing twice and loses nothing. What is not
 covered is in SPARK.md.

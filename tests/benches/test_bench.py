@@ -1,0 +1,372 @@
+"""The benches: each suite at a tiny size, what they refuse, what Ctrl-C leaves, and a report from results alone."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from daemons import LEAVE_TIMEOUT_S
+from timerctl.load.harness.messages import Fired, Registered, Usage
+from timerd_client.outcome import State
+from timerd_client.workload import Events, Workload, plan
+from trees import ROOT
+
+BENCH = ROOT / "bench"
+TIMEOUT_S = 120
+FIELDS = {"suite", "about", "command", "machine", "started", "seconds", "short", "partial", "seed", "tables", "checks"}
+MACHINE = {
+    "cpu", "cores", "memory_bytes", "huge_pages", "kernel", "python", "libzmq", "pyzmq", "compiler", "commit",
+    "load_average",
+}  # fmt: skip
+
+
+def bench(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the benches to its end."""
+    command = [sys.executable, str(BENCH / f"{name}.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+def left_in(directory: Path) -> list[str]:
+    """What a suite has left there, beside its results; and processes of it, which are known by their environment."""
+    ours = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(directory) and process.pid != os.getpid():
+                ours.append(process)
+    found = [str(process) for process in psutil.wait_procs(ours, LEAVE_TIMEOUT_S)[1]]
+    return found + [path.name for path in directory.iterdir() if path.suffix != ".json"]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs a program of the benches in this process, and gives its status."""
+    monkeypatch.syspath_prepend(str(BENCH))
+
+    def run(name: str, *arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        status: int = importlib.import_module(name).main()
+        return status
+
+    return run
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
+    """A directory in which a suite makes whatever it makes."""
+    monkeypatch.setenv("TMPDIR", str(runtime_dir))
+    return runtime_dir
+
+
+TINY = {
+    "core": ("--pending=10k", "--repeat=1", "--huge-pages"),
+    "why_cython": ("--count=1k", "--repeat=1"),
+    "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1"),
+    "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
+    "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
+    "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
+    "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
+    "idle": ("--pending=1k", "--seconds=0.5"),
+    "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20", "--huge-pages"),
+    "article": ("--rates=5k", "--requests=1k", "--seconds=0.2", "--purge=100,never", "--memory=20"),
+    "recovery": ("--pending=2k", "--repeat=2"),
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_each_suite_writes_one_document_and_leaves_nothing(name: str, place: Path) -> None:
+    result = place / "result.json"
+    done = bench(name, *TINY[name], f"--json={result}", "--seed=7")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(result.read_text())
+    assert set(document) == FIELDS and set(document["machine"]) == MACHINE
+    assert document["suite"] == name and document["seed"] == 7 and not document["partial"]
+    assert document["command"].startswith(f"python bench/{name}.py ") and "json" not in document["command"]
+    assert document["tables"] and all(rows for rows in document["tables"].values())
+    assert not left_in(place)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("core", ("--pending=9M",), "9M is not between 10,000 and 8,000,000 operations: ask for one that is"),
+        ("core", ("--pending=many",), "'many' is not a number such as 500, 10k or 1M"),
+        ("core", ("--repeat=0",), "0 is not between 1 and 100 runs"),
+        ("core", ("--json=/nowhere/x.json",), "there is no directory /nowhere; make it first"),
+        ("ladder", ("--rates=6M",), "6M is not between 100 and 5,000,000 operations a second: ask for one that is"),
+        (
+            "ladder",
+            ("--rates=5M", "--pending=0", "--seconds=60"),
+            "5,000,000/s for 60 s beside 0 pending operations need ",
+        ),
+        (
+            "core",
+            ("--pending=8M",),
+            "8,000,000 pending operations need 4.5 GiB of memory, and 768.0 MiB are available: ",
+        ),
+        ("alternatives", ("--ways=celery",), "'celery' is none of timerd, timerd-bulk, redis, "),
+        ("gil", ("--crews=3",), "'' is not a number such as 500"),
+        ("overload", ("--seconds=nan",), "nan is not between 1 and 3600 seconds"),
+        ("rivals", ("--contestants=redis",), "'redis' is none of timerd, wheel of 20, bare, heapq, "),
+        ("article", ("--purge=0",), "0 is not between 1 and 10,000,000 entries, or never"),
+        ("article", ("--memory=1M",), "1000000 MiB of records need 978.0 GiB of memory"),
+        ("run", ("cores",), "'cores' is no suite: name some of core, "),
+    ],
+)
+def test_nonsense_is_refused_with_value_limit_and_remedy(
+    name: str,
+    arguments: tuple[str, ...],
+    says: str,
+    call: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 30, total=1 << 30))
+    with pytest.raises(SystemExit) as ended:
+        call(name, *arguments)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_what_the_daemon_refuses_is_said_and_what_there_was_is_kept(place: Path) -> None:
+    """A /dev/shm as small as a container's, say; here the load test refuses a rate."""
+    result = place / "result.json"
+    program = (
+        "import sys, ladder, loads; from pathlib import Path;"
+        "loads.flags_of = lambda workload, pending: [] if workload.rate < 2_000 else ['--capacity=16'];"
+        f"sys.argv = ['ladder.py', '--rates=1k,2k', '--seconds=0.2', '--pending=0', '--cases=low', '--json={result}'];"
+        "sys.exit(ladder.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=BENCH, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 1, done.stderr
+    assert "operations at once, and instance 'load' has 16 left" in done.stderr
+    document = json.loads(result.read_text())
+    assert document["partial"] is True and len(document["tables"]["points"]) == 1
+    assert not left_in(place)
+
+
+def test_a_way_that_is_not_installed_says_how_to_install_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(place))
+    result = place / "result.json"
+    done = bench("alternatives", "--ways=redis,blpop", "--rates=500", "--seconds=0.2", f"--json={result}")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(result.read_text())["tables"]["runs"]
+    assert [row["why_not"] for row in rows] == ["not installed: apt-get install redis-server"] * 2
+
+
+def test_an_event_that_overtook_its_registration_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way forgets an event that nobody waits for yet: all that expire because of it count, and no others."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    from alternative.trial import unheard
+
+    ms, none = 1_000_000, array("q")
+    workload = Workload(rate=1_000, count=4)
+    sent_ns = array("q", [10 * ms, 11 * ms, 12 * ms, 13 * ms])
+    returned_ns = array("q", [11 * ms, 12 * ms, 13 * ms, 14 * ms])
+    expired, completed = int(State.EXPIRED.value), int(State.COMPLETED.value)
+    state, told = array("B", [completed, expired, expired, 0]), array("B", [1, 1, 1, 0])
+    told_ns = array("q", [26 * ms, 212 * ms, 213 * ms, 0])
+    owner = Registered(
+        plan(workload), sent_ns, returned_ns, state, told, none, none, none, told_ns, 14 * ms, 3, none, {},
+        Usage(0, 0), "",
+    )  # fmt: skip
+    # 0 completed, so those of 1 and 3, fired before its own, were dealt with; nothing says so of 2's, fired after it.
+    events = Events(none, array("I", [1, 3, 0, 2]), array("I"))
+    at_ns = array("q", [20 * ms, 21 * ms, 25 * ms, 30 * ms])
+    assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 2
+    # One that was fired before register() had returned is nobody's fault.
+    at_ns[0] = 11 * ms
+    assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 1
+    # 0's owner was told after the deadlines: perhaps the events were late.
+    told_ns[0] = 214 * ms
+    assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 0
+
+
+def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
+    """Begin it, interrupt it a moment after it has said that; its status, and what else it said."""
+    process = subprocess.Popen(
+        [sys.executable, str(BENCH / f"{name}.py"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    )
+    assert process.stderr is not None
+    while after not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(0.7)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, err
+
+
+def test_ctrl_c_ends_all_suites_and_keeps_what_there_was(place: Path) -> None:
+    status, err = interrupted("run", "why_cython", "core", f"--results={place}", after="run 1 of")
+    assert status == 130, err
+    assert json.loads((place / "why_cython.json").read_text())["partial"] is True
+    assert "what there was" in err and not left_in(place)
+    assert sorted(path.name for path in place.iterdir()) == ["why_cython.json"], "the second suite was begun"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "after"),
+    [
+        ("ladder", ("--rates=1k,2k", "--seconds=1", "--apis=bulk", "--cases=low", "--pending=0"), "2,000/s"),
+        ("alternatives", ("--ways=blpop,threads", "--rates=500", "--seconds=1"), "a thread for each wait"),
+    ],
+)
+def test_ctrl_c_keeps_the_rows_that_there_were_and_leaves_nothing(
+    name: str, arguments: tuple[str, ...], after: str, place: Path
+) -> None:
+    """In the middle of the second of two steps, with daemons and other processes under way."""
+    result = place / "result.json"
+    status, err = interrupted(name, *arguments, f"--json={result}", after=after)
+    assert status == 130, err
+    document = json.loads(result.read_text())
+    (rows,) = document["tables"].values()
+    assert document["partial"] is True and len(rows) == 1
+    assert not left_in(place)
+
+
+def test_climbing_ends_after_two_rates_that_are_not_sustained_or_one_that_is_missed_by_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from loads import gives_up
+
+    held, failed = {"sustained": True, "reached_rate": 1_000}, {"sustained": False, "reached_rate": 900}
+    assert not gives_up([], 1_000) and not gives_up([held, failed], 1_000) and not gives_up([failed, held], 1_000)
+    assert gives_up([failed, held, failed], 1_000)
+    assert gives_up([held, failed], 2_000), "900 of 2,000"
+
+
+def test_looks_at_a_sleeping_conductor_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from gil import working
+
+    assert (
+        working("main (timerd/__main__.py:62);Loop.run (timerd/conductor/loop.py:58);Conductor.do_work (a.py:1) 4") == 4
+    )
+    assert working("main (timerd/__main__.py:62);Loop.run (timerd/conductor/loop.py:71) 3") == 0
+
+
+# the report ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_committed_report_is_what_the_committed_results_make(call: Callable[..., int]) -> None:
+    assert call("report", "--check") == 0
+
+
+def write_document(directory: Path, suite: str, tables: dict[str, Any]) -> dict[str, Any]:
+    """What that suite might have written there."""
+    where = dict.fromkeys(MACHINE, "a") | {"cores": 2, "memory_bytes": 1 << 30, "load_average": [0.1, 0.2, 0.3]}
+    document = {
+        "suite": suite, "about": "The core alone.", "command": f"python bench/{suite}.py", "machine": where,
+        "started": "2026-01-01", "seconds": 1.5, "short": False, "partial": True, "seed": 1, "tables": tables,
+        "checks": {"outcomes": {"held": False, "says": "one was lost"}},
+    }  # fmt: skip
+    assert set(document) == FIELDS
+    (directory / f"{suite}.json").write_text(json.dumps(document))
+    return document
+
+
+def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Callable[..., int]) -> None:
+    figures = [
+        {"pending": 1_000_000, "figure": "insert_ns", "median": 100.0, "least": 90.0, "most": 120.0},
+        {"pending": 1_000_000, "figure": "cancel_ns", "median": 32.5, "least": 30.0, "most": 40.0},
+    ]
+    document = write_document(tmp_path, "core", {"figures": figures})
+    texts = []
+    for name in ("one.md", "two.md"):
+        assert call("report", f"--results={tmp_path}", f"--out={tmp_path / name}") == 0
+        texts.append((tmp_path / name).read_text())
+    assert texts[0] == texts[1]
+    command = f"`{document['command']}`"
+    assert f"insert | <= 50 ns | 100 ns | 2.00 | **no** | {command} |" in texts[0]
+    assert f"cancel | <= 65 ns | 32.5 ns | 0.50 | yes | {command} |" in texts[0]
+    assert "complete by key | <= 65 ns | - | - | not measured |" in texts[0]
+    assert "## core\n\nThe core alone.\n\n`python" in texts[0]
+    assert "* **does not hold**: outcomes: one was lost" in texts[0]
+    assert "**Partial run.**" in texts[0] and "| 1,000,000 | insert_ns | 100 | 90.0 | 120 |" in texts[0]
+
+
+def test_each_number_to_reach_is_measured_by_a_suite_that_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from run import SUITES
+    from targets import TARGETS
+
+    assert {target.suite for target in TARGETS} <= set(SUITES)
+    assert all((BENCH / f"{name}.py").exists() for name in SUITES)
+    points = [
+        {"api": "bulk", "case": "low", "pending": 0, "rate": 300_000, "sustained": True, "cpu_us": 3.0},
+        {"api": "bulk", "case": "low", "pending": 0, "rate": 600_000, "sustained": True, "cpu_us": 2.5},
+        {"api": "bulk", "case": "low", "pending": 0, "rate": 1_000_000, "sustained": False, "cpu_us": 2.0},
+        {"api": "bulk", "case": "high", "pending": 0, "rate": 1_000_000, "sustained": True, "cpu_us": 1.0},
+    ]
+    found = [target.reached({"ladder": {"tables": {"points": points}}}) for target in TARGETS]
+    assert [figure for figure in found if figure is not None] == [0.0, 600_000], "the highest that was sustained"
+    goal = {"api": "bulk", "case": "low", "rate": 1_000_000}
+    goals = [goal | {"reached_rate": 995_000, "misjudged_percent": 0.2, "cpu_us": 1.9}]
+    goals += [goal | {"rate": 500_000, "reached_rate": 1, "misjudged_percent": 0.0, "cpu_us": 0.1}]
+    at_goal = [(target, target.reached({"ladder": {"tables": {"goals": goals}}})) for target in TARGETS]
+    held = [target.held(figure) for target, figure in at_goal if figure is not None]
+    assert held == [True, False, True]
+
+
+def test_of_several_runs_the_worst_of_each_figure_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from loads import worst
+
+    first = {"reached_rate": 99, "sustained": True, "cpu_us": 5.0, "expiry_p99_ms": None, "why_not": ""}
+    second = {"reached_rate": 97, "sustained": False, "cpu_us": 4.0, "expiry_p99_ms": 2.0, "why_not": "too late"}
+    third = {"reached_rate": 98, "sustained": False, "cpu_us": 6.0, "expiry_p99_ms": 1.0, "why_not": "too few"}
+    found = worst([first, second, third])
+    assert found == {
+        "reached_rate": 97, "sustained": False, "cpu_us": 6.0, "expiry_p99_ms": 2.0, "why_not": "too late"
+    }  # fmt: skip
+    assert worst([first]) == first
+
+
+def test_a_report_that_is_stale_or_lacks_a_plot_is_said(
+    tmp_path: Path, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"api": "bulk", "case": "low", "pending": 0, "rate": 10, "reached_rate": 10, "cpu_us": 1.0}
+    write_document(tmp_path, "ladder", {"points": [row | {"sustained": True}]})
+    given = (f"--results={tmp_path}", f"--out={tmp_path / 'R.md'}")
+    assert call("report", *given, "--check") == 1
+    assert call("report", *given) == 0
+    (tmp_path / "plots").mkdir(exist_ok=True)
+    for name in ("ladder-reached", "ladder-cpu"):  # where there is no matplotlib, they are not made
+        (tmp_path / "plots" / f"{name}.svg").touch()
+    assert call("report", *given, "--check") == 0
+    (tmp_path / "plots" / "ladder-cpu.svg").unlink()
+    assert call("report", *given, "--check") == 1
+    assert "run `python bench/report.py`" in capsys.readouterr().err
+
+
+def test_a_plot_is_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="pip install 'timerd[bench]'")
+    monkeypatch.syspath_prepend(str(BENCH))
+    from plots import PLOTS, draw, points
+
+    plot = next(plot for plot in PLOTS if plot.name == "ladder-cpu")
+    rows = [{"api": "bulk", "case": "low", "pending": 0, "rate": 10**at, "cpu_us": 9.0 / at} for at in (1, 2, 3)]
+    lines = points(plot, {"ladder": {"tables": {"points": rows}}})
+    assert lines == {"bulk, low, 0 pending": ([10, 100, 1000], [9.0, 4.5, 3.0])}
+    for name in ("one.svg", "two.svg"):
+        draw(plot, lines, tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()

@@ -1,0 +1,40 @@
+"""More than the daemon can do, for two seconds: bench/overload.py holds its bounds, in its short form."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from daemons import arenas_of, processes_of
+from trees import ROOT
+
+BENCH = ROOT / "bench/overload.py"
+TIMEOUT_S = 120
+SLACK = 5  # tests share a machine that is busy without them
+
+
+@pytest.mark.parametrize(("flood", "seconds"), [("commands", 2)])
+def test_a_flood_is_bounded_in_memory_and_hurts_nobody_for_long(
+    flood: str, seconds: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(runtime_dir))
+    found = runtime_dir / "found.json"
+    command = [sys.executable, str(BENCH), f"--flood={flood}", f"--seconds={seconds}", f"--slack={SLACK}"]
+    done = subprocess.run(
+        [*command, f"--json={found}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stdout
+    run = json.loads(found.read_text())
+    assert run["checks"] and all(check["held"] for check in run["checks"].values()), run["checks"]
+    (flooded,), (memory,) = run["tables"]["flood"], run["tables"]["private_bytes"]
+    assert memory["max"] <= memory["bound"]
+    counts = {(row["what"], row["when"]): row["count"] for row in run["tables"]["latency_us"]}
+    assert counts["cancel", "during"] > 0 and counts["refusal", "arena full"] > 0
+    if flood == "commands":
+        assert flooded["offered_rate"] > flooded["sustained_rate"] > 0 and flooded["held_back_rate"] > 0
+    left = [str(process) for process in processes_of(runtime_dir)] + [str(path) for path in arenas_of(runtime_dir)]
+    assert not left, f"left behind: {left}"

@@ -1,0 +1,344 @@
+"""The compiled fast path of the client does what the one in Python does, frame by frame and outcome by outcome."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import clientprogram
+from clientprogram import Program
+from timerd_client import hot
+from timerd_client.hot import python as slow
+from timerd_client.hot.commands import NOTHING
+from timerd_client.link.operation import ThreadedOperation
+from timerd_shm.declare.errors import ClosedError
+from trees import file_of_tests, python_path
+
+PROGRAMS = int(os.environ.get("TIMERD_PROGRAMS", "24"))
+PURE_TESTS = (
+    "test_protocol.py",
+    "test_protocol_unavailable.py",
+    "test_client_arguments.py",
+    # The others are the daemon's.
+    "test_hostile.py::test_a_client_survives_whatever_a_daemon_sends",
+    "test_hostile.py::test_a_welcome_that_holds_anything_else_is_ignored_and_the_client_lives_on",
+    "test_hostile.py::test_the_index_of_a_purgatory_that_is_none_is_told_and_not_taken",
+)
+PATIENCE_S = 30
+
+if hot.COMPILED:
+    from timerd_client.hot import compiled as fast
+elif os.environ.get("TIMERD_CLIENT") == "pure":
+    pytest.skip("the compiled fast path is not wanted", allow_module_level=True)
+
+
+def python(choice: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A Python with that choice of hot/."""
+    environment = os.environ | {"TIMERD_CLIENT": choice, "PYTHONPATH": python_path()}
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+
+
+def node_of(name: str) -> str:
+    """pytest's name of a test, or of a file of them, by the file's own name."""
+    file, colons, test = name.partition("::")
+    return f"{file_of_tests(file)}{colons}{test}"
+
+
+def test_the_compiled_fast_path_is_built_and_taken() -> None:
+    assert hot.COMPILED
+
+
+# the same as in Python --------------------------------------------------------------------------------------------
+
+
+def test_both_do_the_same_in_random_programs(seed: int) -> None:
+    words = (clientprogram.__file__, str(seed), str(PROGRAMS))
+    traces = []
+    for choice in ("pure", "compiled"):
+        ran = python(choice, *words)
+        assert ran.returncode == 0, ran.stderr
+        traces.append(ran.stdout.splitlines())
+    assert [json.loads(trace[0]) for trace in traces] == [False, True]
+    assert len(traces[0]) == len(traces[1]) == PROGRAMS + 1
+    for number, (pure, compiled) in enumerate(zip(traces[0][1:], traces[1][1:], strict=True), start=seed):
+        for line, (one, other) in enumerate(zip_longest(json.loads(pure), json.loads(compiled))):
+            assert one == other, f"line {line} of the trace of clientprogram {number} 1"
+
+
+def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trace(program: Program) -> list[str]:
+        for _ in range(60):
+            program.step()
+        program.end()
+        return program.trace
+
+    usual = trace(Program(5))
+    assert trace(Program(5)) == usual
+    fit = hot.Ledger.fit
+    changed = type("Changed", (), {"fit": lambda self, first, count, size: min(fit(self, first, count, size), 2)})
+    monkeypatch.setattr("timerd_client.protocol.outgoing.Window.fit", changed.__dict__["fit"], raising=False)
+    assert trace(Program(5)) != usual
+
+
+def members(module: ModuleType) -> Iterator[tuple[str, list[str] | None]]:
+    """The public names of what hot/ takes from a module, with the names of their parameters."""
+    for name in ("Caller", "Handle", "Ledger", "Line", "Promised", "Rows", "Waiting"):
+        for member, value in vars(getattr(slow, name)).items():
+            if not member.startswith("_"):
+                found = getattr(getattr(module, name), member, None)
+                yield f"{name}.{member}", None if found is None else parameters(found) if callable(value) else []
+    for name in (
+        "amounts_of",
+        "are_bodies",
+        "are_keys",
+        "copy_records",
+        "durations_of",
+        "issue_events",
+        "issue_registrations",
+        "plain_keys",
+        "settle_all",
+        "takes_fire",
+        "takes_register",
+    ):
+        yield name, parameters(getattr(module, name))
+
+
+def parameters(function: object) -> list[str]:
+    assert callable(function)
+    return list(inspect.signature(function).parameters)
+
+
+def test_both_have_the_same_names_and_parameters() -> None:
+    assert dict(members(fast)) == dict(members(slow))
+
+
+def test_register_and_fire_look_as_they_do_in_python() -> None:
+    for name in ("register", "fire"):
+        method = getattr(Program(1).purgatory, name)
+        general = inspect.unwrap(method.__func__)
+        assert (method.__doc__, method.__name__) == (general.__doc__, name)
+        assert inspect.signature(method.__func__) == inspect.signature(general)
+
+
+def test_who_waits_stands_in_a_table_that_does_what_a_dict_does(seed: int) -> None:
+    rng = random.Random(seed)
+    table, model = fast.Waiting(), slow.Waiting()
+    waiters = [ThreadedOperation(None, number, "k", b"", 0) for number in range(5)]  # type: ignore[arg-type]
+    references = [sys.getrefcount(waiter) for waiter in waiters]
+    first = 1
+    for _ in range(3_000):
+        numbers = [*model, 0, first, 1 << 63, (1 << 64) - 1, -1, 1 << 64]
+        number, waiter = rng.choice(numbers[-40:] + numbers[:40]), rng.choice(waiters)
+        match rng.randrange(6):
+            case 0 | 1:
+                rows = rng.choice((0, 1, 2, 15, 16, 30, 200))
+                table.add_all(first, rows, waiter)
+                model.add_all(first, rows, waiter)
+                first += rows + rng.choice((0, 0, 1, 1 << 20))
+            case 2 | 3:
+                assert table.pop(number, None) is model.pop(number, None)
+            case 4:
+                assert table.get(number) is model.get(number) and (number in table) is (number in model)
+            case 5:
+                model[first] = table[first] = waiter
+                first += 1
+        assert len(table) == len(model)
+    assert list(table) == sorted(model) and list(table.items()) == sorted(model.items())
+    if rng.random() < 0.5:  # the other half ends with what still waits
+        for number in [*model]:
+            assert table.pop(number, None) is model.pop(number)
+        assert len(table) == 0 and list(table) == []
+    del table, model, waiter
+    assert [sys.getrefcount(waiter) for waiter in waiters] == references
+
+
+def test_who_waits_is_found_up_to_the_last_number_there_is() -> None:
+    end, waiter = 1 << 64, object()
+    numbers = [*range(1, 21), *range(end - 40, end)]
+    for module in (fast, slow):
+        table = module.Waiting()
+        for first in (end - 40, end - 20, 1):  # the last ones, and what comes out of order after them
+            table.add_all(first, 20, waiter)
+        assert sorted(table) == numbers and len(table) == 60
+        assert [number for number in numbers if table.pop(number, None) is waiter] == numbers
+        assert len(table) == 0
+
+
+class Waiter:
+    """Anything that can be watched."""
+
+
+def test_one_that_ends_when_another_takes_its_place_may_take_that_place_itself() -> None:
+    last = object()
+    references = sys.getrefcount(last)
+    for module in (fast, slow):
+        table = module.Waiting()
+        weakref.finalize(one := Waiter(), table.__setitem__, 5, last)
+        table[5] = one
+        del one
+        table[5] = object()
+        assert table[5] is last and len(table) == 1
+        assert table.pop(5) is last and len(table) == 0
+        del table
+    assert sys.getrefcount(last) == references
+
+
+def test_commands_stand_in_memory_that_does_what_a_list_does(seed: int) -> None:
+    rng = random.Random(seed)
+    one, other = fast.Ledger(100), slow.Ledger(100)
+    for _ in range(2_000):
+        assert (one.issued, one.applied, one.kept) == (other.issued, other.applied, other.kept)
+        kept = range(other.applied + 1, other.issued + 1)
+        command = bytes((rng.randrange(3), rng.randrange(5))) + rng.randbytes(rng.choice((25, 32, 60, 300, 70_000)))
+        command, count = rng.choice((NOTHING, command)), rng.randrange(20)
+        number = rng.choice(kept) if kept else 0
+        does = rng.randrange(8)
+        for ledger in (one, other):
+            if does < 3:
+                assert ledger.issue_all([command] * (count % 3)) == kept.stop
+            elif does == 3:
+                assert ledger.issue(command) == kept.stop
+            elif does == 4 and kept:
+                ledger.replace(number, command)
+            elif does == 5 and kept:
+                ledger.drop(number)
+            elif does == 6 and count == 0:
+                ledger.begin_after(3)
+            elif does == 7:
+                ledger.move_purgatories({1: 3, 3: 1})
+        if one.issued > one.applied:
+            number = rng.randrange(one.applied + 1, one.issued + 1)
+            fits = one.fit(number, count + 1, 100_000)
+            assert fits == other.fit(number, count + 1, 100_000)
+            assert one.join(b"head", number, fits) == other.join(b"head", number, fits)
+            assert one.command(number) == other.command(number)
+    with pytest.raises(IndexError):
+        one.command(one.issued + 1)
+    with pytest.raises(IndexError):
+        one.join(b"", one.issued, 2)
+
+
+# what is its own --------------------------------------------------------------------------------------------------
+
+
+def test_an_operation_is_nothing_to_the_garbage_collector() -> None:
+    program = Program(1)
+    program.protocol.window = 1 << 20
+    gc.collect()
+    before = len(gc.get_objects())
+    made = [program.purgatory.register(f"key/{number}", timeout=5) for number in range(1_000)]
+    assert not gc.is_tracked(made[0])
+    assert len(gc.get_objects()) - before < 100
+
+
+def test_a_dropped_operation_is_let_go_of_when_it_settles() -> None:
+    program = Program(1)
+    payload = b"the payload of this test"
+    program.purgatory.register("key", timeout=5, payload=payload)
+    counted = sys.getrefcount(payload)
+    program.exchange()
+    program.purgatory.fire("key")
+    program.exchange()
+    assert sys.getrefcount(payload) == counted - 1
+
+
+def test_a_call_waits_for_who_holds_the_lock() -> None:
+    program = Program(1)
+    link = program.link
+    made: list[ThreadedOperation] = []
+    caller = threading.Thread(target=lambda: made.append(program.purgatory.register("key", timeout=5)))
+    with link.lock:
+        issued = program.protocol.issued
+        caller.start()
+        caller.join(0.05)
+        assert (program.protocol.issued, made) == (issued, [])
+        program.protocol.issue(NOTHING)
+    caller.join(PATIENCE_S)
+    assert [one.command for one in made] == [issued + 2] == [program.protocol.issued]
+
+
+def test_calls_of_many_threads_have_a_number_each() -> None:
+    program = Program(1)
+    program.protocol.window = 1 << 20
+    interval = sys.getswitchinterval()
+    made: list[list[ThreadedOperation]] = [[] for _ in range(4)]
+
+    def call(mine: list[ThreadedOperation]) -> None:
+        for number in range(2_000):
+            mine.append(program.purgatory.register(f"{number}", timeout=5, payload=b"payload"))
+            program.purgatory.fire("other")
+
+    threads = [threading.Thread(target=call, args=(mine,)) for mine in made]
+    sys.setswitchinterval(1e-6)
+    try:
+        issued = program.protocol.issued
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    finally:
+        sys.setswitchinterval(interval)
+    assert program.protocol.issued - issued == 16_000
+    numbers = sorted(operation.command for mine in made for operation in mine)
+    assert len(set(numbers)) == len(numbers) == 8_000
+    assert [number for number in program.protocol.waiting] == numbers
+    for mine in made:
+        for number, operation in enumerate(mine):
+            assert program.protocol.command(operation.command).endswith(f"{number}".encode() + b"payload")
+
+
+def test_a_closed_client_takes_no_call() -> None:
+    program = Program(1)
+    program.link.sealed = True
+    with pytest.raises(ClosedError):
+        program.purgatory.register("key", timeout=5)
+    with pytest.raises(ClosedError):
+        program.purgatory.fire("key")
+
+
+def test_a_mark_of_words_that_were_released_is_an_error_and_no_read() -> None:
+    program = Program(1)
+    words = memoryview(bytearray(64)).cast("Q")
+    program.protocol.use_arena(words, 3)
+    words.release()
+    with pytest.raises(ValueError, match="released"):
+        program.protocol.newest()
+    with pytest.raises(ValueError, match="released"):
+        program.purgatory.register("key", timeout=5)
+
+
+# which of them ----------------------------------------------------------------------------------------------------
+
+
+def test_without_the_compiled_module_the_client_is_the_one_in_python() -> None:
+    program = (
+        "import sys; sys.modules['timerd_client.hot.compiled'] = None\n"
+        "import timerd_client; from timerd_client import hot; print(hot.COMPILED)"
+    )
+    assert python("", "-c", program).stdout == "False\n"
+    assert "ModuleNotFoundError" in python("compiled", "-c", program).stderr
+    assert python("pure", "-c", "from timerd_client import hot; print(hot.COMPILED)").stdout == "False\n"
+
+
+def test_a_choice_that_is_none_is_refused() -> None:
+    assert 'TIMERD_CLIENT=\'slow\': "pure", "compiled", or unset' in python("slow", "-c", "import timerd_client").stderr
+
+
+def test_the_client_in_python_passes_the_tests_of_the_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMERD_EXAMPLES", "10")
+    words = ("-m", "pytest", "-q", "-n0", f"--basetemp={tmp_path / 'pure'}")
+    ran = python("pure", *words, *(node_of(name) for name in PURE_TESTS))
+    assert ran.returncode == 0, ran.stdout[-5_000:] + ran.stderr

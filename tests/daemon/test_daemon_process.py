@@ -1,0 +1,488 @@
+"""The daemon as a process: files and their permissions, signals, refusals, restarts, and real sockets."""
+
+from __future__ import annotations
+
+import grp
+import os
+import re
+import resource
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import zmq
+
+import msgpack
+import timerd as td
+from commands import Command, Key, KeyAct, Register
+from daemons import SMALL, Daemon, arenas_of
+from harness import MS, Memory, S, encode
+from patience import PATIENCE_S, eventually
+from timerd.arena.arena import plan_of
+from timerd.config.config import read_command_line
+from timerd.host.lock import InstanceLock
+from timerd_shm.check.check import check
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.layout import MAGIC, Histogram, Orphans, Outcome, Region
+from timerd_shm.declare.wire import (
+    PROTOCOL_VERSION,
+    CommandHeader,
+    CommandKind,
+    DownKind,
+    OutcomeRecord,
+    ReportHeader,
+    UpKind,
+)
+from timerd_shm.host.paths import boot_id, daemon_running, namespace_inode, process_start_ticks, read_place
+
+MakeDaemon = Callable[..., Daemon]
+PATIENCE_MS = int(1e3 * PATIENCE_S)
+
+
+class Peer:
+    """A client on real sockets, of one daemon."""
+
+    def __init__(self, daemon: Daemon, context: zmq.Context[Any]) -> None:
+        self.daemon = daemon
+        self.incarnation = os.urandom(16)
+        self.session = bytes(16)
+        self.arena_incarnation = 0
+        self.issued = 0
+        self.commands = context.socket(zmq.DEALER)
+        self.outcomes = context.socket(zmq.XSUB)
+        for each, endpoint in (
+            (self.commands, daemon.paths.commands_endpoint),
+            (self.outcomes, daemon.paths.outcomes_endpoint),
+        ):
+            each.setsockopt(zmq.LINGER, 0)
+            each.connect(endpoint)
+
+    def say(self, kind: UpKind, body: bytes = b"", count: int = 0, first: int = 0) -> None:
+        header = CommandHeader(
+            PROTOCOL_VERSION, kind, 0, count, self.arena_incarnation, self.session, first or self.issued + 1, 0, 0
+        )
+        self.commands.send(struct_of(CommandHeader).pack(*header) + body)
+
+    def send(self, *commands: Command) -> int:
+        first = self.issued + 1
+        self.issued += len(commands)
+        self.say(UpKind.COMMANDS, b"".join(map(encode, commands)), len(commands), first)
+        return first
+
+    def connect(self, orphans: Orphans = Orphans.CANCEL) -> Peer:
+        hello = {
+            "protocol": PROTOCOL_VERSION,
+            "incarnation": self.incarnation,
+            "name": "peer",
+            "pid": os.getpid(),
+            "start_ticks": process_start_ticks(os.getpid()),
+            "pid_namespace": namespace_inode("pid"),
+            "time_namespace": namespace_inode("time"),
+            "boot_id": boot_id(),
+            "now_ns": time.monotonic_ns(),
+            "orphans": int(orphans),
+            "group": None,
+            "waits": [],
+            "purgatories": [],
+        }
+        self.say(UpKind.HELLO, bytes(msgpack.packb(hello)))
+        header, welcome = self.answer(DownKind.WELCOME)
+        assert welcome["shared_clock"] and welcome["daemon_pid"] == self.daemon.pid
+        self.session, self.arena_incarnation = welcome["session"], header.incarnation
+        self.outcomes.send(b"\x01" + self.session)
+        self.report(lambda report: True)
+        return self
+
+    def answer(self, kind: DownKind) -> tuple[ReportHeader, dict[str, Any]]:
+        """The next frame that ROUTER sends, which is of that kind."""
+        assert self.commands.poll(PATIENCE_MS), f"no {kind.name} came"
+        frame = self.commands.recv()
+        header = unpack(ReportHeader, frame)
+        assert header.kind == kind, DownKind(header.kind)
+        return header, msgpack.unpackb(frame[size_of(ReportHeader) :])
+
+    def report(self, wanted: Callable[[ReportHeader], bool]) -> bytes:
+        """The first report of which that is true."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            if self.outcomes.poll(100):
+                frame: bytes = self.outcomes.recv()
+                if wanted(unpack(ReportHeader, frame)):
+                    return frame
+        raise AssertionError("the report did not come")
+
+    def outcome(self) -> OutcomeRecord:
+        """The first outcome of the next report that has one."""
+        frame = self.report(lambda report: report.outcomes > 0)
+        return unpack(OutcomeRecord, frame, size_of(ReportHeader))
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Any]]:
+    made: zmq.Context[Any] = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def run(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A daemon that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "timerd", *SMALL, *flags],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def memory_of(daemon: Daemon) -> Memory:
+    return Memory(read_place(daemon.paths).path.read_bytes())
+
+
+# files ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_ready_daemon_has_made_its_files_for_its_user_alone(daemon: Daemon) -> None:
+    paths = daemon.paths
+    assert mode(paths.directory) == 0o700
+    for file in (paths.commands, paths.outcomes, paths.liveness, paths.arena, paths.lock, read_place(paths).path):
+        assert mode(file) == 0o600, file
+    assert paths.commands.is_socket() and paths.outcomes.is_socket() and paths.liveness.is_socket()
+    assert daemon_running(paths)
+    header = memory_of(daemon).header
+    assert header.pid == daemon.pid and header.start_ticks == process_start_ticks(daemon.pid)
+    assert header.incarnation == read_place(paths).incarnation
+    assert f"ready: instance default in {paths.directory}, pid {daemon.pid}" in daemon.log
+
+
+def test_with_a_unix_group_its_members_may_connect_and_look(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
+    group = grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid())
+    daemon = make_daemon(f"--unix-group={group.gr_name}")
+    paths = daemon.paths
+    assert mode(runtime_dir) == 0o750
+    sockets = (paths.commands, paths.outcomes, paths.liveness)
+    assert [mode(path) for path in sockets] == [0o660] * 3
+    assert mode(paths.arena) == mode(paths.lock) == mode(read_place(paths).path) == 0o640
+    for file in (runtime_dir, *sockets, paths.arena, paths.lock, read_place(paths).path):
+        assert file.stat().st_gid == group.gr_gid, file
+
+
+def test_an_arena_in_a_file(make_daemon: MakeDaemon, runtime_dir: Path, context: zmq.Context[Any]) -> None:
+    daemon = make_daemon(f"--arena-file={runtime_dir}/arena")
+    assert read_place(daemon.paths).path == runtime_dir / "arena"
+    assert (runtime_dir / "arena").read_bytes()[:8] == MAGIC
+    peer = Peer(daemon, context).connect()
+    peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
+    assert peer.outcome().state == Outcome.EXPIRED
+
+
+# signals and restarts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly_and_keeps_the_arena(daemon: Daemon, number: signal.Signals) -> None:
+    place = read_place(daemon.paths)
+    assert daemon._end(number) == 0
+    assert f"ending: {number.name}; the arena is kept" in daemon.log
+    assert place.path.exists() and read_place(daemon.paths) == place
+    assert not daemon_running(daemon.paths)
+    paths = daemon.paths
+    assert not paths.commands.exists() and not paths.outcomes.exists() and not paths.liveness.exists()
+    assert memory_of(daemon).header.pid == 0
+    assert check(memoryview(memory_of(daemon).memory)) == []
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_a_restart_attaches_again_and_carries_on(daemon: Daemon, context: zmq.Context[Any], ending: str) -> None:
+    peer = Peer(daemon, context).connect()
+    peer.send(Register((Key(b"k"),), timeout_ns=60 * S), Register((Key(b"j"),), timeout_ns=5 * MS))
+    assert peer.outcome().state == Outcome.EXPIRED
+    incarnation = read_place(daemon.paths).incarnation
+    getattr(daemon, ending)()
+    daemon.start()
+    assert read_place(daemon.paths).incarnation == incarnation
+    assert "arena attached" in daemon.log
+    # The sockets reconnect by themselves and subscribe again; the session still holds.
+    peer.send(KeyAct(CommandKind.FIRE, b"k", value=b"v"))
+    peer.report(lambda report: report.applied == 3)
+    peer.say(UpKind.ASK)
+    assert peer.commands.poll(PATIENCE_MS)
+    frame = peer.commands.recv()
+    header = unpack(ReportHeader, frame)
+    assert (header.kind, header.outcomes) == (DownKind.REPORT, 2)
+    states = [unpack(OutcomeRecord, frame, 96 + 96 * index).state for index in range(2)]
+    assert states == [Outcome.EXPIRED, Outcome.COMPLETED]
+    assert memory_of(daemon).count("starts") == 2
+
+
+@pytest.mark.parametrize("end", [Daemon.stop, Daemon.kill])
+def test_what_came_due_while_no_daemon_ran_expires_at_the_start(
+    daemon: Daemon, context: zmq.Context[Any], end: Callable[[Daemon], int]
+) -> None:
+    peer = Peer(daemon, context).connect()
+    peer.send(Register((Key(b"k"),), timeout_ns=100 * MS), Register((Key(b"k"),), timeout_ns=3_600 * S))
+    peer.report(lambda report: report.applied == 2)
+    end(daemon)
+    time.sleep(0.15)
+    started_ns = time.monotonic_ns()
+    daemon.start()
+    eventually(lambda: memory_of(daemon).count("expired", 0) == 1, "it did not expire")
+    memory = memory_of(daemon)
+    late, pending = memory.records(Region.OPS)
+    assert (late.outcome, pending.outcome) == (Outcome.EXPIRED, Outcome.NONE)
+    assert late.settled_ns > started_ns > late.deadline_ns, "not when it was due, but when somebody looked"
+    lateness = memory.record(Region.HISTOGRAMS, Histogram.EXPIRY_LATENESS)
+    assert (lateness.count, lateness.max) == (1, late.settled_ns - late.deadline_ns)
+
+
+def test_a_stopped_process_notices_the_gap(daemon: Daemon, context: zmq.Context[Any]) -> None:
+    Peer(daemon, context).connect()  # with a client there are heartbeats to be late for
+    os.kill(daemon.pid, signal.SIGSTOP)
+    time.sleep(1.8)
+    os.kill(daemon.pid, signal.SIGCONT)
+    eventually(lambda: memory_of(daemon).count("gaps") == 1, "no gap was counted")
+
+
+def test_an_ephemeral_daemon_ends_when_idle_and_leaves_no_arena(
+    make_daemon: MakeDaemon, context: zmq.Context[Any]
+) -> None:
+    daemon = make_daemon("--ephemeral", "--idle-exit=300ms")
+    place = read_place(daemon.paths)
+    peer = Peer(daemon, context).connect()
+    time.sleep(0.5)
+    assert daemon.process is not None and daemon.process.poll() is None, "it has a client"
+    peer.say(UpKind.BYE)
+    assert daemon.process.wait(PATIENCE_S) == 0
+    daemon.process = None
+    assert "ending: idle; the arena is removed" in daemon.log
+    assert not place.path.exists() and not daemon.paths.arena.exists()
+
+
+# refusals -------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_daemon_of_the_instance_is_refused_by_name(daemon: Daemon) -> None:
+    second = run()
+    assert second.returncode == 3
+    assert f"instance 'default' is running in {daemon.paths.directory} (pid {daemon.pid})" in second.stderr
+    assert second.stderr.count("\n") == 1
+    assert daemon_running(daemon.paths)
+
+
+def test_daemons_of_two_instances_run_side_by_side(make_daemon: MakeDaemon) -> None:
+    first, second = make_daemon(), make_daemon(instance="other")
+    assert read_place(first.paths).name != read_place(second.paths).name
+
+
+def test_another_capacity_is_refused_with_both_figures_and_the_remedy(daemon: Daemon) -> None:
+    daemon.stop()
+    refused = run("--capacity=4096")
+    assert refused.returncode == 5
+    assert "capacity is 2048" in refused.stderr and "asks for 4096" in refused.stderr
+    assert "start with --capacity 2048, as it was made, or remove it with every operation in it" in refused.stderr
+
+
+def test_full_storage_is_a_clear_error_at_the_start_and_leaves_nothing(runtime_dir: Path) -> None:
+    def little() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    refused = subprocess.run(
+        [sys.executable, "-m", "timerd", *SMALL], capture_output=True, text=True, timeout=30, preexec_fn=little
+    )
+    assert refused.returncode == 4
+    assert "of 2048 operations needs" in refused.stderr and "free" in refused.stderr
+    assert {file.name for file in runtime_dir.iterdir()} == {"default.lock"}
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "flags", "says"),
+    [
+        (32, ("--capacity=131072",), "--capacity"),
+        (64, ("--capacity=131072", "--ring-events=1048576"), "--ring-events"),
+        (32, ("--capacity=131072", "--ring-events=1048576"), "--capacity"),
+        (1, ("--capacity=131072",), ""),
+    ],
+)
+def test_a_full_shared_memory_is_refused_with_both_figures_and_what_would_fit(
+    runtime_dir: Path, megabytes: int, flags: tuple[str, ...], says: str
+) -> None:
+    script = f'mount -t tmpfs -o size={megabytes}m none /dev/shm && exec "$@"'
+    inside = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
+    if subprocess.run([*inside, "true"], capture_output=True, timeout=30).returncode:
+        pytest.skip("this machine lets nobody mount a small /dev/shm")
+    refused = subprocess.run(
+        [*inside, sys.executable, "-m", "timerd", *flags], capture_output=True, text=True, timeout=30
+    )
+    assert refused.returncode == 4, refused.stderr
+    needs = plan_of(read_command_line(flags, {}).settings.config).size
+    assert f"of 131072 operations needs {needs} bytes" in refused.stderr
+    assert f"/dev/shm has {megabytes << 20} free" in refused.stderr
+    fits = re.search(r"\(No space left on device\): (--.*) would fit; else enlarge /dev/shm", refused.stderr)
+    if says:
+        assert fits is not None and fits[1].startswith(says), refused.stderr
+        assert plan_of(read_command_line([*flags, *fits[1].split()], {}).settings.config).size <= megabytes << 20
+    else:
+        assert fits is None, refused.stderr
+
+
+def test_hundreds_that_connect_do_not_use_up_what_a_daemon_may_open(make_daemon: MakeDaemon) -> None:
+    """libzmq ends its process where it may open no more files."""
+    hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 4_096)
+    daemon = make_daemon(patch=f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))")
+    with ExitStack() as stack, td.connect(timeout=PATIENCE_S) as first:
+        for path in (daemon.paths.commands, daemon.paths.outcomes) * 200:
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+            connection.connect(str(path))
+        assert first.register("k", timeout=0).result(PATIENCE_S).state is td.State.EXPIRED
+        with td.connect(timeout=PATIENCE_S) as late:
+            assert late.fire_wait("k") == 0
+    assert psutil.Process(daemon.pid).is_running()
+
+
+@pytest.mark.parametrize("most", [64, 20, 11, 9])
+def test_a_limit_of_open_files_below_what_its_clients_need_is_refused(runtime_dir: Path, most: int) -> None:
+    """Before libzmq opens any: where there are so few, that ends the process, and a new arena would stay."""
+    patch = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))"
+    daemon = Daemon(runtime_dir, start=False, patch=patch)
+    assert daemon.spawn().wait(PATIENCE_S) == 4
+    assert f"{most} files may be open, and 64 clients need 192: raise the limit" in daemon.log
+    assert not arenas_of(runtime_dir) and not daemon.paths.lock.exists()
+
+
+def test_a_path_that_is_too_long_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 100)
+    refused = run(TIMERD_RUNTIME_DIR=str(directory))
+    assert refused.returncode == 4
+    assert "a socket's path at most 107" in refused.stderr
+    assert list(directory.iterdir()) == []
+
+
+def test_a_group_that_does_not_exist_is_refused() -> None:
+    refused = run("--unix-group=no-such-group")
+    assert refused.returncode == 2
+    assert "no such group" in refused.stderr
+
+
+def test_a_look_at_the_lock_does_not_keep_a_daemon_from_starting(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
+    daemon = make_daemon(start=False, patch="import timerd.host.lock; timerd.host.lock.ATTEMPTS = 1000")
+    lock = InstanceLock(daemon.paths)
+    starting = daemon.spawn()
+    tries = psutil.Process(starting.pid)
+    eventually(lambda: str(daemon.paths.lock) in [file.path for file in tries.open_files()], "it did not try the lock")
+    lock.release()
+    eventually(lambda: "ready" in daemon.log or starting.poll() is not None, "it neither started nor ended")
+    daemon.process = starting
+    assert starting.poll() is None, daemon.log
+
+
+# the service manager, idleness ----------------------------------------------------------------------------------
+
+
+def test_it_says_ready_pings_the_watchdog_and_says_stopping(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
+    address = runtime_dir / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(PATIENCE_S)
+        daemon = make_daemon(start=False)
+        daemon.process = daemon.spawn(NOTIFY_SOCKET=str(address), WATCHDOG_USEC="200000")
+        assert manager.recv(100) == b"READY=1"
+        began = time.monotonic()
+        assert [manager.recv(100) for _ in range(5)] == [b"WATCHDOG=1"] * 5
+        assert 0.2 < time.monotonic() - began < 4, "five beats of an idle daemon take longer than the watchdog waits"
+        daemon.stop()
+        said = b""
+        while said != b"STOPPING=1":
+            said = manager.recv(100)
+
+
+def test_an_idle_daemon_with_far_operations_sleeps(daemon: Daemon, context: zmq.Context[Any]) -> None:
+    peer = Peer(daemon, context).connect(orphans=Orphans.KEEP)
+    peer.send(*(Register((Key(b"k%d" % n),), timeout_ns=7200 * S) for n in range(500)))
+    peer.report(lambda report: report.applied == 500)
+    peer.say(UpKind.BYE)
+    eventually(lambda: memory_of(daemon).count("clients") == 0, "it did not say goodbye")
+    time.sleep(0.3)
+    process = psutil.Process(daemon.pid)
+    before, turns = process.num_ctx_switches().voluntary, memory_of(daemon).count("turns")
+    time.sleep(2)
+    assert process.num_ctx_switches().voluntary - before <= 1
+    assert memory_of(daemon).count("turns") - turns <= 1
+
+
+# real sockets ---------------------------------------------------------------------------------------------------
+
+
+def test_outcomes_travel_over_pub_and_not_over_router(daemon: Daemon, context: zmq.Context[Any]) -> None:
+    peer = Peer(daemon, context).connect()
+    first = peer.send(Register((Key(b"k"),), timeout_ns=60 * S), KeyAct(CommandKind.FIRE, b"k", value=b"v"))
+    outcome = peer.outcome()  # read from the XSUB socket
+    assert (outcome.command, outcome.state) == (first, Outcome.COMPLETED)
+    assert not peer.commands.poll(100), "the ROUTER said something that nobody had asked for"
+
+
+def test_a_plain_subscriber_hears_nothing(daemon: Daemon, context: zmq.Context[Any]) -> None:
+    peer = Peer(daemon, context).connect()
+    spy = context.socket(zmq.SUB)
+    spy.connect(daemon.paths.outcomes_endpoint)
+    spy.setsockopt(zmq.SUBSCRIBE, b"")
+    eventually(lambda: memory_of(daemon).count("frames_unknown_session") == 1, "the spy was not counted")
+    peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
+    assert peer.outcome().state == Outcome.EXPIRED
+    assert not spy.poll(200)
+
+
+def test_messages_that_are_no_frames_harm_nobody(daemon: Daemon, context: zmq.Context[Any]) -> None:
+    peer = Peer(daemon, context).connect()
+    rude = context.socket(zmq.DEALER)
+    rude.connect(daemon.paths.commands_endpoint)
+    rude.send_multipart([b"a", b"b", b"c"])
+    rude.send(b"")
+    rude.send(os.urandom(10_000))
+    raw = socket.socket(socket.AF_UNIX)
+    raw.connect(str(daemon.paths.commands))
+    raw.send(b"GET / HTTP/1.1\r\n\r\n")
+    peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
+    assert peer.outcome().state == Outcome.EXPIRED
+    eventually(lambda: memory_of(daemon).count("frames_malformed") == 3, "not all were counted")
+    raw.close()
+
+
+def test_a_snapshot_is_a_sound_arena(daemon: Daemon, context: zmq.Context[Any]) -> None:
+    peer = Peer(daemon, context).connect()
+    peer.send(*(Register((Key(b"k%d" % (n % 7)),), timeout_ns=60 * S) for n in range(1_000)))
+    peer.report(lambda report: report.applied == 1_000)
+    peer.say(UpKind.QUERY, bytes(msgpack.packb({"id": 3, "query": "snapshot"})))
+    _, result = peer.answer(DownKind.RESULT)
+    snapshot = Path(result["path"])
+    assert [snapshot] == daemon.paths.snapshots() and mode(snapshot) == 0o600
+    memory = snapshot.read_bytes()
+    assert check(memoryview(memory)) == []
+    assert Memory(memory).region(Region.OPS).in_use == 1_000
+
+
+def test_a_process_that_dies_is_noticed(daemon: Daemon, context: zmq.Context[Any]) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            mine: zmq.Context[Any] = zmq.Context()
+            peer = Peer(daemon, mine).connect()
+            peer.send(Register((Key(b"k"),), timeout_ns=600 * S))
+            peer.report(lambda report: report.applied == 1)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    eventually(lambda: memory_of(daemon).count("cancelled", 0) == 1, "its operation was not cancelled")
+    eventually(lambda: memory_of(daemon).count("clients") == 0, "its slot was not freed")

@@ -1,0 +1,81 @@
+"""The units: what they promise, and that systemd finds them tight."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from timerd.config.config import KNOBS, dashed
+from trees import ROOT
+
+UNITS = ROOT / "systemd"
+EXPOSURE_MAX = 2.0  # out of 10; systemd calls 0 to 2 "safe"
+SERVICES = ("timerd.service", "timerd@.service")
+
+
+def service(name: str) -> dict[str, str]:
+    """The [Service] section; of a key that is given several times, the last value."""
+    text = (UNITS / name).read_text()
+    read = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",))
+    read.optionxform = str  # type: ignore[assignment, method-assign]
+    read.read_string(text)
+    return dict(read["Service"])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_service_tells_when_it_is_ready_and_is_watched(name: str) -> None:
+    unit = service(name)
+    assert unit["Type"] == "notify"
+    assert re.fullmatch(r"\d+s", unit["WatchdogSec"])
+    assert unit["Restart"] == "on-failure"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_arena_outlives_the_service(name: str) -> None:
+    unit = service(name)
+    assert unit["User"] == unit["Group"] == "timerd"
+    assert "DynamicUser" not in unit
+    assert unit["RemoveIPC"] == "no"
+    assert unit["RuntimeDirectory"] == "timerd" and unit["RuntimeDirectoryPreserve"] == "yes"
+    assert unit["RuntimeDirectoryMode"] == "0750"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_members_of_the_group_may_connect_and_every_flag_exists(name: str) -> None:
+    words = service(name)["ExecStart"].split()
+    assert words[words.index("--unix-group") + 1] == "timerd"
+    flags = [word for word in words if word.startswith("--")]
+    assert set(flags) <= {f"--{dashed(knob)}" for knob in KNOBS}
+
+
+def test_a_client_process_stays_visible_to_the_daemon() -> None:
+    assert service("timerd.service")["ProtectProc"] == "default"
+
+
+def test_the_template_differs_from_the_service_in_its_instance_only() -> None:
+    single, template = (service(name) for name in SERVICES)
+    differing = {key for key in single if single[key] != template.get(key)} | (set(template) - set(single))
+    assert differing == {"ExecStart", "EnvironmentFile"}
+    assert "--instance %i" in template["ExecStart"]
+
+
+def test_the_user_and_the_directory_are_declared() -> None:
+    assert re.search(r"^u timerd ", (UNITS / "timerd.sysusers").read_text(), re.MULTILINE)
+    assert re.search(r"^d /run/timerd 0750 timerd timerd ", (UNITS / "timerd.tmpfiles").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_systemd_finds_the_service_tight(name: str) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed here")
+    result = subprocess.run(
+        [analyze, "security", "--offline=true", str(UNITS / name)], capture_output=True, text=True, timeout=60
+    )
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", result.stdout)
+    assert found, result.stdout + result.stderr
+    assert float(found[1]) <= EXPOSURE_MAX

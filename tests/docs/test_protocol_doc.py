@@ -1,0 +1,41 @@
+"""PROTOCOL.md names every frame, command, flag of a mark, error and the numbers that hold."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import pytest
+
+from timerd_shm.declare import limits
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.fields import size_of
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
+from trees import ROOT
+
+DOC = (ROOT / "client" / "PROTOCOL.md").read_text()
+
+
+@pytest.mark.parametrize("kinds", [UpKind, DownKind, CommandKind])
+def test_each_kind_has_its_row(kinds: type[IntEnum]) -> None:
+    rows = set(re.findall(r"^\| ([A-Z_]+) \|", DOC, re.MULTILINE))
+    assert {kind.name for kind in kinds} <= rows
+
+
+def test_each_error_has_its_row_with_its_code() -> None:
+    rows = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", DOC, re.MULTILINE)}
+    assert rows == {code.name: int(code) for code in ErrorCode}
+
+
+def test_the_numbers_are_those_of_the_declarations() -> None:
+    for number in (
+        limits.COMMANDS_PER_FRAME_MAX,
+        limits.WINDOW_COMMANDS_MAX,
+        limits.PAYLOAD_SIZE_MAX,
+        limits.ANSWERS_PER_CLIENT_MAX,
+    ):
+        assert f"{number:,}" in DOC
+    assert f"Version {PROTOCOL_VERSION}." in DOC
+    assert f"CommandHeader ({size_of(CommandHeader)} bytes)" in DOC
+    assert f"ReportHeader ({size_of(ReportHeader)} bytes)" in DOC
+    assert limits.FRAME_SIZE_MAX == 4 << 20

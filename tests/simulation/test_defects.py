@@ -1,0 +1,226 @@
+"""The tests can fail: for each ground rule a defect is seeded, and the test that holds the rule must turn red.
+
+Those of the core are compiled into `timerd.core_faults` alone (timerd_shm.generate.DEFECTS) and chosen at run time.
+Each body below is one that the suite runs against the core as it is; here it runs twice on the build for tests: without
+the defect it must pass, with it it must fail. Those of the daemon put another function in the place of one of its own,
+and so do those of the client, which tests/simulation/test_simulation.py has.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import test_hellos
+import test_leases
+from commands import Key, Register
+from harness import MS, START_NS, Rig, S, fire
+from networks import World
+from test_commands import (
+    a_frame_sent_again_is_skipped,
+    a_lost_frame_is_expected_again,
+    outcomes_are_kept_until_acknowledged,
+)
+from test_groups_core import done_by_a_former_holder_is_refused, told_to_one_at_a_time
+from test_interleavings import (
+    a_limited_event_is_taken_once,
+    an_event_that_overtook_a_registration_counts,
+    own_earlier_fire_does_not_complete_an_own_later_op,
+)
+from test_journal import no_row_is_lost_or_written_twice
+from test_owners import credit_of_a_dead_owner_goes_on
+from test_redo import recovers_from_a_crash_at_every_point
+from test_turn_bounds import CAPACITY, mass_fire_is_cut_into_turns
+from test_wheel import idle_costs_nothing
+from timerd.clients import sessions
+from timerd.clients.messages import Hello
+from timerd.clients.sessions import DEAD_AFTER_NS, Session, Sessions
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.layout import Outcome
+from timerd_shm.generate import DEFECTS
+from timerd_shm.read.reader import ArenaReader
+
+core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
+
+
+@pytest.fixture(autouse=True)
+def no_defect_is_left() -> Iterator[None]:
+    yield
+    core_faults.set_defect(0)
+
+
+def small() -> Rig:
+    return Rig(core=core_faults)
+
+
+def never_early(rig: Rig) -> None:
+    client = rig.client()
+    number = rig.do(client, Register((Key(b"k"),), timeout_ns=5 * MS + 1))
+    rig.turn(START_NS + 5 * MS)
+    assert client.state(number) is Outcome.NONE, "early"
+    rig.turn(START_NS + 6 * MS)
+    assert client.state(number) is Outcome.EXPIRED, "late"
+
+
+def time_is_what_the_caller_says(rig: Rig) -> None:
+    client = rig.client()
+    number = rig.do(client, Register((Key(b"k"),), timeout_ns=3600 * S))
+    rig.turn(START_NS + 3599 * S)
+    assert client.state(number) is Outcome.NONE
+    rig.do(client, fire(b"k"))
+    told = client.outcome(number)
+    assert told is not None
+    assert told.settled_ns == START_NS + 3599 * S, f"settled at {told.settled_ns}, by another clock"
+
+
+def the_core_and_python_agree_on_the_layout(rig: Rig) -> None:
+    rig.clone(bytes(rig.memory))
+
+
+def removal_leaves_all_lists(rig: Rig) -> None:
+    client = rig.client()
+    rig.do(client, Register((Key(b"k"), Key(b"l")), timeout_ns=S), fire(b"k"))
+    rig.check()
+
+
+def a_crash_leaves_before_or_after(rig: Rig) -> None:
+    recovers_from_a_crash_at_every_point("cancel: id and payload")
+
+
+def rows_are_true_with_what_they_tell(rig: Rig) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        no_row_is_lost_or_written_twice(Path(directory), "cancel: id and payload", points=1_000)
+
+
+BODIES: dict[str, Callable[[Rig], None]] = {
+    "NO_REDO": a_crash_leaves_before_or_after,
+    "MISSING_FENCE": a_crash_leaves_before_or_after,
+    "EARLY_BY_A_TICK": never_early,
+    "MARK_IGNORES_OWN_COMMANDS": own_earlier_fire_does_not_complete_an_own_later_op,
+    "NO_REPLAY": an_event_that_overtook_a_registration_counts,
+    "APPLY_IF_NEWER": a_lost_frame_is_expected_again,
+    "APPLIED_AGAIN": a_frame_sent_again_is_skipped,
+    "UNBOUNDED_TURN": mass_fire_is_cut_into_turns,
+    "STALE_CONSTANT": the_core_and_python_agree_on_the_layout,
+    "TAKES_ITS_OWN_TIME": time_is_what_the_caller_says,
+    "WAKES_EVERY_TICK": partial(idle_costs_nothing, span_s=60),
+    "UNLINK_FROM_ONE_LIST": removal_leaves_all_lists,
+    "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
+    "FREED_UNACKNOWLEDGED": outcomes_are_kept_until_acknowledged,
+    "CREDIT_DROPPED": credit_of_a_dead_owner_goes_on,
+    "TOLD_TO_TWO_MEMBERS": told_to_one_at_a_time,
+    "DONE_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
+    "ROWS_APART": rows_are_true_with_what_they_tell,
+}
+LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_seeded_defect_turns_its_test_red(defect: str) -> None:
+    body = BODIES[defect]
+    capacity = LARGE.get(defect, 64)
+    body(Rig(core=core_faults, capacity=capacity))
+    rig = Rig(core=core_faults, capacity=capacity)
+    core_faults.set_defect(DEFECTS.index(defect) + 1)
+    with pytest.raises((AssertionError, TimerdError)):  # a start that refuses the arena is red as well
+        body(rig)
+
+
+# the daemon's Python ----------------------------------------------------------------------------------------------
+
+
+def session_is_not_checked_at_hello(patch: pytest.MonkeyPatch) -> None:
+    """Who says an incarnation is its client, whatever session is shown."""
+    hello = Sessions.hello
+
+    def unchecked(self: Sessions, said: Hello, shown: bytes, **when: Any) -> Session | None:
+        known = self.at(self._core.find_incarnation(said.incarnation))
+        return known or hello(self, said, shown, **when)
+
+    patch.setattr(Sessions, "hello", unchecked)
+
+
+def session_is_what_the_arena_tells(patch: pytest.MonkeyPatch) -> None:
+    """Frames are taken for those of the client whose session hashes to what they show, or that has that incarnation."""
+    find = Sessions.find
+
+    def forgeable(self: Sessions, secret: bytes) -> Session | None:
+        core = self._core
+        return find(self, secret) or self.at(max(core.find_session(secret), core.find_incarnation(secret)))
+
+    patch.setattr(Sessions, "find", forgeable)
+
+
+def lease_over_a_stop(patch: pytest.MonkeyPatch) -> None:
+    """Time counts as silence whether the daemon was reading or not."""
+    patch.setattr(Sessions, "make_leases_whole", lambda self, now_ns: None)
+    patch.setattr(sessions, "HEARTBEAT_NS", DEAD_AFTER_NS)  # the most that is counted from one beat to the next
+
+
+def lease_over_downtime(patch: pytest.MonkeyPatch) -> None:
+    """A start counts as silence what has passed since the client was heard by the daemon before it."""
+    add = Sessions._add
+
+    def since_it_was_heard(self: Sessions, slot: int, *given: Any) -> Session:
+        session = add(self, slot, *given)
+        session.silent_ns = max(0, given[-1] - self._record_of(slot).heard_ns)
+        return session
+
+    patch.setattr(Sessions, "_add", since_it_was_heard)
+
+
+FORGERY = test_hellos.test_an_incarnation_read_in_the_arena_is_not_enough_to_become_its_client
+DAEMON_DEFECTS: dict[Callable[[pytest.MonkeyPatch], None], Callable[[World], None]] = {
+    session_is_not_checked_at_hello: FORGERY,
+    session_is_what_the_arena_tells: FORGERY,
+    lease_over_a_stop: test_leases.test_a_daemon_that_was_stopped_suspects_nobody,
+    lease_over_downtime: test_leases.test_a_restart_makes_leases_whole_however_long_nobody_served,
+}
+
+
+@pytest.mark.parametrize("defect", DAEMON_DEFECTS, ids=lambda defect: defect.__name__)
+def test_a_defect_of_the_daemon_turns_its_test_red(
+    defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = DAEMON_DEFECTS[defect]
+    for is_sound in (True, False):
+        if not is_sound:
+            defect(monkeypatch)
+        world = World()
+        world.until_quiet()
+        if is_sound:
+            body(world)
+            continue
+        with pytest.raises(AssertionError):
+            body(world)
+
+
+# readers ----------------------------------------------------------------------------------------------------------
+
+
+def cannot_be_written(reader: ArenaReader, memory: memoryview) -> None:
+    """Rule 1: who maps the arena to read it cannot change a byte of it."""
+    assert memory.readonly, "the mapping can be written"
+    with pytest.raises(TypeError):
+        reader.words[0] = 0
+
+
+def test_rule_1_a_mapping_that_can_be_written_turns_its_test_red(tmp_path: Path) -> None:
+    path = tmp_path / "arena"
+    path.write_bytes(small().memory)
+    with ArenaReader.from_path(path) as reader:
+        cannot_be_written(reader, reader.words)
+    descriptor = os.open(path, os.O_RDWR)
+    with mmap.mmap(descriptor, 0) as writable:
+        os.close(descriptor)
+        view = memoryview(writable)
+        with ArenaReader(view) as reader, pytest.raises(AssertionError):
+            cannot_be_written(reader, view)
+        view.release()

@@ -1,0 +1,428 @@
+"""A network in memory for the conductor, and clients that speak the real frames over it.
+
+world = World()
+alice = world.client("alice")                    # has said hello, been welcomed, subscribed, and heard a report
+alice.send(Register((Key(b"k"),), timeout_ns=5 * MS))
+world.run(6 * MS)                                # turns as they fall due, on a clock moved by hand
+assert alice.told[0].state is Outcome.EXPIRED
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import msgpack
+from commands import Command, KeyAct
+from harness import START_NS, Rig, S, encode
+from harness import Client as Talker
+from timerd.clients.liveness import Kind, Sign
+from timerd.clients.sessions import Host, Sessions
+from timerd.clock import Clock, ManualClock
+from timerd.conductor.transport import Transport
+from timerd.conductor.turn import RECORDS_PER_STEP, Conductor
+from timerd.core import NEVER
+from timerd.journal.writer import Journal
+from timerd.snapshots import Files
+from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
+from timerd_shm.declare.layout import ClientRecord, Region
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
+
+PROCESSES: dict[int, int] = {}  # start ticks of the pids that there are
+HERE = Host(b"b" * 16, 11, 22, PROCESSES.get)
+NOTHING = bytes(16)
+
+
+Subscriber = TypeVar("Subscriber")
+
+
+class DaemonEnd(Generic[Subscriber]):
+    """The daemon's end of a network in memory: what has come up, in order, and who is subscribed to what."""
+
+    def __init__(self) -> None:
+        self.up: deque[tuple[bytes, bytes]] = deque()
+        self.up_subscriptions: deque[tuple[Subscriber | None, bytes]] = deque()  # (subscriber, message)
+        self.topics: dict[Subscriber, set[bytes]] = {}  # subscriber -> what it is subscribed to
+        self._newest_subscriber: Subscriber | None = None
+
+    def has_input(self) -> bool:
+        return bool(self.up or self.up_subscriptions)
+
+    def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
+        for _ in range(limit):
+            if not self.up:
+                return
+            yield self.up.popleft()
+
+    def subscriptions(self, limit: int) -> Iterator[bytes]:
+        for _ in range(limit):
+            if not self.up_subscriptions:
+                return
+            self._newest_subscriber, message = self.up_subscriptions.popleft()
+            yield message
+
+    def subscribe(self, topic: bytes) -> None:
+        assert self._newest_subscriber is not None, "a stranger's secret was taken for a client's"
+        self.topics.setdefault(self._newest_subscriber, set()).add(topic)
+
+    def subscribers_of(self, frame: bytes) -> list[Subscriber]:
+        return [each for each, topics in self.topics.items() if any(frame.startswith(topic) for topic in topics)]
+
+
+class Network(DaemonEnd[bytes]):
+    """A Transport whose sockets are lists. What is published reaches who is subscribed, unless `drops` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.published: dict[bytes, list[bytes]] = {}  # subscriber -> what it has heard
+        self.answers: dict[bytes, list[bytes]] = {}  # routing id -> what it was sent
+        self.drops = False
+
+    def publish(self, frame: bytes) -> None:
+        for subscriber in () if self.drops else self.subscribers_of(frame):
+            self.published.setdefault(subscriber, []).append(frame)
+
+    def send(self, routing: bytes, frame: bytes) -> None:
+        self.answers.setdefault(routing, []).append(frame)
+
+
+class Lifelines:
+    """A Liveness whose connections are numbers and whose processes are PROCESSES. It has what came since the last look.
+
+    `pidfds` = False: the system refuses them, so that /proc is all there is.
+    """
+
+    due_ns = NEVER
+
+    def __init__(self, pidfds: bool = True) -> None:
+        self.pidfds = pidfds
+        self.connections: set[int] = set()
+        self.came: list[Sign] = []
+        self.refused = 0
+        self.looks = 0  # at /proc
+        self._processes: dict[int, tuple[int, int]] = {}  # watch -> (pid, start ticks)
+        self._made = 0
+
+    def connect(self, session: bytes) -> int:
+        """A client connects and shows a session; the number of its connection."""
+        self._made += 1
+        self.connections.add(self._made)
+        self.came.append(Sign(self._made, Kind.SHOWN, session))
+        return self._made
+
+    def cut(self, connection: int, kind: Kind = Kind.ENDED) -> None:
+        """The end of file, or rubbish, comes from a connection that the daemon has not closed."""
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.came.append(Sign(connection, kind))
+
+    def start_ticks_of(self, pid: int) -> int | None:
+        self.looks += 1
+        return PROCESSES.get(pid)
+
+    @property
+    def watched(self) -> list[int]:
+        """Pids of the processes that are watched."""
+        return sorted(pid for pid, _ in self._processes.values())
+
+    def pending(self) -> bool:
+        """Whether the daemon would be woken."""
+        return bool(self.came) or any(PROCESSES.get(pid) != start for pid, start in self._processes.values())
+
+    def signs(self, limit: int, now_ns: int) -> list[Sign]:
+        ended = [watch for watch, (pid, start) in self._processes.items() if PROCESSES.get(pid) != start]
+        for watch in ended:
+            del self._processes[watch]
+        self.came += [Sign(watch, Kind.ENDED) for watch in ended]
+        found, self.came = self.came[:limit], self.came[limit:]
+        return found
+
+    def watch(self, pid: int) -> int:
+        if not self.pidfds or pid not in PROCESSES:
+            return 0
+        self._made += 1
+        self._processes[self._made] = pid, PROCESSES[pid]
+        return self._made
+
+    def drop(self, watch: int) -> None:
+        self.connections.discard(watch)
+        self._processes.pop(watch, None)
+
+    def take_refused(self) -> int:
+        refused, self.refused = self.refused, 0
+        return refused
+
+
+class Copies:
+    """Copies of the arena that are only counted; each takes `take_ns`."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.take_ns = 0
+        self.made = 0
+        self.there = 0
+
+    @property
+    def path(self) -> str:
+        """Of the newest one."""
+        return f"/snapshot.{self.made}"
+
+    def make(self) -> str:
+        self._clock.move(self.take_ns)
+        self.made += 1
+        self.there += 1
+        return self.path
+
+    def remove(self) -> None:
+        self.there = 0
+
+
+def attached(
+    core: Any,
+    transport: Transport,
+    clock: Clock,
+    lifelines: Lifelines,
+    client_record: Callable[[int], ClientRecord],
+    *,
+    lease_ns: int,
+    records_per_step: int,
+    copies: Files,
+    kind: type[Sessions] = Sessions,
+    journal: Journal | None = None,
+) -> tuple[Sessions, Conductor]:
+    """What a daemon's start makes: the sessions and the conductor of a core that has attached to its arena."""
+    now_ns = clock.now_ns()
+    host = HERE._replace(start_ticks_of=lifelines.start_ticks_of)
+    sessions = kind(core, client_record, host, lifelines, lease_ns=lease_ns, now_ns=now_ns)
+    conductor = Conductor(
+        core,
+        transport,
+        clock,
+        sessions,
+        lifelines,
+        copies=copies,
+        pid=4711,
+        now_ns=now_ns,
+        records_per_step=records_per_step,
+        journal=journal,
+    )
+    return sessions, conductor
+
+
+class World:
+    """A conductor on a manual clock, with the real core and a network in memory."""
+
+    def __init__(
+        self, records_per_step: int = RECORDS_PER_STEP, *, lease_ns: int = 15 * S, pidfds: bool = True, **knobs: Any
+    ) -> None:
+        self.rig = Rig(**knobs)
+        self.records_per_step = records_per_step
+        self.lease_ns = lease_ns
+        self.pidfds = pidfds
+        self.clock = ManualClock(START_NS)
+        self.network = Network()
+        self.copies = Copies(self.clock)
+        self.wall_ahead_ns = 1_800_000_000 * S - START_NS  # the wall clock is so much ahead of the other
+        self.attach()
+
+    def attach(self) -> None:
+        """A conductor for the core as it is now: at first, and after `restart`."""
+        self.core = self.rig.core
+        self.lifelines = Lifelines(self.pidfds)
+        self.sessions, self.conductor = attached(
+            self.core,
+            self.network,
+            self.clock,
+            self.lifelines,
+            self.client_record,
+            lease_ns=self.lease_ns,
+            records_per_step=self.records_per_step,
+            copies=self.copies,
+        )
+
+    def restart(self) -> None:
+        """Another daemon on a copy of the arena, as after SIGKILL: connections and subscriptions are gone."""
+        self.rig.restart()
+        self.network.topics.clear()
+        self.attach()
+
+    def client_record(self, slot: int) -> ClientRecord:
+        record: ClientRecord = self.rig.arena.record(Region.CLIENTS, slot)
+        return record
+
+    def wall_ns(self) -> int:
+        """The wall clock, which a test may set."""
+        return self.clock.now_ns() + self.wall_ahead_ns
+
+    def turn(self, by_ns: int = 0) -> int:
+        """One turn, after moving the clock."""
+        return self.conductor.do_work(self.clock.move(by_ns))
+
+    def settle(self) -> None:
+        """Turns at this very time until none is due; a bounded number."""
+        for _ in range(10_000):
+            self.turn()
+            busy = self.network.has_input() or self.lifelines.pending()
+            if self.conductor.due_ns > self.clock.now_ns() and not busy:
+                return
+        raise AssertionError("the conductor never comes to rest")
+
+    def run(self, for_ns: int) -> int:
+        """Turns as they fall due during so much time; their number."""
+        end_ns = self.clock.now_ns() + for_ns
+        turns = 0
+        while True:
+            self.settle()
+            turns += 1
+            due_ns = self.conductor.due_ns
+            if due_ns > end_ns:
+                self.clock.move(end_ns - self.clock.now_ns())
+                return turns
+            self.clock.move(max(0, due_ns - self.clock.now_ns()))
+
+    def until_quiet(self) -> World:
+        """Past the gap of a start; this world."""
+        self.run(20_000_000)
+        return self
+
+    def client(self, name: str = "client", **said: Any) -> Peer:
+        """A client that has said hello and is subscribed."""
+        return Peer(self, name).connect(**said)
+
+    def counter(self, name: str) -> int:
+        return self.rig.arena.count(name)
+
+
+class Peer(Talker):
+    """A client on the network. What it hears it takes in as harness.Client does; what it is answered it keeps."""
+
+    made = 0
+
+    def __init__(self, world: World, name: str) -> None:
+        Peer.made += 1
+        super().__init__(world.rig, b"client %09d" % Peer.made, NOTHING, -1)
+        self.world = world
+        self.name = name
+        self.routing = b"r%d" % Peer.made
+        self.subscriber = b"s%d" % Peer.made
+        self.arena_incarnation = 0
+        self.welcomes: list[dict[str, Any]] = []
+
+    def hello(self, **said: object) -> dict[str, object]:
+        """The map of a HELLO, with some fields as given."""
+        return {
+            "protocol": PROTOCOL_VERSION,
+            "incarnation": self.incarnation,
+            "name": self.name,
+            "pid": 0,
+            "start_ticks": 0,
+            "pid_namespace": HERE.pid_namespace,
+            "time_namespace": HERE.time_namespace,
+            "boot_id": HERE.boot_id,
+            "now_ns": 0,
+            "orphans": 0,
+            "group": None,
+            "listens": False,
+            "waits": [],
+            "purgatories": [],
+        } | said
+
+    def header(self, kind: int, count: int = 0, first: int | None = None, **changed: Any) -> bytes:
+        header = CommandHeader(
+            version=PROTOCOL_VERSION,
+            kind=kind,
+            flags=0,
+            count=count,
+            incarnation=self.arena_incarnation,
+            session=self.session,
+            first_command=self.issued + 1 if first is None else first,
+            acknowledged_outcome=self.acknowledged_outcome,
+            acknowledged_answer=self.acknowledged_answer,
+        )
+        return struct_of(CommandHeader).pack(*header._replace(**changed))
+
+    def put(self, frame: bytes) -> None:
+        """A frame, on its way."""
+        self.world.network.up.append((self.routing, frame))
+
+    def say(self, kind: int, message: object = None, **changed: Any) -> None:
+        """A frame of any kind, with a map."""
+        self.put(self.header(kind, **changed) + (b"" if message is None else bytes(msgpack.packb(message))))
+
+    def send(self, *commands: Command) -> int:
+        """Number commands and send them in one frame; the number of the first."""
+        first = self.issued + 1
+        for command in commands:
+            self.issue(command)
+        self.put(self.header(UpKind.COMMANDS, len(commands), first) + b"".join(map(encode, commands)))
+        return first
+
+    def connect(self, **said: object) -> Peer:
+        """Hello, welcome, subscription, first report."""
+        self.say(UpKind.HELLO, self.hello(**said))
+        self.world.settle()
+        kind, welcome = self.take_answers()[-1]
+        assert kind is DownKind.WELCOME, f"{kind}: {welcome}"
+        self.welcomed(welcome)
+        self.subscribe()
+        self.world.settle()
+        assert self.take_published(), "nothing was heard on the subscription"
+        return self
+
+    def welcomed(self, welcome: dict[str, Any]) -> None:
+        self.welcomes.append(welcome)
+        self.session, self.slot = welcome["session"], welcome["slot"]
+        self.arena_incarnation = self.world.core.incarnation
+
+    def subscribe(self, secret: bytes | None = None) -> None:
+        message = b"\x01" + (self.session if secret is None else secret)
+        self.world.network.up_subscriptions.append((self.subscriber, message))
+
+    def hold(self) -> int:
+        """Hold a liveness connection, as the real client does when it is welcomed; its number."""
+        connection = self.world.lifelines.connect(self.session)
+        self.world.settle()
+        return connection
+
+    def acknowledge(self) -> None:
+        """Take in what was published and acknowledge it, by a frame of its own."""
+        self.take_published()
+        super().acknowledge()
+        self.say(UpKind.ACK)
+
+    def take_published(self) -> list[ReportHeader]:
+        """Take in the reports that it has heard; their headers."""
+        frames = self.world.network.published.pop(self.subscriber, [])
+        for frame in frames:
+            self.hear(frame)
+        return [unpack(ReportHeader, frame) for frame in frames]
+
+    def take_answers(self) -> list[tuple[DownKind, Any]]:
+        """What ROUTER has answered: (kind, map) or (kind, header); reports among them are taken in."""
+        found: list[tuple[DownKind, Any]] = []
+        for frame in self.world.network.answers.pop(self.routing, []):
+            header = unpack(ReportHeader, frame)
+            kind = DownKind(header.kind)
+            if kind is DownKind.REPORT:
+                self.hear(frame)
+            mapped = kind in (DownKind.WELCOME, DownKind.RESULT, DownKind.ERROR)
+            found.append((kind, msgpack.unpackb(frame[size_of(ReportHeader) :]) if mapped else header))
+        return found
+
+    def ask(self, message: dict[str, object]) -> tuple[DownKind, Any]:
+        """Send a query, and the answer to it."""
+        self.say(UpKind.QUERY, message)
+        self.world.settle()
+        return self.take_answers()[-1]
+
+
+def fire(key: bytes = b"k", **more: Any) -> KeyAct:
+    """A fire on a key."""
+    return KeyAct(CommandKind.FIRE, key, **more)
+
+
+def patched(frame: bytes, field: str, value: bytes) -> bytes:
+    """A frame up with some bytes of its header changed."""
+    at = offset_of(CommandHeader, field)
+    return frame[:at] + value + frame[at + len(value) :]

@@ -1,0 +1,474 @@
+"""One seed: a daemon, some processes, a workload and faults; then calm, time, and the reckoning."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+from networks import PROCESSES
+from timerd.clients import sessions
+from timerd_client.audit.journal import audit_journal
+from timerd_client.hot import Waiting
+from timerd_shm.declare.errors import TimerdError
+from timerd_shm.declare.fields import size_of, struct_of
+from timerd_shm.declare.layout import IdState, KeyFlag, Orphans, Region
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
+
+from .books import Books, is_expected
+from .daemon import LEASE_NS, Daemon, JumpingClock
+from .network import CALM, MS, Weather
+from .process import GROUP, Process
+from .schedule import Schedule
+from .workload import (
+    ACTS,
+    GROUP_ACTS,
+    KEYS,
+    MARKS,
+    ONCE,
+    PERIODIC,
+    PERIODS_S,
+    PURGATORIES,
+    TOKENS,
+    Worker,
+    handle_calls,
+    take_group_outcomes,
+)
+
+SECOND = 1_000 * MS
+HOUR = 3_600 * SECOND
+START_NS = 1_000 * SECOND
+STEPS = 3_000
+PROCESSES_MIN, PROCESSES_MAX = 2, 6
+JOURNALED = 3  # one seed in so many writes a journal
+
+
+class Failure(AssertionError):
+    """What must hold does not. `short` says what, and how to see it again; the text has the trace before it."""
+
+    def __init__(self, what: str, seed: int = 0, steps: int = 0, step: int = 0, trace: Iterable[str] = ()) -> None:
+        again = f"python tests/support/run.py simulation --seed {seed} --steps {steps} --trace"
+        self.short = f"seed {seed}, step {step}: {what}\n    again: {again}"
+        super().__init__("\n".join((*trace, self.short)))
+
+
+class Simulation:
+    """Everything that a seed decides."""
+
+    def __init__(self, seed: int, steps: int) -> None:
+        self.seed = seed
+        self.steps = steps
+        self.undo = ExitStack()
+        journals = Path(self.undo.enter_context(TemporaryDirectory())) if seed % JOURNALED == 0 else None
+        self.step = 0
+        self.rng = rng = Random(seed)
+        self.faults: Counter[str] = Counter()
+        self.clock = JumpingClock(START_NS)
+        self.schedule = Schedule(self.clock, Random(rng.getrandbits(64)))
+        self.books = Books(self.schedule)
+        PROCESSES.clear()
+        self.capacity = rng.choice((16, 32, 64))
+        self.daemon = Daemon(
+            self.schedule,
+            Random(rng.getrandbits(64)),
+            self.faults,
+            journals,
+            capacity=self.capacity,
+            nodes=rng.choice((2, 4)) * self.capacity,
+            blocks=rng.choice((2, 8)) * self.capacity,
+            ids=self.capacity,
+            answers=rng.choice((4, 64)),
+            ring_events=rng.choice((16, 32, 256)),
+            clients=rng.choice((8, 12, 24)),
+            groups=2,
+            purgatories=3,
+            errors=2,
+            tick_ns=rng.choice((100_000, MS, 10 * MS)),
+            quota_operations=rng.choice((self.capacity // 2, self.capacity)),
+            quota_outcomes=rng.choice((8, 65_536)),
+            quota_answers=rng.choice((2, 16, 1_024)),
+            records_per_step=rng.choice((8, 100, 65_536)),
+            pidfds=rng.random() < 0.8,
+        )
+        self.periods_s = rng.sample(PERIODS_S, 1 if rng.random() < 0.7 else 2)
+        self.books.points_may_repeat = len(self.periods_s) > 1
+        self.daemon.on_kill = self._start_daemon_later
+        self.books.is_away = self.daemon.away.__contains__
+        self.processes: list[Process] = []
+        self.workers: list[Worker] = []
+        self.made = 0
+        self.calm = False
+        acts = rng.sample(ACTS, rng.randint(len(ACTS) // 2, len(ACTS)))
+        self.acts = {name: rng.random() for name in ACTS if name in acts}
+        self.pause_ns = int(MS * 2 ** (rng.random() * 9))
+        self.maps = rng.random() < 0.8
+        self.members = rng.random() < 0.7
+        if rng.random() < 0.2:  # next to nothing but groups and their calls
+            self.members = True
+            self.acts = {name: rng.random() for name in GROUP_ACTS}
+        self.window = rng.choice((8, 64, 65_536))
+        self.chaos_steps = 2 ** (5 + rng.random() * 5)  # events from one fault to the next, on average
+        self.chaos: dict[Callable[[], None], float] = {
+            act: rng.random() * weight
+            for act, weight in (
+                (self.kill_daemon, 1.5),
+                (self.stop_daemon, 1.0),
+                (self.destroy_arena, 0.1),
+                (self.kill_process, 1.0),
+                (self.stop_process, 1.0),
+                (self.close_process, 1.0),
+                (self.cut_off, 1.0),
+                (self.change_weather, 2.0),
+                (self.jump_wall, 0.2),
+                (self.knock, 0.5),
+            )
+            if rng.random() < 0.7
+        }
+        self.chaos[self.spawn] = 1.0
+        self.stormy = rng.random() < 0.8
+
+    # a run --------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """All of it; raises Failure."""
+        with self._own_secrets():
+            try:
+                self._run()
+            except Exception as error:
+                raise self._failure(error) from error
+            finally:
+                for process in self.processes:
+                    process.kill()
+                    process.link.protocol.waiting = Waiting()  # the garbage collector does not look into it
+                self.daemon.kill()
+                self.schedule.end()
+                self.undo.close()
+
+    @contextmanager
+    def _own_secrets(self) -> Iterator[None]:
+        """Sessions drawn from the seed too; and the daemon's log is not wanted."""
+        log = logging.getLogger("timerd")
+        disabled, log.disabled = log.disabled, True
+        try:
+            with patch.object(sessions, "secrets", _Secrets(Random(self.rng.getrandbits(64)))):
+                yield
+        finally:
+            log.disabled = disabled
+
+    def _run(self) -> None:
+        rng = self.rng
+        self.daemon.start()
+        for _ in range(3):
+            self.spawn()
+        fault_at = 0.0
+        while self.step < self.steps:
+            if self.step >= fault_at:
+                self._break_something()
+                fault_at = self.step + rng.expovariate(1 / self.chaos_steps)
+            self._step()
+        self._heal()
+        self._reckon()
+
+    def _step(self) -> bool:
+        self.step += 1
+        more = self.schedule.step()
+        if self.books.failures:
+            raise AssertionError(self.books.failures[0])
+        return more
+
+    def _pass(self, for_ns: int) -> None:
+        """So much time."""
+        end: list[bool] = []
+        self.schedule.after(for_ns, lambda: end.append(True))
+        while not end:
+            self._step()
+
+    def _failure(self, error: Exception) -> Failure:
+        what = str(error) if isinstance(error, AssertionError) else repr(error)
+        return Failure(what, self.seed, self.steps, self.step, self.books.trace)
+
+    # faults -------------------------------------------------------------------------------------------------------
+
+    def _break_something(self) -> None:
+        act = self.rng.choices(list(self.chaos), list(self.chaos.values()))[0]
+        self.books.note(f"fault: {act.__name__}")
+        act()
+
+    @property
+    def living(self) -> list[Process]:
+        return [process for process in self.processes if process.alive]
+
+    def spawn(self) -> None:
+        """A new process; a fork of a living one is no more than that, seen from outside."""
+        if len(self.living) >= PROCESSES_MAX:
+            return
+        self.made += 1
+        rng = Random(self.rng.getrandbits(64))
+        process = Process(
+            self.daemon,
+            rng,
+            self.books,
+            name=f"client-{self.made}",
+            window=self.window,
+            maps=self.maps,
+            shares_clock=rng.random() < 0.9,
+            is_member=self.members and rng.random() < 0.7,
+            orphans=rng.choice((Orphans.CANCEL, Orphans.CANCEL, Orphans.KEEP)),
+        )
+        self.processes.append(process)
+        self.books.living.append(process)
+        for _ in range(rng.randint(1, 2)):
+            worker = Worker(process, Random(rng.getrandbits(64)), self.acts, self.pause_ns)
+            self.workers.append(worker)
+            process.begin(worker.run)
+        if process.client._protocol.identity.group != GROUP:
+            return
+        if rng.random() < 0.6:
+            process.begin(lambda: take_group_outcomes(process, rng, lambda: self.calm, well=False))
+        if rng.random() < 0.6:
+            names = rng.sample((*ONCE, *PERIODIC), rng.randint(1, 5))
+            process.begin(lambda: handle_calls(process, Random(rng.getrandbits(64)), names, self.periods_s))
+
+    def kill_daemon(self) -> None:
+        if not self.daemon.is_up:
+            return
+        self.faults["daemon killed"] += 1
+        if self.rng.random() < 0.7:
+            self.daemon.kill_at_a_store()
+        else:
+            self.daemon.kill()
+            self._start_daemon_later()
+
+    def _start_daemon_later(self) -> None:
+        away_ns = self.rng.choice((1, 100 * MS, SECOND, 6 * SECOND))
+        self.schedule.after(1 + self.rng.randrange(away_ns), self._start_daemon)
+
+    def _start_daemon(self) -> None:
+        if not self.daemon.is_up:
+            self.daemon.start()
+
+    def destroy_arena(self) -> None:
+        if self.daemon.is_up:
+            self.faults["arena destroyed"] += 1
+            self.daemon.kill()
+            self.daemon.new_arena()
+            self.books.arena += 1
+            self._start_daemon_later()
+
+    def stop_daemon(self) -> None:
+        if self.daemon.is_up and not self.daemon.stopped:
+            self.faults["daemon stopped"] += 1
+            self.daemon.stop()
+            longest_ns = self.rng.choice((100 * MS, 2 * SECOND, 3 * LEASE_NS))
+            self.schedule.after(self.rng.randrange(longest_ns), self.daemon.go_on)
+
+    def _some(self) -> Process | None:
+        living = self.living
+        return self.rng.choice(living) if living else None
+
+    def kill_process(self) -> None:
+        if (process := self._some()) is not None:
+            self.faults["process killed"] += 1
+            process.kill()
+            self._bury(process)
+
+    def _bury(self, process: Process) -> None:
+        self.books.living.remove(process)
+        self.workers = [worker for worker in self.workers if worker.process is not process]
+        if len(self.living) < PROCESSES_MIN and not self.calm:
+            self.spawn()
+
+    def stop_process(self) -> None:
+        process = self._some()
+        if process is not None and not process.stopped:
+            self.faults["process stopped"] += 1
+            process.stop()
+            longest_ns = self.rng.choice((100 * MS, 4 * SECOND, 3 * LEASE_NS))
+            self.schedule.after(self.rng.randrange(longest_ns), process.go_on)
+
+    def close_process(self) -> None:
+        if (process := self._some()) is not None:
+            self.faults["process closed"] += 1
+            self._close(process, self.rng.choice((0.0, 1.0, 5.0)))
+
+    def _close(self, process: Process, timeout: float) -> None:
+        process.closing = True
+
+        def body() -> None:
+            try:
+                process.client.close(timeout)
+            except TimerdError as error:
+                if not is_expected(error):
+                    self.books.fail(f"{process.name}: close() raises {error!r}")
+            if process.alive:
+                self.schedule.at(self.schedule.now_ns, lambda: self._exit(process))
+
+        process.begin(body)
+
+    def _exit(self, process: Process) -> None:
+        if process.alive:
+            process.kill()
+            self._bury(process)
+
+    def cut_off(self) -> None:
+        """A connection breaks, and is made again."""
+        if (process := self._some()) is not None:
+            self.faults["connection broken"] += 1
+            process.sockets.disconnected()
+
+    def change_weather(self) -> None:
+        rng = self.rng
+        if not self.stormy or rng.random() < 0.4:
+            self.daemon.network.weather = CALM
+            return
+        self.faults["weather changed"] += 1
+        self.daemon.network.weather = Weather(
+            drop=rng.choice((0, 0.01, 0.2)),
+            double=rng.choice((0, 0.01, 0.2)),
+            overtake=rng.choice((0, 0.01, 0.1)),
+            delay_ns=rng.choice((100_000, 5 * MS, 50 * MS)),
+            long_delay=rng.choice((0, 0.01, 0.1)),
+            high_water=rng.choice((2, 20, 1_000)),
+        )
+
+    def knock(self) -> None:
+        """A stranger sends what no client of ours would."""
+        self.faults["strange frames"] += 1
+        rng, size = self.rng, size_of(CommandHeader)
+        header = CommandHeader(PROTOCOL_VERSION, rng.choice(list(UpKind)), 0, 1, 0, rng.randbytes(16), 1, 0, 0)
+        frame = bytearray(struct_of(CommandHeader).pack(*header) + rng.randbytes(rng.randrange(40)))
+        if rng.random() < 0.5:
+            frame[rng.randrange(size)] ^= 1 << rng.randrange(8)
+        self.daemon.network.intrude(bytes(frame[: rng.choice((3, size, len(frame)))]))
+
+    def jump_wall(self) -> None:
+        self.faults["wall clock jumped"] += 1
+        self.books.points_may_repeat = True
+        self.clock.jump(self.rng.randrange(-HOUR, HOUR))
+
+    # the end ------------------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """No more faults: everything runs, and workers end."""
+        self.calm = True
+        self.books.note("calm")
+        self.daemon.network.weather = CALM
+        if not self.daemon.is_up:
+            self.daemon.start()
+        self.daemon.go_on()
+        for process in self.living:
+            if process.stopped:
+                process.go_on()
+        for worker in self.workers:
+            worker.ending = True
+        self._pass(70 * SECOND)  # whoever has a timeout of a minute, and grace
+
+    def _reckon(self) -> None:
+        books, daemon = self.books, self.daemon
+        daemon.check("when all is calm")
+        last = Process(
+            daemon,
+            Random(self.seed),
+            books,
+            name="last",
+            window=65_536,
+            maps=True,
+            is_member=True,
+        )
+        self.processes.append(last)
+        last.begin(lambda: self._cancel_everything(last))
+        if self.members:
+            over: list[bool] = []
+            last.begin(lambda: take_group_outcomes(last, Random(self.seed), lambda: bool(over), well=True))
+            self.schedule.after(55 * SECOND, lambda: over.append(True))
+            last.begin(lambda: handle_calls(last, Random(self.seed), ONCE, ()))
+        self._pass(60 * SECOND)
+        books.settle_accounts()
+        books.settle_watermarks(self._watermarks())
+        self._raise()
+        last.begin(lambda: self._forget_everything(last))
+        self._pass(5 * SECOND)
+        for process in self.living:
+            self._close(process, 5.0) if process is not last else None
+        self._pass(10 * SECOND)
+        self._close_last(last)
+        self._pass(3 * HOUR)
+        self._raise()
+        assert not self.living, f"{[process.name for process in self.living]} cannot be closed"
+        daemon.check("at the end")
+        self._look_for_leaks()
+        self._audit()
+
+    def _audit(self) -> None:
+        """A journal tells everything, and every outcome follows from what it tells."""
+        for directory in self.daemon.directories:
+            if directory.exists():  # its daemon was not killed in its first recovery
+                found = audit_journal(directory)
+                assert not found.wrong, f"the journal: {found.wrong[:3]}"
+                self.faults["outcomes that a journal tells"] += found.outcomes
+
+    def _raise(self) -> None:
+        if self.books.failures:
+            raise AssertionError(self.books.failures[0])
+
+    def _close_last(self, last: Process) -> None:
+        self.books.living.append(last)
+        self._close(last, 5.0)
+
+    def _cancel_everything(self, last: Process) -> None:
+        """So that what has no deadline ends as well."""
+        last.client.wait_ready(10)
+        for name in PURGATORIES:
+            purgatory = last.client.purgatory(name)
+            for key in (*KEYS, *TOKENS, *MARKS, *self.books.totals, *self.books.pair_keys):
+                purgatory.cancel_for_key(key)
+        last.client.flush(5)
+
+    def _forget_everything(self, last: Process) -> None:
+        for key in MARKS:
+            last.client.forget(key)
+        for name in PERIODIC if self.members else ():
+            last.client.cancel_call(name)
+        last.client.flush(5)
+
+    def _watermarks(self) -> dict[str, int]:
+        return {
+            key.name[: key.name_length].decode(): key.watermark
+            for key in self.daemon.arena.records(Region.KEYS)
+            if key.flags & KeyFlag.HAS_WATERMARK
+        }
+
+    def _look_for_leaks(self) -> None:
+        arena = self.daemon.arena
+        in_use = arena.in_use()
+        header, events = arena.header, arena.region(Region.EVENTS).count
+        blocks = arena.records(Region.BLOCKS)
+        reached: set[int] = set()
+        for sequence in range(header.tail, header.newest + 1):
+            event = arena.record(Region.EVENTS, sequence & (events - 1))
+            for index in (event.key_blob, event.value):
+                while index and index not in reached:
+                    reached.add(index)
+                    index = blocks[index - 1].next
+        expected = {"OPS": 0, "NODES": 0, "ANSWERS": 0, "KEYS": 0, "BLOCKS": len(reached)}
+        leaked = {name: in_use[name] for name, count in expected.items() if in_use[name] != count}
+        assert not leaked, f"leaked: {leaked}, expected {expected}"
+        living = [record for record in arena.records(Region.IDS) if record.state == IdState.LIVE]
+        assert not living, f"ids of operations that are no more: {living}"
+
+
+class _Secrets:
+    def __init__(self, rng: Random) -> None:
+        self.token_bytes = rng.randbytes
+
+
+def simulate(seed: int, steps: int = STEPS) -> Simulation:
+    """Run a seed to its end; raises Failure."""
+    simulation = Simulation(seed, steps)
+    simulation.run()
+    return simulation

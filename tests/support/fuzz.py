@@ -1,0 +1,189 @@
+"""Coverage-guided fuzzing of what timerd reads, with atheris (opt-in: `make fuzz`).
+
+    python tests/support/run.py fuzz daemon [options of libFuzzer]     frames up, against the real conductor and core
+    python tests/support/run.py fuzz client                            frames down, against the client's protocol
+    python tests/support/run.py fuzz arena                             damaged arenas: a start, a reader, the checker
+    python tests/support/run.py fuzz journal                           damaged segments: a journal's reader, and a start
+
+An input of the first two is a list of frames, each behind its length (2 bytes). The seeds of these two are the frames
+of corpus.py. An input of the others is a list of changes: where (4 bytes, as a share of what is in use), how many bytes
+wide, and as many as that. What is found is written to crash-*; the same command with that file repeats it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import atheris
+import fakedaemon
+from commands import Key, Register
+from corpus import UP, down
+from damage import REFUSALS, Change, changed, read_arena, read_journal, with_right_sums
+from fakedaemon import FakeDaemon
+from harness import MS, fire, violations
+from journals import JournaledRig
+from networks import World
+from test_hostile import small_world
+from test_soundness import MEMORY, live_on
+from timerd.clients import messages, sessions
+from timerd.conductor import turn as conductor
+from timerd.journal import writer as journal
+from timerd_client.protocol import protocol
+from timerd_shm.check import check
+from timerd_shm.declare.errors import ClosedError
+from timerd_shm.declare.fields import offset_of
+from timerd_shm.declare.wire import CommandHeader
+from timerd_shm.read import journal_reader, reader, walk
+from timerd_shm.read.journal_reader import segment_path
+
+SESSION = offset_of(CommandHeader, "session")
+
+
+def frames_of(data: bytes) -> Iterator[bytes]:
+    """The frames of an input."""
+    while len(data) >= 2:
+        size = int.from_bytes(data[:2], "little")
+        yield data[2 : 2 + size]
+        data = data[2 + size :]
+
+
+def attack_daemon(data: bytes) -> None:
+    """Each frame comes from a client that is welcome; the last word is check()'s."""
+    world: World = small_world()
+    victim, mallory = world.client("victim"), world.client("mallory")
+    for frame in frames_of(data):
+        if frame[: len(mallory.session)] != bytes(len(mallory.session)):  # else nobody's session
+            frame = frame[:SESSION] + mallory.session + frame[SESSION + len(mallory.session) :]
+        mallory.put(frame)
+        world.turn(MS)
+    world.settle()
+    assert violations(world.rig.memory) == []
+    assert victim.told == []
+
+
+def attack_client(data: bytes) -> None:
+    """Each frame comes from the daemon; nothing may raise, and nothing pile up."""
+    world = fakedaemon.World()
+    world.exchange()
+    world.register()
+    for number, frame in enumerate(frames_of(data)):
+        world.protocol.receive(frame, world.now, published=number % 2 == 0)
+        for waiter in world.protocol.take_ready():
+            waiter.tell()
+        world.now += MS
+        world.up()
+    assert world.protocol.kept <= 2 and len(world.protocol.waiting) <= 2
+    world.protocol.fail_all(ClosedError("the end"))  # who waits is let go of by nothing else: libFuzzer counts memory
+
+
+def changes_of(data: bytes) -> Iterator[Change]:
+    """The changes of an input."""
+    while len(data) > 5:
+        width = 1 << data[4] % 4
+        yield int.from_bytes(data[:4], "little") / (1 << 32), int.from_bytes(data[5 : 5 + width], "little"), width
+        data = data[5 + width :]
+
+
+def attack_arena(data: bytes) -> None:
+    """A daemon's life on it, and everything that is read of it: refused by name, or carried on with."""
+    memory = bytes(changed(MEMORY, changes_of(data)))
+    read_arena(memory)
+    with contextlib.suppress(*REFUSALS):
+        live_on(memory)
+
+
+@functools.cache
+def sound_journal() -> tuple[JournaledRig, bytes]:
+    """A journal of one segment, in which everything stands that can, and the bytes of it."""
+    rig = JournaledRig(Path(tempfile.mkdtemp(prefix="fuzzed-")))
+    client = rig.client()
+    for number in range(20):
+        key = Key(b"a key that spans rows, because it is longer than one has room for: %d" % number)
+        rig.do(client, Register((key, Key(b"k")), timeout_ns=MS, payload=b"p", id=b"%16d" % number), fire(b"k"))
+        rig.acknowledge()
+    rig.files.close()
+    return rig, segment_path(rig.plan.directory, 1).read_bytes()
+
+
+def attack_journal(data: bytes) -> None:
+    """The first byte says whether sums are right; then a reader reads it, and a start goes on behind it."""
+    rig, segment = sound_journal()
+    copy = changed(segment, changes_of(data[1:]))
+    if data[:1] > b"\x3f":
+        copy = with_right_sums(copy)
+    path = segment_path(rig.plan.directory, 1)
+    for old in path.parent.glob("*.segment"):
+        old.unlink()
+    path.write_bytes(copy)
+    with contextlib.suppress(journal_reader.JournalError):
+        read_journal(path.parent)
+    again = rig.clone(bytes(rig.memory), path.parent)
+    again.tend()
+    again.drop_journal()
+
+
+def watch_coverage(module: ModuleType) -> None:
+    """Let libFuzzer see which lines of a module run. (Its import hook does not see an editable install.)"""
+    for holder in (module, *(each for each in vars(module).values() if isinstance(each, type))):
+        for each in vars(holder).values():
+            if isinstance(each, FunctionType) and each.__module__ == module.__name__:
+                atheris.instrument_func(each)
+
+
+def seeds_of(target: str) -> list[bytes]:
+    """The corpus, in the form of inputs."""
+    if target in ("arena", "journal"):
+        return [
+            bytes([0, *place, width, *b"\xff" * 8]) for place in (b"\0\0\0\1", b"abcd", b"zyxw") for width in range(4)
+        ]
+    if target == "client":
+        frames = list(down(5, FakeDaemon().arena).values())
+    else:
+        peer = small_world().client()
+        frames = [case.frame(peer) for case in UP.values()]
+    return [len(frame).to_bytes(2, "little") + frame for frame in frames if len(frame) < 1 << 16]
+
+
+TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[ModuleType, ...]]] = {
+    "daemon": (attack_daemon, (conductor, messages, sessions)),
+    "client": (attack_client, (protocol,)),
+    "arena": (attack_arena, (reader, walk, check)),
+    "journal": (attack_journal, (journal_reader, journal)),
+}
+
+
+def main() -> None:
+    """Fuzz one target until something is found, or as long as libFuzzer's options say."""
+    if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
+        sys.exit(__doc__)
+    target = sys.argv.pop(1)
+    attack, modules = TARGETS[target]
+    for module in modules:
+        watch_coverage(module)
+    logging.disable()  # refusals are what is wanted here
+    with tempfile.TemporaryDirectory() as folder:
+        child = os.fork()  # libFuzzer ends its process, and would leave the folder
+        if child:
+            _, status = os.waitpid(child, 0)
+            sys.exit(os.waitstatus_to_exitcode(status))
+        tempfile.tempdir = folder
+        seeds = Path(folder, "seeds")
+        seeds.mkdir()
+        for number, seed in enumerate(seeds_of(target)):
+            Path(seeds, str(number)).write_bytes(seed)
+        files = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+        arguments = [sys.argv[0], "-max_len=65536", *sys.argv[1:], *([] if files else [str(seeds)])]
+        atheris.Setup(arguments, attack)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

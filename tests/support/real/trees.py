@@ -1,0 +1,22 @@
+"""Where things are: the project's folders, and the path on which tests find their helpers."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+TESTS = ROOT / "tests"
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def python_path() -> str:
+    """PYTHONPATH for a Python of its own that imports helpers of the tests; pyproject.toml has it for pytest."""
+    return os.pathsep.join(str(ROOT / folder) for folder in SETTINGS["tool"]["pytest"]["ini_options"]["pythonpath"])
+
+
+def file_of_tests(name: str) -> Path:
+    """The path of a file of tests, by its name alone: no two folders have one of the same name."""
+    (found,) = TESTS.rglob(name)
+    return found

@@ -1,0 +1,259 @@
+"""Frames to begin from when looking for those that break something: one of each kind, command and error code.
+
+A frame up is made for the client that sends it (its header shows a session); one down is made for a client as it
+stands. A fuzzer changes them (see `mutations`); unchanged each must do what it says here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+import msgpack
+from commands import Command, Key, KeyAct, Mark, OperationAct, Register
+from harness import MS, S, cancel, encode, fire, give_back, reschedule
+from networks import NOTHING, Peer
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.layout import Condition, Orphans
+from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.wire import (
+    PROTOCOL_VERSION,
+    CommandKind,
+    DownKind,
+    OutcomeFlag,
+    OutcomeRecord,
+    ReportHeader,
+    UpKind,
+    WireAnswer,
+)
+
+ON_K = Register((Key(b"k"),), timeout_ns=10 * S)
+ID = b"0123456789abcdef"
+LONG = b"a key that is longer than what stands in its record, and in a ring record: " * 3
+
+
+class Case(NamedTuple):
+    """A frame's kind and content, and the code that its sender is answered with (NONE: nothing is wrong with it)."""
+
+    kind: int
+    commands: tuple[Command, ...] = ()
+    body: bytes = b""
+    code: ErrorCode = ErrorCode.NONE
+    before: tuple[Command, ...] = ()  # what its sender has sent already
+    header: tuple[tuple[str, Any], ...] = ()
+
+    def frame(self, peer: Peer) -> bytes:
+        """The frame, as `peer` would send it next."""
+        body = b"".join(map(encode, self.commands)) + self.body
+        said: dict[str, Any] = {"count": len(self.commands), **dict(self.header)}
+        return peer.header(self.kind, **said) + body
+
+
+def commands(*them: Command, code: ErrorCode = ErrorCode.NONE, before: tuple[Command, ...] = ()) -> Case:
+    return Case(UpKind.COMMANDS, them, code=code, before=before)
+
+
+def mapped(kind: int, code: ErrorCode = ErrorCode.NONE, **fields: Any) -> Case:
+    return Case(kind, body=bytes(msgpack.packb(fields)), code=code)
+
+
+HELLO: dict[str, Any] = {
+    "protocol": PROTOCOL_VERSION,
+    "incarnation": b"another client's",
+    "name": "corpus",
+    "pid": 0,
+    "start_ticks": 0,
+    "pid_namespace": 11,
+    "time_namespace": 22,
+    "boot_id": b"b" * 16,
+    "now_ns": 0,
+    "orphans": 0,
+    "group": None,
+    "waits": [],
+    "purgatories": ["fetch"],
+}
+
+UP: dict[str, Case] = {
+    "register": commands(ON_K),
+    "register a payload": commands(
+        Register((Key(b"k"), Key(LONG)), timeout_ns=S, payload=b"p" * 300, orphans=Orphans.KEEP)
+    ),
+    "register watermarks": commands(Register((Key(b"p0", 812), Key(b"p1", 455)), timeout_ns=S, needed=2)),
+    "register a total": commands(Register((Key(b"k"),), timeout_ns=S, condition=Condition.TOTAL, total=65_536)),
+    "register all settled": commands(Register((Key(b"k"), Key(b"j")), timeout_ns=S, condition=Condition.ALL_SETTLED)),
+    "register an id": commands(Register((Key(b"k"),), timeout_ns=S, id=ID, wants_answer=True)),
+    "register since a mark": commands(Register((Key(b"k"),), timeout_ns=S, mark=Mark(1, 0)), before=(fire(b"k"),)),
+    "register no keys": commands(Register((), timeout_ns=S), code=ErrorCode.INVALID_KEY),
+    "register too many keys": commands(
+        Register(tuple(Key(b"%d" % n) for n in range(KEYS_MAX + 1)), timeout_ns=S), code=ErrorCode.TOO_MANY_KEYS
+    ),
+    "register at least none": commands(
+        Register((Key(b"k"),), timeout_ns=S, needed=0), code=ErrorCode.INVALID_CONDITION
+    ),
+    "register eleven years": commands(
+        Register((Key(b"k"),), timeout_ns=TIMEOUT_NS_MAX + 1), code=ErrorCode.TIMEOUT_OUT_OF_RANGE
+    ),
+    "register a payload too large": commands(
+        Register((Key(b"k"),), timeout_ns=S, payload=bytes(PAYLOAD_SIZE_MAX + 1)), code=ErrorCode.PAYLOAD_TOO_LARGE
+    ),
+    "register an id again": commands(
+        Register((Key(b"k"),), timeout_ns=S, id=ID),
+        before=(Register((Key(b"k"),), timeout_ns=S, id=ID),),
+        code=ErrorCode.OPERATION_EXISTS,
+    ),
+    "register more than the quota": commands(*(ON_K for _ in range(40)), code=ErrorCode.QUOTA_EXCEEDED),
+    "register by a mark of another arena": commands(
+        Register((Key(b"k"),), timeout_ns=S, mark_of_other_arena=True), code=ErrorCode.MARK_TOO_OLD
+    ),
+    "fire": commands(fire(b"k", value=b"v" * 200)),
+    "fire a long key": commands(fire(LONG, value=b"v")),
+    "fire limited": commands(fire(b"k", limit=3)),
+    "fire and wait": commands(KeyAct(CommandKind.FIRE, b"k", wants_answer=True)),
+    "fire a limit of nothing": commands(fire(b"k", limit=0), code=ErrorCode.INVALID_VALUE),
+    "fire more bytes than there are": commands(fire(b"k", value=bytes(PAYLOAD_SIZE_MAX)), code=ErrorCode.ARENA_FULL),
+    "advance": commands(KeyAct(CommandKind.ADVANCE, b"p0", amount=900)),
+    "fail": commands(KeyAct(CommandKind.FAIL, b"k", amount=6, value=b"not leader")),
+    "cancel for key": commands(KeyAct(CommandKind.CANCEL_FOR_KEY, b"k")),
+    "forget": commands(KeyAct(CommandKind.FORGET, b"p0"), before=(KeyAct(CommandKind.ADVANCE, b"p0", amount=1),)),
+    "cancel": commands(cancel(1), before=(ON_K,)),
+    "cancel nothing": commands(cancel(77)),
+    "reschedule": commands(reschedule(1, 20 * S), before=(ON_K,)),
+    "reschedule an id": commands(
+        OperationAct(CommandKind.RESCHEDULE_ID, id=ID, timeout_ns=S),
+        before=(Register((Key(b"k"),), timeout_ns=S, id=ID),),
+    ),
+    "cancel an unknown id": commands(OperationAct(CommandKind.CANCEL_ID, id=ID), code=ErrorCode.UNKNOWN_OPERATION),
+    "set orphans": commands(OperationAct(CommandKind.SET_ORPHANS, 1, orphans=Orphans.KEEP), before=(ON_K,)),
+    "leave to no group": commands(
+        OperationAct(CommandKind.SET_ORPHANS, 1, orphans=Orphans.GROUP), before=(ON_K,), code=ErrorCode.NOT_A_MEMBER
+    ),
+    "register for no group": commands(
+        Register((Key(b"k"),), timeout_ns=S, for_group=True), code=ErrorCode.NOT_A_MEMBER
+    ),
+    "give back": commands(give_back(1), before=(ON_K, fire(b"k", limit=1))),
+    "done what was never told": commands(OperationAct(CommandKind.GROUP_ACK, 1 << 32, wants_answer=True)),
+    "many at once": commands(ON_K, fire(b"k"), ON_K, cancel(3), fire(b"j", value=b"j")),
+    "a command that is none": Case(
+        UpKind.COMMANDS, body=b"\xff" * 40, code=ErrorCode.MALFORMED, header=(("count", 1),)
+    ),
+    "more commands than fit": Case(
+        UpKind.COMMANDS, code=ErrorCode.MALFORMED, header=(("count", COMMANDS_PER_FRAME_MAX + 1),)
+    ),
+    "a number too high": Case(UpKind.COMMANDS, (ON_K,), header=(("first_command", 1_000),)),
+    "ack": Case(UpKind.ACK),
+    "ack what was never given": Case(
+        UpKind.ACK, header=(("acknowledged_outcome", (1 << 64) - 1), ("acknowledged_answer", (1 << 64) - 1))
+    ),
+    "ask": Case(UpKind.ASK),
+    "bye": Case(UpKind.BYE),
+    "hello": mapped(UpKind.HELLO, **HELLO),
+    "hello of another version": mapped(UpKind.HELLO, ErrorCode.UNSUPPORTED_VERSION, **(HELLO | {"protocol": 9})),
+    "hello with a bad name": mapped(UpKind.HELLO, ErrorCode.INVALID_NAME, **(HELLO | {"purgatories": ["NO"]})),
+    "hello that is no map": Case(UpKind.HELLO, body=b"\xc1", code=ErrorCode.MALFORMED),
+    "query": mapped(UpKind.QUERY, id=1, query="mark"),
+    "query a purgatory": mapped(UpKind.QUERY, id=2, query="purgatory", name="fetch"),
+    "query a snapshot": mapped(UpKind.QUERY, id=3, query="snapshot"),
+    "query what there is not": mapped(UpKind.QUERY, ErrorCode.NOT_SUPPORTED, id=4, query="?"),
+    "a kind that is none": Case(99, code=ErrorCode.MALFORMED),
+    "another version": Case(UpKind.ACK, code=ErrorCode.UNSUPPORTED_VERSION, header=(("version", 9),)),
+    "a session that is not known": Case(UpKind.ACK, header=(("session", NOTHING),)),
+}
+
+
+def report(topic: int, incarnation: int, **changed: Any) -> ReportHeader:
+    """A header down that covers nothing."""
+    nothing = ReportHeader._make(struct_of(ReportHeader).unpack(bytes(struct_of(ReportHeader).size)))
+    return nothing._replace(
+        topic=topic, version=PROTOCOL_VERSION, kind=DownKind.REPORT, incarnation=incarnation, outcome_first=1, **changed
+    )
+
+
+def down(topic: int, incarnation: int) -> dict[str, bytes]:
+    """Frames down for the client of that topic: one of each kind, and of each error code."""
+    pack = struct_of(ReportHeader).pack
+    plain = report(topic, incarnation)
+    frames = {kind.name.lower(): pack(*plain._replace(kind=kind)) for kind in DownKind}
+    outcome = OutcomeRecord._make(struct_of(OutcomeRecord).unpack(bytes(struct_of(OutcomeRecord).size)))._replace(
+        command=1, number=1, state=1, settled_key=1, flags=OutcomeFlag.HAS_VALUE, value_length=5
+    )
+    covering = pack(*plain._replace(outcomes=1, outcome_last=1, outcome_newest=1, applied=1))
+    frames["an outcome"] = covering + struct_of(OutcomeRecord).pack(*outcome) + b"hello"
+    frames["outcomes after a gap"] = pack(*plain._replace(outcome_first=7, outcome_last=9, outcome_newest=9))
+    welcome = {
+        "session": b"s" * 16,
+        "slot": 0,
+        "topic": topic,
+        "applied": 0,
+        "shared_clock": True,
+        "purgatories": {"default": 0},
+        "unknown": [1],
+        "newest": 0,
+        "now_ns": 0,
+        "heartbeat_ns": S,
+        "lease_ns": 15 * S,
+        "daemon_pid": 1,
+    }
+    frames["a welcome"] = pack(*plain._replace(kind=DownKind.WELCOME)) + bytes(msgpack.packb(welcome))
+    frames["a result"] = pack(*plain._replace(kind=DownKind.RESULT)) + bytes(msgpack.packb({"id": 1, "sequence": 5}))
+    for code in ErrorCode:
+        answer = struct_of(WireAnswer).pack(*WireAnswer(command=1, value=3, code=code, reserved=0))
+        header = plain._replace(answers=1, answer_newest=1, applied=1)
+        frames[f"an answer {code.name}"] = pack(*header) + answer
+        error = {"code": int(code), "message": "what happened", "id": None}
+        frames[f"an error {code.name}"] = pack(*plain._replace(kind=DownKind.ERROR)) + bytes(msgpack.packb(error))
+    return frames
+
+
+class Mutation(NamedTuple):
+    """One change of a frame; places are shares of its length."""
+
+    how: str
+    at: float
+    data: bytes
+
+    def __call__(self, frame: bytes) -> bytes:
+        at = min(int(self.at * (len(frame) + 1)), len(frame))
+        if self.how == "set":
+            return frame[:at] + self.data + frame[at + len(self.data) :]
+        if self.how == "insert":
+            return frame[:at] + self.data + frame[at:]
+        if self.how == "remove":
+            return frame[:at] + frame[at + len(self.data) :]
+        if self.how == "cut":
+            return frame[:at]
+        assert self.how == "again", self.how
+        return frame[:at] + frame[at // 2 :]
+
+
+NUMBERS = [
+    0,
+    1,
+    2,
+    64,
+    65,
+    127,
+    128,
+    255,
+    256,
+    65_535,
+    65_536,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+]
+PIECES = st.one_of(
+    st.binary(min_size=1, max_size=8),
+    st.builds(lambda number, size: (number & ((1 << 8 * size) - 1)).to_bytes(size, "little"),
+              st.sampled_from(NUMBERS), st.sampled_from([1, 2, 4, 8])),
+)  # fmt: skip
+MUTATIONS = st.lists(
+    st.builds(
+        Mutation, st.sampled_from(["set", "set", "set", "insert", "remove", "cut", "again"]), st.floats(0, 1), PIECES
+    ),
+    max_size=4,
+)
+__all__ = ["HELLO", "MS", "MUTATIONS", "UP", "Case", "Mutation", "down"]

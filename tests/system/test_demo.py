@@ -1,0 +1,67 @@
+"""The demo, in its quick form: it agrees with itself, and leaves nothing behind, even on Ctrl-C."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemons import arenas_of, processes_of
+from trees import ROOT
+
+RUN = ROOT / "bench/demo/run.py"
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[subprocess.Popen[str]]:
+    """The demo, started; it makes its directory in the test's own."""
+    monkeypatch.setenv("TMPDIR", str(runtime_dir))
+    command = [sys.executable, str(RUN), "--quick"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    )
+    yield process
+    if process.poll() is None:
+        process.terminate()
+        process.communicate(timeout=TIMEOUT_S)
+
+
+def left_by_demo(out: str) -> list[str]:
+    """Its directory, shared memory and processes, as far as they are left."""
+    found = re.search(r"ready in (\S+)", out)
+    assert found is not None, out
+    directory = Path(found[1])
+    parts = (directory.parent.glob(directory.name), arenas_of(directory), processes_of(directory))
+    return [str(each) for part in parts for each in part]
+
+
+def test_the_demo_counts_the_same_on_both_sides(demo: subprocess.Popen[str]) -> None:
+    out, _ = demo.communicate(timeout=TIMEOUT_S)
+    assert demo.returncode == 0, out
+    assert "both sides agree" in out
+    assert "DIFFER" not in out
+    assert not left_by_demo(out), out
+
+
+def test_ctrl_c_ends_the_demo_and_leaves_nothing_behind(demo: subprocess.Popen[str]) -> None:
+    assert demo.stdout is not None
+    out = ""
+    while "polls wait" not in out:
+        line = demo.stdout.readline()
+        assert line, f"it ended too early: {out}"
+        out += line
+    demo.send_signal(signal.SIGINT)
+    rest, _ = demo.communicate(timeout=TIMEOUT_S)
+    assert demo.returncode == 130, out + rest
+    assert not left_by_demo(out), out + rest
