@@ -1,0 +1,38 @@
+"""Whether every moved module can be followed to its past: python .ci/history.py [BEFORE [AFTER]]
+
+BEFORE is the last commit before modules moved into rooms, AFTER one in which all have moved. For each source file that
+has another path in AFTER, `git log --follow` must reach the history of BEFORE. Exit status 1 and the names of the files
+that have lost their past.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SOURCES = (".py", ".pyi", ".pyx", ".pxd", ".h", ".md")
+
+
+def git(*words: str) -> list[str]:
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def moved(before: str, after: str) -> list[str]:
+    """Paths of AFTER that a commit since BEFORE has given to a file of another path."""
+    renames = git("log", "--diff-filter=R", "-M", "--name-status", "--format=", f"{before}..{after}")
+    there = set(git("ls-tree", "-r", "--name-only", after))
+    return sorted({line.split("\t")[2] for line in renames if line.endswith(SOURCES)} & there)
+
+
+def main(before: str, after: str) -> int:
+    past = set(git("rev-list", before))
+    paths = moved(before, after)
+    lost = [path for path in paths if not past.intersection(git("log", "--follow", "--format=%H", after, "--", path))]
+    for path in lost:
+        sys.stdout.write(f"{path}: git log --follow does not reach {before}\n")
+    sys.stdout.write(f"{len(paths)} files have moved since {before}; {len(lost)} of them have lost their past\n")
+    return 1 if lost or not paths else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*(sys.argv[1:] + ["5b23236", "HEAD"][len(sys.argv) - 1 :])))
