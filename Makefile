@@ -3,7 +3,8 @@
 #
 #   make demo       a gunicorn application on timerd, from nothing, in a few minutes
 #   make pipeline   5 million operations through Spark, 500,000 of them played, to a page to read; 0.5 GB the first time
-#   make test       every test, lint and types among them; those on Spark download 0.5 GB the first time
+#   make test       every test but the long ones, lint and types among them; those on Spark download 0.5 GB the first time
+#   make test-long  the tests that `make test` leaves out, because they take long: storms, real gunicorn, whole runs
 #   make test-spark the tests on Spark alone
 #   make test-cluster  Spark Connect, and clusters of several executors, on this machine
 #   make soak       the whole system simulated, seed after seed, until stopped (SEED=0)
@@ -27,7 +28,7 @@ SANITIZED := $(foreach name,adoption check check_damage client_fast commands con
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo pipeline test test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
+.PHONY: help machine demo pipeline test test-long test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -58,8 +59,11 @@ pipeline: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m timerd_spark run --out build/pipeline $(PIPELINE)
 
 test: $(VENV)/installed-test
-	@$(PY) -m pytest
+	@$(PY) -m pytest -m 'not long'
 	@$(MAKE) --no-print-directory test-spark
+
+test-long: $(VENV)/installed-test
+	@$(PY) -m pytest -m long
 
 # Two JVMs. A file's tests share one; the longest files are not the last.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
@@ -92,7 +96,7 @@ sanitize: | machine
 		--config-settings=cmake.define.TIMERD_SANITIZE=ON' .venv-sanitize/installed-test
 	@LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libubsan.so)" \
 		PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-		.venv-sanitize/bin/python -m pytest --maxfail=3 $(SANITIZED)
+		.venv-sanitize/bin/python -m pytest --timeout=1200 -o faulthandler_timeout=1500 --maxfail=3 $(SANITIZED)
 
 FUZZ_SECONDS := 60
 fuzz: $(VENV)/installed-test

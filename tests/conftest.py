@@ -15,7 +15,7 @@ import pytest
 import timerd as td
 from daemons import Daemon, arenas_of, processes_of
 from damage import busy_rig, grouped_rig
-from guarantees import unproved
+from guarantees import Guarantees
 from harness import Rig
 from networks import World
 from patience import PATIENCE_S
@@ -33,41 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Workers of pytest-xdist take the seed that the controller has chosen and printed.
     chosen = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
     config.stash[SEED] = random.SystemRandom().getrandbits(32) if chosen is None else chosen
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Guarantees(config))
-
-
-class Guarantees:
-    """Fails a run of the whole suite in which a test that a guarantee stands on did not pass."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-        self.passed: set[str] = set()
-        self.skipped: set[str] = set()  # a machine may lack what a test needs; the test says what
-        self.missing: list[str] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed:
-            self.passed.add(report.nodeid)
-        elif report.skipped:
-            self.skipped.add(report.nodeid)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        chosen = (
-            self.config.getoption("keyword") or self.config.getoption("markexpr") or self.config.getoption("lf", False)
-        )
-        whole = self.config.args_source is pytest.Config.ArgsSource.TESTPATHS and not chosen
-        if whole and exitstatus == pytest.ExitCode.OK:
-            self.missing = unproved(self.passed | self.skipped)
-            if self.missing:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for test in sorted(set(unproved(self.passed)) - set(unproved(self.passed | self.skipped))):
-            terminalreporter.write_line(f"GUARANTEES.md: {test} was skipped", yellow=True)
-        for test in self.missing:
-            terminalreporter.write_line(f"GUARANTEES.md: {test} did not run, or did not pass", red=True)
+    config.pluginmanager.register(Guarantees(config))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+import pytest
 
 from trees import ROOT
 
 DOCUMENT = ROOT / "timerd" / "GUARANTEES.md"
+TIERS = ("", "not long", "long")  # what -m says in a run of the whole suite, in `make test`, in `make test-long`
 ROW = re.compile(r"^\|.*\| (test_\w+\.py::test_\w+) \|$", re.MULTILINE)
 
 
@@ -15,7 +19,63 @@ def promises() -> list[str]:
     return ROW.findall(DOCUMENT.read_text())
 
 
+def named(nodeids: Iterable[str]) -> set[str]:
+    """Tests as a promise names them: file::name, without folders and a test's parameters."""
+    return {nodeid.partition("[")[0].rpartition("/")[2] for nodeid in nodeids}
+
+
 def unproved(passed: set[str]) -> list[str]:
-    """The promises whose test is not among those that passed (parameters of a test are left out)."""
-    names = {nodeid.rpartition("/")[2].partition("[")[0] for nodeid in passed}
-    return sorted(set(promises()) - names)
+    """The promises whose test is not among those that passed."""
+    return sorted(set(promises()) - named(passed))
+
+
+class Guarantees:
+    """Fails a run of the whole suite, or of a tier of it, in which a test that a guarantee stands on did not pass.
+
+    `make test` leaves out what is marked `long`, and `make test-long` the rest: a test of the other tier must be there,
+    and need not run. A test that has a short form and a long form is in both tiers.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.is_worker = hasattr(config, "workerinput")  # of pytest-xdist: it knows what there is, and judges nothing
+        self.passed: set[str] = set()
+        self.other_tier: set[str] = set()
+        self.skipped: set[str] = set()  # a machine may lack what a test needs; the test says what
+        self.missing: list[str] = []
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        long = self.config.getoption("markexpr") == "long"
+        others = {item.nodeid for item in items if (item.get_closest_marker("long") is None) == long}
+        self.other_tier |= set(promises()) & named(others)
+        if self.is_worker:
+            self.config.workeroutput["other_tier"] = sorted(self.other_tier)  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        self.other_tier.update(getattr(node, "workeroutput", {}).get("other_tier", ()))  # one that crashed has none
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.passed.add(report.nodeid)
+        elif report.skipped:
+            self.skipped.add(report.nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        chosen = (
+            self.config.getoption("keyword")
+            or self.config.getoption("markexpr") not in TIERS
+            or self.config.getoption("lf", False)
+        )
+        whole = self.config.args_source is pytest.Config.ArgsSource.TESTPATHS and not chosen
+        if whole and exitstatus == pytest.ExitCode.OK and not self.is_worker:
+            self.missing = unproved(self.passed | self.skipped | self.other_tier)
+            if self.missing:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for test in sorted(named(self.skipped) & set(unproved(self.passed))):
+            terminalreporter.write_line(f"GUARANTEES.md: {test} was skipped", yellow=True)
+        for test in self.missing:
+            terminalreporter.write_line(f"GUARANTEES.md: {test} did not run, or did not pass", red=True)
