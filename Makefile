@@ -58,9 +58,12 @@ PIPELINE :=
 pipeline: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m timerd_spark run --out build/pipeline $(PIPELINE)
 
+# Those on Spark run, too, where one of the others has failed.
 test: $(VENV)/installed-test
-	@$(PY) -m pytest -m 'not long'
-	@$(MAKE) --no-print-directory test-spark
+	@status=0; \
+	$(PY) -m pytest -m 'not long' || status=$$?; \
+	$(MAKE) --no-print-directory test-spark || status=$$?; \
+	exit $$status
 
 test-long: $(VENV)/installed-test
 	@$(PY) -m pytest -m long
