@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -34,6 +35,17 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
     config.stash[SEED] = random.SystemRandom().getrandbits(32) if chosen is None else chosen
     config.pluginmanager.register(Guarantees(config))
+    give_children_sigint()
+
+
+def give_children_sigint() -> None:
+    """`sh -c 'make test &'` starts this process with SIGINT ignored: it goes on to ignore it, its children do not.
+
+    A child ignores what its parent ignores, and a test that interrupts such a child would wait for ever. A handler is
+    not passed on: with one that does nothing, this process ignores SIGINT, and its children start with the default.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: None)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -203,7 +203,6 @@ def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     assert process.stderr is not None
     while after not in process.stderr.readline():

@@ -29,7 +29,6 @@ def demo(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Iterator[subproc
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     yield process
     if process.poll() is None:
