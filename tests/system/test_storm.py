@@ -5,54 +5,88 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from daemons import Daemon
-from patience import eventually
+from patience import PATIENCE_S, eventually
 from timerd_client import Client, State, connect, total
 from timerd_client.link.operation import ThreadedOperation
 
-KILLS = 5
-RUN_S = 2.0
+RUN_S = 0.4  # from kill to kill
 CHUNK = 7  # amounts are fired in pieces of so much
-STEPS_MAX = 6_000
+STEPS_MAX = 700  # for each kill: a slow machine makes no more, however long its daemons take to start
+GRACE_S = 1.0  # after its deadline an operation is given up, if the daemon is lost
+LONG_S = 60.0  # beyond it, it has not come: a daemon may take seconds to start
 
 
 def pace(rng: random.Random) -> None:
     time.sleep(rng.random() * 0.002)
 
 
+class Waited:
+    """An operation, and when its client was told of its outcome."""
+
+    def __init__(self, client: Client, key: str, timeout: float, fired: bool) -> None:
+        self.fired = fired
+        self.given_up_s = time.monotonic() + timeout + GRACE_S  # not before
+        self.told_s: list[float] = []
+        self.operation: ThreadedOperation = client.register(key, timeout=timeout)
+        self.operation.add_done_callback(lambda _: self.told_s.append(time.monotonic()))
+
+    def state(self) -> State:
+        """How it ended; AssertionError if that is not what was promised.
+
+        On a slow machine a daemon takes seconds to start. Its clients take it for lost, and give up an operation a
+        second after its deadline. UNAVAILABLE says so: it is neither a loss nor a repetition, and it is final.
+        """
+        outcome = self.operation.result(timeout=LONG_S)
+        eventually(lambda: self.told_s, f"{self.operation}: nobody was told")
+        assert len(self.told_s) == 1, f"{self.operation}: told {len(self.told_s)} times"
+        if outcome.state is State.UNAVAILABLE:
+            assert self.told_s[0] >= self.given_up_s, f"{self.operation}: given up too soon"
+            return outcome.state
+        assert outcome.state is (State.COMPLETED if self.fired else State.EXPIRED), f"{self.operation}: {outcome}"
+        assert self.fired or outcome.lateness_ns >= 0
+        return outcome.state
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_a_daemon_killed_again_and_again_loses_nothing_and_does_nothing_twice(
-    make_daemon: Callable[..., Daemon], rng: random.Random
+    make_daemon: Callable[..., Daemon], rng: random.Random, kills: int
 ) -> None:
     daemon = make_daemon("--capacity=65536", "--ring-events=65536")
     over = threading.Event()
-    plain: list[tuple[ThreadedOperation, bool]] = []  # and whether its key is fired
+    plain: list[Waited] = []
     steps: list[None] = []
+    steps_max = STEPS_MAX * kills
 
     def register_and_fire(client: Client, firer: Client, rng: random.Random, name: str) -> None:
-        number = 0
-        while not over.is_set():
-            number += 1
-            key, due = f"{name}/{number}", rng.random() < 0.7
-            plain.append((client.register(key, timeout=20 if due else 0.05 + rng.random()), due))
-            if due:
+        for number in range(steps_max):
+            if over.is_set():
+                break
+            key, fired = f"{name}/{number}", rng.random() < 0.7
+            plain.append(Waited(client, key, LONG_S if fired else 0.05 + rng.random(), fired))
+            if fired:
                 firer.fire(key, value=key.encode())
             pace(rng)
 
     def count_up(firer: Client, rng: random.Random) -> None:
-        while not over.is_set():
+        while not over.is_set() and len(steps) < steps_max - 2:
             firer.fire("amounts", amount=CHUNK)
             firer.fire("jobs", limit=1)
             steps.append(None)
             pace(rng)
 
-    with connect() as one, connect() as two, connect() as three:
+    with connect(timeout=PATIENCE_S) as one, connect(timeout=PATIENCE_S) as two, connect(timeout=PATIENCE_S) as three:
         # An operation for each sum that may be reached, and a waiter for each credit that may be given.
-        sums = [one.register("amounts", timeout=120, when=total(CHUNK * (n + 1))) for n in range(STEPS_MAX)]
-        jobs = [two.register("jobs", timeout=120) for _ in range(STEPS_MAX)]
-        one.flush(10)
-        two.flush(10)
+        sums = [one.register("amounts", timeout=600, when=total(CHUNK * (n + 1))) for n in range(steps_max)]
+        jobs = [two.register("jobs", timeout=600) for _ in range(steps_max)]
+        one.flush(LONG_S)
+        two.flush(LONG_S)
         threads = [
             threading.Thread(target=register_and_fire, args=(one, two, random.Random(rng.random()), "a")),
             threading.Thread(target=register_and_fire, args=(two, one, random.Random(rng.random()), "b")),
@@ -60,35 +94,34 @@ def test_a_daemon_killed_again_and_again_loses_nothing_and_does_nothing_twice(
         ]
         for thread in threads:
             thread.start()
-        for _ in range(KILLS):
-            time.sleep(RUN_S / KILLS * (0.5 + rng.random()))
+        for _ in range(kills):
+            time.sleep(RUN_S * (0.5 + rng.random()))
             daemon.kill()
             daemon.start()
         over.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(LONG_S)
             assert not thread.is_alive()
         for client in (one, two, three):
-            client.flush(20)
+            client.flush(LONG_S)
         # Amounts count once each, and each credit is one waiter's: what is reached is exactly what was fired.
         done = len(steps)
-        assert 0 < done < STEPS_MAX
-        assert sums[done - 1].result(timeout=20).state is State.COMPLETED, "an amount was lost"
-        assert jobs[done - 1].result(timeout=20).state is State.COMPLETED, "a credit was lost"
+        assert 0 < done < steps_max - 1
+        assert sums[done - 1].result(timeout=LONG_S).state is State.COMPLETED, "an amount was lost"
+        assert jobs[done - 1].result(timeout=LONG_S).state is State.COMPLETED, "a credit was lost"
         assert three.fire_wait("amounts", amount=CHUNK - 1) == 0, "an amount was counted twice"
         assert three.fire_wait("jobs", limit=1) == 1
-        assert jobs[done].result(timeout=20).state is State.COMPLETED
-        time.sleep(0.05)
+        assert jobs[done].result(timeout=LONG_S).state is State.COMPLETED
+        states = Counter(waited.state() for waited in plain)
+        unknown = states[State.UNAVAILABLE]
+        assert unknown < len(plain) / 2, f"of too many it is not known how they ended: {states}"
         assert not jobs[done + 1].done(), "a credit was given twice"
-        for operation, due in plain:
-            outcome = operation.result(timeout=25)
-            expected = State.COMPLETED if due else State.EXPIRED
-            assert outcome.state is expected, f"{operation}: {outcome}"
-            assert outcome.state is State.COMPLETED or outcome.lateness_ns >= 0
-        assert one.stats().outcomes_after_giving_up == 0
-    print(f"{len(plain)} operations, {done} amounts and credits, {KILLS} kills")
+        said = [client.stats() for client in (one, two)]
+        assert sum(each.given_up for each in said) == unknown
+        assert sum(each.outcomes_after_giving_up for each in said) <= unknown
+    print(f"{dict(states)}, {done} amounts and credits, {kills} kills")
     stats = daemon.stats()
-    assert stats["counters"]["starts"] == KILLS + 1
+    assert stats["counters"]["starts"] == kills + 1
     # What the clients left is swept, a part of it in a turn.
     eventually(lambda: daemon.stats()["counters"]["pending"] == 0, "what its clients left is pending")
     eventually(lambda: daemon.stats()["capacity"]["ops"]["used"] == 0, "what its clients left is kept")
