@@ -136,9 +136,10 @@ def test_a_poller_tells_what_is_readable_or_that_the_time_is_over(kind: Any) -> 
 
 
 def test_the_compiled_poller_waits_for_less_than_a_millisecond() -> None:
+    # One that counts in milliseconds never does; on a slow machine this one does now and then.
     poller = Poller()
-    best_ns = min(_waited_ns(poller, 100_000) for _ in range(20))
-    assert 100_000 <= best_ns < 1_000_000
+    waited_ns = until(lambda: [waited_ns for _ in range(20) if (waited_ns := _waited_ns(poller, 100_000)) < 1_000_000])
+    assert min(waited_ns) >= 100_000
 
 
 def _waited_ns(poller: Any, timeout_ns: int) -> int:

@@ -137,7 +137,7 @@ def test_who_waits_stands_in_a_table_that_does_what_a_dict_does(seed: int) -> No
     rng = random.Random(seed)
     table, model = fast.Waiting(), slow.Waiting()
     waiters = [ThreadedOperation(None, number, "k", b"", 0) for number in range(5)]  # type: ignore[arg-type]
-    references = [sys.getrefcount(waiter) for waiter in waiters]
+    before = [sys.getrefcount(waiter) for waiter in waiters]
     first = 1
     for _ in range(3_000):
         numbers = [*model, 0, first, 1 << 63, (1 << 64) - 1, -1, 1 << 64]
@@ -162,7 +162,8 @@ def test_who_waits_stands_in_a_table_that_does_what_a_dict_does(seed: int) -> No
             assert table.pop(number, None) is model.pop(number)
         assert len(table) == 0 and list(table) == []
     del table, model, waiter
-    assert [sys.getrefcount(waiter) for waiter in waiters] == references
+    grown = [sys.getrefcount(waiter) - count for waiter, count in zip(waiters, before, strict=True)]
+    assert all(abs(each) < 50 for each in grown), f"after 3,000 rounds: {grown}"
 
 
 def test_who_waits_is_found_up_to_the_last_number_there_is() -> None:
@@ -183,8 +184,8 @@ class Waiter:
 
 def test_one_that_ends_when_another_takes_its_place_may_take_that_place_itself() -> None:
     last = object()
-    references = sys.getrefcount(last)
-    for module in (fast, slow):
+    before = sys.getrefcount(last)
+    for module in (fast, slow) * 500:
         table = module.Waiting()
         weakref.finalize(one := Waiter(), table.__setitem__, 5, last)
         table[5] = one
@@ -193,7 +194,7 @@ def test_one_that_ends_when_another_takes_its_place_may_take_that_place_itself()
         assert table[5] is last and len(table) == 1
         assert table.pop(5) is last and len(table) == 0
         del table
-    assert sys.getrefcount(last) == references
+    assert abs(sys.getrefcount(last) - before) < 50, "after 1,000 rounds"
 
 
 def test_commands_stand_in_memory_that_does_what_a_list_does(seed: int) -> None:
@@ -241,18 +242,20 @@ def test_an_operation_is_nothing_to_the_garbage_collector() -> None:
     before = len(gc.get_objects())
     made = [program.purgatory.register(f"key/{number}", timeout=5) for number in range(1_000)]
     assert not gc.is_tracked(made[0])
-    assert len(gc.get_objects()) - before < 100
+    assert len(gc.get_objects()) - before < 50
 
 
-def test_a_dropped_operation_is_let_go_of_when_it_settles() -> None:
+def test_dropped_operations_are_let_go_of_when_they_settle() -> None:
     program = Program(1)
     payload = b"the payload of this test"
-    program.purgatory.register("key", timeout=5, payload=payload)
-    counted = sys.getrefcount(payload)
+    before = sys.getrefcount(payload)
+    for _ in range(1_000):
+        program.purgatory.register("key", timeout=5, payload=payload)
+    assert sys.getrefcount(payload) - before > 950
     program.exchange()
     program.purgatory.fire("key")
     program.exchange()
-    assert sys.getrefcount(payload) == counted - 1
+    assert abs(sys.getrefcount(payload) - before) < 50
 
 
 def test_a_call_waits_for_who_holds_the_lock() -> None:

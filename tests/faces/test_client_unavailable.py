@@ -18,6 +18,7 @@ from daemons import Daemon
 from patience import PATIENCE_S, eventually
 from timerd import State
 from timerd_client import aio
+from timerd_client.link.polling import Polling
 from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, DAEMON_LOST_NS, GRACE_NS
 
@@ -241,7 +242,7 @@ def test_wait_for_polls_while_the_daemon_is_lost(lost: td.Client) -> None:
         return state["ready"]
 
     assert client.wait_for(ready, "k", timeout=0.2, unavailable="poll", poll_interval=0.02) is False
-    assert 4 <= len(looks) <= 8  # at 0, 0.02, 0.06, 0.14, 0.2
+    assert 2 <= len(looks) <= 8  # at 0, 0.02, 0.06, 0.14, 0.2, or fewer on a slow machine
     timer = threading.Timer(0.1, lambda: state.update(ready=True))
     timer.start()
     assert client.wait_for(ready, "k", timeout=None, unavailable="poll", poll_interval=0.02) is True
@@ -255,6 +256,14 @@ def test_wait_for_polls_while_the_daemon_is_lost(lost: td.Client) -> None:
     for wrong in ({"unavailable": "ignore"}, {"poll_interval": 0}, {"poll_interval": float("nan")}):
         with pytest.raises(td.InvalidValueError):
             client.wait_for(ready, "k", timeout=1, **wrong)
+
+
+def test_the_pauses_of_polling_double_up_to_a_second_and_end_with_the_timeout() -> None:
+    polling = Polling("poll", 0.02)
+    assert [polling.pause(left) for left in (0.2, 0.18, 0.14, 0.06)] == [0.02, 0.04, 0.08, 0.06]
+    assert [polling.pause(None) for _ in range(5)] == [0.32, 0.64, 1.0, 1.0, 1.0]
+    assert polling.patience(None) == 1.0  # an event is waited for: it begins anew
+    assert [polling.pause(None) for _ in range(2)] == [0.02, 0.04]
 
 
 def test_wait_for_degrades_to_polling_and_returns_to_events(client: td.Client, daemon: Daemon) -> None:
@@ -314,7 +323,7 @@ def test_no_daemon_is_said_within_the_stated_time(daemon: Daemon, runtime_dir: P
     start = time.monotonic()
     with pytest.raises(td.TimerdUnavailableError):
         td.connect(timeout=0.3)
-    assert 0.2 < time.monotonic() - start < 2
+    assert 0.3 <= time.monotonic() - start < PATIENCE_S / 2
 
 
 def test_a_client_lives_through_a_restart_of_its_daemon(client: td.Client, daemon: Daemon) -> None:
