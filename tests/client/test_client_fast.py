@@ -342,6 +342,6 @@ def test_a_choice_that_is_none_is_refused() -> None:
 
 def test_the_client_in_python_passes_the_tests_of_the_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERD_EXAMPLES", "10")
-    words = ("-m", "pytest", "-q", "-n0", f"--basetemp={tmp_path / 'pure'}")
+    words = ("-m", "pytest", "-q", "-n0", "-m", "not long", f"--basetemp={tmp_path / 'pure'}")
     ran = python("pure", *words, *(node_of(name) for name in PURE_TESTS))
     assert ran.returncode == 0, ran.stdout[-5_000:] + ran.stderr

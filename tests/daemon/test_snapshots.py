@@ -151,9 +151,12 @@ def test_a_copy_that_cannot_be_written_is_an_error_of_each_question_once(
 # real daemons -----------------------------------------------------------------------------------------------------
 
 
-def test_checks_of_an_arena_that_takes_long_to_copy_leave_nothing(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_checks_of_an_arena_that_takes_long_to_copy_leave_nothing(
+    make_daemon: MakeDaemon, runtime_dir: Path, count: int
+) -> None:
     make_daemon(patch=SLOW)
-    checks = [in_background("check") for _ in range(3)]
+    checks = [in_background("check") for _ in range(count)]
     for check in checks:
         out, _ = check.communicate(timeout=60)
         assert check.returncode == Exit.OK and out.startswith("Sound: "), out

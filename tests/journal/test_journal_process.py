@@ -58,33 +58,40 @@ def timerctl(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
-    make_daemon: MakeDaemon, directory: Path, rng: random.Random
+    make_daemon: MakeDaemon, directory: Path, rng: random.Random, kills: int
 ) -> None:
     daemon = make_daemon(*flags(directory, "--journal-level=events"))
     wanted: Counter[tuple[bytes, Outcome]] = Counter()
-    with connect() as client:
-        for storm in range(4):
+    unknown: set[bytes] = set()  # given up beside a daemon that took seconds to start: a row of any outcome, or none
+    with connect(timeout=PATIENCE_S) as client:
+        for storm in range(kills):
             waiting = []
             for number in range(150):
                 key = f"{storm}/{number}"
                 waiting.append((key, client.register(key, timeout=0.2 if number % 5 == 0 else 60)))
                 if number % 5:
                     client.fire(key)
-                if number == 20 + 20 * storm:
+                if number == 20 + 20 * (storm % 4):
                     time.sleep(rng.random() * 0.01)
                     daemon.kill()
                     daemon.start()
             for key, operation in waiting:
-                state = operation.result(timeout=PATIENCE_S).state
-                wanted[key.encode(), Outcome[state.name]] += 1
-    eventually(lambda: len(told(directory)) >= 600)
+                state = operation.result(timeout=2 * PATIENCE_S).state.name
+                if state == "UNAVAILABLE":
+                    unknown.add(key.encode())
+                else:
+                    wanted[key.encode(), Outcome[state]] += 1
+    assert len(unknown) <= 30 * kills, "more than those that may come due meanwhile"
+    eventually(lambda: len(told(directory)) >= 150 * kills - len(unknown))
     daemon.stop()
-    found = Counter((key or b"", outcome) for key, outcome in told(directory))
-    assert found == wanted
+    rows = [(key or b"", outcome) for key, outcome in told(directory)]
+    assert Counter(row for row in rows if row[0] not in unknown) == wanted
+    assert len({key for key, _ in rows}) == len(rows)
     checked = audit_journal(directory)
     assert not checked.wrong, checked.wrong[:5]
-    assert checked.outcomes == 600
+    assert checked.outcomes == len(rows)
 
 
 def test_at_its_file_limit_the_daemon_goes_on_says_so_and_resumes(make_daemon: MakeDaemon, directory: Path) -> None:

@@ -45,6 +45,7 @@ def left_by_demo(out: str) -> list[str]:
     return [str(each) for part in parts for each in part]
 
 
+@pytest.mark.long  # its short form is the one that is interrupted
 def test_the_demo_counts_the_same_on_both_sides(demo: subprocess.Popen[str]) -> None:
     out, _ = demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == 0, out

@@ -467,12 +467,15 @@ def visit(port: int) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
 
 
-def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(daemon: Daemon, runtime_dir: Path) -> None:
+@pytest.mark.parametrize(("workers", "seen", "runs"), [(2, 3, 6), pytest.param(4, 6, 30, marks=pytest.mark.long)])
+def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(
+    daemon: Daemon, runtime_dir: Path, workers: int, seen: int, runs: int
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     (runtime_dir / "application.py").write_text(APPLICATION)
     path = runtime_dir / "notes"
-    command = [sys.executable, "-m", "gunicorn", f"--bind=127.0.0.1:{port}", "--workers=4", "--max-requests=4"]
+    command = [sys.executable, "-m", "gunicorn", f"--bind=127.0.0.1:{port}", f"--workers={workers}", "--max-requests=4"]
     with (runtime_dir / "gunicorn.log").open("wb") as log:
         server = subprocess.Popen(
             [*command, f"--chdir={runtime_dir}", "application"],
@@ -482,11 +485,11 @@ def test_under_gunicorn_that_recycles_its_workers_every_occurrence_runs_once(dae
         )
     try:
         end, restarted, restarted_at = time.monotonic() + 60, False, 0.0
-        while len(notes := notes_in(path)) < 30 or len({note.worker for note in notes}) <= 5:
+        while len(notes := notes_in(path)) < 2 * runs or len({note.worker for note in notes}) < seen:
             assert time.monotonic() < end, f"{notes}\n{(runtime_dir / 'gunicorn.log').read_text()}"
             visit(port)
             time.sleep(0.03)
-            if len(notes) >= 12 and not restarted:
+            if len(notes) >= runs and not restarted:
                 restarted, restarted_at = True, time.time()
                 daemon.stop()
                 daemon.start()

@@ -1,7 +1,7 @@
-"""Many clients and many waits: 500 clients and 50,000 asyncio waits in two processes, with what they cost.
+"""Many clients and many waits: up to 500 clients and 50,000 asyncio waits in two processes, with what they cost.
 
-Each process holds 250 clients on one event loop and waits for 25,000 operations at once; every key is fired by a client
-of the *other* process. Every wait must end completed, with the value that was fired for it.
+Each process holds up to 250 clients on one event loop and waits for 25,000 operations at once; every key is fired by a
+client of the *other* process. Every wait must end completed, with the value that was fired for it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from daemons import Daemon
 
-CLIENTS = 250
 WAITS = 100  # of each client
 DESCRIPTORS_PER_CLIENT_MAX = 8
 BYTES_PER_WAIT_MAX = 8_192
 TIMEOUT_S = 60.0
 
 
-async def wait_and_fire(own: str, other: str) -> dict[str, int]:
+async def wait_and_fire(own: str, other: str, count: int) -> dict[str, int]:
     """One of the two processes: registers and awaits its own keys, and fires the other's."""
     from timerd_client import aio
 
     process = psutil.Process()
     before, opened = process.memory_info().rss, process.num_fds()
-    clients = [await aio.connect(timeout=20) for _ in range(CLIENTS)]
+    clients = [await aio.connect(timeout=20) for _ in range(count)]
     connected = process.memory_info().rss
     waits = []
     for number, client in enumerate(clients):
@@ -53,18 +53,21 @@ async def wait_and_fire(own: str, other: str) -> dict[str, int]:
     await asyncio.gather(*(client.close() for client in clients))
     return {
         "right": right,
-        "descriptors_per_client": found["descriptors"] // CLIENTS,
-        "bytes_per_client": (connected - before) // CLIENTS,
-        "bytes_per_wait": (found["rss"] - connected) // (CLIENTS * WAITS),
+        "descriptors_per_client": found["descriptors"] // count,
+        "bytes_per_client": (connected - before) // count,
+        "bytes_per_wait": (found["rss"] - connected) // (count * WAITS),
     }
 
 
-def test_500_clients_and_50_000_waits_in_two_processes(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [25, pytest.param(250, marks=pytest.mark.long)])  # clients of each process
+def test_many_clients_and_many_waits_in_two_processes(
+    make_daemon: Callable[..., Daemon], tmp_path: Path, count: int
+) -> None:
     arena = f"--arena-file={tmp_path}/arena"  # 28 MiB, beside the tests that use /dev/shm
     daemon = make_daemon("--capacity=65536", "--blocks=65536", "--clients=512", arena)
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, own, other], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, own, other, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         for own, other in (("a", "b"), ("b", "a"))
     ]
@@ -73,8 +76,8 @@ def test_500_clients_and_50_000_waits_in_two_processes(make_daemon: Callable[...
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
         stats = daemon.stats()
-        assert stats["counters"]["pending"] == 2 * CLIENTS * WAITS
-        assert stats["counters"]["clients"] == 2 * CLIENTS
+        assert stats["counters"]["pending"] == 2 * count * WAITS
+        assert stats["counters"]["clients"] == 2 * count
         print(f"daemon: {psutil.Process(daemon.pid).num_fds()} descriptors")
         results = []
         for process in processes:
@@ -90,15 +93,15 @@ def test_500_clients_and_50_000_waits_in_two_processes(make_daemon: Callable[...
             process.wait()
     for result in results:
         print(result)
-        assert result["right"] == CLIENTS * WAITS, result
+        assert result["right"] == count * WAITS, result
         assert result["descriptors_per_client"] <= DESCRIPTORS_PER_CLIENT_MAX, result
         assert result["bytes_per_wait"] <= BYTES_PER_WAIT_MAX, result
     counters = daemon.stats()["counters"]
-    assert counters["completed"] == 2 * CLIENTS * WAITS
+    assert counters["completed"] == 2 * count * WAITS
     assert counters["pending"] == counters["watched"] == 0
 
 
 if __name__ == "__main__":
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
-    print(json.dumps(asyncio.run(wait_and_fire(sys.argv[1], sys.argv[2]))))
+    print(json.dumps(asyncio.run(wait_and_fire(sys.argv[1], sys.argv[2], int(sys.argv[3])))))
