@@ -30,6 +30,7 @@ HOME = Path(pyspark.__file__).parent
 SMOKE = Path(__file__).with_name("smoke.py")
 ROWS = 400
 PATIENCE_S = 240.0
+pytestmark = pytest.mark.timeout(PATIENCE_S + 40)
 
 
 def run(master: str, runtime_dir: Path, journal: Path | str = "", **environment: str) -> dict[str, Any]:

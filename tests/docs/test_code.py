@@ -265,7 +265,9 @@ def test_the_top_level_holds_what_the_user_fixed() -> None:
     assert tops - BESIDE == TOP_LEVEL, f"unlike the user's list: {sorted((tops - BESIDE) ^ TOP_LEVEL)}"
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "bench", "bench-short", "fmt", "build", "generate", "clean"])
+@pytest.mark.parametrize(
+    "target", ["demo", "test", "test-long", "bench", "bench-short", "fmt", "build", "generate", "clean"]
+)
 def test_make_knows_the_target_and_says_what_it_does(target: str) -> None:
     text = (ROOT / "Makefile").read_text()
     assert re.search(rf"^{target}:", text, re.MULTILINE)

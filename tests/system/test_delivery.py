@@ -89,14 +89,16 @@ def test_an_endpoint_that_fails_stalls_and_recovers_gets_every_record(
 
 
 def test_what_is_refused_fails_at_once_and_what_stalls_expires(make_courier: MakeCourier, endpoint: Endpoint) -> None:
-    courier = make_courier(
-        lambda ids: post(endpoint.url, list(ids)), delivery_timeout_ns=400 * MS, request_timeout_ns=300 * MS
-    )
+    def send(ids: Sequence[Any]) -> None:
+        post(endpoint.url, list(ids))
+
+    courier = make_courier(send)  # it has the time that a slow machine takes for an answer
     endpoint.mode("refuse")
     courier.offer(["refused"])
     (refused,) = ends(courier, 1).values()
     assert refused.outcome is FAILED and refused.attempts == 1 and refused.error is not None
     assert refused.error.startswith("HTTPError: HTTP Error 400")
+    courier = make_courier(send, delivery_timeout_ns=400 * MS, request_timeout_ns=300 * MS)
     endpoint.mode("stall")
     courier.offer(["stalled"])
     (stalled,) = ends(courier, 1).values()
@@ -162,7 +164,7 @@ def test_without_a_daemon_the_clock_decides_a_little_later(make_courier: MakeCou
     found = ends(courier, 2)
     go_on.set()
     assert found["quick"].outcome is DELIVERED and found["slow"].outcome is EXPIRED
-    assert found["slow"].latency_ns >= 600 * MS
+    assert found["quick"].latency_ns < 8 * S and 600 * MS <= found["slow"].latency_ns < 8 * S
     daemon.start()
 
 
