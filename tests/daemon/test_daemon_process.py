@@ -50,7 +50,7 @@ PASS = "a pass of its loop"
 # A daemon that says in its log how often it wakes up, whether there is something to do or not.
 COUNTED = f"""
 import sys
-from timerd.conductor import Conductor
+from timerd.conductor.turn import Conductor
 do_work = Conductor.do_work
 def counted(*arguments):
     sys.stderr.write("{PASS}\\n")

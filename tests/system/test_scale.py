@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import psutil
 import pytest
 
 from daemons import Daemon
+from trees import python_path
 
 WAITS = 100  # of each client
 DESCRIPTORS_PER_CLIENT_MAX = 8
@@ -67,7 +69,11 @@ def test_many_clients_and_many_waits_in_two_processes(
     daemon = make_daemon("--capacity=65536", "--blocks=65536", "--clients=512", arena)
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, own, other, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, own, other, str(count)],
+            env=os.environ | {"PYTHONPATH": python_path()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for own, other in (("a", "b"), ("b", "a"))
     ]
