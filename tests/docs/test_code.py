@@ -29,7 +29,7 @@ PACKAGES = {
 TYPED = ["shm_layout", "client", "timerd", "tests", "bench"]
 # What the user fixed, and what every Python project has beside it.
 TOP_LEVEL = {"pyproject.toml", "README.md", "timerd", "client", "shm_layout", "tests", "bench", "systemd"}
-BESIDE = {"Makefile", "LICENSE", ".gitignore", ".ci"}
+BESIDE = {"Makefile", "LICENSE", "CHANGELOG.md", ".gitignore", ".ci", "docs", "examples"}
 # Third-party modules that each package may import.
 MAY_IMPORT = {
     "timerd_shm": set[str](),
