@@ -1,0 +1,42 @@
+"""docs/tasks.md has thirty questions, docs/answers.md an answer to each, and what an answer names is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trees import ROOT
+
+ITEM = re.compile(r"^(\d+)\. (.+(?:\n {3}.+)*)", re.MULTILINE)
+NAMES = re.compile(r"`([\w/]+/[\w.]+\.\w+)`: ((?:`[^`]+`(?:, )?)+)")
+QUESTIONS = dict(ITEM.findall((ROOT / "docs/tasks.md").read_text()))
+ANSWERS = dict(ITEM.findall((ROOT / "docs/answers.md").read_text()))
+ROOMS = ("shm_layout", "client", "timerd", "tests", "bench")
+WRITTEN = {".py", ".pyx", ".pxd", ".h", ".md"}
+
+
+def test_each_of_thirty_questions_has_an_answer() -> None:
+    assert list(QUESTIONS) == list(ANSWERS) == [str(number) for number in range(1, 31)]
+
+
+@pytest.mark.parametrize("number", ANSWERS)
+def test_what_an_answer_names_is_there(number: str) -> None:
+    found = NAMES.findall(" ".join(ANSWERS[number].split()))
+    assert found, "it names no file"
+    for path, names in found:
+        for name in re.findall(r"`([^`]+)`", names):
+            assert has(ROOT / path, name), (
+                f"{path} has no {name}; look at {', '.join(places_of(name)) or 'its new name'}"
+            )
+
+
+def has(path: Path, name: str) -> bool:
+    return path.is_file() and re.search(rf"(?<![\w-]){re.escape(name)}\b", path.read_text()) is not None
+
+
+def places_of(name: str) -> list[str]:
+    """Where else the name stands: for whoever moved it."""
+    files = (path for room in ROOMS for path in (ROOT / room).rglob("*") if path.suffix in WRITTEN)
+    return sorted(str(path.relative_to(ROOT)) for path in files if has(path, name))[:8]
