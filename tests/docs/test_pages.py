@@ -1,0 +1,41 @@
+"""Pages for readers: their links lead somewhere, and their lines are as long as those of the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trees import ROOT, SETTINGS
+
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+PAGES = LISTED or ["README.md", "timerd/DESIGN.md", "client/DESIGN.md"]  # of a tree without git
+GENERATED = {"bench/RESULTS.md", "shm_layout/timerd_shm/generated/LAYOUT.md"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page: str) -> None:
+    path = ROOT / page
+    gone = [link for link in LINK.findall(path.read_text()) if not (path.parent / link).exists()]
+    assert not gone
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - GENERATED))
+def test_lines_are_no_longer_than_those_of_the_code(page: str) -> None:
+    longest = int(SETTINGS["tool"]["ruff"]["line-length"])
+    lines = (ROOT / page).read_text().splitlines()
+    long = [number for number, line in enumerate(lines, start=1) if len(line) > longest and not line.startswith("|")]
+    assert not long, f"{page}: lines {long}"
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    seen, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        seen.add(page)
+        linked = {(page.parent / link).resolve() for link in LINK.findall(page.read_text()) if link.endswith(".md")}
+        waiting += sorted(linked - seen)
+    assert {ROOT / page for page in PAGES} <= seen
