@@ -13,6 +13,12 @@ from trees import ROOT, SETTINGS
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True).stdout.split()
 PAGES = LISTED or ["README.md", "timerd/DESIGN.md", "client/DESIGN.md"]  # of a tree without git
+NAMED = re.compile(r"`((?:[\w.-]+/)*\w+\.(?:py|pyx|pxd|h))`")
+SOURCES = [
+    f"/{path.relative_to(ROOT)}"
+    for room in ("shm_layout", "client", "timerd", "tests", "bench")
+    for path in (ROOT / room).rglob("*.*")
+]
 GENERATED = {"bench/RESULTS.md", "shm_layout/timerd_shm/generated/LAYOUT.md"}
 
 
@@ -21,6 +27,12 @@ def test_links_lead_to_files(page: str) -> None:
     path = ROOT / page
     gone = [link for link in LINK.findall(path.read_text()) if not (path.parent / link).exists()]
     assert not gone
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    named = set(NAMED.findall((ROOT / page).read_text()))
+    assert not [name for name in named if not any(source.endswith(f"/{name}") for source in SOURCES)]
 
 
 @pytest.mark.parametrize("page", sorted(set(PAGES) - GENERATED))
