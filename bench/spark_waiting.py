@@ -87,8 +87,8 @@ def report(suite: Suite, tool: str, offered: int, completed: list[int], expired:
 
 def awaiting(instance: str) -> Any:
     """What await_events runs in a task, with the times at which a row came in and went out."""
-    from timerd_spark.tasks.awaiting import Awaiting
     from timerd_spark.tasks.task import Sidecar
+    from timerd_spark.tasks.waiter import Awaiting
 
     waits = Awaiting("k", TIMEOUT_S, 10_000, Sidecar.of(instance, None, False))
 

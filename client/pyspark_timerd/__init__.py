@@ -1,5 +1,5 @@
 """By this module's name Spark finds format("timerd") by itself, in the driver and in the workers."""
 
-from timerd_spark.source.source import TimerdDataSource as DefaultSource
+from timerd_spark.format import TimerdDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -12,30 +12,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from timerd_spark.pipeline.loadtest import loadtest
     from timerd_spark.pipeline.plans import workload
-    from timerd_spark.pipeline.playing import loadtest
-    from timerd_spark.reports.auditing import audit
-    from timerd_spark.reports.reports import hot_keys, report
+    from timerd_spark.reports.audit import audit
+    from timerd_spark.reports.report import hot_keys, report
     from timerd_spark.reports.rollups import rollup
     from timerd_spark.reports.survival import what_if
-    from timerd_spark.source.reading import read_journal
-    from timerd_spark.tasks.awaiting import await_events
-    from timerd_spark.tasks.delivering import deliver
+    from timerd_spark.source.frame import read_journal
+    from timerd_spark.tasks.deliveries import deliver
     from timerd_spark.tasks.task import task_client
+    from timerd_spark.tasks.waiter import await_events
 
     from .session import JavaMissingError, local_session
 
 # Each public name, and the module that has it.
 _WHERE = {
     "JavaMissingError": "session",
-    "audit": "reports.auditing",
-    "await_events": "tasks.awaiting",
-    "deliver": "tasks.delivering",
-    "hot_keys": "reports.reports",
-    "loadtest": "pipeline.playing",
+    "audit": "reports.audit",
+    "await_events": "tasks.waiter",
+    "deliver": "tasks.deliveries",
+    "hot_keys": "reports.report",
+    "loadtest": "pipeline.loadtest",
     "local_session": "session",
-    "read_journal": "source.reading",
-    "report": "reports.reports",
+    "read_journal": "source.frame",
+    "report": "reports.report",
     "rollup": "reports.rollups",
     "task_client": "tasks.task",
     "what_if": "reports.survival",

@@ -1,4 +1,4 @@
-"""python -m timerd_spark run: the whole pipeline as one command. See pipeline.py."""
+"""python -m timerd_spark run: the whole pipeline as one command. See pipeline/pipeline.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs it; the exit status."""
     given = parser().parse_args(arguments)
-    from timerd_spark.pipeline.pipeline import PAGE, Options, Pipeline, check_out
+    from timerd_spark.pipeline.options import Options
+    from timerd_spark.pipeline.pipeline import PAGE, Pipeline, check_out
 
     from .session import local_session
 

@@ -16,8 +16,8 @@ import timerd_spark
 from daemons import Daemon
 from patience import eventually
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_spark.tasks.awaiting import Awaiting
 from timerd_spark.tasks.task import Sidecar
+from timerd_spark.tasks.waiter import Awaiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

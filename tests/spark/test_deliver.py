@@ -20,7 +20,7 @@ from timerd_client.delivery.accumulator import MS, DeliveryOptions, DeliveryTime
 from timerd_client.delivery.courier import is_retriable
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.durations import duration_ns
-from timerd_spark.tasks.delivering import Delivering
+from timerd_spark.tasks.deliveries import Delivering
 from timerd_spark.tasks.rows import gather, rows_of
 from timerd_spark.tasks.task import Sidecar
 

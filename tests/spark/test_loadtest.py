@@ -16,8 +16,8 @@ from timerd_client.workload import expected_share
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 from timerd_spark import loadtest, report, workload
+from timerd_spark.pipeline.loadtest import part_of
 from timerd_spark.pipeline.plans import BLOCK, block_of, draws, planned_lives, shape_of
-from timerd_spark.pipeline.playing import part_of
 from timerd_spark.source.schema import TERMINAL, spark_schema
 
 if TYPE_CHECKING:

@@ -20,8 +20,10 @@ from timerd_shm.read.journal_reader import JournalError
 from timerd_spark import report, rollup, what_if
 from timerd_spark.__main__ import cause_of, main
 from timerd_spark.pipeline import pipeline, plots
+from timerd_spark.pipeline.options import Options
 from timerd_spark.pipeline.page import page
-from timerd_spark.pipeline.pipeline import PLANNED, PLAYED, Options, Pipeline
+from timerd_spark.pipeline.pipeline import Pipeline
+from timerd_spark.pipeline.results import PLANNED, PLAYED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,9 +22,9 @@ import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError, TimerdUnavailableError
-from timerd_spark.options import WriteOptions
-from timerd_spark.sink.sending import EVENTS, Asking, Row, send
-from timerd_spark.sink.sink import BatchSink, Sent
+from timerd_spark.sink.options import WriteOptions
+from timerd_spark.sink.sender import EVENTS, Asking, Row, send
+from timerd_spark.sink.writers import BatchSink, Sent
 
 ROWS = 600
 
@@ -108,7 +108,7 @@ def test_events_of_purgatories_with_a_long_name_in_common_do_not_know_each_other
 def test_an_event_whose_claim_ended_without_it_is_not_taken_for_fired(
     sidecar: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timerd_spark.sink.sending.FLUSH_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("timerd_spark.sink.sender.FLUSH_TIMEOUT_S", 0.5)
     with td.connect(timeout=PATIENCE_S) as client:
         client.purgatory("default-claims").register("1", id="1", timeout=0.01).result(timeout=PATIENCE_S)
     with pytest.raises(TimerdUnavailableError, match="opId '1' on, are claimed by another attempt"):
@@ -117,10 +117,10 @@ def test_an_event_whose_claim_ended_without_it_is_not_taken_for_fired(
 
 KILLED = """
 import sys, time
-from timerd_spark import sending
-from timerd_spark.options import WriteOptions
-from timerd_spark.sink.sending import Row
-together = sending.Asking.fire_together
+from timerd_spark.sink import sender
+from timerd_spark.sink.options import WriteOptions
+from timerd_spark.sink.sender import Row
+together = sender.Asking.fire_together
 done = 0
 def stop(self, events):
     global done
@@ -134,10 +134,10 @@ def stop(self, events):
         print("here", flush=True)
         time.sleep(60)
     return refused
-sending.Asking.fire_together = stop
-sending.EVENTS = 50
+sender.Asking.fire_together = stop
+sender.EVENTS = 50
 options = WriteOptions.of({{"opId": "order", "key": "order", "action": "fire"}})
-sending.send(options, [Row(f"order-{{n}}", f"order-{{n}}", b"", None) for n in range({rows})])
+sender.send(options, [Row(f"order-{{n}}", f"order-{{n}}", b"", None) for n in range({rows})])
 """
 
 

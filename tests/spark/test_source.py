@@ -24,13 +24,14 @@ from timerctl.journal.journal import Teller
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, TextKind
 from timerd_shm.read.journal_reader import JournalError, JournalReader, Offset, holds_of, segment_path, segments_of
-from timerd_spark.options import ReadOptions
+from timerd_spark.format import TimerdDataSource
 from timerd_spark.source import segments
 from timerd_spark.source.batches import batches
 from timerd_spark.source.decode import SegmentRows, readable
+from timerd_spark.source.options import ReadOptions
+from timerd_spark.source.readers import JournalStream
 from timerd_spark.source.schema import EVENTS, HIDDEN_KINDS, TERMINAL, arrow_schema, spark_schema
 from timerd_spark.source.segments import Span, Walk, first_offset, hosts_of, last_offset
-from timerd_spark.source.source import JournalStream, TimerdDataSource
 
 
 @pytest.fixture(scope="module")

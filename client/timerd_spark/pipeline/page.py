@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timerd_spark.reports.rollups import ERROR
 
 from . import plots
-
-if TYPE_CHECKING:
-    from .pipeline import Pipeline
+from .results import PLANNED, PLAYED, Results
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1d2329; background: #fff; max-width: 68rem; margin: 2rem auto;
@@ -29,10 +27,8 @@ svg { width: 100%; max-width: 44rem; height: auto; }
 """
 
 
-def page(run: Pipeline) -> str:
+def page(run: Results) -> str:
     """The page of a run whose steps before it are done."""
-    from .pipeline import PLANNED, PLAYED
-
     o, steps = run.options, run.state["steps"]
     reports = {row["what"]: row for row in run.stored("report").collect()}
     first = reports.get(PLAYED) or next(iter(reports.values()), None)
@@ -93,7 +89,7 @@ def _measured(row: Any) -> list[tuple[str, str, str]]:
     ]
 
 
-def _what(run: Pipeline) -> str:
+def _what(run: Results) -> str:
     o = run.options
     if o.journal is not None:
         return f"The journal {escape(o.journal)}, read as a stream."
@@ -109,7 +105,7 @@ def _verdict(audited: int | None) -> tuple[str, str, str]:
     return "audit", "holds" if audited == 0 else f"{audited:,} disagree", "good" if audited == 0 else "bad"
 
 
-def _what_if(run: Pipeline) -> str:
+def _what_if(run: Results) -> str:
     rows = run.stored("what_if").orderBy("what", "timeout_ns").collect()
     shown = (
         [
@@ -130,7 +126,7 @@ def _what_if(run: Pipeline) -> str:
     return f'{table}<p class="note">{note}</p>'
 
 
-def _hot_keys(run: Pipeline) -> str:
+def _hot_keys(run: Results) -> str:
     rows = run.stored("hot_keys").collect()
     if not rows or max(row["n"] for row in rows) == 1:
         return '<p class="note">No key settled more than one operation.</p>'
@@ -141,7 +137,7 @@ def _hot_keys(run: Pipeline) -> str:
     return _table(["key", "purgatory", "n", "share", "timeout ratio"], shown)
 
 
-def _audit(run: Pipeline, audited: int | None) -> str:
+def _audit(run: Results, audited: int | None) -> str:
     if audited is None:
         return '<p class="note">The journal is of level outcomes, from which nothing can be computed again.</p>'
     said = "<p>Each outcome was computed again from the events that the journal tells, and compared.</p>"

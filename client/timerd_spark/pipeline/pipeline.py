@@ -17,15 +17,12 @@ import fcntl
 import json
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import psutil
+from typing import TYPE_CHECKING, Any, Final
 
 from timerctl.load.private import INSTANCE, flags_of, private_daemon
 from timerd_client import connect
@@ -33,60 +30,31 @@ from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.read.journal_reader import JournalError, segments_of
-from timerd_spark import audit, hot_keys, loadtest, report, rollup, what_if, workload
+from timerd_spark.reports.audit import audit
 from timerd_spark.reports.audit_rows import COLUMNS
-from timerd_spark.reports.rollups import NEEDED, window_of
-from timerd_spark.reports.survival import timeouts_of
+from timerd_spark.reports.report import hot_keys, report
+from timerd_spark.reports.rollups import NEEDED, rollup
+from timerd_spark.reports.survival import what_if
 from timerd_spark.source.schema import TERMINAL
 from timerd_spark.source.segments import Walk, first_offset, hosts_of
 
+from .loadtest import loadtest
+from .memory import Memory
+from .options import Options
 from .page import page
-from .plans import planned_lives, shape_of
-from .playing import PLAYERS_MAX
+from .plans import planned_lives, shape_of, workload
+from .results import PLANNED, PLAYED, RECORDED, SEEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PAGE: Final = "report.html"
-PLAYED: Final = "played, from the daemon's journal"
-SEEN: Final = "played, from the intended time"
-PLANNED: Final = "planned, not played"
-RECORDED: Final = "recorded in the journal"
 ROUND: Final = 100_000  # operations played between two points to go on from
 PART: Final = 1_000_000  # operations planned between them
 ROWS_PER_BATCH: Final = 1_000_000  # of the journal, texts among them
 KEEP: Final = 1 << 40  # the run's own journal is never cut
 LIVES: Final = ("key", "purgatory", "timeout_ns", *NEEDED)  # the columns of lives that reports need
 PENDING: Final = 32_768  # operations that a daemon has room for, beside those of the rate: a busy machine is late
-SAMPLE_S: Final = 0.25
-
-
-class Options(NamedTuple):
-    """What is asked of a run; state.json keeps it, and a run with others does not go on there."""
-
-    journal: str | None  # an existing one; None: the run plays its own
-    ops: int
-    played: int
-    rate: float
-    profile: str
-    seed: int
-    window: str
-    timeouts: tuple[str, ...]
-    players: int
-
-    def check(self) -> Options:
-        """Raises InvalidValueError, before anything is started."""
-        window_of(self.window)
-        timeouts_of(self.timeouts)
-        if not 1 <= self.players <= PLAYERS_MAX:
-            raise InvalidValueError(f"cores={self.players}: give 1 to {PLAYERS_MAX:,}")
-        if self.journal is None:
-            shape_of(self.profile, ops=self.ops, rate=self.rate, seed=self.seed, timeout=None)
-            if not 0 < self.played <= self.ops:
-                raise InvalidValueError(f"played={self.played:,}: give 1 to {self.ops:,}, of so many operations")
-        elif not hosts_of(self.journal):
-            raise InvalidValueError(f"journal={self.journal!r}: there is none")
-        return self
 
 
 def check_out(out: Path) -> None:
@@ -318,35 +286,6 @@ def attended(paths: InstancePaths) -> Iterator[None]:
     """A client of it, as long as Spark's tasks are coming and going: without any the daemon would end."""
     with connect(paths.instance, runtime_dir=str(paths.directory)):
         yield
-
-
-class Memory:
-    """The most memory that this process and its children (the JVM, Python workers, a daemon) had at once."""
-
-    def __init__(self) -> None:
-        self.peak = 0
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        ended = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(ended,), name="timerd-memory", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watcher.join()
-
-    def _watch(self, ended: threading.Event) -> None:
-        own = psutil.Process()
-        while not ended.wait(SAMPLE_S):
-            total = 0
-            for process in [own, *own.children(recursive=True)]:
-                try:
-                    total += process.memory_info().rss
-                except psutil.Error:
-                    continue
-            self.peak = max(self.peak, total)
 
 
 assert {column.name for column in TERMINAL} >= set(LIVES)

@@ -1,7 +1,7 @@
-"""format("timerd"): a journal as a data source, in batches and as a stream. SPARK.md has its options.
+"""A journal as a data source, in batches and as a stream. SPARK.md has its options.
 
-`pyspark_timerd` is how Spark finds it. The classes travel to executors by name, so they hold paths and numbers alone;
-files are opened where they are read. pyarrow and numpy are imported there, too.
+The classes travel to executors by name, so they hold paths and numbers alone; files are opened where they are read.
+pyarrow and numpy are imported there, too.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
 from timerd_shm.read.journal_reader import JournalError, Offset, hold
-from timerd_spark.options import ReadOptions, WriteOptions
-from timerd_spark.sink.sink import BatchSink, StreamSink, refuse_overwrite
 
-from .schema import VIEWS, Column, ddl, spark_schema
+from .options import ReadOptions
+from .schema import VIEWS, Column, spark_schema
 from .segments import (
     BEGINNING,
     Span,
     Walk,
-    check_header,
     check_names,
     first_offset,
     hosts_of,
@@ -33,41 +31,10 @@ from .segments import (
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceWriter
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
 Vector = dict[str, dict[str, int]]
-
-
-class TimerdDataSource(DataSource):
-    """format("timerd"): to read it is a journal, to write it are registrations or events."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "timerd"
-
-    def schema(self) -> str:
-        """The columns of the view, or those that are asked for. Raises what is wrong with options and journal."""
-        options = ReadOptions.of(self.options)
-        for directory in hosts_of(options.path).values():
-            check_header(directory)
-        return ddl(options.columns)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        options = ReadOptions.of(self.options)
-        return JournalSource(options, columns_of(schema, options.view))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = ReadOptions.of(self.options)
-        return JournalStream(options, columns_of(schema, options.view))
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        refuse_overwrite(overwrite)
-        return BatchSink(WriteOptions.of(self.options), schema)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return StreamSink(WriteOptions.of(self.options), schema)
 
 
 def columns_of(schema: StructType, view: str) -> tuple[Column, ...]:

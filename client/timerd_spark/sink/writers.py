@@ -10,14 +10,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.taskcontext import TaskContext
 
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError
-from timerd_spark.options import AUTO, WriteOptions
 from timerd_spark.tasks.rows import values_of
+
+from .options import AUTO, WriteOptions
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
-    from .sending import Row
+    from .sender import Row
 
 TEXT = ("string", "binary")
 WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -62,12 +63,12 @@ class Sending:
 
     def write(self, iterator: Iterator[RecordBatch]) -> Sent:
         """The rows of a task. Returns when all are acknowledged; raises what the daemon refuses."""
-        from .sending import send
+        from .sender import send
 
         return Sent(*send(self.options, self._rows(iterator)))
 
     def _rows(self, batches: Iterator[RecordBatch]) -> Iterator[Row]:
-        from .sending import Row
+        from .sender import Row
 
         options, number = self.options, 0
         begin = attempt() if options.op_id == AUTO else ""

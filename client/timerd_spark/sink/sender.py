@@ -25,8 +25,9 @@ from timerd_shm.declare.errors import ArenaFullError, OperationExistsError, Quot
 from timerd_shm.declare.layout import Outcome
 from timerd_shm.declare.limits import NAME_SIZE_MAX
 from timerd_shm.declare.wire import CommandFlag, CommandKind
-from timerd_spark.options import REGISTER, WriteOptions
 from timerd_wire.refusals import Subject
+
+from .options import REGISTER, WriteOptions
 
 CONNECT_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 30.0

@@ -1,0 +1,41 @@
+"""What is asked of a run of the pipeline, checked before anything is started."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from timerd_shm.declare.errors import InvalidValueError
+from timerd_spark.reports.rollups import window_of
+from timerd_spark.reports.survival import timeouts_of
+from timerd_spark.source.segments import hosts_of
+
+from .loadtest import PLAYERS_MAX
+from .plans import shape_of
+
+
+class Options(NamedTuple):
+    """What is asked of a run; state.json keeps it, and a run with others does not go on there."""
+
+    journal: str | None  # an existing one; None: the run plays its own
+    ops: int
+    played: int
+    rate: float
+    profile: str
+    seed: int
+    window: str
+    timeouts: tuple[str, ...]
+    players: int
+
+    def check(self) -> Options:
+        """Raises InvalidValueError, before anything is started."""
+        window_of(self.window)
+        timeouts_of(self.timeouts)
+        if not 1 <= self.players <= PLAYERS_MAX:
+            raise InvalidValueError(f"cores={self.players}: give 1 to {PLAYERS_MAX:,}")
+        if self.journal is None:
+            shape_of(self.profile, ops=self.ops, rate=self.rate, seed=self.seed, timeout=None)
+            if not 0 < self.played <= self.ops:
+                raise InvalidValueError(f"played={self.played:,}: give 1 to {self.ops:,}, of so many operations")
+        elif not hosts_of(self.journal):
+            raise InvalidValueError(f"journal={self.journal!r}: there is none")
+        return self

@@ -1,0 +1,98 @@
+"""The options of registering operations and firing events for rows, checked when save() is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Self
+
+from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError
+from timerd_shm.declare.limits import NAME_PATTERN, TIMEOUT_NS_MAX
+from timerd_spark.durations import duration_ns
+from timerd_spark.options import known, one_of
+from timerd_spark.tasks.task import Sidecar
+
+WRITE_OPTIONS = (
+    "action",
+    "opId",
+    "key",
+    "timeout",
+    "timeoutColumn",
+    "payload",
+    "value",
+    "purgatory",
+    "orphans",
+    "group",
+    "instance",
+    "runtimeDir",
+    "autostart",
+)
+OF_SPARK = ("path", "checkpointLocation", "queryName", "outputMode")  # which it hands to every writer
+AUTO = "auto"
+REGISTER, FIRE = "register", "fire"
+
+
+class WriteOptions(NamedTuple):
+    """Options of registering operations, or firing events, for rows."""
+
+    action: str
+    op_id: str  # column, or AUTO
+    key: str  # column
+    timeout: float | None  # seconds; None where a column has it
+    timeout_column: str | None
+    body: str | None  # column of the payload, or of the event's value
+    purgatory: str
+    group: str | None  # whose operations they become when the task has ended
+    sidecar: Sidecar
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """From what the user gave. Raises InvalidConfigError."""
+        given = known(options, (*WRITE_OPTIONS, *OF_SPARK))
+        action = one_of(given, "action", (REGISTER, FIRE))
+        if "opId" not in given:
+            raise InvalidConfigError(
+                'option opId is missing: name the column whose value makes a row idempotent, or "auto" where the '
+                "plan is deterministic (SPARK.md)"
+            )
+        if "key" not in given:
+            raise InvalidConfigError("option key is missing: name the column with the watch key")
+        for name in {REGISTER: ("value",), FIRE: ("timeout", "timeoutColumn", "payload", "orphans", "group")}[action]:
+            if name in given:
+                raise InvalidConfigError(f"option {name} is not for action={action}")
+        if action == REGISTER and ("timeout" in given) == ("timeoutColumn" in given):
+            raise InvalidConfigError('give one of the options timeout ("30s") and timeoutColumn (a column of seconds)')
+        orphans = one_of(given, "orphans", ("keep", "group"))
+        if (orphans == "group") != ("group" in given):
+            raise InvalidConfigError("orphans=group and group=NAME go together")
+        return cls(
+            action,
+            given["opId"],
+            given["key"],
+            seconds(given["timeout"]) if "timeout" in given else None,
+            given.get("timeoutColumn"),
+            given.get("payload", given.get("value")),
+            checked("purgatory", given.get("purgatory", "default")),
+            checked("group", given["group"]) if "group" in given else None,
+            Sidecar.of(
+                checked("instance", given["instance"]) if "instance" in given else None,
+                given.get("runtimeDir"),
+                one_of(given, "autostart", ("false", "true")) == "true",
+            ),
+        )
+
+
+def seconds(text: str) -> float:
+    """An option that is a duration: "30s", "1 minute"."""
+    try:
+        ns = duration_ns("timeout", text)
+    except InvalidValueError as error:
+        raise InvalidConfigError(f"option {error}") from None
+    if ns > TIMEOUT_NS_MAX:
+        raise InvalidConfigError(f"option timeout={text!r} is longer than ten years")
+    return ns / 1e9
+
+
+def checked(what: str, name: str) -> str:
+    if NAME_PATTERN.fullmatch(name) is None:
+        raise InvalidConfigError(f"option {what}={name!r}: give 1 to 32 of a-z, 0-9, - and _")
+    return name
