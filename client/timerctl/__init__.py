@@ -20,10 +20,10 @@ from timerd_shm.declare.errors import TimerdError
 from timerd_shm.host.paths import HIDDEN
 from timerd_shm.host.version import Version
 
-from . import load
 from .act import destroy, events, ids, register
 from .exits import STATUSES, Exit, exit_of
-from .journal import journal
+from .journal import command as journal
+from .load import command as load
 from .look import check, clients, errors, keys, ops, stats
 
 EPILOG = f"""\

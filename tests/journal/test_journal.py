@@ -25,7 +25,7 @@ from test_interleavings import a_limited_event_is_taken_once
 from test_owners import credit_of_a_dead_owner_goes_on
 from test_purgatory_model import Play, core_faults
 from test_redo import record
-from timerctl.journal.journal import Teller
+from timerctl.journal.rows import RowFormat
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import JournalLevel, RowKind
 from timerd_shm.declare.layout import EventFlag, Orphans, Outcome
@@ -273,7 +273,7 @@ def test_what_becomes_of_a_groups_operation_can_be_read(tmp_path: Path) -> None:
     done_by_a_former_holder_is_refused(rig)
     rig.tend()
     with JournalReader(tmp_path) as reader:
-        teller = Teller(reader)
+        teller = RowFormat(reader)
         lines = [teller.line(row)[14:] for row in reader.rows()]
     behind = lines.index("completed   k  after 0 ns  (workers)") + 1
     assert [line for line in lines[behind:] if line] == [

@@ -20,7 +20,7 @@ from commands import Key, Register
 from harness import MS, Client, S
 from journals import JournaledRig, numbered, settle
 from test_journal import play
-from timerctl.journal.journal import Teller
+from timerctl.journal.rows import RowFormat
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, TextKind
 from timerd_shm.read.journal_reader import JournalError, JournalReader, Offset, holds_of, segment_path, segments_of
@@ -88,9 +88,9 @@ def rows_of(spans: list[Span], view: str, **more: Any) -> list[dict[str, Any]]:
 def told(directory: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Each row as `timerctl journal export` tells it, and the header of its segment."""
     with JournalReader(directory) as reader:
-        show = Teller(reader)
+        show = RowFormat(reader)
         for row in reader.rows():
-            show.hear(row)
+            show.follow(row)
             if row.record.kind not in HIDDEN_KINDS:
                 yield (
                     reader.header,

@@ -1,1 +1,4 @@
-"""The journal on the command line: tail, show, export."""
+"""The journal on the command line: `timerctl journal tail` and `export`.
+
+Not here: reading the files (timerd_shm.read), and what each row means (timerd_shm.declare.journal).
+"""

@@ -1,1 +1,6 @@
-"""Reading the arena for a person: statistics, clients, operations, keys, errors, and whether the arena is sound."""
+"""Commands that only look: statistics, clients, operations, keys, errors, and whether the arena is sound.
+
+They map the arena read-only and ask nobody, so they work when the daemon is dead.
+
+Not here: what changes something (act/).
+"""

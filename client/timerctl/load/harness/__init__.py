@@ -1,1 +1,4 @@
-"""The processes of a load test: who registers, who fires, what they note down, and who starts them."""
+"""The processes of a load test: registrars and firers, what they note down, and the crew that starts them.
+
+Not here: whether an outcome is right (judge.py).
+"""

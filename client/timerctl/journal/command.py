@@ -1,0 +1,96 @@
+"""timerctl journal: its two commands, tail and export, as they are declared."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from timerctl.show.text import whole
+from timerd_shm.read.journal_reader import JournalError, Offset
+
+from .export import run_export
+from .tail import run_tail
+
+EPILOG = """\
+The directory is --directory, else that of the instance's daemon. Rows name a
+place in the journal, SEGMENT:RECORD; the place behind the last row of an export
+is printed to standard error, and --from it goes on there later.
+
+examples:
+  timerctl journal tail -f
+  timerctl journal export --from 17:40960 --output outcomes.jsonl
+"""
+TAIL_EPILOG = """\
+examples:
+  timerctl journal tail -n 100
+  timerctl journal tail -f --json | jq 'select(.outcome == "EXPIRED")'
+  timerctl journal tail --directory /var/lib/timerd/journal --from 17:0
+"""
+EXPORT_EPILOG = """\
+examples:
+  timerctl journal export --from 17:40960 --output outcomes.jsonl
+  timerctl journal export --format parquet --output /var/lib/timerd/parquet
+"""
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Declare the commands."""
+    journal = commands.add_parser(
+        "journal",
+        help="rows of the journal: tail, export",
+        description="Read the journal that the daemon writes with --journal.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = journal.add_subparsers(title="actions", metavar="ACTION", required=True)
+    place = argparse.ArgumentParser(add_help=False, parents=[common])
+    place.add_argument("--directory", metavar="DIR", type=Path, help="the journal's directory")
+
+    tail = actions.add_parser(
+        "tail",
+        parents=[place],
+        help="the newest rows",
+        description="Print the newest rows.",
+        epilog=TAIL_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    tail.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until Ctrl-C")
+    tail.add_argument("-n", "--rows", metavar="N", type=whole(1, 100_000), default=10, help="so many rows (default 10)")
+    tail.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="all rows from this place on")
+    tail.add_argument("--json", action="store_true", help="print a JSON object a line")
+    tail.set_defaults(run=run_tail)
+
+    export = actions.add_parser(
+        "export",
+        parents=[place],
+        help="rows as JSON lines, or finished files as Parquet",
+        description="Print rows as JSON objects, one a line; or write the files that are finished\nas Parquet.",
+        epilog=EXPORT_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    export.add_argument(
+        "--format",
+        choices=("json", "parquet"),
+        default="json",
+        help="parquet: below --output DIR, by date, hour (UTC) and host, each file once; needs timerd[spark]",
+    )
+    export.add_argument(
+        "--view",
+        choices=("terminal", "events"),
+        default="terminal",
+        help="of Parquet: a row for each operation that has settled (default), or all rows",
+    )
+    export.add_argument("--all", action="store_true", help="of Parquet: the file that is being written as well")
+    export.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="from this place on (the oldest)")
+    export.add_argument("--to", dest="end", metavar="OFFSET", type=offset, help="up to this place (the newest)")
+    export.add_argument("--output", metavar="FILE", type=Path, help="append to this file; of Parquet, the directory")
+    export.set_defaults(run=run_export)
+
+
+def offset(text: str) -> Offset:
+    """Type of an argument: SEGMENT:RECORD."""
+    try:
+        return Offset.parse(text)
+    except JournalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,167 @@
+"""Rows of a journal as people and programs read them: a line of the terminal, or a JSON object."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import IntEnum, IntFlag
+from typing import Any
+
+from timerctl.instance import NS
+from timerctl.show.table import terminal_width
+from timerctl.show.text import columns_of, plain, span
+from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, RowFlag, RowKind, TextKind
+from timerd_shm.declare.layout import (
+    ClientFlag,
+    ClientState,
+    Condition,
+    EventFlag,
+    EventKind,
+    KeyKind,
+    Orphans,
+    Outcome,
+)
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
+from timerd_shm.read.journal_reader import JournalReader, Row
+
+HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)  # their text is shown in the rows that name it
+TEXTS = ("key", "owner", "group", "purgatory", "id")
+INCARNATION_SIZE = 16
+ENUMS: dict[str, type[IntEnum]] = {
+    "outcome": Outcome,
+    "condition": Condition,
+    "key_kind": KeyKind,
+    "event_kind": EventKind,
+    "command_kind": CommandKind,
+    "orphans": Orphans,
+    "state": ClientState,
+    "step": GroupStep,
+    "level": JournalLevel,
+}
+FLAGS: dict[RowKind, type[IntFlag]] = {
+    RowKind.EVENT: EventFlag,
+    RowKind.ACTION: CommandFlag,
+    RowKind.CLIENT: ClientFlag,
+}
+
+
+class RowFormat:
+    """Rows as people and programs read them: texts for numbers, names for codes, and the wall clock's time."""
+
+    def __init__(self, reader: JournalReader) -> None:
+        self._reader = reader
+        self._segment = -1
+        self._wall_ns = 0  # what the wall clock says at monotonic 0
+
+    def follow(self, row: Row) -> None:
+        """Follow the clocks; for every row."""
+        if row.record.kind == RowKind.ANCHOR:
+            self._wall_ns = row.record.wall_ns - row.record.monotonic_ns
+        elif row.offset.segment != self._segment and (header := self._reader.header) is not None:
+            self._wall_ns = header.wall_ns - header.monotonic_ns
+        self._segment = row.offset.segment
+
+    def when(self, at_ns: int) -> str:
+        """Wall-clock time to the microsecond, UTC."""
+        seconds, rest = divmod(at_ns + self._wall_ns, NS)
+        try:
+            return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{rest // 1000:06}Z"
+        except (ValueError, OverflowError, OSError):
+            return "?"
+
+    def fields(self, row: Row) -> dict[str, Any]:
+        """A row as a JSON object."""
+        record = row.record
+        kind = RowKind(record.kind)
+        said: dict[str, Any] = {"offset": str(row.offset), "kind": kind.name.lower()}
+        if at := TIMES.get(kind):
+            said["at"] = self.when(getattr(record, at))
+        for name, value in record._asdict().items():
+            if name == "kind" or name.startswith(("reserved", "rest")):
+                continue
+            if name in TEXTS:
+                said.update(self._text(name, value))
+            elif name in ENUMS:
+                said[name] = member(ENUMS[name], value)
+            elif name == "flags":
+                said[name] = names(FLAGS.get(kind, RowFlag), value)
+            elif name == "command_flags":
+                said[name] = names(RegisterFlag, value)
+            else:
+                said[name] = None if name == "deadline_ns" and value == NO_DEADLINE else value
+        if kind is RowKind.OUTCOME:
+            said["wait_ns"] = record.settled_ns - record.registered_ns
+            if record.outcome == Outcome.EXPIRED:
+                said["lateness_ns"] = record.settled_ns - record.deadline_ns
+        return said
+
+    def line(self, row: Row) -> str:
+        """A row as a line of the terminal's width; empty for what says nothing to people."""
+        what = self._what(row)
+        at = TIMES.get(RowKind(row.record.kind))
+        if not what or at is None:
+            return ""
+        text = f"{self.when(getattr(row.record, at))[11:23]}  {what}"
+        width = terminal_width()
+        while columns_of(text) > width:
+            text = text[: width - 3 - (columns_of(text) - len(text))] + "..."
+        return text
+
+    def _what(self, row: Row) -> str:
+        record, text = row.record, self._plain
+        match RowKind(record.kind):
+            case RowKind.OUTCOME:
+                said = f"{member(Outcome, record.outcome).lower():<10}  {text('key', record.key)}"
+                said += f"  after {span(record.settled_ns - record.registered_ns)}"
+                if record.outcome == Outcome.EXPIRED:
+                    said += f", {span(record.settled_ns - record.deadline_ns)} late"
+                return said + (f"  ({owner})" if (owner := text("owner", record.owner)) else "")
+            case RowKind.KEY:
+                return ""
+            case RowKind.REGISTER:
+                due = "no deadline"
+                if record.deadline_ns != NO_DEADLINE:
+                    due = f"within {span(record.deadline_ns - record.registered_ns)}"
+                return f"{'register':<10}  operation {record.operation:#x}, keys: {record.keys}, {due}"
+            case RowKind.EVENT:
+                kind = member(EventKind, record.event_kind).lower()
+                return f"{kind:<10}  {text('key', record.key)}  amount {record.amount}"
+            case RowKind.ACTION:
+                return f"{member(CommandKind, record.command_kind).lower():<10}  operation {record.operation:#x}"
+            case RowKind.CLIENT:
+                return f"{'client':<10}  {text('owner', record.owner)} is {member(ClientState, record.state).lower()}"
+            case RowKind.GROUP:
+                said = f"{member(GroupStep, record.step).lower():<10}  operation {record.operation:#x}"
+                said += f" of {text('group', record.group)}"
+                return said + (f"  ({owner})" if (owner := text("owner", record.owner)) else "")
+            case RowKind.GAP:
+                return f"{'gap':<10}  {record.rows} rows are missing here"
+            case RowKind.WATERMARK:
+                return f"{'watermark':<10}  {text('key', record.key)}  {record.watermark}"
+            case RowKind.SEGMENT if record.flags & RowFlag.START:
+                return f"{'start':<10}  a daemon writes the journal"
+        return ""
+
+    def _plain(self, name: str, number: int) -> str:
+        return str(self._text(name, number)[name] or "")
+
+    def _text(self, name: str, number: int) -> dict[str, Any]:
+        found = self._reader.text(number)
+        if name == "owner" and found is not None and self._reader.text_kind(number) == TextKind.CLIENT:
+            return {"owner": plain(found[INCARNATION_SIZE:]), "owner_incarnation": found[:INCARNATION_SIZE].hex()}
+        if name == "id" and found is not None:
+            return {name: found.hex()}
+        return {name: None if found is None else plain(found)}
+
+
+def member(enum: type[IntEnum], value: int) -> str:
+    """The name of a code; its number where a newer daemon has written it."""
+    try:
+        return enum(value).name
+    except ValueError:
+        return str(value)
+
+
+def names(flags: type[IntFlag], value: int) -> list[str]:
+    """The names of the flags that are set."""
+    return [name for name, flag in flags.__members__.items() if value & flag]
