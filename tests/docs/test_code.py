@@ -7,25 +7,16 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from imports import PACKAGES, imports
 from timerd_shm import generate
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import Role, fields
 from trees import ROOT
 
-PACKAGES = {
-    "timerd_shm": ROOT / "shm_layout/timerd_shm",
-    "timerd_wire": ROOT / "client/timerd_wire",
-    "timerd_client": ROOT / "client/timerd_client",
-    "timerctl": ROOT / "client/timerctl",
-    "timerd_spark": ROOT / "client/timerd_spark",
-    "pyspark_timerd": ROOT / "client/pyspark_timerd",
-    "timerd": ROOT / "timerd",
-}
 TYPED = ["shm_layout", "client", "timerd", "tests", "bench"]
 # What the user fixed, and what every Python project has beside it.
 TOP_LEVEL = {"pyproject.toml", "README.md", "timerd", "client", "shm_layout", "tests", "bench", "systemd"}
@@ -114,22 +105,6 @@ def test_the_stubs_of_what_is_compiled_say_what_it_is(tmp_path: Path) -> None:
 
 
 # imports -----------------------------------------------------------------------------------------------------------
-
-
-def imports(path: Path, package: str) -> Iterator[tuple[str, int]]:
-    """(absolute dotted name, line) of everything that a module imports, wherever in it."""
-    inside = [package, *path.relative_to(PACKAGES[package]).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = [*inside[: len(inside) + 1 - node.level]] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            # `from . import clock` imports a module; `from .clock import Clock` does not.
-            if node.module is None or module == package:
-                yield from ((f"{module}.{alias.name}", node.lineno) for alias in node.names)
-            else:
-                yield module, node.lineno
 
 
 @pytest.mark.parametrize("package", PACKAGES)
