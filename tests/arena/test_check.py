@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from arenas import violations
 from commands import Key, KeyAct, Register
 from damage import Pen, busy_rig, slot_in
-from harness import MS, Rig, violations
+from harness import MS, Rig
 from timerd_shm.check.check import check, examine, finished
 from timerd_shm.check.truth import SENTENCES_MAX
 from timerd_shm.declare.errors import LayoutMismatchError

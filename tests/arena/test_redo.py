@@ -8,87 +8,20 @@ same again must end where it would have ended without the crash. Recovery is cut
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import pytest
 
-from acts import Act, turn
-from harness import BUDGET, Client, Rig, advance, fire, violations
-from situations import OFFSETS, SERIES, SITUATIONS, WATCHERS
+from acts import turn
+from crashes import differences, known, look, record, recovers_from_a_crash_at_every_point, resume
+from faults import core_faults
+from harness import Client, Rig, advance, fire
+from situations import OFFSETS, SITUATIONS, WATCHERS
 from timerd_shm.declare.fields import size_of
-from timerd_shm.declare.layout import REDO_OFFSET, REGIONS_OFFSET, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.wire import CommandFlag, CommandHeader, CommandKind, RegisterFlag
-from truth import Truth, truth
+from truth import truth
 
-core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
-
-POINTS_MAX = 20_000
-
-
-def record(rig: Rig, act: Act) -> list[bytes]:
-    """The distinct arenas that a crash would leave while `act` runs."""
-    core_faults.record(POINTS_MAX)
-    try:
-        act(rig)
-    finally:
-        copies = core_faults.snapshots()
-    assert len(copies) < POINTS_MAX, f"more than {POINTS_MAX} ordering points"
-    return list(dict.fromkeys(copies))
-
-
-def known(rig: Rig) -> bytes:
-    """All that a daemon goes on from: its arena, but for the words of its redo slot, of which a start leaves none."""
-    return b"".join((rig.memory[:REDO_OFFSET], bytes(REGIONS_OFFSET - REDO_OFFSET), rig.memory[REGIONS_OFFSET:]))
-
-
-@lru_cache(maxsize=64)
-def look(arena: bytes) -> tuple[list[str], Truth]:
-    """What is wrong in an arena, and its promises. Many crashes leave the same one: it is looked at once."""
-    return violations(arena), truth(arena)
-
-
-def resume(rig: Rig) -> Rig:
-    while rig.core.resume(rig.now_ns, BUDGET):
-        pass
-    return rig
-
-
-def recovers_from_a_crash_at_every_point(name: str) -> int:
-    """Play a situation; the number of points. Those from which a start makes the same arena are gone on from once."""
-    rig = Rig(core=core_faults)
-    act = SITUATIONS[name](rig)
-    before = truth(rig.memory)
-    copies = record(rig, act)
-    after = truth(rig.memory)
-    assert copies, f"{name}: truth changed without an ordering point, by bare stores"
-    rig.check()
-    seen = set[bytes]()
-    for point, copy in enumerate(copies):
-        again = rig.clone(copy)
-        started = known(again)
-        if started in seen:
-            again.core.release()
-            continue
-        seen.add(started)
-        where = f"{name}, point {point} of {len(copies)}"
-        found, _ = look(started)
-        assert not found, f"{where}: {found}"
-        found, resumed = look(known(resume(again)))
-        assert not found, f"{where}, resumed: {found}"
-        if name not in SERIES:
-            assert resumed in (before, after), (
-                f"{where}: {differences(resumed, after)} and {differences(resumed, before)}"
-            )
-        act(again)
-        found, ended = look(known(again))
-        assert ended == after, f"{where}, sent again: {differences(ended, after)}"
-        assert not found, f"{where}, sent again: {found}"
-        again.core.release()
-    return len(copies)
-
-
-def differences(found: dict[str, object], wanted: dict[str, object]) -> str:
-    return "; ".join(f"{part}: {found[part]} != {wanted[part]}" for part in wanted if found[part] != wanted[part])
+pytestmark = pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

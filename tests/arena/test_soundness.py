@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import mmap
 import os
 import struct
 
@@ -15,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import Key, Register
-from damage import CHANGES, LONG_KEY, NUMBERS, REFUSALS, Change, Pen, busy_rig, changed, read_arena
-from harness import MS, Rig, S, fire
-from test_hostile import EXAMPLES
+from corpus import EXAMPLES
+from damage import CHANGES, NUMBERS, REFUSALS, Change, Pen, changed, read_arena
+from harness import MS, Rig, fire
+from soundness import BUSY, MEMORY, fenced, live_on
 from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import Role, fields, offset_of, size_of
 from timerd_shm.declare.layout import (
@@ -38,22 +38,6 @@ from timerd_shm.declare.layout import (
     WatchNode,
 )
 
-LIBC = ctypes.CDLL(None)
-BUSY = busy_rig()
-MEMORY = bytes(BUSY.memory)
-
-
-def fenced(memory: bytes) -> memoryview:
-    """A copy between two pages that cannot be touched: whoever reads beyond it dies of SIGSEGV."""
-    assert len(memory) % mmap.PAGESIZE == 0, f"{len(memory)} bytes end within a page"
-    mapped = mmap.mmap(-1, len(memory) + 2 * mmap.PAGESIZE)
-    first = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-    for fence in (first, first + len(mapped) - mmap.PAGESIZE):
-        assert LIBC.mprotect(ctypes.c_void_p(fence), mmap.PAGESIZE, 0) == 0
-    copy = memoryview(mapped)[mmap.PAGESIZE : -mmap.PAGESIZE]
-    copy[:] = memory
-    return copy
-
 
 @pytest.mark.parametrize("beyond", [-1, len(MEMORY)])
 def test_who_reads_beyond_the_arena_would_die(beyond: int) -> None:
@@ -65,36 +49,6 @@ def test_who_reads_beyond_the_arena_would_die(beyond: int) -> None:
         ctypes.string_at(byte, 1)
         os._exit(0)
     assert os.waitpid(child, 0)[1] != 0, "it could be read"
-
-
-BUSY.copied = fenced  # type: ignore[method-assign]
-
-
-def live_on(memory: bytes) -> None:
-    """A daemon's life on such an arena: attach, serve a client, let time pass, lose the clients that there were."""
-    rig = BUSY.clone(memory)
-    rig.budget = 1_000
-    client = rig.client()
-    for step_ns in (MS, 70 * MS, 5 * S, 4_000 * S):
-        for key in (b"k0", b"offset", LONG_KEY):
-            client.issue(fire(key, value=b"v" * 200))
-        rig.now_ns += step_ns
-        rig.core.begin_turn(rig.now_ns)
-        rig.core.apply(client.slot, client.frame(), rig.now_ns, 1_000)
-        rig.core.resume(rig.now_ns, 1_000)
-        rig.core.advance(rig.now_ns, 1_000)
-        rig.core.reports(rig.now_ns)
-        rig.core.end_turn(rig.now_ns)
-    for slot in rig.core.live_slots():
-        rig.core.close_client(slot, rig.now_ns, goodbye=False)
-    for _ in range(3):
-        rig.now_ns += 2 * 3_600 * S
-        rig.core.begin_turn(rig.now_ns)
-        for _ in range(100):  # what is only wrong may keep it busy for ever
-            if not rig.core.resume(rig.now_ns, 1_000):
-                break
-        rig.core.advance(rig.now_ns)
-        rig.core.end_turn(rig.now_ns)
 
 
 def test_an_undamaged_arena_is_lived_on() -> None:

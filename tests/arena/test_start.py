@@ -10,21 +10,18 @@ import sys
 
 import pytest
 
-from commands import Key, Register
-from harness import MS, Client, Rig, cancel
+from churn import all_is_in_order, churned
+from harness import Rig
 from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import offset_of
-from timerd_shm.declare.layout import ArenaHeader, OpState, Region
-from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.read import walk
-from timerd_shm.read.reader import ArenaReader
+from timerd_shm.declare.layout import ArenaHeader
 from trees import python_path
 from truth import truth
 
 # A thread needs room for its stack, 8 MiB as a rule, and here there is less.
 WITHOUT_A_THREAD = """
 import random, resource, sys, threading
-from test_start import all_is_in_order, churned
+from churn import all_is_in_order, churned
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 20), resource.RLIM_INFINITY))
 try:
@@ -35,41 +32,6 @@ rig = churned(random.Random(sys.argv[1]))
 rig.restart()
 all_is_in_order(rig)
 """
-
-
-def churned(rng: random.Random) -> Rig:
-    """A bench whose records were used again and again, so that their order is not that of registration."""
-    rig = Rig(capacity=128)
-    clients = [rig.client() for _ in range(2)]
-    live: list[tuple[Client, int]] = []
-    for _ in range(400):
-        client = rng.choice(clients)
-        if len(live) > 60 or (live and rng.random() < 0.3):
-            owner, number = live.pop(rng.randrange(len(live)))
-            owner.issue(cancel(number))
-        else:
-            names = rng.sample((b"a", b"b", b"c", b"lone%d" % rng.randrange(40)), rng.randrange(1, 4))
-            keys = tuple(Key(name, rng.choice((None, None, rng.randrange(1, 5)))) for name in names)
-            timeout_ns = rng.choice((5_000 * MS, rng.randrange(5_000 * MS, 400_000 * MS), NO_DEADLINE))
-            live.append((client, client.issue(Register(keys, timeout_ns=timeout_ns))))
-        rig.turn()
-        rig.acknowledge()
-    numbers = registrations(rig)
-    assert numbers != sorted(numbers), "the order of records is that of registration"
-    return rig
-
-
-def registrations(rig: Rig) -> list[int]:
-    """Registration numbers of the pending operations, by index."""
-    return [op.registration for op in rig.arena.records(Region.OPS) if op.state == OpState.PENDING]
-
-
-def all_is_in_order(rig: Rig) -> None:
-    rig.check()  # watchers, and everything that has one order only
-    with ArenaReader.from_bytes(rig.memory) as reader:
-        for place in walk.occupied_buckets(reader):
-            numbers = [reader.ops[index].registration for index in walk.bucket(reader, place.level, place.index)]
-            assert numbers == sorted(numbers), f"bucket {place}"
 
 
 @pytest.mark.parametrize("seed", range(3))

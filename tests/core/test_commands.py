@@ -8,25 +8,21 @@ from typing import Any
 
 import pytest
 
+from arenas import Memory
 from commands import Answer, Command, Key, Mark, OperationAct, Register
-from harness import BUDGET, MS, Client, Memory, Rig, S, advance, cancel, fire, reschedule
+from harness import BUDGET, MS, Rig, S, advance, cancel, fire, reschedule
+from rules import (
+    ON_K,
+    a_frame_sent_again_is_skipped,
+    a_lost_frame_is_expected_again,
+    outcomes_are_kept_until_acknowledged,
+    send,
+)
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.layout import BLOCK_DATA, Condition, Orphans, Outcome, Region
 from timerd_shm.declare.limits import KEYS_MAX, MET_SHIFT, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
 from timerd_shm.declare.wire import CommandHeader, CommandKind, Met, OutcomeRecord, ReportHeader
-
-ON_K = Register((Key(b"k"),), timeout_ns=50 * MS)
-
-
-def send(rig: Rig, client: Client, frame: bytes) -> int:
-    """Apply a frame in a turn of its own; the result."""
-    rig.core.begin_turn(rig.now_ns)
-    result = rig.apply(client, frame)
-    rig.report()
-    rig.core.end_turn(rig.now_ns)
-    return result
-
 
 # numbers --------------------------------------------------------------------------------------------------------------
 
@@ -50,36 +46,8 @@ def test_operations_are_found_whatever_their_numbers_have_in_common(apart: int, 
     assert rig.core.unknown_waits(client.slot, live) == []
 
 
-def a_lost_frame_is_expected_again(rig: Rig) -> None:
-    """C2: 1 arrives, 2 is lost, 3 must not be applied before it."""
-    client = rig.client()
-    watcher = rig.client()
-    rig.do(watcher, *(Register((Key(b"%d" % n),), timeout_ns=50 * MS) for n in (1, 2, 3)))
-    frames = [client.frame([(client.issue(fire(b"%d" % n)), fire(b"%d" % n))]) for n in (1, 2, 3)]
-    assert send(rig, client, frames[0]) == rig.module.APPLIED
-    assert send(rig, client, frames[2]) == rig.module.EXPECTED, "a gap was not noticed"
-    assert rig.core.last_command(client.slot) == 1
-    assert send(rig, client, frames[1]) == rig.module.APPLIED
-    assert send(rig, client, frames[2]) == rig.module.APPLIED
-    assert send(rig, client, frames[1]) == rig.module.APPLIED
-    assert [told.state for told in watcher.told] == [Outcome.COMPLETED] * 3
-
-
 def test_C2_a_lost_frame_is_expected_again() -> None:
     a_lost_frame_is_expected_again(Rig())
-
-
-def a_frame_sent_again_is_skipped(rig: Rig) -> None:
-    client = rig.client()
-    number = rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, condition=Condition.TOTAL, total=10))
-    batch = [(client.issue(fire(b"k", 2)), fire(b"k", 2)) for _ in range(3)]
-    assert send(rig, client, client.frame(batch[:2])) == rig.module.APPLIED
-    assert send(rig, client, client.frame(batch)) == rig.module.APPLIED  # its first two had been applied
-    assert send(rig, client, client.frame(batch)) == rig.module.APPLIED
-    assert client.state(number) is Outcome.NONE, "amounts were counted twice"
-    rig.do(client, fire(b"k", 4))
-    assert client.state(number) is Outcome.COMPLETED
-    assert rig.arena.count("commands_skipped") == 5
 
 
 def test_a_frame_sent_again_is_skipped_and_a_batch_goes_on_in_its_middle() -> None:
@@ -110,26 +78,6 @@ def test_each_client_has_its_own_numbers() -> None:
 
 
 # answers and outcomes are kept ----------------------------------------------------------------------------------------
-
-
-def outcomes_are_kept_until_acknowledged(rig: Rig) -> None:
-    client = rig.client()
-    rig.do(client, ON_K, fire(b"k"))
-    rig.core.acknowledge(client.slot, 0, 0, BUDGET)
-    number = rig.do(client, ON_K, fire(b"k", value=b"kept"))
-    assert client.state(number) is Outcome.COMPLETED
-    rig.core.acknowledge(client.slot, 1, 0, BUDGET)  # the first, and not this one
-    client.told.clear()
-    assert rig.core.unacknowledged(client.slot), "its record was freed when it was told"
-    client.hear(bytes(rig.core.report(client.slot, 0, 0, rig.now_ns)))
-    assert [told.value for told in client.told] == [b"kept"]
-    rig.restart()
-    client.told.clear()
-    rig.turn()
-    assert [told.value for told in client.told] == [b"kept"], "a restart forgot an outcome"
-    rig.acknowledge()
-    assert not rig.core.unacknowledged(client.slot)
-    assert rig.arena.in_use()["OPS"] == rig.arena.in_use()["BLOCKS"] - 1 == 0, "the ring alone holds the value"
 
 
 def test_outcomes_are_kept_until_acknowledged() -> None:

@@ -6,8 +6,10 @@ import pytest
 
 import timerd.core
 from commands import KeyAct, OperationAct
+from frames import GroupTold
 from groups import HOUR, LONG, WORKERS, answer, silence, waiting, watch, work, worker
-from harness import MS, START_NS, GroupTold, Rig, S, cancel, fire
+from harness import MS, START_NS, Rig, S, cancel, fire
+from rules import done_by_a_former_holder_is_refused, told_to_one_at_a_time
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
 from timerd_shm.declare.layout import ClientState, Orphans, Outcome, Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT
@@ -122,19 +124,6 @@ def test_the_next_member_is_told_when_the_first_falls_silent_before_it_has_done(
     rig.check()
 
 
-def done_by_a_former_holder_is_refused(rig: Rig) -> None:
-    a, b = worker(rig), worker(rig)
-    rig.do(b, work(b"k"), fire(b"k"))
-    (first,) = a.told_for_group
-    silence(rig, a)
-    rig.core.revive(a.slot, rig.now_ns)
-    assert answer(rig, a, first) == 0, "another member has been told"
-    assert rig.core.held(a.slot, [first.operation]) == []
-    (again,) = b.told_for_group
-    assert answer(rig, b, again) == 1
-    rig.check()
-
-
 def test_a_silent_member_that_comes_back_is_answered_that_its_done_is_too_late() -> None:
     done_by_a_former_holder_is_refused(Rig())
 
@@ -205,17 +194,6 @@ def test_a_member_that_stopped_listening_begins_again_when_all_that_it_held_is_o
     assert rig.core.set_listening(a.slot, True, rig.now_ns)
     rig.turn()
     assert [told.deliveries for told in a.told_for_group] == [1, 2]
-    rig.check()
-
-
-def told_to_one_at_a_time(rig: Rig) -> None:
-    """Another client's death changes nothing for what a live member holds."""
-    a, b, c = worker(rig), worker(rig), worker(rig)
-    rig.do(c, *(work(b"k") for _ in range(3)), fire(b"k"))
-    rig.close(c)
-    held = [told.operation for each in (a, b) for told in each.told_for_group]
-    assert len(held) == 3 and len(set(held)) == 3, f"told to two: {held}"
-    assert all(rig.core.held(each.slot, [t.operation for t in each.told_for_group]) for each in (a, b))
     rig.check()
 
 

@@ -6,7 +6,7 @@ What is *issued* when decides what must count; what *arrives* when must not (SCE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import permutations
 
 import pytest
@@ -14,11 +14,17 @@ import pytest
 from commands import Key, KeyAct, Register
 from harness import MS, Client, Rig, advance, cancel_for_key, fail, fire, forget
 from model import Model
+from rules import (
+    ONE,
+    a_limited_event_is_taken_once,
+    an_event_that_overtook_a_registration_counts,
+    own_earlier_fire_does_not_complete_an_own_later_op,
+)
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Condition, Outcome, Region
 from timerd_shm.declare.limits import REPLAY_WALK_MAX
 
-ONE, TWO = (Key(b"k1"),), (Key(b"k1"), Key(b"k2"))
+TWO = (Key(b"k1"), Key(b"k2"))
 SHAPES = {
     "any": (Condition.AT_LEAST, 1, 0, None),
     "all": (Condition.AT_LEAST, 2, 0, None),
@@ -159,28 +165,6 @@ def test_the_interleavings_are_all_there() -> None:
 # the scenarios by name ------------------------------------------------------------------------------------------------
 
 
-def own_earlier_fire_does_not_complete_an_own_later_op(rig: Rig) -> None:
-    """C1: fire("s/7"); register("s/7"): the heartbeat pattern."""
-    a = rig.client()
-    a.issue(fire(b"s/7"))
-    number = a.issue(Register((Key(b"s/7"),), timeout_ns=30 * MS, mark=a.mark()))
-    rig.turn()
-    assert a.state(number) is Outcome.NONE, "an own earlier event completed a later registration"
-    rig.do(a, fire(b"s/7"))
-    assert a.state(number) is Outcome.COMPLETED, "an own later event was lost"
-
-
-def an_event_that_overtook_a_registration_counts(rig: Rig) -> None:
-    """Another client's event arrives between mark and registration."""
-    a, b = rig.client(), rig.client()
-    mark = a.mark()
-    rig.do(b, fire(b"k1", value=b"v"))
-    number = rig.do(a, Register(ONE, timeout_ns=30 * MS, mark=mark))
-    told = a.outcome(number)
-    assert told is not None, "a wake-up was lost"
-    assert (told.state, told.value) == (Outcome.COMPLETED, b"v")
-
-
 def test_C1_an_own_earlier_fire_does_not_complete_an_own_later_op() -> None:
     own_earlier_fire_does_not_complete_an_own_later_op(Rig())
 
@@ -213,17 +197,6 @@ def test_H1_a_credit_taken_is_not_given_to_a_late_registration() -> None:
     a_limited_event_is_taken_once(Rig())
     rig = Rig()
     a_limited_event_is_taken_once(rig, between=rig.restart)
-
-
-def a_limited_event_is_taken_once(rig: Rig, between: Callable[[], None] = lambda: None) -> None:
-    """X took the only credit; L registers late with an older mark. `between` comes between them."""
-    a, b, c = rig.client(), rig.client(), rig.client()
-    mark = c.mark()
-    first = rig.do(a, Register(ONE, timeout_ns=30 * MS, mark=a.mark()))
-    rig.do(b, fire(b"k1", limit=1))
-    between()
-    late = rig.do(c, Register(ONE, timeout_ns=30 * MS, mark=mark))
-    assert (a.state(first), c.state(late)) == (Outcome.COMPLETED, Outcome.NONE)
 
 
 def test_H1_what_is_left_of_a_limited_event_goes_to_late_registrations() -> None:

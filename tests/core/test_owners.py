@@ -7,21 +7,17 @@ import hashlib
 import pytest
 
 import timerd.core
-from commands import Key, KeyAct, Register
+from commands import KeyAct
+from groups import watch
 from harness import BUDGET, MS, START_NS, Client, Rig, S, cancel, fire, give_back
+from rules import HANDED_ON, credit_of_a_dead_owner_goes_on
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, NotAMemberError, SessionGoneError
 from timerd_shm.declare.layout import RUN_MAX, ClientState, Condition, Orphans, Outcome, Region
 from timerd_shm.declare.limits import TOMBSTONE_KEPT_NS
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
-HOUR = 3_600 * S
 LONG = b"a key that is longer than what fits in the record of an event, so that it needs a block of its own"
 MIDDLE = b"a key between sixteen and forty-eight bytes"
-HANDED_ON = OutcomeFlag.HANDED_OVER | OutcomeFlag.REDELIVERED
-
-
-def watch(*keys: bytes, timeout_ns: int = HOUR, **more: object) -> Register:
-    return Register(tuple(Key(key) for key in keys), timeout_ns=timeout_ns, **more)  # type: ignore[arg-type]
 
 
 def state(rig: Rig, client: Client) -> ClientState:
@@ -29,22 +25,6 @@ def state(rig: Rig, client: Client) -> ClientState:
 
 
 # limited events ------------------------------------------------------------------------------------------------------
-
-
-def credit_of_a_dead_owner_goes_on(rig: Rig) -> None:
-    a, b, c = rig.client(), rig.client(), rig.client()
-    rig.do(a, watch(b"k"))
-    first, second = rig.do(b, watch(b"k")), rig.do(c, watch(b"k"))
-    rig.do(c, fire(b"k", limit=1, value=b"token"))
-    assert a.state(1) is Outcome.COMPLETED
-    rig.close(a)
-    rig.turn()
-    told = b.outcome(first)
-    assert told is not None and (told.state, told.value) == (Outcome.COMPLETED, b"token"), f"first watcher: {told}"
-    assert b.flags[told.number] & HANDED_ON == HANDED_ON
-    assert c.state(second) is Outcome.NONE, "there was one"
-    assert rig.arena.count("handed_on") == 1
-    rig.check()
 
 
 def test_what_was_handed_over_to_an_owner_that_died_goes_to_the_next_watcher_in_order() -> None:

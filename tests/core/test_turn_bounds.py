@@ -3,72 +3,23 @@
 from __future__ import annotations
 
 from commands import Key, KeyAct, Mark, Register
-from harness import BUDGET, MS, START_NS, Client, Rig, fire
+from harness import BUDGET, MS, START_NS, Rig, fire
+from rules import (
+    CAPACITY,
+    EVERY,
+    MANY,
+    SLACK,
+    TURN_BUDGET,
+    begin_event,
+    crowd,
+    finish,
+    mass_fire_is_cut_into_turns,
+    small_turn,
+)
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import Orphans, Outcome, Region
+from timerd_shm.declare.layout import Outcome, Region
 from timerd_shm.declare.limits import REPLAY_WALK_MAX
 from timerd_shm.declare.wire import CommandKind
-
-MANY = 6_000
-TURN_BUDGET = 300
-SLACK = 64  # records that a turn touches beside: the event, the client, a bucket
-CAPACITY = 14_336
-EVERY = Key(b"everybody's")
-
-
-def crowd(
-    rig: Rig, count: int = MANY, *, timeout_ns: int = 3_600_000 * MS, orphans: Orphans = Orphans.CANCEL
-) -> Client:
-    """A client with `count` operations on one key."""
-    client = rig.client(orphans)
-    for _ in range(count):
-        client.issue(Register((EVERY,), timeout_ns=timeout_ns))
-    rig.turn()
-    assert not client.told
-    return client
-
-
-def small_turn(rig: Rig, work: str, now_ns: int | None = None) -> tuple[bool, int]:
-    """One turn that resumes, or moves the wheel, within the budget: whether work is left, and the records touched."""
-    rig.now_ns = now_ns or rig.now_ns
-    rig.core.begin_turn(rig.now_ns)
-    more = getattr(rig.core, work)(rig.now_ns, TURN_BUDGET)
-    return more, rig.core.end_turn(rig.now_ns)
-
-
-def finish(rig: Rig, work: str) -> list[int]:
-    """Turns until nothing is left; the records touched in each."""
-    touched, more = [], True
-    while more:
-        more, records = small_turn(rig, work)
-        touched.append(records)
-        assert len(touched) <= 2 * MANY // TURN_BUDGET + 2, f"{len(touched)} turns and no end: {touched[-5:]}"
-    return touched
-
-
-def begin_event(rig: Rig, client: Client, command: KeyAct) -> int:
-    """Apply an event within the budget, in a turn of its own; the records touched."""
-    number = client.issue(command)
-    rig.core.begin_turn(rig.now_ns)
-    result = rig.core.apply(client.slot, client.frame(), rig.now_ns, TURN_BUDGET)
-    touched: int = rig.core.end_turn(rig.now_ns)
-    assert touched <= TURN_BUDGET + SLACK, f"the first part touched {touched} records"
-    assert result == rig.module.UNFINISHED, f"result={result}"
-    assert rig.core.last_command(client.slot) == number, "its number moves with its entry into the ring"
-    return touched
-
-
-def mass_fire_is_cut_into_turns(rig: Rig) -> None:
-    watchers, firer = crowd(rig), rig.client()
-    first = begin_event(rig, firer, KeyAct(CommandKind.FIRE, EVERY.name, value=b"v", wants_answer=True))
-    touched = finish(rig, "resume")
-    assert max(touched) <= TURN_BUDGET + SLACK, f"a turn touched {max(touched)} records"
-    assert first + sum(touched) >= MANY, "settling touches records"
-    assert rig.core.apply(firer.slot, firer.frame(), rig.now_ns, TURN_BUDGET) == rig.module.APPLIED
-    rig.turn()
-    assert [told.command for told in watchers.told] == list(range(1, MANY + 1)), "in order of registration"
-    assert {told.state for told in watchers.told} == {Outcome.COMPLETED}
-    assert [answer.value for answer in firer.answers] == [MANY]
 
 
 def test_mass_fire_is_cut_into_turns() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from commands import Key, Register
 from harness import MS, START_NS, US, Rig, S, cancel, fire, reschedule
+from rules import idle_costs_nothing, wakeups
 from timerd.core import NEVER
 from timerd_shm.declare.fields import offset_of, size_of
 from timerd_shm.declare.layout import FREE_LINKS, LEVELS, SPAN, OpRecord, OpState, Outcome, Region
@@ -311,27 +312,6 @@ def test_rescheduling_into_the_past_expires_in_the_same_turn() -> None:
 
 
 # waking up ------------------------------------------------------------------------------------------------------------
-
-
-def wakeups(rig: Rig, until_ns: int) -> int:
-    """Turns that the timer starts until then."""
-    count = 0
-    while (wake := rig.core.next_wake_ns()) <= until_ns:
-        assert wake > rig.now_ns, f"woken for {wake} at {rig.now_ns}: the timer would spin"
-        rig.turn(wake)
-        count += 1
-    return count
-
-
-def idle_costs_nothing(rig: Rig, span_s: int = 600) -> None:
-    """Operations due in two to three hours: at most one wake-up in ten seconds (rule 11)."""
-    choose = random.Random(11)
-    client = rig.client()
-    for _ in range(300):
-        client.issue(Register(KEY, timeout_ns=choose.randrange(7200 * S, 10_800 * S)))
-    rig.turn()
-    count = wakeups(rig, rig.now_ns + span_s * S)
-    assert count <= span_s // 10, f"{count} wake-ups in {span_s} s"
 
 
 def test_idle_costs_at_most_a_wake_up_in_ten_seconds() -> None:

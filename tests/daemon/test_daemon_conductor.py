@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from arenas import violations
 from commands import Key, Mark, Register
-from harness import MS, S, violations
+from harness import MS, S
 from networks import Peer, World, fire, patched
 from timerd.clients.liveness import Kind
 from timerd.clients.sessions import BEAT_NS

@@ -23,9 +23,11 @@ import zmq
 
 import msgpack
 import timerd as td
+from arenas import Memory
 from commands import Command, Key, KeyAct, Register
 from daemons import SMALL, Daemon, arenas_of
-from harness import MS, Memory, S, encode
+from frames import encode
+from harness import MS, S
 from patience import PATIENCE_S, eventually
 from timerd.arena.arena import plan_of
 from timerd.config.config import read_command_line

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from arenas import violations
 from commands import Key, Register
-from harness import MS, Rig, S, fire, violations
+from harness import MS, Rig, S, fire
 from networks import World
 from timerd.conductor.turn import BYTES_PER_RECORD, CONFIRM_NS, HELLO_REST_NS, RECORDS_PER_STEP
 from timerd.snapshots import KEEP_NS

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from arenas import violations
 from commands import Key, Register
-from harness import MS, S, cancel, violations
+from daemonrules import an_incarnation_is_not_enough
+from harness import MS, S
 from networks import HERE, NOTHING, Peer, World, fire
 from timerd.clients.sessions import session_hash
 from timerd_shm.declare.errors import ErrorCode
@@ -104,28 +106,7 @@ def test_a_lost_welcome_is_given_again_while_nothing_was_applied(world: World) -
 
 
 def test_an_incarnation_read_in_the_arena_is_not_enough_to_become_its_client(world: World) -> None:
-    alice, mallory = world.client("alice"), Peer(world, "mallory")
-    alice.send(Register(KEY, timeout_ns=S))
-    world.settle()
-    mallory.say(UpKind.HELLO, alice.hello())
-    world.settle()
-    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
-    mallory.session = b"guess".ljust(16, b".")
-    mallory.say(UpKind.HELLO, alice.hello())
-    world.settle()
-    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
-    # The arena tells everybody what a session hashes to, and whose it is: shown in its place, they are nobody's.
-    mallory.arena_incarnation = alice.arena_incarnation
-    for shown in (session_hash(alice.session), alice.incarnation):
-        mallory.session = shown
-        mallory.issued = 1
-        mallory.send(cancel(1))
-        world.settle()
-        assert [kind for kind, _ in mallory.take_answers()] == [DownKind.HELLO_FIRST]
-    alice.send(fire())
-    world.settle()
-    alice.take_published()
-    assert alice.state(1) is Outcome.COMPLETED
+    an_incarnation_is_not_enough(world)
 
 
 def test_who_took_an_incarnation_before_its_first_command_hears_nothing_of_its_client(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import hypothesis
@@ -11,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fakedaemon
+from arenas import violations
 from commands import Key, Register
-from corpus import MUTATIONS, UP, Mutation, down
+from corpus import EXAMPLES, MUTATIONS, UP, Mutation, down, small_world
 from fakedaemon import FakeDaemon, state_of
-from harness import MS, S, cancel, encode, violations
-from networks import NOTHING, Peer, World
+from frames import encode
+from harness import MS, S, cancel
+from networks import NOTHING, Peer
 from timerd_client.outcome import State
 from timerd_client.protocol.protocol import LinkState
 from timerd_client.protocol.session import Naming
@@ -24,7 +25,6 @@ from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Outcome
 from timerd_shm.declare.wire import CommandHeader, CommandKind, DownKind, UpKind
 
-EXAMPLES = settings(max_examples=int(os.environ.get("TIMERD_EXAMPLES", "150")), deadline=None, database=None)
 SECRET = b"nobody else knows this key"
 SECRET_ID = b"nor knows it id!"
 SENDERS = ("itself", "nobody", "someone")  # whose session a hostile frame shows
@@ -47,13 +47,6 @@ ELSEWHERE = {
     ErrorCode.RESOURCE_LIMIT,
     ErrorCode.KEY_FAILED,  # an outcome's
 }
-
-
-def small_world() -> World:
-    """An arena in which everything runs out soon."""
-    return World(
-        capacity=64, ring_events=16, clients=4, purgatories=2, blocks=64, quota_operations=32, quota_bytes=1 << 13
-    )
 
 
 def codes_of(peer: Peer) -> list[ErrorCode]:

@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
+from arenas import violations
 from commands import Key, Register
-from harness import MS, S, violations
+from daemonrules import (
+    KEY,
+    LEASE,
+    a_daemon_that_was_stopped_suspects_nobody,
+    a_restart_makes_leases_whole,
+    keep_alive,
+    state_of,
+    waits,
+)
+from harness import MS, S
 from networks import PROCESSES, Peer, World, fire
 from timerd.clients.liveness import Kind
 from timerd.clients.sessions import BACK_WITHIN_NS, BEAT_NS, DEAD_AFTER_NS, LAST_WORDS_NS
@@ -17,9 +27,6 @@ from timerd.conductor.turn import DRY_NS, RECORDS_PER_FRAME
 from timerd_shm.declare.layout import ClientState, Orphans, Outcome
 from timerd_shm.declare.limits import GAP_NS, HEARTBEAT_NS
 from timerd_shm.declare.wire import UpKind
-
-KEY = (Key(b"k"),)
-LEASE = 15 * S
 
 
 @pytest.fixture
@@ -33,24 +40,6 @@ def processes() -> Iterator[dict[int, int]]:
     PROCESSES.update({100: 7, 200: 8, 300: 9})
     yield PROCESSES
     PROCESSES.clear()
-
-
-def state_of(peer: Peer) -> ClientState:
-    return ClientState(peer.world.client_record(peer.slot).state)
-
-
-def waits(peer: Peer) -> int:
-    """It registers an operation that nothing settles, and the daemon has applied it; its command number."""
-    command = peer.send(Register(KEY, timeout_ns=7200 * S))
-    peer.world.settle()
-    return command
-
-
-def keep_alive(peer: Peer, for_ns: int) -> None:
-    """The client says something each second for so long, and turns are made."""
-    for _ in range(for_ns // S):
-        peer.say(UpKind.ACK)
-        peer.world.run(S)
 
 
 # the end of a client ----------------------------------------------------------------------------------------------
@@ -327,16 +316,7 @@ def test_any_frame_ends_silence(world: World) -> None:
 
 
 def test_a_daemon_that_was_stopped_suspects_nobody(world: World) -> None:
-    alice = world.client("alice")
-    waits(alice)
-    world.run(LEASE - S)
-    world.turn(3 * LEASE)
-    assert world.counter("gaps") == 1
-    world.run(LEASE - S)
-    assert state_of(alice) is ClientState.LIVE, "its lease was whole after the gap"
-    world.run(2 * S)
-    assert state_of(alice) is ClientState.SILENT
-    assert world.counter("orphans_cancelled") == 0
+    a_daemon_that_was_stopped_suspects_nobody(world)
 
 
 def test_a_turn_that_is_late_but_no_gap_counts_as_a_heartbeat_at_most(world: World) -> None:
@@ -423,17 +403,7 @@ def test_silence_hands_on_what_a_member_of_a_group_holds(world: World) -> None:
 
 
 def test_a_restart_makes_leases_whole_however_long_nobody_served(world: World) -> None:
-    alice, bob = world.client("alice"), world.client("bob")
-    waits(alice)
-    keep_alive(bob, LEASE + S)
-    assert (state_of(alice), state_of(bob)) == (ClientState.SILENT, ClientState.LIVE)
-    world.clock.move(600 * S)
-    world.restart()
-    world.run(LEASE - S)
-    assert (state_of(alice), state_of(bob)) == (ClientState.LIVE, ClientState.LIVE)
-    world.run(2 * S)
-    assert (state_of(alice), state_of(bob)) == (ClientState.SILENT, ClientState.SILENT)
-    assert world.counter("orphans_cancelled") == 0
+    a_restart_makes_leases_whole(world)
 
 
 def test_who_does_not_come_back_is_dead_a_minute_after_a_restart_unless_something_tells(

@@ -3,63 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-import timerd.core
 from commands import Key, Register
-from harness import BUDGET, START_NS, Rig, S, fire
+from faults import core_faults
+from harness import START_NS, Rig, S, fire
+from journalplay import no_row_is_lost_or_written_twice, play
 from journals import SEGMENT_ROWS, JournaledRig, outcomes
-from model import Settling
+from modelstate import Settling
+from rules import (
+    a_limited_event_is_taken_once,
+    credit_of_a_dead_owner_goes_on,
+    done_by_a_former_holder_is_refused,
+    told_to_one_at_a_time,
+)
 from situations import SITUATIONS
-from test_groups_core import done_by_a_former_holder_is_refused, told_to_one_at_a_time
-from test_interleavings import a_limited_event_is_taken_once
-from test_owners import credit_of_a_dead_owner_goes_on
-from test_purgatory_model import Play, core_faults
-from test_redo import record
 from timerctl.journal.rows import RowFormat
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import JournalLevel, RowKind
 from timerd_shm.declare.layout import EventFlag, Orphans, Outcome
 from timerd_shm.declare.limits import GROUP_KEPT_NS
 from timerd_shm.generate import DEFECTS
-from timerd_shm.read.journal_reader import JournalError, JournalReader, Row
+from timerd_shm.read.journal_reader import JournalError, JournalReader
 
 HASHES = {hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest(): number for number in range(1, 100)}
-TURNS = 120
-POINTS_TRIED = 8  # of a situation, evenly; test_redo tries all of them
-
-
-class JournaledPlay(Play):
-    """A random program on a core that writes a journal."""
-
-    def __init__(self, seed: int, directory: Path, core: ModuleType = timerd.core, **more: Any) -> None:
-        self.directory, self.more = directory, more
-        super().__init__(seed, core)
-
-    def make_rig(self, **knobs: Any) -> Rig:
-        return JournaledRig(self.directory, **self.more, **knobs)
-
-
-def play(seed: int, directory: Path, core: ModuleType = timerd.core, **more: Any) -> JournaledPlay:
-    made = JournaledPlay(seed, directory, core, **more)
-    for turn in range(TURNS):
-        try:
-            made.step()
-            made.compare_all()
-        except AssertionError as error:
-            raise AssertionError(f"seed={seed}, turn={turn}: {error}") from error
-    made.rig.turn(only=[])
-    assert made.rig.core.journal_dropped == 0
-    return made
 
 
 def told(directory: Path) -> list[tuple[object, ...]]:
@@ -135,58 +107,6 @@ def test_an_audit_computes_every_outcome_again_over_kills_at_any_instruction(tmp
 def test_an_audit_of_a_new_program_each_run_finds_nothing(tmp_path: Path, seed: int) -> None:
     play(seed, tmp_path)
     assert not (found := audit_journal(tmp_path)).wrong, f"seed={seed}: {found.wrong[:5]}"
-
-
-def facts(rows: list[Row]) -> list[tuple[object, ...]]:
-    """What rows tell of operations and events, without where it stands: an operation is its (slot, command number)."""
-    found: list[tuple[object, ...]] = []
-    names = {}
-    for row, rest in pairwise([*rows, *rows[:1]]):
-        if row.record.kind == RowKind.REGISTER:
-            names[row.record.operation] = (rest.record.client, row.record.command)
-    for row in rows:
-        record = row.record
-        name = names.get(getattr(record, "operation", 0))
-        if record.kind == RowKind.OUTCOME:
-            found.append(("settled", name, record.outcome, record.settled_key, record.sequence, record.settled_ns))
-        elif record.kind == RowKind.REGISTER:
-            found.append(("registered", name, record.mark_sequence, record.deadline_ns))
-        elif record.kind == RowKind.EVENT:
-            found.append(("event", record.sequence, record.amount))
-        elif record.kind == RowKind.ACTION:
-            found.append(("action", name, record.command_kind))
-        elif record.kind == RowKind.GROUP:
-            found.append(("group", name, record.step, record.deliveries, record.client))
-        elif record.kind == RowKind.KEY:
-            found.append(("key", name, record.ordinal, record.target))
-        elif record.kind == RowKind.CLIENT:
-            found.append(("client", record.client, record.state))
-    return found
-
-
-def no_row_is_lost_or_written_twice(directory: Path, name: str, points: int = POINTS_TRIED) -> None:
-    """Play a situation; a new daemon goes on from each copy, and its journal is that of no crash."""
-    rig = JournaledRig(directory / "whole", core=core_faults)
-    act = SITUATIONS[name](rig)
-    rig.tend()
-    shutil.copytree(directory / "whole", directory / "before")
-    copies = record(rig, act)
-    rig.tend()
-    whole = facts(rig.rows())
-    for point, copy in enumerate(copies[:: len(copies) // points + 1]):
-        files = directory / str(point)
-        shutil.copytree(directory / "before", files)
-        again = rig.clone(copy, files)
-        while again.core.resume(again.now_ns, BUDGET):
-            pass
-        if point % 2:
-            again.tend()
-        act(again)
-        again.tend()
-        assert facts(again.rows()) == whole, f"{name}, point {point}"
-        again.drop_journal()
-        again.core.release()
-        shutil.rmtree(files)
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import timerd.journal.writer
+from arenas import Memory
 from commands import Key, Register
-from harness import Memory, S, fire
+from harness import S, fire
 from journals import (
     BUFFER_ROWS,
     SEGMENT_SIZE,

@@ -10,12 +10,12 @@ import pytest
 
 import timerd.core
 from commands import Key, Register
+from crashes import record
+from faults import core_faults
 from harness import BUDGET, Rig, S, cancel, fire
+from journalplay import no_row_is_lost_or_written_twice
 from journals import BUFFER_ROWS, JournaledRig
 from situations import SITUATIONS
-from test_journal import no_row_is_lost_or_written_twice
-from test_purgatory_model import core_faults
-from test_redo import record
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import RowKind
 from timerd_shm.read.journal_reader import Row

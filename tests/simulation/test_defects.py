@@ -18,27 +18,30 @@ from typing import Any
 
 import pytest
 
-import test_hellos
-import test_leases
 from commands import Key, Register
+from crashes import recovers_from_a_crash_at_every_point
+from daemonrules import (
+    a_daemon_that_was_stopped_suspects_nobody,
+    a_restart_makes_leases_whole,
+    an_incarnation_is_not_enough,
+)
 from harness import MS, START_NS, Rig, S, fire
+from journalplay import no_row_is_lost_or_written_twice
 from networks import World
-from test_commands import (
+from rules import (
+    CAPACITY,
     a_frame_sent_again_is_skipped,
-    a_lost_frame_is_expected_again,
-    outcomes_are_kept_until_acknowledged,
-)
-from test_groups_core import done_by_a_former_holder_is_refused, told_to_one_at_a_time
-from test_interleavings import (
     a_limited_event_is_taken_once,
+    a_lost_frame_is_expected_again,
     an_event_that_overtook_a_registration_counts,
+    credit_of_a_dead_owner_goes_on,
+    done_by_a_former_holder_is_refused,
+    idle_costs_nothing,
+    mass_fire_is_cut_into_turns,
+    outcomes_are_kept_until_acknowledged,
     own_earlier_fire_does_not_complete_an_own_later_op,
+    told_to_one_at_a_time,
 )
-from test_journal import no_row_is_lost_or_written_twice
-from test_owners import credit_of_a_dead_owner_goes_on
-from test_redo import recovers_from_a_crash_at_every_point
-from test_turn_bounds import CAPACITY, mass_fire_is_cut_into_turns
-from test_wheel import idle_costs_nothing
 from timerd.clients import sessions
 from timerd.clients.messages import Hello
 from timerd.clients.sessions import DEAD_AFTER_NS, Session, Sessions
@@ -176,12 +179,11 @@ def lease_over_downtime(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sessions, "_add", since_it_was_heard)
 
 
-FORGERY = test_hellos.test_an_incarnation_read_in_the_arena_is_not_enough_to_become_its_client
 DAEMON_DEFECTS: dict[Callable[[pytest.MonkeyPatch], None], Callable[[World], None]] = {
-    session_is_not_checked_at_hello: FORGERY,
-    session_is_what_the_arena_tells: FORGERY,
-    lease_over_a_stop: test_leases.test_a_daemon_that_was_stopped_suspects_nobody,
-    lease_over_downtime: test_leases.test_a_restart_makes_leases_whole_however_long_nobody_served,
+    session_is_not_checked_at_hello: an_incarnation_is_not_enough,
+    session_is_what_the_arena_tells: an_incarnation_is_not_enough,
+    lease_over_a_stop: a_daemon_that_was_stopped_suspects_nobody,
+    lease_over_downtime: a_restart_makes_leases_whole,
 }
 
 

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from commands import Key, Register
-from harness import S, encode
+from frames import encode
+from harness import S
 from networks import World
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State

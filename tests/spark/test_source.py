@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from commands import Key, Register
 from harness import MS, Client, S
+from journalplay import play
 from journals import JournaledRig, numbered, settle
-from test_journal import play
 from timerctl.journal.rows import RowFormat
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, TextKind

@@ -24,15 +24,15 @@ from types import FunctionType, ModuleType
 
 import atheris
 import fakedaemon
+from arenas import violations
 from commands import Key, Register
-from corpus import UP, down
+from corpus import UP, down, small_world
 from damage import REFUSALS, Change, changed, read_arena, read_journal, with_right_sums
 from fakedaemon import FakeDaemon
-from harness import MS, fire, violations
+from harness import MS, fire
 from journals import JournaledRig
 from networks import World
-from test_hostile import small_world
-from test_soundness import MEMORY, live_on
+from soundness import MEMORY, live_on
 from timerd.clients import messages, sessions
 from timerd.conductor import turn as conductor
 from timerd.journal import writer as journal

@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar
 
 import msgpack
 from commands import Command, KeyAct
-from harness import START_NS, Rig, S, encode
+from frames import encode
+from harness import START_NS, Rig, S
 from harness import Client as Talker
 from timerd.clients.liveness import Kind, Sign
 from timerd.clients.sessions import Host, Sessions

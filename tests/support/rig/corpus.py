@@ -6,14 +6,17 @@ stands. A fuzzer changes them (see `mutations`); unchanged each must do what it 
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 import msgpack
 from commands import Command, Key, KeyAct, Mark, OperationAct, Register
-from harness import MS, S, cancel, encode, fire, give_back, reschedule
-from networks import NOTHING, Peer
+from frames import encode
+from harness import MS, S, cancel, fire, give_back, reschedule
+from networks import NOTHING, Peer, World
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.layout import Condition, Orphans
@@ -257,3 +260,13 @@ MUTATIONS = st.lists(
     max_size=4,
 )
 __all__ = ["HELLO", "MS", "MUTATIONS", "UP", "Case", "Mutation", "down"]
+
+
+EXAMPLES = settings(max_examples=int(os.environ.get("TIMERD_EXAMPLES", "150")), deadline=None, database=None)
+
+
+def small_world() -> World:
+    """An arena in which everything runs out soon."""
+    return World(
+        capacity=64, ring_events=16, clients=4, purgatories=2, blocks=64, quota_operations=32, quota_bytes=1 << 13
+    )

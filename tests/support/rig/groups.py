@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from commands import Key, Register
-from harness import Client, GroupTold, Rig, S, done
+from frames import GroupTold
+from harness import Client, Rig, S, done
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import OpState, Orphans, Region
 

@@ -13,46 +13,34 @@ A turn does what the conductor's does, in its order: what is left of the last on
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import timerd.core
-from commands import Answer, Command, KeyAct, Mark, OperationAct, Register, Told
+from arenas import Memory, violations
+from commands import Answer, Command, KeyAct, Mark, OperationAct, Told
+from frames import GroupTold, encode, group_told
 from timerd.arena.arena import format_arena, plan_arena
-from timerd_shm.check.check import check
-from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.layout import (
     BLOCK_DATA,
-    PURGATORY_COUNTERS_MAX,
-    REGION_RECORDS,
-    REGIONS_OFFSET,
-    ArenaHeader,
     Orphans,
     Outcome,
     Region,
-    RegionRecord,
 )
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
-    CommandFlag,
     CommandHeader,
     CommandKind,
     DownKind,
-    KeyCommand,
-    OperationCommand,
     OutcomeFlag,
     OutcomeRecord,
-    RegisterCommand,
-    RegisterFlag,
     ReportHeader,
     UpKind,
     WireAnswer,
 )
 from timerd_shm.read.hashing import key_hash
-from timerd_shm.read.reader import Table
 
 US = 1_000
 MS = 1_000_000
@@ -63,186 +51,10 @@ FRAME_COMMANDS = 8_192
 INCARNATION, HASH_SEED = 0x1234_5678_9ABC_DEF0, 0x0FED_CBA9_8765_4321  # not random: what fails, fails again
 
 
-def violations(memory: bytes | bytearray) -> list[str]:
-    """What `timerctl check` would complain about."""
-    return check(memoryview(memory))
-
-
-class Memory:
-    """Typed records of an arena, straight from the declarations."""
-
-    def __init__(self, memory: bytes | bytearray) -> None:
-        self.memory = memory
-
-    @property
-    def header(self) -> ArenaHeader:
-        return unpack(ArenaHeader, memoryview(self.memory))
-
-    def region(self, region: Region) -> RegionRecord:
-        return unpack(RegionRecord, memoryview(self.memory), REGIONS_OFFSET + region * size_of(RegionRecord))
-
-    def record(self, region: Region, index: int) -> Any:
-        assert 0 <= index < self.region(region).count, f"{region.name}: index={index}"
-        return self.table(region)[index]
-
-    def table(self, region: Region) -> Table[Any]:
-        return Table(memoryview(self.memory), region, REGION_RECORDS[region])
-
-    def records(self, region: Region) -> list[Any]:
-        """Every record that was ever used."""
-        return list(self.table(region).used())
-
-    def all_records(self, region: Region) -> list[Any]:
-        """Every record, also of regions that do not count what was used."""
-        return list(self.table(region))
-
-    def in_use(self) -> dict[str, int]:
-        """Records in use, of the regions that hand out records."""
-        regions = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
-        return {region.name: self.region(region).in_use for region in regions}
-
-    def count(self, name: str, purgatory: int | None = None) -> int:
-        """A counter of the daemon, or of a purgatory."""
-        if purgatory is None:
-            counter: int = self.record(Region.DAEMON_COUNTERS, index_of(DAEMON_COUNTERS, name)).value
-        else:
-            index = purgatory * PURGATORY_COUNTERS_MAX + index_of(PURGATORY_COUNTERS, name)
-            counter = self.record(Region.PURGATORY_COUNTERS, index).value
-        return counter
-
-
 # frames up ------------------------------------------------------------------------------------------------------------
 
 
-def encode(command: Command) -> bytes:
-    """A command's fixed record and variable part."""
-    if isinstance(command, Register):
-        return encode_register(command)
-    if isinstance(command, KeyAct):
-        flags = CommandFlag.LIMITED * (command.limit is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
-        tail = command.key + command.value
-        return (
-            struct_of(KeyCommand).pack(
-                *KeyCommand(
-                    kind=command.kind,
-                    purgatory=command.purgatory,
-                    flags=flags,
-                    key_length=len(command.key),
-                    length=size_of(KeyCommand) + len(tail),
-                    amount=command.amount,
-                    value_length=len(command.value),
-                    limit=command.limit or 0,
-                )
-            )
-            + tail
-        )
-    return encode_operation_act(command)
-
-
-def encode_operation_act(command: OperationAct) -> bytes:
-    flags = CommandFlag.HAS_ID * (command.id is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
-    flags |= CommandFlag.GIVE_BACK * command.gives_back | CommandFlag.FREES_ID * command.frees_id
-    tail = command.id or b""
-    return (
-        struct_of(OperationCommand).pack(
-            *OperationCommand(
-                kind=command.kind,
-                purgatory=command.purgatory,
-                flags=flags,
-                orphans=command.orphans,
-                length=size_of(OperationCommand) + len(tail),
-                operation=command.operation,
-                registered_ns=command.registered_ns,
-                timeout_ns=command.timeout_ns,
-            )
-        )
-        + tail
-    )
-
-
-def encode_register(command: Register) -> bytes:
-    flags = RegisterFlag(0)
-    flags |= RegisterFlag.HAS_ID * (command.id is not None)
-    flags |= RegisterFlag.KEEP * (command.if_exists == "keep")
-    flags |= RegisterFlag.REPLACE * (command.if_exists == "replace")
-    flags |= RegisterFlag.REPLACE_CANCELLED * (command.if_exists == "replace cancelled")
-    flags |= RegisterFlag.REPLACE_CHANGED * (command.if_exists == "replace changed")
-    flags |= RegisterFlag.WANTS_ANSWER * command.wants_answer
-    flags |= RegisterFlag.MARK_BY_SEQUENCE * command.mark_by_sequence
-    flags |= RegisterFlag.MARK_OF_OTHER_ARENA * command.mark_of_other_arena
-    flags |= RegisterFlag.NO_MARK * (command.mark is None and not command.mark_of_other_arena)
-    flags |= RegisterFlag.ORPHANS_GIVEN * (command.orphans is not None)
-    flags |= RegisterFlag.FOR_GROUP * command.for_group
-    flags |= RegisterFlag.CALL * command.call
-    flags |= RegisterFlag.FOLLOWS * (command.follows != 0)
-    tail = command.id or b""
-    for key in command.keys:
-        tail += bytes((len(key.name), key.target is not None))
-        tail += (b"" if key.target is None else struct.pack("<Q", key.target)) + key.name
-    tail += command.payload
-    mark = command.mark or Mark(0, 0)
-    return (
-        struct_of(RegisterCommand).pack(
-            *RegisterCommand(
-                kind=CommandKind.REGISTER,
-                purgatory=command.purgatory,
-                flags=flags,
-                length=size_of(RegisterCommand) + len(tail),
-                condition=command.condition,
-                needed=command.needed,
-                keys=len(command.keys),
-                orphans=command.orphans or Orphans.CANCEL,
-                payload_length=len(command.payload),
-                registered_ns=command.registered_ns,
-                timeout_ns=command.timeout_ns,
-                mark_sequence=command.follows or mark.sequence,
-                mark_command=mark.command,
-                total=command.total,
-            )
-        )
-        + tail
-    )
-
-
 # a client -------------------------------------------------------------------------------------------------------------
-
-
-class GroupTold(NamedTuple):
-    """An outcome of its group, as a member is told."""
-
-    number: int
-    operation: int
-    state: Outcome
-    settled_key: int
-    value: bytes
-    deliveries: int
-    flags: OutcomeFlag
-    payload: bytes
-    purgatory: bytes
-    keys: tuple[bytes, ...]
-
-
-def group_told(record: OutcomeRecord, heap: bytes) -> GroupTold:
-    """From the record, and the bytes of the heap that are its own."""
-    assert record.flags & OutcomeFlag.HAS_PAYLOAD and record.deliveries, record
-    payload = record.value_length + record.payload_length
-    at, names = payload, list[bytes]()
-    while at < payload + record.keys_length:
-        names.append(heap[at + 1 : at + 1 + heap[at]])
-        at += 1 + heap[at]
-    assert at == payload + record.keys_length <= len(heap), f"names of {record} are not as long as they say"
-    return GroupTold(
-        record.number,
-        record.operation,
-        Outcome(record.state),
-        record.settled_key,
-        heap[: record.value_length],
-        record.deliveries,
-        OutcomeFlag(record.flags),
-        heap[record.value_length : payload],
-        names[0],
-        tuple(names[1:]),
-    )
 
 
 class Client:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness import Memory
+from arenas import Memory
 from journals import empty_buffer
 from networks import Copies, Lifelines, attached
 from timerd.arena.arena import format_arena, plan_arena

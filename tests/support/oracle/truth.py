@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness import Memory
+from arenas import Memory
 from timerd_shm.declare.layout import ClientState, EventRecord, IdState, KeyFlag, OpFlag, OpRecord, OpState, Region
 
 Truth = dict[str, Any]

@@ -7,139 +7,15 @@ bounded, and nothing was taken from the core.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from commands import Answer, Command, GroupOutcome, Key, KeyAct, OperationAct, Register, Told
+from commands import Answer, Command, GroupOutcome, KeyAct, OperationAct, Register, Told
+from modelstate import EVENT_OF, UNLIMITED, Client, Event, Limits, Operation, Remembered, Settled, Settling
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Condition, EventKind, Orphans, Outcome
 from timerd_shm.declare.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
 from timerd_shm.declare.wire import CommandKind
 
-EVENT_OF = {
-    CommandKind.FIRE: EventKind.FIRE,
-    CommandKind.ADVANCE: EventKind.ADVANCE,
-    CommandKind.FAIL: EventKind.FAIL,
-    CommandKind.CANCEL_FOR_KEY: EventKind.CANCEL_FOR_KEY,
-    CommandKind.FORGET: EventKind.FORGET,
-}
-
 # the state ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Event:
-    sequence: int
-    kind: EventKind
-    purgatory: int
-    key: bytes
-    amount: int
-    value: bytes
-    limited: bool
-    left: int
-    client: Client | None  # None: handed on, nobody's
-    command: int
-    applied_ns: int
-    settled: int = 0
-
-
-@dataclass(eq=False)
-class Operation:
-    client: Client
-    command: int
-    registration: int
-    keys: tuple[Key, ...]
-    condition: Condition
-    needed: int
-    missing: int
-    purgatory: int
-    registered_ns: int
-    deadline_ns: int
-    orphans: Orphans
-    id: bytes | None
-    payload: bytes
-    group: bytes = b""  # the group's, not its client's any more
-    call: bool = False
-    kept: bool = False  # its client has died, and nobody will be told
-    satisfied: int = 0
-    failed: int = 0
-    counted: int = 0  # sequence of the newest event that changed it
-    uncounted: int = 0  # sequence of the first event on its keys that came after its deadline; 0 = none
-
-    def ordinal(self, key: bytes) -> int | None:
-        """Position of the key that it still waits for; None where it watches it no more, or never did."""
-        for ordinal, watched in enumerate(self.keys):
-            if watched.name == key and not (self.satisfied | self.failed) >> ordinal & 1:
-                return ordinal
-        return None
-
-
-class Settled(NamedTuple):
-    """An outcome that its owner has not acknowledged."""
-
-    operation: Operation
-    told: Told
-    event: Event | None
-
-
-@dataclass(eq=False)
-class Client:
-    name: int
-    orphans: Orphans = Orphans.CANCEL
-    group: bytes = b""
-    last_command: int = 0
-    next_outcome: int = 1
-    told: list[Told] = field(default_factory=list)
-    heard: int = 0  # of these, before the present turn
-    marks: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # of each outcome: least and greatest mark that loses nothing
-    answers: list[Answer] = field(default_factory=list)
-    unacknowledged: list[Settled] = field(default_factory=list)
-
-    def handed_over(self) -> list[Settled]:
-        """What limited events gave it, and would go on if it died."""
-        return [
-            each
-            for each in self.unacknowledged
-            if each.event and each.event.limited and each.operation.orphans is not Orphans.GROUP
-        ]
-
-
-class Settling(NamedTuple):
-    """How an operation settled, whether its owner is told or not."""
-
-    op: Operation
-    state: Outcome
-    ordinal: int | None
-    event: Event | None
-    settled_ns: int
-
-
-@dataclass
-class Remembered:
-    """An id: of a pending operation, or (operation None) of one that has settled."""
-
-    operation: Operation | None
-    cancelled: bool = False
-
-    @property
-    def is_pending_or_cancelled(self) -> bool:
-        """What a conditional GROUP_ACK asks for."""
-        return self.operation is not None or self.cancelled
-
-
-class Limits(NamedTuple):
-    """Watch nodes and keys there are, and what one client, or group, may have of them."""
-
-    nodes: int
-    keys: int
-    quota_nodes: int
-    quota_keys: int
-    quota_watermarks: int
-
-
-UNLIMITED = Limits(*(1 << 60,) * 5)
 
 
 class Model:

@@ -1,0 +1,83 @@
+"""What the daemon promises, each as a body that takes a world: a test runs it, and a seeded defect breaks it."""
+
+from __future__ import annotations
+
+from commands import Key, Register
+from harness import S, cancel
+from networks import Peer, World, fire
+from timerd.clients.sessions import session_hash
+from timerd_shm.declare.layout import ClientState, Outcome
+from timerd_shm.declare.wire import DownKind, UpKind
+
+KEY = (Key(b"k"),)
+LEASE = 15 * S
+
+
+def state_of(peer: Peer) -> ClientState:
+    return ClientState(peer.world.client_record(peer.slot).state)
+
+
+def waits(peer: Peer) -> int:
+    """It registers an operation that nothing settles, and the daemon has applied it; its command number."""
+    command = peer.send(Register(KEY, timeout_ns=7200 * S))
+    peer.world.settle()
+    return command
+
+
+def keep_alive(peer: Peer, for_ns: int) -> None:
+    """The client says something each second for so long, and turns are made."""
+    for _ in range(for_ns // S):
+        peer.say(UpKind.ACK)
+        peer.world.run(S)
+
+
+def a_daemon_that_was_stopped_suspects_nobody(world: World) -> None:
+    alice = world.client("alice")
+    waits(alice)
+    world.run(LEASE - S)
+    world.turn(3 * LEASE)
+    assert world.counter("gaps") == 1
+    world.run(LEASE - S)
+    assert state_of(alice) is ClientState.LIVE, "its lease was whole after the gap"
+    world.run(2 * S)
+    assert state_of(alice) is ClientState.SILENT
+    assert world.counter("orphans_cancelled") == 0
+
+
+def a_restart_makes_leases_whole(world: World) -> None:
+    alice, bob = world.client("alice"), world.client("bob")
+    waits(alice)
+    keep_alive(bob, LEASE + S)
+    assert (state_of(alice), state_of(bob)) == (ClientState.SILENT, ClientState.LIVE)
+    world.clock.move(600 * S)
+    world.restart()
+    world.run(LEASE - S)
+    assert (state_of(alice), state_of(bob)) == (ClientState.LIVE, ClientState.LIVE)
+    world.run(2 * S)
+    assert (state_of(alice), state_of(bob)) == (ClientState.SILENT, ClientState.SILENT)
+    assert world.counter("orphans_cancelled") == 0
+
+
+def an_incarnation_is_not_enough(world: World) -> None:
+    alice, mallory = world.client("alice"), Peer(world, "mallory")
+    alice.send(Register(KEY, timeout_ns=S))
+    world.settle()
+    mallory.say(UpKind.HELLO, alice.hello())
+    world.settle()
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
+    mallory.session = b"guess".ljust(16, b".")
+    mallory.say(UpKind.HELLO, alice.hello())
+    world.settle()
+    assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
+    # The arena tells everybody what a session hashes to, and whose it is: shown in its place, they are nobody's.
+    mallory.arena_incarnation = alice.arena_incarnation
+    for shown in (session_hash(alice.session), alice.incarnation):
+        mallory.session = shown
+        mallory.issued = 1
+        mallory.send(cancel(1))
+        world.settle()
+        assert [kind for kind, _ in mallory.take_answers()] == [DownKind.HELLO_FIRST]
+    alice.send(fire())
+    world.settle()
+    alice.take_published()
+    assert alice.state(1) is Outcome.COMPLETED

@@ -1,0 +1,66 @@
+"""An arena of a test as typed records, straight from the declarations, and what is wrong in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timerd_shm.check.check import check
+from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
+from timerd_shm.declare.fields import size_of, unpack
+from timerd_shm.declare.layout import (
+    PURGATORY_COUNTERS_MAX,
+    REGION_RECORDS,
+    REGIONS_OFFSET,
+    ArenaHeader,
+    Region,
+    RegionRecord,
+)
+from timerd_shm.read.reader import Table
+
+
+def violations(memory: bytes | bytearray) -> list[str]:
+    """What `timerctl check` would complain about."""
+    return check(memoryview(memory))
+
+
+class Memory:
+    """Typed records of an arena, straight from the declarations."""
+
+    def __init__(self, memory: bytes | bytearray) -> None:
+        self.memory = memory
+
+    @property
+    def header(self) -> ArenaHeader:
+        return unpack(ArenaHeader, memoryview(self.memory))
+
+    def region(self, region: Region) -> RegionRecord:
+        return unpack(RegionRecord, memoryview(self.memory), REGIONS_OFFSET + region * size_of(RegionRecord))
+
+    def record(self, region: Region, index: int) -> Any:
+        assert 0 <= index < self.region(region).count, f"{region.name}: index={index}"
+        return self.table(region)[index]
+
+    def table(self, region: Region) -> Table[Any]:
+        return Table(memoryview(self.memory), region, REGION_RECORDS[region])
+
+    def records(self, region: Region) -> list[Any]:
+        """Every record that was ever used."""
+        return list(self.table(region).used())
+
+    def all_records(self, region: Region) -> list[Any]:
+        """Every record, also of regions that do not count what was used."""
+        return list(self.table(region))
+
+    def in_use(self) -> dict[str, int]:
+        """Records in use, of the regions that hand out records."""
+        regions = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
+        return {region.name: self.region(region).in_use for region in regions}
+
+    def count(self, name: str, purgatory: int | None = None) -> int:
+        """A counter of the daemon, or of a purgatory."""
+        if purgatory is None:
+            counter: int = self.record(Region.DAEMON_COUNTERS, index_of(DAEMON_COUNTERS, name)).value
+        else:
+            index = purgatory * PURGATORY_COUNTERS_MAX + index_of(PURGATORY_COUNTERS, name)
+            counter = self.record(Region.PURGATORY_COUNTERS, index).value
+        return counter

@@ -1,0 +1,148 @@
+"""Frames by hand: a command as its bytes up, and what a member of a group is told as it comes down."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from commands import Command, KeyAct, Mark, OperationAct, Register
+from timerd_shm.declare.fields import size_of, struct_of
+from timerd_shm.declare.layout import Orphans, Outcome
+from timerd_shm.declare.wire import (
+    CommandFlag,
+    CommandKind,
+    KeyCommand,
+    OperationCommand,
+    OutcomeFlag,
+    OutcomeRecord,
+    RegisterCommand,
+    RegisterFlag,
+)
+
+
+def encode(command: Command) -> bytes:
+    """A command's fixed record and variable part."""
+    if isinstance(command, Register):
+        return encode_register(command)
+    if isinstance(command, KeyAct):
+        flags = CommandFlag.LIMITED * (command.limit is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
+        tail = command.key + command.value
+        return (
+            struct_of(KeyCommand).pack(
+                *KeyCommand(
+                    kind=command.kind,
+                    purgatory=command.purgatory,
+                    flags=flags,
+                    key_length=len(command.key),
+                    length=size_of(KeyCommand) + len(tail),
+                    amount=command.amount,
+                    value_length=len(command.value),
+                    limit=command.limit or 0,
+                )
+            )
+            + tail
+        )
+    return encode_operation_act(command)
+
+
+def encode_operation_act(command: OperationAct) -> bytes:
+    flags = CommandFlag.HAS_ID * (command.id is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
+    flags |= CommandFlag.GIVE_BACK * command.gives_back | CommandFlag.FREES_ID * command.frees_id
+    tail = command.id or b""
+    return (
+        struct_of(OperationCommand).pack(
+            *OperationCommand(
+                kind=command.kind,
+                purgatory=command.purgatory,
+                flags=flags,
+                orphans=command.orphans,
+                length=size_of(OperationCommand) + len(tail),
+                operation=command.operation,
+                registered_ns=command.registered_ns,
+                timeout_ns=command.timeout_ns,
+            )
+        )
+        + tail
+    )
+
+
+def encode_register(command: Register) -> bytes:
+    flags = RegisterFlag(0)
+    flags |= RegisterFlag.HAS_ID * (command.id is not None)
+    flags |= RegisterFlag.KEEP * (command.if_exists == "keep")
+    flags |= RegisterFlag.REPLACE * (command.if_exists == "replace")
+    flags |= RegisterFlag.REPLACE_CANCELLED * (command.if_exists == "replace cancelled")
+    flags |= RegisterFlag.REPLACE_CHANGED * (command.if_exists == "replace changed")
+    flags |= RegisterFlag.WANTS_ANSWER * command.wants_answer
+    flags |= RegisterFlag.MARK_BY_SEQUENCE * command.mark_by_sequence
+    flags |= RegisterFlag.MARK_OF_OTHER_ARENA * command.mark_of_other_arena
+    flags |= RegisterFlag.NO_MARK * (command.mark is None and not command.mark_of_other_arena)
+    flags |= RegisterFlag.ORPHANS_GIVEN * (command.orphans is not None)
+    flags |= RegisterFlag.FOR_GROUP * command.for_group
+    flags |= RegisterFlag.CALL * command.call
+    flags |= RegisterFlag.FOLLOWS * (command.follows != 0)
+    tail = command.id or b""
+    for key in command.keys:
+        tail += bytes((len(key.name), key.target is not None))
+        tail += (b"" if key.target is None else struct.pack("<Q", key.target)) + key.name
+    tail += command.payload
+    mark = command.mark or Mark(0, 0)
+    return (
+        struct_of(RegisterCommand).pack(
+            *RegisterCommand(
+                kind=CommandKind.REGISTER,
+                purgatory=command.purgatory,
+                flags=flags,
+                length=size_of(RegisterCommand) + len(tail),
+                condition=command.condition,
+                needed=command.needed,
+                keys=len(command.keys),
+                orphans=command.orphans or Orphans.CANCEL,
+                payload_length=len(command.payload),
+                registered_ns=command.registered_ns,
+                timeout_ns=command.timeout_ns,
+                mark_sequence=command.follows or mark.sequence,
+                mark_command=mark.command,
+                total=command.total,
+            )
+        )
+        + tail
+    )
+
+
+class GroupTold(NamedTuple):
+    """An outcome of its group, as a member is told."""
+
+    number: int
+    operation: int
+    state: Outcome
+    settled_key: int
+    value: bytes
+    deliveries: int
+    flags: OutcomeFlag
+    payload: bytes
+    purgatory: bytes
+    keys: tuple[bytes, ...]
+
+
+def group_told(record: OutcomeRecord, heap: bytes) -> GroupTold:
+    """From the record, and the bytes of the heap that are its own."""
+    assert record.flags & OutcomeFlag.HAS_PAYLOAD and record.deliveries, record
+    payload = record.value_length + record.payload_length
+    at, names = payload, list[bytes]()
+    while at < payload + record.keys_length:
+        names.append(heap[at + 1 : at + 1 + heap[at]])
+        at += 1 + heap[at]
+    assert at == payload + record.keys_length <= len(heap), f"names of {record} are not as long as they say"
+    return GroupTold(
+        record.number,
+        record.operation,
+        Outcome(record.state),
+        record.settled_key,
+        heap[: record.value_length],
+        record.deliveries,
+        OutcomeFlag(record.flags),
+        heap[record.value_length : payload],
+        names[0],
+        tuple(names[1:]),
+    )

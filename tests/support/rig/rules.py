@@ -1,0 +1,233 @@
+"""What the ground rules promise, each as a body that takes a bench: a test runs it, and a seeded defect breaks it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from commands import Key, KeyAct, Register
+from groups import answer, silence, watch, work, worker
+from harness import BUDGET, MS, Client, Rig, S, fire
+from timerd_shm.declare.layout import Condition, Orphans, Outcome
+from timerd_shm.declare.wire import CommandKind, OutcomeFlag
+
+ONE = (Key(b"k1"),)
+
+
+def own_earlier_fire_does_not_complete_an_own_later_op(rig: Rig) -> None:
+    """C1: fire("s/7"); register("s/7"): the heartbeat pattern."""
+    a = rig.client()
+    a.issue(fire(b"s/7"))
+    number = a.issue(Register((Key(b"s/7"),), timeout_ns=30 * MS, mark=a.mark()))
+    rig.turn()
+    assert a.state(number) is Outcome.NONE, "an own earlier event completed a later registration"
+    rig.do(a, fire(b"s/7"))
+    assert a.state(number) is Outcome.COMPLETED, "an own later event was lost"
+
+
+def an_event_that_overtook_a_registration_counts(rig: Rig) -> None:
+    """Another client's event arrives between mark and registration."""
+    a, b = rig.client(), rig.client()
+    mark = a.mark()
+    rig.do(b, fire(b"k1", value=b"v"))
+    number = rig.do(a, Register(ONE, timeout_ns=30 * MS, mark=mark))
+    told = a.outcome(number)
+    assert told is not None, "a wake-up was lost"
+    assert (told.state, told.value) == (Outcome.COMPLETED, b"v")
+
+
+def a_limited_event_is_taken_once(rig: Rig, between: Callable[[], None] = lambda: None) -> None:
+    """X took the only credit; L registers late with an older mark. `between` comes between them."""
+    a, b, c = rig.client(), rig.client(), rig.client()
+    mark = c.mark()
+    first = rig.do(a, Register(ONE, timeout_ns=30 * MS, mark=a.mark()))
+    rig.do(b, fire(b"k1", limit=1))
+    between()
+    late = rig.do(c, Register(ONE, timeout_ns=30 * MS, mark=mark))
+    assert (a.state(first), c.state(late)) == (Outcome.COMPLETED, Outcome.NONE)
+
+
+ON_K = Register((Key(b"k"),), timeout_ns=50 * MS)
+
+
+def send(rig: Rig, client: Client, frame: bytes) -> int:
+    """Apply a frame in a turn of its own; the result."""
+    rig.core.begin_turn(rig.now_ns)
+    result = rig.apply(client, frame)
+    rig.report()
+    rig.core.end_turn(rig.now_ns)
+    return result
+
+
+def a_lost_frame_is_expected_again(rig: Rig) -> None:
+    """C2: 1 arrives, 2 is lost, 3 must not be applied before it."""
+    client = rig.client()
+    watcher = rig.client()
+    rig.do(watcher, *(Register((Key(b"%d" % n),), timeout_ns=50 * MS) for n in (1, 2, 3)))
+    frames = [client.frame([(client.issue(fire(b"%d" % n)), fire(b"%d" % n))]) for n in (1, 2, 3)]
+    assert send(rig, client, frames[0]) == rig.module.APPLIED
+    assert send(rig, client, frames[2]) == rig.module.EXPECTED, "a gap was not noticed"
+    assert rig.core.last_command(client.slot) == 1
+    assert send(rig, client, frames[1]) == rig.module.APPLIED
+    assert send(rig, client, frames[2]) == rig.module.APPLIED
+    assert send(rig, client, frames[1]) == rig.module.APPLIED
+    assert [told.state for told in watcher.told] == [Outcome.COMPLETED] * 3
+
+
+def a_frame_sent_again_is_skipped(rig: Rig) -> None:
+    client = rig.client()
+    number = rig.do(client, Register((Key(b"k"),), timeout_ns=50 * MS, condition=Condition.TOTAL, total=10))
+    batch = [(client.issue(fire(b"k", 2)), fire(b"k", 2)) for _ in range(3)]
+    assert send(rig, client, client.frame(batch[:2])) == rig.module.APPLIED
+    assert send(rig, client, client.frame(batch)) == rig.module.APPLIED  # its first two had been applied
+    assert send(rig, client, client.frame(batch)) == rig.module.APPLIED
+    assert client.state(number) is Outcome.NONE, "amounts were counted twice"
+    rig.do(client, fire(b"k", 4))
+    assert client.state(number) is Outcome.COMPLETED
+    assert rig.arena.count("commands_skipped") == 5
+
+
+def outcomes_are_kept_until_acknowledged(rig: Rig) -> None:
+    client = rig.client()
+    rig.do(client, ON_K, fire(b"k"))
+    rig.core.acknowledge(client.slot, 0, 0, BUDGET)
+    number = rig.do(client, ON_K, fire(b"k", value=b"kept"))
+    assert client.state(number) is Outcome.COMPLETED
+    rig.core.acknowledge(client.slot, 1, 0, BUDGET)  # the first, and not this one
+    client.told.clear()
+    assert rig.core.unacknowledged(client.slot), "its record was freed when it was told"
+    client.hear(bytes(rig.core.report(client.slot, 0, 0, rig.now_ns)))
+    assert [told.value for told in client.told] == [b"kept"]
+    rig.restart()
+    client.told.clear()
+    rig.turn()
+    assert [told.value for told in client.told] == [b"kept"], "a restart forgot an outcome"
+    rig.acknowledge()
+    assert not rig.core.unacknowledged(client.slot)
+    assert rig.arena.in_use()["OPS"] == rig.arena.in_use()["BLOCKS"] - 1 == 0, "the ring alone holds the value"
+
+
+HANDED_ON = OutcomeFlag.HANDED_OVER | OutcomeFlag.REDELIVERED
+
+
+def credit_of_a_dead_owner_goes_on(rig: Rig) -> None:
+    a, b, c = rig.client(), rig.client(), rig.client()
+    rig.do(a, watch(b"k"))
+    first, second = rig.do(b, watch(b"k")), rig.do(c, watch(b"k"))
+    rig.do(c, fire(b"k", limit=1, value=b"token"))
+    assert a.state(1) is Outcome.COMPLETED
+    rig.close(a)
+    rig.turn()
+    told = b.outcome(first)
+    assert told is not None and (told.state, told.value) == (Outcome.COMPLETED, b"token"), f"first watcher: {told}"
+    assert b.flags[told.number] & HANDED_ON == HANDED_ON
+    assert c.state(second) is Outcome.NONE, "there was one"
+    assert rig.arena.count("handed_on") == 1
+    rig.check()
+
+
+def done_by_a_former_holder_is_refused(rig: Rig) -> None:
+    a, b = worker(rig), worker(rig)
+    rig.do(b, work(b"k"), fire(b"k"))
+    (first,) = a.told_for_group
+    silence(rig, a)
+    rig.core.revive(a.slot, rig.now_ns)
+    assert answer(rig, a, first) == 0, "another member has been told"
+    assert rig.core.held(a.slot, [first.operation]) == []
+    (again,) = b.told_for_group
+    assert answer(rig, b, again) == 1
+    rig.check()
+
+
+def told_to_one_at_a_time(rig: Rig) -> None:
+    """Another client's death changes nothing for what a live member holds."""
+    a, b, c = worker(rig), worker(rig), worker(rig)
+    rig.do(c, *(work(b"k") for _ in range(3)), fire(b"k"))
+    rig.close(c)
+    held = [told.operation for each in (a, b) for told in each.told_for_group]
+    assert len(held) == 3 and len(set(held)) == 3, f"told to two: {held}"
+    assert all(rig.core.held(each.slot, [t.operation for t in each.told_for_group]) for each in (a, b))
+    rig.check()
+
+
+def wakeups(rig: Rig, until_ns: int) -> int:
+    """Turns that the timer starts until then."""
+    count = 0
+    while (wake := rig.core.next_wake_ns()) <= until_ns:
+        assert wake > rig.now_ns, f"woken for {wake} at {rig.now_ns}: the timer would spin"
+        rig.turn(wake)
+        count += 1
+    return count
+
+
+def idle_costs_nothing(rig: Rig, span_s: int = 600) -> None:
+    """Operations due in two to three hours: at most one wake-up in ten seconds (rule 11)."""
+    choose = random.Random(11)
+    client = rig.client()
+    for _ in range(300):
+        client.issue(Register((Key(b"never fired"),), timeout_ns=choose.randrange(7200 * S, 10_800 * S)))
+    rig.turn()
+    count = wakeups(rig, rig.now_ns + span_s * S)
+    assert count <= span_s // 10, f"{count} wake-ups in {span_s} s"
+
+
+MANY = 6_000
+TURN_BUDGET = 300
+SLACK = 64  # records that a turn touches beside: the event, the client, a bucket
+CAPACITY = 14_336
+EVERY = Key(b"everybody's")
+
+
+def crowd(
+    rig: Rig, count: int = MANY, *, timeout_ns: int = 3_600_000 * MS, orphans: Orphans = Orphans.CANCEL
+) -> Client:
+    """A client with `count` operations on one key."""
+    client = rig.client(orphans)
+    for _ in range(count):
+        client.issue(Register((EVERY,), timeout_ns=timeout_ns))
+    rig.turn()
+    assert not client.told
+    return client
+
+
+def small_turn(rig: Rig, work: str, now_ns: int | None = None) -> tuple[bool, int]:
+    """One turn that resumes, or moves the wheel, within the budget: whether work is left, and the records touched."""
+    rig.now_ns = now_ns or rig.now_ns
+    rig.core.begin_turn(rig.now_ns)
+    more = getattr(rig.core, work)(rig.now_ns, TURN_BUDGET)
+    return more, rig.core.end_turn(rig.now_ns)
+
+
+def finish(rig: Rig, work: str) -> list[int]:
+    """Turns until nothing is left; the records touched in each."""
+    touched, more = [], True
+    while more:
+        more, records = small_turn(rig, work)
+        touched.append(records)
+        assert len(touched) <= 2 * MANY // TURN_BUDGET + 2, f"{len(touched)} turns and no end: {touched[-5:]}"
+    return touched
+
+
+def begin_event(rig: Rig, client: Client, command: KeyAct) -> int:
+    """Apply an event within the budget, in a turn of its own; the records touched."""
+    number = client.issue(command)
+    rig.core.begin_turn(rig.now_ns)
+    result = rig.core.apply(client.slot, client.frame(), rig.now_ns, TURN_BUDGET)
+    touched: int = rig.core.end_turn(rig.now_ns)
+    assert touched <= TURN_BUDGET + SLACK, f"the first part touched {touched} records"
+    assert result == rig.module.UNFINISHED, f"result={result}"
+    assert rig.core.last_command(client.slot) == number, "its number moves with its entry into the ring"
+    return touched
+
+
+def mass_fire_is_cut_into_turns(rig: Rig) -> None:
+    watchers, firer = crowd(rig), rig.client()
+    first = begin_event(rig, firer, KeyAct(CommandKind.FIRE, EVERY.name, value=b"v", wants_answer=True))
+    touched = finish(rig, "resume")
+    assert max(touched) <= TURN_BUDGET + SLACK, f"a turn touched {max(touched)} records"
+    assert first + sum(touched) >= MANY, "settling touches records"
+    assert rig.core.apply(firer.slot, firer.frame(), rig.now_ns, TURN_BUDGET) == rig.module.APPLIED
+    rig.turn()
+    assert [told.command for told in watchers.told] == list(range(1, MANY + 1)), "in order of registration"
+    assert {told.state for told in watchers.told} == {Outcome.COMPLETED}
+    assert [answer.value for answer in firer.answers] == [MANY]

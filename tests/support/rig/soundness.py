@@ -1,0 +1,55 @@
+"""A daemon's life on an arena that may be damaged, between two pages that cannot be touched."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+from damage import LONG_KEY, busy_rig
+from harness import MS, S, fire
+
+LIBC = ctypes.CDLL(None)
+BUSY = busy_rig()
+MEMORY = bytes(BUSY.memory)
+
+
+def fenced(memory: bytes) -> memoryview:
+    """A copy between two pages that cannot be touched: whoever reads beyond it dies of SIGSEGV."""
+    assert len(memory) % mmap.PAGESIZE == 0, f"{len(memory)} bytes end within a page"
+    mapped = mmap.mmap(-1, len(memory) + 2 * mmap.PAGESIZE)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    for fence in (first, first + len(mapped) - mmap.PAGESIZE):
+        assert LIBC.mprotect(ctypes.c_void_p(fence), mmap.PAGESIZE, 0) == 0
+    copy = memoryview(mapped)[mmap.PAGESIZE : -mmap.PAGESIZE]
+    copy[:] = memory
+    return copy
+
+
+def live_on(memory: bytes) -> None:
+    """A daemon's life on such an arena: attach, serve a client, let time pass, lose the clients that there were."""
+    rig = BUSY.clone(memory)
+    rig.budget = 1_000
+    client = rig.client()
+    for step_ns in (MS, 70 * MS, 5 * S, 4_000 * S):
+        for key in (b"k0", b"offset", LONG_KEY):
+            client.issue(fire(key, value=b"v" * 200))
+        rig.now_ns += step_ns
+        rig.core.begin_turn(rig.now_ns)
+        rig.core.apply(client.slot, client.frame(), rig.now_ns, 1_000)
+        rig.core.resume(rig.now_ns, 1_000)
+        rig.core.advance(rig.now_ns, 1_000)
+        rig.core.reports(rig.now_ns)
+        rig.core.end_turn(rig.now_ns)
+    for slot in rig.core.live_slots():
+        rig.core.close_client(slot, rig.now_ns, goodbye=False)
+    for _ in range(3):
+        rig.now_ns += 2 * 3_600 * S
+        rig.core.begin_turn(rig.now_ns)
+        for _ in range(100):  # what is only wrong may keep it busy for ever
+            if not rig.core.resume(rig.now_ns, 1_000):
+                break
+        rig.core.advance(rig.now_ns)
+        rig.core.end_turn(rig.now_ns)
+
+
+BUSY.copied = fenced  # type: ignore[method-assign]
