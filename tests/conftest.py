@@ -10,18 +10,23 @@ import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import timerd as td
 from daemons import Daemon, arenas_of, processes_of
-from damage import busy_rig, grouped_rig
 from guarantees import Guarantees
-from harness import Rig
-from networks import World
 from patience import PATIENCE_S
-from shell import Run, bury, rig_of_this_boot, runner
+from shell import Run, runner
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+
+if TYPE_CHECKING:
+    from harness import Rig
+    from networks import World
+
+# What needs the compiled core is imported by the fixture that uses it: tests/client runs where no core was built.
+pytest.register_assert_rewrite("churn", "crashes", "daemonrules", "journalplay", "play", "rules")
 
 SEED = pytest.StashKey[int]()
 
@@ -139,6 +144,8 @@ def client(daemon: Daemon) -> Iterator[td.Client]:
 @pytest.fixture
 def world() -> World:
     """The conductor on a simulated network, with nothing to do."""
+    from networks import World
+
     return World().until_quiet()
 
 
@@ -151,6 +158,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture
 def dead(runtime_dir: Path) -> Rig:
     """An arena in which everything is in use, as the default instance, whose daemon is dead."""
+    from remains import bury, rig_of_this_boot
+
     rig = rig_of_this_boot()
     bury(rig, runtime_dir)
     return rig
@@ -159,12 +168,16 @@ def dead(runtime_dir: Path) -> Rig:
 @pytest.fixture(scope="session")
 def sound() -> bytes:
     """An arena in which everything is in use, and nothing wrong."""
+    from damage import busy_rig
+
     return sound_memory(busy_rig())
 
 
 @pytest.fixture(scope="session")
 def grouped() -> bytes:
     """The same with groups."""
+    from damage import grouped_rig
+
     return sound_memory(grouped_rig())
 
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import Key, Register
-from corpus import EXAMPLES
 from damage import CHANGES, NUMBERS, REFUSALS, Change, Pen, changed, read_arena
 from harness import MS, Rig, fire
+from mutations import EXAMPLES
 from soundness import BUSY, MEMORY, fenced, live_on
 from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import Role, fields, offset_of, size_of

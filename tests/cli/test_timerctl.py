@@ -15,7 +15,8 @@ from daemons import Daemon
 from damage import LONG_KEY, Pen
 from harness import Rig, S
 from patience import eventually
-from shell import LOOKING, Run, bury, in_background, json_of, rig_of_this_boot
+from remains import bury, rig_of_this_boot
+from shell import LOOKING, Run, in_background, json_of
 from timerctl.exits import Exit
 from timerd_client import connect
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS

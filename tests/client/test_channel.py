@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
-import timerd as td
-from daemons import Daemon
 from timerd_wire.channel import Channel, PlainChannel
 from timerd_wire.poller import PlainPoller, Poller
 
@@ -146,25 +142,6 @@ def _waited_ns(poller: Any, timeout_ns: int) -> int:
     began_ns = time.monotonic_ns()
     poller.poll(timeout_ns)
     return time.monotonic_ns() - began_ns
-
-
-def test_the_threads_of_the_client_and_of_the_daemon_are_woken_in_time(daemon: Daemon) -> None:
-    late: list[int] = []
-    with td.connect() as client:
-        before = slack_ns(threading.get_native_id())
-        told = client.register("key", timeout=0.0)
-        told.add_done_callback(lambda _: late.append(slack_ns(threading.get_native_id())))
-        told.result(timeout=PATIENCE_S)
-        until(lambda: late)
-        assert slack_ns(threading.get_native_id()) == before > 1_000, "the program's own thread has what it had"
-        with suppress(PermissionError):  # who may look at another process's has CAP_SYS_NICE
-            late.append(slack_ns(daemon.pid))
-    assert set(late) == {1_000}
-
-
-def slack_ns(thread: int) -> int:
-    """How much later than asked the system may wake a thread."""
-    return int(Path(f"/proc/{thread}/timerslack_ns").read_text())
 
 
 def test_a_poller_that_watches_too_many_says_so() -> None:

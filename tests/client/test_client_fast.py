@@ -33,9 +33,9 @@ PURE_TESTS = (
     "test_protocol_unavailable.py",
     "test_client_arguments.py",
     # The others are the daemon's.
-    "test_hostile.py::test_a_client_survives_whatever_a_daemon_sends",
-    "test_hostile.py::test_a_welcome_that_holds_anything_else_is_ignored_and_the_client_lives_on",
-    "test_hostile.py::test_the_index_of_a_purgatory_that_is_none_is_told_and_not_taken",
+    "test_hostile_daemon.py::test_a_client_survives_whatever_a_daemon_sends",
+    "test_hostile_daemon.py::test_a_welcome_that_holds_anything_else_is_ignored_and_the_client_lives_on",
+    "test_hostile_daemon.py::test_the_index_of_a_purgatory_that_is_none_is_told_and_not_taken",
 )
 PATIENCE_S = 30
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from imports import PACKAGES, circles, graph_of
+from trees import ROOT, SETTINGS, TESTS, python_path
 
 # Each room may import from the lines above its own. Rooms of one line do not know each other.
 ORDERS: dict[str, tuple[set[str], ...]] = {
@@ -152,3 +159,42 @@ def test_an_import_that_goes_up_and_one_in_a_circle_are_seen() -> None:
     assert circles({"p.a": {"p.b"}, "p.b": set()}) == []
     with pytest.raises(AssertionError, match=r"p\.b\.y is in no room"):
         upward(graph, "p", ({"a"}, {"__init__"}))
+
+
+def test_no_test_file_is_imported() -> None:
+    tests: set[str | None] = {path.stem for path in TESTS.rglob("test_*.py")}
+    wrong = []
+    for folder in ("tests", "bench"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(), str(path))):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+                    wrong += [f"{path.relative_to(ROOT)}:{node.lineno} imports {name}" for name in names & tests]
+    assert not wrong, "what two test files share lies in tests/support:\n" + "\n".join(wrong)
+
+
+def test_no_folder_of_tests_is_on_the_path() -> None:
+    path = SETTINGS["tool"]["pytest"]["ini_options"]["pythonpath"]
+    assert set(path) <= {*(f"tests/support/{room.name}" for room in (TESTS / "support").iterdir()), "bench"}
+
+
+WITHOUT_CORE = """
+import sys
+sys.modules["timerd.core"] = sys.modules["timerd.core_faults"] = None
+"""
+
+
+@pytest.mark.timeout(240)
+def test_the_tests_of_the_client_need_no_compiled_core(tmp_path: Path, runtime_dir: Path) -> None:
+    """A Python that cannot import the core runs them. (A Python that a test starts with a path of its own can.)"""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_CORE)
+    (tmp_path / "test_it.py").write_text("def test_it():\n    import timerd.core\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), python_path()]), "TIMERD_EXAMPLES": "5"}
+
+    def run(path: Path) -> subprocess.CompletedProcess[str]:
+        words = ("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={runtime_dir / 't'}", str(path))
+        return subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    ended = run(TESTS / "client")
+    assert ended.returncode == 0, ended.stdout[-5_000:] + ended.stderr
+    assert "import of timerd.core halted" in run(tmp_path / "test_it.py").stdout

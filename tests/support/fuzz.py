@@ -26,11 +26,12 @@ import atheris
 import fakedaemon
 from arenas import violations
 from commands import Key, Register
-from corpus import UP, down, small_world
+from corpus import UP, small_world
 from damage import REFUSALS, Change, changed, read_arena, read_journal, with_right_sums
 from fakedaemon import FakeDaemon
 from harness import MS, fire
 from journals import JournaledRig
+from mutations import down
 from networks import World
 from soundness import MEMORY, live_on
 from timerd.clients import messages, sessions

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from corpus import down
 from fakedaemon import MS, FakeDaemon, World
+from mutations import down
 from timerd_client import ALL, ANY, at_least, hot, total
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.link import Link

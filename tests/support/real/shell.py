@@ -6,17 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from damage import Pen, busy_rig
-from harness import Rig, S
 from timerctl import main
 from timerctl.exits import Exit
-from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.host.paths import ArenaPlace, InstancePaths, boot_id, write_place
 
 LOOKING = ("stats", "ops", "keys", "clients", "errors", "check")
 Run = Callable[..., tuple[int, str, str]]
@@ -52,18 +47,3 @@ def command_of(*arguments: str) -> list[str]:
 def in_background(*arguments: str) -> subprocess.Popen[str]:
     """timerctl as a process of its own, not waited for."""
     return subprocess.Popen(command_of(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def rig_of_this_boot() -> Rig:
-    """An arena in which everything is in use, of this boot, with an error that was logged twice."""
-    rig = busy_rig()
-    rig.core.log_error(ErrorCode.MALFORMED, b"a frame of 3 bytes from \x1b[31m nobody", 1_700_000_000 * S)
-    rig.core.log_error(ErrorCode.MALFORMED, b"a frame of 3 bytes from \x1b[31m nobody", 1_700_000_060 * S)
-    Pen(rig.memory).header("boot_id", boot_id())
-    return rig
-
-
-def bury(rig: Rig, directory: Path) -> None:
-    """Write the bench's arena where timerctl finds it: the default instance, whose daemon is dead."""
-    (directory / "arena").write_bytes(rig.memory)
-    write_place(InstancePaths(directory, "default"), ArenaPlace("file", str(directory / "arena"), 1))

@@ -1,0 +1,111 @@
+"""A hostile daemon: whatever it sends, the client lives on, and finds its way to a sound one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fakedaemon
+from fakedaemon import MS, FakeDaemon, state_of
+from mutations import EXAMPLES, MUTATIONS, Mutation, down
+from timerd_client.outcome import State
+from timerd_client.protocol.protocol import LinkState
+from timerd_client.protocol.session import Naming
+from timerd_shm.declare.errors import MalformedError
+from timerd_shm.declare.wire import DownKind
+
+
+def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
+    @hypothesis.seed(seed)
+    @EXAMPLES
+    @given(st.lists(st.tuples(st.integers(0, 10_000), MUTATIONS, st.booleans(), st.integers(0, 300)), max_size=8))
+    def attack(frames: list[tuple[int, list[Mutation], bool, int]]) -> None:
+        world = fakedaemon.World()
+        world.exchange()
+        protocol = world.protocol
+        corpus = sorted(down(protocol.topic, protocol.arena).items())
+        world.register()
+        for which, mutations, published, wait_ms in frames:
+            frame = corpus[which % len(corpus)][1]
+            for mutation in mutations:
+                frame = mutation(frame)
+            protocol.receive(frame, world.now, published=published)
+            for waiter in protocol.take_ready():
+                waiter.tell()
+            world.now += wait_ms * MS
+            world.up()
+            protocol.complaints.clear()
+        assert protocol.kept <= 2 and len(protocol.waiting) <= 2
+        # A sound daemon comes: the client finds its way to it, under whatever name.
+        world.daemon = FakeDaemon()
+        world.pass_time(6_000, step_ms=50)
+        assert protocol.state is LinkState.LIVE
+        operation = world.register(b"after")
+        world.fire(b"after")
+        world.pass_time(3_000, step_ms=50)
+        assert state_of(operation) is State.COMPLETED
+
+    attack()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"applied": float("inf")},
+        {"topic": float("inf")},
+        {"session": 1 << 62},
+        {"session": b"short"},
+        {"purgatories": ["default"]},
+        {"purgatories": {"default": 300}},
+        {"purgatories": {"default": "0"}},
+        {"purgatories": {"default": 3.0}},
+        {"unknown": 5},
+    ],
+    ids=repr,
+)
+def test_a_welcome_that_holds_anything_else_is_ignored_and_the_client_lives_on(wrong: dict[str, Any]) -> None:
+    world = fakedaemon.World()
+    world.up()
+    world.register()
+    welcome = {
+        "incarnation": world.protocol.incarnation,
+        "session": world.daemon.session,
+        "topic": 5,
+        "applied": 0,
+        "shared_clock": True,
+        "newest": 0,
+        "lease_ns": 1_000 * MS,
+    }
+    frame = world.daemon.message(DownKind.WELCOME, {**welcome, **wrong})
+    world.protocol.receive(frame, world.now, published=False)
+    assert world.protocol.frames_ignored == 1
+    assert "malformed" in world.protocol.complaints[0]
+    assert world.protocol.purgatories == {"default": 0}
+    world.daemon = FakeDaemon(arena=99)
+    world.pass_time(3_000, step_ms=50)
+    assert world.protocol.state is LinkState.LIVE
+
+
+@pytest.mark.parametrize("wrong", [300, 255, -1, "3", 3.0, None, float("inf")], ids=repr)
+def test_the_index_of_a_purgatory_that_is_none_is_told_and_not_taken(wrong: object) -> None:
+    world = fakedaemon.World()
+    world.exchange()
+    protocol = world.protocol
+    reply = Naming(world.link, "fetch")
+    protocol.query({"query": "purgatory", "name": "fetch"}, reply, world.now)
+    world.up()
+    world.daemon.routed.clear()
+    answer = world.daemon.message(DownKind.RESULT, {"id": 1, "index": wrong})
+    protocol.receive(answer, world.now, published=False)
+    with pytest.raises(MalformedError, match="'fetch'"):
+        reply.get()
+    assert protocol.purgatories == {"default": 0}
+
+    reply = Naming(world.link, "fetch")
+    protocol.query({"query": "purgatory", "name": "fetch"}, reply, world.now)
+    world.exchange()
+    assert reply.get()["index"] == protocol.purgatories["fetch"] == 3

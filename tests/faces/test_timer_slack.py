@@ -1,0 +1,42 @@
+"""Threads are woken in time: timerd's own ask the system for a microsecond of slack, and the program's keep theirs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import timerd as td
+from daemons import Daemon
+from patience import PATIENCE_S
+
+
+def until(get: Callable[[], Any]) -> Any:
+    """What it gives, as soon as it gives something."""
+    end = time.monotonic() + PATIENCE_S
+    while not (found := get()):
+        assert time.monotonic() < end, f"nothing within {PATIENCE_S:g} s"
+        time.sleep(0.001)
+    return found
+
+
+def test_the_threads_of_the_client_and_of_the_daemon_are_woken_in_time(daemon: Daemon) -> None:
+    late: list[int] = []
+    with td.connect() as client:
+        before = slack_ns(threading.get_native_id())
+        told = client.register("key", timeout=0.0)
+        told.add_done_callback(lambda _: late.append(slack_ns(threading.get_native_id())))
+        told.result(timeout=PATIENCE_S)
+        until(lambda: late)
+        assert slack_ns(threading.get_native_id()) == before > 1_000, "the program's own thread has what it had"
+        with suppress(PermissionError):  # who may look at another process's has CAP_SYS_NICE
+            late.append(slack_ns(daemon.pid))
+    assert set(late) == {1_000}
+
+
+def slack_ns(thread: int) -> int:
+    """How much later than asked the system may wake a thread."""
+    return int(Path(f"/proc/{thread}/timerslack_ns").read_text())

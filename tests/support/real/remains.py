@@ -1,0 +1,25 @@
+"""An arena in which everything is in use, as the files of an instance whose daemon is dead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from damage import Pen, busy_rig
+from harness import Rig, S
+from timerd_shm.declare.errors import ErrorCode
+from timerd_shm.host.paths import ArenaPlace, InstancePaths, boot_id, write_place
+
+
+def rig_of_this_boot() -> Rig:
+    """An arena in which everything is in use, of this boot, with an error that was logged twice."""
+    rig = busy_rig()
+    rig.core.log_error(ErrorCode.MALFORMED, b"a frame of 3 bytes from \x1b[31m nobody", 1_700_000_000 * S)
+    rig.core.log_error(ErrorCode.MALFORMED, b"a frame of 3 bytes from \x1b[31m nobody", 1_700_000_060 * S)
+    Pen(rig.memory).header("boot_id", boot_id())
+    return rig
+
+
+def bury(rig: Rig, directory: Path) -> None:
+    """Write the bench's arena where timerctl finds it: the default instance, whose daemon is dead."""
+    (directory / "arena").write_bytes(rig.memory)
+    write_place(InstancePaths(directory, "default"), ArenaPlace("file", str(directory / "arena"), 1))
