@@ -62,6 +62,22 @@ def sidecar(sidecar_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daem
     daemon.destroy()
 
 
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random program's journal, with groups, kills and long keys in it, over several segments."""
+    from spans import random_journal
+
+    return random_journal(tmp_path_factory.mktemp("journal"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three segments, for Spark, which takes its time for each."""
+    from spans import small_journal
+
+    return small_journal(tmp_path_factory.mktemp("small"))
+
+
 @pytest.fixture(scope="session")
 def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of the whole run: two cores, small, with everything that it writes in a directory of its own."""

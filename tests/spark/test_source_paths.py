@@ -1,0 +1,79 @@
+"""Which journals a path or a pattern names, and options that are refused when a journal is loaded."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from spans import source, stream
+from timerd_shm.declare.errors import InvalidConfigError
+from timerd_shm.read.journal_reader import JournalError
+from timerd_spark.format import TimerdDataSource
+from timerd_spark.source.segments import hosts_of
+
+
+def test_a_journal_keeps_its_name_when_the_pattern_matches_another_one(small: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "web1" / "journal", tmp_path / "web2" / "journal"
+    shutil.copytree(small, first)
+    pattern = f"{tmp_path}/*/journal"
+    alone = stream(pattern)
+    start = alone.initialOffset()
+    read_already = alone.latestOffset(start, ReadAllAvailable())
+    assert list(read_already) == ["web1/journal"]
+    shutil.copytree(small, second)
+    both = stream(pattern)
+    end = both.latestOffset(read_already, ReadAllAvailable())
+    assert set(end) == {"web1/journal", "web2/journal"}
+    assert {Path(part.value.directory) for part in both.partitions(read_already, end)} == {second}
+    assert hosts_of(f"{tmp_path}/web*") == {"web1/journal": first, "web2/journal": second}
+
+
+def test_a_pattern_that_matches_a_journal_and_a_directory_with_another_is_refused(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "journal")
+    copy = tmp_path / "backup" / "journal"
+    shutil.copytree(small, copy)
+    with pytest.raises(JournalError, match=f"the journal {tmp_path}/journal, and a directory .*{copy}, which may be"):
+        hosts_of(f"{tmp_path}/*")
+    assert hosts_of(str(tmp_path)) == {"journal": tmp_path / "journal"}
+    shutil.rmtree(tmp_path / "journal")
+    assert hosts_of(f"{tmp_path}/*") == {"backup/journal": copy}
+
+
+def test_a_path_that_stands_there_as_it_is_written_is_no_pattern(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "run[1]*" / "journal")
+    (tmp_path / "run1x" / "journal").mkdir(parents=True)
+    assert list(hosts_of(str(tmp_path / "run[1]*" / "journal"))) == ["journal"]
+    assert list(hosts_of(str(tmp_path / "run[1]*"))) == ["journal"]
+
+
+def test_a_pattern_that_matches_files_alone_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(JournalError, match="no directory matches"):
+        hosts_of(f"{tmp_path}/*")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"view": "rows"}, "view='rows': give terminal or events"),
+        ({"columns": "op_id, wait"}, "the terminal view has no 'wait': it has op_id"),
+        ({"columns": "op_id,op_id"}, "twice"),
+        ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger='0': give a whole number from 1 on"),
+        ({"maxRowsPerTriger": "10"}, "no option 'maxRowsPerTriger': it has path"),
+        ({"onDamage": "ignore"}, "give fail or skip"),
+        ({"consumer": "a b"}, "consumer='a b'"),
+        ({"path": "s3://bucket/journal"}, "mounted file system"),
+        ({"path": "/nowhere/at/all"}, "there is no journal in /nowhere/at/all"),
+        ({"path": "/nowhere/*"}, "no directory matches"),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_said_when_it_is_loaded(
+    options: dict[str, str], said: str, journal: Path
+) -> None:
+    with pytest.raises((InvalidConfigError, JournalError)) as caught:
+        source(journal, **options).schema() if "path" not in options else TimerdDataSource(options).schema()
+    assert said in str(caught.value)

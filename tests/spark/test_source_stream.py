@@ -1,0 +1,156 @@
+"""The journal as a stream: offsets, batches that are read again, several hosts, and files that are held."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from journals import JournaledRig, numbered, settle
+from spans import read, rows_of, settle_all, spans_of, stream
+from timerd_shm.declare.journal import BLOCK_ROWS
+from timerd_shm.read.journal_reader import JournalError, holds_of, segments_of
+from timerd_spark.source.segments import hosts_of, last_offset
+
+
+def test_a_stream_whose_checkpoint_calls_a_journal_otherwise_names_both_and_the_path_to_go_on_with(
+    small: Path, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "web1" / "journal", tmp_path / "web2" / "journal"
+    shutil.copytree(small, first)
+    pattern = f"{tmp_path}/*/journal"
+    alone, many = stream(first), stream(pattern)
+    by_itself = alone.latestOffset(alone.initialOffset(), ReadAllAvailable())
+    assert list(by_itself) == ["journal"]
+    with pytest.raises(JournalError, match=rf"a journal 'journal'.*'web1/journal'.*such as '{first}'"):
+        many.latestOffset(by_itself, ReadAllAvailable())
+    assert stream(first).latestOffset(by_itself, ReadAllAvailable()) == by_itself
+    by_pattern = many.latestOffset(many.initialOffset(), ReadAllAvailable())
+    with pytest.raises(JournalError, match=rf"a journal 'web1/journal'.*'journal'.*such as '{re.escape(pattern)}'"):
+        alone.latestOffset(by_pattern, ReadAllAvailable())
+    # What was read again already stays as it is; and a host that is gone is none that is new.
+    shutil.copytree(small, second)
+    assert set(many.latestOffset(by_itself | by_pattern, ReadAllAvailable())) == {"journal", *hosts_of(pattern)}
+    shutil.rmtree(first.parent)
+    assert set(many.latestOffset(by_pattern, ReadAllAvailable())) == {"web1/journal", "web2/journal"}
+
+
+def test_a_stream_gives_each_row_once_in_batches_of_the_size_asked_for(journal: Path, rng: random.Random) -> None:
+    reader, found, batches_read = stream(journal), [], 0
+    start = reader.initialOffset()
+    while True:
+        limit = rng.randint(1, 700)
+        end = reader.latestOffset(start, ReadMaxRows(limit))
+        if end == start:
+            break
+        rows = read(reader, start, end)
+        assert len(rows) <= limit
+        found += rows
+        start, batches_read = end, batches_read + 1
+    assert batches_read > 8
+    assert found == rows_of(spans_of(journal), "terminal")
+    assert reader.latestOffset(start, ReadAllAvailable()) == start == reader.reportLatestOffset()
+
+
+def test_a_batch_that_is_read_again_later_is_the_same(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    client = rig.client()
+    reader = stream(tmp_path)
+    start, told_before = reader.initialOffset(), []
+    for turn in range(12):
+        settle_all(rig, client, 100 * turn, 100)
+        end = reader.latestOffset(start, ReadAllAvailable())
+        told_before.append((start, end, read(reader, start, end)))
+        start = end
+    assert sum(len(rows) for _, _, rows in told_before) == 1200
+    assert all(read(stream(tmp_path), begin, end) == rows for begin, end, rows in told_before)
+    rig.drop_journal()
+
+
+@pytest.mark.parametrize("there", [0, 100, 500])
+def test_a_checkpoint_does_not_go_on_in_another_journal(there: int, tmp_path: Path) -> None:
+    directory = tmp_path / "journal"
+
+    def written(count: int) -> None:
+        directory.mkdir()
+        if count:
+            rig = JournaledRig(directory)
+            settle_all(rig, rig.client(), 0, count)
+            rig.drop_journal()
+
+    written(600)
+    reader = stream(directory)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    shutil.rmtree(directory)
+    written(there)
+    said = "there is none" if not there else f"the newest is {segments_of(directory)[-1]}"
+    if there == 500:
+        end["journal"]["segment"] = segments_of(directory)[-1]
+        end["journal"]["row"] = last_offset(directory).record + BLOCK_ROWS
+        said = "records, and has"
+    with pytest.raises(JournalError, match=rf"{said}.*this is not the checkpoint's journal, or its mount is missing"):
+        stream(directory).latestOffset(end, ReadAllAvailable())
+    if there < 500:
+        with pytest.raises(JournalError, match="begin a new checkpoint"):
+            stream(directory).partitions(start, end)
+
+
+def test_available_now_ends_where_the_journal_ended_when_it_began(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path)
+    client = rig.client()
+    settle_all(rig, client, 0, 50)
+    reader = stream(tmp_path)
+    reader.prepareForTriggerAvailableNow()
+    settle_all(rig, client, 50, 50)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert len(read(reader, start, end)) == 50
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    rig.drop_journal()
+
+
+def test_several_hosts_have_an_offset_each_and_share_the_limit(journal: Path, tmp_path: Path) -> None:
+    for host in ("a", "b"):
+        shutil.copytree(journal, tmp_path / host / "journal")
+    (tmp_path / "c").mkdir()
+    assert list(hosts_of(f"{tmp_path}/*/journal")) == ["a/journal", "b/journal"]
+    rig = JournaledRig(tmp_path / "c" / "journal")
+    client = rig.client()
+    settle(rig, client, *numbered(0, 3))
+    reader = stream(Path(f"{tmp_path}/*/journal"))
+    start = reader.initialOffset()
+    assert list(start) == ["a/journal", "b/journal", "c/journal"]
+    small = last_offset(tmp_path / "c" / "journal").record
+    end = reader.latestOffset(start, ReadMaxRows(300))
+    used = dict.fromkeys(start, 0)
+    for part in reader.partitions(start, end):
+        used[f"{Path(part.value.directory).parent.name}/journal"] += part.value.end - part.value.first
+    assert used["c/journal"] == small and sum(used.values()) == 300
+    assert abs(used["a/journal"] - used["b/journal"]) <= 1
+    rest = reader.latestOffset(end, ReadAllAvailable())
+    total = len(read(reader, start, end)) + len(read(reader, end, rest))
+    assert total == 2 * len(rows_of(spans_of(journal), "terminal")) + 3
+    rig.drop_journal()
+
+
+def test_files_are_held_until_the_batch_that_read_them_is_committed(tmp_path: Path) -> None:
+    rig = JournaledRig(tmp_path, keep=2 * 64 << 10)
+    client = rig.client()
+    held, free = stream(tmp_path, consumer="etl"), stream(tmp_path)
+    start = held.initialOffset()
+    assert holds_of(tmp_path) == {"etl": 0}
+    settle_all(rig, client, 0, 2000)
+    end = held.latestOffset(start, ReadAllAvailable())
+    assert segments_of(tmp_path)[0] == 1 and len(read(held, start, end)) == 2000
+    held.commit(end)
+    assert holds_of(tmp_path) == {"etl": end[tmp_path.name]["segment"]}
+    settle_all(rig, client, 0, 2000)
+    assert segments_of(tmp_path)[0] > 1
+    with pytest.raises(JournalError, match=r"rows from 1:7 on are gone.*consumer"):
+        free.latestOffset({tmp_path.name: {"segment": 1, "row": 7}}, ReadAllAvailable())
+    rig.drop_journal()
