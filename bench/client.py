@@ -28,8 +28,8 @@ from timerd_client.protocol.protocol import LinkState
 from timerd_client.threaded.client import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.fields import struct_of
-from timerd_shm.declare.layout import Orphans
 from timerd_shm.declare.limits import WINDOW_COMMANDS_MAX
+from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, DownKind, OutcomeFlag, OutcomeRecord, ReportHeader
 from timerd_shm.host.paths import InstancePaths
 

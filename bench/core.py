@@ -29,8 +29,10 @@ from timerd.arena.arena import format_arena, plan_arena
 from timerd.core import APPLIED, Core
 from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.fields import size_of, struct_of, unpack
-from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX, REGIONS_OFFSET, Condition, KeyKind, Region, RegionRecord
+from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX, REGIONS_OFFSET, Region
 from timerd_shm.declare.limits import RING_EVENTS_DEFAULT
+from timerd_shm.declare.records import RegionRecord
+from timerd_shm.declare.states import Condition, KeyKind
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandHeader,

@@ -31,7 +31,9 @@ from timerd.core import APPLIED, EXPECTED, Core
 from timerd_client.workload import MARGIN_NS, Workload, check, plan
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.fields import size_of, struct_of, unpack
-from timerd_shm.declare.layout import REGIONS_OFFSET, Condition, KeyKind, Outcome, Region, RegionRecord, records_apart
+from timerd_shm.declare.layout import REGIONS_OFFSET, Region, records_apart
+from timerd_shm.declare.records import RegionRecord
+from timerd_shm.declare.states import Condition, KeyKind, Outcome
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandHeader,

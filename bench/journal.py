@@ -42,8 +42,9 @@ from timerd_shm.declare.journal import (
     SegmentHeader,
     journal_fingerprint,
 )
-from timerd_shm.declare.layout import ArenaHeader
-from timerd_shm.read.journal_reader import HEADER_CRC, JournalReader, segment_path
+from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.read.journal_reader import JournalReader
+from timerd_shm.read.segment import HEADER_CRC, segment_path
 
 BUFFER_ROWS = 1 << 16
 SEGMENT_ROWS = 16_383 * BLOCK_ROWS

@@ -44,8 +44,8 @@ from timerd_shm.declare.journal import (
     TextRow,
     journal_fingerprint,
 )
-from timerd_shm.declare.layout import Outcome
-from timerd_shm.read.journal_reader import HEADER_CRC, segment_path
+from timerd_shm.declare.states import Outcome
+from timerd_shm.read.segment import HEADER_CRC, segment_path
 from timerd_spark import audit, local_session
 from timerd_spark.reports.audit_rows import COLUMNS
 from timerd_spark.reports.rollups import NEEDED

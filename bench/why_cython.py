@@ -16,7 +16,8 @@ from collections.abc import Callable
 from common import Parser, Suite, amount, need_memory, run_suite
 from core import MS, Rig, S, key, register
 from timerd_shm.declare.fields import offset_of, struct_of
-from timerd_shm.declare.layout import OpRecord, OpState, WatchNode
+from timerd_shm.declare.records import OpRecord, WatchNode
+from timerd_shm.declare.states import OpState
 
 OP, NODE = struct_of(OpRecord), struct_of(WatchNode)
 NEXT = offset_of(OpRecord, "next")

@@ -9,15 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from timerd_shm.declare.errors import TimerdUnavailableError
-from timerd_shm.declare.layout import ArenaHeader
-from timerd_shm.host.paths import (
-    InstancePaths,
-    boot_id,
-    daemon_running,
-    find_instance,
-    open_arena_file,
-    process_start_ticks,
-)
+from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, open_arena_file
+from timerd_shm.host.process import boot_id, process_start_ticks
 from timerd_shm.read.reader import ArenaReader
 
 from .exits import NoDaemonError, NoInstanceError

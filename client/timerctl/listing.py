@@ -8,7 +8,7 @@ from typing import Any
 
 from timerctl.show.table import Table
 from timerctl.show.text import print_json, whole
-from timerd_shm.declare.layout import ArenaHeader
+from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.host.paths import InstancePaths
 
 from .exits import Exit

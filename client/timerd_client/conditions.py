@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from timerd_shm.declare.errors import InvalidConditionError
-from timerd_shm.declare.layout import Condition
 from timerd_shm.declare.limits import KEYS_MAX
+from timerd_shm.declare.states import Condition
 
 TOTAL_MAX = (1 << 64) - 1
 

@@ -9,8 +9,8 @@ from timerd_client.hot.settlement import RawSettlement
 from timerd_client.link.arguments import Key, shown
 from timerd_shm.declare.errors import error_for
 from timerd_shm.declare.fields import offset_of, struct_of
-from timerd_shm.declare.layout import Outcome as Settled
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import Outcome as Settled
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord
 from timerd_wire.refusals import refusal
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from timerd_shm.declare.errors import ErrorCode, OperationExistsError, TimerdError, error_for
-from timerd_shm.declare.layout import BLOCK_DATA, Outcome
 from timerd_shm.declare.limits import MET_SHIFT
+from timerd_shm.declare.records import BLOCK_DATA
+from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import Met
 
 

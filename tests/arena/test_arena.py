@@ -30,22 +30,22 @@ from timerd_shm.declare.errors import (
     TimerdUnavailableError,
 )
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
-from timerd_shm.declare.layout import ArenaHeader, CounterLabel, PurgatoryRecord, Region, RegionRecord
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import CAPACITY_DEFAULT, IPC_PATH_MAX
+from timerd_shm.declare.records import ArenaHeader, CounterLabel, PurgatoryRecord, RegionRecord
 from timerd_shm.host.paths import (
     ArenaPlace,
     InstancePaths,
-    boot_id,
     daemon_running,
     find_instance,
     instance_name,
     make_instance,
     open_arena_file,
-    process_start_ticks,
     read_place,
     runtime_directories,
     write_place,
 )
+from timerd_shm.host.process import boot_id, process_start_ticks
 
 SMALL = Config(capacity=64, ring_events=16, clients=4)
 MIB = 1 << 20

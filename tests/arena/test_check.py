@@ -23,14 +23,10 @@ from timerd_shm.declare.layout import (
     REDO_OFFSET,
     REGION_RECORDS,
     REGIONS_OFFSET,
-    ArenaHeader,
-    ClientState,
-    IdState,
-    OpState,
-    Orphans,
     Region,
-    RegionRecord,
 )
+from timerd_shm.declare.records import ArenaHeader, RegionRecord
+from timerd_shm.declare.states import ClientState, IdState, OpState, Orphans
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader

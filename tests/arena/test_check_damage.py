@@ -14,8 +14,9 @@ from damage import Pen, slot_in
 from harness import Rig
 from timerd_shm.check.check import check
 from timerd_shm.declare.fields import size_of
-from timerd_shm.declare.layout import REGION_RECORDS, ClientState, KeyFlag, OpFlag, OpState, Orphans, Outcome, Region
+from timerd_shm.declare.layout import REGION_RECORDS, Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX
+from timerd_shm.declare.states import ClientState, KeyFlag, OpFlag, OpState, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from timerd_shm.declare.layout import HISTOGRAM_BUCKETS, HistogramRecord
+from timerd_shm.declare.records import HISTOGRAM_BUCKETS, HistogramRecord
 from timerd_shm.read import histogram
 
 EDGES = [2**bit + near for bit in range(4, 64) for near in (-1, 0, 1)]

@@ -16,6 +16,7 @@ from timerd_shm.declare import layout, wire
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.errors import ErrorCode, TimerdError, error_for
 from timerd_shm.declare.fields import U8, U32, U64, Field, fields, offset_of, size_of, struct_of, unpack
+from timerd_shm.declare.records import ArenaHeader
 
 EVERY_RECORD = layout.RECORDS + wire.WIRE_RECORDS
 
@@ -66,7 +67,7 @@ def test_fields_that_a_compiler_would_move_are_refused() -> None:
 
 def test_the_first_bytes_of_an_arena_never_move() -> None:
     """Whatever the version, a reader finds these to refuse it by name."""
-    header = layout.ArenaHeader
+    header = ArenaHeader
     places = [offset_of(header, name) for name in ("magic", "layout_version", "fingerprint", "incarnation", "size")]
     assert places == [0, 8, 16, 24, 32]
 

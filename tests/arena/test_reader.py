@@ -20,16 +20,9 @@ from timerd_shm.declare.errors import (
     TimerdUnavailableError,
 )
 from timerd_shm.declare.fields import offset_of
-from timerd_shm.declare.layout import (
-    HEADER_SIZE,
-    LAYOUT_VERSION,
-    REGIONS_OFFSET,
-    IdState,
-    KeyKind,
-    OpState,
-    Region,
-    RegionRecord,
-)
+from timerd_shm.declare.layout import HEADER_SIZE, LAYOUT_VERSION, REGIONS_OFFSET, Region
+from timerd_shm.declare.records import RegionRecord
+from timerd_shm.declare.states import IdState, KeyKind, OpState
 from timerd_shm.host.paths import ArenaPlace, InstancePaths, write_place
 from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import INCARNATION_WORD, NEWEST_WORD, TURN_WORD, ArenaReader, DamageError

@@ -20,23 +20,9 @@ from mutations import EXAMPLES
 from soundness import BUSY, MEMORY, fenced, live_on
 from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import Role, fields, offset_of, size_of
-from timerd_shm.declare.layout import (
-    HANDED_OUT,
-    REDO_OFFSET,
-    REGION_RECORDS,
-    REGIONS_OFFSET,
-    ClientRecord,
-    EventRecord,
-    IdRecord,
-    KeyRecord,
-    OpFlag,
-    OpRecord,
-    OpState,
-    Orphans,
-    Region,
-    RegionRecord,
-    WatchNode,
-)
+from timerd_shm.declare.layout import HANDED_OUT, REDO_OFFSET, REGION_RECORDS, REGIONS_OFFSET, Region
+from timerd_shm.declare.records import ClientRecord, EventRecord, IdRecord, KeyRecord, OpRecord, RegionRecord, WatchNode
+from timerd_shm.declare.states import OpFlag, OpState, Orphans
 
 
 @pytest.mark.parametrize("beyond", [-1, len(MEMORY)])

@@ -14,7 +14,7 @@ from churn import all_is_in_order, churned
 from harness import Rig
 from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import offset_of
-from timerd_shm.declare.layout import ArenaHeader
+from timerd_shm.declare.records import ArenaHeader
 from trees import python_path
 from truth import truth
 

@@ -16,7 +16,8 @@ import pytest
 
 from old_purgatory import COMPLETED, EXPIRED, NEVER, PENDING, REFUSED, OldPurgatory
 from timerd_shm.declare.fields import size_of, struct_of
-from timerd_shm.declare.layout import Block, Condition, KeyKind, OpRecord, WatchNode
+from timerd_shm.declare.records import Block, OpRecord, WatchNode
+from timerd_shm.declare.states import Condition, KeyKind
 from timerd_shm.declare.wire import CommandKind, RegisterCommand
 
 MS = 1_000_000

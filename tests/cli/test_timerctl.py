@@ -20,9 +20,10 @@ from shell import LOOKING, Run, in_background, json_of
 from timerctl.exits import Exit
 from timerd_client import connect
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
-from timerd_shm.declare.layout import OpState, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import LEASE_NS
-from timerd_shm.host.paths import boot_id
+from timerd_shm.declare.states import OpState
+from timerd_shm.host.process import boot_id
 from timerd_shm.read.reader import ArenaReader
 
 # a dead daemon's arena -----------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from timerd_client.protocol.protocol import LinkState, Protocol
 from timerd_client.protocol.session import Identity
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import unpack
-from timerd_shm.declare.layout import Outcome
 from timerd_shm.declare.limits import DAEMON_LOST_NS, GRACE_NS, HEARTBEAT_NS, NO_DEADLINE
+from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import (
     CommandFlag,
     CommandHeader,

@@ -28,7 +28,7 @@ from timerd_client.threaded.client import (
     ThreadedLink,
 )
 from timerd_shm.declare.fields import unpack
-from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import CommandHeader, UpKind
 from timerd_shm.host.paths import InstancePaths
 

@@ -6,7 +6,7 @@ import timerd.core
 from commands import Key, OperationAct, Register
 from groups import HOUR, WORKERS, answer, watch, worker
 from harness import BUDGET, MS, START_NS, Rig, advance, fire
-from timerd_shm.declare.layout import Condition, Orphans, Outcome
+from timerd_shm.declare.states import Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
 

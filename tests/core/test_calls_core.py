@@ -11,8 +11,9 @@ import timerd.core
 from commands import Key, OperationAct, Register
 from harness import MS, START_NS, Client, Rig, S, cancel, done, fire
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidKeyError, InvalidValueError, NotAMemberError
-from timerd_shm.declare.layout import OpState, Orphans, Outcome, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, HANDLED_NAMES_MAX, NO_DEADLINE
+from timerd_shm.declare.states import OpState, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
 WORKERS = b"workers"

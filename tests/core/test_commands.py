@@ -20,8 +20,10 @@ from rules import (
 )
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of, unpack
-from timerd_shm.declare.layout import BLOCK_DATA, Condition, Orphans, Outcome, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import KEYS_MAX, MET_SHIFT, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.records import BLOCK_DATA
+from timerd_shm.declare.states import Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandHeader, CommandKind, Met, OutcomeRecord, ReportHeader
 
 # numbers --------------------------------------------------------------------------------------------------------------

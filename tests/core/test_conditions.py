@@ -9,8 +9,8 @@ import pytest
 from commands import Key, KeyAct, Register
 from harness import MS, Rig, advance, cancel, cancel_for_key, fail, fire, forget
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import Condition, Orphans, Outcome
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import Condition, Orphans, Outcome
 
 A, B, C = Key(b"a"), Key(b"b"), Key(b"c")
 PENDING, COMPLETED, FAILED, CANCELLED = Outcome.NONE, Outcome.COMPLETED, Outcome.FAILED, Outcome.CANCELLED

@@ -10,7 +10,8 @@ import pytest
 from commands import Key, Register
 from harness import MS, S
 from networks import Peer, World, fire
-from timerd_shm.declare.layout import OpState, Orphans, Outcome, Region
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.states import OpState, Orphans, Outcome
 
 PAIRS = 32  # of an event, and the event that completes the operation that claims it
 WATCHERS = 64  # of each event: more than a step of a turn

@@ -11,8 +11,9 @@ from groups import HOUR, LONG, WORKERS, answer, silence, waiting, watch, work, w
 from harness import MS, START_NS, Rig, S, cancel, fire
 from rules import done_by_a_former_holder_is_refused, told_to_one_at_a_time
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
-from timerd_shm.declare.layout import ClientState, Orphans, Outcome, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT
+from timerd_shm.declare.states import ClientState, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, Met, OutcomeFlag
 
 # one member ----------------------------------------------------------------------------------------------------------

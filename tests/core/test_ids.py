@@ -7,8 +7,8 @@ import pytest
 from commands import Key, OperationAct, Register
 from harness import MS, Client, Rig, S, fire
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import Outcome
 from timerd_shm.declare.limits import SETTLED_IDS_KEPT_NS
+from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandKind
 
 ID, OTHER_ID = bytes(range(16)), bytes(range(1, 17))

@@ -21,8 +21,9 @@ from rules import (
     own_earlier_fire_does_not_complete_an_own_later_op,
 )
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import Condition, Outcome, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import REPLAY_WALK_MAX
+from timerd_shm.declare.states import Condition, Outcome
 
 TWO = (Key(b"k1"), Key(b"k2"))
 SHAPES = {

@@ -14,8 +14,9 @@ from commands import Key, KeyAct, Register
 from harness import BUDGET, MS, START_NS, Rig, S, advance, cancel, cancel_for_key, fail, fire, reschedule
 from timerctl.show.text import due_in
 from timerd.core import NEVER
-from timerd_shm.declare.layout import SPAN, Outcome, Region
+from timerd_shm.declare.layout import SPAN, Region
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandKind
 from trees import file_of_tests
 

@@ -12,8 +12,9 @@ from groups import watch
 from harness import BUDGET, MS, START_NS, Client, Rig, S, cancel, fire, give_back
 from rules import HANDED_ON, credit_of_a_dead_owner_goes_on
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, NotAMemberError, SessionGoneError
-from timerd_shm.declare.layout import RUN_MAX, ClientState, Condition, Orphans, Outcome, Region
+from timerd_shm.declare.layout import RUN_MAX, Region
 from timerd_shm.declare.limits import TOMBSTONE_KEPT_NS
+from timerd_shm.declare.states import ClientState, Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
 LONG = b"a key that is longer than what fits in the record of an event, so that it needs a block of its own"

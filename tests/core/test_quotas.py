@@ -9,8 +9,9 @@ import pytest
 from commands import Answer, Command, Key, Register
 from harness import Client, Rig, S, advance, cancel, done, fire, forget
 from timerd_shm.declare.errors import ErrorCode, QuotaExceededError
-from timerd_shm.declare.layout import Orphans, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import GROUP_KEPT_NS, KEYS_MAX, MET_SHIFT
+from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import Met
 
 WORKERS = b"workers"

@@ -11,8 +11,10 @@ import pytest
 from commands import Command, Key, Mark, Register
 from harness import MS, Client, Rig, cancel, fire
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import BLOCK_DATA, Orphans, Outcome, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import TIMEOUT_NS_MAX
+from timerd_shm.declare.records import BLOCK_DATA
+from timerd_shm.declare.states import Orphans, Outcome
 
 LIMITS: dict[str, dict[str, Any]] = {
     "none that is met": {},

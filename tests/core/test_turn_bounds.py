@@ -17,8 +17,9 @@ from rules import (
     small_turn,
 )
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import Outcome, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import REPLAY_WALK_MAX
+from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandKind
 
 

@@ -13,8 +13,10 @@ from harness import MS, START_NS, US, Rig, S, cancel, fire, reschedule
 from rules import idle_costs_nothing, wakeups
 from timerd.core import NEVER
 from timerd_shm.declare.fields import offset_of, size_of
-from timerd_shm.declare.layout import FREE_LINKS, LEVELS, SPAN, OpRecord, OpState, Outcome, Region
+from timerd_shm.declare.layout import FREE_LINKS, LEVELS, SPAN, Region
 from timerd_shm.declare.limits import NO_DEADLINE, TIMEOUT_NS_MAX
+from timerd_shm.declare.records import OpRecord
+from timerd_shm.declare.states import OpState, Outcome
 
 KEY = (Key(b"never fired"),)
 TICKS = (100 * US, MS)

@@ -23,8 +23,9 @@ from timerd.conductor.turn import (
 )
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import struct_of
-from timerd_shm.declare.layout import Orphans, Outcome, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, FRAME_SIZE_MAX, HEARTBEAT_NS, HELD_QUERY_MAX
+from timerd_shm.declare.states import Orphans, Outcome
 from timerd_shm.declare.wire import CommandHeader, DownKind, UpKind
 
 KEY = (Key(b"k"),)

@@ -34,7 +34,8 @@ from timerd.config.config import read_command_line
 from timerd.host.lock import InstanceLock
 from timerd_shm.check.check import check
 from timerd_shm.declare.fields import size_of, struct_of, unpack
-from timerd_shm.declare.layout import MAGIC, Histogram, Orphans, Outcome, Region
+from timerd_shm.declare.layout import MAGIC, Histogram, Region
+from timerd_shm.declare.states import Orphans, Outcome
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandHeader,
@@ -44,7 +45,8 @@ from timerd_shm.declare.wire import (
     ReportHeader,
     UpKind,
 )
-from timerd_shm.host.paths import boot_id, daemon_running, namespace_inode, process_start_ticks, read_place
+from timerd_shm.host.paths import daemon_running, read_place
+from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
 
 MakeDaemon = Callable[..., Daemon]
 PATIENCE_MS = int(1e3 * PATIENCE_S)

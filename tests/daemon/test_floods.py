@@ -13,8 +13,8 @@ from networks import World
 from timerd.conductor.turn import BYTES_PER_RECORD, CONFIRM_NS, HELLO_REST_NS, RECORDS_PER_STEP
 from timerd.snapshots import KEEP_NS
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import Outcome
 from timerd_shm.declare.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX
+from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import DownKind, UpKind
 
 STEP = 1_024

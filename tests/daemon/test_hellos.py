@@ -13,8 +13,9 @@ from harness import MS, S
 from networks import HERE, NOTHING, Peer, World, fire
 from timerd.clients.sessions import session_hash
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import ClientState, Orphans, Outcome, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import HEARTBEAT_NS, HELD_QUERY_MAX, HELLO_FIRST_SIZE_MAX, TOMBSTONE_KEPT_NS
+from timerd_shm.declare.states import ClientState, Orphans, Outcome
 from timerd_shm.declare.wire import DownKind, UpKind
 
 KEY = (Key(b"k"),)

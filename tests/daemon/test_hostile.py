@@ -16,7 +16,7 @@ from mutations import EXAMPLES, MUTATIONS, Mutation, down
 from networks import NOTHING, Peer
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import offset_of
-from timerd_shm.declare.layout import Outcome
+from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandHeader, CommandKind, DownKind, UpKind
 
 SECRET = b"nobody else knows this key"

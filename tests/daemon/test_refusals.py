@@ -27,8 +27,9 @@ from timerd_client.link.sockets import Sockets
 from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import unpack
-from timerd_shm.declare.layout import Orphans, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import DAEMON_LOST_NS, HEARTBEAT_NS
+from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import DownKind, ReportHeader
 from timerd_shm.host.paths import InstancePaths
 

@@ -44,8 +44,8 @@ from timerd_client.link.arguments import (
 )
 from timerd_client.link.link import unacknowledged
 from timerd_client.mark import Mark
-from timerd_shm.declare.layout import Condition, Orphans, Outcome
 from timerd_shm.declare.limits import KEY_SIZE_MAX, KEYS_MAX, MET_SHIFT, NO_DEADLINE, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.states import Condition, Orphans, Outcome
 from timerd_shm.declare.wire import Met
 from timerd_wire.refusals import Subject, refusal
 

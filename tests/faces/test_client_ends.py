@@ -19,7 +19,9 @@ import timerd_client as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
 from timerd_shm.declare.fields import offset_of
-from timerd_shm.declare.layout import ClientRecord, ClientState, Region
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.records import ClientRecord
+from timerd_shm.declare.states import ClientState
 from timerd_shm.host.paths import read_place
 from timerd_shm.read.reader import ArenaReader
 

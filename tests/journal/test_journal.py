@@ -26,10 +26,11 @@ from situations import SITUATIONS
 from timerctl.journal.rows import RowFormat
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import JournalLevel, RowKind
-from timerd_shm.declare.layout import EventFlag, Orphans, Outcome
 from timerd_shm.declare.limits import GROUP_KEPT_NS
+from timerd_shm.declare.states import EventFlag, Orphans, Outcome
 from timerd_shm.generate import DEFECTS
-from timerd_shm.read.journal_reader import JournalError, JournalReader
+from timerd_shm.read.journal_reader import JournalReader
+from timerd_shm.read.segment import JournalError
 
 HASHES = {hashlib.blake2b(b"incarnation %d" % number, digest_size=16).digest(): number for number in range(1, 100)}
 

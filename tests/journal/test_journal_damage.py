@@ -21,16 +21,8 @@ from journals import (
 )
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE
-from timerd_shm.read.journal_reader import (
-    Damage,
-    JournalError,
-    JournalReader,
-    Offset,
-    Row,
-    parse_header,
-    segment_path,
-    segments_of,
-)
+from timerd_shm.read.journal_reader import Damage, JournalReader, Row
+from timerd_shm.read.segment import JournalError, Offset, parse_header, segment_path, segments_of
 
 Rows = dict[int, tuple[Offset, tuple[Any, ...]]]
 

@@ -30,8 +30,11 @@ from timerd.journal.blocks import write_blocks
 from timerd.journal.writer import Journal, JournalFiles, open_buffer
 from timerd_shm.declare.errors import InstanceRunningError
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, JournalLevel, RowFlag, RowKind, TextKind
-from timerd_shm.declare.layout import Outcome, Region
-from timerd_shm.read.journal_reader import JournalError, JournalReader, Offset, hold, segment_path, segments_of
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.states import Outcome
+from timerd_shm.read.holds import hold
+from timerd_shm.read.journal_reader import JournalReader
+from timerd_shm.read.segment import JournalError, Offset, segment_path, segments_of
 
 
 @pytest.fixture

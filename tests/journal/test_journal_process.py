@@ -25,7 +25,7 @@ from shell import command_of
 from timerd_client import connect
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import RowKind
-from timerd_shm.declare.layout import Outcome
+from timerd_shm.declare.states import Outcome
 from timerd_shm.host.paths import read_place
 from timerd_shm.read.journal_reader import JournalReader
 

@@ -46,7 +46,7 @@ from timerd.clients import sessions
 from timerd.clients.messages import Hello
 from timerd.clients.sessions import DEAD_AFTER_NS, Session, Sessions
 from timerd_shm.declare.errors import TimerdError
-from timerd_shm.declare.layout import Outcome
+from timerd_shm.declare.states import Outcome
 from timerd_shm.generate import DEFECTS
 from timerd_shm.read.reader import ArenaReader
 

@@ -15,8 +15,8 @@ from timerd_client.outcome import State
 from timerd_client.protocol.inbox import GroupOutcome, Told
 from timerd_shm.declare.errors import ErrorCode, NotAMemberError
 from timerd_shm.declare.fields import unpack
-from timerd_shm.declare.layout import Orphans
 from timerd_shm.declare.limits import LEASE_NS
+from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import CommandHeader, UpKind
 from workers import Answer, Worker
 

@@ -13,7 +13,7 @@ from commands import Key, Register
 from harness import MS, Client, S
 from journals import JournaledRig, numbered, settle
 from shell import Run
-from timerd_shm.read.journal_reader import segments_of
+from timerd_shm.read.segment import segments_of
 from timerd_spark import read_journal
 from timerd_spark.source.decode import SegmentRows
 from timerd_spark.source.export import export

@@ -16,7 +16,7 @@ import pytest
 from journals import JournaledRig, numbered, settle
 from lives import life, lives
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.read.journal_reader import JournalError
+from timerd_shm.read.segment import JournalError
 from timerd_spark import report, rollup, what_if
 from timerd_spark.__main__ import cause_of, main
 from timerd_spark.pipeline import pipeline, plots

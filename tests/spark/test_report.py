@@ -14,7 +14,7 @@ import pytest
 
 from lives import MS, START, life, lives
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.declare.layout import HISTOGRAM_BUCKETS
+from timerd_shm.declare.records import HISTOGRAM_BUCKETS
 from timerd_shm.read.histogram import index_of, upper_bound
 from timerd_spark import hot_keys, report, rollup, what_if
 from timerd_spark.pipeline import plots

@@ -17,7 +17,8 @@ from journals import JournaledRig, numbered, settle
 from spans import rows_of, source, spans_of
 from timerctl.journal.rows import RowFormat
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, TextKind
-from timerd_shm.read.journal_reader import JournalError, JournalReader, Offset, segment_path, segments_of
+from timerd_shm.read.journal_reader import JournalReader
+from timerd_shm.read.segment import JournalError, Offset, segment_path, segments_of
 from timerd_spark.source import segments
 from timerd_spark.source.batches import batches
 from timerd_spark.source.decode import SegmentRows, readable

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spans import rows_of, spans_of
-from timerd_shm.read.journal_reader import segment_path, segments_of
+from timerd_shm.read.segment import segment_path, segments_of
 from timerd_spark.source.schema import TERMINAL, spark_schema
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spans import source, stream
 from timerd_shm.declare.errors import InvalidConfigError
-from timerd_shm.read.journal_reader import JournalError
+from timerd_shm.read.segment import JournalError
 from timerd_spark.format import TimerdDataSource
 from timerd_spark.source.segments import hosts_of
 

@@ -13,7 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from journals import JournaledRig, numbered, settle
 from spans import read, rows_of, settle_all, spans_of, stream
 from timerd_shm.declare.journal import BLOCK_ROWS
-from timerd_shm.read.journal_reader import JournalError, holds_of, segments_of
+from timerd_shm.read.holds import holds_of
+from timerd_shm.read.segment import JournalError, segments_of
 from timerd_spark.source.segments import hosts_of, last_offset
 
 

@@ -19,7 +19,8 @@ import timerd_client as td
 from daemons import Daemon
 from patience import PATIENCE_S, eventually
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdUnavailableError
-from timerd_shm.declare.layout import ClientState, Region
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.states import ClientState
 from timerd_shm.read.reader import ArenaReader
 from timerd_spark.tasks.task import Sidecar, owner_name, task_client
 

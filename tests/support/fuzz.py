@@ -43,7 +43,8 @@ from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.wire import CommandHeader
 from timerd_shm.read import journal_reader, reader, walk
-from timerd_shm.read.journal_reader import segment_path
+from timerd_shm.read import segment as segments
+from timerd_shm.read.segment import JournalError, segment_path
 
 SESSION = offset_of(CommandHeader, "session")
 
@@ -124,7 +125,7 @@ def attack_journal(data: bytes) -> None:
     for old in path.parent.glob("*.segment"):
         old.unlink()
     path.write_bytes(copy)
-    with contextlib.suppress(journal_reader.JournalError):
+    with contextlib.suppress(JournalError):
         read_journal(path.parent)
     again = rig.clone(bytes(rig.memory), path.parent)
     again.tend()
@@ -157,7 +158,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[ModuleType, ...]]] = {
     "daemon": (attack_daemon, (conductor, messages, sessions)),
     "client": (attack_client, (protocol,)),
     "arena": (attack_arena, (reader, walk, check)),
-    "journal": (attack_journal, (journal_reader, journal)),
+    "journal": (attack_journal, (journal_reader, segments, journal)),
 }
 
 

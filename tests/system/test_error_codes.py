@@ -24,8 +24,9 @@ from timerd.host.lock import InstanceLock
 from timerd_client.hot.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
 from timerd_shm.declare.errors import ErrorCode, TimerdError, error_for
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
-from timerd_shm.declare.layout import ArenaHeader, Condition, KeyKind
 from timerd_shm.declare.limits import KEY_SIZE_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, WINDOW_COMMANDS_MAX
+from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.declare.states import Condition, KeyKind
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, RegisterFlag, ReportHeader, UpKind
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader

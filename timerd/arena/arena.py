@@ -33,7 +33,7 @@ from timerd_shm.declare.errors import (
     ResourceLimitError,
 )
 from timerd_shm.declare.fields import fields, offset_of, size_of, struct_of, unpack
-from timerd_shm.declare.layout import ArenaHeader, ClientRecord, CounterLabel, PurgatoryRecord, Region, RegionRecord
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import (
     ANSWERS_PER_CLIENT_MAX,
     CAPACITY_MIN,
@@ -49,7 +49,9 @@ from timerd_shm.declare.limits import (
     SETTLED_IDS_KEPT_NS,
     TICK_NS_DEFAULT,
 )
-from timerd_shm.host.paths import SHM_DIRECTORY, ArenaPlace, InstancePaths, boot_id, process_start_ticks
+from timerd_shm.declare.records import ArenaHeader, ClientRecord, CounterLabel, PurgatoryRecord, RegionRecord
+from timerd_shm.host.paths import SHM_DIRECTORY, ArenaPlace, InstancePaths
+from timerd_shm.host.process import boot_id, process_start_ticks
 
 from . import pages
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgpack
 from timerd_shm.declare.errors import InvalidNameError, MalformedError, NotSupportedError, UnsupportedVersionError
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
-from timerd_shm.declare.layout import Orphans
 from timerd_shm.declare.limits import NAME_PATTERN, NAME_SIZE_MAX, PURGATORIES_MAX, WAITS_MAX
+from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader
 
 HEADER_SIZE = size_of(CommandHeader)

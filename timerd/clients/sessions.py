@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 from timerd.core import NEVER, Core
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.errors import SessionGoneError
-from timerd_shm.declare.layout import ClientRecord
 from timerd_shm.declare.limits import ANNOUNCE_FIRST_NS, ANNOUNCE_LAST_NS, HEARTBEAT_NS
-from timerd_shm.host.paths import boot_id, namespace_inode, process_start_ticks
+from timerd_shm.declare.records import ClientRecord
+from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
 
 from .liveness import Liveness
 from .messages import Hello

@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.journal import BUFFER_ROWS_MIN, ROW_SIZE, SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN, JournalLevel
-from timerd_shm.declare.layout import BLOCK_DATA
 from timerd_shm.declare.limits import (
     ANSWERS_PER_CLIENT_MAX,
     CAPACITY_DEFAULT,
@@ -40,6 +39,7 @@ from timerd_shm.declare.limits import (
     TICK_NS_MAX,
     TICK_NS_MIN,
 )
+from timerd_shm.declare.records import BLOCK_DATA
 from timerd_shm.host.paths import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE
 from timerd_shm.host.quantity import DURATIONS, SIZES, byte_count, duration_ns
 from timerd_shm.host.version import Version

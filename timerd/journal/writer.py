@@ -46,9 +46,10 @@ from timerd_shm.declare.journal import (
     SegmentHeader,
     journal_fingerprint,
 )
-from timerd_shm.declare.layout import ArenaHeader
+from timerd_shm.declare.records import ArenaHeader
 from timerd_shm.host.paths import InstancePaths
-from timerd_shm.read.journal_reader import HEADER_CRC, HOLDS, JournalError, Segment, holds_of, segment_path, segments_of
+from timerd_shm.read.holds import HOLDS, holds_of
+from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, segment_path, segments_of
 
 from .blocks import write_blocks
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from timerctl.show.text import whole
-from timerd_shm.read.journal_reader import JournalError, Offset
+from timerd_shm.read.segment import JournalError, Offset
 
 from .export import run_export
 from .tail import run_tail

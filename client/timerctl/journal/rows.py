@@ -10,7 +10,8 @@ from timerctl.instance import NS
 from timerctl.show.table import terminal_width
 from timerctl.show.text import columns_of, plain, span
 from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, RowFlag, RowKind, TextKind
-from timerd_shm.declare.layout import (
+from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import (
     ClientFlag,
     ClientState,
     Condition,
@@ -20,7 +21,6 @@ from timerd_shm.declare.layout import (
     Orphans,
     Outcome,
 )
-from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 from timerd_shm.read.journal_reader import JournalReader, Row
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from timerctl.exits import NoInstanceError
 from timerctl.instance import paths_of
-from timerd_shm.read.journal_reader import SEGMENT_SUFFIX, Damage, JournalError, JournalReader, Offset, segments_of
+from timerd_shm.read.journal_reader import Damage, JournalReader
+from timerd_shm.read.segment import SEGMENT_SUFFIX, JournalError, Offset, segments_of
 
 
 @contextmanager

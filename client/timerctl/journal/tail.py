@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from timerctl.exits import Exit
-from timerd_shm.read.journal_reader import JournalReader, Offset
+from timerd_shm.read.journal_reader import JournalReader
+from timerd_shm.read.segment import Offset
 
 from .rows import HIDDEN, RowFormat
 from .source import opened

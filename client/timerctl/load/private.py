@@ -18,8 +18,8 @@ from timerctl.load.harness.marks import KEPT_NS
 from timerd_client.threaded.connection import await_daemon
 from timerd_client.workload import NS, Workload
 from timerd_shm.declare.errors import TimerdUnavailableError
-from timerd_shm.declare.layout import BLOCK_DATA
 from timerd_shm.declare.limits import CAPACITY_MAX, CAPACITY_MIN, RING_EVENTS_DEFAULT, RING_EVENTS_MAX
+from timerd_shm.declare.records import BLOCK_DATA
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths, daemon_running
 
 INSTANCE = "load"

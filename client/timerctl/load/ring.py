@@ -14,7 +14,8 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from timerd_shm.declare.fields import offset_of, size_of
-from timerd_shm.declare.layout import RUN_MAX, EventRecord, Region
+from timerd_shm.declare.layout import RUN_MAX, Region
+from timerd_shm.declare.records import EventRecord
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
 WORDS = size_of(EventRecord) // 8

@@ -7,8 +7,9 @@ import psutil
 from timerctl.show.text import size
 from timerd_client.workload import NS, Workload, mean_wait_ns
 from timerd_shm.declare.errors import ResourceLimitError
-from timerd_shm.declare.layout import BLOCK_DATA, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import CAPACITY_MAX
+from timerd_shm.declare.records import BLOCK_DATA
 from timerd_shm.read.reader import ArenaReader
 
 from .private import blocks_of, capacity_of

@@ -9,7 +9,8 @@ from timerctl.instance import now_ns, open_arena, paths_of
 from timerctl.listing import declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import label, size, span
-from timerd_shm.declare.layout import ArenaHeader, ClientFlag, ClientRecord, ClientState, Orphans
+from timerd_shm.declare.records import ArenaHeader, ClientRecord
+from timerd_shm.declare.states import ClientFlag, ClientState, Orphans
 
 from .processes import process_of
 

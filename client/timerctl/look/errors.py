@@ -11,7 +11,7 @@ from timerctl.listing import Row, declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import label
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import ErrorRecord
+from timerd_shm.declare.records import ErrorRecord
 
 EPILOG = """\
 Here is every refusal of which a client was told, by its reason, but for those

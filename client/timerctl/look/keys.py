@@ -12,7 +12,7 @@ from timerctl.instance import open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import plain
-from timerd_shm.declare.layout import KeyFlag, KeyKind
+from timerd_shm.declare.states import KeyFlag, KeyKind
 from timerd_shm.read.reader import ArenaReader, DamageError
 
 ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {

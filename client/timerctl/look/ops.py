@@ -13,18 +13,10 @@ from timerctl.instance import now_ns, open_arena, paths_of
 from timerctl.listing import Row, add_limit, declare, show
 from timerctl.show.table import Column, Table
 from timerctl.show.text import due_in, duration_ns, key_of, plain
-from timerd_shm.declare.layout import (
-    BUCKETS,
-    LEVEL_BITS,
-    LEVELS,
-    Condition,
-    KeyKind,
-    OpFlag,
-    OpRecord,
-    OpState,
-    Outcome,
-)
+from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.records import OpRecord
+from timerd_shm.declare.states import Condition, KeyKind, OpFlag, OpState, Outcome
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader, DamageError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from timerd_shm.host.paths import namespace_inode, process_start_ticks
+from timerd_shm.host.process import namespace_inode, process_start_ticks
 
 try:
     import psutil

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, Counter
-from timerd_shm.declare.layout import Histogram, HistogramRecord
+from timerd_shm.declare.layout import Histogram
+from timerd_shm.declare.records import HistogramRecord
 from timerd_shm.read import histogram
 
 NS = 10**9

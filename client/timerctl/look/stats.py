@@ -16,17 +16,10 @@ from timerctl.instance import NS, is_alive, note_if_dead, now_ns, open_arena, pa
 from timerctl.listing import declare
 from timerctl.show.table import Column, Table, grid
 from timerctl.show.text import duration_ns, label, print_json, size, span
-from timerd_shm.declare.layout import (
-    BLOCK_DATA,
-    PURGATORY_COUNTERS_MAX,
-    ArenaHeader,
-    CounterLabel,
-    Histogram,
-    HistogramRecord,
-    Region,
-    RegionRecord,
-)
-from timerd_shm.host.paths import InstancePaths, process_is_stopped
+from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX, Histogram, Region
+from timerd_shm.declare.records import BLOCK_DATA, ArenaHeader, CounterLabel, HistogramRecord, RegionRecord
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.process import process_is_stopped
 from timerd_shm.read import histogram
 from timerd_shm.read.reader import ArenaReader
 

@@ -40,8 +40,8 @@ from timerd_client.threaded.process import configure
 from timerd_client.threaded.purgatory import is_known, value_or_silence
 from timerd_client.threaded.waiting import unsettled
 from timerd_shm.declare.errors import BackpressureError, TimerdError
-from timerd_shm.declare.layout import Orphans
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
+from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import CommandFlag, CommandKind
 from timerd_shm.host.paths import InstancePaths
 

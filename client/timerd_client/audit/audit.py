@@ -19,8 +19,8 @@ from heapq import heappop, heappush
 from typing import Final
 
 from timerd_shm.declare.journal import GroupStep, RowFlag
-from timerd_shm.declare.layout import ClientState, Condition, EventFlag, EventKind, Orphans, Outcome
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import ClientState, Condition, EventFlag, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 
 from .records import Event, Finding, Member, Name, Operation, Place, Registration, Settled, Text

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 
 from timerd_shm.declare.journal import GroupStep, JournalLevel, RowKind
-from timerd_shm.declare.layout import ClientFlag, ClientState, KeyKind
-from timerd_shm.read.journal_reader import JournalError, JournalReader, Row
+from timerd_shm.declare.states import ClientFlag, ClientState, KeyKind
+from timerd_shm.read.journal_reader import JournalReader, Row
+from timerd_shm.read.segment import JournalError
 
 from .audit import NEEDS_BEGINNING, NEEDS_EVENTS, Audit
 from .records import Finding, Key, Registration

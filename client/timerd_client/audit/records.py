@@ -6,7 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from timerd_shm.declare.layout import ClientState, Condition, Outcome
+from timerd_shm.declare.states import ClientState, Condition, Outcome
 from timerd_shm.declare.wire import RegisterFlag
 
 # Members of enumerations as plain numbers, for what is done for each row.

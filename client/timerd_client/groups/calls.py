@@ -63,9 +63,9 @@ from timerd_shm.declare.errors import (
     PayloadTooLargeError,
     SessionGoneError,
 )
-from timerd_shm.declare.layout import Condition, Orphans
-from timerd_shm.declare.layout import Outcome as Settled
 from timerd_shm.declare.limits import PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.states import Condition, Orphans
+from timerd_shm.declare.states import Outcome as Settled
 from timerd_shm.declare.wire import GROUP_ACK_NOT_FOLLOWED, CommandFlag, CommandKind, RegisterFlag
 
 from .schedule import Schedule, datetime_of, wall_ns_of

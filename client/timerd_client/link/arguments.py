@@ -22,7 +22,6 @@ from timerd_shm.declare.errors import (
     TimerdError,
     TooManyKeysError,
 )
-from timerd_shm.declare.layout import Condition, KeyKind, Orphans
 from timerd_shm.declare.limits import (
     ID_SIZE_MAX,
     KEY_SIZE_MAX,
@@ -33,6 +32,7 @@ from timerd_shm.declare.limits import (
     PAYLOAD_SIZE_MAX,
     TIMEOUT_NS_MAX,
 )
+from timerd_shm.declare.states import Condition, KeyKind, Orphans
 
 Key: TypeAlias = str | bytes
 Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]

@@ -22,7 +22,8 @@ from timerd_client.protocol.protocol import LIVE, LinkState, Protocol
 from timerd_client.protocol.session import Identity
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.wire import CommandKind
-from timerd_shm.host.paths import InstancePaths, boot_id, namespace_inode, process_start_ticks
+from timerd_shm.host.paths import InstancePaths
+from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
 from .arguments import wait_s
@@ -32,7 +33,7 @@ from .sockets import Sockets, ZmqSockets
 if TYPE_CHECKING:
     import asyncio
 
-    from timerd_shm.declare.layout import Orphans
+    from timerd_shm.declare.states import Orphans
 
     from .operation import Operation
 

@@ -21,7 +21,7 @@ from timerd_client.hot.settlement import local
 from timerd_client.link.promise import Reply
 from timerd_shm.declare.errors import SessionGoneError, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.fields import size_of, struct_of
-from timerd_shm.declare.layout import Outcome
+from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
 from timerd_wire.refusals import NOBODY, Subject, refusal
 

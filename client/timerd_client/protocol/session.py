@@ -11,8 +11,8 @@ import msgpack
 from timerd_client.link.promise import Reply
 from timerd_client.mark import Mark
 from timerd_shm.declare.errors import MalformedError, TimerdError
-from timerd_shm.declare.layout import Orphans
 from timerd_shm.declare.limits import WAITS_MAX, WINDOW_COMMANDS_MAX
+from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION
 
 from .inbox import CALLS

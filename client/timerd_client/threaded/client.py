@@ -22,8 +22,8 @@ from timerd_client.link.sockets import Sockets
 from timerd_client.protocol.protocol import NEVER, LinkState, Statistics
 from timerd_client.protocol.session import DEFAULT_PURGATORY, Naming
 from timerd_shm.declare.errors import BackpressureError, ClosedError, TimerdError, TimerdUnavailableError
-from timerd_shm.declare.layout import Orphans
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
+from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
 from timerd_wire.poller import Poller, sharpen
 from timerd_wire.spacing import Spacing

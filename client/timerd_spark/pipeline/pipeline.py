@@ -29,7 +29,7 @@ from timerd_client import connect
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.host.paths import InstancePaths
-from timerd_shm.read.journal_reader import JournalError, segments_of
+from timerd_shm.read.segment import JournalError, segments_of
 from timerd_spark.reports.audit import audit
 from timerd_spark.reports.audit_rows import COLUMNS
 from timerd_spark.reports.report import hot_keys, report
@@ -250,7 +250,7 @@ class Pipeline:
         return {"disagreements": self.stored("audit").count()}
 
     def _of_level_events(self) -> bool:
-        from timerd_shm.read.journal_reader import Segment
+        from timerd_shm.read.segment import Segment
 
         for directory in hosts_of(self.journal).values():
             for sequence in segments_of(directory):

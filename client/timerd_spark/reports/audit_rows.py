@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from timerd_client.audit.audit import Audit
 from timerd_client.audit.records import Finding, Key, Registration
 from timerd_shm.declare.journal import GroupStep, JournalLevel
-from timerd_shm.declare.layout import ClientFlag, ClientState, Condition, EventKind, Orphans, Outcome
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import ClientFlag, ClientState, Condition, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.declare.layout import HISTOGRAM_SUB_BITS
+from timerd_shm.declare.records import HISTOGRAM_SUB_BITS
 from timerd_shm.read.histogram import STEPS
 from timerd_spark.durations import duration_ns
 

@@ -22,8 +22,8 @@ from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import ArenaFullError, OperationExistsError, QuotaExceededError, TimerdUnavailableError
-from timerd_shm.declare.layout import Outcome
 from timerd_shm.declare.limits import NAME_SIZE_MAX
+from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import CommandFlag, CommandKind
 from timerd_wire.refusals import Subject
 

@@ -33,9 +33,9 @@ from timerd_shm.declare.journal import (
     RowKind,
     TextKind,
 )
-from timerd_shm.declare.layout import Outcome
 from timerd_shm.declare.limits import NO_DEADLINE
-from timerd_shm.read.journal_reader import JournalError, Segment
+from timerd_shm.declare.states import Outcome
+from timerd_shm.read.segment import JournalError, Segment
 
 from .segments import SKIP, Span
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from timerd_shm.declare.journal import TIMES, GroupStep, JournalLevel, RowKind
-from timerd_shm.declare.layout import ClientState, Condition, EventKind, KeyKind, Orphans, Outcome
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import ClientState, Condition, EventKind, KeyKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
 from .decode import SegmentRows, constant, hexadecimal, instants, named, numbers, owner_name, readable, strings

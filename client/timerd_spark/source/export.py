@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from timerd_shm.declare.errors import InvalidValueError
-from timerd_shm.read.journal_reader import Segment
+from timerd_shm.read.segment import Segment
 
 from .batches import batches
 from .schema import VIEWS, arrow_schema

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
-from timerd_shm.read.journal_reader import JournalError, Offset, hold
+from timerd_shm.read.holds import hold
+from timerd_shm.read.segment import JournalError, Offset
 
 from .options import ReadOptions
 from .schema import VIEWS, Column, spark_schema

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from timerd_shm.declare.journal import BLOCK_ROWS
-from timerd_shm.read.journal_reader import JournalError, Offset, Segment, segments_of
+from timerd_shm.read.segment import JournalError, Offset, Segment, segments_of
 
 SPAN_ROWS_MAX = 1 << 20  # of a task; the default segment is one
 LOOK_AHEAD_BLOCKS = 64

@@ -2,7 +2,7 @@
 
     for sentence in check(reader): print(sentence)        # none: the arena is sound
 
-Written from the declarations alone (layout.py), independently of the core: slow and dumb, a list and a dictionary where
+Written from the declarations alone (declare/), independently of the core: slow and dumb, a list and a dictionary where
 the core has links and counts. It must be given an arena between two turns (a copy, a snapshot, a dead daemon's): in the
 middle of one, derived fields may lag. What of an arena is truth (it must hold wherever the daemon was killed) and what
 is derived (the next start makes it anew) are kept apart in Findings.
@@ -21,24 +21,16 @@ from timerd_shm.declare import layout
 from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.errors import LayoutMismatchError
 from timerd_shm.declare.fields import offset_of, size_of, struct_of
-from timerd_shm.declare.layout import (
-    BUCKETS,
-    LEVELS,
-    BucketRecord,
-    ClientFlag,
-    ClientState,
-    IdState,
-    OpState,
-    Orphans,
-    Region,
-)
+from timerd_shm.declare.layout import BUCKETS, LEVELS, Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX
+from timerd_shm.declare.records import BLOCK_DATA, ArenaHeader, BucketRecord, ClientRecord, KeyRecord
+from timerd_shm.declare.states import ClientFlag, ClientState, IdState, OpState, Orphans
 from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import ArenaReader, DamageError
 
 from .truth import CALL, HAS_WATERMARK, PRESENT, Findings, Truth, some
 
-REDO_COUNT_WORD = offset_of(layout.ArenaHeader, "redo_count") // 8
+REDO_COUNT_WORD = offset_of(ArenaHeader, "redo_count") // 8
 Progress = Callable[[str], None]
 
 
@@ -147,7 +139,7 @@ class Checker(Truth):
             "key", Region.KEY_TABLE, self.keys, in_use, lambda key: hashing.key_head(key.hash, reader.key_table.count)
         )
 
-    def check_watchers(self, index: int, key: layout.KeyRecord) -> None:
+    def check_watchers(self, index: int, key: KeyRecord) -> None:
         expected = [node for _, node in sorted(self.watchers.get(index, ()))]
         got = list(walk.event_watchers(self.reader, index, key, self.nodes))
         if got == expected:
@@ -162,7 +154,7 @@ class Checker(Truth):
         for node in sorted(set(got) - set(expected)):
             self.stale(f"{self.name_key(index)}: node {node} is in its list, and does not wait for it")
 
-    def check_heap(self, index: int, key: layout.KeyRecord) -> None:
+    def check_heap(self, index: int, key: KeyRecord) -> None:
         expected = self.heaps.get(index, {})
         if not expected and not key.heap:
             return
@@ -287,7 +279,7 @@ class Checker(Truth):
             self.check_client_gauges(slot, client, own, len(kept), watermarks[slot, client.generation & 0xFFFF])
 
     def check_client_gauges(
-        self, slot: int, client: layout.ClientRecord, unacknowledged: int, answers: int, watermarks: int
+        self, slot: int, client: ClientRecord, unacknowledged: int, answers: int, watermarks: int
     ) -> None:
         for name, said, is_ in (
             ("pending", client.pending, self.pending_of[slot]),
@@ -302,7 +294,7 @@ class Checker(Truth):
             if said != is_:
                 self.stale(f"client {slot} says {name}={said}, and it is {is_}")
 
-    def check_membership(self, slot: int, client: layout.ClientRecord) -> None:
+    def check_membership(self, slot: int, client: ClientRecord) -> None:
         """What a client's state, group and flags say of each other, and how much of its group it may hold."""
         if client.group > len(self.groups) or (client.group and not self.groups[client.group - 1].state):
             self.wrong(f"client {slot} is of group {client.group - 1}, which is not in use")
@@ -428,7 +420,7 @@ class Checker(Truth):
             if head.refs != refs:
                 self.stale(f"block {first} says that it is named {head.refs} times, and it is named {refs} times")
             what = f"blob at block {first}"
-            needed = -(-head.length // layout.BLOCK_DATA)
+            needed = -(-head.length // BLOCK_DATA)
             try:
                 following = walk.field(self.blocks, "next", what)
                 members = list(walk.chain(first + 1, following, len(self.blocks), what))

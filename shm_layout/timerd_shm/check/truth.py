@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from timerd_shm.declare import layout
-from timerd_shm.declare.layout import (
-    BUCKETS,
-    LEVEL_BITS,
-    LEVELS,
+from timerd_shm.declare.layout import BUCKETS, LEVEL_BITS, LEVELS
+from timerd_shm.declare.limits import KEYS_MAX, NO_DEADLINE
+from timerd_shm.declare.records import ClientRecord, OpRecord, WatchNode
+from timerd_shm.declare.states import (
     ClientState,
     Condition,
     EventKind,
@@ -22,7 +22,6 @@ from timerd_shm.declare.layout import (
     Orphans,
     Outcome,
 )
-from timerd_shm.declare.limits import KEYS_MAX, NO_DEADLINE
 from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import ArenaReader, DamageError
 
@@ -81,7 +80,7 @@ class Truth:
         self.received: set[int] = set()  # operations of groups that are held, and in no list
         self.pending_in: Counter[int] = Counter()  # purgatory -> operations
         self.watched_in: Counter[int] = Counter()
-        self.handles: dict[int, layout.OpRecord] = {}
+        self.handles: dict[int, OpRecord] = {}
 
     # saying it -------------------------------------------------------------------------------------------------------
 
@@ -205,7 +204,7 @@ class Truth:
                 if op.group:
                     self.nodes_for[op.group - 1] += op.keys
 
-    def check_pending(self, index: int, op: layout.OpRecord) -> None:
+    def check_pending(self, index: int, op: OpRecord) -> None:
         self.pending_in[op.purgatory] += 1
         every = (1 << op.keys) - 1
         if not 1 <= op.keys <= KEYS_MAX or op.failed & ~every:
@@ -235,7 +234,7 @@ class Truth:
         elif op.bucket:
             self.stale(f"{self.name_op(index)} has no deadline, and says that it is in bucket {op.bucket - 1}")
 
-    def check_bucket_of(self, index: int, op: layout.OpRecord) -> None:
+    def check_bucket_of(self, index: int, op: OpRecord) -> None:
         """The bucket that a pending operation says it is in, held against its deadline."""
         tick = self.header.wheel_tick
         due = max(-(-op.deadline_ns // self.header.tick_ns), tick + 1)
@@ -252,7 +251,7 @@ class Truth:
                 f"{self.name_op(index)} is due at tick {due}, seen from {tick}, and is in bucket {level}:{position}"
             )
 
-    def check_settled(self, index: int, op: layout.OpRecord, of_client: bool) -> None:
+    def check_settled(self, index: int, op: OpRecord, of_client: bool) -> None:
         self.refer_to_blob(op.value)
         if not Outcome.COMPLETED <= op.outcome <= Outcome.FAILED:
             self.wrong(f"{self.name_op(index)} has settled with outcome {op.outcome}")
@@ -294,7 +293,7 @@ class Truth:
                 f"{client.acknowledged})"
             )
 
-    def check_held(self, index: int, op: layout.OpRecord, client: layout.ClientRecord) -> None:
+    def check_held(self, index: int, op: OpRecord, client: ClientRecord) -> None:
         """An outcome of a group that a member was told and has not done."""
         held_of = self.calls_held_of if op.flags & CALL else self.held_of
         held_of[op.client] += 1
@@ -309,7 +308,7 @@ class Truth:
         if (op.next, op.prev) != (own := self.reader.ops.link(index), own) and not self.cut:
             self.stale(f"{self.name_op(index)} is received and held, and has links {op.next}, {op.prev}, not {own}")
 
-    def check_nodes(self, index: int, op: layout.OpRecord) -> None:
+    def check_nodes(self, index: int, op: OpRecord) -> None:
         """The watch nodes of an operation, and what they say of its keys."""
         pending = op.state == OpState.PENDING
         decided = op.failed if op.condition == Condition.TOTAL else op.progress | op.failed
@@ -350,7 +349,7 @@ class Truth:
         if ordinal != op.keys:
             self.wrong(f"{self.name_op(index)} has {op.keys} keys, and {ordinal} watch nodes")
 
-    def note_watcher(self, number: int, node: layout.WatchNode, op: layout.OpRecord) -> None:
+    def note_watcher(self, number: int, node: WatchNode, op: OpRecord) -> None:
         if node.kind == KeyKind.EVENT:
             self.watchers[node.key].append((op.registration, number))
             return

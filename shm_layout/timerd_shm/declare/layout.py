@@ -1,4 +1,4 @@
-"""The arena, declared once: every record, what it means, and what a crash means to it.
+"""The arena, declared once: its parts, its regions, and which records lie in them (records.py).
 
     0                header (ArenaHeader)
     REDO_OFFSET      redo slot: REDO_MAX entries (RedoEntry); their count is in the header
@@ -9,15 +9,39 @@ Everything is little endian. An *index* counts records of a region from 0; a fie
 so that 0 is "none". A *link* is an offset from the start of the arena in units of 8 bytes (LINK_UNIT) and names a pair
 (next, prev): list heads are such pairs too, so unlinking needs no head. That reaches 32 GiB with 32 bits.
 
-To change the format: change the class here, raise LAYOUT_VERSION, run `make generate`, rebuild, and add a golden arena
-of the old version to the tests if it was released. The fingerprint (CRC-32 of the field table) refuses what was
-forgotten.
+To change the format: change the class in records.py or states.py, raise LAYOUT_VERSION, run `make generate`, rebuild,
+and add a golden arena of the old version to the tests if it was released. The fingerprint (CRC-32 of the field table)
+refuses what was forgotten.
 """
 
-from enum import IntEnum, IntFlag
-from typing import Annotated, NamedTuple
+from enum import IntEnum
 
-from .fields import DERIVED, HINT, SETTLEMENT, STATISTIC, U8, U16, U32, U64, fingerprint_of, offset_of, raw, size_of
+from .fields import fingerprint_of, offset_of, size_of
+from .records import (
+    AnswerRecord,
+    ArenaHeader,
+    Block,
+    BucketRecord,
+    ClientRecord,
+    CounterLabel,
+    CounterRecord,
+    ErrorRecord,
+    EventRecord,
+    GroupRecord,
+    HandleRecord,
+    HistogramRecord,
+    IdRecord,
+    IdTableRecord,
+    KeyRecord,
+    KeyTableRecord,
+    LevelRecord,
+    OpRecord,
+    PurgatoryRecord,
+    RedoEntry,
+    RegionRecord,
+    SlotRecord,
+    WatchNode,
+)
 
 MAGIC = b"timerd\x00\x01"
 LAYOUT_VERSION = 1
@@ -34,119 +58,8 @@ SPAN = 64  # buckets in one turn of a level
 BUCKETS = 2 * SPAN  # two spans: what is swept early lies beside the current span, never on it
 LEVEL_BITS = 6
 
-KEY_INLINE = 16
-EVENT_KEY_INLINE = 48
-BLOCK_DATA = 112
-HISTOGRAM_SUB_BITS = 4  # 16 steps in each power of two: at most 6.25 % wide
-HISTOGRAM_BUCKETS = 976
 PURGATORY_COUNTERS_MAX = 32
 DAEMON_COUNTERS_MAX = 64
-
-
-class OpState(IntEnum):
-    """Life of an op record: FREE -> PENDING -> SETTLED -> FREE, or FREE -> SETTLED where registering settles it."""
-
-    FREE = 0
-    PENDING = 1
-    SETTLED = 2
-
-
-class Outcome(IntEnum):
-    """How an operation settled; also on the wire. UNAVAILABLE is the client's own word, never in the arena."""
-
-    NONE = 0
-    COMPLETED = 1
-    EXPIRED = 2
-    CANCELLED = 3
-    FAILED = 4
-    UNAVAILABLE = 5
-
-
-class Condition(IntEnum):
-    """What completes an operation over its keys. `needed` is k, or unused."""
-
-    AT_LEAST = 0  # at least `needed` keys are satisfied: ANY is 1, ALL is the number of keys
-    ALL_SETTLED = 1  # each key is satisfied or failed
-    TOTAL = 2  # amounts fired on any of the keys add up
-
-
-class KeyKind(IntEnum):
-    """What satisfies one key of an operation."""
-
-    EVENT = 0  # a fire on it
-    WATERMARK = 1  # its watermark reaching the target
-
-
-class EventKind(IntEnum):
-    """What acts by key. All of them enter the ring."""
-
-    FIRE = 1
-    ADVANCE = 2
-    FAIL = 3
-    CANCEL_FOR_KEY = 4
-    FORGET = 5
-
-
-class Orphans(IntEnum):
-    """What becomes of an operation when its owner dies."""
-
-    CANCEL = 0
-    KEEP = 1
-    GROUP = 2
-
-
-class OpFlag(IntFlag):
-    """Flags of an op record."""
-
-    HANDED_OVER = 1  # completed by a limited event: it goes on to the next watcher if the owner dies
-    KEYS_KEPT = 2  # its watch nodes outlive the settling, because another process may be told
-    REDELIVERED = 4
-    VALUE_DROPPED = 8
-    CALL = 16  # of a group: told to a member that handles the name, its first key
-
-
-class EventFlag(IntFlag):
-    """Flags of a ring record."""
-
-    LIMITED = 1
-    WANTS_ANSWER = 2  # fire_wait(): an answer row is due when it has been delivered
-    DELIVERED = 4
-    REDELIVERED = 8  # handed on from an owner that did not acknowledge it
-    VALUE_DROPPED = 16  # handed on, and its value had been dropped before
-
-
-class KeyFlag(IntFlag):
-    """Flags of a key record."""
-
-    HAS_WATERMARK = 1
-
-
-class ClientState(IntEnum):
-    """Life of a client slot: FREE -> LIVE <-> SILENT -> DEAD -> TOMBSTONE -> LIVE again, or FREE.
-
-    DEAD while its operations go the way of their orphans policy; a tombstone keeps the numbering only.
-    """
-
-    FREE = 0
-    LIVE = 1
-    SILENT = 2
-    DEAD = 3
-    TOMBSTONE = 4
-
-
-class ClientFlag(IntFlag):
-    """Flags of a client record."""
-
-    LISTENS = 1  # it takes the outcomes of its group that are no calls
-    GOODBYE = 2  # it ended by itself: it will not come back, so it leaves no tombstone
-
-
-class IdState(IntEnum):
-    """Life of an id record."""
-
-    FREE = 0
-    LIVE = 1
-    SETTLED = 2
 
 
 class Region(IntEnum):
@@ -180,375 +93,6 @@ class Histogram(IntEnum):
 
     EXPIRY_LATENESS = 0
     WAIT = 1
-
-
-class ArenaHeader(NamedTuple):
-    """The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0."""
-
-    magic: Annotated[bytes, raw(8), "b'timerd', 0, 1"]
-    layout_version: Annotated[int, U64, "0 while the arena is being made"]
-    fingerprint: Annotated[int, U32, "CRC-32 of the field table that the daemon was built with"]
-    header_size: Annotated[int, U32, "where the regions begin, in bytes"]
-    incarnation: Annotated[int, U64, "random; numbers compare only within one incarnation"]
-    size: Annotated[int, U64, "bytes of the whole arena"]
-    hash_seed: Annotated[int, U64, "random; key hashes are keyed with it"]
-    boot_id: Annotated[bytes, raw(16), "the boot whose CLOCK_MONOTONIC the times are of"]
-    tick_ns: Annotated[int, U64, "width of a bucket of level 0"]
-    instance: Annotated[bytes, raw(32), "name of the instance, zero padded"]
-    created_wall_ns: Annotated[int, U64, "CLOCK_REALTIME when the arena was made"]
-    pid: Annotated[int, U32, "the daemon that has attached; 0 after a clean end", DERIVED]
-    region_count: Annotated[int, U32, "rows of the region table"]
-    start_ticks: Annotated[int, U64, "field 22 of the daemon's /proc/PID/stat: tells a recycled pid", DERIVED]
-    attached_ns: Annotated[int, U64, "CLOCK_MONOTONIC when this daemon attached", DERIVED]
-    newest: Annotated[int, U64, "sequence of the newest event; workers read it for their marks"]
-    tail: Annotated[int, U64, "sequence of the oldest event in the ring"]
-    ids_floor_ns: Annotated[int, U64, "ids that settled before it may have been forgotten"]
-    registrations: Annotated[int, U64, "newest registration number", DERIVED]
-    turn: Annotated[int, U64, "odd while a turn runs: a seqlock for readers of several words", STATISTIC]
-    turn_at_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the newest turn", STATISTIC]
-    wheel_tick: Annotated[int, U64, "the wheel's own time: every tick up to it has been dealt with", DERIVED]
-    unfinished: Annotated[int, U64, "sequence of the event that is still being delivered; 0 = none", DERIVED]
-    ring_bytes: Annotated[int, U64, "bytes of values and long keys that the ring holds", DERIVED]
-    ring_bytes_max: Annotated[int, U64, "limit of ring_bytes"]
-    quota_operations: Annotated[int, U32, "operations a client may hold, pending or unacknowledged"]
-    quota_watermarks: Annotated[int, U32, "watermarks a client may set"]
-    quota_bytes: Annotated[int, U64, "payload and value bytes a client may hold"]
-    quota_outcomes: Annotated[int, U32, "unacknowledged outcomes a client may have"]
-    quota_answers: Annotated[int, U32, "unacknowledged refusals and answers a client may have"]
-    quota_nodes: Annotated[int, U32, "watch nodes a client may hold"]
-    quota_keys: Annotated[int, U32, "keys that may be there because of one client"]
-    ids_kept_ns: Annotated[int, U64, "how long a settled id is remembered"]
-    group_kept_ns: Annotated[int, U64, "how long a group's outcome is kept while the group has no member"]
-    ids_next: Annotated[int, U32, "link: head of the settled ids, oldest first", DERIVED]
-    ids_prev: Annotated[int, U32, "link: tail", DERIVED]
-    journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
-    journal_segment: Annotated[int, U64, "row with which the journal's present segment begins"]
-    journal_gaps: Annotated[int, U64, "dropped rows that GAP rows have told"]
-    journal_level: Annotated[int, U64, "JournalLevel of the daemon that has attached"]
-    journal_written: Annotated[int, U64, "rows that stand in the journal's files for good", STATISTIC]
-    redo_count: Annotated[int, U64, "entries of a committed transaction that are being stored; 0 = none"]
-
-
-class RedoEntry(NamedTuple):
-    """One word of the transaction in the redo slot: absolute, so storing it again changes nothing."""
-
-    offset: Annotated[int, U64, "where the word lies, in bytes from the start of the arena"]
-    value: Annotated[int, U64, "what the word becomes"]
-
-
-class RegionRecord(NamedTuple):
-    """Where the records of one kind lie."""
-
-    offset: Annotated[int, U64, "bytes from the start of the arena; of those that are not beside an operation (BESIDE)"]
-    record_size: Annotated[int, U32, "bytes of a record"]
-    count: Annotated[int, U32, "records there are"]
-    high_water: Annotated[int, U32, "records that were ever used: the rest is zero"]
-    in_use: Annotated[int, U32, "records in use now", DERIVED]
-    free_head: Annotated[int, U32, "first free record (index + 1)", DERIVED]
-    free_link: Annotated[int, U32, "offset in a record of the field that chains free ones"]
-
-
-class OpRecord(NamedTuple):
-    """A delayed operation, and beside it the key record and the watch node of the same index: one place in memory.
-
-    Its op id is generation << 32 | index. As a rule its first key is that key, and its first node that node.
-    """
-
-    state: Annotated[int, U8, "OpState"]
-    outcome: Annotated[int, U8, "Outcome"]
-    settled_key: Annotated[int, U8, "ordinal + 1 of the key whose event settled it; 0 = no key did"]
-    deliveries: Annotated[int, U8, "how often somebody of its group was told; 255 = that often or more"]
-    generation: Annotated[int, U32, "raised on each use of the record"]
-    settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC", SETTLEMENT]
-    registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called"]
-    seen: Annotated[int, U64, "sequence of the newest event it was given; when settled, of its outcome's mark"]
-    progress: Annotated[int, U64, "satisfied keys, one bit each; under TOTAL the amount that is missing"]
-    keys: Annotated[int, U8, "number of watch keys"]
-    needed: Annotated[int, U8, "k of AT_LEAST"]
-    purgatory: Annotated[int, U8, "index of its purgatory"]
-    condition: Annotated[int, U8, "Condition"]
-    orphans: Annotated[int, U8, "Orphans; its owner can change it"]
-    flags: Annotated[int, U8, "OpFlag"]
-    group: Annotated[int, U16, "its group (index + 1), adopted or registered for it; 0 = its client's"]
-    command: Annotated[int, U64, "command number of its registration: its name between client and daemon"]
-    registration: Annotated[int, U64, "registration number: watchers settle in this order"]
-    first_node: Annotated[int, U32, "first of its watch nodes (index + 1)"]
-    id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
-    payload: Annotated[int, U32, "first block of its payload (index + 1)"]
-    value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
-    failed: Annotated[int, U64, "failed keys, one bit each"]
-    outcome_number: Annotated[int, U64, "numbered per client, from 1; 0 = told to nobody now", SETTLEMENT]
-    client: Annotated[int, U16, "slot of its owner; of the member that is told now, if it is a group's"]
-    bucket: Annotated[int, U16, "wheel bucket it is in (index + 1)", DERIVED]
-    client_generation: Annotated[int, U32, "generation of that slot; 0 = nobody's: kept, or waits in its group"]
-    deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
-    error: Annotated[int, U32, "code given to fail()", SETTLEMENT]
-    ahead: Annotated[int, U32, "operation (index + 1) that joined the same list some places later", HINT]
-    next: Annotated[int, U32, "link: bucket list while pending, its client's or group's outcomes when settled", DERIVED]
-    prev: Annotated[int, U32, "link", DERIVED]
-    own_key: Annotated[bytes, raw(64), "the KeyRecord of the same index", HINT]
-    own_node: Annotated[bytes, raw(32), "the WatchNode of the same index", HINT]
-
-
-class WatchNode(NamedTuple):
-    """One key of one operation. It is in the key's list or heap until that key is satisfied or failed for the op.
-
-    Event watchers stand in the list, in order of registration. Watermark watchers stand in a leftist heap by (target,
-    registration): `prev` is the first child and `next` the sibling, or the parent from the last child.
-    """
-
-    op: Annotated[int, U32, "its operation (index)"]
-    key: Annotated[int, U32, "its key record (index)"]
-    target: Annotated[int, U64, "watermark to reach; 0 for an event key"]
-    next_of_op: Annotated[int, U32, "next node of the same operation (index + 1)"]
-    ordinal: Annotated[int, U8, "position of the key among the operation's keys, from 0"]
-    kind: Annotated[int, U8, "KeyKind"]
-    rank: Annotated[int, U8, "heap: length of the shortest way down", DERIVED]
-    linked: Annotated[int, U8, "1 while in its key's list or heap", DERIVED]
-    next: Annotated[int, U32, "list: link; heap: sibling or parent (index + 1)", DERIVED]
-    prev: Annotated[int, U32, "list: link; heap: first child (index + 1)", DERIVED]
-
-
-class KeyRecord(NamedTuple):
-    """A key that somebody watches, or that has a watermark. Events alone make none."""
-
-    hash: Annotated[int, U64, "keyed hash of purgatory and name"]
-    watermark: Annotated[int, U64, "highest offset advanced to; valid with HAS_WATERMARK"]
-    purgatory: Annotated[int, U8, "index of its purgatory"]
-    name_length: Annotated[int, U8, "bytes of the name"]
-    setter: Annotated[int, U16, "client slot that the watermark is charged to"]
-    setter_generation: Annotated[int, U16, "low half of that slot's generation"]
-    flags: Annotated[int, U8, "KeyFlag"]
-    reserved: Annotated[int, U8, "zero"]
-    name_blob: Annotated[int, U32, "first block of a name that is longer than KEY_INLINE (index + 1)"]
-    refs: Annotated[int, U32, "watch nodes that name it", DERIVED]
-    name: Annotated[bytes, raw(KEY_INLINE), "the name, if it fits"]
-    next: Annotated[int, U32, "link: head of its event watchers", DERIVED]
-    prev: Annotated[int, U32, "link: tail of its event watchers", DERIVED]
-    heap: Annotated[int, U32, "root of its watermark watchers (node index + 1)", DERIVED]
-    chain: Annotated[int, U32, "next key of the same slot of the key table (index + 1)", DERIVED]
-
-
-class Block(NamedTuple):
-    """A piece of a payload, value or long key. Only the first block of a chain has refs and length."""
-
-    next: Annotated[int, U32, "next block of the chain (index + 1)"]
-    length: Annotated[int, U32, "bytes in the whole chain"]
-    refs: Annotated[int, U32, "operations and ring records that name the chain", DERIVED]
-    reserved: Annotated[int, U32, "zero"]
-    data: Annotated[bytes, raw(BLOCK_DATA), "the bytes"]
-
-
-class ClientRecord(NamedTuple):
-    """A client: a process and connection with its own numbering."""
-
-    state: Annotated[int, U8, "ClientState"]
-    orphans: Annotated[int, U8, "Orphans of its operations unless a registration says otherwise"]
-    name_length: Annotated[int, U8, "bytes of its name"]
-    flags: Annotated[int, U8, "ClientFlag"]
-    generation: Annotated[int, U32, "raised on each use of the slot, but not when a tombstone is resumed"]
-    incarnation_low: Annotated[int, U64, "random 128 bits made by the client, low half"]
-    incarnation_high: Annotated[int, U64, "high half"]
-    session_low: Annotated[int, U64, "SHA-256 of its session, first 8 bytes: the secret itself is nowhere in the arena"]
-    session_high: Annotated[int, U64, "the next 8"]
-    last_command: Annotated[int, U64, "number of its last command that was applied"]
-    next_outcome: Annotated[int, U64, "number that its next outcome gets"]
-    acknowledged: Annotated[int, U64, "outcomes up to this number are acknowledged"]
-    answers_acknowledged: Annotated[int, U64, "answers up to this command number are acknowledged"]
-    pid: Annotated[int, U32, "in the daemon's pid namespace; 0 = not known"]
-    group: Annotated[int, U16, "the group it is a member of (index + 1); 0 = none, as in a tombstone"]
-    calls: Annotated[int, U16, "most calls of its group that it is told before it has done some; 0 = it takes none"]
-    start_ticks: Annotated[int, U64, "field 22 of /proc/PID/stat: tells a recycled pid"]
-    pid_namespace: Annotated[int, U64, "inode of its pid namespace"]
-    connected_wall_ns: Annotated[int, U64, "CLOCK_REALTIME of its hello"]
-    name: Annotated[bytes, raw(32), "what people call it"]
-    heard_ns: Annotated[int, U64, "CLOCK_MONOTONIC of its last frame", STATISTIC]
-    silent_ns: Annotated[int, U64, "time it has been silent while the daemon was reading", STATISTIC]
-    lease_ns: Annotated[int, U64, "how long it may be silent"]
-    next: Annotated[int, U32, "link: head of its settled operations, in order of outcome number", DERIVED]
-    prev: Annotated[int, U32, "link: tail", DERIVED]
-    answers_next: Annotated[int, U32, "link: head of its answers, in order of command number", DERIVED]
-    answers_prev: Annotated[int, U32, "link: tail", DERIVED]
-    pending: Annotated[int, U32, "its own pending operations", DERIVED]
-    unacknowledged: Annotated[int, U32, "its own settled operations", DERIVED]
-    answers: Annotated[int, U32, "its unacknowledged answers", DERIVED]
-    watermarks: Annotated[int, U32, "watermarks charged to it", DERIVED]
-    bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
-    died_ns: Annotated[int, U64, "CLOCK_MONOTONIC when it was found dead"]
-    held: Annotated[int, U32, "outcomes of its group, no calls, that it was told and has not done", DERIVED]
-    calls_held: Annotated[int, U32, "calls of its group that it was told and has not done", DERIVED]
-    names: Annotated[int, U32, "first block of the names that it handles (index + 1): the hash of each as a key, a U64"]
-    nodes: Annotated[int, U32, "watch nodes of its own operations", DERIVED]
-    reserved_tail: Annotated[bytes, raw(32), "zero"]
-
-
-class LevelRecord(NamedTuple):
-    """Which buckets of a level hold something: bit b is bucket b."""
-
-    occupied_low: Annotated[int, U64, "buckets 0..63", DERIVED]
-    occupied_high: Annotated[int, U64, "buckets 64..127", DERIVED]
-
-
-class BucketRecord(NamedTuple):
-    """A bucket of the wheel: the head of a list of operations. Bucket b of level l is record l * BUCKETS + b."""
-
-    next: Annotated[int, U32, "link: first operation", DERIVED]
-    prev: Annotated[int, U32, "link: last operation", DERIVED]
-    count: Annotated[int, U32, "operations in it", DERIVED]
-    reserved: Annotated[int, U32, "zero"]
-
-
-class EventRecord(NamedTuple):
-    """An event in the ring, at sequence modulo the ring's size; true while tail <= sequence <= newest."""
-
-    sequence: Annotated[int, U64, "from 1"]
-    applied_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the turn that applied it"]
-    key_hash: Annotated[int, U64, "keyed hash of purgatory and key"]
-    previous: Annotated[int, U64, "sequence of the event before it in the same hash slot"]
-    amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail"]
-    command: Annotated[int, U64, "its client's command number"]
-    client: Annotated[int, U16, "its client's slot"]
-    kind: Annotated[int, U8, "EventKind"]
-    purgatory: Annotated[int, U8, "index of its purgatory"]
-    client_generation: Annotated[int, U32, "generation of that slot"]
-    left: Annotated[int, U32, "operations that a limited event may still complete"]
-    completed: Annotated[int, U32, "operations it has completed, cancelled or failed"]
-    flags: Annotated[int, U8, "EventFlag"]
-    key_length: Annotated[int, U8, "bytes of the key"]
-    reserved: Annotated[int, U16, "zero"]
-    value: Annotated[int, U32, "first block of its value (index + 1)"]
-    key_blob: Annotated[int, U32, "first block of a key longer than EVENT_KEY_INLINE (index + 1)"]
-    reserved_word: Annotated[int, U32, "zero"]
-    key: Annotated[bytes, raw(EVENT_KEY_INLINE), "the key, if it fits"]
-
-
-class SlotRecord(NamedTuple):
-    """A hash slot of the ring: it never forgets its newest sequence, so a quiet key is never "too old"."""
-
-    newest: Annotated[int, U64, "sequence of the newest event of the slot; 0 = none yet"]
-
-
-class KeyTableRecord(NamedTuple):
-    """Two heads of key chains (two, because records are multiples of 8 bytes)."""
-
-    even: Annotated[int, U32, "first key (index + 1)", DERIVED]
-    odd: Annotated[int, U32, "first key (index + 1)", DERIVED]
-
-
-class HandleRecord(NamedTuple):
-    """Open addressing from (client, command number) to op: how an owner's cancel finds its operation."""
-
-    tag: Annotated[int, U32, "hash: its low bits say where probing begins", DERIVED]
-    op: Annotated[int, U32, "operation (index + 1); 0 = free", DERIVED]
-
-
-class IdRecord(NamedTuple):
-    """An id given by a user, while its operation is pending and for a time after it settled."""
-
-    hash_low: Annotated[int, U64, "128-bit hash of purgatory and id, low half"]
-    hash_high: Annotated[int, U64, "high half"]
-    state: Annotated[int, U8, "IdState"]
-    outcome: Annotated[int, U8, "Outcome of the settled operation"]
-    purgatory: Annotated[int, U8, "index of its purgatory"]
-    reserved: Annotated[int, U8, "zero"]
-    op: Annotated[int, U32, "its operation (index + 1) while LIVE"]
-    settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    next: Annotated[int, U32, "link: list of settled ids, oldest first", DERIVED]
-    prev: Annotated[int, U32, "link", DERIVED]
-    chain: Annotated[int, U32, "next id of the same slot of the id table (index + 1)", DERIVED]
-    reserved_tail: Annotated[int, U32, "zero"]
-
-
-class IdTableRecord(NamedTuple):
-    """Two heads of id chains."""
-
-    even: Annotated[int, U32, "first id (index + 1)", DERIVED]
-    odd: Annotated[int, U32, "first id (index + 1)", DERIVED]
-
-
-class AnswerRecord(NamedTuple):
-    """A refusal, or the answer to a command that wants one, until it is acknowledged."""
-
-    command: Annotated[int, U64, "the command it answers"]
-    client: Annotated[int, U16, "slot of the client"]
-    used: Annotated[int, U8, "1 while kept"]
-    reserved: Annotated[int, U8, "zero"]
-    code: Annotated[int, U32, "ErrorCode; 0 = done"]
-    value: Annotated[int, U64, "the count of a fire_wait, or the limit that was met"]
-    next: Annotated[int, U32, "link", DERIVED]
-    prev: Annotated[int, U32, "link", DERIVED]
-
-
-class GroupRecord(NamedTuple):
-    """A named set of clients of which one live member is told.
-
-    A record that has neither a member nor an operation is used for the next new group.
-    """
-
-    state: Annotated[int, U8, "1 while in use"]
-    name_length: Annotated[int, U8, "bytes of the name"]
-    reserved: Annotated[int, U16, "zero"]
-    members: Annotated[int, U32, "its clients that are live or silent", DERIVED]
-    name: Annotated[bytes, raw(32), "its name"]
-    empty_since_ns: Annotated[int, U64, "CLOCK_MONOTONIC when its last member left"]
-    next: Annotated[int, U32, "link: head of its settled operations, no calls, that nobody is told now", DERIVED]
-    prev: Annotated[int, U32, "link: tail", DERIVED]
-    calls_next: Annotated[int, U32, "link: head of its calls that are due and that nobody is told now", DERIVED]
-    calls_prev: Annotated[int, U32, "link: tail", DERIVED]
-    pending: Annotated[int, U32, "its pending operations", DERIVED]
-    endless: Annotated[int, U32, "of these, those without a deadline", DERIVED]
-    unacknowledged: Annotated[int, U32, "its settled operations, told or not", DERIVED]
-    nodes: Annotated[int, U32, "watch nodes of its operations", DERIVED]
-    bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
-    maker_pid: Annotated[int, U32, "process whose client has named it first; 0 = not known"]
-    reserved_word: Annotated[int, U32, "zero"]
-    maker_start_ticks: Annotated[int, U64, "field 22 of that process's /proc/PID/stat"]
-
-
-class PurgatoryRecord(NamedTuple):
-    """A named set of watchers. Index 0 is "default"."""
-
-    state: Annotated[int, U8, "1 while in use"]
-    name_length: Annotated[int, U8, "bytes of the name"]
-    reserved: Annotated[int, U16, "zero"]
-    reserved_word: Annotated[int, U32, "zero"]
-    name: Annotated[bytes, raw(32), "its name"]
-
-
-class CounterRecord(NamedTuple):
-    """One counter."""
-
-    value: Annotated[int, U64, "see counters.py", STATISTIC]
-
-
-class HistogramRecord(NamedTuple):
-    """A log-linear histogram of nanoseconds (see histogram.py)."""
-
-    count: Annotated[int, U64, "values recorded", STATISTIC]
-    sum: Annotated[int, U64, "their sum", STATISTIC]
-    max: Annotated[int, U64, "the largest", STATISTIC]
-    reserved: Annotated[int, U64, "zero"]
-    buckets: Annotated[bytes, raw(8 * HISTOGRAM_BUCKETS), "64-bit counts", STATISTIC]
-
-
-class CounterLabel(NamedTuple):
-    """Name and unit of a counter, so that a tool needs no table of its own."""
-
-    scope: Annotated[int, U32, "1 = of each purgatory, 2 = of the daemon"]
-    index: Annotated[int, U32, "position in its scope"]
-    name: Annotated[bytes, raw(32), "name, zero padded"]
-    unit: Annotated[bytes, raw(16), "unit, zero padded"]
-
-
-class ErrorRecord(NamedTuple):
-    """A distinct error, with how often and when."""
-
-    code: Annotated[int, U32, "ErrorCode", STATISTIC]
-    reserved: Annotated[int, U32, "zero"]
-    count: Annotated[int, U64, "times it was seen", STATISTIC]
-    first_wall_ns: Annotated[int, U64, "CLOCK_REALTIME", STATISTIC]
-    last_wall_ns: Annotated[int, U64, "CLOCK_REALTIME", STATISTIC]
-    message: Annotated[bytes, raw(224), "UTF-8, zero padded; never a payload, a value or a session", STATISTIC]
 
 
 REGION_RECORDS: dict[Region, type] = {

@@ -16,13 +16,13 @@ cdef extern from "timerd_layout.h" nogil:
         SPAN
         BUCKETS
         LEVEL_BITS
+        PURGATORY_COUNTERS_MAX
+        DAEMON_COUNTERS_MAX
         KEY_INLINE
         EVENT_KEY_INLINE
         BLOCK_DATA
         HISTOGRAM_SUB_BITS
         HISTOGRAM_BUCKETS
-        PURGATORY_COUNTERS_MAX
-        DAEMON_COUNTERS_MAX
         KEY_SIZE_MAX
         ID_SIZE_MAX
         KEYS_MAX

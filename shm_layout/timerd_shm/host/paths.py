@@ -1,4 +1,4 @@
-"""Where an instance lives on disk, for daemon and client alike, and a few facts of /proc that both sides compare.
+"""Where an instance lives on disk, for daemon and client alike.
 
 One search order: $TIMERD_RUNTIME_DIR (when set, the only one), /run/timerd, $XDG_RUNTIME_DIR/timerd, and a directory of
 the user's own under the temporary directory. The daemon takes the first that it may write, a client the first that
@@ -20,7 +20,6 @@ import json
 import os
 import stat
 import tempfile
-import uuid
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -290,45 +289,6 @@ def daemon_running(paths: InstancePaths) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def process_start_ticks(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat, which tells a recycled pid from the old one; None when there is no such process.
-
-    None as well where /proc hides it (hidepid): of that one this process can know nothing.
-    """
-    fields = _stat_of(pid)
-    return None if fields is None else int(fields[19])
-
-
-def process_is_stopped(pid: int, start_ticks: int) -> bool:
-    """Whether that very process is known to be stopped, by a signal or a debugger."""
-    fields = _stat_of(pid)
-    return fields is not None and int(fields[19]) == start_ticks and fields[0] in (b"T", b"t")
-
-
-def _stat_of(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat from its third field on, the state; None as above."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    # The second field, the name, may hold anything, so count from its last parenthesis; a zombie has ended.
-    fields = line[line.rindex(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else fields
-
-
-def boot_id() -> bytes:
-    """16 bytes that name this boot of the machine, and so the zero of CLOCK_MONOTONIC (with the time namespace)."""
-    return uuid.UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).bytes
-
-
-def namespace_inode(kind: Literal["pid", "time"]) -> int:
-    """Inode of this process's namespace of that kind; equal means the same namespace. 0 where the kernel has none."""
-    try:
-        return os.stat(f"/proc/self/ns/{kind}").st_ino
-    except FileNotFoundError:
-        return 0
 
 
 def _endpoint(path: Path) -> str:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from timerd_shm.declare.layout import HISTOGRAM_BUCKETS, HISTOGRAM_SUB_BITS, HistogramRecord
+from timerd_shm.declare.records import HISTOGRAM_BUCKETS, HISTOGRAM_SUB_BITS, HistogramRecord
 
 STEPS = 1 << HISTOGRAM_SUB_BITS
 COUNTS = struct.Struct(f"<{HISTOGRAM_BUCKETS}Q")

@@ -19,60 +19,26 @@ Raises JournalError, and nothing else, whatever the files hold.
 from __future__ import annotations
 
 import os
-import re
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple, Self
 
-from timerd_shm.declare.errors import TimerdError
-from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
+from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.journal import (
     BLOCK_ROWS,
     BLOCK_SIZE,
-    JOURNAL_MAGIC,
-    JOURNAL_VERSION,
     ROW_SIZE,
     ROWS,
     TEXT_INLINE,
-    BlockHeader,
     RowKind,
     SegmentHeader,
     TextKind,
-    journal_fingerprint,
 )
 
-SEGMENT_SUFFIX = ".segment"
-SEGMENT_NAME = re.compile(r"(\d{12})\.segment")
-HOLDS = "holds"
-CHUNK_BLOCKS = 64
-HEADER_CRC = offset_of(SegmentHeader, "crc") + 4  # what the CRC is of begins behind it
-BLOCK = struct_of(BlockHeader)
+from .segment import CHUNK_BLOCKS, JournalError, Offset, Segment, segments_of
+
 ROW_STRUCTS: dict[int, tuple[type, Struct]] = {kind: (record, struct_of(record)) for kind, record in ROWS.items()}
-NOTHING = bytes(ROW_SIZE)
-
-
-class JournalError(TimerdError):
-    """The journal is not there, is no journal of this version, or does not reach back to the offset that was asked."""
-
-
-class Offset(NamedTuple):
-    """A place in a journal: the record that comes next in a segment. Offsets compare as they follow each other."""
-
-    segment: int
-    record: int
-
-    def __str__(self) -> str:
-        return f"{self.segment}:{self.record}"
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The offset that str() has written. Raises JournalError."""
-        match = re.fullmatch(r"(\d{1,12}):(\d{1,10})", text)
-        if match is None:
-            raise JournalError(f"{text!r} is not an offset: write SEGMENT:RECORD, as in 17:40960")
-        return cls(int(match[1]), int(match[2]))
 
 
 class Damage(NamedTuple):
@@ -97,189 +63,6 @@ class Chunk(NamedTuple):
     first: Offset
     rows: int
     blocks: memoryview
-
-
-# files ----------------------------------------------------------------------------------------------------------------
-
-
-def segment_path(directory: Path, sequence: int) -> Path:
-    """The file of a segment."""
-    return directory / f"{sequence:012}{SEGMENT_SUFFIX}"
-
-
-def segments_of(directory: Path) -> list[int]:
-    """Numbers of the segments there are, rising. Raises OSError."""
-    return sorted(int(match[1]) for name in os.listdir(directory) if (match := SEGMENT_NAME.fullmatch(name)))
-
-
-def parse_header(data: bytes, sequence: int) -> SegmentHeader:
-    """The header of a segment, from its file's first bytes. Raises JournalError, which says what is wrong with it."""
-    if len(data) < size_of(SegmentHeader):
-        raise JournalError(f"segment {sequence} has {len(data)} bytes, less than its header: it was never finished")
-    header = unpack(SegmentHeader, data)
-    if header.magic != JOURNAL_MAGIC:
-        raise JournalError(f"segment {sequence} begins with {header.magic!r}, and a journal's with {JOURNAL_MAGIC!r}")
-    if (header.version, header.fingerprint) != (JOURNAL_VERSION, journal_fingerprint()):
-        raise JournalError(
-            f"segment {sequence} is of journal version {header.version} (fingerprint 0x{header.fingerprint:08x}), this "
-            f"is {JOURNAL_VERSION} (0x{journal_fingerprint():08x}): read it with the version that wrote it"
-        )
-    if header.crc != zlib.crc32(data[HEADER_CRC : size_of(SegmentHeader)]) or header.sequence != sequence:
-        raise JournalError(f"the header of segment {sequence} is damaged")
-    return header
-
-
-def read_segment_header(descriptor: int, sequence: int) -> SegmentHeader:
-    """The header of an open segment file. Raises JournalError."""
-    try:
-        return parse_header(os.pread(descriptor, size_of(SegmentHeader), 0), sequence)
-    except OSError as error:
-        raise JournalError(f"segment {sequence} cannot be read: {error.strerror}") from None
-
-
-def rows_of_block(data: bytes | memoryview, header: SegmentHeader, block: int) -> int:
-    """Rows in that block of the segment: 0 when it was not written, -1 when it is damaged."""
-    crc, count, first_row, sequence, incarnation, _ = BLOCK.unpack_from(data)
-    if count == 0 and data[:ROW_SIZE] == NOTHING:
-        return 0
-    if (
-        not 1 <= count <= BLOCK_ROWS
-        or (sequence, incarnation) != (header.sequence, header.incarnation)
-        or first_row != header.first_row + block * BLOCK_ROWS
-        or crc != zlib.crc32(data[4:])
-    ):
-        return -1
-    return int(count)
-
-
-def hold(directory: str | os.PathLike[str], name: str, segment: int | None) -> None:
-    """Say that `name` still needs the segments from this number on; None: that it needs none. Raises JournalError.
-
-    The daemon keeps them, up to its --journal-hold-limit.
-    """
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise JournalError(f"the consumer {name!r} is not of the form [A-Za-z0-9_-]{{1,64}}")
-    path = Path(directory) / HOLDS / name
-    try:
-        if segment is None:
-            path.unlink(missing_ok=True)
-            return
-        fresh = path.with_name(f".{name}.{os.getpid()}")
-        fresh.write_text(f"{segment}\n")
-        os.rename(fresh, path)
-    except OSError as error:
-        raise JournalError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def holds_of(directory: Path) -> dict[str, int]:
-    """Who needs which segments on; what is not a number is left out."""
-    found: dict[str, int] = {}
-    try:
-        for path in (directory / HOLDS).iterdir():
-            if not path.name.startswith(".") and (text := path.read_text().strip()).isdecimal():
-                found[path.name] = int(text)
-    except (OSError, UnicodeDecodeError):
-        pass
-    return found
-
-
-# the reader -----------------------------------------------------------------------------------------------------------
-
-
-class Segment:
-    """An open segment file."""
-
-    def __init__(self, directory: Path, sequence: int) -> None:
-        """Raises FileNotFoundError, and JournalError where it is no segment of this version."""
-        path = segment_path(directory, sequence)
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise JournalError(f"{path} cannot be read: {error.strerror}") from None
-        try:
-            self.header = read_segment_header(self._descriptor, sequence)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-    def read(self, block: int, count: int) -> bytes:
-        """Up to `count` whole blocks from that one on."""
-        try:
-            data = os.pread(self._descriptor, count * BLOCK_SIZE, (1 + block) * BLOCK_SIZE)
-        except OSError as error:
-            raise JournalError(f"segment {self.header.sequence} cannot be read: {error.strerror}") from None
-        return data[: len(data) // BLOCK_SIZE * BLOCK_SIZE]
-
-    def read_into(self, block: int, into: memoryview) -> int:
-        """Fill `into` with blocks from that one on; how many whole ones there were."""
-        try:
-            size = os.preadv(self._descriptor, [into], (1 + block) * BLOCK_SIZE)
-        except OSError as error:
-            raise JournalError(f"segment {self.header.sequence} cannot be read: {error.strerror}") from None
-        return size // BLOCK_SIZE
-
-    def good(self, block: int, count: int) -> tuple[memoryview, int]:
-        """Blocks from that one on as far as they are good, and their rows. Only the last may be not full."""
-        data = memoryview(self.read(block, count))
-        rows = size = 0
-        while size < len(data):
-            found = rows_of_block(data[size : size + BLOCK_SIZE], self.header, block + size // BLOCK_SIZE)
-            if found <= 0:
-                break
-            rows += found
-            size += BLOCK_SIZE
-            if found < BLOCK_ROWS:
-                break
-        return data[:size], rows
-
-    def next_good(self, block: int, blocks_max: int | None = None) -> int | None:
-        """The first good block from that one on, among so many (all)."""
-        seen = 0
-        while blocks_max is None or seen < blocks_max:
-            data = memoryview(self.read(block, CHUNK_BLOCKS))
-            if not data:
-                return None
-            for at in range(0, len(data), BLOCK_SIZE):
-                if rows_of_block(data[at : at + BLOCK_SIZE], self.header, block) > 0:
-                    return block
-                block += 1
-            seen += CHUNK_BLOCKS
-        return None
-
-    def is_written(self, block: int) -> bool:
-        """Whether anything was ever written there."""
-        return self.read(block, 1)[:ROW_SIZE].strip(b"\0") != b""
-
-    def blocks(self) -> int:
-        """Blocks up to the last one that was ever written, good or not."""
-        blocks = max(os.fstat(self._descriptor).st_size // BLOCK_SIZE - 1, 0)
-        while blocks:
-            first = max(blocks - CHUNK_BLOCKS, 0)
-            written = len(self.read(first, blocks - first).rstrip(b"\0"))
-            if written:
-                return first + -(-written // BLOCK_SIZE)
-            blocks = first
-        return 0
-
-    def end(self) -> int:
-        """Records up to the last good block, in a sound file: found by halving."""
-        first = self.header.first_block
-        low, high = first, max(os.fstat(self._descriptor).st_size // BLOCK_SIZE - 1, first)
-        while low < high:
-            middle = (low + high) // 2
-            if self.is_written(middle):
-                low = middle + 1
-            else:
-                high = middle
-        if low == first:
-            return first * BLOCK_ROWS
-        _, rows = self.good(low - 1, 1)
-        return (low - 1) * BLOCK_ROWS + rows
 
 
 class JournalReader:

@@ -25,7 +25,33 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from timerd_shm.declare import layout
 from timerd_shm.declare.errors import ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError, TimerdError
 from timerd_shm.declare.fields import fields, offset_of, once, size_of, struct_of, unpack
-from timerd_shm.declare.layout import ArenaHeader, RedoEntry, Region, RegionRecord
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.records import (
+    BLOCK_DATA,
+    AnswerRecord,
+    ArenaHeader,
+    Block,
+    BucketRecord,
+    ClientRecord,
+    CounterLabel,
+    CounterRecord,
+    ErrorRecord,
+    EventRecord,
+    GroupRecord,
+    HandleRecord,
+    HistogramRecord,
+    IdRecord,
+    IdTableRecord,
+    KeyRecord,
+    KeyTableRecord,
+    LevelRecord,
+    OpRecord,
+    PurgatoryRecord,
+    RedoEntry,
+    RegionRecord,
+    SlotRecord,
+    WatchNode,
+)
 from timerd_shm.host.paths import find_instance, open_arena_file
 
 LAYOUT_VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
@@ -178,27 +204,27 @@ class ArenaReader:
     Raises ArenaNotReadyError (retry shortly), LayoutMismatchError (both values) or ArenaTruncatedError when made.
     """
 
-    ops = TableOf(Region.OPS, layout.OpRecord)
-    nodes = TableOf(Region.NODES, layout.WatchNode)
-    keys = TableOf(Region.KEYS, layout.KeyRecord)
-    blocks = TableOf(Region.BLOCKS, layout.Block)
-    clients = TableOf(Region.CLIENTS, layout.ClientRecord)
-    levels = TableOf(Region.LEVELS, layout.LevelRecord)
-    buckets = TableOf(Region.BUCKETS, layout.BucketRecord)
-    events = TableOf(Region.EVENTS, layout.EventRecord)
-    slots = TableOf(Region.SLOTS, layout.SlotRecord)
-    key_table = TableOf(Region.KEY_TABLE, layout.KeyTableRecord)
-    handles = TableOf(Region.HANDLES, layout.HandleRecord)
-    ids = TableOf(Region.IDS, layout.IdRecord)
-    id_table = TableOf(Region.ID_TABLE, layout.IdTableRecord)
-    answers = TableOf(Region.ANSWERS, layout.AnswerRecord)
-    groups = TableOf(Region.GROUPS, layout.GroupRecord)
-    purgatories = TableOf(Region.PURGATORIES, layout.PurgatoryRecord)
-    purgatory_counters = TableOf(Region.PURGATORY_COUNTERS, layout.CounterRecord)
-    daemon_counters = TableOf(Region.DAEMON_COUNTERS, layout.CounterRecord)
-    histograms = TableOf(Region.HISTOGRAMS, layout.HistogramRecord)
-    labels = TableOf(Region.COUNTER_LABELS, layout.CounterLabel)
-    errors = TableOf(Region.ERRORS, layout.ErrorRecord)
+    ops = TableOf(Region.OPS, OpRecord)
+    nodes = TableOf(Region.NODES, WatchNode)
+    keys = TableOf(Region.KEYS, KeyRecord)
+    blocks = TableOf(Region.BLOCKS, Block)
+    clients = TableOf(Region.CLIENTS, ClientRecord)
+    levels = TableOf(Region.LEVELS, LevelRecord)
+    buckets = TableOf(Region.BUCKETS, BucketRecord)
+    events = TableOf(Region.EVENTS, EventRecord)
+    slots = TableOf(Region.SLOTS, SlotRecord)
+    key_table = TableOf(Region.KEY_TABLE, KeyTableRecord)
+    handles = TableOf(Region.HANDLES, HandleRecord)
+    ids = TableOf(Region.IDS, IdRecord)
+    id_table = TableOf(Region.ID_TABLE, IdTableRecord)
+    answers = TableOf(Region.ANSWERS, AnswerRecord)
+    groups = TableOf(Region.GROUPS, GroupRecord)
+    purgatories = TableOf(Region.PURGATORIES, PurgatoryRecord)
+    purgatory_counters = TableOf(Region.PURGATORY_COUNTERS, CounterRecord)
+    daemon_counters = TableOf(Region.DAEMON_COUNTERS, CounterRecord)
+    histograms = TableOf(Region.HISTOGRAMS, HistogramRecord)
+    labels = TableOf(Region.COUNTER_LABELS, CounterLabel)
+    errors = TableOf(Region.ERRORS, ErrorRecord)
 
     def __init__(self, memory: memoryview, mapping: mmap.mmap | None = None) -> None:
         self._mapping = mapping
@@ -283,7 +309,7 @@ class ArenaReader:
         if first == 0:
             return b""
         length = self.blocks[first - 1].length
-        most = -(-length // layout.BLOCK_DATA)
+        most = -(-length // BLOCK_DATA)
         if most > self.blocks.count:
             raise DamageError(
                 f"BLOCKS: chain {first - 1} says {length} bytes, more than {self.blocks.count} blocks hold"
@@ -305,11 +331,11 @@ class ArenaReader:
         key = self.keys[index]
         return self.blob(key.name_blob) if key.name_blob else key.name[: key.name_length]
 
-    def event_key(self, event: layout.EventRecord) -> bytes:
+    def event_key(self, event: EventRecord) -> bytes:
         """The key of an event in the ring. Raises DamageError."""
         return self.blob(event.key_blob) if event.key_blob else event.key[: event.key_length]
 
-    def event(self, sequence: int) -> layout.EventRecord:
+    def event(self, sequence: int) -> EventRecord:
         """The ring record at a sequence's place; its own `sequence` differs when it was overwritten."""
         return self.events[sequence & (self.events.count - 1)]
 

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from timerd_shm.declare import layout
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region
+from timerd_shm.declare.records import AnswerRecord, ArenaHeader, EventRecord, IdRecord, KeyRecord, OpRecord, WatchNode
 
 from .reader import ArenaReader, DamageError, Table
 
 Item = TypeVar("Item", covariant=True)
-IDS_LINK = offset_of(layout.ArenaHeader, "ids_next") // layout.LINK_UNIT
+IDS_LINK = offset_of(ArenaHeader, "ids_next") // layout.LINK_UNIT
 
 
 class Indexed(Protocol[Item]):
@@ -81,9 +82,7 @@ def occupied_buckets(reader: ArenaReader) -> Iterator[Place]:
             yield Place(*divmod(number, layout.BUCKETS), bucket.count)
 
 
-def bucket(
-    reader: ArenaReader, level: int, index: int, records: Indexed[layout.OpRecord] | None = None
-) -> Iterator[int]:
+def bucket(reader: ArenaReader, level: int, index: int, records: Indexed[OpRecord] | None = None) -> Iterator[int]:
     """The operations in bucket `index` of `level`, in the order of their list."""
     number = level * layout.BUCKETS + index
     head = reader.buckets[number]
@@ -91,9 +90,7 @@ def bucket(
     return linked(reader.ops, reader.buckets.link(number), head.next, head.prev, what, records)
 
 
-def nodes_of(
-    reader: ArenaReader, op: layout.OpRecord, records: Indexed[layout.WatchNode] | None = None
-) -> Iterator[int]:
+def nodes_of(reader: ArenaReader, op: OpRecord, records: Indexed[WatchNode] | None = None) -> Iterator[int]:
     """The watch nodes of an operation, in the order of its keys; only while it is pending, or keeps its keys."""
     what = f"watch nodes from {op.first_node - 1}"
     following = field(reader.nodes if records is None else records, "next_of_op", what)
@@ -103,8 +100,8 @@ def nodes_of(
 def event_watchers(
     reader: ArenaReader,
     key: int,
-    head: layout.KeyRecord | None = None,
-    records: Indexed[layout.WatchNode] | None = None,
+    head: KeyRecord | None = None,
+    records: Indexed[WatchNode] | None = None,
 ) -> Iterator[int]:
     """The watch nodes in a key's list: those that wait for an event, in order of registration."""
     head = reader.keys[key] if head is None else head
@@ -113,14 +110,14 @@ def event_watchers(
 
 
 def watermark_watchers(
-    reader: ArenaReader, key: int, root: int | None = None, records: Indexed[layout.WatchNode] | None = None
+    reader: ArenaReader, key: int, root: int | None = None, records: Indexed[WatchNode] | None = None
 ) -> Iterator[tuple[int, int]]:
     """(watch node, its parent or -1) of those that wait for the key's watermark: each before its children, left first.
 
     The heap has two links a node (see WatchNode): `prev` is the left child, and `next` of that the right one, or the
     parent when there is none.
     """
-    source: Indexed[layout.WatchNode] = reader.nodes if records is None else records
+    source: Indexed[WatchNode] = reader.nodes if records is None else records
     what = f"heap of key {key}"
     root = reader.keys[key].heap if root is None else root
     if root and (up := record_of(source, root - 1, what).next):
@@ -143,27 +140,27 @@ def watermark_watchers(
     raise DamageError(f"{what}: it does not end within the {reader.nodes.count} records of NODES")
 
 
-def outcomes(reader: ArenaReader, slot: int, records: Indexed[layout.OpRecord] | None = None) -> Iterator[int]:
+def outcomes(reader: ArenaReader, slot: int, records: Indexed[OpRecord] | None = None) -> Iterator[int]:
     """The settled operations that a client is told and has not acknowledged, in order of outcome number."""
     head = reader.clients[slot]
     what = f"outcomes of client {slot}"
     return linked(reader.ops, reader.clients.link(slot), head.next, head.prev, what, records)
 
 
-def waiting(reader: ArenaReader, group: int, records: Indexed[layout.OpRecord] | None = None) -> Iterator[int]:
+def waiting(reader: ArenaReader, group: int, records: Indexed[OpRecord] | None = None) -> Iterator[int]:
     """The settled operations of a group (index), no calls, that nobody is told now, in the order of their list."""
     head = reader.groups[group]
     return linked(reader.ops, reader.groups.link(group), head.next, head.prev, f"outcomes of group {group}", records)
 
 
-def waiting_calls(reader: ArenaReader, group: int, records: Indexed[layout.OpRecord] | None = None) -> Iterator[int]:
+def waiting_calls(reader: ArenaReader, group: int, records: Indexed[OpRecord] | None = None) -> Iterator[int]:
     """The calls of a group (index) that are due and that nobody is told now, in the order of their list."""
     head = reader.groups[group]
     link = reader.groups.link(group) + 1
     return linked(reader.ops, link, head.calls_next, head.calls_prev, f"calls of group {group}", records)
 
 
-def answers(reader: ArenaReader, slot: int, records: Indexed[layout.AnswerRecord] | None = None) -> Iterator[int]:
+def answers(reader: ArenaReader, slot: int, records: Indexed[AnswerRecord] | None = None) -> Iterator[int]:
     """The answers that a client has not acknowledged, in order of command number."""
     head = reader.clients[slot]
     # Its second pair lies right behind the first one: one link further.
@@ -171,7 +168,7 @@ def answers(reader: ArenaReader, slot: int, records: Indexed[layout.AnswerRecord
     return linked(reader.answers, link, head.answers_next, head.answers_prev, f"answers of client {slot}", records)
 
 
-def settled_ids(reader: ArenaReader, records: Indexed[layout.IdRecord] | None = None) -> Iterator[int]:
+def settled_ids(reader: ArenaReader, records: Indexed[IdRecord] | None = None) -> Iterator[int]:
     """The remembered ids of settled operations, oldest first."""
     header = reader.header()
     return linked(reader.ids, IDS_LINK, header.ids_next, header.ids_prev, "settled ids", records)
@@ -183,7 +180,7 @@ def free_records(reader: ArenaReader, region: Region, records: Indexed[Any]) -> 
     return chain(row.free_head, field(records, layout.FREE_LINKS[region], what), row.count, what)
 
 
-def events(reader: ArenaReader) -> Iterator[layout.EventRecord]:
+def events(reader: ArenaReader) -> Iterator[EventRecord]:
     """The events in the ring, oldest first."""
     header = reader.header()
     for sequence in range(max(header.tail, header.newest + 1 - reader.events.count), header.newest + 1):

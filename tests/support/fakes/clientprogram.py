@@ -35,8 +35,8 @@ from timerd_client.threaded.client import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import BackpressureError, ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of
-from timerd_shm.declare.layout import Orphans
-from timerd_shm.declare.layout import Outcome as Settled
+from timerd_shm.declare.states import Orphans
+from timerd_shm.declare.states import Outcome as Settled
 from timerd_shm.declare.wire import DownKind, OutcomeRecord, ReportHeader
 from timerd_shm.host.paths import InstancePaths
 

@@ -6,7 +6,7 @@ from commands import Key, Register
 from harness import S, cancel
 from networks import Peer, World, fire
 from timerd.clients.sessions import session_hash
-from timerd_shm.declare.layout import ClientState, Outcome
+from timerd_shm.declare.states import ClientState, Outcome
 from timerd_shm.declare.wire import DownKind, UpKind
 
 KEY = (Key(b"k"),)

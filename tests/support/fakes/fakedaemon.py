@@ -23,8 +23,8 @@ from timerd_client.protocol.protocol import LinkState, Protocol
 from timerd_client.protocol.session import Identity
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of, unpack
-from timerd_shm.declare.layout import Condition, Outcome
 from timerd_shm.declare.limits import HEARTBEAT_NS, LEASE_NS
+from timerd_shm.declare.states import Condition, Outcome
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandFlag,

@@ -27,7 +27,8 @@ from timerd.core import NEVER
 from timerd.journal.writer import Journal
 from timerd.snapshots import Files
 from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
-from timerd_shm.declare.layout import ClientRecord, Region
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.records import ClientRecord
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
 
 PROCESSES: dict[int, int] = {}  # start ticks of the pids that there are

@@ -22,7 +22,7 @@ from timerd_client.protocol.inbox import Told, acknowledge, say
 from timerd_client.protocol.protocol import LinkState, Protocol
 from timerd_client.protocol.session import Identity
 from timerd_shm.declare.errors import TimerdError
-from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.states import Orphans
 from timerd_wire.refusals import NOBODY, Subject
 
 

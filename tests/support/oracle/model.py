@@ -11,8 +11,8 @@ from collections.abc import Callable
 from commands import Answer, Command, GroupOutcome, KeyAct, OperationAct, Register, Told
 from modelstate import EVENT_OF, UNLIMITED, Client, Event, Limits, Operation, Remembered, Settled, Settling
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import Condition, EventKind, Orphans, Outcome
 from timerd_shm.declare.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
+from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
 # the state ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from commands import Answer, Key, Told
-from timerd_shm.declare.layout import Condition, EventKind, Orphans, Outcome
+from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
 EVENT_OF = {

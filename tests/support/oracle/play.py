@@ -17,8 +17,9 @@ from harness import BUDGET, MS, Client, Rig, done
 from model import Model
 from modelstate import Client as ModelClient
 from modelstate import Limits
-from timerd_shm.declare.layout import ClientState, Condition, OpState, Orphans, Outcome, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import ClientState, Condition, OpState, Orphans, Outcome
 from timerd_shm.declare.wire import GROUP_ACK_NOT_FOLLOWED, CommandKind
 from timerd_shm.read.reader import ArenaReader
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from arenas import Memory
-from timerd_shm.declare.layout import ClientState, EventRecord, IdState, KeyFlag, OpFlag, OpRecord, OpState, Region
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.records import EventRecord, OpRecord
+from timerd_shm.declare.states import ClientState, IdState, KeyFlag, OpFlag, OpState
 
 Truth = dict[str, Any]
 

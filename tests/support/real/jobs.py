@@ -10,7 +10,8 @@ from timerd.clients.messages import bare_header
 from timerd_client.groups.calls import Call, Run, Steps, answer_of_cancel
 from timerd_client.groups.schedule import Every
 from timerd_client.protocol.inbox import Told
-from timerd_shm.declare.layout import OpState, Region
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.states import OpState
 from timerd_shm.declare.wire import DownKind
 from workers import Worker
 

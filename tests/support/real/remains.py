@@ -7,7 +7,8 @@ from pathlib import Path
 from damage import Pen, busy_rig
 from harness import Rig, S
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.host.paths import ArenaPlace, InstancePaths, boot_id, write_place
+from timerd_shm.host.paths import ArenaPlace, InstancePaths, write_place
+from timerd_shm.host.process import boot_id
 
 
 def rig_of_this_boot() -> Rig:

@@ -10,7 +10,7 @@ from commands import Key, Register
 from harness import MS, Client, S
 from journalplay import play
 from journals import JournaledRig, numbered, settle
-from timerd_shm.read.journal_reader import segments_of
+from timerd_shm.read.segment import segments_of
 from timerd_spark.format import TimerdDataSource
 from timerd_spark.source.batches import batches
 from timerd_spark.source.options import ReadOptions

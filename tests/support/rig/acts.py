@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from commands import Command, Key, Register
 from harness import BUDGET, MS, Client, Rig, fire, give_back
-from timerd_shm.declare.layout import Orphans
 from timerd_shm.declare.limits import TOMBSTONE_KEPT_NS
+from timerd_shm.declare.states import Orphans
 
 LONG = b"a key that is longer than what fits in any record, so that it needs a block of its own"
 ID = bytes(range(16))

@@ -7,14 +7,8 @@ from typing import Any
 from timerd_shm.check.check import check
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.fields import size_of, unpack
-from timerd_shm.declare.layout import (
-    PURGATORY_COUNTERS_MAX,
-    REGION_RECORDS,
-    REGIONS_OFFSET,
-    ArenaHeader,
-    Region,
-    RegionRecord,
-)
+from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX, REGION_RECORDS, REGIONS_OFFSET, Region
+from timerd_shm.declare.records import ArenaHeader, RegionRecord
 from timerd_shm.read.reader import Table
 
 

@@ -6,8 +6,9 @@ import random
 
 from commands import Key, Register
 from harness import MS, Client, Rig, cancel
-from timerd_shm.declare.layout import OpState, Region
+from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import OpState
 from timerd_shm.read import walk
 from timerd_shm.read.reader import ArenaReader
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from timerd_shm.declare.layout import Condition, Orphans, Outcome
 from timerd_shm.declare.limits import NO_DEADLINE
+from timerd_shm.declare.states import Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
 # commands -------------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from frames import encode
 from harness import S, cancel, fire, give_back, reschedule
 from networks import NOTHING, Peer, World
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import Condition, Orphans
 from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
+from timerd_shm.declare.states import Condition, Orphans
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandKind,

@@ -20,11 +20,14 @@ from timerd_shm.check.check import check
 from timerd_shm.declare.errors import ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
 from timerd_shm.declare.fields import fields, offset_of, size_of
 from timerd_shm.declare.journal import BLOCK_SIZE, BlockHeader, SegmentHeader
-from timerd_shm.declare.layout import BUCKETS, REGION_RECORDS, ArenaHeader, ClientState, Condition, Orphans, Region
+from timerd_shm.declare.layout import BUCKETS, REGION_RECORDS, Region
+from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.declare.states import ClientState, Condition, Orphans
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.read import walk
-from timerd_shm.read.journal_reader import HEADER_CRC, Damage, JournalReader, Row
+from timerd_shm.read.journal_reader import Damage, JournalReader, Row
 from timerd_shm.read.reader import ArenaReader, DamageError
+from timerd_shm.read.segment import HEADER_CRC
 
 REFUSALS = (ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from commands import Command, KeyAct, Mark, OperationAct, Register
 from timerd_shm.declare.fields import size_of, struct_of
-from timerd_shm.declare.layout import Orphans, Outcome
+from timerd_shm.declare.states import Orphans, Outcome
 from timerd_shm.declare.wire import (
     CommandFlag,
     CommandKind,

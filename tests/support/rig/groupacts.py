@@ -5,8 +5,8 @@ from __future__ import annotations
 from acts import GROUP, HOUR, ID, LONG, Act, Situation, applied, die, finish, watch, wheel_moves
 from commands import Key, OperationAct, Register
 from harness import BUDGET, MS, Client, Rig, done, fire
-from timerd_shm.declare.layout import Orphans
 from timerd_shm.declare.limits import GROUP_KEPT_NS
+from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import CommandKind
 
 

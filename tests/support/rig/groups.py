@@ -6,7 +6,8 @@ from commands import Key, Register
 from frames import GroupTold
 from harness import Client, Rig, S, done
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.declare.layout import OpState, Orphans, Region
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.states import OpState, Orphans
 
 WORKERS = b"workers"
 HOUR = 3_600 * S

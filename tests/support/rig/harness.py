@@ -23,12 +23,9 @@ from commands import Answer, Command, KeyAct, Mark, OperationAct, Told
 from frames import GroupTold, encode, group_told
 from timerd.arena.arena import format_arena, plan_arena
 from timerd_shm.declare.fields import size_of, struct_of, unpack
-from timerd_shm.declare.layout import (
-    BLOCK_DATA,
-    Orphans,
-    Outcome,
-    Region,
-)
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.records import BLOCK_DATA
+from timerd_shm.declare.states import Orphans, Outcome
 from timerd_shm.declare.wire import (
     PROTOCOL_VERSION,
     CommandHeader,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from commands import Key, KeyAct, Register
 from groups import answer, silence, watch, work, worker
 from harness import BUDGET, MS, Client, Rig, S, fire
-from timerd_shm.declare.layout import Condition, Orphans, Outcome
+from timerd_shm.declare.states import Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
 ONE = (Key(b"k1"),)

@@ -58,7 +58,8 @@ from groupacts import (
     work,
 )
 from harness import MS, advance, cancel, cancel_for_key, fail, fire, forget, reschedule
-from timerd_shm.declare.layout import RUN_MAX, Condition, Orphans
+from timerd_shm.declare.layout import RUN_MAX
+from timerd_shm.declare.states import Condition, Orphans
 from timerd_shm.declare.wire import CommandKind
 
 WATCHERS = (

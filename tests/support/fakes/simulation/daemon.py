@@ -26,7 +26,8 @@ from timerd.core import NEVER
 from timerd.journal.writer import Journal, JournalFiles, JournalPlan
 from timerd_shm.check.check import check
 from timerd_shm.declare.journal import JournalLevel
-from timerd_shm.declare.layout import ClientRecord, Region
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.records import ClientRecord
 
 from .network import MS, Network
 from .schedule import Schedule

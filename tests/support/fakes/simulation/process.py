@@ -13,7 +13,7 @@ from timerd_client.link import link as link_module
 from timerd_client.protocol.protocol import NEVER, Protocol
 from timerd_client.protocol.session import Identity
 from timerd_client.threaded.client import Client, ThreadedLink
-from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
 
 from .daemon import Daemon

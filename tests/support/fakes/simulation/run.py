@@ -17,7 +17,8 @@ from timerd_client.audit.journal import audit_journal
 from timerd_client.hot import Waiting
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
-from timerd_shm.declare.layout import IdState, KeyFlag, Orphans, Region
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.states import IdState, KeyFlag, Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, UpKind
 
 from .books import Books, is_expected

@@ -1,0 +1,112 @@
+"""The states, kinds and flags that records of the arena hold, each declared once: what a number in a field means.
+
+Most of them also stand in frames and in journal rows.
+"""
+
+from enum import IntEnum, IntFlag
+
+
+class OpState(IntEnum):
+    """Life of an op record: FREE -> PENDING -> SETTLED -> FREE, or FREE -> SETTLED where registering settles it."""
+
+    FREE = 0
+    PENDING = 1
+    SETTLED = 2
+
+
+class Outcome(IntEnum):
+    """How an operation settled; also on the wire. UNAVAILABLE is the client's own word, never in the arena."""
+
+    NONE = 0
+    COMPLETED = 1
+    EXPIRED = 2
+    CANCELLED = 3
+    FAILED = 4
+    UNAVAILABLE = 5
+
+
+class Condition(IntEnum):
+    """What completes an operation over its keys. `needed` is k, or unused."""
+
+    AT_LEAST = 0  # at least `needed` keys are satisfied: ANY is 1, ALL is the number of keys
+    ALL_SETTLED = 1  # each key is satisfied or failed
+    TOTAL = 2  # amounts fired on any of the keys add up
+
+
+class KeyKind(IntEnum):
+    """What satisfies one key of an operation."""
+
+    EVENT = 0  # a fire on it
+    WATERMARK = 1  # its watermark reaching the target
+
+
+class EventKind(IntEnum):
+    """What acts by key. All of them enter the ring."""
+
+    FIRE = 1
+    ADVANCE = 2
+    FAIL = 3
+    CANCEL_FOR_KEY = 4
+    FORGET = 5
+
+
+class Orphans(IntEnum):
+    """What becomes of an operation when its owner dies."""
+
+    CANCEL = 0
+    KEEP = 1
+    GROUP = 2
+
+
+class OpFlag(IntFlag):
+    """Flags of an op record."""
+
+    HANDED_OVER = 1  # completed by a limited event: it goes on to the next watcher if the owner dies
+    KEYS_KEPT = 2  # its watch nodes outlive the settling, because another process may be told
+    REDELIVERED = 4
+    VALUE_DROPPED = 8
+    CALL = 16  # of a group: told to a member that handles the name, its first key
+
+
+class EventFlag(IntFlag):
+    """Flags of a ring record."""
+
+    LIMITED = 1
+    WANTS_ANSWER = 2  # fire_wait(): an answer row is due when it has been delivered
+    DELIVERED = 4
+    REDELIVERED = 8  # handed on from an owner that did not acknowledge it
+    VALUE_DROPPED = 16  # handed on, and its value had been dropped before
+
+
+class KeyFlag(IntFlag):
+    """Flags of a key record."""
+
+    HAS_WATERMARK = 1
+
+
+class ClientState(IntEnum):
+    """Life of a client slot: FREE -> LIVE <-> SILENT -> DEAD -> TOMBSTONE -> LIVE again, or FREE.
+
+    DEAD while its operations go the way of their orphans policy; a tombstone keeps the numbering only.
+    """
+
+    FREE = 0
+    LIVE = 1
+    SILENT = 2
+    DEAD = 3
+    TOMBSTONE = 4
+
+
+class ClientFlag(IntFlag):
+    """Flags of a client record."""
+
+    LISTENS = 1  # it takes the outcomes of its group that are no calls
+    GOODBYE = 2  # it ended by itself: it will not come back, so it leaves no tombstone
+
+
+class IdState(IntEnum):
+    """Life of an id record."""
+
+    FREE = 0
+    LIVE = 1
+    SETTLED = 2
