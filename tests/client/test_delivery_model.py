@@ -8,18 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from timerd_client.delivery.accumulator import (
-    MS,
-    NEVER,
-    Accumulator,
-    Attempt,
-    Batch,
-    Delivery,
-    DeliveryOptions,
-    DeliveryOutcome,
-    DeliveryTimeoutTooShortError,
-    S,
-)
+from timerd_client.delivery.accumulator import Accumulator
+from timerd_client.delivery.batch import Attempt, Batch, Delivery, DeliveryOutcome
+from timerd_client.delivery.errors import DeliveryTimeoutTooShortError
+from timerd_client.delivery.options import MS, NEVER, DeliveryOptions, S
 from timerd_shm.declare.errors import BackpressureError, ClosedError, InvalidValueError, PayloadTooLargeError
 
 DELIVERED, FAILED, EXPIRED = DeliveryOutcome

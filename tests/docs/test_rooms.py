@@ -65,7 +65,6 @@ timerd_client.aio.client > timerd_client.threaded.connection
 timerd_client.aio.client > timerd_client.threaded.process
 timerd_client.aio.client > timerd_client.threaded.purgatory
 timerd_client.aio.client > timerd_client.threaded.waiting
-timerd_client.delivery.courier > timerd_client.threaded.purgatory
 timerd_client.hot.python > timerd_client.link.arguments
 timerd_client.hot.python > timerd_client.link.link
 timerd_client.hot.python > timerd_client.link.promise

@@ -16,8 +16,8 @@ import timerd_spark
 from daemons import Daemon
 from endpoint import Endpoint
 from patience import PATIENCE_S, eventually
-from timerd_client.delivery.accumulator import MS, DeliveryOptions, DeliveryTimeoutTooShortError, S
-from timerd_client.delivery.courier import is_retriable
+from timerd_client.delivery.errors import DeliveryTimeoutTooShortError, is_retriable
+from timerd_client.delivery.options import MS, DeliveryOptions, S
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.durations import duration_ns
 from timerd_spark.tasks.deliveries import Delivering

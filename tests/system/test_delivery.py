@@ -20,8 +20,10 @@ import timerd_client as td
 from daemons import Daemon
 from endpoint import Endpoint, post
 from patience import PATIENCE_S, eventually
-from timerd_client.delivery.accumulator import MS, Delivery, DeliveryOptions, DeliveryOutcome, RetriableError, S
-from timerd_client.delivery.courier import Courier, is_retriable
+from timerd_client.delivery.batch import Delivery, DeliveryOutcome
+from timerd_client.delivery.courier import Courier
+from timerd_client.delivery.errors import RetriableError, is_retriable
+from timerd_client.delivery.options import MS, DeliveryOptions, S
 
 DELIVERED, FAILED, EXPIRED = DeliveryOutcome
 MakeCourier = Callable[..., Courier]
@@ -114,7 +116,7 @@ def test_the_daemon_says_expired_while_the_process_is_stuck_and_that_is_the_outc
         import sys
         import timerd_client as td
         from timerd_client.delivery.courier import Courier
-        from timerd_client.delivery.accumulator import DeliveryOptions
+        from timerd_client.delivery.options import DeliveryOptions
 
         def stuck(records):
             ctypes.PyDLL(None).read(sys.stdin.fileno(), ctypes.create_string_buffer(1), 1)
@@ -264,7 +266,7 @@ def test_what_has_ended_is_given_before_the_error_that_ended_the_courier(make_co
     def broken(now_ns: int) -> None:
         raise RuntimeError("broken")
 
-    courier._news.put(broken)
+    courier._work.put(broken)
     courier._thread.join(PATIENCE_S)
     assert [delivery.record for delivery in courier.take()] == ["r"]
     for _ in range(2):

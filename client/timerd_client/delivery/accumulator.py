@@ -10,7 +10,7 @@ Order: the records of a lane are sent in order. One batch of it is under way at 
 goes to the front; and while an attempt whose batch has expired is still under way, the lane waits for it, for the
 request timeout at most. What is in no lane (None) has no order and waits for nobody.
 
-Who decides: `Deadlines`, if there are some. They hold each batch's deadline elsewhere (timerd: courier.py), so that
+Who decides: `Deadlines`, if there are some. They hold each batch's deadline elsewhere (timerd: deadlines.py), so that
 it comes whatever this process is stuck in, and what was found out here is a *claim* that they confirm or refuse: that
 is one arbiter, so nobody is told "expired" of what others were told is delivered. If they say nothing for their grace
 after the deadline, the clock decides.
@@ -22,169 +22,17 @@ clock, which is passed in.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections import OrderedDict
+from collections.abc import Hashable
 from random import Random
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from timerd_shm.declare.errors import BackpressureError, ClosedError, InvalidValueError, PayloadTooLargeError
-from timerd_shm.declare.limits import TIMEOUT_NS_MAX
+from timerd_shm.declare.errors import BackpressureError, ClosedError, PayloadTooLargeError
 
-NEVER: Final = (1 << 63) - 1
-MS: Final = 1_000_000
-S: Final = 1_000_000_000
+from .batch import Attempt, Batch, Delivery, DeliveryOutcome, Lane
+from .options import NEVER, DeliveryOptions, seconds
+
 JITTER: Final = 0.2  # a backoff is drawn from within so much of it, up and down
-
-
-class DeliveryOutcome(Enum):
-    """How the delivery of a record ended."""
-
-    DELIVERED = "delivered"
-    FAILED = "failed"
-    EXPIRED = "expired"
-
-
-class DeliveryTimeoutTooShortError(InvalidValueError):
-    """delivery_timeout < linger + request_timeout: no attempt would have its whole time. Give more, or those less."""
-
-
-class RetriableError(Exception):
-    """What a send may raise to be tried again, whatever the reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryOptions:
-    """Times in ns; the defaults are Kafka's where it has them. Raises InvalidValueError and its kin."""
-
-    delivery_timeout_ns: int = 120 * S
-    request_timeout_ns: int = 30 * S
-    linger_ns: int = 5 * MS
-    batch_size: int = 500  # records
-    batch_bytes: int = 1 << 20
-    max_in_flight: int = 8  # batches, over all lanes
-    retries: int | None = None  # after the first attempt; None: until the deadline
-    retry_backoff_ns: int = 100 * MS  # doubles with each attempt
-    retry_backoff_max_ns: int = 1 * S
-    buffer_records: int = 10_000  # in the accumulator, in flight included
-    buffer_bytes: int = 32 << 20
-
-    def __post_init__(self) -> None:
-        for name, smallest in _SMALLEST.items():
-            value = getattr(self, name)
-            if name == "retries" and value is None:
-                continue
-            largest = TIMEOUT_NS_MAX if name.endswith("_ns") else NEVER
-            if type(value) is not int or not smallest <= value <= largest:
-                raise InvalidValueError(f"{name}={value!r}: an int from {smallest} to {largest}")
-        least_ns = self.linger_ns + self.request_timeout_ns
-        if self.delivery_timeout_ns < least_ns:
-            raise DeliveryTimeoutTooShortError(
-                f"delivery_timeout={_seconds(self.delivery_timeout_ns)} < linger={_seconds(self.linger_ns)} + "
-                f"request_timeout={_seconds(self.request_timeout_ns)}: give a delivery_timeout of "
-                f"{_seconds(least_ns)} at least, or a shorter request_timeout"
-            )
-        if self.retry_backoff_max_ns < self.retry_backoff_ns:
-            raise InvalidValueError(
-                f"retry_backoff_max={_seconds(self.retry_backoff_max_ns)} < "
-                f"retry_backoff={_seconds(self.retry_backoff_ns)}: give no less"
-            )
-
-
-_SMALLEST = {
-    "delivery_timeout_ns": 1,
-    "request_timeout_ns": 1,
-    "linger_ns": 0,
-    "batch_size": 1,
-    "batch_bytes": 1,
-    "max_in_flight": 1,
-    "retries": 0,
-    "retry_backoff_ns": 0,
-    "retry_backoff_max_ns": 0,
-    "buffer_records": 1,
-    "buffer_bytes": 1,
-}
-
-
-def _seconds(ns: int) -> str:
-    return f"{ns / S:g} s"
-
-
-class Delivery(NamedTuple):
-    """The end of one record."""
-
-    record: Any
-    outcome: DeliveryOutcome
-    attempts: int  # that were begun
-    latency_ns: int  # since it entered the accumulator
-    error: str | None  # the last one; None if it was delivered
-
-
-class Batch:
-    """Records that are sent together, and end together."""
-
-    __slots__ = (
-        "_entered",
-        "attempts",
-        "claimed",
-        "deadline_ns",
-        "ended",
-        "error",
-        "held",
-        "lane",
-        "number",
-        "opened_ns",
-        "records",
-        "sealed",
-        "size",
-        "wait_until_ns",
-    )
-
-    def __init__(self, number: int, lane: _Lane, now_ns: int, deadline_ns: int) -> None:
-        self.number = number  # from 1, in order of opening
-        self.lane = lane
-        self.opened_ns = now_ns
-        self.deadline_ns = deadline_ns
-        self.records: list[Any] = []
-        self.size = 0
-        self.attempts = 0
-        self.error: str | None = None
-        self.sealed = False  # takes no more records
-        self.wait_until_ns = now_ns  # not tried again before
-        self.held = False  # its deadline is held elsewhere
-        self.claimed: DeliveryOutcome | None = None  # what was found out here
-        self.ended = False
-        self._entered: list[int] = []  # ns, of each record
-
-    def add(self, record: Any, size: int, now_ns: int) -> None:
-        """One more record."""
-        self.records.append(record)
-        self._entered.append(now_ns)
-        self.size += size
-
-    def end(self, outcome: DeliveryOutcome, now_ns: int) -> list[Delivery]:
-        """The end of each of its records, which are let go of."""
-        error = None if outcome is DeliveryOutcome.DELIVERED else self.error
-        deliveries = [
-            Delivery(record, outcome, self.attempts, now_ns - entered_ns, error)
-            for record, entered_ns in zip(self.records, self._entered, strict=True)
-        ]
-        self.ended = True
-        self.records, self._entered = [], []
-        return deliveries
-
-
-class Attempt:
-    """One sending of a batch."""
-
-    __slots__ = ("batch", "deadline_ns", "number", "records")
-
-    def __init__(self, batch: Batch, now_ns: int, request_timeout_ns: int) -> None:
-        self.batch = batch
-        self.number = batch.attempts  # from 1
-        self.records: Sequence[Any] = batch.records
-        self.deadline_ns = now_ns + request_timeout_ns
 
 
 class Transport(Protocol):
@@ -212,26 +60,6 @@ class Deadlines(Protocol):
         """It has ended so, unless it has expired. False if they cannot say."""
 
 
-class _Lane:
-    """Batches in order, of which one at a time is under way if `ordered`."""
-
-    __slots__ = ("busy", "key", "open", "ordered", "queue")
-
-    def __init__(self, key: Hashable, *, ordered: bool) -> None:
-        self.key = key
-        self.ordered = ordered
-        self.queue: deque[Batch] = deque()  # not under way; the last may be open
-        self.open: Batch | None = None
-        self.busy: Attempt | None = None  # what an ordered lane waits for
-
-    def head(self, now_ns: int) -> Batch | None:
-        """The first that has not ended, and where there is no order is not past its deadline: that is sent no more."""
-        queue = self.queue
-        while queue and (queue[0].ended or (not self.ordered and queue[0].deadline_ns <= now_ns)):
-            queue.popleft()
-        return queue[0] if queue else None
-
-
 class Accumulator:
     """See the module. One thread at a time calls it; nothing in it blocks."""
 
@@ -247,14 +75,14 @@ class Accumulator:
         self._transport = transport
         self._deadlines = deadlines
         self._random = random if random is not None else Random()
-        self._lanes: dict[Hashable, _Lane] = {}
+        self._lanes: dict[Hashable, Lane] = {}
         self._number = 0
         self._live: OrderedDict[int, Batch] = OrderedDict()  # by number: deadlines in order
         self._overdue: OrderedDict[int, Batch] = OrderedDict()  # past the deadline, without a word of who holds it
         self._in_flight: OrderedDict[Attempt, None] = OrderedDict()  # request deadlines in order
-        self._wakes: list[tuple[int, int, _Lane]] = []  # a heap: when a lane may be ready (linger, backoff)
+        self._wakes: list[tuple[int, int, Lane]] = []  # a heap: when a lane may be ready (linger, backoff)
         self._wake_number = 0
-        self._candidates: OrderedDict[_Lane, None] = OrderedDict()  # lanes that may be ready
+        self._candidates: OrderedDict[Lane, None] = OrderedDict()  # lanes that may be ready
         self._ended: list[Delivery] = []
         self._closed = False
         self.records = 0  # that have not ended
@@ -280,7 +108,7 @@ class Accumulator:
             )
         line = self._lanes.get(lane)
         if line is None:
-            line = self._lanes[lane] = _Lane(lane, ordered=lane is not None)
+            line = self._lanes[lane] = Lane(lane, ordered=lane is not None)
         batch = line.open
         if batch is not None and (
             batch.sealed or now_ns > batch.opened_ns + options.linger_ns or batch.size + size > options.batch_bytes
@@ -313,7 +141,7 @@ class Accumulator:
         self._closed = True
         self.flush()
 
-    def _open(self, lane: _Lane, now_ns: int) -> Batch:
+    def _open(self, lane: Lane, now_ns: int) -> Batch:
         self._number += 1
         batch = Batch(self._number, lane, now_ns, now_ns + self._options.delivery_timeout_ns)
         lane.queue.append(batch)
@@ -330,7 +158,7 @@ class Accumulator:
             batch.lane.open = None
         self._candidates[batch.lane] = None
 
-    def _wake_at(self, when_ns: int, lane: _Lane) -> None:
+    def _wake_at(self, when_ns: int, lane: Lane) -> None:
         self._wake_number += 1
         heapq.heappush(self._wakes, (when_ns, self._wake_number, lane))
 
@@ -358,7 +186,7 @@ class Accumulator:
         self._pass_deadlines(now_ns)
         while self._in_flight and (attempt := next(iter(self._in_flight))).deadline_ns <= now_ns:
             self._transport.abandon(attempt)
-            took = _seconds(self._options.request_timeout_ns)
+            took = seconds(self._options.request_timeout_ns)
             self.finished(attempt, now_ns, f"attempt {attempt.number} took longer than request_timeout={took}")
         while self._wakes and self._wakes[0][0] <= now_ns:
             self._candidates[heapq.heappop(self._wakes)[2]] = None
@@ -408,7 +236,7 @@ class Accumulator:
             batch.lane.busy = attempt
         self._transport.send(attempt)
 
-    def _let_go(self, lane: _Lane) -> None:
+    def _let_go(self, lane: Lane) -> None:
         """A lane that holds nothing is forgotten; it is made again."""
         if lane.busy is None and not lane.queue and self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
@@ -439,7 +267,7 @@ class Accumulator:
     def _try_again(self, batch: Batch, now_ns: int) -> None:
         lane = batch.lane
         if not lane.ordered:  # the others do not wait for it
-            lane = batch.lane = _Lane(None, ordered=False)
+            lane = batch.lane = Lane(None, ordered=False)
         lane.queue.appendleft(batch)
         options = self._options
         backoff_ns = min(options.retry_backoff_ns << min(batch.attempts - 1, 30), options.retry_backoff_max_ns)
@@ -478,7 +306,7 @@ class Accumulator:
         self._candidates[batch.lane] = None
 
     def _why_expired(self, batch: Batch) -> str:
-        said = f"delivery_timeout={_seconds(self._options.delivery_timeout_ns)} is over after {batch.attempts} attempts"
+        said = f"delivery_timeout={seconds(self._options.delivery_timeout_ns)} is over after {batch.attempts} attempts"
         return f"{said}; the last error: {batch.error}" if batch.error is not None else said
 
     # what comes out -----------------------------------------------------------------------------------------------

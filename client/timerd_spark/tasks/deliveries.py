@@ -17,8 +17,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from timerd_client.delivery.accumulator import Delivery, DeliveryOptions, S
-from timerd_client.delivery.courier import Courier, is_retriable
+from timerd_client.delivery.batch import Delivery
+from timerd_client.delivery.courier import Courier
+from timerd_client.delivery.errors import is_retriable
+from timerd_client.delivery.options import DeliveryOptions, S
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.durations import duration_ns
 

@@ -1,0 +1,112 @@
+"""What is delivered: records in batches, the attempts to send a batch, and the lanes that keep batches in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class DeliveryOutcome(Enum):
+    """How the delivery of a record ended."""
+
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+class Delivery(NamedTuple):
+    """The end of one record."""
+
+    record: Any
+    outcome: DeliveryOutcome
+    attempts: int  # that were begun
+    latency_ns: int  # since it entered the accumulator
+    error: str | None  # the last one; None if it was delivered
+
+
+class Batch:
+    """Records that are sent together, and end together."""
+
+    __slots__ = (
+        "_entered",
+        "attempts",
+        "claimed",
+        "deadline_ns",
+        "ended",
+        "error",
+        "held",
+        "lane",
+        "number",
+        "opened_ns",
+        "records",
+        "sealed",
+        "size",
+        "wait_until_ns",
+    )
+
+    def __init__(self, number: int, lane: Lane, now_ns: int, deadline_ns: int) -> None:
+        self.number = number  # from 1, in order of opening
+        self.lane = lane
+        self.opened_ns = now_ns
+        self.deadline_ns = deadline_ns
+        self.records: list[Any] = []
+        self.size = 0
+        self.attempts = 0
+        self.error: str | None = None
+        self.sealed = False  # takes no more records
+        self.wait_until_ns = now_ns  # not tried again before
+        self.held = False  # its deadline is held elsewhere
+        self.claimed: DeliveryOutcome | None = None  # what was found out here
+        self.ended = False
+        self._entered: list[int] = []  # ns, of each record
+
+    def add(self, record: Any, size: int, now_ns: int) -> None:
+        """One more record."""
+        self.records.append(record)
+        self._entered.append(now_ns)
+        self.size += size
+
+    def end(self, outcome: DeliveryOutcome, now_ns: int) -> list[Delivery]:
+        """The end of each of its records, which are let go of."""
+        error = None if outcome is DeliveryOutcome.DELIVERED else self.error
+        deliveries = [
+            Delivery(record, outcome, self.attempts, now_ns - entered_ns, error)
+            for record, entered_ns in zip(self.records, self._entered, strict=True)
+        ]
+        self.ended = True
+        self.records, self._entered = [], []
+        return deliveries
+
+
+class Attempt:
+    """One sending of a batch."""
+
+    __slots__ = ("batch", "deadline_ns", "number", "records")
+
+    def __init__(self, batch: Batch, now_ns: int, request_timeout_ns: int) -> None:
+        self.batch = batch
+        self.number = batch.attempts  # from 1
+        self.records: Sequence[Any] = batch.records
+        self.deadline_ns = now_ns + request_timeout_ns
+
+
+class Lane:
+    """Batches in order, of which one at a time is under way if `ordered`."""
+
+    __slots__ = ("busy", "key", "open", "ordered", "queue")
+
+    def __init__(self, key: Hashable, *, ordered: bool) -> None:
+        self.key = key
+        self.ordered = ordered
+        self.queue: deque[Batch] = deque()  # not under way; the last may be open
+        self.open: Batch | None = None
+        self.busy: Attempt | None = None  # what an ordered lane waits for
+
+    def head(self, now_ns: int) -> Batch | None:
+        """The first that has not ended, and where there is no order is not past its deadline: that is sent no more."""
+        queue = self.queue
+        while queue and (queue[0].ended or (not self.ordered and queue[0].deadline_ns <= now_ns)):
+            queue.popleft()
+        return queue[0] if queue else None

@@ -1,0 +1,65 @@
+"""The deadlines of batches as operations of timerd: they pass on time, also while this process is stuck.
+
+A batch is an operation. Its key is fired when the batch was delivered, and failed when the batch failed. Otherwise the
+operation expires on time. What timerd says is the outcome of the batch's records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from timerd_client.errors import OperationFailed
+from timerd_client.link.operation import Operation, ThreadedOperation
+from timerd_client.link.polling import GRACE_S
+from timerd_client.link.surface import Surface
+from timerd_client.outcome import State
+from timerd_shm.declare.errors import TimerdError
+
+from .batch import Batch, DeliveryOutcome
+from .options import S
+
+Ended = Callable[[Batch, DeliveryOutcome | None], object]
+
+
+class TimerdDeadlines:
+    """An operation for each batch; `settled` is called in the client's thread with the batch and how it ended."""
+
+    def __init__(self, purgatory: Surface[ThreadedOperation], prefix: str, settled: Ended) -> None:
+        """`prefix` begins the keys, PREFIX/NUMBER; nobody else uses them."""
+        self.grace_ns = round((GRACE_S + 0.5) * S)  # the client gives an operation up after GRACE_S
+        self._purgatory = purgatory
+        self._prefix = prefix
+        self._settled = settled
+
+    def _key(self, batch: Batch) -> str:
+        return f"{self._prefix}/{batch.number}"
+
+    def hold(self, batch: Batch) -> bool:
+        left_ns = max(0, batch.deadline_ns - self._purgatory._link.now_ns())
+        try:
+            operation = self._purgatory.register(self._key(batch), timeout=left_ns / S)
+        except TimerdError:
+            return False
+        operation.add_done_callback(lambda operation: self._settled(batch, outcome_of(operation)))
+        return True
+
+    def claim(self, batch: Batch, outcome: DeliveryOutcome) -> bool:
+        try:
+            if outcome is DeliveryOutcome.DELIVERED:
+                self._purgatory.fire(self._key(batch))
+            else:
+                self._purgatory.fail(self._key(batch), value=(batch.error or "").encode())
+        except TimerdError:
+            return False
+        return True
+
+
+def outcome_of(operation: Operation) -> DeliveryOutcome | None:
+    """What the end of a batch's operation says; None if it says nothing: refused, not known, cancelled by somebody."""
+    outcome = operation.outcome()
+    assert outcome is not None, f"{operation!r} has not settled"
+    if outcome.state is State.COMPLETED:
+        return DeliveryOutcome.DELIVERED
+    if outcome.state is State.EXPIRED:
+        return DeliveryOutcome.EXPIRED
+    return DeliveryOutcome.FAILED if isinstance(outcome.error, OperationFailed) else None

@@ -1,0 +1,49 @@
+"""Errors of deliveries, and what an error of a send says: whether to send again, and the text that is kept of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timerd_shm.declare.errors import InvalidValueError
+
+ERROR_SIZE_MAX: Final = 1_000  # characters of an error that are kept
+STATUS_RETRIABLE: Final = (408, 425, 429)  # of those below 500: timeout, too early, too many requests
+
+
+class DeliveryTimeoutTooShortError(InvalidValueError):
+    """delivery_timeout < linger + request_timeout: no attempt would have its whole time. Give more, or those less."""
+
+
+class RetriableError(Exception):
+    """What a send may raise to be tried again, whatever the reason."""
+
+
+def is_retriable(error: Exception) -> bool:
+    """Whether to send again: RetriableError, and OSError (timeouts, connections) and errors of http.client, unless they
+    say that the request is wrong: by a status of HTTP (4xx, but 408, 425 and 429), or by being a ValueError or
+    InvalidURL as well.
+    """
+    status = _status_of(error)
+    if status is not None:
+        return status >= 500 or status in STATUS_RETRIABLE
+    if isinstance(error, RetriableError):
+        return True
+    from http.client import HTTPException, InvalidURL  # it takes a while to import, and most never need it
+
+    return isinstance(error, (OSError, HTTPException)) and not isinstance(error, (ValueError, InvalidURL))
+
+
+def _status_of(error: Exception) -> int | None:
+    """The HTTP status that an error of urllib, requests, httpx or aiohttp carries."""
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("code", "status_code", "status"):
+            status = getattr(holder, name, None)
+            if type(status) is int and 400 <= status < 600:
+                return status
+    return None
+
+
+def text_of(error: BaseException) -> str:
+    """An error as a delivery tells it: text that can be encoded, whatever name of a file it tells."""
+    said = f"{type(error).__name__}: {error}"[:ERROR_SIZE_MAX]
+    return said.encode(errors="backslashreplace").decode()
