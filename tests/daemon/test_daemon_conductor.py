@@ -13,14 +13,11 @@ from harness import MS, S
 from networks import Peer, World, fire, patched
 from timerd.clients.liveness import Kind
 from timerd.clients.sessions import BEAT_NS
-from timerd.conductor.turn import (
-    CONFIRM_NS,
-    DRY_NS,
-    GAP_READ_NS,
-    RECORDS_PER_FRAME,
-    RECORDS_PER_STEP,
-    SUBSCRIPTIONS_PER_TURN,
-)
+from timerd.conductor.bounds import RECORDS_PER_STEP
+from timerd.conductor.gap import DRY_NS, GAP_READ_NS
+from timerd.conductor.inbox import RECORDS_PER_FRAME
+from timerd.conductor.outbox import CONFIRM_NS
+from timerd.conductor.subscriptions import SUBSCRIPTIONS_PER_TURN
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.layout import Region
@@ -242,7 +239,7 @@ def test_expiries_and_acknowledgements_go_on_between_the_parts_of_a_long_event()
 
 
 def test_frames_wait_up_to_a_bound_and_then_stay_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timerd.conductor.turn.WAITING_FRAMES_MAX", 4)
+    monkeypatch.setattr("timerd.conductor.waiting.WAITING_FRAMES_MAX", 4)
     world, alice, bob = crowded_world(16 * STEP)
     bob.send(fire())
     for _ in range(20):

@@ -10,7 +10,10 @@ from arenas import violations
 from commands import Key, Register
 from harness import MS, Rig, S, fire
 from networks import World
-from timerd.conductor.turn import BYTES_PER_RECORD, CONFIRM_NS, HELLO_REST_NS, RECORDS_PER_STEP
+from timerd.conductor.bounds import RECORDS_PER_STEP
+from timerd.conductor.hello import HELLO_REST_NS
+from timerd.conductor.inbox import BYTES_PER_RECORD
+from timerd.conductor.outbox import CONFIRM_NS
 from timerd.snapshots import KEEP_NS
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import ANSWERS_PER_CLIENT_MAX, FRAME_SIZE_MAX

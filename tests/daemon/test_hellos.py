@@ -79,7 +79,7 @@ def test_a_large_hello_of_who_has_no_session_here_is_not_looked_into(
 ) -> None:
     alice, mallory = world.client("alice"), Peer(world, "mallory")
     waits = list(range(1 << 20, (1 << 20) + HELLO_FIRST_SIZE_MAX // 5))
-    monkeypatch.setattr("timerd.conductor.turn.read_hello", lambda frame: pytest.fail("it was parsed"))
+    monkeypatch.setattr("timerd.conductor.hello.read_hello", lambda frame: pytest.fail("it was parsed"))
     mallory.say(UpKind.HELLO, mallory.hello(waits=waits))
     mallory.session = b"of long ago".ljust(16, b".")
     mallory.say(UpKind.HELLO, mallory.hello(waits=waits))

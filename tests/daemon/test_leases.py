@@ -23,7 +23,8 @@ from harness import MS, S
 from networks import PROCESSES, Peer, World, fire
 from timerd.clients.liveness import Kind
 from timerd.clients.sessions import BACK_WITHIN_NS, BEAT_NS, DEAD_AFTER_NS, LAST_WORDS_NS
-from timerd.conductor.turn import DRY_NS, RECORDS_PER_FRAME
+from timerd.conductor.gap import DRY_NS
+from timerd.conductor.inbox import RECORDS_PER_FRAME
 from timerd_shm.declare.limits import GAP_NS, HEARTBEAT_NS
 from timerd_shm.declare.states import ClientState, Orphans, Outcome
 from timerd_shm.declare.wire import UpKind

@@ -21,8 +21,9 @@ from harness import Client as Talker
 from timerd.clients.liveness import Kind, Sign
 from timerd.clients.sessions import Host, Sessions
 from timerd.clock import Clock, ManualClock
+from timerd.conductor.bounds import RECORDS_PER_STEP
 from timerd.conductor.transport import Transport
-from timerd.conductor.turn import RECORDS_PER_STEP, Conductor
+from timerd.conductor.turn import Conductor
 from timerd.core import NEVER
 from timerd.journal.writer import Journal
 from timerd.snapshots import Files

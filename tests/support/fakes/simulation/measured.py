@@ -10,15 +10,19 @@ from types import CodeType
 
 import coverage
 
-# The conductor with its clients' sessions, and the client's protocol with what it is made of.
-MODULES = (
-    "timerd.conductor.turn",
-    "timerd.clients.sessions",
-    *(
-        f"timerd_client.protocol.{name}"
-        for name in ("protocol", "session", "incoming", "outgoing", "deadlines", "inbox")
-    ),
+CONDUCTOR = (
+    *("turn", "bounds", "gap", "waiting", "inbox", "hello", "subscriptions", "queries", "outbox", "departures"),
+    "error_log",
 )
+# The conductor's parts together; its clients' sessions; and the client's protocol, each module that it is made of.
+SUBJECTS = {
+    "conductor": tuple(f"timerd.conductor.{name}" for name in CONDUCTOR),
+    "sessions": ("timerd.clients.sessions",),
+    **{
+        name: (f"timerd_client.protocol.{name}",)
+        for name in ("protocol", "session", "incoming", "outgoing", "deadlines", "inbox")
+    },
+}
 
 
 def file_of(module: str) -> Path:
@@ -27,14 +31,15 @@ def file_of(module: str) -> Path:
     return Path(spec.origin)
 
 
-MEASURED = [file_of(module) for module in MODULES]
+MEASURED = {subject: [file_of(module) for module in modules] for subject, modules in SUBJECTS.items()}
 
 
 class Measure:
     """Which lines were executed while it was on; what an import executes was executed before, and counts as well."""
 
     def __init__(self) -> None:
-        self._coverage = coverage.Coverage(data_file=None, include=[str(path) for path in MEASURED])
+        included = [str(path) for paths in MEASURED.values() for path in paths]
+        self._coverage = coverage.Coverage(data_file=None, include=included)
 
     def of(self, run: Callable[[], None]) -> None:
         """Run it."""
@@ -45,13 +50,16 @@ class Measure:
             self._coverage.stop()
 
     def percent(self) -> dict[str, float]:
-        """Of each file, by its name."""
+        """Of each subject, by its name."""
         data = self._coverage.get_data()
         found = {}
-        for path in MEASURED:
-            at_import, in_functions = lines_of(compile(path.read_text(), str(path), "exec"))
-            executed = in_functions & set(data.lines(str(path)) or ())
-            found[path.name] = 100.0 * len(at_import | executed) / len(at_import | in_functions)
+        for subject, paths in MEASURED.items():
+            executed, there = 0, 0
+            for path in paths:
+                at_import, in_functions = lines_of(compile(path.read_text(), str(path), "exec"))
+                executed += len(at_import | (in_functions & set(data.lines(str(path)) or ())))
+                there += len(at_import | in_functions)
+            found[subject] = 100.0 * executed / there
         return found
 
 

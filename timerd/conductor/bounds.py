@@ -1,0 +1,25 @@
+"""The bounds of a turn: how many records each of its steps may touch, and whether a bound has cut one of them.
+
+A record is an operation, a watcher or a bucket. For example: an event that 200,000 operations wait for takes four
+turns at least, because a turn touches 65,536 records in a step and then leaves the rest to the next turn.
+"""
+
+from __future__ import annotations
+
+RECORDS_PER_STEP = 65_536  # reading, resuming and the wheel may each touch so many
+
+
+class Bounds:
+    """What the parts of a turn share: the records of a step, and whether something is left for the next turn."""
+
+    def __init__(self, records: int) -> None:
+        self.records = records
+        self.is_cut = False  # a bound was reached, or something is left: the next turn follows at once
+
+    def begin_turn(self) -> None:
+        """Nothing was cut yet."""
+        self.is_cut = False
+
+    def cut(self) -> None:
+        """Something is left: the next turn is to follow at once."""
+        self.is_cut = True

@@ -1,0 +1,81 @@
+"""Clients that leave without a goodbye: they have certainly ended, or they have been silent for too long.
+
+What was noticed comes from clients/: a sign of the kernel, or a count of silence. Here it is acted upon: the client is
+closed, logged and counted. A client that has ended is closed only when none of its frames waits any more.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from timerd.clients.liveness import Kind, Liveness
+from timerd.clients.sessions import Session, Sessions
+from timerd.core import Core
+from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
+
+from .bounds import Bounds
+from .waiting import Waiting
+
+SIGNS_PER_TURN = 128
+CLIENTS_SILENCED = index_of(DAEMON_COUNTERS, "clients_silenced")
+CLIENTS_DIED = index_of(DAEMON_COUNTERS, "clients_died")
+LIVENESS_REFUSED = index_of(DAEMON_COUNTERS, "liveness_refused")
+
+log = logging.getLogger("timerd")
+
+
+class Departures:
+    """Closes the clients that have ended or are dead."""
+
+    def __init__(self, core: Core, sessions: Sessions, liveness: Liveness, waiting: Waiting, bounds: Bounds) -> None:
+        self._core = core
+        self._sessions = sessions
+        self._liveness = liveness
+        self._waiting = waiting
+        self._bounds = bounds
+
+    def take_signs(self, now_ns: int) -> int:
+        """Connections that show a session, connections and processes that have ended; the signs dealt with."""
+        sessions, liveness = self._sessions, self._liveness
+        signs = liveness.signs(SIGNS_PER_TURN, now_ns)
+        for watch, kind, secret in signs:
+            if kind is Kind.ENDED:
+                sessions.ended(watch, now_ns)
+            elif kind is Kind.BROKEN:
+                sessions.broken(watch, now_ns)
+            elif not sessions.hold(watch, secret):
+                liveness.drop(watch)
+                self._core.count(LIVENESS_REFUSED)
+        if refused := liveness.take_refused():
+            self._core.count(LIVENESS_REFUSED, refused)
+        return len(signs) + refused
+
+    def act_upon_ends(self, now_ns: int) -> int:
+        """Close the clients that have ended and have nothing left to be applied; how many were looked at."""
+        sessions = self._sessions
+        if now_ns < sessions.due_ns:
+            return 0
+        ended = sessions.take_ended(now_ns)
+        unfinished = self._waiting.slots()
+        for session in ended:
+            if session.slot in unfinished:
+                sessions.put_off(session, now_ns)
+            else:
+                self._close(session, "has ended", now_ns)
+        return len(ended)
+
+    def count_silence(self, dry_ns: int, now_ns: int) -> None:
+        """Count silence up to the last turn that had read the sockets dry; close the clients that are dead by it."""
+        silent, dead = self._sessions.count_silence(dry_ns, now_ns)
+        for session in silent:
+            log.info("client %d (pid %d) is silent", session.slot, session.process.pid)
+        if silent:
+            self._core.count(CLIENTS_SILENCED, len(silent))
+        for session in dead:
+            self._close(session, f"has been silent for {session.silent_ns // 1_000_000_000} s", now_ns)
+
+    def _close(self, session: Session, why: str, now_ns: int) -> None:
+        log.info("client %d (pid %d) %s", session.slot, session.process.pid, why)
+        self._core.count(CLIENTS_DIED)
+        self._sessions.close(session, now_ns, goodbye=False)
+        self._bounds.cut()

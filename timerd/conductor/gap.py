@@ -1,0 +1,52 @@
+"""The gap: after a turn that began late, the sockets are read before the wheel moves.
+
+A turn that begins a second late means that the process was stopped, or starved. What happened meanwhile stands in the
+sockets. For example: an event that was fired in time must not lose against a deadline that the daemon has slept
+through. So the wheel waits until the sockets are dry, 100 ms at most. The daemon's first turn is a gap as well, because
+clients may have sent while no daemon was there.
+"""
+
+from __future__ import annotations
+
+from timerd.core import NEVER
+
+GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
+DRY_NS = 5_000_000  # the sockets are dry when nothing came for so long: libzmq's thread was stopped as well
+
+
+class Gap:
+    """Whether the wheel waits for the sockets, and when the sockets were last read until they were dry."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._heard_ns = now_ns
+        self._until_ns = now_ns + GAP_READ_NS
+        self.dry_ns = 0  # the last turn outside of a gap that had read all there was
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the wheel still waits for the sockets to be dry."""
+        return self._until_ns != NEVER
+
+    @property
+    def due_ns(self) -> int:
+        """When an open gap ends, if nothing comes."""
+        return min(self._until_ns, self._heard_ns + DRY_NS)
+
+    def begin(self, now_ns: int) -> None:
+        """This turn began late."""
+        self._heard_ns = now_ns
+        self._until_ns = now_ns + GAP_READ_NS
+
+    def heard(self, now_ns: int) -> None:
+        """A frame was read in this turn."""
+        self._heard_ns = now_ns
+
+    def read_dry(self, now_ns: int) -> None:
+        """This turn has read all that the command socket had."""
+        if not self.is_open:
+            self.dry_ns = now_ns
+
+    def end_if_dry(self, now_ns: int) -> None:
+        """Close the gap when nothing came for DRY_NS, or when its time is up."""
+        if self.is_open and (now_ns >= self._until_ns or now_ns - self._heard_ns >= DRY_NS):
+            self._until_ns = NEVER

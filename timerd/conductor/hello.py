@@ -1,0 +1,85 @@
+"""Greets clients: a hello is answered by WELCOME, SESSION_GONE or ERROR.
+
+Which session a hello gets, clients/sessions.py says. A hello that is refused changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from timerd.clients.messages import message_frame, read_hello
+from timerd.clients.sessions import NO_SESSION, Sessions
+from timerd.clock import Clock
+from timerd.core import Core
+from timerd_shm.declare.errors import MalformedError, SessionGoneError, TimerdError
+from timerd_shm.declare.limits import HEARTBEAT_NS, HELLO_FIRST_SIZE_MAX
+from timerd_shm.declare.wire import DownKind
+
+from .outbox import Outbox
+
+HELLO_SIZE_EASY = 262_144  # a larger one names what the client waits for, which is looked up one by one:
+HELLO_REST_NS = 100_000_000  # its client is welcomed once in that time
+
+log = logging.getLogger("timerd")
+
+
+class Greeter:
+    """Answers hellos. `pid` is the daemon's own, which a welcome tells."""
+
+    def __init__(self, core: Core, clock: Clock, sessions: Sessions, outbox: Outbox, *, pid: int) -> None:
+        self._core = core
+        self._clock = clock
+        self._sessions = sessions
+        self._outbox = outbox
+        self._pid = pid
+
+    def rests(self, routing: bytes, shown: bytes, frame: bytes, now_ns: int) -> bool:
+        """Whether a large hello is passed over, because its sender was welcomed a moment ago.
+
+        Nothing is lost by that: a client that was not welcomed says hello again after 250 ms.
+        """
+        if len(frame) <= HELLO_SIZE_EASY:
+            return False
+        session = self._sessions.by_secret.get(shown)
+        return session is not None and session.routing == routing and now_ns < session.greeted_ns + HELLO_REST_NS
+
+    def greet(self, routing: bytes, shown: bytes, frame: bytes, now_ns: int) -> None:
+        """Answer a hello that shows this session (zero: none). What can be refused is refused first."""
+        core, sessions, outbox = self._core, self._sessions, self._outbox
+        try:
+            if len(frame) > HELLO_FIRST_SIZE_MAX and not sessions.knows(shown):
+                # Such a frame is not looked into: a client without a session here waits for nothing here.
+                if shown != NO_SESSION:
+                    raise SessionGoneError("that session is not known any more: connect as a new incarnation")
+                raise MalformedError(f"a first hello has {len(frame)} bytes; at most {HELLO_FIRST_SIZE_MAX} are taken")
+            hello = read_hello(frame)
+            purgatories = {name: core.purgatory(name.encode()) for name in hello.purgatories}
+            session = sessions.hello(hello, shown, now_ns=now_ns, wall_ns=self._clock.wall_ns())
+        except SessionGoneError:
+            outbox.send(routing, outbox.header(DownKind.SESSION_GONE, now_ns))
+            return
+        except TimerdError as error:
+            outbox.refuse(routing, error, now_ns)
+            return
+        if session is None:
+            return
+        session.routing, session.greeted_ns = routing, now_ns
+        log.debug("client %d: %s (pid %d) says hello", session.slot, hello.name.decode(), session.process.pid)
+        header = outbox.header(DownKind.WELCOME, now_ns, session)
+        message = {
+            "incarnation": hello.incarnation,
+            "session": session.secret,
+            "slot": session.slot,
+            "topic": session.topic,
+            "applied": core.last_command(session.slot),
+            "shared_clock": sessions.shares_clock(hello),
+            "purgatories": purgatories,
+            "unknown": core.unknown_waits(session.slot, hello.waits),
+            "gone": session.gone,
+            "newest": core.newest,
+            "now_ns": now_ns,
+            "lease_ns": session.lease_ns,
+            "heartbeat_ns": HEARTBEAT_NS,
+            "daemon_pid": self._pid,
+        }
+        outbox.send(routing, message_frame(header, message))

@@ -1,0 +1,223 @@
+"""What comes in from clients: frames are read within a turn's bounds, and each goes to where it is dealt with.
+
+    HELLO               the greeter
+    COMMANDS            the core, in order; behind a long event they wait
+    ACK, ASK, QUERY     at once, also while commands wait
+    BYE                 at once, or behind the commands that wait
+
+A *long event* is delivered over several turns. Until it is done the core answers UNFINISHED to commands, which then
+wait here in order. The same goes for a frame that needs more than its share of a turn.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from timerd.clients.messages import HEADER_SIZE
+from timerd.clients.sessions import Session, Sessions
+from timerd.core import APPLIED, EXPECTED, MALFORMED, UNFINISHED, Core
+from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
+from timerd_shm.declare.errors import MalformedError, UnsupportedVersionError
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.limits import ANNOUNCE_FIRST_NS, COMMANDS_PER_FRAME_MAX
+from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, UpKind
+
+from .bounds import Bounds
+from .gap import Gap
+from .hello import Greeter
+from .outbox import Outbox
+from .queries import Queries
+from .transport import Transport
+from .waiting import Waiting
+
+# A frame is granted its share of the turn by what it says it holds; one that needs more waits its turn.
+RECORDS_PER_FRAME = 512
+RECORDS_PER_COMMAND = 8
+BYTES_PER_RECORD = 64  # of a frame, up or down: to copy so many takes as long as to touch a record, at most
+BYTES_PER_ITEM = 2  # of a map: to unpack and to look up what two bytes say takes as long as to touch a record
+
+FRAMES_IN = index_of(DAEMON_COUNTERS, "frames_in")
+FRAMES_UNKNOWN_SESSION = index_of(DAEMON_COUNTERS, "frames_unknown_session")
+ASKED_AGAIN = index_of(DAEMON_COUNTERS, "asked_again")
+
+HEADER = struct_of(CommandHeader)
+
+log = logging.getLogger("timerd")
+
+
+class Inbox:
+    """Reads frames and deals with them. Nothing that a client sends makes it raise."""
+
+    def __init__(
+        self,
+        core: Core,
+        transport: Transport,
+        sessions: Sessions,
+        greeter: Greeter,
+        queries: Queries,
+        outbox: Outbox,
+        waiting: Waiting,
+        gap: Gap,
+        bounds: Bounds,
+    ) -> None:
+        self._core = core
+        self._transport = transport
+        self._sessions = sessions
+        self._greeter = greeter
+        self._queries = queries
+        self._outbox = outbox
+        self._waiting = waiting
+        self._gap = gap
+        self._bounds = bounds
+        self._incarnation = core.incarnation
+
+    def read(self, now_ns: int) -> int:
+        """Apply what waits, then what the socket has, up to the turn's bounds; the frames dealt with."""
+        waiting, budget = self._waiting, self._bounds.records
+        frames = 0
+        while waiting and budget > 0:
+            session, frame = waiting.first()
+            done = self._apply_waiting(session, frame, now_ns)
+            waiting.pass_on(done=done)
+            if not done:
+                self._bounds.cut()
+                break
+            budget -= self._share(HEADER.unpack_from(frame)[3])
+            frames += 1
+        if budget <= 0 or waiting.is_full:
+            self._bounds.cut()
+            return frames
+        received = 0
+        for routing, frame in self._transport.receive(self._bounds.records):
+            received += 1
+            budget -= self._take(routing, frame, now_ns) + len(frame) // BYTES_PER_RECORD
+            if budget <= 0 or waiting.is_full:
+                self._bounds.cut()
+                break
+        else:
+            self._gap.read_dry(now_ns)
+        if received:
+            self._core.count(FRAMES_IN, received)
+        return frames + received
+
+    # Bounds -----------------------------------------------------------------------------------------------------------
+
+    def _share(self, commands: int) -> int:
+        """Records that a frame with so many commands may touch in this turn."""
+        return min(RECORDS_PER_FRAME + RECORDS_PER_COMMAND * commands, self._bounds.records)
+
+    def _share_of_map(self, frame: bytes) -> int:
+        """What a frame with a map takes: a hello may list very much that is waited for."""
+        return RECORDS_PER_FRAME + len(frame) // BYTES_PER_ITEM
+
+    # One frame --------------------------------------------------------------------------------------------------------
+
+    def _take(self, routing: bytes, frame: bytes, now_ns: int) -> int:
+        """Deal with one frame; what it takes off the turn's budget of records."""
+        count: int
+        if len(frame) < HEADER_SIZE:
+            short = MalformedError(f"a frame has {len(frame)} bytes, and its header {HEADER_SIZE}")
+            self._outbox.refuse(routing, short, now_ns)
+            return RECORDS_PER_FRAME
+        version, kind, _, count, incarnation, secret, _, outcome, answer = HEADER.unpack_from(frame)
+        if version != PROTOCOL_VERSION:
+            other = UnsupportedVersionError(f"a frame of protocol {version}; this daemon has {PROTOCOL_VERSION}")
+            self._outbox.refuse(routing, other, now_ns)
+            return RECORDS_PER_FRAME
+        if kind == UpKind.HELLO:
+            if self._greeter.rests(routing, secret, frame, now_ns):
+                return RECORDS_PER_FRAME
+            self._greeter.greet(routing, secret, frame, now_ns)
+            return self._share_of_map(frame)
+        session = self._sessions.by_secret.get(secret)
+        if session is None or incarnation != self._incarnation:
+            session = self._sessions.find(secret) if incarnation == self._incarnation else None
+            if session is None:
+                self._core.count(FRAMES_UNKNOWN_SESSION)
+                self._outbox.send(routing, self._outbox.header(DownKind.HELLO_FIRST, now_ns))
+                return RECORDS_PER_FRAME
+        session.routing = routing
+        self._sessions.came(session, now_ns)
+        go_on = session.held and answer > session.received[1]
+        if (outcome, answer) != session.received:
+            self._sessions.heard(session, (outcome, answer), now_ns)
+        if kind == UpKind.COMMANDS:
+            return self._take_commands(session, frame, count, outcome, answer, now_ns)
+        self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
+        if go_on:
+            self._say_expected(session, now_ns)
+        if kind == UpKind.BYE and self._waiting:
+            self._let_wait(session, frame)
+        elif kind == UpKind.ASK:
+            self._core.count(ASKED_AGAIN)
+            report = self._core.report(session.slot, outcome, answer, now_ns)
+            self._outbox.send(routing, report)
+            return RECORDS_PER_FRAME + len(report) // BYTES_PER_RECORD
+        elif kind == UpKind.QUERY:
+            self._queries.answer(session, frame, now_ns)
+            return self._share_of_map(frame)
+        elif kind == UpKind.BYE:
+            self._say_goodbye(session, now_ns)
+        elif kind != UpKind.ACK:
+            unknown = MalformedError(f"a frame is of kind {kind}, which there is not")
+            self._outbox.refuse(routing, unknown, now_ns, session)
+        return RECORDS_PER_FRAME
+
+    def _take_commands(self, session: Session, frame: bytes, count: int, outcome: int, answer: int, now_ns: int) -> int:
+        """Apply a frame of commands, or let it wait; what it takes off the turn's budget of records."""
+        if count > COMMANDS_PER_FRAME_MAX:
+            error = MalformedError(f"a frame says {count} commands; at most {COMMANDS_PER_FRAME_MAX} fit")
+            self._outbox.refuse(session.routing, error, now_ns, session)
+            return RECORDS_PER_FRAME
+        if self._waiting:
+            self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
+            self._let_wait(session, frame)
+        elif not self._apply(session, frame, count, now_ns):
+            self._let_wait(session, frame)
+        return self._share(count)
+
+    def _apply(self, session: Session, frame: bytes, count: int, now_ns: int) -> bool:
+        """Apply a frame of commands; False if it has to wait: a long event is delivered, or its share is used up."""
+        status = self._core.apply(session.slot, frame, now_ns, self._share(count))
+        if status == APPLIED:
+            session.held = False
+            return True
+        if status == UNFINISHED:
+            self._bounds.cut()
+            return False
+        if status == EXPECTED:
+            # The next one is held back until answers are acknowledged; a later one was sent too early.
+            session.held |= HEADER.unpack_from(frame)[6] <= self._core.last_command(session.slot) + 1
+            self._say_expected(session, now_ns)
+        else:
+            assert status == MALFORMED, f"status={status}"
+            error = MalformedError("a command ends where it should not, or names what there is not")
+            self._outbox.refuse(session.routing, error, now_ns, session)
+        return True
+
+    def _say_expected(self, session: Session, now_ns: int) -> None:
+        """Say which command is the next one: once for the many that were in flight behind a lost one."""
+        told = self._core.last_command(session.slot), session.received[1]
+        if told != session.told or now_ns - session.told_ns >= ANNOUNCE_FIRST_NS:
+            session.told, session.told_ns = told, now_ns
+            self._outbox.send(session.routing, self._outbox.empty_report(session, now_ns, DownKind.EXPECTED))
+
+    def _say_goodbye(self, session: Session, now_ns: int) -> None:
+        log.debug("client %d says goodbye", session.slot)
+        self._sessions.close(session, now_ns, goodbye=True)
+
+    # Frames that wait -------------------------------------------------------------------------------------------------
+
+    def _let_wait(self, session: Session, frame: bytes) -> None:
+        self._waiting.add(session, frame)
+        self._bounds.cut()
+
+    def _apply_waiting(self, session: Session, frame: bytes, now_ns: int) -> bool:
+        """A frame that has waited; False if it has to wait on."""
+        if self._sessions.at(session.slot) is not session:
+            return True  # its client has ended meanwhile
+        _, kind, _, count, *_ = HEADER.unpack_from(frame)
+        if kind == UpKind.BYE:
+            self._say_goodbye(session, now_ns)
+            return True
+        return self._apply(session, frame, count, now_ns)

@@ -1,0 +1,120 @@
+"""What goes out to clients: reports, announcements and heartbeats by topic; answers and errors by routing id.
+
+A report carries outcomes and answers. An *announcement* is a report without any, that says what is newest: the client
+finds by it that a report was lost, and asks. A *heartbeat* is the same frame, for a client to which nothing else was
+published for a while.
+"""
+
+from __future__ import annotations
+
+from timerd.clients.messages import bare_header, message_frame
+from timerd.clients.sessions import Session, Sessions
+from timerd.core import NEVER, Core
+from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
+from timerd_shm.declare.errors import MalformedError, TimerdError, UnsupportedVersionError
+from timerd_shm.declare.fields import struct_of
+from timerd_shm.declare.wire import DownKind, ReportHeader
+
+from .bounds import Bounds
+from .error_log import ErrorLog
+from .transport import Transport
+
+REPORT_BYTES_PER_TURN = 8 << 20
+CONFIRM_NS = 1_000_000  # between reports that say nothing but which commands were applied
+
+FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
+FRAMES_OUT = index_of(DAEMON_COUNTERS, "frames_out")
+ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")
+
+REPORT = struct_of(ReportHeader)
+
+
+class Outbox:
+    """Makes the frames that go down, sends them, and counts them."""
+
+    def __init__(self, core: Core, transport: Transport, sessions: Sessions, errors: ErrorLog, bounds: Bounds) -> None:
+        self._core = core
+        self._transport = transport
+        self._sessions = sessions
+        self._errors = errors
+        self._bounds = bounds
+        self._incarnation = core.incarnation
+        self.frames = 0  # that went out in this turn
+
+    def begin_turn(self) -> None:
+        """Nothing went out yet."""
+        self.frames = 0
+
+    def end_turn(self) -> None:
+        """Count what went out."""
+        if self.frames:
+            self._core.count(FRAMES_OUT, self.frames)
+
+    # To one client ----------------------------------------------------------------------------------------------------
+
+    def publish(self, session: Session, frame: bytes, now_ns: int) -> None:
+        """Publish a report to a client that has subscribed."""
+        self._transport.publish(frame)
+        self._sessions.published(session, now_ns)
+        self.frames += 1
+
+    def announce(self, session: Session, now_ns: int) -> None:
+        """Publish what is newest, without any of it."""
+        self.publish(session, self.empty_report(session, now_ns), now_ns)
+
+    def send(self, routing: bytes, frame: bytes) -> None:
+        """Answer the sender of a frame."""
+        self._transport.send(routing, frame)
+        self.frames += 1
+
+    def refuse(
+        self, routing: bytes, error: TimerdError, now_ns: int, session: Session | None = None, number: int | None = None
+    ) -> None:
+        """Answer with the error's code and message, and count it. `number` is that of the query, if it was one."""
+        if isinstance(error, MalformedError | UnsupportedVersionError):
+            self._core.count(FRAMES_MALFORMED)
+        self._errors.note(error)
+        answer = {"code": int(error.code), "message": str(error), "id": number}
+        self.send(routing, message_frame(self.header(DownKind.ERROR, now_ns, session), answer))
+
+    # To all -----------------------------------------------------------------------------------------------------------
+
+    def publish_reports(self, now_ns: int) -> None:
+        """Publish outcomes, answers and which commands were applied: of each client that has news."""
+        core = self._core
+        for slot, frame in core.reports(now_ns, bytes_max=REPORT_BYTES_PER_TURN, confirm_ns=CONFIRM_NS):
+            session = self._sessions.at(slot)
+            # A client that has not subscribed yet hears the newest number when it does, and asks.
+            if session is not None and session.subscribed:
+                self.publish(session, frame, now_ns)
+        if core.reports_due_ns <= now_ns:
+            self._bounds.cut()
+
+    def announce_unacknowledged(self, now_ns: int) -> None:
+        """Remind the clients that have not acknowledged what they were sent."""
+        for session in self._sessions.unacknowledged(now_ns):
+            self._core.count(ANNOUNCEMENTS)
+            self.announce(session, now_ns)
+
+    def beat(self, now_ns: int) -> bool:
+        """On the beat: a heartbeat to each client that heard nothing since the last one. False between beats."""
+        quiet = self._sessions.beat(now_ns)
+        if quiet is None:
+            return False
+        for session in quiet:
+            self.announce(session, now_ns)
+        return True
+
+    # Frames -----------------------------------------------------------------------------------------------------------
+
+    def header(self, kind: DownKind, now_ns: int, session: Session | None = None) -> bytes:
+        """The header of a frame that carries a map, or nothing."""
+        applied = self._core.last_command(session.slot) if session else 0
+        topic = session.topic if session else 0
+        return bare_header(kind, self._incarnation, self._core.newest, now_ns, topic, applied)
+
+    def empty_report(self, session: Session, now_ns: int, kind: DownKind = DownKind.REPORT) -> bytes:
+        """A report that covers nothing, but says what is newest."""
+        report = ReportHeader._make(REPORT.unpack_from(self._core.report(session.slot, NEVER, NEVER, now_ns, kind)))
+        newest = report.outcome_newest
+        return REPORT.pack(*report._replace(outcome_first=newest + 1, outcome_last=newest, answer_previous=0))

@@ -1,0 +1,86 @@
+"""Answers queries: what a client asks, or sets, beside its commands. A query carries a number, and so does its answer.
+
+For example, {"id": 7, "query": "mark"} is answered by {"id": 7, "newest": 1201}. A snapshot is answered later, when
+the arena is at rest between two turns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timerd.clients.messages import Query, message_frame, purgatory_name, read_query
+from timerd.clients.sessions import Session
+from timerd.core import Core
+from timerd.snapshots import Snapshots
+from timerd_shm.declare.errors import NotSupportedError, ResourceLimitError, TimerdError
+from timerd_shm.declare.limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX, HELD_QUERY_MAX
+from timerd_shm.declare.wire import DownKind
+
+from .outbox import Outbox
+
+
+class Queries:
+    """Answers queries, those for a snapshot included."""
+
+    def __init__(self, core: Core, snapshots: Snapshots, outbox: Outbox) -> None:
+        self._core = core
+        self._snapshots = snapshots
+        self._outbox = outbox
+
+    @property
+    def due_ns(self) -> int:
+        """When a snapshot is to be made, or removed."""
+        return self._snapshots.due_ns
+
+    def answer(self, session: Session, frame: bytes, now_ns: int) -> None:
+        """Answer a frame with a query; one for a snapshot may be answered by tend() instead."""
+        number: int | None = None
+        try:
+            query = read_query(frame)
+            number = query.number
+            if query.query == "snapshot":
+                answer = self._snapshots.ask(session, number)
+                if answer is not None:
+                    self._answer_snapshot(session, number, answer, now_ns)
+                return
+            result = {"id": number, **self._result(session, query, now_ns)}
+        except TimerdError as error:
+            self._outbox.refuse(session.routing, error, now_ns, session, number)
+            return
+        self._send(session, result, now_ns)
+
+    def tend(self, now_ns: int) -> None:
+        """After a turn, when the arena is at rest: make the snapshot that was asked for, remove the one that is old."""
+        for session, number, answer in self._snapshots.tend(now_ns):
+            self._answer_snapshot(session, number, answer, now_ns)
+
+    def _result(self, session: Session, query: Query, now_ns: int) -> dict[str, Any]:
+        core = self._core
+        match query.query:
+            case "purgatory":
+                return {"index": core.purgatory(purgatory_name(query.text("name")).encode())}
+            case "mark":
+                return {"newest": core.newest}
+            case "ping":
+                return {"now_ns": now_ns}
+            case "listen":
+                return {"on": core.set_listening(session.slot, query.flag("on"), now_ns)}
+            case "handle":
+                most, names = query.amount("most", GROUP_HELD_MAX), query.texts("names", HANDLED_NAMES_MAX)
+                purgatory = core.purgatory(purgatory_name(query.text("purgatory")).encode())
+                return {"most": core.set_calls(session.slot, most, purgatory, [n.encode() for n in names], now_ns)}
+            case "held":
+                return {"held": core.held(session.slot, query.numbers("operations", HELD_QUERY_MAX))}
+        raise NotSupportedError(
+            "a query that this daemon does not know; it knows purgatory, mark, ping, listen, handle, held and snapshot"
+        )
+
+    def _answer_snapshot(self, session: Session, number: int, answer: str | ResourceLimitError, now_ns: int) -> None:
+        if isinstance(answer, ResourceLimitError):
+            self._outbox.refuse(session.routing, answer, now_ns, session, number)
+        else:
+            self._send(session, {"id": number, "path": answer}, now_ns)
+
+    def _send(self, session: Session, result: dict[str, Any], now_ns: int) -> None:
+        header = self._outbox.header(DownKind.RESULT, now_ns, session)
+        self._outbox.send(session.routing, message_frame(header, result))

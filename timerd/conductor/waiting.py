@@ -1,0 +1,56 @@
+"""Frames that wait for a later turn: behind a long event, or because they were applied in part.
+
+Clients take turns, a frame each, so that one with many frames does not hold up the others. The frames of one client
+stay in order. When enough frames wait, the command socket is not read any more, until they drain.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from timerd.clients.sessions import Session
+
+WAITING_FRAMES_MAX = 256  # beyond it the socket is not read
+WAITING_BYTES_MAX = 16 << 20
+
+
+class Waiting:
+    """The frames that wait, a queue for each client. It is true while there are some."""
+
+    def __init__(self) -> None:
+        self._queues: dict[Session, deque[bytes]] = {}  # the client whose turn it is comes first
+        self._frames = 0
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that the socket is not read."""
+        return self._frames >= WAITING_FRAMES_MAX or self._bytes >= WAITING_BYTES_MAX
+
+    def slots(self) -> set[int]:
+        """Slots of the clients that have frames waiting."""
+        return {session.slot for session in self._queues}
+
+    def add(self, session: Session, frame: bytes) -> None:
+        """A frame of this client waits, behind its others."""
+        self._queues.setdefault(session, deque()).append(frame)
+        self._frames += 1
+        self._bytes += len(frame)
+
+    def first(self) -> tuple[Session, bytes]:
+        """The client whose turn it is, and its oldest frame."""
+        session, queue = next(iter(self._queues.items()))
+        return session, queue[0]
+
+    def pass_on(self, *, done: bool) -> None:
+        """It is the next client's turn. `done`: the first frame is dealt with, so it waits no longer."""
+        session, queue = next(iter(self._queues.items()))
+        del self._queues[session]
+        if done:
+            self._frames -= 1
+            self._bytes -= len(queue.popleft())
+        if queue:
+            self._queues[session] = queue
