@@ -53,6 +53,7 @@ LAYERS = (
     {"clients", "journal"},
     {"snapshots"},
     {"conductor"},
+    {"serve"},
     {"__main__"},
 )
 # In our own words, so that this file does not find itself.

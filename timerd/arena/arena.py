@@ -104,6 +104,11 @@ class ArenaPlan(NamedTuple):
     quota_nodes: int
     quota_keys: int
 
+    def in_words(self) -> str:
+        """What the arena takes, in a sentence."""
+        size = self.size / (1 << 20)
+        return f"an arena of {self.capacity:,} operations takes {size:,.0f} MiB of memory, all of it from the start"
+
 
 def plan_arena(
     capacity: int,
