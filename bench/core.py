@@ -25,7 +25,8 @@ from collections.abc import Iterable, Sequence
 
 from common import Parser, Suite, amount, listed, need_memory, run_suite
 from memory import huge_share, make_memory, measures_huge
-from timerd.arena.arena import format_arena, plan_arena
+from timerd.arena.format import format_arena
+from timerd.arena.plan import plan_arena
 from timerd.core import APPLIED, Core
 from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.fields import size_of, struct_of, unpack

@@ -26,7 +26,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from old_purgatory import COMPLETED, EXPIRED, NEVER, PENDING, REFUSED, OldPurgatory
-from timerd.arena.arena import ArenaPlan, format_arena, plan_arena
+from timerd.arena.format import format_arena
+from timerd.arena.plan import ArenaPlan, plan_arena
 from timerd.core import APPLIED, EXPECTED, Core
 from timerd_client.workload import MARGIN_NS, Workload, check, plan
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of

@@ -7,8 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from timerd.arena.arena import group_id_of, plan_of
-from timerd.config.config import Config, read_command_line
+from timerd.arena.plan import plan_of
+from timerd.config.command_line import read_command_line
+from timerd.config.config import Config
+from timerd.host.group import group_id_of
 from timerd_shm.declare.errors import (
     ArenaDamagedError,
     ArenaNotReadyError,
@@ -22,7 +24,7 @@ from timerd_shm.declare.errors import (
 )
 from timerd_shm.host.paths import make_instance
 
-EXIT_CONFIG, EXIT_RUNNING, EXIT_RESOURCES, EXIT_ARENA = 2, 3, 4, 5  # described in config.EXIT_STATUSES
+EXIT_CONFIG, EXIT_RUNNING, EXIT_RESOURCES, EXIT_ARENA = 2, 3, 4, 5  # described in config/command_line.py
 EXITS: dict[type[TimerdError], int] = {
     InvalidConfigError: EXIT_CONFIG,
     InvalidNameError: EXIT_CONFIG,

@@ -12,13 +12,15 @@ import os
 import stat
 from contextlib import ExitStack
 
-from timerd.arena.arena import ATTACHED, group_id_of, open_or_create
+from timerd.arena.arena import ATTACHED
+from timerd.arena.open import open_or_create
 from timerd.clients.liveness import Watches, room_for_watches
 from timerd.clients.sessions import Host, Sessions
 from timerd.conductor.loop import Loop
 from timerd.conductor.transport import ZmqTransport
 from timerd.conductor.turn import Conductor
 from timerd.config.config import Config
+from timerd.host.group import group_id_of
 from timerd.host.lock import InstanceLock
 from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd.journal.writer import open_journal

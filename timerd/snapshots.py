@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from timerd.arena.arena import Arena
+from timerd.arena.snapshot import write_snapshot
 from timerd.clients.sessions import Session, Sessions
 from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.host.paths import InstancePaths
@@ -49,7 +50,7 @@ class CopyFiles:
         """Copy the arena; the path, which no copy of this daemon had before."""
         self._number += 1
         path = self._paths.snapshot(self._number)
-        self._arena.write_snapshot(path, self._group_id)
+        write_snapshot(self._arena.memory, path, self._group_id)
         return str(path)
 
     def remove(self) -> None:

@@ -15,7 +15,10 @@ import pytest
 
 import timerd as td
 from timerctl import main as timerctl
-from timerd.arena.arena import ATTACHED, Arena, format_arena, open_or_create, plan_arena, plan_of, power_of_two
+from timerd.arena.arena import ATTACHED, Arena
+from timerd.arena.format import format_arena
+from timerd.arena.open import open_or_create
+from timerd.arena.plan import plan_arena, plan_of, power_of_two
 from timerd.config.config import Config
 from timerd.host.lock import InstanceLock
 from timerd_shm.declare import layout
@@ -107,7 +110,7 @@ def test_powers_of_two(least: int, power: int) -> None:
 
 
 def test_an_empty_arena_says_what_it_is() -> None:
-    plan = plan_arena(64, ring_events=16, clients=4, tick_ns=100_000)
+    plan = plan_arena(64, ring_events=16, clients=4, tick=100_000)
     memory = bytearray(plan.size)
     format_arena(memoryview(memory), plan, instance="jobs", boot=b"b" * 16, wall_ns=7)
     header = unpack(ArenaHeader, memoryview(memory))

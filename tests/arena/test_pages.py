@@ -18,7 +18,7 @@ PLAIN = "99 25 {major}:{minor} / /mnt rw,relatime - {kind} {source} rw,size=1024
 ON_HUGE_PAGES = """
 import os, sys
 from pathlib import Path
-from timerd.arena.arena import open_or_create
+from timerd.arena.open import open_or_create
 from timerd.config.config import Config
 from timerd_shm.host.paths import make_instance
 

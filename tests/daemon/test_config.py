@@ -7,16 +7,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import timerd
 from timerctl.show.text import duration_ns
-from timerd.arena.arena import plan_of
-from timerd.config.config import KNOBS, Config, Settings, dashed, parser, read_command_line, variable
+from timerd.arena.plan import CONFIGURED, plan_of
+from timerd.config.command_line import parser, read_command_line
+from timerd.config.config import KNOBS, Config, dashed
+from timerd.config.settings import Settings
+from timerd.config.sources import variable
 from timerd_shm.declare.errors import InvalidConfigError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import CAPACITY_DEFAULT
+from timerd_shm.declare.records import ArenaHeader
 from trees import SETTINGS
 
 
@@ -240,7 +245,7 @@ def test_what_is_made_from_other_knobs_is_shown_with_its_formula_and_is_what_the
     assert shown["blocks"] == {"value": 750, "source": "default", "formula": "0.75 x capacity"}
     plan = plan_of(Config(capacity=1000, keys=100))
     for name in ("quota-operations", "quota-bytes", "quota-watermarks"):
-        assert shown[name]["value"] == getattr(plan, name.replace("-", "_"))
+        assert shown[name]["value"] == plan.words[name.replace("-", "_")]
     for name in ("nodes", "keys", "blocks", "ids"):
         assert shown[name]["value"] == plan.regions[Region[name.upper()]].count
 
@@ -305,3 +310,12 @@ def test_a_daemon_without_assertions_is_refused() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2
     assert "python -O" in ended.stderr
+
+
+def test_every_word_of_the_header_that_is_configured_follows_from_its_knob_by_name() -> None:
+    quotas = {name for name in ArenaHeader._fields if name.startswith("quota_")}
+    renamed = {"ring_bytes_max": "ring_bytes", "ids_kept_ns": "settled_ids_kept", "group_kept_ns": "group_retention"}
+    assert {name: name for name in quotas} | renamed == CONFIGURED
+    chosen: dict[str, Any] = {name: 100 + at for at, name in enumerate(CONFIGURED.values())}
+    words = plan_of(Config(capacity=1000, **chosen)).words
+    assert {CONFIGURED[word]: value for word, value in words.items()} == chosen

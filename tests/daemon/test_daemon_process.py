@@ -29,8 +29,8 @@ from daemons import SMALL, Daemon, arenas_of
 from frames import encode
 from harness import MS, S
 from patience import PATIENCE_S, eventually
-from timerd.arena.arena import plan_of
-from timerd.config.config import read_command_line
+from timerd.arena.plan import plan_of
+from timerd.config.command_line import read_command_line
 from timerd.host.lock import InstanceLock
 from timerd_shm.check.check import check
 from timerd_shm.declare.fields import size_of, struct_of, unpack

@@ -29,16 +29,16 @@ ASK = {"query": "snapshot"}
 # A copy takes so long that its asker asks again meanwhile.
 SLOW = """
 import time
-import timerd.arena.arena
-write = timerd.arena.arena.Arena.write_snapshot
+import timerd.snapshots
+write = timerd.snapshots.write_snapshot
 def slow(*arguments):
     write(*arguments)
     time.sleep(0.3)
-timerd.arena.arena.Arena.write_snapshot = slow
+timerd.snapshots.write_snapshot = slow
 """
 FULL = """
 import io
-import timerd.arena.arena
+import timerd.arena.snapshot
 def full(*arguments, **knobs):
     file = io.open(*arguments, **knobs)
     class Full:
@@ -47,7 +47,7 @@ def full(*arguments, **knobs):
         def write(self, what):
             raise OSError(28, "No space left on device")
     return Full()
-timerd.arena.arena.open = full
+timerd.arena.snapshot.open = full
 """
 
 

@@ -165,7 +165,7 @@ def test_a_journal_without_its_first_segment_is_not_audited(tmp_path: Path) -> N
 def test_an_audit_takes_the_end_of_what_is_kept_without_a_deadline_from_the_daemon(
     tmp_path: Path, kept_ns: int
 ) -> None:
-    rig = JournaledRig(tmp_path, group_kept_ns=kept_ns)
+    rig = JournaledRig(tmp_path, group_retention=kept_ns)
     client = rig.client(Orphans.KEEP)
     rig.do(client, Register((Key(b"k"),)))
     rig.close(client)

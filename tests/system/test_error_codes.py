@@ -18,7 +18,7 @@ import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
 from timerd import at_least
-from timerd.config.config import read_command_line
+from timerd.config.command_line import read_command_line
 from timerd.core import Core
 from timerd.host.lock import InstanceLock
 from timerd_client.hot.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register

@@ -1,1 +1,4 @@
-"""The arena as shared memory: planned, made, checked, opened, and its pages asked for in advance."""
+"""The arena as shared memory: planned, formatted, checked, opened, copied, and its pages asked for in advance.
+
+Not here: what the records mean (timerd_shm/declare/layout.py), and who writes them (purgatory/).
+"""

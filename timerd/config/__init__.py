@@ -1,1 +1,4 @@
-"""What the operator may choose: the knobs, where their values come from, and the sizes of an arena that follow."""
+"""What can be set: the knobs, each declared once (config.py), where their values come from, and how they are shown.
+
+Not here: what a size means to the arena (arena/plan.py).
+"""

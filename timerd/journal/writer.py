@@ -24,7 +24,8 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from timerd.arena.arena import Arena, power_of_two
+from timerd.arena.arena import Arena
+from timerd.arena.plan import power_of_two
 from timerd.clock import Clock
 from timerd.config.config import Config
 from timerd.core import Core

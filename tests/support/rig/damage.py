@@ -36,7 +36,7 @@ LONG_KEY = b"a key that is longer than what fits into the record of an event, by
 
 def busy_rig() -> Rig:
     """A bench on whose arena every region that hands out records has some in use, some free and some never used."""
-    rig = Rig(ids_kept_ns=20 * MS)
+    rig = Rig(settled_ids_kept=20 * MS)
     alice, bob = rig.client(), rig.client()
     # These leave free records behind, and in the end one id that is remembered.
     for number in range(14):

@@ -21,7 +21,8 @@ import timerd.core
 from arenas import Memory, violations
 from commands import Answer, Command, KeyAct, Mark, OperationAct, Told
 from frames import GroupTold, encode, group_told
-from timerd.arena.arena import format_arena, plan_arena
+from timerd.arena.format import format_arena
+from timerd.arena.plan import plan_arena
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import BLOCK_DATA
@@ -216,7 +217,7 @@ class Rig:
             ring_events=ring_events,
             clients=clients,
             purgatories=purgatories,
-            tick_ns=tick_ns,
+            tick=tick_ns,
             **(enough | {"quota_bytes": enough["blocks"] * BLOCK_DATA} | knobs),
         )
         self.memory = bytearray(plan.size)

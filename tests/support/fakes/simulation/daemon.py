@@ -18,7 +18,8 @@ import pytest
 from arenas import Memory
 from journals import empty_buffer
 from networks import Copies, Lifelines, attached
-from timerd.arena.arena import format_arena, plan_arena
+from timerd.arena.format import format_arena
+from timerd.arena.plan import plan_arena
 from timerd.clients.sessions import Lapses, Session, Sessions
 from timerd.clock import ManualClock
 from timerd.conductor.turn import Conductor

@@ -89,7 +89,7 @@ class Simulation:
             groups=2,
             purgatories=3,
             errors=2,
-            tick_ns=rng.choice((100_000, MS, 10 * MS)),
+            tick=rng.choice((100_000, MS, 10 * MS)),
             quota_operations=rng.choice((self.capacity // 2, self.capacity)),
             quota_outcomes=rng.choice((8, 65_536)),
             quota_answers=rng.choice((2, 16, 1_024)),

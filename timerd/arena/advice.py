@@ -1,0 +1,62 @@
+"""Advice for an arena that cannot be had: the flags with which the one that is there fits, or a new one finds room."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+from timerd.config.config import KNOBS, Config, dashed
+from timerd_shm.declare import layout
+from timerd_shm.declare.fields import struct_of, unpack
+from timerd_shm.declare.limits import CAPACITY_MIN, REPLAY_WALK_MAX, RING_EVENTS_MIN
+from timerd_shm.declare.records import ArenaHeader, RegionRecord
+
+from .plan import SIZED_BY, plan_of
+
+
+def flags_as_made(descriptor: int, config: Config) -> str:
+    """The flags that make the configuration fit the arena; empty where none do, as for one of another layout."""
+    flags = []
+    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
+        if len(view) < layout.HEADER_SIZE or unpack(ArenaHeader, view).fingerprint != layout.fingerprint():
+            return ""
+        row = struct_of(RegionRecord).size
+        counts = {region: unpack(RegionRecord, view, layout.REGIONS_OFFSET + region * row).count for region in SIZED_BY}
+        tick_ns = unpack(ArenaHeader, view).tick_ns
+    for region, name in SIZED_BY.items():  # the capacity first: what is made from it fits then
+        if plan_of(config).regions[region].count != counts[region]:
+            change: dict[str, Any] = {name: counts[region]}
+            config = config._replace(**change)
+            flags.append(f"--{dashed(name)} {counts[region]}")
+    if config.tick != tick_ns:
+        flags.append(f"--tick {KNOBS['tick'].show(tick_ns)}")
+    return " ".join(flags)
+
+
+def flags_that_fit(config: Config, free: int) -> str:
+    """Flags with which the arena fits into so many bytes, the one that costs least first; empty where none do."""
+
+    def size(capacity: int, ring_events: int) -> int:
+        return plan_of(config._replace(capacity=capacity, ring_events=ring_events)).size
+
+    if size(config.capacity, config.ring_events) <= free:
+        return "lower --capacity, "  # it was not for want of room
+    ring = config.ring_events
+    while ring > RING_EVENTS_MIN and size(config.capacity, ring) > free:
+        ring //= 2
+    # A ring of less than what one registration may walk is not the first thing to give up.
+    if size(config.capacity, ring) <= free and ring >= REPLAY_WALK_MAX:
+        return f"--ring-events {ring} would fit; else "
+    # The largest capacity of two digits, beside the ring as it is, or one that leaves half of the room.
+    ring = config.ring_events
+    while ring > RING_EVENTS_MIN and size(CAPACITY_MIN, ring) > free // 2:
+        ring //= 2
+    low, high = CAPACITY_MIN, config.capacity
+    if size(low, ring) > free:
+        return ""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if size(middle, ring) <= free else (low, middle - 1)
+    capacity = max(low // 10 ** (len(str(low)) - 2) * 10 ** (len(str(low)) - 2), CAPACITY_MIN)
+    events = f" --ring-events {ring}" if ring != config.ring_events else ""
+    return f"--capacity {capacity}{events} would fit; else "

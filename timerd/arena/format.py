@@ -1,0 +1,72 @@
+"""Formats an arena: header, region table, labels, and the layout version last, which says that all else is there."""
+
+from __future__ import annotations
+
+import secrets
+
+from timerd_shm.declare import layout
+from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS
+from timerd_shm.declare.fields import offset_of, size_of, struct_of, unpack
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.records import ArenaHeader, CounterLabel, PurgatoryRecord, RegionRecord
+
+from .plan import ArenaPlan
+
+PURGATORY_DEFAULT = b"default"
+VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
+
+
+def format_arena(
+    view: memoryview,
+    plan: ArenaPlan,
+    *,
+    instance: str = "default",
+    boot: bytes = bytes(16),
+    incarnation: int | None = None,
+    hash_seed: int | None = None,
+    wall_ns: int = 0,
+) -> None:
+    """Write an empty arena into `view`, which is all zero and has `plan.size` bytes. What is derived, the core makes.
+
+    `incarnation` and `hash_seed` are random unless a test gives them.
+    """
+    assert len(view) == plan.size, f"len(view)={len(view)}; plan.size={plan.size}"
+    nothing = unpack(ArenaHeader, bytes(size_of(ArenaHeader)))
+    header = nothing._replace(
+        magic=layout.MAGIC,
+        fingerprint=layout.fingerprint(),
+        header_size=layout.HEADER_SIZE,
+        incarnation=secrets.randbits(64) or 1 if incarnation is None else incarnation,
+        size=plan.size,
+        hash_seed=secrets.randbits(64) if hash_seed is None else hash_seed,
+        boot_id=boot,
+        tick_ns=plan.tick_ns,
+        instance=instance.encode(),
+        created_wall_ns=wall_ns,
+        region_count=len(plan.regions),
+        tail=1,  # empty: after the newest
+        **plan.words,
+    )
+    struct_of(ArenaHeader).pack_into(view, 0, *header)
+    row = struct_of(RegionRecord)
+    for region in Region:
+        record = plan.regions[region]
+        if region is Region.PURGATORIES:
+            record = record._replace(high_water=1, in_use=1)
+        row.pack_into(view, layout.REGIONS_OFFSET + region * row.size, *record)
+    first = PurgatoryRecord(1, len(PURGATORY_DEFAULT), 0, 0, PURGATORY_DEFAULT)
+    struct_of(PurgatoryRecord).pack_into(view, plan.regions[Region.PURGATORIES].offset, *first)
+    write_labels(view, plan.regions[Region.COUNTER_LABELS])
+    with view.cast("Q") as words:
+        words[VERSION_WORD] = layout.LAYOUT_VERSION
+
+
+def write_labels(view: memoryview, region: RegionRecord) -> None:
+    """Names and units of this daemon's counters: an arena may be older than the daemon that attaches to it."""
+    label = struct_of(CounterLabel)
+    row = 0
+    for scope, table in ((1, PURGATORY_COUNTERS), (2, DAEMON_COUNTERS)):
+        for index, counter in enumerate(table):
+            offset = region.offset + row * label.size
+            label.pack_into(view, offset, scope, index, counter.name.encode(), counter.unit.encode())
+            row += 1

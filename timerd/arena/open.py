@@ -1,0 +1,139 @@
+"""Makes an arena, or opens the one that is there: POSIX shared memory or a file, as the configuration says.
+
+The one that is there is attached to if it fits (check.py), and else refused with the flags that would fit (advice.py).
+Only an arena that nobody can use any more, unfinished or of another boot, is made anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from pathlib import Path
+
+import posix_ipc
+from timerd.config.config import Config
+from timerd.host.group import give_to_group
+from timerd_shm.declare.errors import (
+    ArenaNotReadyError,
+    ArenaTruncatedError,
+    InstanceRunningError,
+    LayoutMismatchError,
+    ResourceLimitError,
+)
+from timerd_shm.host.paths import SHM_DIRECTORY, ArenaPlace, InstancePaths
+from timerd_shm.host.process import boot_id
+
+from . import pages
+from .advice import flags_as_made, flags_that_fit
+from .arena import ATTACHED, Arena
+from .check import check_arena
+from .format import format_arena
+from .plan import ArenaPlan, plan_of
+
+
+def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_id: int | None = None) -> Arena:
+    """The instance's arena: the one that is there if it fits, else a new one. NAME.arena is the caller's to write.
+
+    Raises LayoutMismatchError and ArenaTruncatedError (never attached, never overwritten), InstanceRunningError when
+    another daemon has it, ResourceLimitError when the machine does not give it.
+    """
+    plan, boot = plan_of(config), boot_id()
+    if config.arena_file:
+        place = ArenaPlace("file", os.path.abspath(config.arena_file), 0)
+    else:
+        place = ArenaPlace("shm", paths.shm_name, 0)
+    descriptor = _open_locked(place)
+    try:
+        news = "made"
+        if os.fstat(descriptor).st_size:
+            try:
+                _check_descriptor(descriptor, plan, boot)
+            except ArenaNotReadyError as error:
+                news = f"made anew: {error}"
+            except (LayoutMismatchError, ArenaTruncatedError) as error:
+                made_with = flags_as_made(descriptor, config)
+                raise type(error)(
+                    f"{place.path}: {error}: "
+                    + (
+                        f"start with {made_with}, as it was made, or"
+                        if made_with
+                        else "start the timerd that made it, or"
+                    )
+                    + f" remove it with every operation in it (`timerctl destroy --instance {paths.instance}`)"
+                ) from None
+            else:
+                news = ATTACHED
+        if news != ATTACHED:
+            if os.fstat(descriptor).st_size:
+                place.path.unlink(missing_ok=True)
+                old, descriptor = descriptor, _open_locked(place)
+                os.close(old)
+            _reserve(descriptor, place, plan, config)
+            with mmap.mmap(descriptor, plan.size) as memory, memoryview(memory) as view:
+                format_arena(view, plan, instance=paths.instance, boot=boot, wall_ns=wall_ns)
+        give_to_group(descriptor, group_id)
+        arena = Arena(descriptor, place, plan, news)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    arena.place = place._replace(incarnation=arena.header().incarnation)
+    if news == ATTACHED:
+        arena.refresh()
+    return arena
+
+
+def _open_locked(place: ArenaPlace) -> int:
+    """A descriptor of the arena's object, made (0600, empty) if it is not there, and locked."""
+    while True:
+        try:
+            if place.kind == "shm":
+                descriptor: int = posix_ipc.SharedMemory(place.name, posix_ipc.O_CREAT, mode=0o600).fd
+            else:
+                descriptor = os.open(place.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except (OSError, posix_ipc.Error) as error:
+            raise ResourceLimitError(f"the arena {place.path} cannot be opened: {error}") from None
+        try:
+            if os.fstat(descriptor).st_uid != os.geteuid():
+                raise ResourceLimitError(
+                    f"the arena {place.path} belongs to uid {os.fstat(descriptor).st_uid}, and this is "
+                    f"{os.geteuid()}: remove it, or give this daemon another --instance"
+                )
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InstanceRunningError(
+                    f"another daemon uses the arena {place.path}: stop it first, or give this one another --instance"
+                ) from None
+            if _names(place.path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its last daemon removed it between open and lock: again
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _check_descriptor(descriptor: int, plan: ArenaPlan, boot: bytes) -> None:
+    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
+        check_arena(view, plan, boot)
+
+
+def _reserve(descriptor: int, place: ArenaPlace, plan: ArenaPlan, config: Config) -> None:
+    try:
+        pages.reserve(descriptor, plan.size)
+    except OSError as error:
+        file_system = os.fstatvfs(descriptor)
+        free = file_system.f_bavail * file_system.f_frsize
+        place.path.unlink(missing_ok=True)
+        where = SHM_DIRECTORY if place.kind == "shm" else place.path.parent
+        raise ResourceLimitError(
+            f"the arena of {plan.capacity} operations needs {plan.size} bytes, and {where} has {free} free "
+            f"({error.strerror}): {flags_that_fit(config, free)}enlarge {where}, or use --arena-file elsewhere"
+        ) from None
