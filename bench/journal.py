@@ -27,7 +27,8 @@ from core import BATCH, S, fire, register
 from core import Rig as CoreRig
 from timerd.clock import ManualClock
 from timerd.journal.blocks import write_blocks
-from timerd.journal.writer import Journal, JournalFiles, JournalPlan
+from timerd.journal.files import JournalFiles, JournalPlan
+from timerd.journal.writer import Journal
 from timerd_shm.declare.fields import size_of, struct_of, unpack
 from timerd_shm.declare.journal import (
     BLOCK_ROWS,

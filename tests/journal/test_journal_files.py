@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import timerd.journal.files
 import timerd.journal.writer
 from arenas import Memory
 from commands import Key, Register
@@ -27,7 +28,9 @@ from journals import (
     settle,
 )
 from timerd.journal.blocks import write_blocks
-from timerd.journal.writer import Journal, JournalFiles, open_buffer
+from timerd.journal.buffer import open_buffer
+from timerd.journal.files import JournalFiles
+from timerd.journal.writer import Journal
 from timerd_shm.declare.errors import InstanceRunningError
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, JournalLevel, RowFlag, RowKind, TextKind
 from timerd_shm.declare.layout import Region
@@ -294,7 +297,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full = False
         self.refused = 0
-        monkeypatch.setattr(timerd.journal.writer, "write_blocks", self.refusing(write_blocks))
+        monkeypatch.setattr(timerd.journal.files, "write_blocks", self.refusing(write_blocks))
         monkeypatch.setattr(os, "posix_fallocate", self.refusing(os.posix_fallocate))
 
     def refusing(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,7 +36,7 @@ from networks import World
 from soundness import MEMORY, live_on
 from timerd.clients import messages, sessions
 from timerd.conductor import hello, inbox, queries, subscriptions, turn, waiting
-from timerd.journal import writer as journal
+from timerd.journal import files, writer
 from timerd_client.protocol import protocol
 from timerd_shm.check import check
 from timerd_shm.declare.errors import ClosedError
@@ -158,7 +158,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[ModuleType, ...]]] = {
     "daemon": (attack_daemon, (turn, inbox, waiting, hello, queries, subscriptions, messages, sessions)),
     "client": (attack_client, (protocol,)),
     "arena": (attack_arena, (reader, walk, check)),
-    "journal": (attack_journal, (journal_reader, segments, journal)),
+    "journal": (attack_journal, (journal_reader, segments, files, writer)),
 }
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from commands import Key, Register
 from harness import MS, Client, Rig, S, fire
-from timerd.journal.writer import Journal, JournalFiles, JournalPlan
+from timerd.journal.files import JournalFiles, JournalPlan
+from timerd.journal.writer import Journal
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.journal import (
     BLOCK_ROWS,

@@ -24,7 +24,8 @@ from timerd.clients.sessions import Lapses, Session, Sessions
 from timerd.clock import ManualClock
 from timerd.conductor.turn import Conductor
 from timerd.core import NEVER
-from timerd.journal.writer import Journal, JournalFiles, JournalPlan
+from timerd.journal.files import JournalFiles, JournalPlan
+from timerd.journal.writer import Journal
 from timerd_shm.check.check import check
 from timerd_shm.declare.journal import JournalLevel
 from timerd_shm.declare.layout import Region

@@ -1,0 +1,95 @@
+"""The journal's buffer: shared memory beside the arena, for rows that stand in no file yet.
+
+The buffer outlives the daemon, as the arena does: what a killed daemon had not written, the next one writes, once. A
+buffer of another size, or of another arena, is replaced; rows that are not written yet go over to the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from pathlib import Path
+
+from timerd_shm.declare.errors import ResourceLimitError
+from timerd_shm.declare.fields import size_of, struct_of, unpack
+from timerd_shm.declare.journal import BUFFER_HEADER_SIZE, BUFFER_MAGIC, ROW_SIZE, BufferHeader, journal_fingerprint
+from timerd_shm.declare.records import ArenaHeader
+
+
+def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple[mmap.mmap, bool]:
+    """The buffer beside an arena, and whether it holds what no file has: the one that is there, or a new one.
+
+    It has `rows`, or, where there is no room, half as many, and so on, not less than `least`. What one of another size
+    holds goes over to the new one; it stays if that is too much. Raises ResourceLimitError.
+    """
+    try:
+        old = _map_buffer(path, header)
+        if old is None:
+            path.unlink(missing_ok=True)  # another arena's, whose room may be needed
+        while True:
+            if old is not None:
+                there = unpack(BufferHeader, old[:BUFFER_HEADER_SIZE]).rows
+                if least <= there <= rows or header.journal_rows - header.journal_written > rows:
+                    return old, True
+            try:
+                return _make_buffer(path, rows, header, old), old is not None
+            except OSError as error:
+                if error.errno != errno.ENOSPC or rows // 2 < least:
+                    raise
+            rows //= 2
+    except OSError as error:
+        if isinstance(error, ResourceLimitError):
+            raise
+        raise ResourceLimitError(
+            f"the journal's buffer {path} of {rows * ROW_SIZE} bytes cannot be made ({error.strerror}): "
+            "lower --journal-buffer or --capacity"
+        ) from None
+
+
+def _map_buffer(path: Path, header: ArenaHeader) -> mmap.mmap | None:
+    """The buffer that is there, if it is of this arena."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            raise ResourceLimitError(f"the journal's buffer {path} belongs to uid {status.st_uid}: remove it")
+        found = os.pread(descriptor, size_of(BufferHeader), 0)
+        if len(found) < size_of(BufferHeader):
+            return None
+        there = unpack(BufferHeader, found)
+        wanted = BufferHeader(BUFFER_MAGIC, journal_fingerprint(), there.rows, header.incarnation)
+        if there != wanted or status.st_size != BUFFER_HEADER_SIZE + there.rows * ROW_SIZE:
+            return None
+        return mmap.mmap(descriptor, status.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def _make_buffer(path: Path, rows: int, header: ArenaHeader, old: mmap.mmap | None) -> mmap.mmap:
+    """A new buffer, with the rows of the old one that no file has. It takes the old one's name as a whole."""
+    size = BUFFER_HEADER_SIZE + rows * ROW_SIZE
+    fresh = path.with_name(f"{path.name}.new")
+    descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        buffer = mmap.mmap(descriptor, size)
+        buffer[: size_of(BufferHeader)] = struct_of(BufferHeader).pack(
+            BUFFER_MAGIC, journal_fingerprint(), rows, header.incarnation
+        )
+        if old is not None:
+            there = unpack(BufferHeader, old[:BUFFER_HEADER_SIZE]).rows
+            for number in range(header.journal_written, header.journal_rows):
+                source = BUFFER_HEADER_SIZE + number % there * ROW_SIZE
+                target = BUFFER_HEADER_SIZE + number % rows * ROW_SIZE
+                buffer[target : target + ROW_SIZE] = old[source : source + ROW_SIZE]
+        os.rename(fresh, path)
+        return buffer
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)

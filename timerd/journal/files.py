@@ -1,0 +1,297 @@
+"""The journal's files: segments in a directory, appended to in blocks, sealed when they are full, removed when old.
+
+A directory is written by one daemon, which holds its lock. How far the files have come is found out at a start from the
+newest segment, and from what the arena's header says.
+
+Rows of the block that is not full yet stay in the buffer, so that a torn one can be written again as a whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from timerd.clock import Clock
+from timerd.host.group import give_to_group
+from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError
+from timerd_shm.declare.fields import struct_of, unpack
+from timerd_shm.declare.journal import (
+    BLOCK_ROWS,
+    BLOCK_SIZE,
+    BUFFER_HEADER_SIZE,
+    BUFFER_ROWS_MIN,
+    JOURNAL_MAGIC,
+    JOURNAL_VERSION,
+    ROW_SIZE,
+    BufferHeader,
+    JournalLevel,
+    RowKind,
+    SegmentHeader,
+    journal_fingerprint,
+)
+from timerd_shm.declare.records import ArenaHeader
+from timerd_shm.read.holds import HOLDS, holds_of
+from timerd_shm.read.segment import HEADER_CRC, JournalError, Segment, segment_path, segments_of
+
+from .blocks import write_blocks
+
+
+class JournalPlan(NamedTuple):
+    """What the files of a journal are to be."""
+
+    directory: Path
+    level: JournalLevel
+    segment_size: int  # bytes of a file, its header block among them
+    keep: int  # bytes of all files
+    hold_limit: int  # bytes beyond that, for consumers that hold segments
+    group_id: int | None
+    instance: str
+
+    @property
+    def segment_rows(self) -> int:
+        """Rows of a segment."""
+        return (self.segment_size // BLOCK_SIZE - 1) * BLOCK_ROWS
+
+
+class JournalFiles:
+    """The segments in a directory, and how far they have come. Held by one daemon, by a lock.
+
+    `written` counts the rows that stand in them in full blocks. append() is one thread's; `written` and `notes` may be
+    read by another.
+    """
+
+    def __init__(self, plan: JournalPlan, clock: Clock, boot: bytes) -> None:
+        """Raises InstanceRunningError when another daemon writes there, ResourceLimitError."""
+        self.plan = plan
+        self.written = 0
+        self.notes: list[str] = []  # what the conductor is to log as errors; taken by list.pop(0)
+        self.failures = 0
+        self.renew = False  # the present segment is lost: the core is to begin another
+        self._clock = clock
+        self._boot = boot
+        self._buffer = memoryview(b"")
+        self._incarnation = 0
+        self._descriptor = -1
+        self._sequence = 0
+        self._segment = 0  # first row of the present segment
+        self._shown = 0  # rows that can be read
+        try:
+            self._make_directory()
+            self._lock = self._take_lock()
+        except OSError as error:
+            if isinstance(error, ResourceLimitError):
+                raise
+            raise ResourceLimitError(f"the journal's directory {plan.directory}: {error.strerror}") from None
+
+    def attach(self, buffer: memoryview, header: ArenaHeader, buffered: bool) -> int:
+        """Find out how far the files have come with the rows of this arena; `written`, for the core.
+
+        `buffered`: the buffer holds the newest rows; else it is new, and what no file has is lost.
+        """
+        self._buffer = buffer
+        self._incarnation = header.incarnation
+        self._segment = header.journal_segment
+        self.written = header.journal_written
+        rows = header.journal_rows
+        oldest = rows  # of those that the buffer holds
+        if buffered:
+            # What a killed daemon had begun to put behind the last row lies on the oldest ones.
+            capacity = unpack(BufferHeader, buffer).rows
+            oldest = min(header.journal_written, max(0, rows - capacity + BUFFER_ROWS_MIN))
+        self._go_on(header)
+        if self._descriptor < 0:
+            if oldest <= self.written < rows and self._begins_segment(self.written):
+                self._segment = self.written  # killed again before the first file: the buffer holds several segments
+            # In a directory without the present segment: what is before it has nowhere to stand.
+            oldest = max(oldest, self._segment)
+        if not oldest <= self.written <= rows:
+            self._seal(self._next())
+            self._segment = header.journal_segment
+            start = min(-(-max(oldest, self._segment) // BLOCK_ROWS) * BLOCK_ROWS, rows)
+            lost = f"rows {self.written} to {start - 1}" if self.written < start else f"rows from {start} on"
+            self.notes.append(f"{lost} of the journal are lost: their file, and the buffer before that, are gone")
+            self.written = start
+        self._shown = self.written
+        return self.written
+
+    def append(self, rows: int) -> None:
+        """Write what there is up to row `rows`. Raises OSError; then what is missing is written by the next call."""
+        self._look_for_removal()
+        at = self._next()
+        while at < rows and rows > self._shown:
+            if self._begins_segment(at):
+                self._seal(at)
+                self._segment = at
+            if self._descriptor < 0:
+                self._begin_file(at)
+            end = write_blocks(self._buffer, at, rows, self._descriptor, self._segment, self._sequence)
+            self._shown = end
+            at = end // BLOCK_ROWS * BLOCK_ROWS
+            self.written = at
+            if end == rows:
+                break
+
+    def close(self) -> None:
+        """Let another daemon in. The present file stays as it is: the next daemon goes on in it."""
+        self._close()
+        os.close(self._lock)
+
+    def _look_for_removal(self) -> None:
+        """A file that was removed takes what is written to it with it: make another, and the directory too."""
+        if self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0:
+            self._close()
+            self.renew = True
+            self.notes.append(f"segment {self._sequence} of the journal was removed while it was written")
+        if os.fstat(self._lock).st_nlink == 0:
+            self._make_directory()
+            try:
+                lock = self._take_lock()
+            except InstanceRunningError:
+                raise OSError(errno.EBUSY, "another daemon writes there by now") from None
+            os.close(self._lock)
+            self._lock = lock
+
+    def _next(self) -> int:
+        """The first row to write: the first of the block that is not full. A start may have to begin behind it."""
+        return -(-self.written // BLOCK_ROWS) * BLOCK_ROWS
+
+    def _begins_segment(self, row: int) -> bool:
+        capacity = (len(self._buffer) - BUFFER_HEADER_SIZE) // ROW_SIZE
+        return row != self._segment and self._buffer[BUFFER_HEADER_SIZE + row % capacity * ROW_SIZE] == RowKind.SEGMENT
+
+    # files ------------------------------------------------------------------------------------------------------------
+
+    def _go_on(self, header: ArenaHeader) -> None:
+        """Open the newest segment if it is of this arena, and find the block to go on with. Cut it if it is not."""
+        plan = self.plan
+        for sequence in reversed(segments_of(plan.directory)):
+            path = segment_path(plan.directory, sequence)
+            with open(path, "rb") as file:
+                if not file.read(BLOCK_SIZE).strip(b"\0"):
+                    path.unlink()  # its daemon was killed while it made the file
+                    continue
+            self._sequence = sequence
+            break
+        else:
+            return
+        try:
+            segment = Segment(plan.directory, sequence)
+        except JournalError as error:
+            self.notes.append(f"the journal goes on behind segment {sequence}: {error}")
+            return
+        try:
+            found = segment.header
+            if found.incarnation != header.incarnation or found.first_row > header.journal_segment:
+                os.truncate(path, BLOCK_SIZE + segment.blocks() * BLOCK_SIZE)
+                return
+            # From the block that was known to be full, or from the first one if that is not so any more.
+            block = max((header.journal_written - found.first_row) // BLOCK_ROWS - 1, found.first_block)
+            if segment.good(block, 1)[1] != BLOCK_ROWS:
+                block = found.first_block
+            while (full := segment.good(block, 64)[1] // BLOCK_ROWS) > 0:
+                block += full
+            self.written = found.first_row + block * BLOCK_ROWS
+            self._segment = found.first_row
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        finally:
+            segment.close()
+
+    def _begin_file(self, row: int) -> None:
+        """Make the present segment's file, for blocks from that of `row` on. Raises OSError, and leaves nothing."""
+        plan = self.plan
+        sequence = self._sequence + 1
+        path = segment_path(plan.directory, sequence)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if plan.group_id is not None:
+                give_to_group(descriptor, plan.group_id)
+            os.posix_fallocate(descriptor, 0, plan.segment_size)
+            os.pwrite(descriptor, self._header(sequence, row), 0)
+        except BaseException:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            raise
+        self._descriptor, self._sequence = descriptor, sequence
+        self._retain()
+
+    def _header(self, sequence: int, row: int) -> bytes:
+        header = SegmentHeader(
+            magic=JOURNAL_MAGIC,
+            crc=0,
+            version=JOURNAL_VERSION,
+            fingerprint=journal_fingerprint(),
+            level=self.plan.level,
+            sequence=sequence,
+            first_row=self._segment,
+            incarnation=self._incarnation,
+            boot_id=self._boot,
+            monotonic_ns=self._clock.now_ns(),
+            wall_ns=self._clock.wall_ns(),
+            first_block=(row - self._segment) // BLOCK_ROWS,
+            pid=os.getpid(),
+            instance=self.plan.instance.encode(),
+            host=socket.gethostname().encode()[:64],
+        )
+        pack = struct_of(SegmentHeader).pack
+        return pack(*header._replace(crc=zlib.crc32(pack(*header)[HEADER_CRC:])))
+
+    def _seal(self, row: int) -> None:
+        """The present segment ends before `row`: cut its file to what it holds."""
+        if self._descriptor >= 0:
+            os.truncate(self._descriptor, BLOCK_SIZE + (row - self._segment) // BLOCK_ROWS * BLOCK_SIZE)
+            self._close()
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _retain(self) -> None:
+        """Remove the oldest segments beyond `keep`; those that somebody holds only beyond the limit of that."""
+        plan = self.plan
+        held = holds_of(plan.directory)
+        least = min(held.values(), default=self._sequence)
+        sizes = {number: segment_path(plan.directory, number).stat().st_size for number in segments_of(plan.directory)}
+        total = sum(sizes.values())
+        for number, size in sizes.items():
+            if total <= plan.keep or number == self._sequence:
+                return
+            if number >= least:
+                if total <= plan.keep + plan.hold_limit:
+                    return
+                names = ", ".join(sorted(name for name, first in held.items() if first <= number))
+                self.notes.append(f"segment {number} of the journal was removed although {names} holds it")
+            segment_path(plan.directory, number).unlink(missing_ok=True)
+            total -= size
+
+    def _make_directory(self) -> None:
+        directory = self.plan.directory
+        for path, mode in ((directory, 0o750), (directory / HOLDS, 0o770)):
+            try:
+                path.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            if self.plan.group_id is not None:
+                os.chown(path, -1, self.plan.group_id)
+                path.chmod(mode)
+
+    def _take_lock(self) -> int:
+        path = self.plan.directory / "lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip() or "not known"
+            os.close(descriptor)
+            raise InstanceRunningError(
+                f"the journal in {self.plan.directory} is written by another daemon ({holder}): "
+                "give this one another --journal directory"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"instance {self.plan.instance}, pid {os.getpid()}\n".encode(), 0)
+        return descriptor
