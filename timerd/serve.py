@@ -15,7 +15,8 @@ from contextlib import ExitStack
 from timerd.arena.arena import ATTACHED
 from timerd.arena.open import open_or_create
 from timerd.clients.liveness import Watches, room_for_watches
-from timerd.clients.sessions import Host, Sessions
+from timerd.clients.process import Host
+from timerd.clients.sessions import Sessions
 from timerd.conductor.loop import Loop
 from timerd.conductor.transport import ZmqTransport
 from timerd.conductor.turn import Conductor

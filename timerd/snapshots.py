@@ -14,7 +14,8 @@ from typing import Protocol
 
 from timerd.arena.arena import Arena
 from timerd.arena.snapshot import write_snapshot
-from timerd.clients.sessions import Session, Sessions
+from timerd.clients.session import Session
+from timerd.clients.sessions import Sessions
 from timerd_shm.declare.errors import ResourceLimitError
 from timerd_shm.host.paths import InstancePaths
 

@@ -11,7 +11,7 @@ from commands import Key, Register
 from daemonrules import an_incarnation_is_not_enough
 from harness import MS, S
 from networks import HERE, NOTHING, Peer, World, fire
-from timerd.clients.sessions import session_hash
+from timerd.clients.session import session_hash
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import HEARTBEAT_NS, HELD_QUERY_MAX, HELLO_FIRST_SIZE_MAX, TOMBSTONE_KEPT_NS

@@ -21,8 +21,10 @@ from daemonrules import (
 )
 from harness import MS, S
 from networks import PROCESSES, Peer, World, fire
+from timerd.clients.ends import LAST_WORDS_NS
 from timerd.clients.liveness import Kind
-from timerd.clients.sessions import BACK_WITHIN_NS, BEAT_NS, DEAD_AFTER_NS, LAST_WORDS_NS
+from timerd.clients.sessions import BEAT_NS
+from timerd.clients.silence import BACK_WITHIN_NS, DEAD_AFTER_NS
 from timerd.conductor.gap import DRY_NS
 from timerd.conductor.inbox import RECORDS_PER_FRAME
 from timerd_shm.declare.limits import GAP_NS, HEARTBEAT_NS

@@ -36,8 +36,8 @@ def refuse(pid, flags=0): raise PermissionError(1, "Operation not permitted")
 os.pidfd_open = refuse
 """
 SHORT_LEASE = 'import timerd.config.config as c; c.KNOBS["lease"] = c.KNOBS["lease"]._replace(low=1)\n'
-SHORT_HOUR = "import timerd.clients.sessions as s; s.DEAD_AFTER_NS = 2_000_000_000\n"
-SHORT_RETURN = "import timerd.clients.sessions as s; s.BACK_WITHIN_NS = 1_500_000_000\n"
+SHORT_HOUR = "import timerd.clients.silence as s; s.DEAD_AFTER_NS = 2_000_000_000\n"
+SHORT_RETURN = "import timerd.clients.silence as s; s.BACK_WITHIN_NS = 1_500_000_000\n"
 
 # A client that registers an operation on "k", and then does what it reads.
 CLIENT = """

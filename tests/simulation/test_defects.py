@@ -42,9 +42,16 @@ from rules import (
     own_earlier_fire_does_not_complete_an_own_later_op,
     told_to_one_at_a_time,
 )
-from timerd.clients import sessions
+from test_journal import no_row_is_lost_or_written_twice
+from test_owners import credit_of_a_dead_owner_goes_on
+from test_redo import recovers_from_a_crash_at_every_point
+from test_turn_bounds import CAPACITY, mass_fire_is_cut_into_turns
+from test_wheel import idle_costs_nothing
+from timerd.clients import silence
 from timerd.clients.messages import Hello
-from timerd.clients.sessions import DEAD_AFTER_NS, Session, Sessions
+from timerd.clients.session import Session
+from timerd.clients.sessions import Sessions
+from timerd.clients.silence import DEAD_AFTER_NS
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.states import Outcome
 from timerd_shm.generate import DEFECTS
@@ -164,7 +171,7 @@ def session_is_what_the_arena_tells(patch: pytest.MonkeyPatch) -> None:
 def lease_over_a_stop(patch: pytest.MonkeyPatch) -> None:
     """Time counts as silence whether the daemon was reading or not."""
     patch.setattr(Sessions, "make_leases_whole", lambda self, now_ns: None)
-    patch.setattr(sessions, "HEARTBEAT_NS", DEAD_AFTER_NS)  # the most that is counted from one beat to the next
+    patch.setattr(silence, "HEARTBEAT_NS", DEAD_AFTER_NS)  # the most that is counted from one beat to the next
 
 
 def lease_over_downtime(patch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,9 @@ from journals import JournaledRig
 from mutations import down
 from networks import World
 from soundness import MEMORY, live_on
-from timerd.clients import messages, sessions
+from test_hostile import small_world
+from test_soundness import MEMORY, live_on
+from timerd.clients import ends, messages, sessions
 from timerd.conductor import hello, inbox, queries, subscriptions, turn, waiting
 from timerd.journal import files, writer
 from timerd_client.protocol import protocol
@@ -155,7 +157,7 @@ def seeds_of(target: str) -> list[bytes]:
 
 
 TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[ModuleType, ...]]] = {
-    "daemon": (attack_daemon, (turn, inbox, waiting, hello, queries, subscriptions, messages, sessions)),
+    "daemon": (attack_daemon, (turn, inbox, waiting, hello, queries, subscriptions, messages, sessions, ends)),
     "client": (attack_client, (protocol,)),
     "arena": (attack_arena, (reader, walk, check)),
     "journal": (attack_journal, (journal_reader, segments, files, writer)),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 
 from timerd.clients.liveness import Kind, Liveness
-from timerd.clients.sessions import Session, Sessions
+from timerd.clients.session import Session
+from timerd.clients.sessions import Sessions
 from timerd.core import Core
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 
@@ -40,10 +41,12 @@ class Departures:
         signs = liveness.signs(SIGNS_PER_TURN, now_ns)
         for watch, kind, secret in signs:
             if kind is Kind.ENDED:
-                sessions.ended(watch, now_ns)
+                sessions.ends.ended(watch, now_ns)
             elif kind is Kind.BROKEN:
-                sessions.broken(watch, now_ns)
-            elif not sessions.hold(watch, secret):
+                sessions.ends.broken(watch, now_ns)
+            elif (session := sessions.find(secret)) is not None:
+                sessions.ends.hold(watch, session)
+            else:
                 liveness.drop(watch)
                 self._core.count(LIVENESS_REFUSED)
         if refused := liveness.take_refused():
@@ -55,11 +58,11 @@ class Departures:
         sessions = self._sessions
         if now_ns < sessions.due_ns:
             return 0
-        ended = sessions.take_ended(now_ns)
+        ended = sessions.ends.take(now_ns)
         unfinished = self._waiting.slots()
         for session in ended:
             if session.slot in unfinished:
-                sessions.put_off(session, now_ns)
+                sessions.ends.put_off(session, now_ns)
             else:
                 self._close(session, "has ended", now_ns)
         return len(ended)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 
 from timerd.clients.messages import message_frame, read_hello
-from timerd.clients.sessions import NO_SESSION, Sessions
+from timerd.clients.session import NO_SESSION
+from timerd.clients.sessions import Sessions
 from timerd.clock import Clock
 from timerd.core import Core
 from timerd_shm.declare.errors import MalformedError, SessionGoneError, TimerdError

@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 
 from timerd.clients.messages import HEADER_SIZE
-from timerd.clients.sessions import Session, Sessions
+from timerd.clients.session import Session
+from timerd.clients.sessions import Sessions
 from timerd.core import APPLIED, EXPECTED, MALFORMED, UNFINISHED, Core
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.errors import MalformedError, UnsupportedVersionError
@@ -137,10 +138,10 @@ class Inbox:
                 self._outbox.send(routing, self._outbox.header(DownKind.HELLO_FIRST, now_ns))
                 return RECORDS_PER_FRAME
         session.routing = routing
-        self._sessions.came(session, now_ns)
+        self._sessions.silence.came(session, now_ns)
         go_on = session.held and answer > session.received[1]
         if (outcome, answer) != session.received:
-            self._sessions.heard(session, (outcome, answer), now_ns)
+            self._sessions.reminders.heard(session, (outcome, answer), now_ns)
         if kind == UpKind.COMMANDS:
             return self._take_commands(session, frame, count, outcome, answer, now_ns)
         self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)

@@ -8,7 +8,8 @@ published for a while.
 from __future__ import annotations
 
 from timerd.clients.messages import bare_header, message_frame
-from timerd.clients.sessions import Session, Sessions
+from timerd.clients.session import Session
+from timerd.clients.sessions import Sessions
 from timerd.core import NEVER, Core
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.errors import MalformedError, TimerdError, UnsupportedVersionError
@@ -55,7 +56,7 @@ class Outbox:
     def publish(self, session: Session, frame: bytes, now_ns: int) -> None:
         """Publish a report to a client that has subscribed."""
         self._transport.publish(frame)
-        self._sessions.published(session, now_ns)
+        self._sessions.reminders.published(session, now_ns)
         self.frames += 1
 
     def announce(self, session: Session, now_ns: int) -> None:
@@ -92,7 +93,7 @@ class Outbox:
 
     def announce_unacknowledged(self, now_ns: int) -> None:
         """Remind the clients that have not acknowledged what they were sent."""
-        for session in self._sessions.unacknowledged(now_ns):
+        for session in self._sessions.reminders.take(now_ns):
             self._core.count(ANNOUNCEMENTS)
             self.announce(session, now_ns)
 

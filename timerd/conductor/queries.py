@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from timerd.clients.messages import Query, message_frame, purgatory_name, read_query
-from timerd.clients.sessions import Session
+from timerd.clients.session import Session
 from timerd.core import Core
 from timerd.snapshots import Snapshots
 from timerd_shm.declare.errors import NotSupportedError, ResourceLimitError, TimerdError

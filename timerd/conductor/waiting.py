@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from timerd.clients.sessions import Session
+from timerd.clients.session import Session
 
 WAITING_FRAMES_MAX = 256  # beyond it the socket is not read
 WAITING_BYTES_MAX = 16 << 20

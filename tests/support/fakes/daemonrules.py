@@ -5,7 +5,7 @@ from __future__ import annotations
 from commands import Key, Register
 from harness import S, cancel
 from networks import Peer, World, fire
-from timerd.clients.sessions import session_hash
+from timerd.clients.session import session_hash
 from timerd_shm.declare.states import ClientState, Outcome
 from timerd_shm.declare.wire import DownKind, UpKind
 

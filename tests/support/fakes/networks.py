@@ -19,7 +19,8 @@ from frames import encode
 from harness import START_NS, Rig, S
 from harness import Client as Talker
 from timerd.clients.liveness import Kind, Sign
-from timerd.clients.sessions import Host, Sessions
+from timerd.clients.process import Host
+from timerd.clients.sessions import Sessions
 from timerd.clock import Clock, ManualClock
 from timerd.conductor.bounds import RECORDS_PER_STEP
 from timerd.conductor.transport import Transport

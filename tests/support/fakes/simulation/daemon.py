@@ -20,7 +20,9 @@ from journals import empty_buffer
 from networks import Copies, Lifelines, attached
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
-from timerd.clients.sessions import Lapses, Session, Sessions
+from timerd.clients.session import Session
+from timerd.clients.sessions import Sessions
+from timerd.clients.silence import Lapses
 from timerd.clock import ManualClock
 from timerd.conductor.turn import Conductor
 from timerd.core import NEVER

@@ -14,10 +14,11 @@ CONDUCTOR = (
     *("turn", "bounds", "gap", "waiting", "inbox", "hello", "subscriptions", "queries", "outbox", "departures"),
     "error_log",
 )
-# The conductor's parts together; its clients' sessions; and the client's protocol, each module that it is made of.
+SESSIONS = ("session", "sessions", "process", "ends", "silence", "reminders")
+# The conductor's parts together, its clients' sessions together, and each module of the client's protocol.
 SUBJECTS = {
     "conductor": tuple(f"timerd.conductor.{name}" for name in CONDUCTOR),
-    "sessions": ("timerd.clients.sessions",),
+    "sessions": tuple(f"timerd.clients.{name}" for name in SESSIONS),
     **{
         name: (f"timerd_client.protocol.{name}",)
         for name in ("protocol", "session", "incoming", "outgoing", "deadlines", "inbox")

@@ -1,0 +1,113 @@
+"""How the daemon learns that a client has certainly ended, and when that is acted upon.
+
+A *watch* is what tells: the connection over which the client has shown its session, or else a pidfd of its process.
+Where neither can be had, /proc is looked at now and then. An end is acted upon a moment later, when what the client
+sent last has been read. A client that changes its connection within that moment has not ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+from timerd.core import NEVER
+
+from .liveness import Liveness
+from .process import Host
+from .session import Session
+
+LOOKED_UP_MAX = 128  # processes looked up in /proc on one beat
+ENDS_PER_TURN = 128
+LAST_WORDS_NS = 10_000_000  # what a client sent before it ended may still be with libzmq's thread
+
+
+class Ends:
+    """Which watch tells of which session, and the sessions that have ended and are not closed yet."""
+
+    def __init__(self, host: Host, liveness: Liveness) -> None:
+        self._host = host
+        self._liveness = liveness
+        self._by_watch: dict[int, Session] = {}
+        self._ending: dict[int, Session] = {}  # by slot
+        self._looked_up: list[Session] = []
+
+    @property
+    def due_ns(self) -> int:
+        """When the next end is to be acted upon."""
+        return min((session.ends_ns for session in self._ending.values()), default=NEVER)
+
+    def begin(self, session: Session, now_ns: int) -> None:
+        """Watch a session's process, where it is seen; it may have ended already."""
+        if not self._watch(session):
+            self._end(session, now_ns)
+
+    def forget(self, session: Session) -> None:
+        """The session is closed."""
+        self._unwatch(session)
+        self._ending.pop(session.slot, None)
+
+    def hold(self, watch: int, session: Session) -> None:
+        """A connection has shown this session: from now on it tells of its client's end."""
+        self._unwatch(session)
+        self._ending.pop(session.slot, None)  # it has changed its connection
+        session.ends_ns = NEVER
+        session.watch = watch
+        session.has_returned = True
+        self._by_watch[watch] = session
+
+    def broken(self, watch: int, now_ns: int) -> None:
+        """A connection tells nothing any more: a pidfd does, where there can be one."""
+        session = self._by_watch.pop(watch, None)
+        if session is not None:
+            session.watch = 0
+            self.begin(session, now_ns)
+
+    def ended(self, watch: int, now_ns: int) -> None:
+        """The client, or the process, of this watch has ended."""
+        session = self._by_watch.pop(watch, None)
+        if session is not None:
+            session.watch = 0
+            self._end(session, now_ns)
+
+    def take(self, now_ns: int) -> list[Session]:
+        """Sessions whose end is to be acted upon now; a bounded number, which the caller closes or puts off."""
+        due = (session for session in self._ending.values() if now_ns >= session.ends_ns)
+        return list(itertools.islice(due, ENDS_PER_TURN))
+
+    def put_off(self, session: Session, now_ns: int) -> None:
+        """The end of this session is not to be acted upon yet."""
+        session.ends_ns = now_ns + LAST_WORDS_NS
+
+    def look_up(self, by_slot: Mapping[int, Session], now_ns: int) -> None:
+        """Look in /proc for the next few processes that nothing tells of, because pidfds are refused."""
+        if not self._looked_up:
+            self._looked_up = [s for s in by_slot.values() if s.process.pid and not s.watch]
+        looked, self._looked_up = self._looked_up[:LOOKED_UP_MAX], self._looked_up[LOOKED_UP_MAX:]
+        for session in looked:
+            if by_slot.get(session.slot) is session and self._host.has_ended(session.process):
+                self._end(session, now_ns)
+
+    def _watch(self, session: Session) -> bool:
+        """Be told when its process ends, where that is seen; False if it has ended.
+
+        First the pidfd, then the look at who has that pid: it cannot have become another's in between unnoticed.
+        """
+        pid, start_ticks = session.process
+        if not pid or not (watch := self._liveness.watch(pid)):
+            return not self._host.has_ended(session.process)
+        session.watch = watch
+        self._by_watch[watch] = session
+        # None: it is hidden from us, or a zombie, which the pidfd tells.
+        return self._host.start_ticks_of(pid) in (None, start_ticks)
+
+    def _unwatch(self, session: Session) -> None:
+        if session.watch:
+            self._liveness.drop(session.watch)
+            del self._by_watch[session.watch]
+            session.watch = 0
+
+    def _end(self, session: Session, now_ns: int) -> None:
+        """It has certainly ended."""
+        if session.slot not in self._ending:
+            session.ends_ns = now_ns + LAST_WORDS_NS
+            self._ending[session.slot] = session

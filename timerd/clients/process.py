@@ -1,0 +1,33 @@
+"""A client's process, as far as this daemon can see it, and what both must share for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
+
+
+class Process(NamedTuple):
+    """A client's process, where this daemon can see it; pid 0 = it cannot."""
+
+    pid: int
+    start_ticks: int
+
+
+class Host(NamedTuple):
+    """What a client must share with the daemon for its clock and its pid to mean the same here; and a look at pids."""
+
+    boot_id: bytes
+    pid_namespace: int
+    time_namespace: int
+    start_ticks_of: Callable[[int], int | None]  # of a pid; None = there is no such process
+
+    @classmethod
+    def here(cls) -> Host:
+        """This process's own."""
+        return cls(boot_id(), namespace_inode("pid"), namespace_inode("time"), process_start_ticks)
+
+    def has_ended(self, process: Process) -> bool:
+        """Whether the process has certainly ended."""
+        return process.pid != 0 and self.start_ticks_of(process.pid) != process.start_ticks

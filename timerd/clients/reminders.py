@@ -1,0 +1,65 @@
+"""Reminders: a client that does not acknowledge what it was sent is told again what is newest.
+
+The first reminder is due 50 ms after the last sign that the client keeps up; the time doubles up to 1 s. For example, a
+client that has lost a report, and hears nothing else, finds that out after 50 ms.
+"""
+
+from __future__ import annotations
+
+from timerd.core import NEVER, Core
+from timerd_shm.declare.limits import ANNOUNCE_FIRST_NS, ANNOUNCE_LAST_NS
+
+from .session import Session
+
+ANNOUNCE_GRID_NS = 10_000_000  # reminders are looked after this often at most
+
+
+class Reminders:
+    """The clients that have something to acknowledge, and when each is reminded of it."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._announcing: dict[int, Session] = {}  # by slot
+        self.due_ns = NEVER
+
+    def heard(self, session: Session, received: tuple[int, int], now_ns: int) -> None:
+        """The client has acknowledged these outcome and answer numbers: it keeps up, so reminders can wait."""
+        session.received = received
+        session.progress_ns = now_ns
+        session.gap_ns = ANNOUNCE_FIRST_NS
+
+    def published(self, session: Session, now_ns: int) -> None:
+        """The client was sent a report: it is reminded of what it does not acknowledge."""
+        session.published_ns = now_ns
+        if session.slot not in self._announcing and self._core.unacknowledged(session.slot):
+            self._announcing[session.slot] = session
+            session.progress_ns = now_ns
+            session.gap_ns = ANNOUNCE_FIRST_NS
+            self.due_ns = min(self.due_ns, now_ns + ANNOUNCE_FIRST_NS)
+
+    def take(self, now_ns: int) -> list[Session]:
+        """Sessions that are due a reminder now."""
+        if now_ns < self.due_ns:
+            return []
+        due: list[Session] = []
+        next_ns = NEVER
+        for slot, session in list(self._announcing.items()):
+            if not self._core.unacknowledged(slot):
+                del self._announcing[slot]
+                continue
+            if now_ns >= session.progress_ns + session.gap_ns:
+                session.gap_ns = min(2 * session.gap_ns, ANNOUNCE_LAST_NS)
+                session.progress_ns = now_ns
+                if session.subscribed:
+                    due.append(session)
+            next_ns = min(next_ns, session.progress_ns + session.gap_ns)
+        self.due_ns = max(next_ns, now_ns + ANNOUNCE_GRID_NS)
+        return due
+
+    def forget(self, session: Session) -> None:
+        """The session is closed."""
+        self._announcing.pop(session.slot, None)
+
+    def rest(self) -> None:
+        """There is no client any more."""
+        self.due_ns = NEVER
