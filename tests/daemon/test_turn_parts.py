@@ -1,0 +1,94 @@
+"""The small parts that a turn's larger ones share: frames that wait, and the gap."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import MS, S
+from timerd.clients.process import Process
+from timerd.clients.session import Session
+from timerd.conductor.gap import DRY_NS, GAP_READ_NS, Gap
+from timerd.conductor.waiting import WAITING_BYTES_MAX, WAITING_FRAMES_MAX, Waiting
+
+
+def session(slot: int) -> Session:
+    return Session(slot, slot, Process(0, 0), 15 * S, 0)
+
+
+# frames that wait -------------------------------------------------------------------------------------------------
+
+
+def test_clients_take_turns_and_the_frames_of_one_stay_in_order() -> None:
+    waiting, alice, bob = Waiting(), session(1), session(2)
+    for frame in (b"a1", b"a2", b"a3"):
+        waiting.add(alice, frame)
+    waiting.add(bob, b"b1")
+    taken = []
+    while waiting:
+        taken.append(waiting.first())
+        waiting.pass_on(done=True)
+    assert taken == [(alice, b"a1"), (bob, b"b1"), (alice, b"a2"), (alice, b"a3")]
+
+
+def test_a_frame_that_is_not_done_stays_first_of_its_client_and_the_next_client_comes_first() -> None:
+    waiting, alice, bob = Waiting(), session(1), session(2)
+    waiting.add(alice, b"a1")
+    waiting.add(bob, b"b1")
+    waiting.pass_on(done=False)
+    assert waiting.first() == (bob, b"b1")
+    waiting.pass_on(done=True)
+    assert waiting.first() == (alice, b"a1")
+    assert waiting.slots() == {1}
+
+
+@pytest.mark.parametrize(
+    ("frame", "fit"), [(b"f", WAITING_FRAMES_MAX), (bytes(1 << 20), WAITING_BYTES_MAX >> 20)], ids=["frames", "bytes"]
+)
+def test_it_is_full_by_frames_or_by_bytes_until_one_is_done(frame: bytes, fit: int) -> None:
+    waiting, alice = Waiting(), session(1)
+    for _ in range(fit - 1):
+        waiting.add(alice, frame)
+    assert not waiting.is_full
+    waiting.add(alice, frame)
+    assert waiting.is_full
+    waiting.pass_on(done=False)
+    assert waiting.is_full
+    waiting.pass_on(done=True)
+    assert not waiting.is_full
+
+
+# the gap ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_start_is_a_gap_that_ends_when_the_sockets_are_dry() -> None:
+    gap = Gap(S)
+    assert gap.is_open and gap.due_ns == S + DRY_NS
+    gap.heard(S + MS)
+    gap.end_if_dry(S + DRY_NS)
+    assert gap.is_open, "something came a moment ago"
+    assert gap.due_ns == S + MS + DRY_NS
+    gap.end_if_dry(S + MS + DRY_NS)
+    assert not gap.is_open
+
+
+def test_a_gap_ends_although_frames_go_on_coming() -> None:
+    gap = Gap(0)
+    for now_ns in range(0, GAP_READ_NS, MS):
+        gap.heard(now_ns)
+        gap.end_if_dry(now_ns)
+        assert gap.is_open
+    gap.heard(GAP_READ_NS)
+    gap.end_if_dry(GAP_READ_NS)
+    assert not gap.is_open
+
+
+def test_only_a_turn_outside_of_a_gap_counts_as_one_that_has_read_all() -> None:
+    gap = Gap(0)
+    gap.read_dry(MS)
+    assert gap.dry_ns == 0
+    gap.end_if_dry(DRY_NS)
+    gap.read_dry(DRY_NS)
+    assert gap.dry_ns == DRY_NS
+    gap.begin(S)
+    gap.read_dry(S + MS)
+    assert gap.dry_ns == DRY_NS
