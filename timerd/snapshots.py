@@ -1,9 +1,11 @@
-"""Copies of the arena between two turns: made for who asks, and removed by the daemon itself.
+"""Copies of the arena between two turns: made for clients that ask, and removed by the daemon itself.
 
-There is one copy at a time, of its own name. It answers all who ask when it is made, and who of them asks again: the
-answer was lost, or the question was sent again while the daemon was copying. It is removed when they have ended (who
-has opened it keeps it), KEEP_NS after it was made otherwise, and at the daemon's end; what a killed one has left
-goes at the next start. So nobody else needs the right to remove it, and nothing is copied for an asker that has ended.
+There is one copy at a time, under a name of its own. It answers every client that had asked when it was made. A client
+that asks again gets the same answer: its first answer was lost, or it asked again while the daemon was copying.
+
+The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. A client
+that has opened the copy keeps it. What a killed daemon has left is removed at the next start. So no other process needs
+the right to remove copies, and nothing is copied for a client that has ended.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Files(Protocol):
 
 
 class CopyFiles:
-    """Copies in the runtime directory, for all who may read the arena. What is left of earlier ones is removed."""
+    """Copies in the runtime directory, readable as the arena is. Copies that an earlier daemon left are removed."""
 
     def __init__(self, arena: Arena, paths: InstancePaths, group_id: int | None) -> None:
         self._arena = arena
@@ -62,7 +64,7 @@ class CopyFiles:
 
 
 class Snapshots:
-    """Who asks for a copy, and the one that there is."""
+    """The clients that ask for a copy, and the copy that there is."""
 
     def __init__(self, files: Files, sessions: Sessions, clock: Clock) -> None:
         self._files = files
@@ -110,7 +112,7 @@ class Snapshots:
 
     @property
     def due_ns(self) -> int:
-        """When `tend` has something to do, if nobody ends before."""
+        """When `tend` has something to do, if no client ends before."""
         if self._answer is not None:
             return self._until_ns
         return self._rest_ns if self._wanted else NEVER

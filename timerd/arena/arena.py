@@ -77,7 +77,7 @@ class Arena:
         os.close(self._descriptor)
 
     def remove(self) -> None:
-        """Take the arena's name away, and the journal's buffer; who maps it keeps it."""
+        """Remove the names of the arena and of the journal's buffer; a process that maps them keeps them."""
         self.place.path.unlink(missing_ok=True)
         self.place.journal_buffer.unlink(missing_ok=True)
 

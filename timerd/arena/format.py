@@ -26,7 +26,7 @@ def format_arena(
     hash_seed: int | None = None,
     wall_ns: int = 0,
 ) -> None:
-    """Write an empty arena into `view`, which is all zero and has `plan.size` bytes. What is derived, the core makes.
+    """Write an empty arena into `view`, which is all zero and has `plan.size` bytes. The core makes what is derived.
 
     `incarnation` and `hash_seed` are random unless a test gives them.
     """

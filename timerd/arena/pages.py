@@ -1,8 +1,8 @@
 """The pages of an arena: all there before they are used, and of 2 MiB where the machine allows it.
 
 Beside a million operations each is on pages of its own, and so a miss of the TLB: with huge pages an expiry takes three
-fifths of the time (timerd/DESIGN.md). A tmpfs that is mounted with `huge=advise` or more gives them to who asks by
-madvise(2), when a page is first touched: posix_fallocate(3) alone makes small ones.
+fifths of the time (timerd/DESIGN.md). A tmpfs that is mounted with `huge=advise` or more gives them to a process
+that asks by madvise(2), when a page is first touched: posix_fallocate(3) alone makes small ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAPPINGS = Path("/proc/self/smaps")
 
 
 def has_huge_pages(descriptor: int) -> bool:
-    """Whether the file system of this file gives huge pages to who asks for them."""
+    """Whether the file system of this file gives huge pages to a process that asks for them."""
     device = os.fstat(descriptor).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     return any(_gives_huge_pages(row) for row in _text(MOUNTS).splitlines() if row.split()[2] == number)
@@ -40,7 +40,7 @@ def reserve(descriptor: int, size: int) -> None:
 
 
 def map_huge(memory: mmap.mmap) -> None:
-    """Map all pages for writing, huge ones where there are; a want of room is not told here."""
+    """Map all pages for writing, huge ones where there are; a want of room is not reported here."""
     with contextlib.suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
         memory.madvise(MADV_POPULATE_WRITE)

@@ -88,9 +88,10 @@ class Ends:
                 self._end(session, now_ns)
 
     def _watch(self, session: Session) -> bool:
-        """Be told when its process ends, where that is seen; False if it has ended.
+        """Watch the session's process, where this daemon can see it; False if the process has ended.
 
-        First the pidfd, then the look at who has that pid: it cannot have become another's in between unnoticed.
+        The pidfd is opened first, and then the owner of the pid is looked at. So the pid cannot have become another
+        process's in between without being noticed.
         """
         pid, start_ticks = session.process
         if not pid or not (watch := self._liveness.watch(pid)):

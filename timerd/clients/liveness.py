@@ -1,13 +1,14 @@
-"""What tells the daemon for certain that a client has ended: `Liveness` for the sessions, `Watches` on the machine.
+"""How the daemon notices for certain that a client has ended: `Liveness` for the sessions, `Watches` on the machine.
 
-A client holds a connection to NAME.live, over which it has shown its session: its end of file is the client's end, in
-whatever pid namespace that runs. While a client holds none, a pidfd tells, where the daemon can see its process. The
-kernel tells both by one epoll, so nothing is polled and an idle daemon sleeps. A process that is stopped has not ended.
+A client holds a connection to NAME.live, over which it has shown its session. The connection's end of file is the
+client's end, in whatever pid namespace the client runs. While a client holds no connection, a pidfd tells, where the
+daemon can see its process. The kernel reports both by one epoll, so nothing is polled and an idle daemon sleeps. A
+process that is stopped has not ended.
 
-The daemon sends nothing over these connections, and takes no more from them than a session. Whoever may open the socket
-may do mischief with it, so that all is bounded: how many may stand there without having shown a session and for how
-long, how many there are at all (RLIMIT_NOFILE is shared with the other sockets), and how many are looked at in a turn.
-What is over a bound is closed and counted; a client that finds its connection closed goes on without.
+The daemon sends nothing over these connections, and takes no more from them than a session. Every process that may open
+the socket may do mischief with it, so all is bounded: how many connections may stand there without having shown a
+session and for how long, how many there are at all (RLIMIT_NOFILE is shared with the other sockets), and how many are
+looked at in a turn. A connection over a bound is closed and counted. Its client goes on without one.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ class Liveness(Protocol):
 
     @property
     def due_ns(self) -> int:
-        """When `signs` is to be called though nothing was noticed: somebody's time is up."""
+        """When `signs` is to be called though nothing was noticed: the time of a connection is up."""
 
     def signs(self, limit: int, now_ns: int) -> list[Sign]:
         """What was noticed since the last call, about `limit` of it at most. A watch that has ended is gone."""
 
     def watch(self, pid: int) -> int:
-        """Watch a process; 0 if that cannot be done here, or there is none. Who it is, the caller looks up after it."""
+        """Watch a process; 0 if that cannot be done here, or there is none. Whose pid it is, the caller looks up."""
 
     def drop(self, watch: int) -> None:
         """Watch this no longer; a watch that is gone is ignored."""
@@ -248,8 +249,9 @@ class Watches:
 def room_for_watches(clients: int) -> int:
     """How many watches fit beside the sockets of so many clients; the limit of open files is raised to what it may be.
 
-    To that, because libzmq 4.3.5 ends its process where it may open no more (ipc_listener.cpp, EMFILE), and who
-    connects is not asked before. Raises ResourceLimitError where there is no room for the clients themselves.
+    The limit is raised because libzmq 4.3.5 ends its process where it may open no more (ipc_listener.cpp, EMFILE), and
+    the daemon cannot refuse a connection before. Raises ResourceLimitError where there is no room for the clients
+    themselves.
     """
     beside = SOCKETS_PER_CLIENT * clients + DESCRIPTORS_BESIDE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

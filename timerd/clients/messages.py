@@ -41,7 +41,7 @@ class Hello(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A question, with the number that its answer carries. What else it says is checked when it is asked for."""
+    """A question, with the number that its answer carries. Its other fields are checked when they are asked for."""
 
     number: int
     query: str

@@ -21,6 +21,8 @@ class Session:
 
     __slots__ = (
         "ends_ns",
+        "expected",
+        "expected_ns",
         "gap_ns",
         "gone",
         "greeted_ns",
@@ -38,8 +40,6 @@ class Session:
         "silent_ns",
         "slot",
         "subscribed",
-        "told",
-        "told_ns",
         "topic",
         "watch",
     )
@@ -59,8 +59,8 @@ class Session:
         self.progress_ns = 0  # when that last changed, or it was last reminded
         self.gap_ns = ANNOUNCE_FIRST_NS  # when it is reminded next, after progress_ns
         self.held = False  # whether its next command waits until it acknowledges answers
-        self.told = (-1, 0)  # what the last EXPECTED said, and the answers that were acknowledged then
-        self.told_ns = 0
+        self.expected = (-1, 0)  # what the last EXPECTED frame said, and the answers that were acknowledged then
+        self.expected_ns = 0  # when it was sent
         self.has_returned = True  # False: it may have ended before this daemon could see, and has said nothing since
         self.heard_ns = now_ns
         self.silent_ns = 0  # since then, as far as it was counted

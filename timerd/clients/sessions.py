@@ -11,8 +11,7 @@ ids are where answers go, nothing else: the newest frame's counts.
     HELLO, unknown incarnation,    SessionGone: what it had not acknowledged is unknown
       a session shown
 
-What follows for one session has a part of its own: its end (ends.py), its silence (silence.py), its reminders
-(reminders.py).
+Three parts look after one session at a time: its end (ends.py), its silence (silence.py), its reminders (reminders.py).
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class Sessions:
         if slot >= 0:
             if core.last_command(slot):
                 raise SessionGoneError("that incarnation is another session's: connect as a new one")
-            # Not the old slot: its topic may have been subscribed to by who read the incarnation in the arena.
+            # Not the old slot: a reader of the arena knows the incarnation, and may have subscribed to its topic.
             self.close(self._by_slot[slot], now_ns, goodbye=True)
         elif shown != NO_SESSION:
             if core.is_dying(session_hash(shown)):
@@ -129,7 +128,7 @@ class Sessions:
     def _take_in(self, hello: Hello, secret: bytes, tombstone: int | None, now_ns: int, wall_ns: int) -> Session:
         """A new client, or the one of a tombstone again, whose numbering goes on."""
         core = self._core
-        # A pid of another namespace is somebody else's here; one with other start ticks is somebody else's by now.
+        # A pid of another namespace is another process here; with other start ticks it is another process by now.
         process = Process(hello.pid if hello.pid_namespace == self._host.pid_namespace else 0, hello.start_ticks)
         is_known = not self._host.has_ended(process)
         if not is_known:
@@ -185,7 +184,7 @@ class Sessions:
         return [s for s in self._by_slot.values() if s.subscribed and now_ns - s.published_ns >= BEAT_NS]
 
     def make_leases_whole(self, now_ns: int) -> None:
-        """After a gap: nobody was read, so nobody was silent."""
+        """After a gap: no client was read, so none was silent."""
         self.silence.make_leases_whole(self._by_slot.values(), now_ns)
 
     def count_silence(self, until_ns: int, now_ns: int) -> Lapses:

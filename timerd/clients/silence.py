@@ -2,7 +2,7 @@
 
 Silence changes nothing for the client's own operations; what the client holds of its group goes to other members.
 Silence is counted only up to a turn that had read the sockets until they were dry, and at most a heartbeat from one
-count to the next; a start or a gap makes every lease whole. So a daemon that was stopped suspects nobody.
+count to the next; a start or a gap makes every lease whole. So a daemon that was stopped suspects no client.
 
 Silence becomes death only after an hour counted so. Where nothing can tell whether the client of an earlier daemon
 still is, it becomes death after 60 s in which the client has not come back.
@@ -47,7 +47,7 @@ class Silence:
             self._core.revive(session.slot, now_ns)
 
     def make_leases_whole(self, sessions: Iterable[Session], now_ns: int) -> None:
-        """After a gap: nobody was read, so nobody was silent. Who was silent before it goes on being so."""
+        """After a gap: no client was read, so none was silent. A client that was silent before it stays silent."""
         self._counted_ns = now_ns
         for session in sessions:
             if not session.is_silent:

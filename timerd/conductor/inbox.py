@@ -198,9 +198,9 @@ class Inbox:
 
     def _say_expected(self, session: Session, now_ns: int) -> None:
         """Say which command is the next one: once for the many that were in flight behind a lost one."""
-        told = self._core.last_command(session.slot), session.received[1]
-        if told != session.told or now_ns - session.told_ns >= ANNOUNCE_FIRST_NS:
-            session.told, session.told_ns = told, now_ns
+        expected = self._core.last_command(session.slot), session.received[1]
+        if expected != session.expected or now_ns - session.expected_ns >= ANNOUNCE_FIRST_NS:
+            session.expected, session.expected_ns = expected, now_ns
             self._outbox.send(session.routing, self._outbox.empty_report(session, now_ns, DownKind.EXPECTED))
 
     def _say_goodbye(self, session: Session, now_ns: int) -> None:

@@ -1,7 +1,7 @@
 """Runs the conductor on the machine: sleeps until a socket, the timer or a signal wants a turn.
 
-When it was quiet a turn follows at once upon what wants it. Under load there is one in each TURN_INTERVAL_NS, with all
-that has come meanwhile: a frame to each client then, instead of one for each frame that came in.
+When it was quiet, a turn follows at once upon what wants it. Under load there is one turn in each TURN_INTERVAL_NS, and
+it takes all that has come meanwhile. Each client then gets one frame, instead of one for each frame that came in.
 
 With nothing due and nothing coming the process sleeps without limit: the timerfd is armed for what is due next, and the
 timeouts of epoll and zmq, whole milliseconds, are not used. libzmq's descriptors are edge-triggered: what waits is

@@ -11,7 +11,7 @@ from pathlib import Path
 from timerd_shm.declare.errors import InstanceRunningError, ResourceLimitError
 from timerd_shm.host.paths import InstancePaths
 
-# Who only looks whether a daemon runs (rundir.daemon_running) holds the lock for a moment, and many may look at once.
+# A process that looks whether a daemon runs (paths.daemon_running) holds the lock for a moment; many may look at once.
 ATTEMPTS = 100
 PAUSE_S = 0.01
 
@@ -19,9 +19,10 @@ PAUSE_S = 0.01
 class InstanceLock:
     """flock on NAME.lock. The kernel releases it with the process, however that ends.
 
-    The file is never unlinked: who had opened it before would get the lock of a file without a name while the next
-    daemon locks a new one, and both would serve the instance. Nor may systemd-tmpfiles, which leaves alone what is in a
-    directory that has a lock, however old (systemd.io/TEMPORARY_DIRECTORIES): it has a shared one.
+    The file is never unlinked. Otherwise a daemon that had opened it before would get the lock of a file without a name
+    while the next daemon locks a new one, and both would serve the instance. Nor may systemd-tmpfiles unlink it: that
+    leaves alone what is in a directory with a lock, however old (systemd.io/TEMPORARY_DIRECTORIES). So the directory
+    has a shared lock.
 
     Raises InstanceRunningError with the pid of the daemon that holds it, ResourceLimitError when it cannot be made.
     """
@@ -59,7 +60,7 @@ class InstanceLock:
 def _kept(directory: Path) -> int:
     """A descriptor of the directory, by which nothing in it is too old to be kept."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with suppress(OSError):  # a file system without locks; or somebody cleans up right now
+    with suppress(OSError):  # a file system without locks; or systemd-tmpfiles cleans up right now
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return descriptor
 

@@ -1,4 +1,4 @@
-"""Binding a Unix socket so that from its first moment only those may connect who are meant to."""
+"""Binds a Unix socket so that only this user, or the group, may connect to it, from its first moment."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from timerd_shm.declare.records import ArenaHeader
 def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple[mmap.mmap, bool]:
     """The buffer beside an arena, and whether it holds what no file has: the one that is there, or a new one.
 
-    It has `rows`, or, where there is no room, half as many, and so on, not less than `least`. What one of another size
-    holds goes over to the new one; it stays if that is too much. Raises ResourceLimitError.
+    It has `rows`, or, where there is no room, half as many, and so on, not less than `least`. Rows in a buffer of
+    another size go over to the new one; the old buffer stays if they are too many. Raises ResourceLimitError.
     """
     try:
         old = _map_buffer(path, header)

@@ -252,7 +252,7 @@ class JournalFiles:
             self._descriptor = -1
 
     def _retain(self) -> None:
-        """Remove the oldest segments beyond `keep`; those that somebody holds only beyond the limit of that."""
+        """Remove the oldest segments beyond `keep`; those that a consumer holds, only beyond `hold_limit` more."""
         plan = self.plan
         held = holds_of(plan.directory)
         least = min(held.values(), default=self._sequence)

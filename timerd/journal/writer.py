@@ -72,7 +72,7 @@ class Journal:
         self._anchored_rows = 0
         self._dropped = core.journal_dropped
         self._failures = 0
-        self._rows = 0  # to be written, as the thread is told
+        self._rows = 0  # to be written; the thread reads it
         self._bell = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,7 +86,7 @@ class Journal:
         self._thread.start()
 
     def tend(self, now_ns: int) -> bool:
-        """Hand over what the turn has put in the buffer, free what was written; True if the snapshot goes on."""
+        """Ring for what the turn has put in the buffer, free what was written; True if the snapshot goes on."""
         core, files = self._core, self._files
         if files.renew:
             files.renew = False
