@@ -42,11 +42,6 @@ from rules import (
     own_earlier_fire_does_not_complete_an_own_later_op,
     told_to_one_at_a_time,
 )
-from test_journal import no_row_is_lost_or_written_twice
-from test_owners import credit_of_a_dead_owner_goes_on
-from test_redo import recovers_from_a_crash_at_every_point
-from test_turn_bounds import CAPACITY, mass_fire_is_cut_into_turns
-from test_wheel import idle_costs_nothing
 from timerd.clients import silence
 from timerd.clients.messages import Hello
 from timerd.clients.session import Session

@@ -34,8 +34,6 @@ from journals import JournaledRig
 from mutations import down
 from networks import World
 from soundness import MEMORY, live_on
-from test_hostile import small_world
-from test_soundness import MEMORY, live_on
 from timerd.clients import ends, messages, sessions
 from timerd.conductor import hello, inbox, queries, subscriptions, turn, waiting
 from timerd.journal import files, writer
