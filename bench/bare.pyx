@@ -3,7 +3,7 @@
 from array import array
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport __builtin_prefetch
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.hash cimport key_hash
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
 from timerd_shm.generated.records cimport *

@@ -66,82 +66,6 @@ FLAGS = (
     journal.RowFlag,
 )
 
-ORDERING = r"""
-/* The ordering macros: the only way in which truth changes once a record is reached (DESIGN.md, rule 2).
- *
- * SIGKILL keeps program order, compilers do not (gcc -O2 removes a plain `count = 2; a; b; count = 0`): so every
- * ordering point is an atomic store between two signal fences. Release, because workers read some of these words live.
- * A transaction of one word needs no redo slot: an aligned 8-byte store is whole or absent. TD_POINT is the crash
- * point: in the build for tests it keeps a copy of the arena, elsewhere it is nothing.
- */
-#ifdef TIMERD_FAULTS
-void td_point(const char *base);
-int td_defect(int number);
-#define TD_POINT(base) td_point(base)
-#define TD_DEFECT(number) td_defect(number)
-#else
-#define TD_POINT(base) ((void)0)
-#define TD_DEFECT(number) 0
-#endif
-#define TD_SLOT(base) ((RedoEntry *)(void *)((base) + REDO_OFFSET))
-
-#define TD_ORDERED_STORE(base, address, word) do { \
-    __atomic_signal_fence(__ATOMIC_SEQ_CST); \
-    __atomic_store_n((uint64_t *)(void *)(address), (uint64_t)(word), __ATOMIC_RELEASE); \
-    __atomic_signal_fence(__ATOMIC_SEQ_CST); \
-    TD_POINT(base); \
-} while (0)
-
-/* A transaction being staged. The entries are written at once, their count at td_commit. */
-typedef struct TdTransaction { char *base; uint64_t staged; } TdTransaction;
-
-#ifdef TIMERD_FAULTS
-/* Without fences a compiler may store the entries behind their count: MISSING_FENCE stages them aside, and does. */
-extern RedoEntry td_aside[REDO_MAX];
-#define TD_BOUND(holds) do { if (!(holds)) abort(); } while (0)
-#define TD_STAGE(base) (TD_DEFECT(DEFECT_MISSING_FENCE) ? td_aside : TD_SLOT(base))
-#define TD_FETCH(base, count) do { \
-    for (uint32_t i = 0; TD_DEFECT(DEFECT_MISSING_FENCE) && i < (count); i++) \
-        TD_SLOT(base)[i] = td_aside[i]; \
-} while (0)
-#else
-#define TD_BOUND(holds) ((void)0)
-#define TD_STAGE(base) TD_SLOT(base)
-#define TD_FETCH(base, count) ((void)0)
-#endif
-
-static inline void td_put(TdTransaction *tx, const void *address, uint64_t word) {
-    uint64_t staged = tx->staged;
-    char *base = tx->base;
-    TD_BOUND(staged < REDO_MAX);
-    RedoEntry *entry = TD_STAGE(base) + staged;
-    entry->offset = (uint64_t)((const char *)address - base);
-    entry->value = word;
-    tx->staged = staged + 1;
-}
-
-static inline void td_store_entries(char *base, uint64_t count) {
-    const RedoEntry *entry = TD_SLOT(base);
-    for (uint64_t i = 0; i < count; i++)
-        TD_ORDERED_STORE(base, base + entry[i].offset, entry[i].value);
-}
-
-static inline void td_commit(TdTransaction *tx) {
-    ArenaHeader *header = (ArenaHeader *)(void *)tx->base;
-    uint64_t count = tx->staged;
-    tx->staged = 0;
-    if (count > 1 && !TD_DEFECT(DEFECT_NO_REDO)) {
-        TD_ORDERED_STORE(tx->base, &header->redo_count, count);
-        TD_FETCH(tx->base, count);
-        td_store_entries(tx->base, count);
-        TD_ORDERED_STORE(tx->base, &header->redo_count, 0);
-    } else {
-        TD_FETCH(tx->base, count);
-        td_store_entries(tx->base, count);
-    }
-}
-"""
-
 # Seeded defects, one or more for each ground rule: chosen at run time, in the build for tests only.
 DEFECTS = (
     "NO_REDO",  # rule 2: words of a transaction are stored one by one, without the redo slot
@@ -239,7 +163,7 @@ def word_helpers(record: type) -> list[tuple[str, str]]:
 
 def header_text() -> str:
     lines = [f"/* {NOTICE} */", "#ifndef TIMERD_LAYOUT_H", "#define TIMERD_LAYOUT_H", "", "#include <stddef.h>"]
-    lines += ["#include <stdint.h>", "#include <stdlib.h>", ""]
+    lines += ["#include <stdint.h>", ""]
     lines += [
         f"#define {name} {value}{'ULL' if value > 0x7FFFFFFF else ''}" for name, value in integer_constants().items()
     ]
@@ -256,7 +180,7 @@ def header_text() -> str:
     lines.append("\n/* Fields that share a word: the word with one of them replaced, and the word's address. */")
     for record in layout.RECORDS:
         lines += [f"static inline {prototype} {{ {body} }}" for prototype, body in word_helpers(record)]
-    lines += [ORDERING, "#endif", ""]
+    lines += ["", "#endif", ""]
     return "\n".join(lines)
 
 
@@ -272,20 +196,7 @@ def cython_text() -> str:
     lines.append("")
     for record in layout.RECORDS:
         lines += [f"    {prototype}" for prototype, _ in word_helpers(record)]
-    lines += [
-        "",
-        "    ctypedef struct TdTransaction:",
-        "        char *base",
-        "        uint32_t staged",
-        "    void td_put(TdTransaction *tx, const void *address, uint64_t word)",
-        "    void td_commit(TdTransaction *tx)",
-        "    void td_store_entries(char *base, uint64_t count)",
-        "    void TD_ORDERED_STORE(char *base, void *address, uint64_t word)",
-        "    void TD_POINT(char *base)",
-        "    int TD_DEFECT(int number)",
-        "",
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def record_section(record: type) -> list[str]:

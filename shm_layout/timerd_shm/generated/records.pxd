@@ -1225,13 +1225,3 @@ cdef extern from "timerd_layout.h" nogil:
     uint64_t *CounterLabel_word_index(CounterLabel *record)
     uint64_t ErrorRecord_with_reserved(uint64_t word, uint64_t value)
     uint64_t *ErrorRecord_word_reserved(ErrorRecord *record)
-
-    ctypedef struct TdTransaction:
-        char *base
-        uint32_t staged
-    void td_put(TdTransaction *tx, const void *address, uint64_t word)
-    void td_commit(TdTransaction *tx)
-    void td_store_entries(char *base, uint64_t count)
-    void TD_ORDERED_STORE(char *base, void *address, uint64_t word)
-    void TD_POINT(char *base)
-    int TD_DEFECT(int number)

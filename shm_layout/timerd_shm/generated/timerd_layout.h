@@ -4,7 +4,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 
 #define LAYOUT_VERSION 1
 #define HEADER_SIZE 4096
@@ -1853,79 +1852,5 @@ static inline uint64_t CounterLabel_with_index(uint64_t word, uint64_t value) { 
 static inline uint64_t *CounterLabel_word_index(CounterLabel *record) { return (uint64_t *)(void *)((char *)record + 0); }
 static inline uint64_t ErrorRecord_with_reserved(uint64_t word, uint64_t value) { return (word & ~((uint64_t)0xffffffff << 32)) | ((value & 0xffffffff) << 32); }
 static inline uint64_t *ErrorRecord_word_reserved(ErrorRecord *record) { return (uint64_t *)(void *)((char *)record + 0); }
-
-/* The ordering macros: the only way in which truth changes once a record is reached (DESIGN.md, rule 2).
- *
- * SIGKILL keeps program order, compilers do not (gcc -O2 removes a plain `count = 2; a; b; count = 0`): so every
- * ordering point is an atomic store between two signal fences. Release, because workers read some of these words live.
- * A transaction of one word needs no redo slot: an aligned 8-byte store is whole or absent. TD_POINT is the crash
- * point: in the build for tests it keeps a copy of the arena, elsewhere it is nothing.
- */
-#ifdef TIMERD_FAULTS
-void td_point(const char *base);
-int td_defect(int number);
-#define TD_POINT(base) td_point(base)
-#define TD_DEFECT(number) td_defect(number)
-#else
-#define TD_POINT(base) ((void)0)
-#define TD_DEFECT(number) 0
-#endif
-#define TD_SLOT(base) ((RedoEntry *)(void *)((base) + REDO_OFFSET))
-
-#define TD_ORDERED_STORE(base, address, word) do { \
-    __atomic_signal_fence(__ATOMIC_SEQ_CST); \
-    __atomic_store_n((uint64_t *)(void *)(address), (uint64_t)(word), __ATOMIC_RELEASE); \
-    __atomic_signal_fence(__ATOMIC_SEQ_CST); \
-    TD_POINT(base); \
-} while (0)
-
-/* A transaction being staged. The entries are written at once, their count at td_commit. */
-typedef struct TdTransaction { char *base; uint64_t staged; } TdTransaction;
-
-#ifdef TIMERD_FAULTS
-/* Without fences a compiler may store the entries behind their count: MISSING_FENCE stages them aside, and does. */
-extern RedoEntry td_aside[REDO_MAX];
-#define TD_BOUND(holds) do { if (!(holds)) abort(); } while (0)
-#define TD_STAGE(base) (TD_DEFECT(DEFECT_MISSING_FENCE) ? td_aside : TD_SLOT(base))
-#define TD_FETCH(base, count) do { \
-    for (uint32_t i = 0; TD_DEFECT(DEFECT_MISSING_FENCE) && i < (count); i++) \
-        TD_SLOT(base)[i] = td_aside[i]; \
-} while (0)
-#else
-#define TD_BOUND(holds) ((void)0)
-#define TD_STAGE(base) TD_SLOT(base)
-#define TD_FETCH(base, count) ((void)0)
-#endif
-
-static inline void td_put(TdTransaction *tx, const void *address, uint64_t word) {
-    uint64_t staged = tx->staged;
-    char *base = tx->base;
-    TD_BOUND(staged < REDO_MAX);
-    RedoEntry *entry = TD_STAGE(base) + staged;
-    entry->offset = (uint64_t)((const char *)address - base);
-    entry->value = word;
-    tx->staged = staged + 1;
-}
-
-static inline void td_store_entries(char *base, uint64_t count) {
-    const RedoEntry *entry = TD_SLOT(base);
-    for (uint64_t i = 0; i < count; i++)
-        TD_ORDERED_STORE(base, base + entry[i].offset, entry[i].value);
-}
-
-static inline void td_commit(TdTransaction *tx) {
-    ArenaHeader *header = (ArenaHeader *)(void *)tx->base;
-    uint64_t count = tx->staged;
-    tx->staged = 0;
-    if (count > 1 && !TD_DEFECT(DEFECT_NO_REDO)) {
-        TD_ORDERED_STORE(tx->base, &header->redo_count, count);
-        TD_FETCH(tx->base, count);
-        td_store_entries(tx->base, count);
-        TD_ORDERED_STORE(tx->base, &header->redo_count, 0);
-    } else {
-        TD_FETCH(tx->base, count);
-        td_store_entries(tx->base, count);
-    }
-}
 
 #endif

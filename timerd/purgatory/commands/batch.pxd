@@ -13,27 +13,30 @@ same functions as theirs.
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport (
-    key_of, node_of, Arena, __builtin_prefetch, commit, counter, histogram, histogram_add, take, unused,
+    Arena, commit, counter, histogram, histogram_add, key_of, node_of, take, unused,
 )
-from timerd.purgatory.memory.colocated cimport fill_beside, is_beside, leave_beside
 from timerd.purgatory.memory.blob cimport blob_length, fill_blob
-from timerd.purgatory.members.clients cimport is_live, may_make_too_many_keys, nodes_of, tell
-from timerd.purgatory.memory.list cimport append, at, is_empty, link_of, node_at, op_at
-from timerd.purgatory.index.operation_table cimport find_operation, handle_insert, handle_remove_tag
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
+from timerd.purgatory.memory.colocated cimport fill_beside, is_beside, leave_beside
+from timerd.purgatory.memory.free_bitmap cimport take_spares
 from timerd.purgatory.memory.hash cimport handle_tag
+from timerd.purgatory.memory.list cimport append, at, is_empty, link_of, node_at, op_at
+from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_action, journal_register
 from timerd.purgatory.index.keys cimport find_key, watch_event
-from timerd.purgatory.commands.prefetch cimport Ahead, first_word, look_at_outcome
-from timerd.purgatory.operation.settle cimport (
-    expire, give_up, is_completed_by_one, leave_keys, note_outcome, share_value, stage_end, stage_free,
-)
+from timerd.purgatory.index.operation_table cimport find_operation, handle_insert, handle_remove_tag
+from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
+from timerd.purgatory.events.ring cimport event_at, fill_event, make_room, stage_slot, value_of_newest
+from timerd.purgatory.members.clients cimport is_live, may_make_too_many_keys, nodes_of, tell
 from timerd.purgatory.operation.register cimport (
     deadline_of, fill_first_node, fill_node, fill_payload, fill_record, kind_word, owner_word, registered_of,
 )
-from timerd.purgatory.events.ring cimport event_at, fill_event, make_room, stage_slot, value_of_newest
-from timerd.purgatory.memory.free_bitmap cimport take_spares
-from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
+from timerd.purgatory.operation.settle cimport (
+    expire, give_up, is_completed_by_one, leave_keys, note_outcome, share_value, stage_end, stage_free,
+)
 from timerd_shm.generated.records cimport *
+
+from .prefetch cimport Ahead, first_word, look_at_outcome
 
 cdef extern from *:
     """

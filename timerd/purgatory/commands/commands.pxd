@@ -7,29 +7,31 @@ what cannot be is refused by its code, and its number passes.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd.purgatory.memory.arena cimport key_of, Arena, capacity, commit, counter, spent, unused
+from timerd.purgatory.memory.arena cimport Arena, capacity, commit, counter, key_of, spent, unused
 from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fill_blob
+from timerd.purgatory.memory.free_bitmap cimport NOBODY
+from timerd.purgatory.memory.hash cimport handle_line, handle_tag, key_hash, tag_in
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
+from timerd.purgatory.journal.rows cimport journal_action, journal_group
+from timerd.purgatory.index.ids cimport find_id
+from timerd.purgatory.index.keys cimport fill_key, find_key, release_key
+from timerd.purgatory.index.operation_table cimport HANDLE_LANES, find_operation
+from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
+from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest
 from timerd.purgatory.members.clients cimport (
     apply_plain, can_answer, fill_answer, keep_answer, may_make_too_many_keys, met, refuse, stage_answer, tell,
 )
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
-from timerd.purgatory.index.operation_table cimport HANDLE_LANES, find_operation
-from timerd.purgatory.memory.hash cimport handle_line, handle_tag, key_hash, tag_in
-from timerd.purgatory.commands.prefetch cimport (
-    AHEAD_GROUP, Ahead, length_of, look_at_event, look_at_operation, look_at_registration, look_further,
-)
-from timerd.purgatory.index.ids cimport find_id
-from timerd.purgatory.journal.rows cimport journal_action, journal_group
-from timerd.purgatory.index.keys cimport fill_key, find_key, release_key
+from timerd.purgatory.operation.register cimport Registration, apply_register, deadline_of
 from timerd.purgatory.operation.settle cimport (
     Verdict, begin_delivery, deliver, finish_free, finish_settle, hand_on, stage_free, stage_settle, unmoved,
 )
-from timerd.purgatory.operation.register cimport Registration, apply_register, deadline_of
-from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest
-from timerd.purgatory.memory.free_bitmap cimport NOBODY
-from timerd.purgatory.commands.batch cimport cancel_run, fire_run, register_run
-from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
 from timerd_shm.generated.records cimport *
+
+from .batch cimport cancel_run, fire_run, register_run
+from .prefetch cimport (
+    AHEAD_GROUP, Ahead, length_of, look_at_event, look_at_operation, look_at_registration, look_further,
+)
 
 cdef extern from *:
     """

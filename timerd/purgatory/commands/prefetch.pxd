@@ -11,10 +11,11 @@ dropped when too many are under way, and a load is not.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport node_of, key_of, Arena, JOINED, Joined, TOUCH, __builtin_prefetch
+from timerd.purgatory.memory.arena cimport JOINED, Arena, Joined, key_of, node_of
+from timerd.purgatory.memory.builtins cimport TOUCH, __builtin_prefetch
+from timerd.purgatory.memory.hash cimport handle_tag, key_hash
 from timerd.purgatory.memory.list cimport at, link_of, node_at, op_at
 from timerd.purgatory.index.operation_table cimport next_handle
-from timerd.purgatory.memory.hash cimport handle_tag, key_hash
 from timerd.purgatory.events.ring cimport event_at
 from timerd_shm.generated.records cimport *
 

@@ -7,10 +7,12 @@ too old. The ring is bounded in events and in value bytes: either moves the tail
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
-from timerd.purgatory.memory.arena cimport Arena, Found, __builtin_prefetch, unused
+from timerd.purgatory.memory.arena cimport Arena, Found, unused
 from timerd.purgatory.memory.blob cimport blob_equals, blob_length, drop_blob, share_blob
-from timerd.purgatory.journal.rows cimport journal_event
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
+from timerd.purgatory.memory.transaction cimport TD_ORDERED_STORE, td_put
+from timerd.purgatory.journal.rows cimport journal_event
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:

@@ -6,7 +6,8 @@ header.ids_floor_ns says up to when something may have been forgotten: never sil
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, give, take
-from timerd.purgatory.memory.list cimport append, id_at, is_empty, unlink
+from timerd.purgatory.memory.list cimport id_at, is_empty, unlink
+from timerd.purgatory.memory.transaction cimport td_commit, td_put
 from timerd_shm.generated.records cimport *
 
 

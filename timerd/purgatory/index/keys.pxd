@@ -5,13 +5,14 @@ leaves at once when its operation settles, or when its key is satisfied or faile
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport node_of, key_of, Arena, counter, unused
+from timerd.purgatory.memory.arena cimport Arena, counter, key_of, node_of, unused
 from timerd.purgatory.memory.blob cimport blob_equals, blocks_for, drop_blob, fill_blob
-from timerd.purgatory.memory.list cimport append, link_of, make_empty, unlink
-from timerd.purgatory.index.watermark_heap cimport heap_push, heap_remove
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
 from timerd.purgatory.memory.free_bitmap cimport give_spare, take_spare
+from timerd.purgatory.memory.list cimport append, link_of, make_empty, unlink
 from timerd_shm.generated.records cimport *
+
+from .watermark_heap cimport heap_push, heap_remove
 
 
 cdef inline bint key_is(Arena *a, KeyRecord *key, uint32_t purgatory, const uint8_t *name, uint32_t length) noexcept nogil:

@@ -6,7 +6,7 @@ the way down the right side has at most log2(n + 1) nodes, which bounds the recu
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport node_of, Arena
+from timerd.purgatory.memory.arena cimport Arena, node_of
 from timerd_shm.generated.records cimport KeyRecord, WatchNode
 
 

@@ -3,7 +3,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 from timerd.purgatory.memory.arena cimport REFUSALS, Arena, News, capacity, commit, counter, give, take, unused
-from timerd.purgatory.memory.list cimport answer_at, append, is_empty, link_of, unlink
+from timerd.purgatory.memory.list cimport append, link_of, unlink
+from timerd.purgatory.memory.transaction cimport td_put
 from timerd_shm.generated.records cimport *
 
 

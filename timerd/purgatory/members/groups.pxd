@@ -17,11 +17,13 @@ it begins anew when a member becomes ready.
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport CALLS, OUTCOMES, Arena, Member, capacity, commit, key_of, node_of, spent
 from timerd.purgatory.memory.blob cimport blob_length, blob_words
-from timerd.purgatory.members.clients cimport following, is_live, leave_outcomes, nodes_of, tell, waiting_of
-from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at, unlink
-from timerd.purgatory.index.operation_table cimport handle_remove
+from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_group
+from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
+
+from .clients cimport following, is_live, leave_outcomes, nodes_of, tell, waiting_of
 
 
 cdef inline int kind_of(OpRecord *op) noexcept nogil:

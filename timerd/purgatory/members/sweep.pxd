@@ -6,22 +6,24 @@ Every loop here ends when the call has touched as many records as it may (spent)
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, commit, spent
 from timerd.purgatory.memory.blob cimport blob_length
-from timerd.purgatory.members.clients cimport following, free_answer, leave_outcomes
 from timerd.purgatory.memory.list cimport answer_at, is_empty, make_empty, op_at
-from timerd.purgatory.members.groups cimport (
-    adopt, after_retention, hand_out, holds_what_it_does_not_take, is_abandoned, is_handled, kept_until, kind_of,
-    look_again_at, take_back, takes,
-)
-from timerd.purgatory.index.operation_table cimport handle_remove
-from timerd.purgatory.index.ids cimport forget_old_ids
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_group, journal_state
-from timerd.purgatory.commands.prefetch cimport look_at_due, look_at_joined
+from timerd.purgatory.index.ids cimport forget_old_ids
+from timerd.purgatory.index.operation_table cimport handle_remove
+from timerd.purgatory.wheel.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_insert
 from timerd.purgatory.operation.settle cimport (
     deliver, drop_settled, finish_free, free_settled, hand_on, settle, stage_free,
 )
 from timerd.purgatory.commands.batch cimport expire_run, free_run
-from timerd.purgatory.wheel.wheel cimport next_tick, owe_sweeps, pay_sweeps, wheel_insert, wheel_jump
+from timerd.purgatory.commands.prefetch cimport look_at_due, look_at_joined
 from timerd_shm.generated.records cimport *
+
+from .clients cimport following, free_answer, leave_outcomes
+from .groups cimport (
+    adopt, after_retention, hand_out, holds_what_it_does_not_take, is_abandoned, is_handled, kept_until, kind_of,
+    look_again_at, take_back, takes,
+)
 
 
 cdef inline bint advance_wheel(Arena *a) noexcept nogil:

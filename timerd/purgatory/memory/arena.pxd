@@ -8,6 +8,9 @@ Truth first, then what is derived from it: a crash between the two is mended by 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from timerd_shm.generated.records cimport *
 
+from .builtins cimport __builtin_clzll, __builtin_prefetch
+from .transaction cimport TD_DEFECT, TD_ORDERED_STORE, TdTransaction, td_commit, td_put
+
 cdef extern from *:
     """
     #define JOINED 7 /* how far hints reach: in the time of so many sweeping steps a line comes from memory */
@@ -185,23 +188,10 @@ ctypedef struct Arena:
     uint16_t *queue
     uint32_t queued
     Found *found
-    uint8_t *scratch
     # Why commands were refused since the log of errors was told, each reason once.
     Refusal refusals[REFUSALS]
     uint32_t refused
     Journal journal
-
-
-cdef extern from *:
-    """
-    /* A load whose value nobody wants: for a line that will be needed soon (see commands/prefetch.pxd for why not a prefetch). */
-    #define TOUCH(address) ((void)*(volatile const char *)(address))
-    """
-    void TOUCH(const void *address) noexcept nogil
-    int __builtin_clzll(uint64_t) noexcept nogil
-    int __builtin_ctzll(uint64_t) noexcept nogil
-    int __builtin_popcountll(uint64_t) noexcept nogil
-    void __builtin_prefetch(const void *) noexcept nogil
 
 
 cdef inline uint32_t in_use(Arena *a, int region) noexcept nogil:

@@ -4,9 +4,10 @@ A blob is named by its first block (index + 1); 0 is the empty one. Only its fir
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, give, take
-from timerd.purgatory.memory.bytes cimport copy_short, same_short
 from timerd_shm.generated.records cimport *
+
+from .arena cimport Arena, give, take
+from .bytes cimport copy_short, same_short
 
 
 cdef inline uint32_t blocks_for(uint32_t length) noexcept nogil:

@@ -5,11 +5,12 @@ looked for. Whatever else an operation may be, operation/settle.pxd and keys.pxd
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, key_of
-from timerd.purgatory.memory.list cimport link_of
-from timerd.purgatory.memory.bytes cimport copy_short
-from timerd.purgatory.memory.free_bitmap cimport set_spares
 from timerd_shm.generated.records cimport *
+
+from .arena cimport Arena, key_of
+from .bytes cimport copy_short
+from .free_bitmap cimport set_spares
+from .list cimport link_of
 
 cdef extern from *:
     """

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include "timerd_layout.h"
+#include "transaction.h"
 
 #ifdef TIMERD_FAULTS
 #define FAULTS_BUILT 1

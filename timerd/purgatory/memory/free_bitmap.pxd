@@ -6,8 +6,11 @@ beside it, and whoever knows the operation can ask for all of them at once. A st
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from timerd.purgatory.memory.arena cimport Arena, Spares, __builtin_ctzll
 from timerd_shm.generated.records cimport *
+
+from .arena cimport Arena, Spares
+from .builtins cimport __builtin_ctzll
+from .transaction cimport TD_ORDERED_STORE
 
 cdef extern from *:
     """

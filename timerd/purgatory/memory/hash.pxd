@@ -2,7 +2,8 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from timerd.purgatory.memory.bytes cimport copy_short
+
+from .bytes cimport copy_short
 
 
 cdef inline uint64_t mix(uint64_t h) noexcept nogil:

@@ -5,8 +5,9 @@ item leaves its list without knowing which list that is. All O(1). Links are der
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena
 from timerd_shm.generated.records cimport LINK_UNIT, OpRecord, WatchNode, AnswerRecord, IdRecord
+
+from .arena cimport Arena
 
 
 ctypedef struct Links:

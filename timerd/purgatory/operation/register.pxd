@@ -7,25 +7,29 @@ outcome number. So a crash leaves either nothing of it or all of it.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
-from timerd.purgatory.memory.arena cimport node_of, key_of, Arena, capacity, commit, counter, give, take, unused
+from timerd.purgatory.memory.arena cimport Arena, capacity, commit, counter, give, key_of, node_of, take, unused
 from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fill_blob
-from timerd.purgatory.members.clients cimport charge, fill_answer, has_too_many_keys, keep_answer, met, nodes_of, refuse, stage_answer
-from timerd.purgatory.memory.list cimport unlink
-from timerd.purgatory.members.groups cimport adopt_if_orphaned, find_call
-from timerd.purgatory.index.operation_table cimport handle_insert
-from timerd.purgatory.memory.hash cimport handle_tag, key_hash
-from timerd.purgatory.index.ids cimport fill_id, find_id, give_id
-from timerd.purgatory.journal.rows cimport journal_group, journal_register
-from timerd.purgatory.commands.prefetch cimport Ahead
-from timerd.purgatory.index.keys cimport attach, fill_key, find_key, free_nodes, release_key
-from timerd.purgatory.operation.settle cimport (
-    Verdict, finish_free, finish_settle, judge, satisfy, settled_keys, stage_free, stage_settle, unmoved,
-)
-from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
 from timerd.purgatory.memory.bytes cimport same_short
 from timerd.purgatory.memory.free_bitmap cimport take_spare
+from timerd.purgatory.memory.hash cimport handle_tag, key_hash
+from timerd.purgatory.memory.list cimport unlink
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
+from timerd.purgatory.journal.rows cimport journal_group, journal_register
+from timerd.purgatory.index.ids cimport fill_id, find_id, give_id
+from timerd.purgatory.index.keys cimport attach, fill_key, find_key, free_nodes, release_key
+from timerd.purgatory.index.operation_table cimport handle_insert
 from timerd.purgatory.wheel.wheel cimport wheel_insert
+from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
+from timerd.purgatory.members.clients cimport (
+    charge, fill_answer, has_too_many_keys, keep_answer, met, nodes_of, refuse, stage_answer,
+)
+from timerd.purgatory.members.groups cimport adopt_if_orphaned, find_call
+from timerd.purgatory.commands.prefetch cimport Ahead
 from timerd_shm.generated.records cimport *
+
+from .settle cimport (
+    Verdict, finish_free, finish_settle, judge, satisfy, settled_keys, stage_free, stage_settle, unmoved,
+)
 
 cdef extern from *:
     """

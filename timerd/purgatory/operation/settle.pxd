@@ -14,23 +14,23 @@ ring, with nothing allocated.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from timerd.purgatory.memory.arena cimport (
-    index_of_node, node_of, key_of, TOLD, News,
-    Arena, __builtin_popcountll, __builtin_prefetch, commit, counter, give, histogram, histogram_add, spent,
+    TOLD, Arena, News, commit, counter, give, histogram, histogram_add, index_of_node, key_of, node_of, spent,
     stage_numbers, unused,
 )
-from timerd.purgatory.memory.blob cimport blob_length, drop_blob, share_blob
+from timerd.purgatory.memory.blob cimport blob_length, copy_blob, drop_blob, share_blob
+from timerd.purgatory.memory.builtins cimport __builtin_popcountll, __builtin_prefetch
+from timerd.purgatory.memory.list cimport answer_at, append, is_empty, link_of, node_at
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE, td_put
+from timerd.purgatory.journal.rows cimport journal_action, journal_outcome
+from timerd.purgatory.index.ids cimport settled_word
+from timerd.purgatory.index.keys cimport detach, find_key, free_node, free_nodes, leave_key
+from timerd.purgatory.index.operation_table cimport handle_remove
+from timerd.purgatory.wheel.wheel cimport wheel_remove
+from timerd.purgatory.events.ring cimport event_at, fill_event, stage_event
 from timerd.purgatory.members.clients cimport (
     charge, fill_answer, is_live, keep_answer, leave_outcomes, nodes_of, owner_of, stage_answer, tell,
 )
-from timerd.purgatory.memory.list cimport append, answer_at, is_empty, link_of, node_at
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, wait_in_group
-from timerd.purgatory.index.operation_table cimport handle_remove
-from timerd.purgatory.index.ids cimport settled_word
-from timerd.purgatory.journal.rows cimport journal_action, journal_outcome
-from timerd.purgatory.index.keys cimport detach, find_key, free_node, free_nodes, leave_key
-from timerd.purgatory.memory.blob cimport copy_blob
-from timerd.purgatory.events.ring cimport event_at, fill_event, stage_event
-from timerd.purgatory.wheel.wheel cimport wheel_remove
 from timerd_shm.generated.records cimport *
 
 

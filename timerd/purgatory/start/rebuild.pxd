@@ -10,27 +10,28 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from timerd.purgatory.memory.arena cimport (
-    CALLS, KINDS, Arena, Joined, Spares, __builtin_prefetch, capacity, commit, counter, give, key_of, node_of,
+    CALLS, KINDS, Arena, Joined, Spares, capacity, commit, counter, give, key_of, node_of,
 )
-from timerd.purgatory.memory.blob cimport blob_length, drop_blob, share_blob
-from timerd.purgatory.members.clients cimport charge, nodes_of, tell
+from timerd.purgatory.memory.blob cimport blob_length
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
+from timerd.purgatory.memory.free_bitmap cimport give_spare
 from timerd.purgatory.memory.list cimport append, is_empty, make_empty, node_at
+from timerd.purgatory.memory.transaction cimport TD_ORDERED_STORE, td_put, td_store_entries
+from timerd.purgatory.index.ids cimport chain_id
+from timerd.purgatory.index.keys cimport attach, chain_key
+from timerd.purgatory.events.ring cimport event_at, ring_is_empty
+from timerd.purgatory.members.clients cimport charge, nodes_of, tell
 from timerd.purgatory.members.groups cimport (
     after_retention, holds_what_it_does_not_take, join_group, kind_of, look_again_at, wait_in_group,
 )
-from timerd.purgatory.index.ids cimport chain_id
-from timerd.purgatory.index.keys cimport attach, chain_key
-from timerd.purgatory.start.rebuild_order cimport (
-    EARLY, Order, Ordered, drop_order, is_outcome_due, make_order, restore_order, sort_by_number,
-)
 from timerd.purgatory.operation.settle cimport begin_delivery, settled_keys
-from timerd.purgatory.events.ring cimport event_at, ring_is_empty
-from timerd.purgatory.start.validate cimport (
-    BLOCK_COUNTED, Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, key_is_sound, look_for_damage, nodes_are_sound,
-    op_is_sound,
-)
-from timerd.purgatory.memory.free_bitmap cimport give_spare
 from timerd_shm.generated.records cimport *
+
+from .rebuild_order cimport EARLY, Order, Ordered, drop_order, is_outcome_due, make_order, restore_order, sort_by_number
+from .validate cimport (
+    BLOCK_COUNTED, Damage, blob_is_sound, damaged, event_is_sound, id_is_sound, key_is_sound, look_for_damage,
+    nodes_are_sound, op_is_sound,
+)
 
 
 cdef extern from "<pthread.h>" nogil:

@@ -9,10 +9,11 @@ arena, and that it is damaged, the other thread finds.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-from timerd.purgatory.memory.arena cimport Arena, __builtin_prefetch, capacity
+from timerd.purgatory.memory.arena cimport Arena, capacity
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
+from timerd.purgatory.memory.hash cimport handle_tag
 from timerd.purgatory.memory.list cimport make_empty
 from timerd.purgatory.index.operation_table cimport handle_insert
-from timerd.purgatory.memory.hash cimport handle_tag
 from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd_shm.generated.records cimport *
 

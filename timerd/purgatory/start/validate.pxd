@@ -5,7 +5,7 @@ refuse such an arena by name instead of reading beyond it. What is only wrong, a
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport node_of, Arena, capacity
+from timerd.purgatory.memory.arena cimport Arena, capacity, node_of
 from timerd.purgatory.memory.blob cimport blocks_for
 from timerd_shm.generated.records cimport *
 

@@ -18,8 +18,10 @@ wheel jumps there. Insert O(LEVELS), remove O(1), next_tick O(LEVELS). Never ear
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, JOINED, Joined, __builtin_clzll, __builtin_ctzll, __builtin_prefetch, may_touch
+from timerd.purgatory.memory.arena cimport JOINED, Arena, Joined, may_touch
+from timerd.purgatory.memory.builtins cimport __builtin_clzll, __builtin_ctzll, __builtin_prefetch
 from timerd.purgatory.memory.list cimport append, at, link_of, op_at, unlink
+from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd_shm.generated.records cimport *
 
 cdef extern from *:
