@@ -37,7 +37,7 @@ cdef uint32_t check_and_watch(Purgatory *p, const uint8_t *data, int64_t now_ns,
             break
         at += 2 + at[0]
     else:
-        name = take(&p.operations)
+        name = allocate(&p.operations)
     if name == 0:
         p.states[number] = IS_REFUSED
         add32(&p.refused, 1)

@@ -188,7 +188,7 @@ cdef inline void forget(Wheels *w, uint32_t name) noexcept nogil:
     w.pending -= 1
 
 
-cdef inline void give(Wheels *w, uint32_t name) noexcept nogil:
+cdef inline void free_record(Wheels *w, uint32_t name) noexcept nogil:
     w.tasks[name - 1].chain = w.unused
     w.unused = name
 
@@ -236,7 +236,7 @@ cdef inline void settle(Wheels *w, uint32_t name) noexcept nogil:
     """A pending task ends before its deadline."""
     remove(w, w.tasks + name - 1)
     forget(w, name)
-    give(w, name)
+    free_record(w, name)
 
 
 cdef inline bint is_pending(Wheels *w, uint32_t name) noexcept nogil:
@@ -343,7 +343,7 @@ cdef class WheelOf20:
             with nogil:
                 for at in range(self.w.dues):
                     told[at] = self.w.due[at]
-                    give(&self.w, self.w.due[at])
+                    free_record(&self.w, self.w.due[at])
         self.w.dues = 0
         return expired
 

@@ -5,10 +5,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.purgatory.memory.arena cimport (
-    KINDS, Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText, commit,
-)
+from timerd.purgatory.memory.arena cimport KINDS, Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText
 from timerd.purgatory.memory.blob cimport blocks_for, drop_blob, fill_blob
+from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.free_bitmap cimport drop_spares, make_spares
 from timerd.purgatory.memory.hash cimport handle_tag, key_hash
 from timerd.purgatory.memory.list cimport answer_at, is_empty, link_of
@@ -17,15 +16,17 @@ from timerd.purgatory.journal.rows cimport TEXTS_SEEN, journal_client, journal_s
 from timerd.purgatory.index.operation_table cimport find_operation
 from timerd.purgatory.wheel.wheel cimport next_tick, wheel_jump
 from timerd.purgatory.events.ring cimport make_room
-from timerd.purgatory.members.clients cimport forget_news, is_live, tell
+from timerd.purgatory.members.clients cimport forget_news, free_client, is_live, tell
 from timerd.purgatory.members.groups cimport (
     find_held, hand_out, holds_what_it_does_not_take, is_used, join_group, leave_group, look_at_calls, place_in_rings,
 )
 from timerd.purgatory.members.reports cimport Extent, measure, note_reported, only_confirms, report_size, write_report
-from timerd.purgatory.members.sweep cimport acknowledge_client, advance_wheel, free_client, resume_work
-from timerd.purgatory.commands.commands cimport (
+from timerd.purgatory.commands.frame cimport (
     FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED, apply_frame,
 )
+from timerd.purgatory.turn.acknowledge cimport acknowledge_client
+from timerd.purgatory.turn.expiry cimport advance_wheel
+from timerd.purgatory.turn.turn cimport resume_work
 from timerd.purgatory.start.rebuild cimport finish_transaction, rebuild, redo_is_sound
 from timerd.purgatory.start.validate cimport Damage
 from timerd_shm.generated.records cimport *

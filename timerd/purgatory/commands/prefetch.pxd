@@ -11,10 +11,10 @@ dropped when too many are under way, and a load is not.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport JOINED, Arena, Joined, key_of, node_of
+from timerd.purgatory.memory.arena cimport Arena, key_of
 from timerd.purgatory.memory.builtins cimport TOUCH, __builtin_prefetch
 from timerd.purgatory.memory.hash cimport handle_tag, key_hash
-from timerd.purgatory.memory.list cimport at, link_of, node_at, op_at
+from timerd.purgatory.memory.list cimport at, node_at
 from timerd.purgatory.index.operation_table cimport next_handle
 from timerd.purgatory.events.ring cimport event_at
 from timerd_shm.generated.records cimport *
@@ -200,45 +200,3 @@ cdef inline void look_further(Arena *a, Ahead *ahead, uint32_t count) noexcept n
     if kinds & 1 << COMMAND_KIND_FIRE:
         for i in range(count):
             find_last(a, ahead + i)
-
-
-cdef inline void look_at_outcome(Arena *a, uint32_t op) noexcept nogil:
-    """Ask for what is told of a settled operation (index + 1; 0 = none)."""
-    cdef char *record
-    if op:
-        record = <char *>(a.ops + (op - 1))
-        __builtin_prefetch(record)
-        __builtin_prefetch(record + 64)
-        __builtin_prefetch(&a.ops[op - 1].next)
-
-
-cdef inline void look_at_joined(Arena *a, uint32_t bucket) noexcept nogil:
-    """Ask for the operations that joined a bucket first and last: most, as a rule, of a bucket that is a tick wide."""
-    cdef Joined *joined = a.joined + bucket
-    cdef uint32_t i, count = a.buckets[bucket].count
-    for i in range(min(count, JOINED)):
-        if joined.first[i]:
-            __builtin_prefetch(&a.ops[joined.first[i] - 1].next)
-    if count > JOINED:
-        for i in range(JOINED):
-            if joined.op[i]:
-                __builtin_prefetch(&a.ops[joined.op[i] - 1].next)
-
-
-cdef inline uint32_t look_at_due(Arena *a, BucketRecord *bucket) noexcept nogil:
-    """Touch what expiring the first operations of a bucket will need; how many they are."""
-    cdef uint32_t ops[AHEAD_GROUP]
-    cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, node
-    while link != head and seen < AHEAD_GROUP:
-        ops[seen] = <uint32_t>(op_at(a, link) - a.ops) + 1
-        if a.ops[ops[seen] - 1].ahead:
-            __builtin_prefetch(&a.ops[a.ops[ops[seen] - 1].ahead - 1].next)
-        seen += 1
-        link = at(a, link).next
-    for i in range(seen):
-        touch_op(a, ops[i])
-    for i in range(seen):
-        node = a.ops[ops[i] - 1].first_node
-        if node:
-            TOUCH(a.key_heads + (key_of(a, node_of(a, node - 1).key).hash & a.key_mask))
-    return seen

@@ -5,7 +5,7 @@ newest first; a slot keeps its newest sequence for ever, so only an event of an 
 too old. The ring is bounded in events and in value bytes: either moves the tail.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from timerd.purgatory.memory.arena cimport Arena, Found, unused
 from timerd.purgatory.memory.blob cimport blob_equals, blob_length, drop_blob, share_blob

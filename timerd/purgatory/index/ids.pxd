@@ -5,8 +5,9 @@ header.ids_floor_ns says up to when something may have been forgotten: never sil
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, give, take
+from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.list cimport id_at, is_empty, unlink
+from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport td_commit, td_put
 from timerd_shm.generated.records cimport *
 
@@ -31,13 +32,13 @@ cdef inline void chain_id(Arena *a, uint32_t found) noexcept nogil:
     head[0] = found
 
 
-cdef inline void give_id(Arena *a, uint32_t found) noexcept nogil:
+cdef inline void free_id(Arena *a, uint32_t found) noexcept nogil:
     """Free a record. Its state says FREE already, or nothing reached it."""
     cdef uint32_t *link = a.id_heads + (a.ids[found - 1].hash_low & a.id_mask)
     while link[0] != found:
         link = &a.ids[link[0] - 1].chain
     link[0] = a.ids[found - 1].chain
-    give(a, REGION_IDS, found - 1)
+    free_record(a, REGION_IDS, found - 1)
 
 
 cdef inline void forget_id(Arena *a, IdRecord *record) noexcept nogil:
@@ -47,7 +48,7 @@ cdef inline void forget_id(Arena *a, IdRecord *record) noexcept nogil:
     td_put(&a.tx, IdRecord_word_state(record), IdRecord_with_state(IdRecord_word_state(record)[0], ID_STATE_FREE))
     td_commit(&a.tx)
     unlink(a, &record.next)
-    give_id(a, found)
+    free_id(a, found)
     a.daemon[DAEMON_IDS_FORGOTTEN] += 1
 
 
@@ -67,13 +68,13 @@ cdef inline void forget_old_ids(Arena *a) noexcept nogil:
 
 cdef inline uint32_t fill_id(Arena *a, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
     """A new id record (index + 1), still FREE; the oldest settled one makes room. 0 when all name pending operations."""
-    cdef uint32_t found = take(a, REGION_IDS)
+    cdef uint32_t found = allocate(a, REGION_IDS)
     cdef IdRecord *record
     if found == 0:
         if is_empty(a, &a.header.ids_next):
             return 0
         forget_id(a, id_at(a, a.header.ids_next))
-        found = take(a, REGION_IDS)
+        found = allocate(a, REGION_IDS)
     record = a.ids + (found - 1)
     record.hash_low = low
     record.hash_high = high

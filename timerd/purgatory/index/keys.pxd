@@ -4,11 +4,12 @@ Event watchers of a key stand in a list, in order of registration; watermark wat
 leaves at once when its operation settles, or when its key is satisfied or failed for the operation.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, counter, key_of, node_of, unused
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, unused
 from timerd.purgatory.memory.blob cimport blob_equals, blocks_for, drop_blob, fill_blob
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
-from timerd.purgatory.memory.free_bitmap cimport give_spare, take_spare
+from timerd.purgatory.memory.counters cimport counter
+from timerd.purgatory.memory.free_bitmap cimport allocate_spare, free_spare
 from timerd.purgatory.memory.list cimport append, link_of, make_empty, unlink
 from timerd_shm.generated.records cimport *
 
@@ -49,7 +50,7 @@ cdef inline uint32_t fill_key(
     cdef uint32_t found
     if length > KEY_INLINE and unused(a, REGION_BLOCKS) < blocks_for(length):
         return 0
-    found = take_spare(a, REGION_KEYS, &a.spare_keys, beside)
+    found = allocate_spare(a, REGION_KEYS, &a.spare_keys, beside)
     if found == 0:
         return 0
     key = key_of(a, found - 1)
@@ -86,7 +87,7 @@ cdef inline void release_key(Arena *a, uint32_t found) noexcept nogil:
     if a.delivery_key == found:
         a.delivery_key = 0
     drop_blob(a, key.name_blob)
-    give_spare(a, REGION_KEYS, &a.spare_keys, found - 1)
+    free_spare(a, REGION_KEYS, &a.spare_keys, found - 1)
 
 
 cdef inline void watch_event(Arena *a, WatchNode *node) noexcept nogil:
@@ -142,6 +143,6 @@ cdef inline void free_nodes(Arena *a, uint32_t first) noexcept nogil:
 cdef inline void free_node(Arena *a, uint32_t number, WatchNode *node, KeyRecord *key) noexcept nogil:
     """Free a node that is in no list or heap, and its key if nobody else watches that."""
     key.refs -= 1
-    give_spare(a, REGION_NODES, &a.spare_nodes, number - 1)
+    free_spare(a, REGION_NODES, &a.spare_nodes, number - 1)
     if key.refs == 0:
         release_key(a, node.key + 1)

@@ -5,7 +5,7 @@ parent can be reached without a third link, and any node leaves in O(log n). The
 the way down the right side has at most log2(n + 1) nodes, which bounds the recursion. Links are index + 1; 0 is none.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t
 from timerd.purgatory.memory.arena cimport Arena, node_of
 from timerd_shm.generated.records cimport KeyRecord, WatchNode
 

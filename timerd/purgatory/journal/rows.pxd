@@ -15,11 +15,12 @@ for each outcome.
 What calls this stages everything else first, and commits: between a staged row and its commit nothing may be given up.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from timerd.purgatory.memory.arena cimport Arena, Journal, OwnerText, SeenText, commit, key_of, node_of
+from timerd.purgatory.memory.arena cimport Arena, Journal, OwnerText, SeenText, key_of, node_of
 from timerd.purgatory.memory.blob cimport blob_length, copy_blob
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
+from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd_shm.generated.records cimport *
 

@@ -1,10 +1,13 @@
-"""Client slots as the core sees them: whose an operation is, what a client is still to be told, its kept answers."""
+"""Client slots as the core sees them: whose an operation is, what a client is still to be sent, when its slot is free."""
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset
-from timerd.purgatory.memory.arena cimport REFUSALS, Arena, News, capacity, commit, counter, give, take, unused
-from timerd.purgatory.memory.list cimport append, link_of, unlink
+from timerd.purgatory.memory.arena cimport Arena, News
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.list cimport link_of, unlink
 from timerd.purgatory.memory.transaction cimport td_put
+from timerd.purgatory.journal.rows cimport journal_state
 from timerd_shm.generated.records cimport *
 
 
@@ -44,19 +47,6 @@ cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int no
         c.unacknowledged += settled
         c.nodes += nodes
         c.bytes_held += bytes
-
-
-cdef inline bint has_too_many_keys(Arena *a, uint64_t own, uint32_t more) noexcept nogil:
-    """Whether somebody with so many watchers and watermarks may make no more new keys, so that nobody uses up all.
-
-    Whose a key is that many watch, is not counted: as many are somebody's as it has watchers and watermarks, at most. So
-    nobody is refused one while fewer are there at all than one may have.
-    """
-    return own + more > a.header.quota_keys and a.regions[REGION_KEYS].in_use + more > a.header.quota_keys
-
-
-cdef inline bint may_make_too_many_keys(Arena *a, ClientRecord *c, uint32_t more) noexcept nogil:
-    return has_too_many_keys(a, <uint64_t>c.nodes + c.watermarks, more)
 
 
 cdef inline uint32_t *waiting_of(Arena *a, OpRecord *op) noexcept nogil:
@@ -99,90 +89,37 @@ cdef inline void tell(Arena *a, uint32_t slot) noexcept nogil:
         a.queued += 1
 
 
-cdef inline bint can_answer(Arena *a, uint32_t slot) noexcept nogil:
-    """Whether a command that leaves an answer can be applied: its client acknowledges, and a record is free.
-
-    One record for each client is kept back, so that clients which never acknowledge cannot use up those of the others.
-    """
-    if a.clients[slot].answers == 0:
-        return unused(a, REGION_ANSWERS) != 0
-    return a.clients[slot].answers < a.header.quota_answers and unused(a, REGION_ANSWERS) > capacity(a, REGION_CLIENTS)
-
-
-cdef inline AnswerRecord *fill_answer(
-    Arena *a, uint32_t slot, uint64_t command, uint32_t code, uint64_t value
-) noexcept nogil:
-    """An answer that nothing reaches yet. The caller has seen can_answer."""
-    cdef AnswerRecord *answer = a.answers + (take(a, REGION_ANSWERS) - 1)
-    answer.command = command
-    answer.client = slot
-    answer.used = 0
-    answer.reserved = 0
-    answer.code = code
-    answer.value = value
-    return answer
-
-
-cdef inline void stage_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
-    td_put(&a.tx, AnswerRecord_word_used(answer), AnswerRecord_with_used(AnswerRecord_word_used(answer)[0], 1))
-
-
-cdef inline void keep_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
-    """The answer is true: keep it in its client's list until it is acknowledged."""
-    append(a, &a.clients[answer.client].answers_next, &answer.next)
-    a.clients[answer.client].answers += 1
-    tell(a, answer.client)
-
-
-cdef inline void free_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
-    td_put(&a.tx, AnswerRecord_word_used(answer), AnswerRecord_with_used(AnswerRecord_word_used(answer)[0], 0))
+cdef inline void free_client(Arena *a, uint32_t slot) noexcept nogil:
+    """Nothing is left of the client: its slot is free."""
+    cdef ClientRecord *c = a.clients + slot
+    if c.state == CLIENT_STATE_TOMBSTONE:
+        a.tombstones -= 1
+    td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_FREE))
+    journal_state(a, slot, CLIENT_STATE_FREE)
     commit(a)
-    unlink(a, &answer.next)
-    a.clients[answer.client].answers -= 1
-    give(a, REGION_ANSWERS, <uint32_t>(answer - a.answers))
+    a.regions[REGION_CLIENTS].in_use -= 1
 
 
-cdef inline void apply_plain(
-    Arena *a, uint32_t slot, uint64_t command, bint wants_answer, uint32_t code, uint64_t value
-) noexcept nogil:
-    """Pass the command's number, with nothing else changed but perhaps an answer left."""
-    cdef AnswerRecord *answer = NULL
-    if wants_answer:
-        answer = fill_answer(a, slot, command, code, value)
-        stage_answer(a, answer)
-    td_put(&a.tx, &a.clients[slot].last_command, command)
+cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
+    """Of a dead client only its numbering is left, in case that it comes back within the hour."""
+    cdef ClientRecord *c = a.clients + slot
+    td_put(
+        &a.tx, ClientRecord_word_state(c),
+        ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_TOMBSTONE),
+    )
+    td_put(&a.tx, ClientRecord_word_group(c), ClientRecord_with_group(ClientRecord_word_group(c)[0], 0))
+    journal_state(a, slot, CLIENT_STATE_TOMBSTONE)
     commit(a)
-    if answer != NULL:
-        keep_answer(a, answer)
+    a.tombstones += 1
+    if c.died_ns + TOMBSTONE_KEPT_NS < a.tombstones_due_ns:
+        a.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
 
 
-cdef inline uint64_t met(uint32_t what, uint64_t limit) noexcept nogil:
-    """The value of a refusal that met this limit."""
-    return <uint64_t>what << MET_SHIFT | limit
-
-
-cdef inline void note_refusal(Arena *a, uint32_t code, uint64_t value) noexcept nogil:
-    """One more for the log of errors."""
-    cdef uint32_t at = 0
-    if code != ERROR_CODE_ARENA_FULL and code != ERROR_CODE_QUOTA_EXCEEDED:
-        value = 0  # a sequence or a time: not the same twice
-    while at < a.refused and (a.refusals[at].code != code or a.refusals[at].value != value):
-        at += 1
-    if at == a.refused:
-        if at == REFUSALS:
-            return  # `rejected` counts it
-        a.refused += 1
-        a.refusals[at].code, a.refusals[at].value, a.refusals[at].count = code, value, 0
-    a.refusals[at].count += 1
-
-
-cdef inline void refuse(
-    Arena *a, uint32_t slot, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
-) noexcept nogil:
-    """Refuse a command: its number passes, the refusal is kept until it is acknowledged. `value` is the limit met."""
-    apply_plain(a, slot, command, True, code, value)
-    if code == ERROR_CODE_OPERATION_EXISTS or code == ERROR_CODE_UNKNOWN_OPERATION:
-        counter(a, purgatory, COUNT_REFUSED_BY_ID)[0] += 1  # what ids are for
-        return
-    counter(a, purgatory, COUNT_REJECTED)[0] += 1
-    note_refusal(a, code, value)
+cdef inline void look_at_outcome(Arena *a, uint32_t op) noexcept nogil:
+    """Ask for what is told of a settled operation (index + 1; 0 = none)."""
+    cdef char *record
+    if op:
+        record = <char *>(a.ops + (op - 1))
+        __builtin_prefetch(record)
+        __builtin_prefetch(record + 64)
+        __builtin_prefetch(&a.ops[op - 1].next)

@@ -15,8 +15,9 @@ it begins anew when a member becomes ready.
 """
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport CALLS, OUTCOMES, Arena, Member, capacity, commit, key_of, node_of, spent
+from timerd.purgatory.memory.arena cimport CALLS, OUTCOMES, Arena, Member, capacity, key_of, node_of, spent
 from timerd.purgatory.memory.blob cimport blob_length, blob_words
+from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_group

@@ -4,13 +4,15 @@ A value that settled many operations of one client stands in the frame's heap on
 behind it what its receiver, who did not register it, cannot know: the payload and the names of purgatory and keys.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from timerd.purgatory.memory.arena cimport Arena, key_of, node_of
 from timerd.purgatory.memory.blob cimport blob_length, copy_blob
 from timerd.purgatory.memory.list cimport answer_at, at, link_of, op_at
-from timerd.purgatory.commands.prefetch cimport look_at_outcome
 from timerd_shm.generated.records cimport *
+
+from .clients cimport look_at_outcome
+
 
 cdef extern from *:
     """

@@ -8,8 +8,8 @@ Truth first, then what is derived from it: a crash between the two is mended by 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from timerd_shm.generated.records cimport *
 
-from .builtins cimport __builtin_clzll, __builtin_prefetch
-from .transaction cimport TD_DEFECT, TD_ORDERED_STORE, TdTransaction, td_commit, td_put
+from .transaction cimport TD_DEFECT, TdTransaction
+
 
 cdef extern from *:
     """
@@ -46,6 +46,7 @@ ctypedef struct Member:
     uint16_t group  # index + 1; 0 = it is in no ring
     uint16_t next  # slot
     uint16_t prev
+
 
 ctypedef struct Joined:
     # Of a bucket, operations (index + 1): those that joined it last, round and round, from which their `ahead` hints are
@@ -227,79 +228,6 @@ cdef inline KeyRecord *key_of(Arena *a, uint32_t index) noexcept nogil:
     return a.more_keys + (index - a.keys_beside)
 
 
-cdef inline uint32_t *free_link(Arena *a, int region, uint32_t index) noexcept nogil:
-    cdef RegionRecord *r = a.regions + region
-    return <uint32_t *>(a.base + r.offset + <uint64_t>index * r.record_size + r.free_link)
-
-
-cdef inline uint32_t take(Arena *a, int region) noexcept nogil:
-    """A free record (index + 1), or 0 when all are in use."""
-    cdef RegionRecord *r = a.regions + region
-    cdef uint32_t got = r.free_head
-    cdef uint32_t *link
-    cdef uint32_t *place = a.freed[region] + (r.high_water - r.in_use - 1) % FREED
-    if got:
-        link = free_link(a, region, got - 1)
-        r.free_head = link[0]
-        # The chain is one of misses: ask for the record that will be taken a few commands later.
-        place[0] = link[1]
-        if link[1]:
-            __builtin_prefetch(free_link(a, region, link[1] - 1))
-            __builtin_prefetch(<char *>free_link(a, region, link[1] - 1) - r.free_link)
-            if region == REGION_OPS:
-                __builtin_prefetch(a.ops[link[1] - 1].own_key)
-                __builtin_prefetch(a.ops[link[1] - 1].own_node)
-    elif r.high_water < r.count:
-        # Stored before the record is reached: a start looks no further than the high water.
-        got = r.high_water + 1
-        TD_ORDERED_STORE(
-            a.base, RegionRecord_word_high_water(r), RegionRecord_with_high_water(RegionRecord_word_high_water(r)[0], got)
-        )
-    else:
-        return 0
-    r.in_use += 1
-    return got
-
-
-cdef inline void give(Arena *a, int region, uint32_t index) noexcept nogil:
-    """The record is free again. Its truth says so already."""
-    cdef RegionRecord *r = a.regions + region
-    cdef uint32_t *link = free_link(a, region, index)
-    cdef uint32_t *place = a.freed[region] + (r.high_water - r.in_use) % FREED
-    link[0] = r.free_head
-    link[1] = place[0]
-    place[0] = index + 1
-    r.free_head = index + 1
-    r.in_use -= 1
-
-
-cdef inline void stage_numbers(Arena *a) noexcept nogil:
-    """The next number of the client whose outcomes are staged."""
-    cdef ClientRecord *c = a.clients + a.staged_client
-    td_put(&a.tx, &c.next_outcome, c.next_outcome + a.staged_outcomes)
-    a.staged_outcomes = 0
-
-
-cdef inline void commit(Arena *a) noexcept nogil:
-    """Make what was staged true, all or nothing, and with it its outcomes' numbers and the journal's rows."""
-    if a.staged_outcomes:
-        stage_numbers(a)
-    if a.journal.staged:
-        if TD_DEFECT(DEFECT_ROWS_APART):
-            TD_ORDERED_STORE(a.base, &a.header.journal_rows, a.journal.head + a.journal.staged)
-        td_put(&a.tx, &a.header.journal_rows, a.journal.head + a.journal.staged)
-        if a.journal.segment != a.header.journal_segment:
-            td_put(&a.tx, &a.header.journal_segment, a.journal.segment)
-        if a.journal.told != a.header.journal_gaps:
-            td_put(&a.tx, &a.header.journal_gaps, a.journal.told)
-        a.journal.head += a.journal.staged
-        a.journal.staged = 0
-    if a.journal.dropping:
-        td_put(&a.tx, &a.daemon[DAEMON_JOURNAL_ROWS_DROPPED], a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] + a.journal.dropping)
-        a.journal.dropping = 0
-    td_commit(&a.tx)
-
-
 cdef inline bint spent(Arena *a) noexcept nogil:
     """Whether this call has touched as many records as it may."""
     return a.touched >= a.limit and not TD_DEFECT(DEFECT_UNBOUNDED_TURN)
@@ -310,25 +238,3 @@ cdef inline uint64_t may_touch(Arena *a) noexcept nogil:
     if TD_DEFECT(DEFECT_UNBOUNDED_TURN):
         return NO_DEADLINE
     return a.limit - a.touched if a.touched < a.limit else 0
-
-
-cdef inline uint64_t *counter(Arena *a, uint32_t purgatory, int which) noexcept nogil:
-    return a.counters + purgatory * PURGATORY_COUNTERS_MAX + which
-
-
-cdef inline HistogramRecord *histogram(Arena *a, uint32_t purgatory, int which) noexcept nogil:
-    return a.histograms + purgatory * HISTOGRAM_COUNT + which
-
-
-cdef inline void histogram_add(HistogramRecord *h, uint64_t value) noexcept nogil:
-    cdef uint64_t *buckets = <uint64_t *>h.buckets
-    cdef uint32_t e
-    h.count += 1
-    h.sum += value
-    if value > h.max:
-        h.max = value
-    if value < 16:
-        buckets[value] += 1
-    else:
-        e = 63 - __builtin_clzll(value)
-        buckets[(e - 3) * 16 + ((value >> (e - 4)) & 15)] += 1

@@ -6,8 +6,9 @@ A blob is named by its first block (index + 1); 0 is the empty one. Only its fir
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd_shm.generated.records cimport *
 
-from .arena cimport Arena, give, take
+from .arena cimport Arena
 from .bytes cimport copy_short, same_short
+from .slab cimport allocate, free_record
 
 
 cdef inline uint32_t blocks_for(uint32_t length) noexcept nogil:
@@ -19,7 +20,7 @@ cdef inline uint32_t fill_blob(Arena *a, const uint8_t *data, uint32_t length) n
     cdef uint32_t first = 0, previous = 0, block, piece, rest = length
     while rest:
         piece = rest if rest < BLOCK_DATA else BLOCK_DATA
-        block = take(a, REGION_BLOCKS)
+        block = allocate(a, REGION_BLOCKS)
         copy_short(a.blocks[block - 1].data, data, piece)
         a.blocks[block - 1].next = 0
         if previous:
@@ -59,7 +60,7 @@ cdef inline void drop_blob(Arena *a, uint32_t blob) noexcept nogil:
         return
     while blob:
         next = a.blocks[blob - 1].next
-        give(a, REGION_BLOCKS, blob - 1)
+        free_record(a, REGION_BLOCKS, blob - 1)
         blob = next
 
 

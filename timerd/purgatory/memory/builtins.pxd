@@ -1,7 +1,6 @@
 """What the C compiler offers beyond C: counts of bits, and hints to the processor."""
 
 from libc.stdint cimport uint64_t
-
 cdef extern from *:
     """
     /* A load whose value nobody wants: for a line that will be needed soon (see commands/prefetch.pxd for why not a prefetch). */

@@ -6,8 +6,6 @@ else a call, as of memcmp.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-
-
 cdef inline uint64_t word_at(const uint8_t *at) noexcept nogil:
     cdef uint64_t word
     memcpy(&word, at, 8)

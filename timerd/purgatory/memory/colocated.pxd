@@ -9,8 +9,9 @@ from timerd_shm.generated.records cimport *
 
 from .arena cimport Arena, key_of
 from .bytes cimport copy_short
-from .free_bitmap cimport set_spares
+from .free_bitmap cimport free_spares
 from .list cimport link_of
+
 
 cdef extern from *:
     """
@@ -60,7 +61,7 @@ cdef inline bint is_beside(OpRecord *op, uint32_t index) noexcept nogil:
 
 
 cdef inline void leave_beside(Arena *a, OpRecord *op, uint32_t index) noexcept nogil:
-    """It has settled: give back its node and its key. The caller counts them, and that no event is in delivery."""
+    """It has settled: free its node and its key. The caller counts them, and that no event is in delivery."""
     cdef KeyRecord *key = <KeyRecord *>op.own_key
     cdef uint32_t *link = a.key_heads + (key.hash & a.key_mask)
     while link[0] != index + 1:
@@ -68,4 +69,4 @@ cdef inline void leave_beside(Arena *a, OpRecord *op, uint32_t index) noexcept n
     link[0] = key.chain
     key.refs = 0
     (<WatchNode *>op.own_node).linked = 0
-    set_spares(a, index)
+    free_spares(a, index)

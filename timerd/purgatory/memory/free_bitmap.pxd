@@ -12,6 +12,7 @@ from .arena cimport Arena, Spares
 from .builtins cimport __builtin_ctzll
 from .transaction cimport TD_ORDERED_STORE
 
+
 cdef extern from *:
     """
     #define NOBODY 0xFFFFFFFFu /* an index that no record has: there is nothing to be beside */
@@ -37,8 +38,8 @@ cdef inline void set_spare(Spares *s, uint32_t index) noexcept nogil:
     s.occupied[index // 4096] |= <uint64_t>1 << ((index // 64) & 63)
 
 
-cdef inline void set_spares(Arena *a, uint32_t index) noexcept nogil:
-    """The node and the key of an index are free again; the caller counts them."""
+cdef inline void free_spares(Arena *a, uint32_t index) noexcept nogil:
+    """Free the node and the key of an index; the caller counts them."""
     cdef uint32_t word = index // 64, group = index // 4096
     cdef uint64_t bit = <uint64_t>1 << (index & 63), occupied = <uint64_t>1 << (word & 63)
     a.spare_nodes.bits[word] |= bit
@@ -47,8 +48,8 @@ cdef inline void set_spares(Arena *a, uint32_t index) noexcept nogil:
     a.spare_keys.occupied[group] |= occupied
 
 
-cdef inline bint take_spares(Arena *a, uint32_t index) noexcept nogil:
-    """Take the node and the key of an index below both high waters; False if one of them is in use."""
+cdef inline bint allocate_spares(Arena *a, uint32_t index) noexcept nogil:
+    """Allocate the node and the key of an index below both high waters; False if one of them is in use."""
     cdef uint32_t word = index // 64
     cdef uint64_t bit = <uint64_t>1 << (index & 63)
     if not a.spare_nodes.bits[word] & a.spare_keys.bits[word] & bit:
@@ -95,7 +96,7 @@ cdef inline void raise_high_water(Arena *a, int region, Spares *s, uint32_t inde
     )
 
 
-cdef inline uint32_t take_spare(Arena *a, int region, Spares *s, uint32_t beside) noexcept nogil:
+cdef inline uint32_t allocate_spare(Arena *a, int region, Spares *s, uint32_t beside) noexcept nogil:
     """A free record (index + 1): the one of index `beside`, if that is free; 0 when all are in use."""
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t got
@@ -119,7 +120,7 @@ cdef inline uint32_t take_spare(Arena *a, int region, Spares *s, uint32_t beside
     return got
 
 
-cdef inline void give_spare(Arena *a, int region, Spares *s, uint32_t index) noexcept nogil:
-    """The record is free again."""
+cdef inline void free_spare(Arena *a, int region, Spares *s, uint32_t index) noexcept nogil:
+    """Free a record."""
     set_spare(s, index)
     a.regions[region].in_use -= 1

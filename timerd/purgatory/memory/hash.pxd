@@ -2,7 +2,6 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-
 from .bytes cimport copy_short
 
 

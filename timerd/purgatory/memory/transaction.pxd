@@ -1,7 +1,6 @@
 """Transactions, as transaction.h has them: words are staged with td_put, and stored all or nothing by td_commit."""
 
 from libc.stdint cimport uint64_t
-
 cdef extern from "transaction.h" nogil:
     ctypedef struct TdTransaction:
         char *base

@@ -2,243 +2,34 @@
 
 The record is filled while nothing reaches it: keys, payload, and the replay of what the ring holds after the mark. One
 transaction then makes it true, pending or settled already, together with the client's command number, the id and the
-outcome number. So a crash leaves either nothing of it or all of it.
+outcome number. So a crash leaves either nothing of it or all of it. registration.pxd reads the command, quota.pxd refuses it.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
-from timerd.purgatory.memory.arena cimport Arena, capacity, commit, counter, give, key_of, node_of, take, unused
-from timerd.purgatory.memory.blob cimport blob_length, blocks_for, drop_blob, fill_blob
-from timerd.purgatory.memory.bytes cimport same_short
-from timerd.purgatory.memory.free_bitmap cimport take_spare
-from timerd.purgatory.memory.hash cimport handle_tag, key_hash
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, node_of, unused
+from timerd.purgatory.memory.blob cimport blob_length, drop_blob, fill_blob
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.counters cimport counter
+from timerd.purgatory.memory.free_bitmap cimport allocate_spare
 from timerd.purgatory.memory.list cimport unlink
+from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.journal.rows cimport journal_group, journal_register
-from timerd.purgatory.index.ids cimport fill_id, find_id, give_id
+from timerd.purgatory.index.ids cimport fill_id, find_id, free_id
 from timerd.purgatory.index.keys cimport attach, fill_key, find_key, free_nodes, release_key
 from timerd.purgatory.index.operation_table cimport handle_insert
 from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.events.ring cimport REPLAY_TOO_OLD, event_at, find_events, make_room, sort_found
-from timerd.purgatory.members.clients cimport (
-    charge, fill_answer, has_too_many_keys, keep_answer, met, nodes_of, refuse, stage_answer,
-)
+from timerd.purgatory.members.answers cimport fill_answer, keep_answer, met, refuse, stage_answer
+from timerd.purgatory.members.clients cimport charge, nodes_of
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, find_call
-from timerd.purgatory.commands.prefetch cimport Ahead
 from timerd_shm.generated.records cimport *
 
-from .settle cimport (
-    Verdict, finish_free, finish_settle, judge, satisfy, settled_keys, stage_free, stage_settle, unmoved,
-)
-
-cdef extern from *:
-    """
-    #define CALL_AHEAD_NS_MAX 1000000000u  /* a turn's time is that of its beginning, and no turn takes so long */
-    """
-    const uint64_t CALL_AHEAD_NS_MAX
-
-
-ctypedef struct Key:
-    # A key of the command, as read from the frame.
-    const uint8_t *name
-    uint64_t target
-    uint64_t hash
-    uint32_t length
-    uint32_t kind
-
-
-ctypedef struct Registration:
-    # A REGISTER command, as read from the frame.
-    RegisterCommand *command
-    Ahead *ahead  # what was found out when it was looked at before its turn
-    Key keys[KEYS_MAX]
-    uint64_t id_low
-    uint64_t id_high
-    const uint8_t *payload
-    uint64_t number
-    uint32_t slot
-    uint32_t blocks  # of the payload and of long names, at most
-
-
-cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
-    """Read the variable part; False if it is not what the fixed part says. Nothing beyond `end` is touched."""
-    cdef RegisterCommand *command = r.command
-    cdef const uint8_t *p = <const uint8_t *>command + sizeof(RegisterCommand)
-    cdef Key *key
-    cdef uint32_t i
-    r.id_low = r.id_high = 0
-    r.blocks = 0
-    r.payload = NULL
-    if command.flags & REGISTER_FLAG_HAS_ID:
-        if end - p < 16:
-            return False
-        memcpy(&r.id_low, p, 8)
-        memcpy(&r.id_high, p + 8, 8)
-        p += 16
-    for i in range(command.keys):
-        if i >= KEYS_MAX:
-            # Refused by name below; where the payload begins does not matter any more.
-            return True
-        key = &r.keys[i]
-        if end - p < 2:
-            return False
-        key.length = p[0]
-        key.kind = p[1]
-        key.target = 0
-        p += 2
-        if key.kind == KEY_KIND_WATERMARK:
-            if end - p < 8:
-                return False
-            memcpy(&key.target, p, 8)
-            p += 8
-        elif key.kind != KEY_KIND_EVENT:
-            return False
-        if <uint64_t>(end - p) < key.length:
-            return False
-        key.name = p
-        if i == 0 and r.ahead.kind:
-            key.hash = r.ahead.hash
-        else:
-            key.hash = key_hash(a.header.hash_seed, command.purgatory, p, key.length)
-        p += key.length
-        if key.length > KEY_INLINE:
-            r.blocks += blocks_for(key.length)
-    if <uint64_t>(end - p) != command.payload_length:
-        return False
-    r.payload = p
-    if command.payload_length <= PAYLOAD_SIZE_MAX:
-        r.blocks += blocks_for(command.payload_length)
-    return True
-
-
-cdef inline bint needs_group(RegisterCommand *command) noexcept nogil:
-    if command.flags & REGISTER_FLAG_FOR_GROUP:
-        return True
-    return command.flags & REGISTER_FLAG_ORPHANS_GIVEN and command.orphans == ORPHANS_GROUP
-
-
-cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
-    """Whether its client, or its group, holds as much as one may: the code; `limit` becomes what it met."""
-    cdef ClientRecord *c = a.clients + r.slot
-    cdef GroupRecord *g
-    cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
-    cdef uint64_t nodes = c.nodes, keys = nodes + c.watermarks
-    cdef uint32_t i, missing = 0
-    if r.command.flags & REGISTER_FLAG_FOR_GROUP:
-        g = a.groups + (c.group - 1)
-        pending = g.pending
-        unacknowledged = g.unacknowledged
-        bytes_held = g.bytes_held
-        nodes = keys = g.nodes
-        if r.command.flags & REGISTER_FLAG_FOLLOWS:
-            # It takes the place of a call that is over with it. Were it refused, neither would ever end.
-            pending = unacknowledged = nodes = keys = 0
-    if pending + unacknowledged >= a.header.quota_operations:
-        if unused(a, REGION_OPS) == 0:
-            # Both are met; a higher quota would not help.
-            limit[0] = met(MET_OPERATIONS, capacity(a, REGION_OPS))
-            return ERROR_CODE_ARENA_FULL
-        limit[0] = met(MET_OPERATIONS, a.header.quota_operations)
-        return ERROR_CODE_QUOTA_EXCEEDED
-    if unacknowledged >= a.header.quota_outcomes:
-        limit[0] = met(MET_OUTCOMES, a.header.quota_outcomes)
-        return ERROR_CODE_QUOTA_EXCEEDED
-    if bytes_held + r.command.payload_length > a.header.quota_bytes:
-        limit[0] = met(MET_BYTES, a.header.quota_bytes)
-        return ERROR_CODE_QUOTA_EXCEEDED
-    if nodes + r.command.keys > a.header.quota_nodes:
-        if unused(a, REGION_NODES) < r.command.keys:
-            limit[0] = met(MET_NODES, capacity(a, REGION_NODES))
-            return ERROR_CODE_ARENA_FULL
-        limit[0] = met(MET_NODES, a.header.quota_nodes)
-        return ERROR_CODE_QUOTA_EXCEEDED
-    if not has_too_many_keys(a, keys, r.command.keys):
-        return ERROR_CODE_NONE
-    for i in range(r.command.keys):
-        missing += find_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length) == 0
-    if missing == 0 or not has_too_many_keys(a, keys, missing):
-        return ERROR_CODE_NONE
-    if unused(a, REGION_KEYS) == 0:
-        limit[0] = met(MET_KEYS, capacity(a, REGION_KEYS))
-        return ERROR_CODE_ARENA_FULL
-    limit[0] = met(MET_KEYS, a.header.quota_keys)
-    return ERROR_CODE_QUOTA_EXCEEDED
-
-
-cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
-    """The code of what is wrong with the command itself, or ERROR_CODE_NONE; `limit` becomes what it met."""
-    cdef RegisterCommand *command = r.command
-    cdef OpRecord *followed
-    cdef uint32_t i, k
-    limit[0] = 0
-    if command.keys == 0:
-        return ERROR_CODE_INVALID_KEY
-    if command.keys > KEYS_MAX:
-        limit[0] = KEYS_MAX
-        return ERROR_CODE_TOO_MANY_KEYS
-    if command.payload_length > PAYLOAD_SIZE_MAX:
-        limit[0] = PAYLOAD_SIZE_MAX
-        return ERROR_CODE_PAYLOAD_TOO_LARGE
-    if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
-        limit[0] = TIMEOUT_NS_MAX
-        return ERROR_CODE_TIMEOUT_OUT_OF_RANGE
-    if command.condition >= CONDITION_COUNT or command.orphans >= ORPHANS_COUNT:
-        return ERROR_CODE_INVALID_CONDITION
-    if needs_group(command) and a.clients[r.slot].group == 0:
-        return ERROR_CODE_NOT_A_MEMBER
-    if command.flags & REGISTER_FLAG_FOLLOWS:
-        if not command.flags & REGISTER_FLAG_NO_MARK:
-            return ERROR_CODE_INVALID_VALUE
-        followed = find_call(a, r.slot, command.mark_sequence)
-        if followed == NULL:
-            return ERROR_CODE_UNKNOWN_OPERATION
-        if command.keys > followed.keys:  # no quota holds it back
-            limit[0] = followed.keys
-            return ERROR_CODE_TOO_MANY_KEYS
-    if command.flags & REGISTER_FLAG_REPLACE_CHANGED:
-        limit[0] = command.payload_length if command.payload_length < BLOCK_DATA else BLOCK_DATA
-        if command.total > limit[0]:
-            return ERROR_CODE_INVALID_VALUE
-    if command.condition == CONDITION_AT_LEAST and (command.needed == 0 or command.needed > command.keys):
-        limit[0] = command.keys
-        return ERROR_CODE_INVALID_CONDITION
-    if command.condition == CONDITION_TOTAL and command.total == 0:
-        return ERROR_CODE_INVALID_CONDITION
-    for i in range(command.keys):
-        if r.keys[i].length == 0:
-            return ERROR_CODE_INVALID_KEY
-        if r.keys[i].kind == KEY_KIND_WATERMARK and command.condition == CONDITION_TOTAL:
-            return ERROR_CODE_INVALID_CONDITION
-        for k in range(i):
-            if (
-                r.keys[k].hash == r.keys[i].hash
-                and r.keys[k].length == r.keys[i].length
-                and same_short(r.keys[k].name, r.keys[i].name, r.keys[i].length)
-            ):
-                return ERROR_CODE_INVALID_KEY
-    if command.flags & REGISTER_FLAG_MARK_OF_OTHER_ARENA:
-        limit[0] = a.header.tail
-        return ERROR_CODE_MARK_TOO_OLD
-    return refusal_of_quota(a, r, limit)
-
-
-cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t timeout_ns) noexcept nogil:
-    """Absolute deadline of a checked timeout, counted from the call: also from one that came while the turn ran.
-
-    One that lies further ahead is not of this clock.
-    """
-    if timeout_ns == NO_DEADLINE:
-        return NO_DEADLINE
-    if registered_ns == 0 or registered_ns > a.now_ns + CALL_AHEAD_NS_MAX:
-        registered_ns = a.now_ns
-    if timeout_ns >= NO_DEADLINE - registered_ns:
-        return NO_DEADLINE - 1  # saturated, not wrapped round to "at once"
-    return registered_ns + timeout_ns
-
-
-cdef inline uint64_t registered_of(Arena *a, uint64_t registered_ns) noexcept nogil:
-    """When it was called, by this clock: not after the turn began."""
-    return a.now_ns if registered_ns == 0 or registered_ns > a.now_ns else registered_ns
+from .condition cimport Verdict, judge, satisfy, settled_keys, unmoved
+from .quota cimport refusal_of
+from .registration cimport Registration, deadline_of, read_registration, registered_of
+from .settle cimport finish_free, finish_settle, stage_free, stage_settle
 
 
 cdef inline uint64_t kind_word(RegisterCommand *command, uint32_t orphans, uint32_t group, uint32_t flags) noexcept nogil:
@@ -321,7 +112,7 @@ cdef inline uint32_t fill_node(
         key = fill_key(a, hash, purgatory, name, length, op_index)
         if key == 0:
             return 0
-    number = take_spare(a, REGION_NODES, &a.spare_nodes, op_index)
+    number = allocate_spare(a, REGION_NODES, &a.spare_nodes, op_index)
     if number == 0:
         release_key(a, key)  # if it was made just now, nobody watches it
         return 0
@@ -431,10 +222,10 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
 cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nogil:
     """Take back a registration that nothing reaches: nothing of it is left."""
     if fresh_id:
-        give_id(a, fresh_id)
+        free_id(a, fresh_id)
     drop_blob(a, op.payload)
     free_nodes(a, op.first_node)
-    give(a, REGION_OPS, <uint32_t>(op - a.ops))
+    free_record(a, REGION_OPS, <uint32_t>(op - a.ops))
 
 
 cdef inline bint begins_alike(Arena *a, Registration *r, OpRecord *op) noexcept nogil:
@@ -499,7 +290,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     if code != ERROR_CODE_NONE:
         refuse(a, r.slot, r.number, command.purgatory, code, limit)
         return True
-    index = take(a, REGION_OPS)
+    index = allocate(a, REGION_OPS)
     if index == 0:
         limit = met(MET_OPERATIONS, capacity(a, REGION_OPS))
         refuse(a, r.slot, r.number, command.purgatory, ERROR_CODE_ARENA_FULL, limit)
@@ -572,7 +363,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     charge(a, op, op.state == OP_STATE_PENDING, 0, nodes_of(op), 0)
     counter(a, op.purgatory, COUNT_REGISTERED)[0] += 1
     if op.group == 0:
-        handle_insert(a, index, r.ahead.tag if r.ahead.kind else handle_tag(r.slot, r.number))
+        handle_insert(a, index, r.tag)
     a.touched += 1
     if remembered:
         unlink(a, &a.ids[known - 1].next)

@@ -1,142 +1,28 @@
-"""Operations: what completes them, how they settle, and how an event reaches its watchers.
+"""Settlements: how an operation gets its outcome, and how its record is freed.
 
 Settling is one transaction: state, outcome number, the client's next number, what a limited event has left, the id.
 Behind it come the derived things: the bucket, ALL watcher lists, gauges, the owner's outcome list. So a settled operation
 is nowhere but with its owner, at once; there is nothing to purge.
-
-An event enters the ring in one transaction, and is then delivered operation by operation; each keeps the sequence it has
-`seen`, so that a start can deliver the newest event again and nothing counts twice. A delivery that is too long for a
-turn goes on from `cursor`; until it is done no other command is applied (rule 8). What a limited event gave to an owner
-that does not take it (it died, or gives it back) is handed on: the operation ends, and a new event of limit 1 enters the
-ring, with nothing allocated.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
-from timerd.purgatory.memory.arena cimport (
-    TOLD, Arena, News, commit, counter, give, histogram, histogram_add, index_of_node, key_of, node_of, spent,
-    stage_numbers, unused,
-)
-from timerd.purgatory.memory.blob cimport blob_length, copy_blob, drop_blob, share_blob
-from timerd.purgatory.memory.builtins cimport __builtin_popcountll, __builtin_prefetch
-from timerd.purgatory.memory.list cimport answer_at, append, is_empty, link_of, node_at
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport TOLD, Arena, News, key_of, node_of
+from timerd.purgatory.memory.blob cimport blob_length, drop_blob, share_blob
+from timerd.purgatory.memory.commit cimport commit, next_number
+from timerd.purgatory.memory.counters cimport counter, histogram, histogram_add
+from timerd.purgatory.memory.list cimport append, link_of
+from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE, td_put
-from timerd.purgatory.journal.rows cimport journal_action, journal_outcome
+from timerd.purgatory.journal.rows cimport journal_outcome
 from timerd.purgatory.index.ids cimport settled_word
-from timerd.purgatory.index.keys cimport detach, find_key, free_node, free_nodes, leave_key
+from timerd.purgatory.index.keys cimport free_node, free_nodes, leave_key
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_remove
-from timerd.purgatory.events.ring cimport event_at, fill_event, stage_event
-from timerd.purgatory.members.clients cimport (
-    charge, fill_answer, is_live, keep_answer, leave_outcomes, nodes_of, owner_of, stage_answer, tell,
-)
+from timerd.purgatory.members.clients cimport charge, leave_outcomes, nodes_of, owner_of, tell
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, wait_in_group
 from timerd_shm.generated.records cimport *
 
-
-ctypedef struct Verdict:
-    # What an event means to an operation: OUTCOME_NONE = it goes on, with these masks if `changed`.
-    uint32_t outcome
-    bint changed
-    uint64_t progress
-    uint64_t failed
-
-
-cdef inline Verdict unmoved(OpRecord *op) noexcept nogil:
-    cdef Verdict v
-    v.outcome = OUTCOME_NONE
-    v.changed = False
-    v.progress = op.progress
-    v.failed = op.failed
-    return v
-
-
-cdef inline uint64_t settled_keys(OpRecord *op) noexcept nogil:
-    """The keys that are satisfied or failed: what happens on them means nothing to the operation any more."""
-    if op.condition == CONDITION_TOTAL:
-        return op.failed
-    return op.progress | op.failed
-
-
-cdef inline Verdict satisfy(OpRecord *op, uint32_t ordinal) noexcept nogil:
-    """The key's own part of the condition holds."""
-    cdef Verdict v = unmoved(op)
-    cdef uint64_t bit = <uint64_t>1 << ordinal
-    if settled_keys(op) & bit:
-        return v
-    v.changed = True
-    v.progress |= bit
-    if op.condition == CONDITION_ALL_SETTLED:
-        if <uint32_t>__builtin_popcountll(v.progress | v.failed) == op.keys:
-            v.outcome = OUTCOME_COMPLETED
-    elif <uint32_t>__builtin_popcountll(v.progress) >= op.needed:
-        v.outcome = OUTCOME_COMPLETED
-    return v
-
-
-cdef inline Verdict judge_fire(OpRecord *op, uint32_t ordinal, EventRecord *e) noexcept nogil:
-    cdef Verdict v
-    if op.condition == CONDITION_TOTAL:
-        v = unmoved(op)
-        if settled_keys(op) & (<uint64_t>1 << ordinal):
-            return v
-        v.changed = e.amount != 0
-        if e.amount >= op.progress:
-            v.progress = 0
-            v.outcome = OUTCOME_COMPLETED
-        else:
-            v.progress -= e.amount
-    else:
-        v = satisfy(op, ordinal)
-    # A limited event completes an operation or does not touch it.
-    if e.flags & EVENT_FLAG_LIMITED and v.outcome == OUTCOME_NONE:
-        return unmoved(op)
-    return v
-
-
-cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
-    cdef Verdict v = unmoved(op)
-    cdef uint64_t bit = <uint64_t>1 << ordinal
-    cdef uint32_t failures
-    if settled_keys(op) & bit:
-        return v
-    v.changed = True
-    v.failed |= bit
-    failures = __builtin_popcountll(v.failed)
-    if op.condition == CONDITION_ALL_SETTLED:
-        if <uint32_t>__builtin_popcountll(v.progress | v.failed) == op.keys:
-            v.outcome = OUTCOME_COMPLETED
-    elif op.condition == CONDITION_TOTAL:
-        if failures == op.keys:
-            v.outcome = OUTCOME_FAILED
-    elif op.keys - failures < op.needed:
-        v.outcome = OUTCOME_FAILED
-    return v
-
-
-cdef inline bint is_completed_by_one(OpRecord *op, WatchNode *node) noexcept nogil:
-    """Whether any fire on that key completes it, because it is the first and the last that it waits for."""
-    return (
-        op.keys == 1 and op.condition == CONDITION_AT_LEAST and node.kind == KEY_KIND_EVENT
-        and op.progress == 0 and op.failed == 0
-    )
-
-
-cdef inline Verdict judge(OpRecord *op, uint32_t kind, uint32_t ordinal, uint64_t target, EventRecord *e) noexcept nogil:
-    """What the event means to the operation through its key `ordinal`. Changes nothing."""
-    cdef Verdict v = unmoved(op)
-    if e.kind == EVENT_KIND_FIRE:
-        if kind == KEY_KIND_EVENT:
-            return judge_fire(op, ordinal, e)
-    elif e.kind == EVENT_KIND_ADVANCE:
-        if kind == KEY_KIND_WATERMARK and e.amount >= target:
-            return satisfy(op, ordinal)
-    elif e.kind == EVENT_KIND_FAIL:
-        return judge_fail(op, ordinal)
-    elif e.kind == EVENT_KIND_CANCEL_FOR_KEY:
-        if not settled_keys(op) & (<uint64_t>1 << ordinal):
-            v.outcome = OUTCOME_CANCELLED
-    return v
+from .condition cimport Verdict, unmoved
 
 
 cdef inline uint64_t handed_word(EventRecord *e) noexcept nogil:
@@ -182,15 +68,6 @@ cdef inline void stage_end(
         # True by itself, and before: it was given all that it watches. (Else it settles while it is registered.)
         TD_ORDERED_STORE(a.base, &op.seen, a.header.newest)
     journal_outcome(a, op, outcome, settled_key, flags, e, error)
-
-
-cdef inline uint64_t next_number(Arena *a, uint32_t client) noexcept nogil:
-    """The number of one more outcome of the client in this transaction; commit() moves its next number with it."""
-    if a.staged_outcomes and a.staged_client != client:
-        stage_numbers(a)
-    a.staged_client = client
-    a.staged_outcomes += 1
-    return a.clients[client].next_outcome + a.staged_outcomes - 1
 
 
 cdef inline uint32_t share_value(Arena *a, EventRecord *e, uint64_t *held, uint32_t *flags) noexcept nogil:
@@ -246,13 +123,13 @@ cdef inline void stage_settle(
     stage_outcome(a, op, outcome, settled_key, e, flags, value, number, error)
 
 
-cdef inline void give_up(Arena *a, OpRecord *op) noexcept nogil:
+cdef inline void free_parts(Arena *a, OpRecord *op) noexcept nogil:
     """Give back a record that nothing leads to any more, with what it still has."""
     drop_blob(a, op.payload)
     drop_blob(a, op.value)
     if op.flags & OP_FLAG_KEYS_KEPT:
         free_nodes(a, op.first_node)
-    give(a, REGION_OPS, <uint32_t>(op - a.ops))
+    free_record(a, REGION_OPS, <uint32_t>(op - a.ops))
 
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
@@ -260,7 +137,7 @@ cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
     charge(a, op, 0, 0, -nodes_of(op), -<int64_t>(blob_length(a, op.payload) + blob_length(a, op.value)))
     if op.group == 0:
         handle_remove(a, <uint32_t>(op - a.ops))
-    give_up(a, op)
+    free_parts(a, op)
 
 
 cdef inline void count_settled(Arena *a, OpRecord *op) noexcept nogil:
@@ -369,161 +246,3 @@ cdef inline void free_settled(Arena *a, OpRecord *op) noexcept nogil:
     """Its outcome is acknowledged."""
     a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
     drop_settled(a, op)
-
-
-cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept nogil:
-    """Give an event to the operation of one watch node."""
-    cdef WatchNode *node = node_of(a, node_number - 1)
-    cdef OpRecord *op = a.ops + node.op
-    cdef Verdict v
-    a.touched += 1
-    if op.seen >= e.sequence:
-        return
-    adopt_if_orphaned(a, op)
-    if e.flags & EVENT_FLAG_LIMITED and op.group == 0 and owner_of(a, op) == NULL:
-        # Nobody would be told: what is handed over must reach somebody (rule 5).
-        return
-    v = judge(op, node.kind, node.ordinal, node.target, e)
-    if v.outcome != OUTCOME_NONE:
-        stage_settle(a, op, v.outcome, node.ordinal + 1, e, &v)
-        commit(a)
-        finish_settle(a, op, True)
-    elif v.changed:
-        td_put(&a.tx, &op.progress, v.progress)
-        td_put(&a.tx, &op.failed, v.failed)
-        td_put(&a.tx, &op.seen, e.sequence)
-        commit(a)
-        if settled_keys(op) & (<uint64_t>1 << node.ordinal):
-            detach(a, node_number)
-
-
-cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
-    """The event is in the ring: find its key's watchers."""
-    cdef uint8_t name[256]
-    if e.key_blob:
-        copy_blob(a, e.key_blob, name)
-        a.delivery_key = find_key(a, e.key_hash, e.purgatory, name, e.key_length)
-    else:
-        a.delivery_key = find_key(a, e.key_hash, e.purgatory, e.key, e.key_length)
-    a.cursor = key_of(a, a.delivery_key - 1).next if a.delivery_key else 0
-    a.header.unfinished = e.sequence
-
-
-cdef inline void finish_delivery(Arena *a, EventRecord *e) noexcept nogil:
-    """Every watcher has been given the event: leave the answer of a fire_wait, unless an earlier life has left it."""
-    cdef ClientRecord *c = a.clients + e.client
-    cdef AnswerRecord *answer
-    a.header.unfinished = 0
-    a.delivery_key = 0
-    a.cursor = 0
-    if not e.flags & EVENT_FLAG_WANTS_ANSWER or c.generation != e.client_generation or not is_live(a, e.client):
-        return
-    if e.command <= c.answers_acknowledged or unused(a, REGION_ANSWERS) == 0:
-        return
-    if not is_empty(a, &c.answers_next) and answer_at(a, c.answers_prev).command >= e.command:
-        return
-    answer = fill_answer(a, e.client, e.command, ERROR_CODE_NONE, e.completed)
-    stage_answer(a, answer)
-    commit(a)
-    keep_answer(a, answer)
-
-
-cdef inline bint deliver(Arena *a) noexcept nogil:
-    """Go on with the event in delivery; False if the turn's bound came first."""
-    cdef EventRecord *e = event_at(a, a.header.unfinished)
-    cdef KeyRecord *key
-    cdef WatchNode *node
-    cdef uint32_t head, root
-    if a.delivery_key:
-        key = key_of(a, a.delivery_key - 1)
-        head = link_of(a, &key.next)
-        while e.kind != EVENT_KIND_ADVANCE and e.kind != EVENT_KIND_FORGET and a.delivery_key and a.cursor != head:
-            if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
-                break
-            if spent(a):
-                return False
-            node = node_at(a, a.cursor)
-            a.cursor = node.next
-            if a.cursor != head:
-                __builtin_prefetch(&a.ops[node_at(a, a.cursor).op])
-            visit(a, e, index_of_node(a, node) + 1)
-        while e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET and a.delivery_key and key.heap:
-            root = key.heap
-            if e.kind == EVENT_KIND_ADVANCE and node_of(a, root - 1).target > e.amount:
-                break
-            if spent(a):
-                return False
-            visit(a, e, root)
-            # It has left the heap: it is satisfied, failed or settled. (A guard: a loop must end whatever is wrong.)
-            if a.delivery_key and key.heap == root:
-                break
-    finish_delivery(a, e)
-    return True
-
-
-cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
-    """The event by which goes on what a limited event gave to a settled operation: same key and value, nothing allocated."""
-    cdef uint8_t name[256]
-    cdef uint32_t node = op.first_node, key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
-    cdef KeyRecord *key
-    cdef EventRecord *e
-    while node_of(a, node - 1).ordinal != op.settled_key - 1:
-        node = node_of(a, node - 1).next_of_op
-    key = key_of(a, node_of(a, node - 1).key)
-    if key.name_length > EVENT_KEY_INLINE:
-        key_blob = share_blob(a, key.name_blob)
-    elif key.name_length > KEY_INLINE:
-        copy_blob(a, key.name_blob, name)
-    else:
-        memcpy(name, key.name, key.name_length)
-    if op.flags & OP_FLAG_VALUE_DROPPED:
-        flags |= EVENT_FLAG_VALUE_DROPPED
-    e = fill_event(
-        a, EVENT_KIND_FIRE, op.purgatory, key.hash, name, key.name_length, 1, 1, flags, op.client, 0,
-        share_blob(a, op.value), key_blob, 0,
-    )
-    e.client_generation = 0  # nobody's: it counts by sequence for everybody
-    return e
-
-
-cdef inline void hand_on(
-    Arena *a, OpRecord *op, uint32_t slot, uint64_t number, OperationCommand *command, AnswerRecord *answer
-) noexcept nogil:
-    """Its owner does not take what a limited event gave it: end the operation, and fire again. None is in delivery.
-
-    In one transaction, with the `number` of the `command` that asks for it and its answer (NULL = none).
-    """
-    cdef EventRecord *e = fill_hand_on(a, op)
-    stage_free(a, op)
-    if command != NULL:
-        td_put(&a.tx, &a.clients[slot].last_command, number)
-        journal_action(a, slot, number, op, command, op.deadline_ns)
-    stage_event(a, e, op)
-    if answer != NULL:
-        stage_answer(a, answer)
-    commit(a)
-    a.header.ring_bytes += blob_length(a, e.value) + blob_length(a, e.key_blob)
-    a.daemon[DAEMON_HANDED_ON] += 1
-    finish_free(a, op)
-    if answer != NULL:
-        keep_answer(a, answer)
-    begin_delivery(a, e)
-    deliver(a)
-
-
-cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
-    """An operation is due. If an event is in delivery and it watches the key, it is given the event first."""
-    cdef EventRecord *e
-    cdef uint32_t node = op.first_node, generation = op.generation
-    a.touched += 1
-    if a.header.unfinished and a.delivery_key:
-        e = event_at(a, a.header.unfinished)
-        while node:
-            if node_of(a, node - 1).linked and node_of(a, node - 1).key == a.delivery_key - 1:
-                if not (e.flags & EVENT_FLAG_LIMITED and e.left == 0):
-                    visit(a, e, node)
-                break
-            node = node_of(a, node - 1).next_of_op
-        if op.generation != generation or op.state != OP_STATE_PENDING:
-            return
-    settle(a, op, OUTCOME_EXPIRED)

@@ -6,16 +6,17 @@ where lists have one: operations come back in order of registration, settled one
 ids and what waits in groups in order of settling.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
-from timerd.purgatory.memory.arena cimport (
-    CALLS, KINDS, Arena, Joined, Spares, capacity, commit, counter, give, key_of, node_of,
-)
+from timerd.purgatory.memory.arena cimport CALLS, KINDS, Arena, Joined, Spares, capacity, key_of, node_of
 from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
-from timerd.purgatory.memory.free_bitmap cimport give_spare
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.counters cimport counter
+from timerd.purgatory.memory.free_bitmap cimport free_spare
 from timerd.purgatory.memory.list cimport append, is_empty, make_empty, node_at
+from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport TD_ORDERED_STORE, td_put, td_store_entries
 from timerd.purgatory.index.ids cimport chain_id
 from timerd.purgatory.index.keys cimport attach, chain_key
@@ -24,7 +25,8 @@ from timerd.purgatory.members.clients cimport charge, nodes_of, tell
 from timerd.purgatory.members.groups cimport (
     after_retention, holds_what_it_does_not_take, join_group, kind_of, look_again_at, wait_in_group,
 )
-from timerd.purgatory.operation.settle cimport begin_delivery, settled_keys
+from timerd.purgatory.operation.condition cimport settled_keys
+from timerd.purgatory.operation.delivery cimport begin_delivery
 from timerd_shm.generated.records cimport *
 
 from .rebuild_order cimport EARLY, Order, Ordered, drop_order, is_outcome_due, make_order, restore_order, sort_by_number
@@ -254,7 +256,7 @@ cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept no
     while i:
         i -= 1
         if not used[i]:
-            give(a, region, i)
+            free_record(a, region, i)
 
 
 cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s) noexcept nogil:
@@ -263,7 +265,7 @@ cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s)
     a.regions[region].in_use = a.regions[region].high_water
     for i in range(a.regions[region].high_water):
         if not used[i]:
-            give_spare(a, region, s, i)
+            free_spare(a, region, s, i)
 
 
 cdef inline void ask_for_record(OpRecord *op) noexcept nogil:

@@ -1,0 +1,128 @@
+"""The core cimports go left only: rooms in the order that purgatory/__init__.pxd states; no files in a circle."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trees import ROOT
+
+PURGATORY = ROOT / "timerd/purgatory"
+RULE = (PURGATORY / "__init__.pxd").read_text()
+CIMPORT = re.compile(r"^\s*from\s+([\w.]+)\s+cimport\s+(\(?)([^(\n]*)|^\s*cimport\s+([\w., ]+)", re.M)
+FUNCTIONS_OF_PYTHON = re.compile(r"^(?:def|cpdef|class|cdef class)\b", re.M)
+
+
+def levels(text: str) -> list[str]:
+    """The rooms, from left to right, as the rule's one line with `<` names them; the last one is the face."""
+    lines = [line for line in text.splitlines() if line.count(" < ") > 1]
+    assert len(lines) == 1, "one line states the levels"
+    return [name.strip() for name in lines[0].split("<")]
+
+
+def cimported(text: str, module: str) -> set[str]:
+    """Modules of the purgatory that the file of that name cimports. Names leave out `timerd.purgatory.`."""
+    found = set()
+    package = ["timerd", "purgatory", *module.split(".")[:-1]]
+    for name, _, names, plain in CIMPORT.findall(text):
+        for one in [name] if name else [part.split(" as ")[0].strip() for part in plain.split(",")]:
+            dots = len(one) - len(one.lstrip("."))
+            parts = (
+                [*package[: len(package) + 1 - dots], *filter(None, one[dots:].split("."))] if dots else one.split(".")
+            )
+            if one.strip(".") == "":  # from . cimport list
+                found |= {".".join([*parts[2:], other.strip()]) for other in names.split(",")}
+            elif parts[:2] == ["timerd", "purgatory"]:
+                found.add(".".join(parts[2:]))
+    return found
+
+
+def graph(folder: Path) -> dict[str, set[str]]:
+    """What each .pxd file of the purgatory cimports, by names such as `wheel.wheel`."""
+    files = [path for path in folder.rglob("*.pxd") if path.name != "__init__.pxd"]
+    names = {path: ".".join(path.relative_to(folder).with_suffix("").parts) for path in files}
+    return {names[path]: cimported(path.read_text(), names[path]) for path in files}
+
+
+def climbing(edges: dict[str, set[str]], rooms: list[str]) -> list[str]:
+    """Cimports of a room to the right."""
+
+    def level(module: str) -> int:
+        return rooms.index(module.split(".")[0])
+
+    return sorted(f"{one} cimports {other}" for one in edges for other in edges[one] if level(other) > level(one))
+
+
+def circle(edges: dict[str, set[str]]) -> list[str]:
+    """The files of a circle, the first one also at its end; empty if there is none."""
+    done: set[str] = set()
+
+    def walk(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        for other in sorted(edges.get(module, ())):
+            if found := walk(other, [*path, module]):
+                return found
+        done.add(module)
+        return []
+
+    return next((found for module in sorted(edges) if (found := walk(module, []))), [])
+
+
+def test_the_levels_name_every_room_and_the_face() -> None:
+    *rooms, face = levels(RULE)
+    assert face == "timerd/core.pyx"
+    assert set(rooms) == {path.name for path in PURGATORY.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    for room in rooms:
+        assert re.search(rf"^    {room} +\w", RULE, re.M), f"the rule does not say what lives in {room}"
+
+
+def test_cimports_go_left_only() -> None:
+    edges = graph(PURGATORY)
+    assert len(edges) > 30
+    assert sum(map(len, edges.values())) > 100, "the pattern has missed most cimports"
+    assert not climbing(edges, levels(RULE))
+
+
+def test_no_file_cimports_itself_in_a_circle() -> None:
+    assert not circle(graph(PURGATORY))
+
+
+def test_every_cimported_file_is_there() -> None:
+    edges = graph(PURGATORY)
+    assert not {other for others in edges.values() for other in others} - set(edges)
+
+
+def test_the_rooms_are_functions_in_c() -> None:
+    wrong = [
+        str(path.relative_to(ROOT)) for path in PURGATORY.rglob("*.pxd") if FUNCTIONS_OF_PYTHON.search(path.read_text())
+    ]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "modules"),
+    [
+        ("from timerd.purgatory.wheel.wheel cimport wheel_insert", {"wheel.wheel"}),
+        ("from timerd.purgatory.wheel.wheel cimport (\n    wheel_insert,\n)", {"wheel.wheel"}),
+        ("from .slab cimport allocate", {"index.slab"}),
+        ("from ..memory.list cimport append", {"memory.list"}),
+        ("from . cimport keys, ids", {"index.keys", "index.ids"}),
+        ("cimport timerd.purgatory.wheel.wheel as w, timerd.purgatory.memory.list", {"wheel.wheel", "memory.list"}),
+        ("from libc.stdint cimport uint8_t", set()),
+        ("from timerd_shm.generated.records cimport *", set()),
+    ],
+)
+def test_a_cimport_is_read(line: str, modules: set[str]) -> None:
+    assert cimported(line + "\n", "index.table") == modules
+
+
+def test_what_climbs_and_what_circles_is_seen() -> None:
+    edges = {"memory.a": {"index.b"}, "index.b": {"index.c"}, "index.c": {"index.d"}, "index.d": {"index.b"}}
+    assert climbing(edges, ["memory", "index"]) == ["memory.a cimports index.b"]
+    assert circle(edges) == ["index.b", "index.c", "index.d", "index.b"]
+    assert not circle({"memory.a": set(), "index.b": {"memory.a"}, "index.c": {"memory.a", "index.b"}})

@@ -1,0 +1,125 @@
+"""Frames: commands are numbered one by one, and each is applied exactly once (DESIGN.md, rule 7).
+
+Input from a socket is hostile until checked: nothing beyond the frame is read, every length is compared with what is
+there, every index with what exists. A command that is structurally wrong ends the frame (MALFORMED). One that asks for
+what cannot be is refused by its code, and its number passes.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, spent
+from timerd.purgatory.memory.hash cimport handle_line, tag_in
+from timerd.purgatory.memory.transaction cimport TD_DEFECT
+from timerd.purgatory.index.operation_table cimport HANDLE_LANES
+from timerd.purgatory.members.answers cimport can_answer
+from timerd.purgatory.members.clients cimport tell
+from timerd_shm.generated.records cimport *
+
+from .batch cimport cancel_batch, fire_batch, register_batch
+from .commands cimport apply_command, purgatory_is_open
+from .prefetch cimport (
+    AHEAD_GROUP, Ahead, length_of, look_at_event, look_at_operation, look_at_registration, look_further,
+)
+
+
+cdef extern from *:
+    """
+    enum { FRAME_APPLIED = 0, FRAME_EXPECTED = 1, FRAME_UNFINISHED = 2, FRAME_MALFORMED = 3 };
+    """
+    enum:
+        FRAME_APPLIED
+        FRAME_EXPECTED
+        FRAME_UNFINISHED
+        FRAME_MALFORMED
+
+
+cdef inline uint32_t look_at_group(
+    Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Ahead *ahead
+) noexcept nogil:
+    """Look at up to AHEAD_GROUP commands before their turn; how many they are, up to the first whose length is wrong.
+
+    The first stage touches the table entry that a command begins with.
+    """
+    cdef uint64_t line = handle_line(slot, number), last = number | (HANDLE_LANES - 1)  # of the line
+    cdef uint32_t seen = 0, most = min(count, AHEAD_GROUP)
+    cdef Ahead *x = ahead
+    while seen < most and end - p >= <int>sizeof(uint64_t):
+        x.at = p
+        x.length = length_of(p)
+        if x.length < sizeof(uint64_t) or <uint64_t>(end - p) < x.length:
+            break
+        x.kind = x.key = x.op = 0
+        x.lone = False
+        if p[0] == COMMAND_KIND_REGISTER:
+            if number + seen > last:
+                line, last = handle_line(slot, number + seen), (number + seen) | (HANDLE_LANES - 1)
+            look_at_registration(a, x, tag_in(line, number + seen))
+        elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
+            look_at_event(a, x)
+        elif p[0] == COMMAND_KIND_CANCEL or p[0] == COMMAND_KIND_RESCHEDULE:
+            look_at_operation(a, x, slot)
+        p += x.length
+        seen += 1
+        x += 1
+    if count > 1:
+        look_further(a, ahead, seen)
+    return seen
+
+
+cdef inline uint32_t apply_batch(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
+    """Apply the first of `count` commands in one transaction, as far as they are of the usual kinds; how many.
+
+    0: the first one needs more than that.
+    """
+    if not purgatory_is_open(a, ahead.at[1]):
+        return 0
+    if ahead.lone:
+        return register_batch(a, slot, number, ahead, count)
+    if ahead.kind == COMMAND_KIND_CANCEL:
+        return cancel_batch(a, slot, number, ahead, count)
+    if ahead.kind == COMMAND_KIND_FIRE:
+        return fire_batch(a, slot, number, ahead, count)
+    return 0
+
+
+cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
+    """Apply a COMMANDS frame, whose header's kind and session the caller has checked."""
+    cdef CommandHeader *header = <CommandHeader *>data
+    cdef ClientRecord *c = a.clients + slot
+    cdef const uint8_t *p = data + sizeof(CommandHeader)
+    cdef const uint8_t *end = data + size
+    cdef Ahead ahead[AHEAD_GROUP]
+    cdef uint64_t number
+    cdef uint32_t i = 0, at = 0, seen = 0, applied
+    if header.count > COMMANDS_PER_FRAME_MAX:
+        return FRAME_MALFORMED
+    tell(a, slot)
+    while i < header.count:
+        number = header.first_command + i
+        if at == seen:
+            seen = look_at_group(a, slot, number, p, end, header.count - i, ahead)
+            at = 0
+            if seen == 0:
+                return FRAME_MALFORMED
+        if number <= c.last_command and not TD_DEFECT(DEFECT_APPLIED_AGAIN):
+            a.daemon[DAEMON_COMMANDS_SKIPPED] += 1
+            applied = 1
+        elif number > c.last_command + 1 and not TD_DEFECT(DEFECT_APPLY_IF_NEWER):
+            a.daemon[DAEMON_COMMANDS_OUT_OF_ORDER] += 1
+            return FRAME_EXPECTED
+        elif not can_answer(a, slot):
+            return FRAME_EXPECTED
+        elif a.header.unfinished or spent(a):
+            return FRAME_UNFINISHED
+        else:
+            applied = apply_batch(a, slot, number, ahead + at, seen - at)
+            if applied == 0:
+                if not apply_command(a, slot, number, ahead + at):
+                    return FRAME_MALFORMED
+                applied = 1
+            a.daemon[DAEMON_COMMANDS] += applied
+        i += applied
+        at += applied
+        p = ahead[at - 1].at + ahead[at - 1].length
+    if p != end:
+        return FRAME_MALFORMED
+    return FRAME_UNFINISHED if a.header.unfinished else FRAME_APPLIED

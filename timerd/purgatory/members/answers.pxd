@@ -1,0 +1,101 @@
+"""Answers: what a command leaves for its client until the client acknowledges it, refusals among them."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport REFUSALS, Arena, capacity, unused
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.counters cimport counter
+from timerd.purgatory.memory.list cimport append, unlink
+from timerd.purgatory.memory.slab cimport allocate, free_record
+from timerd.purgatory.memory.transaction cimport td_put
+from timerd_shm.generated.records cimport *
+
+from .clients cimport tell
+
+
+cdef inline bint can_answer(Arena *a, uint32_t slot) noexcept nogil:
+    """Whether a command that leaves an answer can be applied: its client acknowledges, and a record is free.
+
+    One record for each client is kept back, so that clients which never acknowledge cannot use up those of the others.
+    """
+    if a.clients[slot].answers == 0:
+        return unused(a, REGION_ANSWERS) != 0
+    return a.clients[slot].answers < a.header.quota_answers and unused(a, REGION_ANSWERS) > capacity(a, REGION_CLIENTS)
+
+
+cdef inline AnswerRecord *fill_answer(
+    Arena *a, uint32_t slot, uint64_t command, uint32_t code, uint64_t value
+) noexcept nogil:
+    """An answer that nothing reaches yet. The caller has seen can_answer."""
+    cdef AnswerRecord *answer = a.answers + (allocate(a, REGION_ANSWERS) - 1)
+    answer.command = command
+    answer.client = slot
+    answer.used = 0
+    answer.reserved = 0
+    answer.code = code
+    answer.value = value
+    return answer
+
+
+cdef inline void stage_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
+    td_put(&a.tx, AnswerRecord_word_used(answer), AnswerRecord_with_used(AnswerRecord_word_used(answer)[0], 1))
+
+
+cdef inline void keep_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
+    """The answer is true: keep it in its client's list until it is acknowledged."""
+    append(a, &a.clients[answer.client].answers_next, &answer.next)
+    a.clients[answer.client].answers += 1
+    tell(a, answer.client)
+
+
+cdef inline void free_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
+    td_put(&a.tx, AnswerRecord_word_used(answer), AnswerRecord_with_used(AnswerRecord_word_used(answer)[0], 0))
+    commit(a)
+    unlink(a, &answer.next)
+    a.clients[answer.client].answers -= 1
+    free_record(a, REGION_ANSWERS, <uint32_t>(answer - a.answers))
+
+
+cdef inline void apply_plain(
+    Arena *a, uint32_t slot, uint64_t command, bint wants_answer, uint32_t code, uint64_t value
+) noexcept nogil:
+    """Pass the command's number, with nothing else changed but perhaps an answer left."""
+    cdef AnswerRecord *answer = NULL
+    if wants_answer:
+        answer = fill_answer(a, slot, command, code, value)
+        stage_answer(a, answer)
+    td_put(&a.tx, &a.clients[slot].last_command, command)
+    commit(a)
+    if answer != NULL:
+        keep_answer(a, answer)
+
+
+cdef inline uint64_t met(uint32_t what, uint64_t limit) noexcept nogil:
+    """The value of a refusal that met this limit."""
+    return <uint64_t>what << MET_SHIFT | limit
+
+
+cdef inline void note_refusal(Arena *a, uint32_t code, uint64_t value) noexcept nogil:
+    """One more for the log of errors."""
+    cdef uint32_t at = 0
+    if code != ERROR_CODE_ARENA_FULL and code != ERROR_CODE_QUOTA_EXCEEDED:
+        value = 0  # a sequence or a time: not the same twice
+    while at < a.refused and (a.refusals[at].code != code or a.refusals[at].value != value):
+        at += 1
+    if at == a.refused:
+        if at == REFUSALS:
+            return  # `rejected` counts it
+        a.refused += 1
+        a.refusals[at].code, a.refusals[at].value, a.refusals[at].count = code, value, 0
+    a.refusals[at].count += 1
+
+
+cdef inline void refuse(
+    Arena *a, uint32_t slot, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
+) noexcept nogil:
+    """Refuse a command: its number passes, the refusal is kept until it is acknowledged. `value` is the limit met."""
+    apply_plain(a, slot, command, True, code, value)
+    if code == ERROR_CODE_OPERATION_EXISTS or code == ERROR_CODE_UNKNOWN_OPERATION:
+        counter(a, purgatory, COUNT_REFUSED_BY_ID)[0] += 1  # what ids are for
+        return
+    counter(a, purgatory, COUNT_REJECTED)[0] += 1
+    note_refusal(a, code, value)

@@ -1,0 +1,113 @@
+"""Batches: plain operations of one client and one purgatory that settle in one transaction.
+
+For example, 16 cancels stand side by side in a frame. Each is staged, one commit makes all of them true, and then what is derived
+is made: the bucket, the key, the list of outcomes. A crash leaves the state before the first one or behind the last one.
+
+*Plain* is a sufficient condition (is_plain). Everything else takes the general path, settle.pxd, which alone decides. Records are
+filled and words are staged by the same functions on both paths.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.colocated cimport is_beside, leave_beside
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.counters cimport counter, histogram, histogram_add
+from timerd.purgatory.memory.list cimport append
+from timerd.purgatory.wheel.wheel cimport wheel_remove
+from timerd.purgatory.members.clients cimport is_live, nodes_of, tell
+from timerd_shm.generated.records cimport *
+
+from .settle cimport leave_keys, note_outcome, share_value, stage_end
+
+
+cdef inline uint64_t owner_word_of(OpRecord *op) noexcept nogil:
+    return OpRecord_with_bucket(OpRecord_word_client(op)[0], 0)
+
+
+cdef inline bint has_live_owner(Arena *a, OpRecord *op) noexcept nogil:
+    return op.client_generation == a.clients[op.client].generation and is_live(a, op.client)
+
+
+cdef inline bint is_plain(OpRecord *op, uint64_t owner, uint32_t purgatory) noexcept nogil:
+    """Whether it is pending, that live owner's own, in that purgatory, without an id, and not staged: it settles by its
+    state word alone.
+
+    outcome_number is 0 before it is staged. (A crash may leave another one; then it takes the long way.)
+    """
+    # The half of its word that has them says that it has neither group nor flags, and is not to be a group's.
+    return (
+        op.state == OP_STATE_PENDING and owner_word_of(op) == owner and op.purgatory == purgatory
+        and OpRecord_word_orphans(op)[0] >> 32 < <uint64_t>ORPHANS_GROUP and op.id_record == 0 and op.outcome_number == 0
+    )
+
+
+cdef inline void stage_plain(
+    Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint64_t number
+) noexcept nogil:
+    """Stage that a plain operation settles, as that outcome of its client. Those of one transaction are all of one client."""
+    cdef uint32_t flags = op.flags, value = 0
+    if e != NULL and e.value:
+        value = share_value(a, e, &a.clients[op.client].bytes_held, &flags)
+    stage_end(a, op, outcome, settled_key, e, flags, value, number, 0, OP_STATE_SETTLED)
+
+
+cdef inline void count_batch(Arena *a, OpRecord **ops, uint32_t count, uint32_t outcome, uint32_t purgatory) noexcept nogil:
+    """What count_settled() does for each, in one purgatory with one outcome, which are not handed over."""
+    cdef uint32_t i
+    cdef HistogramRecord *waits = histogram(a, purgatory, HISTOGRAM_WAIT)
+    for i in range(count):
+        histogram_add(waits, ops[i].settled_ns - ops[i].registered_ns)
+        if ops[i].flags & OP_FLAG_VALUE_DROPPED:
+            counter(a, purgatory, COUNT_VALUES_DROPPED)[0] += 1
+    if outcome == OUTCOME_COMPLETED:
+        counter(a, purgatory, COUNT_COMPLETED)[0] += count
+    elif outcome == OUTCOME_CANCELLED:
+        counter(a, purgatory, COUNT_CANCELLED)[0] += count
+    else:
+        counter(a, purgatory, COUNT_EXPIRED)[0] += count
+        for i in range(count):
+            histogram_add(
+                histogram(a, purgatory, HISTOGRAM_EXPIRY_LATENESS), ops[i].settled_ns - ops[i].deadline_ns
+            )
+    counter(a, purgatory, COUNT_PENDING)[0] -= count
+
+
+cdef inline void finish_batch(
+    Arena *a, OpRecord **ops, uint32_t count, uint32_t outcome, uint32_t purgatory
+) noexcept nogil:
+    """Commit, and make what is derived of the operations that settle by it: what finish_settle() does, for all at once.
+
+    They are of one client and one purgatory, and no event is in delivery.
+    """
+    cdef uint32_t slot, i, index, beside = 0
+    cdef ClientRecord *c
+    cdef OpRecord *op
+    if count:
+        slot = ops[0].client
+        a.staged_client = slot
+        a.staged_outcomes = count
+    commit(a)
+    if count == 0:
+        return
+    count_batch(a, ops, count, outcome, purgatory)
+    c = a.clients + slot
+    for i in range(count):
+        op = ops[i]
+        index = <uint32_t>(op - a.ops)
+        wheel_remove(a, op)
+        if is_beside(op, index):
+            leave_beside(a, op, index)
+            beside += 1
+        else:
+            leave_keys(a, op)
+            c.nodes -= op.keys - nodes_of(op)
+        append(a, &c.next, &op.next)
+        note_outcome(a, a.news + slot, op)
+    a.regions[REGION_NODES].in_use -= beside
+    a.regions[REGION_KEYS].in_use -= beside
+    counter(a, purgatory, COUNT_WATCHED)[0] -= beside
+    a.touched += count + beside
+    c.nodes -= beside
+    c.pending -= count
+    c.unacknowledged += count
+    tell(a, slot)

@@ -1,0 +1,114 @@
+"""Conditions: what an event means to an operation that watches its key. Nothing here changes a record.
+
+For example, an operation waits for any 2 of 3 keys. A fire on its first key sets a bit of `progress`, and the verdict is
+OUTCOME_NONE. A fire on its second key sets another bit, and the verdict is OUTCOME_COMPLETED.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.builtins cimport __builtin_popcountll
+from timerd_shm.generated.records cimport *
+
+
+ctypedef struct Verdict:
+    # What an event means to an operation: OUTCOME_NONE = it goes on, with these masks if `changed`.
+    uint32_t outcome
+    bint changed
+    uint64_t progress
+    uint64_t failed
+
+
+cdef inline Verdict unmoved(OpRecord *op) noexcept nogil:
+    cdef Verdict v
+    v.outcome = OUTCOME_NONE
+    v.changed = False
+    v.progress = op.progress
+    v.failed = op.failed
+    return v
+
+
+cdef inline uint64_t settled_keys(OpRecord *op) noexcept nogil:
+    """The keys that are satisfied or failed: what happens on them means nothing to the operation any more."""
+    if op.condition == CONDITION_TOTAL:
+        return op.failed
+    return op.progress | op.failed
+
+
+cdef inline Verdict satisfy(OpRecord *op, uint32_t ordinal) noexcept nogil:
+    """The key's own part of the condition holds."""
+    cdef Verdict v = unmoved(op)
+    cdef uint64_t bit = <uint64_t>1 << ordinal
+    if settled_keys(op) & bit:
+        return v
+    v.changed = True
+    v.progress |= bit
+    if op.condition == CONDITION_ALL_SETTLED:
+        if <uint32_t>__builtin_popcountll(v.progress | v.failed) == op.keys:
+            v.outcome = OUTCOME_COMPLETED
+    elif <uint32_t>__builtin_popcountll(v.progress) >= op.needed:
+        v.outcome = OUTCOME_COMPLETED
+    return v
+
+
+cdef inline Verdict judge_fire(OpRecord *op, uint32_t ordinal, EventRecord *e) noexcept nogil:
+    cdef Verdict v
+    if op.condition == CONDITION_TOTAL:
+        v = unmoved(op)
+        if settled_keys(op) & (<uint64_t>1 << ordinal):
+            return v
+        v.changed = e.amount != 0
+        if e.amount >= op.progress:
+            v.progress = 0
+            v.outcome = OUTCOME_COMPLETED
+        else:
+            v.progress -= e.amount
+    else:
+        v = satisfy(op, ordinal)
+    # A limited event completes an operation or does not touch it.
+    if e.flags & EVENT_FLAG_LIMITED and v.outcome == OUTCOME_NONE:
+        return unmoved(op)
+    return v
+
+
+cdef inline bint is_completed_by_one(OpRecord *op, WatchNode *node) noexcept nogil:
+    """Whether any fire on that key completes it, because it is the first and the last that it waits for."""
+    return (
+        op.keys == 1 and op.condition == CONDITION_AT_LEAST and node.kind == KEY_KIND_EVENT
+        and op.progress == 0 and op.failed == 0
+    )
+
+
+cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
+    cdef Verdict v = unmoved(op)
+    cdef uint64_t bit = <uint64_t>1 << ordinal
+    cdef uint32_t failures
+    if settled_keys(op) & bit:
+        return v
+    v.changed = True
+    v.failed |= bit
+    failures = __builtin_popcountll(v.failed)
+    if op.condition == CONDITION_ALL_SETTLED:
+        if <uint32_t>__builtin_popcountll(v.progress | v.failed) == op.keys:
+            v.outcome = OUTCOME_COMPLETED
+    elif op.condition == CONDITION_TOTAL:
+        if failures == op.keys:
+            v.outcome = OUTCOME_FAILED
+    elif op.keys - failures < op.needed:
+        v.outcome = OUTCOME_FAILED
+    return v
+
+
+cdef inline Verdict judge(OpRecord *op, uint32_t kind, uint32_t ordinal, uint64_t target, EventRecord *e) noexcept nogil:
+    """What the event means to the operation through its key `ordinal`. Changes nothing."""
+    cdef Verdict v = unmoved(op)
+    if e.kind == EVENT_KIND_FIRE:
+        if kind == KEY_KIND_EVENT:
+            return judge_fire(op, ordinal, e)
+    elif e.kind == EVENT_KIND_ADVANCE:
+        if kind == KEY_KIND_WATERMARK and e.amount >= target:
+            return satisfy(op, ordinal)
+    elif e.kind == EVENT_KIND_FAIL:
+        return judge_fail(op, ordinal)
+    elif e.kind == EVENT_KIND_CANCEL_FOR_KEY:
+        if not settled_keys(op) & (<uint64_t>1 << ordinal):
+            v.outcome = OUTCOME_CANCELLED
+    return v

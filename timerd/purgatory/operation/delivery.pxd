@@ -1,0 +1,168 @@
+"""Delivery: an event that is in the ring reaches the operations that watch its key, one after the other.
+
+Each operation keeps the sequence of the last event it has `seen`, so that a start can deliver the newest event again and
+nothing counts twice. A delivery that is too long for a turn goes on from its cursor in the next turn. Until then no
+other command is applied (DESIGN.md, rule 8).
+
+An owner may die before it takes what a limited event granted it, or give that back. Then the operation ends, and a new
+event of limit 1 enters the ring, with nothing allocated (`hand_on`).
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from timerd.purgatory.memory.arena cimport Arena, index_of_node, key_of, node_of, spent, unused
+from timerd.purgatory.memory.blob cimport blob_length, copy_blob, share_blob
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.list cimport answer_at, is_empty, link_of, node_at
+from timerd.purgatory.memory.transaction cimport td_put
+from timerd.purgatory.journal.rows cimport journal_action
+from timerd.purgatory.index.keys cimport detach, find_key
+from timerd.purgatory.events.ring cimport event_at, fill_event, stage_event
+from timerd.purgatory.members.answers cimport fill_answer, keep_answer, stage_answer
+from timerd.purgatory.members.clients cimport is_live, owner_of
+from timerd.purgatory.members.groups cimport adopt_if_orphaned
+from timerd_shm.generated.records cimport *
+
+from .condition cimport Verdict, judge, settled_keys
+from .settle cimport finish_free, finish_settle, stage_free, stage_settle
+
+
+cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept nogil:
+    """Give an event to the operation of one watch node."""
+    cdef WatchNode *node = node_of(a, node_number - 1)
+    cdef OpRecord *op = a.ops + node.op
+    cdef Verdict v
+    a.touched += 1
+    if op.seen >= e.sequence:
+        return
+    adopt_if_orphaned(a, op)
+    if e.flags & EVENT_FLAG_LIMITED and op.group == 0 and owner_of(a, op) == NULL:
+        # Nobody would be told: what is handed over must reach somebody (rule 5).
+        return
+    v = judge(op, node.kind, node.ordinal, node.target, e)
+    if v.outcome != OUTCOME_NONE:
+        stage_settle(a, op, v.outcome, node.ordinal + 1, e, &v)
+        commit(a)
+        finish_settle(a, op, True)
+    elif v.changed:
+        td_put(&a.tx, &op.progress, v.progress)
+        td_put(&a.tx, &op.failed, v.failed)
+        td_put(&a.tx, &op.seen, e.sequence)
+        commit(a)
+        if settled_keys(op) & (<uint64_t>1 << node.ordinal):
+            detach(a, node_number)
+
+
+cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
+    """The event is in the ring: find its key's watchers."""
+    cdef uint8_t name[256]
+    if e.key_blob:
+        copy_blob(a, e.key_blob, name)
+        a.delivery_key = find_key(a, e.key_hash, e.purgatory, name, e.key_length)
+    else:
+        a.delivery_key = find_key(a, e.key_hash, e.purgatory, e.key, e.key_length)
+    a.cursor = key_of(a, a.delivery_key - 1).next if a.delivery_key else 0
+    a.header.unfinished = e.sequence
+
+
+cdef inline void finish_delivery(Arena *a, EventRecord *e) noexcept nogil:
+    """Every watcher has been given the event: leave the answer of a fire_wait, unless an earlier life has left it."""
+    cdef ClientRecord *c = a.clients + e.client
+    cdef AnswerRecord *answer
+    a.header.unfinished = 0
+    a.delivery_key = 0
+    a.cursor = 0
+    if not e.flags & EVENT_FLAG_WANTS_ANSWER or c.generation != e.client_generation or not is_live(a, e.client):
+        return
+    if e.command <= c.answers_acknowledged or unused(a, REGION_ANSWERS) == 0:
+        return
+    if not is_empty(a, &c.answers_next) and answer_at(a, c.answers_prev).command >= e.command:
+        return
+    answer = fill_answer(a, e.client, e.command, ERROR_CODE_NONE, e.completed)
+    stage_answer(a, answer)
+    commit(a)
+    keep_answer(a, answer)
+
+
+cdef inline bint deliver(Arena *a) noexcept nogil:
+    """Go on with the event in delivery; False if the turn's bound came first."""
+    cdef EventRecord *e = event_at(a, a.header.unfinished)
+    cdef KeyRecord *key
+    cdef WatchNode *node
+    cdef uint32_t head, root
+    if a.delivery_key:
+        key = key_of(a, a.delivery_key - 1)
+        head = link_of(a, &key.next)
+        while e.kind != EVENT_KIND_ADVANCE and e.kind != EVENT_KIND_FORGET and a.delivery_key and a.cursor != head:
+            if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
+                break
+            if spent(a):
+                return False
+            node = node_at(a, a.cursor)
+            a.cursor = node.next
+            if a.cursor != head:
+                __builtin_prefetch(&a.ops[node_at(a, a.cursor).op])
+            visit(a, e, index_of_node(a, node) + 1)
+        while e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET and a.delivery_key and key.heap:
+            root = key.heap
+            if e.kind == EVENT_KIND_ADVANCE and node_of(a, root - 1).target > e.amount:
+                break
+            if spent(a):
+                return False
+            visit(a, e, root)
+            # It has left the heap: it is satisfied, failed or settled. (A guard: a loop must end whatever is wrong.)
+            if a.delivery_key and key.heap == root:
+                break
+    finish_delivery(a, e)
+    return True
+
+
+cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
+    """The event by which goes on what a limited event gave to a settled operation: same key and value, nothing allocated."""
+    cdef uint8_t name[256]
+    cdef uint32_t node = op.first_node, key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
+    cdef KeyRecord *key
+    cdef EventRecord *e
+    while node_of(a, node - 1).ordinal != op.settled_key - 1:
+        node = node_of(a, node - 1).next_of_op
+    key = key_of(a, node_of(a, node - 1).key)
+    if key.name_length > EVENT_KEY_INLINE:
+        key_blob = share_blob(a, key.name_blob)
+    elif key.name_length > KEY_INLINE:
+        copy_blob(a, key.name_blob, name)
+    else:
+        memcpy(name, key.name, key.name_length)
+    if op.flags & OP_FLAG_VALUE_DROPPED:
+        flags |= EVENT_FLAG_VALUE_DROPPED
+    e = fill_event(
+        a, EVENT_KIND_FIRE, op.purgatory, key.hash, name, key.name_length, 1, 1, flags, op.client, 0,
+        share_blob(a, op.value), key_blob, 0,
+    )
+    e.client_generation = 0  # nobody's: it counts by sequence for everybody
+    return e
+
+
+cdef inline void hand_on(
+    Arena *a, OpRecord *op, uint32_t slot, uint64_t number, OperationCommand *command, AnswerRecord *answer
+) noexcept nogil:
+    """Its owner does not take what a limited event gave it: end the operation, and fire again. None is in delivery.
+
+    In one transaction, with the `number` of the `command` that asks for it and its answer (NULL = none).
+    """
+    cdef EventRecord *e = fill_hand_on(a, op)
+    stage_free(a, op)
+    if command != NULL:
+        td_put(&a.tx, &a.clients[slot].last_command, number)
+        journal_action(a, slot, number, op, command, op.deadline_ns)
+    stage_event(a, e, op)
+    if answer != NULL:
+        stage_answer(a, answer)
+    commit(a)
+    a.header.ring_bytes += blob_length(a, e.value) + blob_length(a, e.key_blob)
+    a.daemon[DAEMON_HANDED_ON] += 1
+    finish_free(a, op)
+    if answer != NULL:
+        keep_answer(a, answer)
+    begin_delivery(a, e)
+    deliver(a)

@@ -1,0 +1,135 @@
+"""Quotas: whether a registration may be applied, and which limit it met if not."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, capacity, unused
+from timerd.purgatory.memory.bytes cimport same_short
+from timerd.purgatory.index.keys cimport find_key
+from timerd.purgatory.members.answers cimport met
+from timerd.purgatory.members.groups cimport find_call
+from timerd_shm.generated.records cimport *
+
+from .registration cimport Registration
+
+
+cdef inline bint has_too_many_keys(Arena *a, uint64_t own, uint32_t more) noexcept nogil:
+    """Whether somebody with so many watchers and watermarks may make no more new keys, so that nobody uses up all.
+
+    Whose a key is that many watch, is not counted: as many are somebody's as it has watchers and watermarks, at most. So
+    nobody is refused one while fewer are there at all than one may have.
+    """
+    return own + more > a.header.quota_keys and a.regions[REGION_KEYS].in_use + more > a.header.quota_keys
+
+
+cdef inline bint may_make_too_many_keys(Arena *a, ClientRecord *c, uint32_t more) noexcept nogil:
+    return has_too_many_keys(a, <uint64_t>c.nodes + c.watermarks, more)
+
+
+cdef inline bint needs_group(RegisterCommand *command) noexcept nogil:
+    if command.flags & REGISTER_FLAG_FOR_GROUP:
+        return True
+    return command.flags & REGISTER_FLAG_ORPHANS_GIVEN and command.orphans == ORPHANS_GROUP
+
+
+cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
+    """Whether its client, or its group, holds as much as one may: the code; `limit` becomes what it met."""
+    cdef ClientRecord *c = a.clients + r.slot
+    cdef GroupRecord *g
+    cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
+    cdef uint64_t nodes = c.nodes, keys = nodes + c.watermarks
+    cdef uint32_t i, missing = 0
+    if r.command.flags & REGISTER_FLAG_FOR_GROUP:
+        g = a.groups + (c.group - 1)
+        pending = g.pending
+        unacknowledged = g.unacknowledged
+        bytes_held = g.bytes_held
+        nodes = keys = g.nodes
+        if r.command.flags & REGISTER_FLAG_FOLLOWS:
+            # It takes the place of a call that is over with it. Were it refused, neither would ever end.
+            pending = unacknowledged = nodes = keys = 0
+    if pending + unacknowledged >= a.header.quota_operations:
+        if unused(a, REGION_OPS) == 0:
+            # Both are met; a higher quota would not help.
+            limit[0] = met(MET_OPERATIONS, capacity(a, REGION_OPS))
+            return ERROR_CODE_ARENA_FULL
+        limit[0] = met(MET_OPERATIONS, a.header.quota_operations)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if unacknowledged >= a.header.quota_outcomes:
+        limit[0] = met(MET_OUTCOMES, a.header.quota_outcomes)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if bytes_held + r.command.payload_length > a.header.quota_bytes:
+        limit[0] = met(MET_BYTES, a.header.quota_bytes)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if nodes + r.command.keys > a.header.quota_nodes:
+        if unused(a, REGION_NODES) < r.command.keys:
+            limit[0] = met(MET_NODES, capacity(a, REGION_NODES))
+            return ERROR_CODE_ARENA_FULL
+        limit[0] = met(MET_NODES, a.header.quota_nodes)
+        return ERROR_CODE_QUOTA_EXCEEDED
+    if not has_too_many_keys(a, keys, r.command.keys):
+        return ERROR_CODE_NONE
+    for i in range(r.command.keys):
+        missing += find_key(a, r.keys[i].hash, r.command.purgatory, r.keys[i].name, r.keys[i].length) == 0
+    if missing == 0 or not has_too_many_keys(a, keys, missing):
+        return ERROR_CODE_NONE
+    if unused(a, REGION_KEYS) == 0:
+        limit[0] = met(MET_KEYS, capacity(a, REGION_KEYS))
+        return ERROR_CODE_ARENA_FULL
+    limit[0] = met(MET_KEYS, a.header.quota_keys)
+    return ERROR_CODE_QUOTA_EXCEEDED
+
+
+cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
+    """The code of what is wrong with the command itself, or ERROR_CODE_NONE; `limit` becomes what it met."""
+    cdef RegisterCommand *command = r.command
+    cdef OpRecord *followed
+    cdef uint32_t i, k
+    limit[0] = 0
+    if command.keys == 0:
+        return ERROR_CODE_INVALID_KEY
+    if command.keys > KEYS_MAX:
+        limit[0] = KEYS_MAX
+        return ERROR_CODE_TOO_MANY_KEYS
+    if command.payload_length > PAYLOAD_SIZE_MAX:
+        limit[0] = PAYLOAD_SIZE_MAX
+        return ERROR_CODE_PAYLOAD_TOO_LARGE
+    if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
+        limit[0] = TIMEOUT_NS_MAX
+        return ERROR_CODE_TIMEOUT_OUT_OF_RANGE
+    if command.condition >= CONDITION_COUNT or command.orphans >= ORPHANS_COUNT:
+        return ERROR_CODE_INVALID_CONDITION
+    if needs_group(command) and a.clients[r.slot].group == 0:
+        return ERROR_CODE_NOT_A_MEMBER
+    if command.flags & REGISTER_FLAG_FOLLOWS:
+        if not command.flags & REGISTER_FLAG_NO_MARK:
+            return ERROR_CODE_INVALID_VALUE
+        followed = find_call(a, r.slot, command.mark_sequence)
+        if followed == NULL:
+            return ERROR_CODE_UNKNOWN_OPERATION
+        if command.keys > followed.keys:  # no quota holds it back
+            limit[0] = followed.keys
+            return ERROR_CODE_TOO_MANY_KEYS
+    if command.flags & REGISTER_FLAG_REPLACE_CHANGED:
+        limit[0] = command.payload_length if command.payload_length < BLOCK_DATA else BLOCK_DATA
+        if command.total > limit[0]:
+            return ERROR_CODE_INVALID_VALUE
+    if command.condition == CONDITION_AT_LEAST and (command.needed == 0 or command.needed > command.keys):
+        limit[0] = command.keys
+        return ERROR_CODE_INVALID_CONDITION
+    if command.condition == CONDITION_TOTAL and command.total == 0:
+        return ERROR_CODE_INVALID_CONDITION
+    for i in range(command.keys):
+        if r.keys[i].length == 0:
+            return ERROR_CODE_INVALID_KEY
+        if r.keys[i].kind == KEY_KIND_WATERMARK and command.condition == CONDITION_TOTAL:
+            return ERROR_CODE_INVALID_CONDITION
+        for k in range(i):
+            if (
+                r.keys[k].hash == r.keys[i].hash
+                and r.keys[k].length == r.keys[i].length
+                and same_short(r.keys[k].name, r.keys[i].name, r.keys[i].length)
+            ):
+                return ERROR_CODE_INVALID_KEY
+    if command.flags & REGISTER_FLAG_MARK_OF_OTHER_ARENA:
+        limit[0] = a.header.tail
+        return ERROR_CODE_MARK_TOO_OLD
+    return refusal_of_quota(a, r, limit)

@@ -1,0 +1,108 @@
+"""A REGISTER command as it is read from its frame, and the times that it asks for."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.blob cimport blocks_for
+from timerd.purgatory.memory.hash cimport key_hash
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    #define CALL_AHEAD_NS_MAX 1000000000u  /* a turn's time is that of its beginning, and no turn takes so long */
+    """
+    const uint64_t CALL_AHEAD_NS_MAX
+
+
+ctypedef struct Key:
+    # A key of the command, as read from the frame.
+    const uint8_t *name
+    uint64_t target
+    uint64_t hash
+    uint32_t length
+    uint32_t kind
+
+
+ctypedef struct Registration:
+    # A REGISTER command, as read from the frame.
+    RegisterCommand *command
+    Key keys[KEYS_MAX]
+    uint64_t id_low
+    uint64_t id_high
+    const uint8_t *payload
+    uint64_t number
+    uint64_t first_hash  # of the first key, if `hashed`
+    uint32_t tag  # of its operation in the table of operations
+    bint hashed
+    uint32_t slot
+    uint32_t blocks  # of the payload and of long names, at most
+
+
+cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
+    """Read the variable part; False if it is not what the fixed part says. Nothing beyond `end` is touched."""
+    cdef RegisterCommand *command = r.command
+    cdef const uint8_t *p = <const uint8_t *>command + sizeof(RegisterCommand)
+    cdef Key *key
+    cdef uint32_t i
+    r.id_low = r.id_high = 0
+    r.blocks = 0
+    r.payload = NULL
+    if command.flags & REGISTER_FLAG_HAS_ID:
+        if end - p < 16:
+            return False
+        memcpy(&r.id_low, p, 8)
+        memcpy(&r.id_high, p + 8, 8)
+        p += 16
+    for i in range(command.keys):
+        if i >= KEYS_MAX:
+            # Refused by name below; where the payload begins does not matter any more.
+            return True
+        key = &r.keys[i]
+        if end - p < 2:
+            return False
+        key.length = p[0]
+        key.kind = p[1]
+        key.target = 0
+        p += 2
+        if key.kind == KEY_KIND_WATERMARK:
+            if end - p < 8:
+                return False
+            memcpy(&key.target, p, 8)
+            p += 8
+        elif key.kind != KEY_KIND_EVENT:
+            return False
+        if <uint64_t>(end - p) < key.length:
+            return False
+        key.name = p
+        if i == 0 and r.hashed:
+            key.hash = r.first_hash
+        else:
+            key.hash = key_hash(a.header.hash_seed, command.purgatory, p, key.length)
+        p += key.length
+        if key.length > KEY_INLINE:
+            r.blocks += blocks_for(key.length)
+    if <uint64_t>(end - p) != command.payload_length:
+        return False
+    r.payload = p
+    if command.payload_length <= PAYLOAD_SIZE_MAX:
+        r.blocks += blocks_for(command.payload_length)
+    return True
+
+
+cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t timeout_ns) noexcept nogil:
+    """Absolute deadline of a checked timeout, counted from the call: also from one that came while the turn ran.
+
+    One that lies further ahead is not of this clock.
+    """
+    if timeout_ns == NO_DEADLINE:
+        return NO_DEADLINE
+    if registered_ns == 0 or registered_ns > a.now_ns + CALL_AHEAD_NS_MAX:
+        registered_ns = a.now_ns
+    if timeout_ns >= NO_DEADLINE - registered_ns:
+        return NO_DEADLINE - 1  # saturated, not wrapped round to "at once"
+    return registered_ns + timeout_ns
+
+
+cdef inline uint64_t registered_of(Arena *a, uint64_t registered_ns) noexcept nogil:
+    """When it was called, by this clock: not after the turn began."""
+    return a.now_ns if registered_ns == 0 or registered_ns > a.now_ns else registered_ns

@@ -1,0 +1,1 @@
+"""What a turn of the conductor does besides commands."""

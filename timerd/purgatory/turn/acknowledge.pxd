@@ -1,0 +1,105 @@
+"""Acknowledgements: what a client has received is freed, a batch of outcomes at a time."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, spent
+from timerd.purgatory.memory.blob cimport blob_length
+from timerd.purgatory.memory.builtins cimport __builtin_prefetch
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.hash cimport handle_tag
+from timerd.purgatory.memory.list cimport answer_at, at, is_empty, link_of, make_empty, op_at
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
+from timerd.purgatory.index.operation_table cimport handle_remove_tag
+from timerd.purgatory.members.answers cimport free_answer
+from timerd.purgatory.members.clients cimport leave_outcomes, look_at_outcome, nodes_of
+from timerd.purgatory.operation.settle cimport free_parts, stage_free
+from timerd_shm.generated.records cimport *
+
+
+cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noexcept nogil:
+    """Free the client's first outcomes, as far as they are its own and have no higher number: the first one is and has not."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef OpRecord *ops[RUN_MAX]
+    cdef uint32_t tags[RUN_MAX]
+    cdef OpRecord *op
+    cdef uint32_t n = 0, i, link = c.next, head = link_of(a, &c.next)
+    cdef uint64_t bytes = 0
+    cdef bint passed = False
+    while n < RUN_MAX and link != head:
+        op = op_at(a, link)
+        if op.group or op.outcome_number > acknowledged:
+            break
+        look_at_outcome(a, op.ahead)
+        tags[n] = handle_tag(slot, op.command)
+        __builtin_prefetch(a.handles + (tags[n] & a.handle_mask))
+        if op.payload:
+            __builtin_prefetch(a.blocks + (op.payload - 1))
+        if op.value:
+            __builtin_prefetch(a.blocks + (op.value - 1))
+        stage_free(a, op)
+        ops[n] = op
+        n += 1
+        passed = passed or a.news[slot].unreported == link
+        link = op.next
+    commit(a)
+    if passed:
+        a.news[slot].unreported = 0 if link == head else link
+    c.next = link
+    at(a, link).prev = head
+    for i in range(n):
+        op = ops[i]
+        bytes += blob_length(a, op.payload) + blob_length(a, op.value)
+        c.nodes -= nodes_of(op)
+        handle_remove_tag(a, <uint32_t>(op - a.ops), tags[i])
+        free_parts(a, op)
+    c.unacknowledged -= n
+    c.bytes_held -= bytes
+    a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += n
+    a.touched += n
+
+
+cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
+    """Free what the client has acknowledged; False if some is left."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef OpRecord *op
+    cdef uint64_t last = a.news[slot].outcome
+    if c.acknowledged < last and not TD_DEFECT(DEFECT_FREED_UNACKNOWLEDGED):
+        last = c.acknowledged
+    while not is_empty(a, &c.next):
+        op = op_at(a, c.next)
+        if op.outcome_number > last:
+            break
+        if spent(a):
+            return False
+        if op.group:
+            # Received, not done: held, in no list.
+            a.touched += 1
+            leave_outcomes(a, op)
+            make_empty(a, &op.next)
+        else:
+            free_batch(a, slot, last)
+    while not is_empty(a, &c.answers_next) and answer_at(a, c.answers_next).command <= c.answers_acknowledged:
+        if spent(a):
+            return False
+        a.touched += 1
+        free_answer(a, answer_at(a, c.answers_next))
+    return True
+
+
+cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, uint64_t answer) noexcept nogil:
+    """Note what the client has received (cumulative, never more than was given) and free it; False if some is left."""
+    cdef ClientRecord *c = a.clients + slot
+    if outcome >= c.next_outcome:
+        outcome = c.next_outcome - 1
+    if answer > c.last_command:
+        answer = c.last_command
+    if outcome > c.acknowledged:
+        td_put(&a.tx, &c.acknowledged, outcome)
+        if outcome > a.news[slot].outcome:
+            a.news[slot].outcome = outcome
+    if answer > c.answers_acknowledged:
+        td_put(&a.tx, &c.answers_acknowledged, answer)
+    commit(a)
+    if free_acknowledged(a, slot):
+        return True
+    a.acknowledging = 1
+    return False

@@ -1,0 +1,114 @@
+"""Expiry: the wheel moves to the present, and operations that are due settle, a batch at a time."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport JOINED, Arena, Joined, key_of, node_of, spent
+from timerd.purgatory.memory.builtins cimport TOUCH, __builtin_prefetch
+from timerd.purgatory.memory.list cimport at, link_of, op_at
+from timerd.purgatory.wheel.wheel cimport next_tick, owe_sweeps, pay_sweeps
+from timerd.purgatory.events.ring cimport event_at
+from timerd.purgatory.operation.batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
+from timerd.purgatory.operation.delivery cimport visit
+from timerd.purgatory.operation.settle cimport settle
+from timerd.purgatory.commands.prefetch cimport AHEAD_GROUP, touch_op
+from timerd_shm.generated.records cimport *
+
+
+cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
+    """An operation is due. If an event is in delivery and it watches the key, it is given the event first."""
+    cdef EventRecord *e
+    cdef uint32_t node = op.first_node, generation = op.generation
+    a.touched += 1
+    if a.header.unfinished and a.delivery_key:
+        e = event_at(a, a.header.unfinished)
+        while node:
+            if node_of(a, node - 1).linked and node_of(a, node - 1).key == a.delivery_key - 1:
+                if not (e.flags & EVENT_FLAG_LIMITED and e.left == 0):
+                    visit(a, e, node)
+                break
+            node = node_of(a, node - 1).next_of_op
+        if op.generation != generation or op.state != OP_STATE_PENDING:
+            return
+    settle(a, op, OUTCOME_EXPIRED)
+
+
+cdef inline uint32_t expire_batch(Arena *a, BucketRecord *bucket, uint32_t count) noexcept nogil:
+    """Expire the first operations of a bucket that is due: `count` at most, one at least; how many."""
+    cdef OpRecord *ops[RUN_MAX]
+    cdef OpRecord *op = op_at(a, bucket.next)
+    cdef uint32_t n = 0, most = min(count, RUN_MAX), link = bucket.next, head = link_of(a, &bucket.next)
+    cdef uint32_t purgatory = op.purgatory
+    cdef uint64_t owner = owner_word_of(op), next_outcome = a.clients[op.client].next_outcome
+    if a.header.unfinished == 0 and has_live_owner(a, op):
+        while n < most and link != head:
+            op = op_at(a, link)
+            if not is_plain(op, owner, purgatory):
+                break
+            stage_plain(a, op, OUTCOME_EXPIRED, 0, NULL, next_outcome + n)
+            ops[n] = op
+            n += 1
+            link = op.next
+    if n == 0:
+        expire(a, op_at(a, bucket.next))
+        return 1
+    finish_batch(a, ops, n, OUTCOME_EXPIRED, purgatory)
+    return n
+
+
+cdef inline void look_at_joined(Arena *a, uint32_t bucket) noexcept nogil:
+    """Ask for the operations that joined a bucket first and last: most, as a rule, of a bucket that is a tick wide."""
+    cdef Joined *joined = a.joined + bucket
+    cdef uint32_t i, count = a.buckets[bucket].count
+    for i in range(min(count, JOINED)):
+        if joined.first[i]:
+            __builtin_prefetch(&a.ops[joined.first[i] - 1].next)
+    if count > JOINED:
+        for i in range(JOINED):
+            if joined.op[i]:
+                __builtin_prefetch(&a.ops[joined.op[i] - 1].next)
+
+
+cdef inline uint32_t look_at_due(Arena *a, BucketRecord *bucket) noexcept nogil:
+    """Touch what expiring the first operations of a bucket will need; how many they are."""
+    cdef uint32_t ops[AHEAD_GROUP]
+    cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, node
+    while link != head and seen < AHEAD_GROUP:
+        ops[seen] = <uint32_t>(op_at(a, link) - a.ops) + 1
+        if a.ops[ops[seen] - 1].ahead:
+            __builtin_prefetch(&a.ops[a.ops[ops[seen] - 1].ahead - 1].next)
+        seen += 1
+        link = at(a, link).next
+    for i in range(seen):
+        touch_op(a, ops[i])
+    for i in range(seen):
+        node = a.ops[ops[i] - 1].first_node
+        if node:
+            TOUCH(a.key_heads + (key_of(a, node_of(a, node - 1).key).hash & a.key_mask))
+    return seen
+
+
+cdef inline bint advance_wheel(Arena *a) noexcept nogil:
+    """Move the wheel to a.now_ns, from one tick that wants something to the next; False if work is left."""
+    cdef uint64_t target = a.now_ns // a.tick_ns, tick
+    cdef uint32_t looked_at = 0
+    cdef BucketRecord *bucket
+    while True:
+        if not pay_sweeps(a):
+            return False
+        tick = next_tick(a)
+        if tick > target:
+            if target > a.header.wheel_tick:
+                a.header.wheel_tick = target
+            return True
+        bucket = a.buckets + (tick & (BUCKETS - 1))
+        if bucket.count:
+            a.daemon[DAEMON_BUCKET_VISITS] += 1
+        while bucket.count:
+            if spent(a):
+                return False
+            if looked_at == 0:
+                looked_at = look_at_due(a, bucket)
+            looked_at -= expire_batch(a, bucket, looked_at)
+        a.header.wheel_tick = tick
+        # Those that come next: they arrive while the sweeps are paid.
+        look_at_joined(a, <uint32_t>((tick + 1) & (BUCKETS - 1)))
+        owe_sweeps(a)

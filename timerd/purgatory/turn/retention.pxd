@@ -1,0 +1,97 @@
+"""Retention: what groups and tombstones keep for a time ends when nobody has come for it."""
+
+from libc.stdint cimport uint32_t
+from timerd.purgatory.memory.arena cimport Arena, spent
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.list cimport is_empty, op_at
+from timerd.purgatory.journal.rows cimport journal_group
+from timerd.purgatory.members.clients cimport following, free_client
+from timerd.purgatory.members.groups cimport after_retention, is_abandoned, is_handled, kept_until, look_again_at
+from timerd.purgatory.operation.settle cimport finish_free, stage_free
+from timerd_shm.generated.records cimport *
+
+
+cdef inline void drop_waiting(Arena *a, OpRecord *op) noexcept nogil:
+    """Nobody came to be told of it for as long as it is kept."""
+    a.touched += 1
+    stage_free(a, op)
+    journal_group(a, op, GROUP_STEP_DROPPED, op.group, 0, 0, op.deliveries, 0, 0)
+    commit(a)
+    finish_free(a, op)
+    a.daemon[DAEMON_GROUP_OUTCOMES_DROPPED] += 1
+
+
+cdef inline bint drop_outcomes(Arena *a, GroupRecord *g) noexcept nogil:
+    """Drop the outcomes of a group that has had no member for as long as they are kept; False if the bound came first."""
+    cdef OpRecord *op
+    while g.members == 0 and not is_empty(a, &g.next):
+        op = op_at(a, g.next)
+        if kept_until(a, g, op) > a.now_ns:
+            look_again_at(a, kept_until(a, g, op))
+            return True
+        if spent(a):
+            return False
+        drop_waiting(a, op)
+    return True
+
+
+cdef inline bint drop_calls(Arena *a, uint32_t group) noexcept nogil:
+    """Drop the calls that have waited so long and that no member handles; False if the bound came first."""
+    cdef GroupRecord *g = a.groups + group
+    cdef OpRecord *op
+    while a.outdated[group]:
+        op = op_at(a, a.outdated[group])
+        if kept_until(a, g, op) > a.now_ns:
+            look_again_at(a, kept_until(a, g, op))
+            a.outdated[group] = 0
+            return True
+        if spent(a):
+            return False
+        a.touched += 1
+        if g.members and is_handled(a, op):
+            look_again_at(a, after_retention(a, a.now_ns))
+            a.outdated[group] = following(a, op)
+        else:
+            drop_waiting(a, op)
+    return True
+
+
+cdef inline bint drop_kept(Arena *a) noexcept nogil:
+    """End what groups keep, and nobody has come for; False if the bound came first."""
+    cdef uint32_t group
+    cdef GroupRecord *g
+    if not a.dropping:
+        if a.now_ns < a.groups_due_ns:
+            return True
+        a.groups_due_ns = NO_DEADLINE
+        a.dropping = 1
+        for group in range(a.regions[REGION_GROUPS].count):
+            g = a.groups + group
+            a.outdated[group] = 0 if is_empty(a, &g.calls_next) else g.calls_next
+            if g.endless and is_abandoned(a, g):
+                a.sweeping = 1
+            elif g.endless and g.members == 0:
+                look_again_at(a, after_retention(a, g.empty_since_ns))
+    for group in range(a.regions[REGION_GROUPS].count):
+        if not drop_outcomes(a, a.groups + group) or not drop_calls(a, group):
+            return False
+    a.dropping = 0
+    return True
+
+
+cdef inline void end_tombstones(Arena *a) noexcept nogil:
+    """Free the slots of those that were not back within the hour."""
+    cdef uint32_t slot
+    cdef ClientRecord *c
+    if a.now_ns < a.tombstones_due_ns:
+        return
+    a.tombstones_due_ns = NO_DEADLINE
+    for slot in range(a.regions[REGION_CLIENTS].count):
+        c = a.clients + slot
+        if c.state != CLIENT_STATE_TOMBSTONE:
+            continue
+        a.touched += 1
+        if c.died_ns + TOMBSTONE_KEPT_NS <= a.now_ns:
+            free_client(a, slot)
+        elif c.died_ns + TOMBSTONE_KEPT_NS < a.tombstones_due_ns:
+            a.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS

@@ -1,0 +1,134 @@
+"""The sweep: what dead clients own, and what members hold that take none any more, goes to others or ends.
+
+Every loop here ends when the call has touched as many records as it may (spent). What is left goes on in the next turn.
+"""
+
+from libc.stdint cimport uint32_t
+from timerd.purgatory.memory.arena cimport Arena, spent
+from timerd.purgatory.memory.blob cimport blob_length
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.list cimport answer_at, is_empty
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
+from timerd.purgatory.index.operation_table cimport handle_remove
+from timerd.purgatory.wheel.wheel cimport wheel_insert
+from timerd.purgatory.members.answers cimport free_answer
+from timerd.purgatory.members.clients cimport bury_client, free_client
+from timerd.purgatory.members.groups cimport (
+    adopt, after_retention, holds_what_it_does_not_take, is_abandoned, kind_of, take_back, takes,
+)
+from timerd.purgatory.operation.delivery cimport hand_on
+from timerd.purgatory.operation.settle cimport drop_settled, free_settled, settle
+from timerd_shm.generated.records cimport *
+
+
+cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nogil:
+    """Deal with an operation of a dead client; False if it must wait for the event in delivery."""
+    cdef bint endless = op.deadline_ns == NO_DEADLINE
+    if op.state == OP_STATE_SETTLED and op.outcome_number <= c.acknowledged:
+        free_settled(a, op)
+    elif op.orphans == ORPHANS_GROUP:
+        adopt(a, op)
+    elif op.state == OP_STATE_SETTLED:
+        if not op.flags & OP_FLAG_HANDED_OVER or TD_DEFECT(DEFECT_CREDIT_DROPPED):
+            drop_settled(a, op)
+        elif a.header.unfinished:
+            return False
+        else:
+            hand_on(a, op, 0, 0, NULL, NULL)
+    elif op.orphans == ORPHANS_CANCEL:
+        settle(a, op, OUTCOME_CANCELLED)
+        a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
+    else:
+        # It runs on as nobody's: no slot has generation 0. Nobody would ever miss it, so it gets an end.
+        if endless:
+            td_put(&a.tx, &op.deadline_ns, after_retention(a, c.died_ns))
+        td_put(
+            &a.tx, OpRecord_word_client_generation(op),
+            OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
+        )
+        commit(a)
+        handle_remove(a, <uint32_t>(op - a.ops))
+        if endless:
+            wheel_insert(a, op)
+        c.pending -= 1
+        c.nodes -= op.keys
+        c.bytes_held -= blob_length(a, op.payload)
+    return True
+
+
+cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
+    """Deal with an operation, if its owner is dead, or if who was told of it for its group is not there any more.
+
+    Or if it is a group's that nobody has been there for, and would wait for ever.
+    """
+    cdef ClientRecord *c = a.clients + op.client
+    if op.state == OP_STATE_FREE:
+        return True
+    if op.state == OP_STATE_PENDING and op.group:
+        if op.deadline_ns == NO_DEADLINE and is_abandoned(a, a.groups + (op.group - 1)):
+            settle(a, op, OUTCOME_CANCELLED)
+            a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
+        return True
+    if op.client_generation == 0 or op.client_generation != c.generation:
+        return True
+    if op.group == 0:
+        return c.state != CLIENT_STATE_DEAD or sweep_own(a, op, c)
+    if not takes(c, kind_of(op)) or TD_DEFECT(DEFECT_TOLD_TO_TWO_MEMBERS):
+        take_back(a, op)
+    return True
+
+
+cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
+    """Free the answers of dead clients, and end those that hold nothing any more; False if the turn's bound came first.
+
+    a.sweeping says then whether the sweep has anything to look for.
+    """
+    cdef uint32_t slot, group
+    cdef ClientRecord *c
+    cdef bint wanted = False
+    for slot in range(a.regions[REGION_CLIENTS].count):
+        c = a.clients + slot
+        if holds_what_it_does_not_take(c):
+            wanted = True
+        if c.state != CLIENT_STATE_DEAD:
+            continue
+        while not is_empty(a, &c.answers_next):
+            if spent(a):
+                return False
+            a.touched += 1
+            free_answer(a, answer_at(a, c.answers_next))
+        if c.pending or c.unacknowledged or c.held or c.calls_held:
+            wanted = True
+        elif c.flags & CLIENT_FLAG_GOODBYE:
+            free_client(a, slot)
+        else:
+            bury_client(a, slot)
+    for group in range(a.regions[REGION_GROUPS].count):
+        if a.groups[group].endless and is_abandoned(a, a.groups + group):
+            wanted = True
+    a.sweeping = wanted
+    return True
+
+
+cdef inline bint sweep(Arena *a) noexcept nogil:
+    """Walk over the operations in the order of their records, round and round, until nobody dead or silent holds any.
+
+    One walk serves all of them, and who dies meanwhile: it ends when all have been found, by their counts. False if work
+    is left.
+    """
+    cdef uint32_t high_water = a.regions[REGION_OPS].high_water, stretch
+    while a.sweeping:
+        if not end_dead_clients(a):
+            return False
+        if not a.sweeping:
+            break
+        for stretch in range(1024):
+            if spent(a):
+                return False
+            if a.sweep_at >= high_water:
+                a.sweep_at = 0
+            a.touched += 1
+            if not sweep_operation(a, a.ops + a.sweep_at):
+                return False
+            a.sweep_at += 1
+    return True
