@@ -5,17 +5,21 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from timerd.purgatory.memory.arena cimport KINDS, Arena, Found, Joined, Journal, Member, News, OwnerText, SeenText
+from timerd.purgatory.memory.state cimport drop_slab, make_slab
+from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.blob cimport blocks_for, drop_blob, fill_blob
 from timerd.purgatory.memory.commit cimport commit
-from timerd.purgatory.memory.free_bitmap cimport drop_spares, make_spares
 from timerd.purgatory.memory.hash cimport handle_tag, key_hash
 from timerd.purgatory.memory.list cimport answer_at, is_empty, link_of
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE, td_put
+from timerd.purgatory.journal.state cimport Journal, OwnerText, SeenText, drop_journal
 from timerd.purgatory.journal.rows cimport TEXTS_SEEN, journal_client, journal_state, open_journal, tend_journal
 from timerd.purgatory.index.operation_table cimport find_operation
+from timerd.purgatory.wheel.state cimport drop_wheel, make_wheel
 from timerd.purgatory.wheel.wheel cimport next_tick, wheel_jump
+from timerd.purgatory.events.state cimport drop_delivery, make_delivery
 from timerd.purgatory.events.ring cimport make_room
+from timerd.purgatory.members.state cimport drop_members, make_members
 from timerd.purgatory.members.clients cimport forget_news, free_client, is_live, tell
 from timerd.purgatory.members.groups cimport (
     find_held, hand_out, holds_what_it_does_not_take, is_used, join_group, leave_group, look_at_calls, place_in_rings,
@@ -109,7 +113,7 @@ cdef class Core:
         cdef ArenaHeader *header
         cdef uint64_t expected = LAYOUT_FINGERPRINT ^ (1 if TD_DEFECT(DEFECT_STALE_CONSTANT) else 0)
         cdef uint64_t end = HEADER_SIZE
-        cdef int region, kind
+        cdef int region
         cdef bint made
         cdef Damage damage
         memset(&damage, 0, sizeof(damage))
@@ -163,30 +167,16 @@ cdef class Core:
         a.slot_mask = a.regions[REGION_SLOTS].count - 1
         a.event_mask = a.regions[REGION_EVENTS].count - 1
         a.handle_mask = a.regions[REGION_HANDLES].count - 1
-        a.tick_ns = header.tick_ns
-        a.ticks_per_2_64 = <uint64_t>0xFFFFFFFFFFFFFFFF // a.tick_ns if a.tick_ns else 0
         a.tx.base = a.base
-        a.now_ns = now_ns
-        a.limit = NO_DEADLINE
-        a.news = <News *>calloc(a.regions[REGION_CLIENTS].count, sizeof(News))
-        a.queue = <uint16_t *>calloc(a.regions[REGION_CLIENTS].count, sizeof(uint16_t))
-        a.found = <Found *>calloc(REPLAY_WALK_MAX, sizeof(Found))
-        for kind in range(KINDS):
-            a.members[kind] = <Member *>calloc(a.regions[REGION_CLIENTS].count, sizeof(Member))
-            a.turns[kind] = <uint16_t *>calloc(a.regions[REGION_GROUPS].count, sizeof(uint16_t))
-            if a.members[kind] == NULL or a.turns[kind] == NULL:
-                raise MemoryError("no memory for the groups' rings")
-        a.unmatched = <uint32_t *>calloc(a.regions[REGION_GROUPS].count, sizeof(uint32_t))
-        a.outdated = <uint32_t *>calloc(a.regions[REGION_GROUPS].count, sizeof(uint32_t))
-        a.joined = <Joined *>calloc(a.regions[REGION_BUCKETS].count, sizeof(Joined))
-        if a.news == NULL or a.queue == NULL or a.found == NULL or a.joined == NULL:
-            raise MemoryError("no memory for the clients' news")
-        if not make_spares(&a.spare_nodes, a.regions[REGION_NODES].count):
-            raise MemoryError("no memory for what is free")
-        if not make_spares(&a.spare_keys, a.regions[REGION_KEYS].count):
-            raise MemoryError("no memory for what is free")
-        if a.unmatched == NULL or a.outdated == NULL:
-            raise MemoryError("no memory for the groups' cursors")
+        a.turn.now_ns = now_ns
+        a.turn.limit = NO_DEADLINE
+        if not (
+            make_slab(&a.slab, a.regions[REGION_NODES].count, a.regions[REGION_KEYS].count)
+            and make_wheel(&a.wheel, header.tick_ns, a.regions[REGION_BUCKETS].count)
+            and make_delivery(&a.delivery)
+            and make_members(&a.members, a.regions[REGION_CLIENTS].count, a.regions[REGION_GROUPS].count)
+        ):
+            raise MemoryError("no memory for what the core remembers beside the arena")
         with nogil:
             made = rebuild(a, &damage)
         if damage.found and damage.region == REGION_COUNT:
@@ -240,21 +230,12 @@ cdef class Core:
         self._let_go()
 
     cdef void _let_go(self):
-        cdef int kind
         if self.attached:
-            free(self.arena.news)
-            free(self.arena.queue)
-            free(self.arena.found)
-            for kind in range(KINDS):
-                free(self.arena.members[kind])
-                free(self.arena.turns[kind])
-            free(self.arena.unmatched)
-            free(self.arena.outdated)
-            free(self.arena.joined)
-            drop_spares(&self.arena.spare_nodes)
-            drop_spares(&self.arena.spare_keys)
-            free(self.arena.journal.texts)
-            free(self.arena.journal.owners)
+            drop_slab(&self.arena.slab)
+            drop_wheel(&self.arena.wheel)
+            drop_delivery(&self.arena.delivery)
+            drop_members(&self.arena.members)
+            drop_journal(&self.arena.journal)
             if self.journaling:
                 faults_beside(NULL, 0)
                 PyBuffer_Release(&self.journal)
@@ -287,7 +268,7 @@ cdef class Core:
 
     @property
     def tick_ns(self):
-        return self._here().tick_ns
+        return self._here().wheel.tick_ns
 
     # Clients.
 
@@ -413,13 +394,13 @@ cdef class Core:
         td_put(&a.tx, &c.lease_ns, lease_ns)
         journal_client(a, slot, CLIENT_STATE_LIVE, CLIENT_FLAG_LISTENS if listens else 0, orphans, group, pid)
         commit(a)
-        a.tombstones -= 1
-        c.heard_ns = a.now_ns
+        a.members.tombstones -= 1
+        c.heard_ns = a.turn.now_ns
         c.silent_ns = 0
         # What it had not acknowledged is gone: its first report says that those numbers are void.
         forget_news(a, slot)
-        a.news[slot].outcome = c.acknowledged
-        a.news[slot].answer = c.answers_acknowledged
+        a.members.news[slot].outcome = c.acknowledged
+        a.members.news[slot].answer = c.answers_acknowledged
         join_group(a, slot)
         tell(a, slot)
 
@@ -430,15 +411,15 @@ cdef class Core:
         cdef uint32_t names = c.names
         self._turn_at(now_ns)
         td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(word, CLIENT_FLAG_GOODBYE if goodbye else 0))
-        td_put(&a.tx, &c.died_ns, a.now_ns)
+        td_put(&a.tx, &c.died_ns, a.turn.now_ns)
         stage_calls(a, c, 0, 0)
         if c.group and a.groups[c.group - 1].members == 1:
-            td_put(&a.tx, &a.groups[c.group - 1].empty_since_ns, a.now_ns)
+            td_put(&a.tx, &a.groups[c.group - 1].empty_since_ns, a.turn.now_ns)
         journal_client(a, slot, CLIENT_STATE_DEAD, CLIENT_FLAG_GOODBYE if goodbye else 0, c.orphans, c.group, c.pid)
         commit(a)
         drop_blob(a, names)
         leave_group(a, slot)
-        a.sweeping = 1
+        a.turn.sweeping = 1
 
     def group(self, bytes name not None, uint32_t pid=0, uint64_t start_ticks=0):
         cdef Arena *a = self._here()
@@ -471,7 +452,7 @@ cdef class Core:
             commit(a)
             a.regions[REGION_GROUPS].in_use -= 1
         g = a.groups + unused
-        fill_group(g, name, a.now_ns, pid, start_ticks)
+        fill_group(g, name, a.turn.now_ns, pid, start_ticks)
         td_put(&a.tx, GroupRecord_word_state(g), GroupRecord_with_state(GroupRecord_word_state(g)[0], 1))
         commit(a)
         a.regions[REGION_GROUPS].in_use += 1
@@ -530,7 +511,7 @@ cdef class Core:
         cdef Arena *a = self._here()
         place_in_rings(a, slot)
         if holds_what_it_does_not_take(a.clients + slot):
-            a.sweeping = 1
+            a.turn.sweeping = 1
         return 0
 
     cdef int _set_state(self, int slot, uint32_t state, uint64_t now_ns) except -1:
@@ -615,12 +596,12 @@ cdef class Core:
         if TD_DEFECT(DEFECT_TAKES_ITS_OWN_TIME):
             clock_gettime(CLOCK_MONOTONIC, &at)
             now_ns = <uint64_t>at.tv_sec * 1000000000 + at.tv_nsec
-        if now_ns > a.now_ns:
-            a.now_ns = now_ns
+        if now_ns > a.turn.now_ns:
+            a.turn.now_ns = now_ns
         return 0
 
     cdef int _allow(self, uint64_t budget) except -1:
-        self.arena.limit = self.arena.touched + budget
+        self.arena.turn.limit = self.arena.turn.touched + budget
         return 0
 
     def begin_turn(self, uint64_t now_ns):
@@ -630,9 +611,9 @@ cdef class Core:
             # What happens from now on, no journal tells.
             TD_ORDERED_STORE(a.base, &a.header.journal_level, 0)
         TD_ORDERED_STORE(a.base, &a.header.turn, a.header.turn | 1)
-        a.turn_began = a.touched
+        a.turn.began = a.turn.touched
         with nogil:
-            wheel_jump(a, a.now_ns // a.tick_ns)
+            wheel_jump(a, a.turn.now_ns // a.wheel.tick_ns)
 
     def apply(self, int slot, frame, uint64_t now_ns, uint64_t budget=65536):
         cdef Arena *a = self._here()
@@ -684,7 +665,7 @@ cdef class Core:
         return not done
 
     def has_reports(self):
-        return self._here().queued != 0
+        return self._here().members.queued != 0
 
     def reports(
         self, uint64_t now_ns, uint32_t outcomes_max=16384, uint64_t bytes_max=0xFFFFFFFFFFFFFFFF,
@@ -692,34 +673,34 @@ cdef class Core:
     ):
         cdef Arena *a = self._here()
         cdef Extent x
-        cdef uint32_t i, slot, count = a.queued
+        cdef uint32_t i, slot, count = a.members.queued
         cdef uint64_t size = 0, at_ns
         cdef bytes frame
         cdef uint8_t *out
         cdef list frames = [], more = []
         self._turn_at(now_ns)
-        a.queued = 0
+        a.members.queued = 0
         self.reports_due_ns = NO_DEADLINE
         for i in range(count):
-            slot = a.queue[i]
+            slot = a.members.queue[i]
             if size >= bytes_max:
-                # Next time it is the first; a.queued is at most i here, so what is read next is not overwritten.
-                a.queue[a.queued] = slot
-                a.queued += 1
-                self.reports_due_ns = a.now_ns
+                # Next time it is the first; a.members.queued is at most i here, so what is read next is not overwritten.
+                a.members.queue[a.members.queued] = slot
+                a.members.queued += 1
+                self.reports_due_ns = a.turn.now_ns
                 continue
-            at_ns = a.news[slot].told_ns + confirm_ns
-            if a.now_ns < at_ns and is_live(a, slot) and only_confirms(a, slot):
-                a.queue[a.queued] = slot
-                a.queued += 1
+            at_ns = a.members.news[slot].told_ns + confirm_ns
+            if a.turn.now_ns < at_ns and is_live(a, slot) and only_confirms(a, slot):
+                a.members.queue[a.members.queued] = slot
+                a.members.queued += 1
                 self.reports_due_ns = min(self.reports_due_ns, at_ns)
                 continue
-            a.news[slot].queued = 0
-            a.news[slot].told_ns = a.now_ns
+            a.members.news[slot].queued = 0
+            a.members.news[slot].told_ns = a.turn.now_ns
             if not is_live(a, slot):
                 continue
             with nogil:
-                measure(a, slot, a.news[slot].unreported, a.news[slot].outcome, a.news[slot].answer, outcomes_max, &x)
+                measure(a, slot, a.members.news[slot].unreported, a.members.news[slot].outcome, a.members.news[slot].answer, outcomes_max, &x)
             frame = PyBytes_FromStringAndSize(NULL, report_size(&x))
             out = <uint8_t *>PyBytes_AS_STRING(frame)
             with nogil:
@@ -731,7 +712,7 @@ cdef class Core:
             size += <uint64_t>len(frame)
         for slot in more:
             tell(a, slot)
-            self.reports_due_ns = a.now_ns
+            self.reports_due_ns = a.turn.now_ns
         return frames
 
     def report(self, int slot, uint64_t outcome_after, uint64_t answer_after, uint64_t now_ns, uint32_t kind=1):
@@ -761,14 +742,14 @@ cdef class Core:
 
     def end_turn(self, uint64_t now_ns):
         cdef Arena *a = self._here()
-        cdef uint64_t touched = a.touched - a.turn_began
+        cdef uint64_t touched = a.turn.touched - a.turn.began
         self._turn_at(now_ns)
         a.daemon[DAEMON_TURNS] += 1
         a.daemon[DAEMON_RECORDS_TOUCHED] += touched
         if touched > a.daemon[DAEMON_RECORDS_TOUCHED_MAX]:
             a.daemon[DAEMON_RECORDS_TOUCHED_MAX] = touched
-        a.daemon[DAEMON_CLIENTS] = a.regions[REGION_CLIENTS].in_use - a.tombstones
-        a.header.turn_at_ns = a.now_ns
+        a.daemon[DAEMON_CLIENTS] = a.regions[REGION_CLIENTS].in_use - a.members.tombstones
+        a.header.turn_at_ns = a.turn.now_ns
         TD_ORDERED_STORE(a.base, &a.header.turn, (a.header.turn | 1) + 1)
         return touched
 
@@ -776,13 +757,13 @@ cdef class Core:
         cdef Arena *a = self._here()
         cdef uint64_t tick = next_tick(a), due
         cdef int level
-        if a.sweeping or a.handing or a.dropping:
-            return a.now_ns
+        if a.turn.sweeping or a.members.handing or a.turn.dropping:
+            return a.turn.now_ns
         for level in range(1, LEVELS):
-            if a.owed[level]:
-                return a.now_ns
-        due = NO_DEADLINE if tick == NO_DEADLINE else tick * a.tick_ns
-        return min(due, a.groups_due_ns, a.tombstones_due_ns)
+            if a.wheel.owed[level]:
+                return a.turn.now_ns
+        due = NO_DEADLINE if tick == NO_DEADLINE else tick * a.wheel.tick_ns
+        return min(due, a.members.groups_due_ns, a.members.tombstones_due_ns)
 
     # The journal.
 
@@ -863,10 +844,10 @@ cdef class Core:
     def take_refusals(self):
         cdef Arena *a = self._here()
         cdef uint32_t at
-        if a.refused == 0:
+        if a.members.refused == 0:
             return []
-        taken = [(a.refusals[at].code, a.refusals[at].value, a.refusals[at].count) for at in range(a.refused)]
-        a.refused = 0
+        taken = [(a.members.refusals[at].code, a.members.refusals[at].value, a.members.refusals[at].count) for at in range(a.members.refused)]
+        a.members.refused = 0
         return taken
 
     def log_error(self, uint32_t code, bytes message not None, uint64_t wall_ns, uint64_t count=1):

@@ -4,8 +4,9 @@ So a call between rooms costs nothing, and the compiler sees a registration as o
 compiles all. A file therefore has one noun, and cimports only from rooms to the left, or from files of its own room
 without a circle. tests/docs/test_cimports.py reads the levels from here:
 
-    memory < journal < index < wheel < events < members < operation < commands < turn < start < timerd/core.pyx
+    state < memory < journal < index < wheel < events < members < operation < commands < turn < start < timerd/core.pyx
 
+    state      of each room its file state.pxd: what the core remembers for it beside the arena's records
     memory     the arena's records as bytes: slabs, lists, blobs, transactions, counters
     journal    the rows that a transaction leaves in the journal's buffer
     index      what finds a record: keys, ids, operations by number, watermarks

@@ -75,7 +75,7 @@ cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexce
         if sequence < a.header.tail or walked == FEW_EVENTS:
             return True
         walked += 1
-        a.touched += 1
+        a.turn.touched += 1
         e = event_at(a, sequence)
         if e.key_hash == hash:
             return True
@@ -94,7 +94,7 @@ cdef inline uint64_t deadline_of_lone(Arena *a, Ahead *x) noexcept nogil:
     if not command.flags & REGISTER_FLAG_NO_MARK and may_be_overtaken(a, x.hash, command.mark_sequence):
         return 0
     deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
-    return deadline_ns if deadline_ns > a.now_ns else 0
+    return deadline_ns if deadline_ns > a.turn.now_ns else 0
 
 
 cdef inline void fill_watcher(Arena *a, OpRecord *op, uint32_t index, Ahead *x, uint32_t purgatory, uint32_t used) noexcept nogil:
@@ -152,7 +152,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Ah
     counter(a, purgatory, COUNT_WATCHED)[0] += n
     c.pending += n
     c.nodes += n
-    a.touched += n
+    a.turn.touched += n
     for i in range(n):
         handle_insert(a, <uint32_t>(ops[i] - a.ops), ahead[i].tag)
         wheel_insert(a, ops[i])
@@ -259,5 +259,5 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Ahead 
     td_put(&a.tx, &a.clients[slot].last_command, number + n - 1)
     finish_batch(a, ops, settled, OUTCOME_COMPLETED, purgatory)
     counter(a, purgatory, COUNT_EVENTS)[0] += n
-    a.touched += n
+    a.turn.touched += n
     return n

@@ -146,7 +146,7 @@ cdef inline void apply_event(
     commit(a)
     a.header.ring_bytes += command.value_length + blob_length(a, key_blob)
     counter(a, command.purgatory, COUNT_EVENTS)[0] += 1
-    a.touched += 1
+    a.turn.touched += 1
     if command.kind == COMMAND_KIND_FORGET:
         release_key(a, key)
     begin_delivery(a, e)
@@ -195,7 +195,7 @@ cdef inline void apply_reschedule(
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
     if deadline_ns == NO_DEADLINE and op.group == 0 and op.client_generation == 0:
-        deadline_ns = after_retention(a, a.now_ns)  # it is nobody's: so it needs an end
+        deadline_ns = after_retention(a, a.turn.now_ns)  # it is nobody's: so it needs an end
     count_endless(a, op, -1)
     td_put(&a.tx, &op.deadline_ns, deadline_ns)
     journal_action(a, slot, number, op, command, deadline_ns)
@@ -300,7 +300,7 @@ cdef inline void apply_operation(
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
     cdef uint32_t known, tag
-    a.touched += 1
+    a.turn.touched += 1
     if command.timeout_ns != NO_DEADLINE and command.timeout_ns > TIMEOUT_NS_MAX:
         refuse(a, slot, number, command.purgatory, ERROR_CODE_TIMEOUT_OUT_OF_RANGE, TIMEOUT_NS_MAX)
         return

@@ -7,13 +7,15 @@ too old. The ring is bounded in events and in value bytes: either moves the tail
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
-from timerd.purgatory.memory.arena cimport Arena, Found, unused
+from timerd.purgatory.memory.arena cimport Arena, unused
 from timerd.purgatory.memory.blob cimport blob_equals, blob_length, drop_blob, share_blob
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
 from timerd.purgatory.memory.transaction cimport TD_ORDERED_STORE, td_put
 from timerd.purgatory.journal.rows cimport journal_event
 from timerd_shm.generated.records cimport *
+
+from .state cimport Found
 
 cdef extern from *:
     """
@@ -52,7 +54,7 @@ cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
         if a.header.tail >= a.header.newest or a.header.ring_bytes == 0:
             return False
         evict_event(a)
-        a.touched += 1
+        a.turn.touched += 1
     return True
 
 
@@ -90,7 +92,7 @@ cdef inline EventRecord *fill_event(
     if overwritten.value:
         __builtin_prefetch(a.blocks + (overwritten.value - 1))
     e.sequence = sequence
-    e.applied_ns = a.now_ns
+    e.applied_ns = a.turn.now_ns
     e.key_hash = hash
     e.previous = a.slots[hash & a.slot_mask].newest
     e.amount = amount
@@ -138,7 +140,7 @@ cdef inline uint32_t find_events(
     Arena *a, uint64_t mark, uint64_t hash, uint32_t purgatory, const uint8_t *key, uint32_t length,
     uint32_t ordinal, uint32_t count, uint32_t *walked,
 ) noexcept nogil:
-    """Add the key's events after the mark to a.found behind `count`; the new count, or REPLAY_TOO_OLD."""
+    """Add the key's events after the mark to a.delivery.found behind `count`; the new count, or REPLAY_TOO_OLD."""
     cdef uint64_t sequence = a.slots[hash & a.slot_mask].newest
     cdef EventRecord *e
     while sequence > mark:
@@ -147,8 +149,8 @@ cdef inline uint32_t find_events(
         walked[0] += 1
         e = event_at(a, sequence)
         if event_is_on(a, e, hash, purgatory, key, length):
-            a.found[count].sequence = sequence
-            a.found[count].ordinal = ordinal
+            a.delivery.found[count].sequence = sequence
+            a.delivery.found[count].ordinal = ordinal
             count += 1
         sequence = e.previous
     return count
@@ -160,4 +162,4 @@ cdef inline int by_sequence(const void *x, const void *y) noexcept nogil:
 
 
 cdef inline void sort_found(Arena *a, uint32_t count) noexcept nogil:
-    qsort(a.found, count, sizeof(Found), by_sequence)
+    qsort(a.delivery.found, count, sizeof(Found), by_sequence)

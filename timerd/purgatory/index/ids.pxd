@@ -60,10 +60,10 @@ cdef inline void forget_old_ids(Arena *a) noexcept nogil:
         if is_empty(a, &a.header.ids_next):
             return
         record = id_at(a, a.header.ids_next)
-        if a.now_ns - record.settled_ns < a.header.ids_kept_ns or a.now_ns < record.settled_ns:
+        if a.turn.now_ns - record.settled_ns < a.header.ids_kept_ns or a.turn.now_ns < record.settled_ns:
             return
         forget_id(a, record)
-        a.touched += 1
+        a.turn.touched += 1
 
 
 cdef inline uint32_t fill_id(Arena *a, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:

@@ -50,7 +50,7 @@ cdef inline uint32_t fill_key(
     cdef uint32_t found
     if length > KEY_INLINE and unused(a, REGION_BLOCKS) < blocks_for(length):
         return 0
-    found = allocate_spare(a, REGION_KEYS, &a.spare_keys, beside)
+    found = allocate_spare(a, REGION_KEYS, &a.slab.keys, beside)
     if found == 0:
         return 0
     key = key_of(a, found - 1)
@@ -84,10 +84,10 @@ cdef inline void release_key(Arena *a, uint32_t found) noexcept nogil:
     while link[0] != found:
         link = &key_of(a, link[0] - 1).chain
     link[0] = key.chain
-    if a.delivery_key == found:
-        a.delivery_key = 0
+    if a.delivery.key == found:
+        a.delivery.key = 0
     drop_blob(a, key.name_blob)
-    free_spare(a, REGION_KEYS, &a.spare_keys, found - 1)
+    free_spare(a, REGION_KEYS, &a.slab.keys, found - 1)
 
 
 cdef inline void watch_event(Arena *a, WatchNode *node) noexcept nogil:
@@ -124,8 +124,8 @@ cdef inline void leave_key(Arena *a, uint32_t node_number, WatchNode *node, KeyR
         heap_remove(a, key, node_number)
         return
     # The event in delivery would visit this watcher next: let it go on behind it.
-    if a.cursor == link_of(a, &node.next):
-        a.cursor = node.next
+    if a.delivery.cursor == link_of(a, &node.next):
+        a.delivery.cursor = node.next
     unlink(a, &node.next)
 
 
@@ -143,6 +143,6 @@ cdef inline void free_nodes(Arena *a, uint32_t first) noexcept nogil:
 cdef inline void free_node(Arena *a, uint32_t number, WatchNode *node, KeyRecord *key) noexcept nogil:
     """Free a node that is in no list or heap, and its key if nobody else watches that."""
     key.refs -= 1
-    free_spare(a, REGION_NODES, &a.spare_nodes, number - 1)
+    free_spare(a, REGION_NODES, &a.slab.nodes, number - 1)
     if key.refs == 0:
         release_key(a, node.key + 1)

@@ -17,12 +17,14 @@ What calls this stages everything else first, and commits: between a staged row 
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from timerd.purgatory.memory.arena cimport Arena, Journal, OwnerText, SeenText, key_of, node_of
+from timerd.purgatory.memory.arena cimport Arena, key_of, node_of
 from timerd.purgatory.memory.blob cimport blob_length, copy_blob
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd_shm.generated.records cimport *
+
+from .state cimport Journal, OwnerText, SeenText
 
 cdef extern from *:
     """
@@ -78,7 +80,7 @@ cdef inline void begin_segment(Arena *a, uint64_t at, uint32_t flags) noexcept n
     row.level = j.level
     row.flags = flags
     row.incarnation = a.header.incarnation
-    row.monotonic_ns = a.now_ns
+    row.monotonic_ns = a.turn.now_ns
     row.newest = a.header.newest
     j.segment = at
     j.opening = 0
@@ -90,8 +92,8 @@ cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
     """Count rows as dropped in the transaction being staged: what is cut off is done again, and its rows with it."""
     cdef Journal *j = &a.journal
     if j.lost == 0:
-        j.lost_from_ns = a.now_ns
-    j.lost_to_ns = a.now_ns
+        j.lost_from_ns = a.turn.now_ns
+    j.lost_to_ns = a.turn.now_ns
     j.lost += rows
     j.dropping += rows
 
@@ -286,7 +288,7 @@ cdef inline void put_outcome(
     row.operation = op_id(a, op)
     row.registered_ns = op.registered_ns
     row.deadline_ns = op.deadline_ns
-    row.settled_ns = a.now_ns
+    row.settled_ns = a.turn.now_ns
     row.sequence = sequence
     row.owner = owner
     row.error = error
@@ -357,7 +359,7 @@ cdef inline void put_registration(
     rest.client_generation = client_generation
     rest.operation = op_id(a, op)
     rest.total = total
-    rest.applied_ns = a.now_ns
+    rest.applied_ns = a.turn.now_ns
     rest.newest = a.header.newest
     rest.progress = progress
     rest.owner = owner
@@ -418,7 +420,7 @@ cdef inline void journal_action(
     row.orphans = command.orphans
     row.client_generation = a.clients[slot].generation
     row.operation = op_id(a, op)
-    row.applied_ns = a.now_ns
+    row.applied_ns = a.turn.now_ns
     row.deadline_ns = deadline_ns
     row.command = number
     row.client = slot
@@ -443,7 +445,7 @@ cdef inline void journal_client(
     row.orphans = orphans
     row.flags = flags
     row.client_generation = c.generation
-    row.at_ns = a.now_ns
+    row.at_ns = a.turn.now_ns
     row.incarnation_low = c.incarnation_low
     row.incarnation_high = c.incarnation_high
     row.client = slot
@@ -477,7 +479,7 @@ cdef inline void journal_group(
     row.reserved = 0
     row.group = name
     row.operation = op_id(a, op)
-    row.at_ns = a.now_ns
+    row.at_ns = a.turn.now_ns
     row.outcome_number = outcome_number
     row.command = command
     row.client = slot
@@ -496,7 +498,7 @@ cdef inline void journal_anchor(Arena *a, uint64_t wall_ns) noexcept nogil:
         return
     row = <AnchorRow *>next_row(&a.journal, ROW_KIND_ANCHOR)
     memset(<uint8_t *>row + 1, 0, sizeof(AnchorRow) - 1)
-    row.monotonic_ns = a.now_ns
+    row.monotonic_ns = a.turn.now_ns
     row.wall_ns = wall_ns
     commit(a)
 
@@ -512,7 +514,7 @@ cdef inline void put_watermark(Arena *a, KeyRecord *key) noexcept nogil:
     memset(<uint8_t *>row + 1, 0, sizeof(WatermarkRow) - 1)
     row.key = text
     row.watermark = key.watermark
-    row.at_ns = a.now_ns
+    row.at_ns = a.turn.now_ns
     row.newest = a.header.newest
     row.purgatory = purgatory
 
@@ -572,7 +574,7 @@ cdef inline bint open_journal(Arena *a, uint32_t level, uint64_t segment_rows, u
     j.told = a.header.journal_gaps
     j.lost = a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] - j.told if a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] > j.told else 0
     j.lost_from_ns = 0
-    j.lost_to_ns = a.now_ns
+    j.lost_to_ns = a.turn.now_ns
     j.snapshot_op = j.snapshot_key = 0
     j.snapshotting = not continues and level == JOURNAL_LEVEL_EVENTS
     j.snapshot_last = a.header.registrations

@@ -1,7 +1,7 @@
 """Answers: what a command leaves for its client until the client acknowledges it, refusals among them."""
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport REFUSALS, Arena, capacity, unused
+from timerd.purgatory.memory.arena cimport Arena, capacity, unused
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.list cimport append, unlink
@@ -9,6 +9,7 @@ from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd_shm.generated.records cimport *
 
+from .state cimport REFUSALS
 from .clients cimport tell
 
 
@@ -79,14 +80,14 @@ cdef inline void note_refusal(Arena *a, uint32_t code, uint64_t value) noexcept 
     cdef uint32_t at = 0
     if code != ERROR_CODE_ARENA_FULL and code != ERROR_CODE_QUOTA_EXCEEDED:
         value = 0  # a sequence or a time: not the same twice
-    while at < a.refused and (a.refusals[at].code != code or a.refusals[at].value != value):
+    while at < a.members.refused and (a.members.refusals[at].code != code or a.members.refusals[at].value != value):
         at += 1
-    if at == a.refused:
+    if at == a.members.refused:
         if at == REFUSALS:
             return  # `rejected` counts it
-        a.refused += 1
-        a.refusals[at].code, a.refusals[at].value, a.refusals[at].count = code, value, 0
-    a.refusals[at].count += 1
+        a.members.refused += 1
+        a.members.refusals[at].code, a.members.refusals[at].value, a.members.refusals[at].count = code, value, 0
+    a.members.refusals[at].count += 1
 
 
 cdef inline void refuse(

@@ -2,13 +2,15 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset
-from timerd.purgatory.memory.arena cimport Arena, News
+from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport link_of, unlink
 from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_state
 from timerd_shm.generated.records cimport *
+
+from .state cimport News
 
 
 cdef inline bint is_live(Arena *a, uint32_t slot) noexcept nogil:
@@ -63,37 +65,37 @@ cdef inline uint32_t following(Arena *a, OpRecord *op) noexcept nogil:
 cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     """Take a settled operation out of the list it is in: its client's outcomes or its group's (one that is held is in none)."""
     cdef uint32_t own = link_of(a, &op.next)
-    if a.news[op.client].unreported == own:
-        a.news[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
+    if a.members.news[op.client].unreported == own:
+        a.members.news[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
     if op.flags & OP_FLAG_CALL:
         # No cursor may stay on what leaves.
-        if a.unmatched[op.group - 1] == own:
-            a.unmatched[op.group - 1] = following(a, op)
-        if a.outdated[op.group - 1] == own:
-            a.outdated[op.group - 1] = following(a, op)
+        if a.members.unmatched[op.group - 1] == own:
+            a.members.unmatched[op.group - 1] = following(a, op)
+        if a.members.outdated[op.group - 1] == own:
+            a.members.outdated[op.group - 1] = following(a, op)
     unlink(a, &op.next)
 
 
 cdef inline void forget_news(Arena *a, uint32_t slot) noexcept nogil:
     """Another client has this slot, or the same one anew. Its place among those to be told, if it has one, it keeps."""
-    cdef uint8_t queued = a.news[slot].queued
-    memset(a.news + slot, 0, sizeof(News))
-    a.news[slot].queued = queued
+    cdef uint8_t queued = a.members.news[slot].queued
+    memset(a.members.news + slot, 0, sizeof(News))
+    a.members.news[slot].queued = queued
 
 
 cdef inline void tell(Arena *a, uint32_t slot) noexcept nogil:
     """The client has news: its next report is due."""
-    if not a.news[slot].queued:
-        a.news[slot].queued = 1
-        a.queue[a.queued] = slot
-        a.queued += 1
+    if not a.members.news[slot].queued:
+        a.members.news[slot].queued = 1
+        a.members.queue[a.members.queued] = slot
+        a.members.queued += 1
 
 
 cdef inline void free_client(Arena *a, uint32_t slot) noexcept nogil:
     """Nothing is left of the client: its slot is free."""
     cdef ClientRecord *c = a.clients + slot
     if c.state == CLIENT_STATE_TOMBSTONE:
-        a.tombstones -= 1
+        a.members.tombstones -= 1
     td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_FREE))
     journal_state(a, slot, CLIENT_STATE_FREE)
     commit(a)
@@ -110,9 +112,9 @@ cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
     td_put(&a.tx, ClientRecord_word_group(c), ClientRecord_with_group(ClientRecord_word_group(c)[0], 0))
     journal_state(a, slot, CLIENT_STATE_TOMBSTONE)
     commit(a)
-    a.tombstones += 1
-    if c.died_ns + TOMBSTONE_KEPT_NS < a.tombstones_due_ns:
-        a.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
+    a.members.tombstones += 1
+    if c.died_ns + TOMBSTONE_KEPT_NS < a.members.tombstones_due_ns:
+        a.members.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
 
 
 cdef inline void look_at_outcome(Arena *a, uint32_t op) noexcept nogil:

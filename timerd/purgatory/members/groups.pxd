@@ -15,7 +15,7 @@ it begins anew when a member becomes ready.
 """
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport CALLS, OUTCOMES, Arena, Member, capacity, key_of, node_of, spent
+from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, node_of, spent
 from timerd.purgatory.memory.blob cimport blob_length, blob_words
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at
@@ -24,6 +24,7 @@ from timerd.purgatory.journal.rows cimport journal_group
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
 
+from .state cimport CALLS, OUTCOMES, Member
 from .clients cimport following, is_live, leave_outcomes, nodes_of, tell, waiting_of
 
 
@@ -64,9 +65,9 @@ cdef inline void place_in_rings(Arena *a, uint32_t slot) noexcept nogil:
 
 cdef inline void place_in_ring(Arena *a, uint32_t slot, int kind) noexcept nogil:
     cdef ClientRecord *c = a.clients + slot
-    cdef Member *members = a.members[kind]
+    cdef Member *members = a.members.rings[kind]
     cdef Member *m = members + slot
-    cdef uint16_t *turns = a.turns[kind]
+    cdef uint16_t *turns = a.members.turns[kind]
     cdef bint ready = takes(c, kind) and has_room(c, kind)
     cdef uint32_t first
     if ready == (m.group != 0):
@@ -84,7 +85,7 @@ cdef inline void place_in_ring(Arena *a, uint32_t slot, int kind) noexcept nogil
             turns[m.group - 1] = slot + 1
         if kind == CALLS:
             look_at_calls(a, m.group)
-        a.handing = 1
+        a.members.handing = 1
         return
     if m.next == slot:
         turns[m.group - 1] = 0
@@ -99,8 +100,8 @@ cdef inline void place_in_ring(Arena *a, uint32_t slot, int kind) noexcept nogil
 cdef inline void look_at_calls(Arena *a, uint32_t group) noexcept nogil:
     """Look for somebody to tell of each of the group's (index + 1) calls: somebody takes calls that did not."""
     cdef GroupRecord *g = a.groups + (group - 1)
-    a.unmatched[group - 1] = 0 if is_empty(a, &g.calls_next) else g.calls_next
-    a.handing = 1
+    a.members.unmatched[group - 1] = 0 if is_empty(a, &g.calls_next) else g.calls_next
+    a.members.handing = 1
 
 
 cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
@@ -110,7 +111,7 @@ cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
     while left:
         names = blob_words(a, blob)
         count = BLOCK_DATA // sizeof(uint64_t) if left > BLOCK_DATA // sizeof(uint64_t) else left
-        a.touched += 1
+        a.turn.touched += 1
         for i in range(count):
             if names[i] == name:
                 return True
@@ -126,7 +127,7 @@ cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
 
 cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
     """The next member in turn that can be told of this operation; of a call, the one that holds the fewest. Or -1."""
-    cdef uint32_t first = a.turns[kind_of(op)][op.group - 1], slot
+    cdef uint32_t first = a.members.turns[kind_of(op)][op.group - 1], slot
     cdef uint64_t name
     cdef int found = -1
     if first == 0:
@@ -141,7 +142,7 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
                 found = slot
                 if a.clients[slot].calls_held == 0:
                     return found
-        slot = a.members[CALLS][slot].next
+        slot = a.members.rings[CALLS][slot].next
         if slot == first - 1:
             return found
 
@@ -169,8 +170,8 @@ cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept
 
 cdef inline void look_again_at(Arena *a, uint64_t at_ns) noexcept nogil:
     """Something that is kept for a time may be over then."""
-    if at_ns < a.groups_due_ns:
-        a.groups_due_ns = at_ns
+    if at_ns < a.members.groups_due_ns:
+        a.members.groups_due_ns = at_ns
 
 
 cdef inline void wait_in_group(Arena *a, OpRecord *op) noexcept nogil:
@@ -178,17 +179,17 @@ cdef inline void wait_in_group(Arena *a, OpRecord *op) noexcept nogil:
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
     append(a, waiting_of(a, op), &op.next)
-    if kind == CALLS and a.unmatched[op.group - 1] == 0:
-        a.unmatched[op.group - 1] = link_of(a, &op.next)
-    if a.turns[kind][op.group - 1]:
-        a.handing = 1
+    if kind == CALLS and a.members.unmatched[op.group - 1] == 0:
+        a.members.unmatched[op.group - 1] = link_of(a, &op.next)
+    if a.members.turns[kind][op.group - 1]:
+        a.members.handing = 1
     if g.members == 0 or kind == CALLS:
         look_again_at(a, kept_until(a, g, op))
 
 
 cdef inline bint is_abandoned(Arena *a, GroupRecord *g) noexcept nogil:
     """Whether the group has had no member for the retention: what has no deadline then ends."""
-    return g.members == 0 and after_retention(a, g.empty_since_ns) <= a.now_ns
+    return g.members == 0 and after_retention(a, g.empty_since_ns) <= a.turn.now_ns
 
 
 cdef inline void count_endless(Arena *a, OpRecord *op, int by) noexcept nogil:
@@ -262,8 +263,8 @@ cdef inline void tell_member(Arena *a, OpRecord *op, uint32_t slot) noexcept nog
     commit(a)
     leave_outcomes(a, op)
     append(a, &c.next, &op.next)
-    if a.news[slot].unreported == 0:
-        a.news[slot].unreported = link_of(a, &op.next)
+    if a.members.news[slot].unreported == 0:
+        a.members.news[slot].unreported = link_of(a, &op.next)
     tell(a, slot)
     count_held(a, op, 1)
     a.daemon[DAEMON_GROUP_OUTCOMES_TOLD] += 1
@@ -271,8 +272,8 @@ cdef inline void tell_member(Arena *a, OpRecord *op, uint32_t slot) noexcept nog
 
 cdef inline void tell_next(Arena *a, OpRecord *op, uint32_t slot) noexcept nogil:
     """Tell this member, and the one after it next."""
-    a.touched += 1
-    a.turns[kind_of(op)][op.group - 1] = a.members[kind_of(op)][slot].next + 1
+    a.turn.touched += 1
+    a.members.turns[kind_of(op)][op.group - 1] = a.members.rings[kind_of(op)][slot].next + 1
     tell_member(a, op, slot)
 
 
@@ -281,25 +282,25 @@ cdef inline bint hand_out(Arena *a) noexcept nogil:
     cdef uint32_t group
     cdef int slot
     cdef OpRecord *op
-    if not a.handing:
+    if not a.members.handing:
         return True
     for group in range(capacity(a, REGION_GROUPS)):
-        while a.turns[OUTCOMES][group] and not is_empty(a, &a.groups[group].next):
+        while a.members.turns[OUTCOMES][group] and not is_empty(a, &a.groups[group].next):
             if spent(a):
                 return False
             op = op_at(a, a.groups[group].next)
             tell_next(a, op, find_ready(a, op))
-        while a.turns[CALLS][group] and a.unmatched[group]:
+        while a.members.turns[CALLS][group] and a.members.unmatched[group]:
             if spent(a):
                 return False
-            op = op_at(a, a.unmatched[group])
+            op = op_at(a, a.members.unmatched[group])
             slot = find_ready(a, op)
             if slot >= 0:
                 tell_next(a, op, slot)
             else:
-                a.touched += 1
-                a.unmatched[group] = following(a, op)
-    a.handing = 0
+                a.turn.touched += 1
+                a.members.unmatched[group] = following(a, op)
+    a.members.handing = 0
     return True
 
 

@@ -79,9 +79,9 @@ cdef inline bint only_confirms(Arena *a, uint32_t slot) noexcept nogil:
     """Whether its report would tell nothing but which commands were applied."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t head = link_of(a, &c.answers_next)
-    if a.news[slot].outcome != c.next_outcome - 1:
+    if a.members.news[slot].outcome != c.next_outcome - 1:
         return False
-    return c.answers_prev == head or answer_at(a, c.answers_prev).command <= a.news[slot].answer
+    return c.answers_prev == head or answer_at(a, c.answers_prev).command <= a.members.news[slot].answer
 
 
 cdef inline void measure(
@@ -195,7 +195,7 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
     header.outcome_newest = c.next_outcome - 1
     header.answer_previous = x.answer_after
     header.newest = a.header.newest
-    header.now_ns = a.now_ns
+    header.now_ns = a.turn.now_ns
     if c.answers_prev != link_of(a, &c.answers_next):
         header.answer_newest = answer_at(a, c.answers_prev).command
     for i in range(x.outcomes):
@@ -219,11 +219,11 @@ cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogi
     """The next report begins behind this one."""
     cdef ClientRecord *c = a.clients + slot
     if x.outcomes:
-        a.news[slot].unreported = 0 if x.behind == link_of(a, &c.next) else x.behind
+        a.members.news[slot].unreported = 0 if x.behind == link_of(a, &c.next) else x.behind
     if not x.more:
-        a.news[slot].outcome = c.next_outcome - 1
+        a.members.news[slot].outcome = c.next_outcome - 1
     elif x.outcomes:
-        a.news[slot].outcome = op_at(a, at(a, x.behind).prev).outcome_number
+        a.members.news[slot].outcome = op_at(a, at(a, x.behind).prev).outcome_number
     if x.answers:
-        a.news[slot].answer = answer_at(a, c.answers_prev).command
-    a.news[slot].command = c.last_command
+        a.members.news[slot].answer = answer_at(a, c.answers_prev).command
+    a.members.news[slot].command = c.last_command

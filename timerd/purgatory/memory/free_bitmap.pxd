@@ -5,10 +5,10 @@ beside it, and whoever knows the operation can ask for all of them at once. A st
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
 from timerd_shm.generated.records cimport *
 
-from .arena cimport Arena, Spares
+from .state cimport Spares
+from .arena cimport Arena
 from .builtins cimport __builtin_ctzll
 from .transaction cimport TD_ORDERED_STORE
 
@@ -20,19 +20,6 @@ cdef extern from *:
     const uint32_t NOBODY
 
 
-cdef inline bint make_spares(Spares *s, uint32_t count) noexcept nogil:
-    """Room for so many bits, all 0; False if there is no memory."""
-    s.words = (count + 63) // 64
-    s.bits = <uint64_t *>calloc(s.words, 8)
-    s.occupied = <uint64_t *>calloc((s.words + 63) // 64, 8)
-    return s.bits != NULL and s.occupied != NULL
-
-
-cdef inline void drop_spares(Spares *s) noexcept nogil:
-    free(s.bits)
-    free(s.occupied)
-
-
 cdef inline void set_spare(Spares *s, uint32_t index) noexcept nogil:
     s.bits[index // 64] |= <uint64_t>1 << (index & 63)
     s.occupied[index // 4096] |= <uint64_t>1 << ((index // 64) & 63)
@@ -42,20 +29,20 @@ cdef inline void free_spares(Arena *a, uint32_t index) noexcept nogil:
     """Free the node and the key of an index; the caller counts them."""
     cdef uint32_t word = index // 64, group = index // 4096
     cdef uint64_t bit = <uint64_t>1 << (index & 63), occupied = <uint64_t>1 << (word & 63)
-    a.spare_nodes.bits[word] |= bit
-    a.spare_keys.bits[word] |= bit
-    a.spare_nodes.occupied[group] |= occupied
-    a.spare_keys.occupied[group] |= occupied
+    a.slab.nodes.bits[word] |= bit
+    a.slab.keys.bits[word] |= bit
+    a.slab.nodes.occupied[group] |= occupied
+    a.slab.keys.occupied[group] |= occupied
 
 
 cdef inline bint allocate_spares(Arena *a, uint32_t index) noexcept nogil:
     """Allocate the node and the key of an index below both high waters; False if one of them is in use."""
     cdef uint32_t word = index // 64
     cdef uint64_t bit = <uint64_t>1 << (index & 63)
-    if not a.spare_nodes.bits[word] & a.spare_keys.bits[word] & bit:
+    if not a.slab.nodes.bits[word] & a.slab.keys.bits[word] & bit:
         return False
-    clear_spare(&a.spare_nodes, index)
-    clear_spare(&a.spare_keys, index)
+    clear_spare(&a.slab.nodes, index)
+    clear_spare(&a.slab.keys, index)
     a.regions[REGION_NODES].in_use += 1
     a.regions[REGION_KEYS].in_use += 1
     return True

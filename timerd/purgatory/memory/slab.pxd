@@ -6,7 +6,8 @@ Watch nodes and keys have a bitmap instead of a chain (free_bitmap.pxd), because
 from libc.stdint cimport uint32_t, uint64_t
 from timerd_shm.generated.records cimport *
 
-from .arena cimport FREED, Arena
+from .state cimport FREED
+from .arena cimport Arena
 from .builtins cimport __builtin_prefetch
 from .transaction cimport TD_ORDERED_STORE
 
@@ -21,7 +22,7 @@ cdef inline uint32_t allocate(Arena *a, int region) noexcept nogil:
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t got = r.free_head
     cdef uint32_t *link
-    cdef uint32_t *place = a.freed[region] + (r.high_water - r.in_use - 1) % FREED
+    cdef uint32_t *place = a.slab.newest[region] + (r.high_water - r.in_use - 1) % FREED
     if got:
         link = free_link(a, region, got - 1)
         r.free_head = link[0]
@@ -49,7 +50,7 @@ cdef inline void free_record(Arena *a, int region, uint32_t index) noexcept nogi
     """Free a record. Its truth says so already."""
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t *link = free_link(a, region, index)
-    cdef uint32_t *place = a.freed[region] + (r.high_water - r.in_use) % FREED
+    cdef uint32_t *place = a.slab.newest[region] + (r.high_water - r.in_use) % FREED
     link[0] = r.free_head
     link[1] = place[0]
     place[0] = index + 1

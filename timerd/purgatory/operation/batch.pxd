@@ -102,11 +102,11 @@ cdef inline void finish_batch(
             leave_keys(a, op)
             c.nodes -= op.keys - nodes_of(op)
         append(a, &c.next, &op.next)
-        note_outcome(a, a.news + slot, op)
+        note_outcome(a, a.members.news + slot, op)
     a.regions[REGION_NODES].in_use -= beside
     a.regions[REGION_KEYS].in_use -= beside
     counter(a, purgatory, COUNT_WATCHED)[0] -= beside
-    a.touched += count + beside
+    a.turn.touched += count + beside
     c.nodes -= beside
     c.pending -= count
     c.unacknowledged += count

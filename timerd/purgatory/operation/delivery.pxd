@@ -33,7 +33,7 @@ cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept 
     cdef WatchNode *node = node_of(a, node_number - 1)
     cdef OpRecord *op = a.ops + node.op
     cdef Verdict v
-    a.touched += 1
+    a.turn.touched += 1
     if op.seen >= e.sequence:
         return
     adopt_if_orphaned(a, op)
@@ -59,10 +59,10 @@ cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
     cdef uint8_t name[256]
     if e.key_blob:
         copy_blob(a, e.key_blob, name)
-        a.delivery_key = find_key(a, e.key_hash, e.purgatory, name, e.key_length)
+        a.delivery.key = find_key(a, e.key_hash, e.purgatory, name, e.key_length)
     else:
-        a.delivery_key = find_key(a, e.key_hash, e.purgatory, e.key, e.key_length)
-    a.cursor = key_of(a, a.delivery_key - 1).next if a.delivery_key else 0
+        a.delivery.key = find_key(a, e.key_hash, e.purgatory, e.key, e.key_length)
+    a.delivery.cursor = key_of(a, a.delivery.key - 1).next if a.delivery.key else 0
     a.header.unfinished = e.sequence
 
 
@@ -71,8 +71,8 @@ cdef inline void finish_delivery(Arena *a, EventRecord *e) noexcept nogil:
     cdef ClientRecord *c = a.clients + e.client
     cdef AnswerRecord *answer
     a.header.unfinished = 0
-    a.delivery_key = 0
-    a.cursor = 0
+    a.delivery.key = 0
+    a.delivery.cursor = 0
     if not e.flags & EVENT_FLAG_WANTS_ANSWER or c.generation != e.client_generation or not is_live(a, e.client):
         return
     if e.command <= c.answers_acknowledged or unused(a, REGION_ANSWERS) == 0:
@@ -91,20 +91,20 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
     cdef KeyRecord *key
     cdef WatchNode *node
     cdef uint32_t head, root
-    if a.delivery_key:
-        key = key_of(a, a.delivery_key - 1)
+    if a.delivery.key:
+        key = key_of(a, a.delivery.key - 1)
         head = link_of(a, &key.next)
-        while e.kind != EVENT_KIND_ADVANCE and e.kind != EVENT_KIND_FORGET and a.delivery_key and a.cursor != head:
+        while e.kind != EVENT_KIND_ADVANCE and e.kind != EVENT_KIND_FORGET and a.delivery.key and a.delivery.cursor != head:
             if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
                 break
             if spent(a):
                 return False
-            node = node_at(a, a.cursor)
-            a.cursor = node.next
-            if a.cursor != head:
-                __builtin_prefetch(&a.ops[node_at(a, a.cursor).op])
+            node = node_at(a, a.delivery.cursor)
+            a.delivery.cursor = node.next
+            if a.delivery.cursor != head:
+                __builtin_prefetch(&a.ops[node_at(a, a.delivery.cursor).op])
             visit(a, e, index_of_node(a, node) + 1)
-        while e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET and a.delivery_key and key.heap:
+        while e.kind != EVENT_KIND_FIRE and e.kind != EVENT_KIND_FORGET and a.delivery.key and key.heap:
             root = key.heap
             if e.kind == EVENT_KIND_ADVANCE and node_of(a, root - 1).target > e.amount:
                 break
@@ -112,7 +112,7 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
                 return False
             visit(a, e, root)
             # It has left the heap: it is satisfied, failed or settled. (A guard: a loop must end whatever is wrong.)
-            if a.delivery_key and key.heap == root:
+            if a.delivery.key and key.heap == root:
                 break
     finish_delivery(a, e)
     return True

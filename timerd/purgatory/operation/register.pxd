@@ -112,7 +112,7 @@ cdef inline uint32_t fill_node(
         key = fill_key(a, hash, purgatory, name, length, op_index)
         if key == 0:
             return 0
-    number = allocate_spare(a, REGION_NODES, &a.spare_nodes, op_index)
+    number = allocate_spare(a, REGION_NODES, &a.slab.nodes, op_index)
     if number == 0:
         release_key(a, key)  # if it was made just now, nobody watches it
         return 0
@@ -171,13 +171,13 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
             if count == REPLAY_TOO_OLD:
                 code[0] = ERROR_CODE_MARK_TOO_OLD
                 break
-        a.touched += walked  # also in vain: the longest walks are
+        a.turn.touched += walked  # also in vain: the longest walks are
         if code[0] != ERROR_CODE_NONE:
             return
         if count > 1:
             sort_found(a, count)
         for i in range(count):
-            e = event_at(a, a.found[i].sequence)
+            e = event_at(a, a.delivery.found[i].sequence)
             if (
                 e.client == r.slot
                 and e.client_generation == a.clients[r.slot].generation
@@ -194,7 +194,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
                 break
             if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
                 continue
-            ordinal[0] = <uint32_t>a.found[i].ordinal
+            ordinal[0] = <uint32_t>a.delivery.found[i].ordinal
             v[0] = judge(op, r.keys[ordinal[0]].kind, ordinal[0], r.keys[ordinal[0]].target, e)
             if v.outcome != OUTCOME_NONE:
                 by[0] = e
@@ -324,7 +324,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         return True
     if v.outcome != OUTCOME_NONE:
         settled_key = ordinal + 1
-    elif op.deadline_ns <= a.now_ns:
+    elif op.deadline_ns <= a.turn.now_ns:
         v.outcome = OUTCOME_EXPIRED
     if replaced != NULL:
         adopt_if_orphaned(a, replaced)
@@ -364,7 +364,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     counter(a, op.purgatory, COUNT_REGISTERED)[0] += 1
     if op.group == 0:
         handle_insert(a, index, r.tag)
-    a.touched += 1
+    a.turn.touched += 1
     if remembered:
         unlink(a, &a.ids[known - 1].next)
     if replaced != NULL:

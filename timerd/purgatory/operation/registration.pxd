@@ -96,8 +96,8 @@ cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t time
     """
     if timeout_ns == NO_DEADLINE:
         return NO_DEADLINE
-    if registered_ns == 0 or registered_ns > a.now_ns + CALL_AHEAD_NS_MAX:
-        registered_ns = a.now_ns
+    if registered_ns == 0 or registered_ns > a.turn.now_ns + CALL_AHEAD_NS_MAX:
+        registered_ns = a.turn.now_ns
     if timeout_ns >= NO_DEADLINE - registered_ns:
         return NO_DEADLINE - 1  # saturated, not wrapped round to "at once"
     return registered_ns + timeout_ns
@@ -105,4 +105,4 @@ cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t time
 
 cdef inline uint64_t registered_of(Arena *a, uint64_t registered_ns) noexcept nogil:
     """When it was called, by this clock: not after the turn began."""
-    return a.now_ns if registered_ns == 0 or registered_ns > a.now_ns else registered_ns
+    return a.turn.now_ns if registered_ns == 0 or registered_ns > a.turn.now_ns else registered_ns

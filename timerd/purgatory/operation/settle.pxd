@@ -6,7 +6,7 @@ is nowhere but with its owner, at once; there is nothing to purge.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport TOLD, Arena, News, key_of, node_of
+from timerd.purgatory.memory.arena cimport Arena, key_of, node_of
 from timerd.purgatory.memory.blob cimport blob_length, drop_blob, share_blob
 from timerd.purgatory.memory.commit cimport commit, next_number
 from timerd.purgatory.memory.counters cimport counter, histogram, histogram_add
@@ -18,6 +18,7 @@ from timerd.purgatory.index.ids cimport settled_word
 from timerd.purgatory.index.keys cimport free_node, free_nodes, leave_key
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_remove
+from timerd.purgatory.members.state cimport TOLD, News
 from timerd.purgatory.members.clients cimport charge, leave_outcomes, nodes_of, owner_of, tell
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, wait_in_group
 from timerd_shm.generated.records cimport *
@@ -36,7 +37,7 @@ cdef inline uint64_t handed_word(EventRecord *e) noexcept nogil:
 cdef inline void fill_settlement(
     Arena *a, OpRecord *op, uint32_t value, uint64_t outcome_number, uint32_t error
 ) noexcept nogil:
-    op.settled_ns = a.now_ns
+    op.settled_ns = a.turn.now_ns
     op.value = value
     op.outcome_number = outcome_number
     op.error = error
@@ -119,7 +120,7 @@ cdef inline void stage_settle(
         td_put(&a.tx, &op.failed, v.failed)
     if op.id_record:
         td_put(&a.tx, IdRecord_word_state(&a.ids[op.id_record - 1]), settled_word(&a.ids[op.id_record - 1], outcome))
-        td_put(&a.tx, &a.ids[op.id_record - 1].settled_ns, a.now_ns)
+        td_put(&a.tx, &a.ids[op.id_record - 1].settled_ns, a.turn.now_ns)
     stage_outcome(a, op, outcome, settled_key, e, flags, value, number, error)
 
 
@@ -181,7 +182,7 @@ cdef inline void leave_keys(Arena *a, OpRecord *op) noexcept nogil:
         next = node.next_of_op
         if number == op.first_node or not TD_DEFECT(DEFECT_UNLINK_FROM_ONE_LIST):
             leave_key(a, number, node, key)
-        a.touched += 1
+        a.turn.touched += 1
         if not kept:
             free_node(a, number, node, key)
         number = next
@@ -207,7 +208,7 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
         wait_in_group(a, op)
         return
     append(a, &a.clients[op.client].next, &op.next)
-    note_outcome(a, a.news + op.client, op)
+    note_outcome(a, a.members.news + op.client, op)
     tell(a, op.client)
 
 

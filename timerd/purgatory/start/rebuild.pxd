@@ -9,7 +9,8 @@ ids and what waits in groups in order of settling.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
-from timerd.purgatory.memory.arena cimport CALLS, KINDS, Arena, Joined, Spares, capacity, key_of, node_of
+from timerd.purgatory.memory.state cimport Spares
+from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, node_of
 from timerd.purgatory.memory.blob cimport blob_length
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
 from timerd.purgatory.memory.commit cimport commit
@@ -20,7 +21,9 @@ from timerd.purgatory.memory.slab cimport free_record
 from timerd.purgatory.memory.transaction cimport TD_ORDERED_STORE, td_put, td_store_entries
 from timerd.purgatory.index.ids cimport chain_id
 from timerd.purgatory.index.keys cimport attach, chain_key
+from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
+from timerd.purgatory.members.state cimport CALLS, KINDS
 from timerd.purgatory.members.clients cimport charge, nodes_of, tell
 from timerd.purgatory.members.groups cimport (
     after_retention, holds_what_it_does_not_take, join_group, kind_of, look_again_at, wait_in_group,
@@ -114,7 +117,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.clients[i].held = 0
         a.clients[i].calls_held = 0
         for n in range(KINDS):
-            a.members[n][i].group = 0
+            a.members.rings[n][i].group = 0
     for i in range(capacity(a, REGION_GROUPS)):
         make_empty(a, &a.groups[i].next)
         make_empty(a, &a.groups[i].calls_next)
@@ -125,10 +128,10 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
         a.groups[i].nodes = 0
         a.groups[i].bytes_held = 0
         for n in range(KINDS):
-            a.turns[n][i] = 0
-        a.unmatched[i] = 0
-        a.outdated[i] = 0
-    a.dropping = 0
+            a.members.turns[n][i] = 0
+        a.members.unmatched[i] = 0
+        a.members.outdated[i] = 0
+    a.turn.dropping = 0
     make_empty(a, &a.header.ids_next)
     a.header.ring_bytes = 0
     a.header.unfinished = 0
@@ -139,7 +142,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
     for n in range(REGION_COUNT):
         a.regions[n].free_head = 0
         a.regions[n].in_use = 0
-    memset(a.freed, 0, sizeof(a.freed))
+    memset(a.slab.newest, 0, sizeof(a.slab.newest))
 
 
 cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
@@ -328,7 +331,7 @@ cdef inline void restore_waiting(Arena *a, Ordered *items, Ordered *spare) noexc
     """Groups' outcomes that nobody is told now, back into their groups' lists in order of settling. Members are there."""
     cdef uint32_t i
     cdef uint64_t count = 0, outcomes = 0, k
-    a.groups_due_ns = NO_DEADLINE
+    a.members.groups_due_ns = NO_DEADLINE
     for i in range(capacity(a, REGION_GROUPS)):
         outcomes += a.groups[i].unacknowledged
         if a.groups[i].endless and a.groups[i].members == 0:
@@ -434,21 +437,21 @@ cdef inline void restore_names(Arena *a, Marks *m, Damage *damage) noexcept nogi
 cdef inline void restore_clients(Arena *a) noexcept nogil:
     cdef uint32_t slot
     cdef ClientRecord *c
-    a.queued = 0
-    a.sweeping = 0
-    a.sweep_at = 0
-    a.tombstones = 0
-    a.tombstones_due_ns = NO_DEADLINE
+    a.members.queued = 0
+    a.turn.sweeping = 0
+    a.turn.sweep_at = 0
+    a.members.tombstones = 0
+    a.members.tombstones_due_ns = NO_DEADLINE
     for slot in range(capacity(a, REGION_CLIENTS)):
         c = a.clients + slot
-        memset(a.news + slot, 0, sizeof(a.news[0]))
+        memset(a.members.news + slot, 0, sizeof(a.members.news[0]))
         if c.state == CLIENT_STATE_FREE:
             continue
         a.regions[REGION_CLIENTS].in_use += 1
         if c.state == CLIENT_STATE_TOMBSTONE:
-            a.tombstones += 1
-            if c.died_ns + TOMBSTONE_KEPT_NS < a.tombstones_due_ns:
-                a.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
+            a.members.tombstones += 1
+            if c.died_ns + TOMBSTONE_KEPT_NS < a.members.tombstones_due_ns:
+                a.members.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
             continue
         if c.state == CLIENT_STATE_SILENT:
             # Nobody listened to it: its lease is whole again.
@@ -458,15 +461,15 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
             )
             commit(a)
         if c.state == CLIENT_STATE_DEAD or holds_what_it_does_not_take(c):
-            a.sweeping = 1
+            a.turn.sweeping = 1
         if c.state == CLIENT_STATE_DEAD:
             continue
         join_group(a, slot)
         # Told again: what this life has not reported begins behind what was acknowledged.
-        a.news[slot].outcome = c.acknowledged
-        a.news[slot].answer = c.answers_acknowledged
+        a.members.news[slot].outcome = c.acknowledged
+        a.members.news[slot].answer = c.answers_acknowledged
         if not is_empty(a, &c.next):
-            a.news[slot].unreported = c.next
+            a.members.news[slot].unreported = c.next
         tell(a, slot)
 
 
@@ -550,15 +553,15 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
     )
     if made:
         clear_derived(a)
-        a.header.wheel_tick = a.now_ns // a.tick_ns
-        a.visited_tick = a.header.wheel_tick
-        memset(a.joined, 0, capacity(a, REGION_BUCKETS) * sizeof(Joined))
+        a.header.wheel_tick = a.turn.now_ns // a.wheel.tick_ns
+        a.wheel.visited_tick = a.header.wheel_tick
+        memset(a.wheel.joined, 0, capacity(a, REGION_BUCKETS) * sizeof(Joined))
         restore_records(a, &m, &order, damage)
         made = not damage.found
     if made:
         free_unreached(a, m.ops, REGION_OPS)
-        spare_unreached(a, m.nodes, REGION_NODES, &a.spare_nodes)
-        spare_unreached(a, m.keys, REGION_KEYS, &a.spare_keys)
+        spare_unreached(a, m.nodes, REGION_NODES, &a.slab.nodes)
+        spare_unreached(a, m.keys, REGION_KEYS, &a.slab.keys)
         free_unreached(a, m.blocks, REGION_BLOCKS)
         free_unreached(a, m.ids, REGION_IDS)
         free_unreached(a, m.answers, REGION_ANSWERS)

@@ -105,8 +105,8 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
             return False
     # A deadline beyond the longest timeout has no bucket; one that was saturated stands at the end of time.
     return (
-        op.state == OP_STATE_SETTLED or op.deadline_ns >= NO_DEADLINE - 1 or op.deadline_ns <= a.now_ns
-        or op.deadline_ns - a.now_ns <= 2 * TIMEOUT_NS_MAX
+        op.state == OP_STATE_SETTLED or op.deadline_ns >= NO_DEADLINE - 1 or op.deadline_ns <= a.turn.now_ns
+        or op.deadline_ns - a.turn.now_ns <= 2 * TIMEOUT_NS_MAX
     )
 
 

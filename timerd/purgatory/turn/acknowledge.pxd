@@ -38,11 +38,11 @@ cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noex
         stage_free(a, op)
         ops[n] = op
         n += 1
-        passed = passed or a.news[slot].unreported == link
+        passed = passed or a.members.news[slot].unreported == link
         link = op.next
     commit(a)
     if passed:
-        a.news[slot].unreported = 0 if link == head else link
+        a.members.news[slot].unreported = 0 if link == head else link
     c.next = link
     at(a, link).prev = head
     for i in range(n):
@@ -54,14 +54,14 @@ cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noex
     c.unacknowledged -= n
     c.bytes_held -= bytes
     a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += n
-    a.touched += n
+    a.turn.touched += n
 
 
 cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
     """Free what the client has acknowledged; False if some is left."""
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *op
-    cdef uint64_t last = a.news[slot].outcome
+    cdef uint64_t last = a.members.news[slot].outcome
     if c.acknowledged < last and not TD_DEFECT(DEFECT_FREED_UNACKNOWLEDGED):
         last = c.acknowledged
     while not is_empty(a, &c.next):
@@ -72,7 +72,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
             return False
         if op.group:
             # Received, not done: held, in no list.
-            a.touched += 1
+            a.turn.touched += 1
             leave_outcomes(a, op)
             make_empty(a, &op.next)
         else:
@@ -80,7 +80,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
     while not is_empty(a, &c.answers_next) and answer_at(a, c.answers_next).command <= c.answers_acknowledged:
         if spent(a):
             return False
-        a.touched += 1
+        a.turn.touched += 1
         free_answer(a, answer_at(a, c.answers_next))
     return True
 
@@ -94,12 +94,12 @@ cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, u
         answer = c.last_command
     if outcome > c.acknowledged:
         td_put(&a.tx, &c.acknowledged, outcome)
-        if outcome > a.news[slot].outcome:
-            a.news[slot].outcome = outcome
+        if outcome > a.members.news[slot].outcome:
+            a.members.news[slot].outcome = outcome
     if answer > c.answers_acknowledged:
         td_put(&a.tx, &c.answers_acknowledged, answer)
     commit(a)
     if free_acknowledged(a, slot):
         return True
-    a.acknowledging = 1
+    a.turn.acknowledging = 1
     return False

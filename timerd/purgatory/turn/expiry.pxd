@@ -1,9 +1,10 @@
 """Expiry: the wheel moves to the present, and operations that are due settle, a batch at a time."""
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport JOINED, Arena, Joined, key_of, node_of, spent
+from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, spent
 from timerd.purgatory.memory.builtins cimport TOUCH, __builtin_prefetch
 from timerd.purgatory.memory.list cimport at, link_of, op_at
+from timerd.purgatory.wheel.state cimport JOINED, Joined
 from timerd.purgatory.wheel.wheel cimport next_tick, owe_sweeps, pay_sweeps
 from timerd.purgatory.events.ring cimport event_at
 from timerd.purgatory.operation.batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
@@ -17,11 +18,11 @@ cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
     """An operation is due. If an event is in delivery and it watches the key, it is given the event first."""
     cdef EventRecord *e
     cdef uint32_t node = op.first_node, generation = op.generation
-    a.touched += 1
-    if a.header.unfinished and a.delivery_key:
+    a.turn.touched += 1
+    if a.header.unfinished and a.delivery.key:
         e = event_at(a, a.header.unfinished)
         while node:
-            if node_of(a, node - 1).linked and node_of(a, node - 1).key == a.delivery_key - 1:
+            if node_of(a, node - 1).linked and node_of(a, node - 1).key == a.delivery.key - 1:
                 if not (e.flags & EVENT_FLAG_LIMITED and e.left == 0):
                     visit(a, e, node)
                 break
@@ -56,7 +57,7 @@ cdef inline uint32_t expire_batch(Arena *a, BucketRecord *bucket, uint32_t count
 
 cdef inline void look_at_joined(Arena *a, uint32_t bucket) noexcept nogil:
     """Ask for the operations that joined a bucket first and last: most, as a rule, of a bucket that is a tick wide."""
-    cdef Joined *joined = a.joined + bucket
+    cdef Joined *joined = a.wheel.joined + bucket
     cdef uint32_t i, count = a.buckets[bucket].count
     for i in range(min(count, JOINED)):
         if joined.first[i]:
@@ -87,8 +88,8 @@ cdef inline uint32_t look_at_due(Arena *a, BucketRecord *bucket) noexcept nogil:
 
 
 cdef inline bint advance_wheel(Arena *a) noexcept nogil:
-    """Move the wheel to a.now_ns, from one tick that wants something to the next; False if work is left."""
-    cdef uint64_t target = a.now_ns // a.tick_ns, tick
+    """Move the wheel to a.turn.now_ns, from one tick that wants something to the next; False if work is left."""
+    cdef uint64_t target = a.turn.now_ns // a.wheel.tick_ns, tick
     cdef uint32_t looked_at = 0
     cdef BucketRecord *bucket
     while True:

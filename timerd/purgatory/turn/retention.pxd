@@ -13,7 +13,7 @@ from timerd_shm.generated.records cimport *
 
 cdef inline void drop_waiting(Arena *a, OpRecord *op) noexcept nogil:
     """Nobody came to be told of it for as long as it is kept."""
-    a.touched += 1
+    a.turn.touched += 1
     stage_free(a, op)
     journal_group(a, op, GROUP_STEP_DROPPED, op.group, 0, 0, op.deliveries, 0, 0)
     commit(a)
@@ -26,7 +26,7 @@ cdef inline bint drop_outcomes(Arena *a, GroupRecord *g) noexcept nogil:
     cdef OpRecord *op
     while g.members == 0 and not is_empty(a, &g.next):
         op = op_at(a, g.next)
-        if kept_until(a, g, op) > a.now_ns:
+        if kept_until(a, g, op) > a.turn.now_ns:
             look_again_at(a, kept_until(a, g, op))
             return True
         if spent(a):
@@ -39,18 +39,18 @@ cdef inline bint drop_calls(Arena *a, uint32_t group) noexcept nogil:
     """Drop the calls that have waited so long and that no member handles; False if the bound came first."""
     cdef GroupRecord *g = a.groups + group
     cdef OpRecord *op
-    while a.outdated[group]:
-        op = op_at(a, a.outdated[group])
-        if kept_until(a, g, op) > a.now_ns:
+    while a.members.outdated[group]:
+        op = op_at(a, a.members.outdated[group])
+        if kept_until(a, g, op) > a.turn.now_ns:
             look_again_at(a, kept_until(a, g, op))
-            a.outdated[group] = 0
+            a.members.outdated[group] = 0
             return True
         if spent(a):
             return False
-        a.touched += 1
+        a.turn.touched += 1
         if g.members and is_handled(a, op):
-            look_again_at(a, after_retention(a, a.now_ns))
-            a.outdated[group] = following(a, op)
+            look_again_at(a, after_retention(a, a.turn.now_ns))
+            a.members.outdated[group] = following(a, op)
         else:
             drop_waiting(a, op)
     return True
@@ -60,22 +60,22 @@ cdef inline bint drop_kept(Arena *a) noexcept nogil:
     """End what groups keep, and nobody has come for; False if the bound came first."""
     cdef uint32_t group
     cdef GroupRecord *g
-    if not a.dropping:
-        if a.now_ns < a.groups_due_ns:
+    if not a.turn.dropping:
+        if a.turn.now_ns < a.members.groups_due_ns:
             return True
-        a.groups_due_ns = NO_DEADLINE
-        a.dropping = 1
+        a.members.groups_due_ns = NO_DEADLINE
+        a.turn.dropping = 1
         for group in range(a.regions[REGION_GROUPS].count):
             g = a.groups + group
-            a.outdated[group] = 0 if is_empty(a, &g.calls_next) else g.calls_next
+            a.members.outdated[group] = 0 if is_empty(a, &g.calls_next) else g.calls_next
             if g.endless and is_abandoned(a, g):
-                a.sweeping = 1
+                a.turn.sweeping = 1
             elif g.endless and g.members == 0:
                 look_again_at(a, after_retention(a, g.empty_since_ns))
     for group in range(a.regions[REGION_GROUPS].count):
         if not drop_outcomes(a, a.groups + group) or not drop_calls(a, group):
             return False
-    a.dropping = 0
+    a.turn.dropping = 0
     return True
 
 
@@ -83,15 +83,15 @@ cdef inline void end_tombstones(Arena *a) noexcept nogil:
     """Free the slots of those that were not back within the hour."""
     cdef uint32_t slot
     cdef ClientRecord *c
-    if a.now_ns < a.tombstones_due_ns:
+    if a.turn.now_ns < a.members.tombstones_due_ns:
         return
-    a.tombstones_due_ns = NO_DEADLINE
+    a.members.tombstones_due_ns = NO_DEADLINE
     for slot in range(a.regions[REGION_CLIENTS].count):
         c = a.clients + slot
         if c.state != CLIENT_STATE_TOMBSTONE:
             continue
-        a.touched += 1
-        if c.died_ns + TOMBSTONE_KEPT_NS <= a.now_ns:
+        a.turn.touched += 1
+        if c.died_ns + TOMBSTONE_KEPT_NS <= a.turn.now_ns:
             free_client(a, slot)
-        elif c.died_ns + TOMBSTONE_KEPT_NS < a.tombstones_due_ns:
-            a.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
+        elif c.died_ns + TOMBSTONE_KEPT_NS < a.members.tombstones_due_ns:
+            a.members.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS

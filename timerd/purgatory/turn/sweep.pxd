@@ -81,7 +81,7 @@ cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
 cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
     """Free the answers of dead clients, and end those that hold nothing any more; False if the turn's bound came first.
 
-    a.sweeping says then whether the sweep has anything to look for.
+    a.turn.sweeping says then whether the sweep has anything to look for.
     """
     cdef uint32_t slot, group
     cdef ClientRecord *c
@@ -95,7 +95,7 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
         while not is_empty(a, &c.answers_next):
             if spent(a):
                 return False
-            a.touched += 1
+            a.turn.touched += 1
             free_answer(a, answer_at(a, c.answers_next))
         if c.pending or c.unacknowledged or c.held or c.calls_held:
             wanted = True
@@ -106,7 +106,7 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
     for group in range(a.regions[REGION_GROUPS].count):
         if a.groups[group].endless and is_abandoned(a, a.groups + group):
             wanted = True
-    a.sweeping = wanted
+    a.turn.sweeping = wanted
     return True
 
 
@@ -117,18 +117,18 @@ cdef inline bint sweep(Arena *a) noexcept nogil:
     is left.
     """
     cdef uint32_t high_water = a.regions[REGION_OPS].high_water, stretch
-    while a.sweeping:
+    while a.turn.sweeping:
         if not end_dead_clients(a):
             return False
-        if not a.sweeping:
+        if not a.turn.sweeping:
             break
         for stretch in range(1024):
             if spent(a):
                 return False
-            if a.sweep_at >= high_water:
-                a.sweep_at = 0
-            a.touched += 1
-            if not sweep_operation(a, a.ops + a.sweep_at):
+            if a.turn.sweep_at >= high_water:
+                a.turn.sweep_at = 0
+            a.turn.touched += 1
+            if not sweep_operation(a, a.ops + a.turn.sweep_at):
                 return False
-            a.sweep_at += 1
+            a.turn.sweep_at += 1
     return True

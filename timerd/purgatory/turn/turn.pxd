@@ -18,11 +18,11 @@ cdef inline bint resume_work(Arena *a) noexcept nogil:
     cdef bint left = False
     if a.header.unfinished and not deliver(a):
         return True
-    if a.acknowledging:
-        a.acknowledging = 0
+    if a.turn.acknowledging:
+        a.turn.acknowledging = 0
         for slot in range(a.regions[REGION_CLIENTS].count):
             if a.clients[slot].state != CLIENT_STATE_FREE and not free_acknowledged(a, slot):
-                a.acknowledging = 1
+                a.turn.acknowledging = 1
                 left = True
                 break
     if not drop_kept(a):

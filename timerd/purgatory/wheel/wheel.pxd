@@ -18,11 +18,13 @@ wheel jumps there. Insert O(LEVELS), remove O(1), next_tick O(LEVELS). Never ear
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport JOINED, Arena, Joined, may_touch
+from timerd.purgatory.memory.arena cimport Arena, may_touch
 from timerd.purgatory.memory.builtins cimport __builtin_clzll, __builtin_ctzll, __builtin_prefetch
 from timerd.purgatory.memory.list cimport append, at, link_of, op_at, unlink
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd_shm.generated.records cimport *
+
+from .state cimport JOINED, Joined
 
 cdef extern from *:
     """
@@ -37,10 +39,10 @@ cdef extern from *:
 cdef inline uint64_t due_tick(Arena *a, uint64_t deadline_ns) noexcept nogil:
     """The first tick that does not begin before the deadline."""
     # Times 2**64 // tick_ns: a division takes long, and this is at most one too low.
-    cdef uint64_t tick = HIGH_HALF(deadline_ns, a.ticks_per_2_64), rest = deadline_ns - tick * a.tick_ns
-    if rest >= a.tick_ns:
+    cdef uint64_t tick = HIGH_HALF(deadline_ns, a.wheel.ticks_per_2_64), rest = deadline_ns - tick * a.wheel.tick_ns
+    if rest >= a.wheel.tick_ns:
         tick += 1
-        rest -= a.tick_ns
+        rest -= a.wheel.tick_ns
     if TD_DEFECT(DEFECT_EARLY_BY_A_TICK):
         return tick
     return tick + (rest != 0)
@@ -93,7 +95,7 @@ cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
         return
     bucket = bucket_for(a, op.deadline_ns)
     append(a, &a.buckets[bucket].next, &op.next)
-    note_joined(a, a.joined + bucket, <uint32_t>(op - a.ops) + 1, a.buckets[bucket].count)
+    note_joined(a, a.wheel.joined + bucket, <uint32_t>(op - a.ops) + 1, a.buckets[bucket].count)
     a.buckets[bucket].count += 1
     op.bucket = bucket + 1
     occupied_word(a, bucket)[0] |= <uint64_t>1 << (bucket & 63)
@@ -154,8 +156,8 @@ cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
             # Counted from the last share, not from now: else each turn in between would put the next one off again.
             start = (position + 1) << (LEVEL_BITS * level)
             since = position << (LEVEL_BITS * level)
-            if since < a.visited_tick:
-                since = a.visited_tick
+            if since < a.wheel.visited_tick:
+                since = a.wheel.visited_tick
             candidate = since + (start - since) * SWEEP_CHUNK // count
             if candidate >= start:
                 candidate = start - 1
@@ -174,18 +176,18 @@ cdef inline void owe_sweeps(Arena *a) noexcept nogil:
         position = tick >> (LEVEL_BITS * level)
         count = a.buckets[level * BUCKETS + ((position + 1) & (BUCKETS - 1))].count
         if count == 0:
-            a.owed[level] = 0
+            a.wheel.owed[level] = 0
             continue
         begin = position << (LEVEL_BITS * level)
-        elapsed = tick - a.visited_tick
+        elapsed = tick - a.wheel.visited_tick
         if elapsed > tick - begin + 1:
             elapsed = tick - begin + 1
         if elapsed == 0:
             elapsed = 1
         left = ((position + 1) << (LEVEL_BITS * level)) - tick
-        a.owed[level] = (count * elapsed + left + elapsed - 2) // (left + elapsed - 1)
+        a.wheel.owed[level] = (count * elapsed + left + elapsed - 2) // (left + elapsed - 1)
         a.daemon[DAEMON_BUCKET_VISITS] += 1
-    a.visited_tick = tick
+    a.wheel.visited_tick = tick
 
 
 cdef inline void sweep_bucket(Arena *a, uint32_t number, uint64_t count) noexcept nogil:
@@ -215,19 +217,19 @@ cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
     cdef uint64_t position, count
     cdef uint32_t level, number
     for level in range(1, LEVELS):
-        if a.owed[level] == 0:
+        if a.wheel.owed[level] == 0:
             continue
         position = a.header.wheel_tick >> (LEVEL_BITS * level)
         number = level * BUCKETS + <uint32_t>((position + 1) & (BUCKETS - 1))
-        if a.owed[level] > a.buckets[number].count:
-            a.owed[level] = a.buckets[number].count
-        count = min(a.owed[level], may_touch(a))
+        if a.wheel.owed[level] > a.buckets[number].count:
+            a.wheel.owed[level] = a.buckets[number].count
+        count = min(a.wheel.owed[level], may_touch(a))
         if count:
             sweep_bucket(a, number, count)
-            a.owed[level] -= count
-            a.touched += count
+            a.wheel.owed[level] -= count
+            a.turn.touched += count
             a.daemon[DAEMON_CASCADED] += count
-        if a.owed[level]:
+        if a.wheel.owed[level]:
             return False
     return True
 
@@ -239,7 +241,7 @@ cdef inline void wheel_jump(Arena *a, uint64_t target) noexcept nogil:
     if target <= a.header.wheel_tick:
         return
     for level in range(1, LEVELS):
-        if a.owed[level]:
+        if a.wheel.owed[level]:
             return
     next = next_tick(a)
     a.header.wheel_tick = target if next > target else next - 1

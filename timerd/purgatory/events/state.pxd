@@ -1,0 +1,27 @@
+"""What is remembered of the event in delivery, and of a replay. arena.pxd composes it into the Arena."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from timerd_shm.generated.records cimport *
+
+
+ctypedef struct Found:
+    # An event of the ring that concerns a registration.
+    uint64_t sequence
+    uint64_t ordinal
+
+
+ctypedef struct Delivery:
+    # Of the event that is being delivered (header.unfinished).
+    uint32_t key  # index + 1; 0 = its key is gone, so it is done
+    uint32_t cursor  # link of the watcher to visit next
+    Found *found  # by the replay of a registration; room for REPLAY_WALK_MAX
+
+
+cdef inline bint make_delivery(Delivery *d) noexcept nogil:
+    d.found = <Found *>calloc(REPLAY_WALK_MAX, sizeof(Found))
+    return d.found != NULL
+
+
+cdef inline void drop_delivery(Delivery *d) noexcept nogil:
+    free(d.found)

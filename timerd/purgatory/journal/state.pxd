@@ -1,0 +1,48 @@
+"""What the journal remembers beside its buffer. arena.pxd composes it into the Arena."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from timerd_shm.generated.records cimport *
+
+
+ctypedef struct SeenText:
+    # A text that stands in the journal's present segment.
+    uint64_t hash
+    uint64_t row
+
+
+ctypedef struct OwnerText:
+    # A client's text in the journal's present segment.
+    uint64_t row
+    uint64_t generation
+
+
+ctypedef struct Journal:
+    # What journal/rows.pxd remembers. `level` 0 = there is none, and nothing else is valid.
+    uint32_t level
+    uint32_t staged  # rows of the transaction being staged
+    uint32_t dropping  # rows that it would have had, and for which there was no room
+    char *rows  # the buffer's
+    uint64_t capacity  # rows it holds, a power of two
+    uint64_t head  # number of the next row, as in the header
+    uint64_t tail  # rows below it stand in files, and may be overwritten
+    uint64_t room  # rows may be staged up to this number without a look at anything else
+    uint64_t segment  # row with which the present segment begins
+    uint64_t segment_rows  # rows of a segment
+    uint64_t told  # dropped rows that GAP rows have told
+    uint64_t lost  # dropped rows that none has told yet
+    uint64_t lost_from_ns
+    uint64_t lost_to_ns
+    uint32_t opening  # RowFlag of a segment that is to begin before the next row; 0 = none
+    uint8_t snapshotting  # what there was at the beginning is still being told
+    uint32_t snapshot_op  # index that it comes to next
+    uint32_t snapshot_key
+    uint64_t snapshot_last  # newest registration when the journal began
+    SeenText *texts
+    OwnerText *owners
+    uint64_t purgatories[PURGATORIES_MAX]  # rows of their texts
+
+
+cdef inline void drop_journal(Journal *j) noexcept nogil:
+    free(j.texts)
+    free(j.owners)

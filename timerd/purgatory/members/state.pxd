@@ -1,0 +1,92 @@
+"""What is remembered of clients and groups beside the arena's records. arena.pxd composes it into the Arena."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    #define TOLD 32 /* how far the hints of a client's outcomes reach; a power of two */
+    enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* what a member of a group may take */
+    #define REFUSALS 32 /* more than there are codes, and limits that ARENA_FULL and QUOTA_EXCEEDED may meet */
+    _Static_assert((TOLD & (TOLD - 1)) == 0, "note_outcome() takes a place modulo TOLD with a mask");
+    """
+    enum:
+        TOLD
+        OUTCOMES
+        CALLS
+        KINDS
+        REFUSALS
+
+
+ctypedef struct News:
+    # What a client was last told: not in the arena, because a start tells everything again.
+    uint64_t command
+    uint64_t outcome
+    uint64_t answer
+    uint64_t told_ns  # when its last report was made
+    uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
+    uint8_t queued
+    uint8_t at  # place in `latest` of the one that joined longest ago
+    OpRecord *latest[TOLD]  # the operations that joined its outcomes last, for their `ahead` hints
+
+
+ctypedef struct Member:
+    # A client's place in a ring of its group (see groups.pxd).
+    uint16_t group  # index + 1; 0 = it is in no ring
+    uint16_t next  # slot
+    uint16_t prev
+
+
+ctypedef struct Refusal:
+    uint32_t code
+    uint64_t value
+    uint64_t count
+
+
+ctypedef struct Members:
+    # Clients that have news.
+    News *news  # of each client
+    uint16_t *queue
+    uint32_t queued
+    # Of groups: rings of members that can be told something, and whose turn it is in each (slot + 1; 0 = nobody).
+    Member *rings[KINDS]
+    uint16_t *turns[KINDS]
+    uint8_t handing  # something may wait for a member
+    # Of each group's calls that wait, links: the first that may have somebody to be told, and the first that may be kept
+    # too long; 0 = none.
+    uint32_t *unmatched
+    uint32_t *outdated
+    # When the next thing that is kept for a time ends: of a group that nobody is there for, a tombstone.
+    uint64_t groups_due_ns
+    uint64_t tombstones_due_ns
+    uint32_t tombstones
+    # Why commands were refused since the log of errors was told, each reason once.
+    Refusal refusals[REFUSALS]
+    uint32_t refused
+
+
+cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups) noexcept nogil:
+    """False if there is no memory; drop_members() frees what was made."""
+    cdef int kind
+    cdef bint made = True
+    m.news = <News *>calloc(clients, sizeof(News))
+    m.queue = <uint16_t *>calloc(clients, sizeof(uint16_t))
+    m.unmatched = <uint32_t *>calloc(groups, sizeof(uint32_t))
+    m.outdated = <uint32_t *>calloc(groups, sizeof(uint32_t))
+    for kind in range(KINDS):
+        m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
+        m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
+        made = made and m.rings[kind] != NULL and m.turns[kind] != NULL
+    return made and m.news != NULL and m.queue != NULL and m.unmatched != NULL and m.outdated != NULL
+
+
+cdef inline void drop_members(Members *m) noexcept nogil:
+    cdef int kind
+    free(m.news)
+    free(m.queue)
+    free(m.unmatched)
+    free(m.outdated)
+    for kind in range(KINDS):
+        free(m.rings[kind])
+        free(m.turns[kind])

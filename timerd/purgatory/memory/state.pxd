@@ -1,0 +1,50 @@
+"""Which records are free: what is remembered beside the arena's records. arena.pxd composes it into the Arena."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    #define FREED 8 /* how far ahead of its turn a free record is asked for */
+    """
+    enum:
+        FREED
+
+
+ctypedef struct Spares:
+    # The free records of a region below its high water (see memory/free_bitmap.pxd).
+    uint64_t *bits
+    uint64_t *occupied  # a bit for each word of `bits` that is not 0
+    uint32_t words
+
+
+ctypedef struct Slab:
+    Spares nodes
+    Spares keys
+    # The newest free records (index + 1) of each other region, by their place in its chain modulo FREED.
+    uint32_t newest[REGION_COUNT][FREED]
+
+
+cdef inline bint make_spares(Spares *s, uint32_t count) noexcept nogil:
+    """Room for so many bits, all 0; False if there is no memory."""
+    s.words = (count + 63) // 64
+    s.bits = <uint64_t *>calloc(s.words, 8)
+    s.occupied = <uint64_t *>calloc((s.words + 63) // 64, 8)
+    return s.bits != NULL and s.occupied != NULL
+
+
+cdef inline void drop_spares(Spares *s) noexcept nogil:
+    free(s.bits)
+    free(s.occupied)
+
+
+cdef inline bint make_slab(Slab *s, uint32_t nodes, uint32_t keys) noexcept nogil:
+    """False if there is no memory; drop_slab() frees what was made."""
+    cdef bint made = make_spares(&s.nodes, nodes)
+    return make_spares(&s.keys, keys) and made
+
+
+cdef inline void drop_slab(Slab *s) noexcept nogil:
+    drop_spares(&s.nodes)
+    drop_spares(&s.keys)
