@@ -20,7 +20,7 @@ from timerd.purgatory.wheel.wheel cimport next_tick, wheel_jump
 from timerd.purgatory.events.state cimport drop_delivery, make_delivery
 from timerd.purgatory.events.ring cimport make_room
 from timerd.purgatory.members.state cimport drop_members, make_members
-from timerd.purgatory.members.clients cimport forget_news, free_client, is_live, tell
+from timerd.purgatory.members.clients cimport forget_news, free_client, is_live, tell, topic_of
 from timerd.purgatory.members.groups cimport (
     find_held, hand_out, holds_what_it_does_not_take, is_used, join_group, leave_group, look_at_calls, place_in_rings,
 )
@@ -36,9 +36,6 @@ from timerd.purgatory.start.validate cimport Damage
 from timerd_shm.generated.records cimport *
 
 from timerd_shm.declare import errors as _errors, layout as _layout
-
-# A run of events stages five words of each at most, and eight for all; and all of them are in the ring together.
-assert 5 * RUN_MAX + 8 <= REDO_MAX and RUN_MAX <= RING_EVENTS_MIN
 
 cdef extern from "faults.h":
     enum:
@@ -541,7 +538,7 @@ cdef class Core:
 
     def topic(self, int slot):
         cdef Arena *a = self._here()
-        return (<uint64_t>a.clients[self._live(slot)].generation << 16) | <uint64_t>slot
+        return topic_of(a, self._live(slot))
 
     def heard(self, int slot, uint64_t now_ns):
         self._here().clients[self._live(slot)].heard_ns = now_ns

@@ -58,6 +58,9 @@ SPAN = 64  # buckets in one turn of a level
 BUCKETS = 2 * SPAN  # two spans: what is swept early lies beside the current span, never on it
 LEVEL_BITS = 6
 
+HANDLE_LANE_BITS = 4
+HANDLE_LANES = 1 << HANDLE_LANE_BITS  # neighbouring commands of a client share a home line of that many entries
+
 PURGATORY_COUNTERS_MAX = 32
 DAEMON_COUNTERS_MAX = 64
 

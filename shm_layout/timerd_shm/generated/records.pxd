@@ -16,6 +16,8 @@ cdef extern from "timerd_layout.h" nogil:
         SPAN
         BUCKETS
         LEVEL_BITS
+        HANDLE_LANE_BITS
+        HANDLE_LANES
         PURGATORY_COUNTERS_MAX
         DAEMON_COUNTERS_MAX
         KEY_INLINE

@@ -10,11 +10,11 @@ import hashlib
 import struct
 from collections.abc import Iterator
 
+from timerd_shm.declare.layout import HANDLE_LANE_BITS, HANDLE_LANES
 from timerd_shm.declare.limits import ID_SIZE_MAX
 
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 GOLDEN = 0x9E37_79B9_7F4A_7C15
-HANDLE_LANES = 16  # neighbouring commands of a client share a home line of that many entries
 ID_HASH_SIZE = 16
 
 
@@ -48,8 +48,8 @@ def ring_slot(key_hash: int, slots: int) -> int:
 
 def handle_tag(client_slot: int, command: int) -> int:
     """The 32-bit tag of an operation in the handle table: sixteen neighbouring commands differ in their lane alone."""
-    h = mix((command >> 4) * GOLDEN & MASK ^ client_slot)
-    return (h << 4 | (command ^ h >> 32) & (HANDLE_LANES - 1)) & 0xFFFF_FFFF
+    h = mix((command >> HANDLE_LANE_BITS) * GOLDEN & MASK ^ client_slot)
+    return (h << HANDLE_LANE_BITS | (command ^ h >> 32) & (HANDLE_LANES - 1)) & 0xFFFF_FFFF
 
 
 def handle_probes(tag: int, entries: int) -> Iterator[int]:

@@ -40,6 +40,8 @@ from .prefetch cimport Ahead, first_word
 cdef extern from *:
     """
     #define FEW_EVENTS 4u /* of a slot: a batch goes on where none of so many is on its key */
+    _Static_assert(5 * RUN_MAX + 8 <= REDO_MAX, "a batch of events stages five words of each at most, and eight for all");
+    _Static_assert(RUN_MAX <= RING_EVENTS_MIN, "all events of a batch are in the ring together");
     """
     const uint32_t FEW_EVENTS
 

@@ -16,6 +16,7 @@ from timerd.purgatory.index.operation_table cimport find_operation
 from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
 from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest
 from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_answer, met, refuse, stage_answer
+from timerd.purgatory.members.clients cimport setter_generation
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
 from timerd.purgatory.operation.condition cimport Verdict, unmoved
 from timerd.purgatory.operation.delivery cimport begin_delivery, deliver, hand_on
@@ -62,13 +63,13 @@ cdef inline void stage_watermark(Arena *a, uint32_t slot, KeyRecord *key, uint64
     if not key.flags & KEY_FLAG_HAS_WATERMARK:
         word = KeyRecord_with_flags(word, KEY_FLAG_HAS_WATERMARK)
         word = KeyRecord_with_setter(word, slot)
-        word = KeyRecord_with_setter_generation(word, a.clients[slot].generation & 0xFFFF)
+        word = KeyRecord_with_setter_generation(word, setter_generation(a.clients + slot))
         td_put(&a.tx, KeyRecord_word_flags(key), word)
 
 
 cdef inline void discharge_watermark(Arena *a, KeyRecord *key) noexcept nogil:
     cdef ClientRecord *c = a.clients + key.setter
-    if (c.generation & 0xFFFF) == key.setter_generation and c.state != CLIENT_STATE_FREE and c.watermarks:
+    if setter_generation(c) == key.setter_generation and c.state != CLIENT_STATE_FREE and c.watermarks:
         c.watermarks -= 1
 
 

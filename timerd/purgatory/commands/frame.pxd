@@ -9,7 +9,6 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, spent
 from timerd.purgatory.memory.hash cimport handle_line, tag_in
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
-from timerd.purgatory.index.operation_table cimport HANDLE_LANES
 from timerd.purgatory.members.answers cimport can_answer
 from timerd.purgatory.members.clients cimport tell
 from timerd_shm.generated.records cimport *

@@ -12,7 +12,7 @@ dropped when too many are under way, and a load is not.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, key_of
-from timerd.purgatory.memory.builtins cimport TOUCH, __builtin_prefetch
+from timerd.purgatory.memory.builtins cimport CACHE_LINE, TOUCH, __builtin_prefetch
 from timerd.purgatory.memory.hash cimport handle_tag, key_hash
 from timerd.purgatory.memory.list cimport at, node_at
 from timerd.purgatory.index.operation_table cimport next_handle
@@ -23,6 +23,14 @@ cdef extern from *:
     """
     /* One key, any event on which completes: the bytes of condition, needed, keys and orphans. */
     #define LONE_CONDITION (CONDITION_AT_LEAST | 1u << 8 | 1u << 16)
+    _Static_assert(
+        offsetof(RegisterCommand, needed) == offsetof(RegisterCommand, condition) + 1
+            && offsetof(RegisterCommand, keys) == offsetof(RegisterCommand, condition) + 2
+            && offsetof(RegisterCommand, orphans) == offsetof(RegisterCommand, condition) + 3,
+        "LONE_CONDITION is those four bytes");
+    _Static_assert(offsetof(RegisterCommand, length) == 4 && offsetof(KeyCommand, length) == 4
+        && offsetof(OperationCommand, length) == 4, "length_of() reads it of any command");
+    _Static_assert(sizeof(OpRecord) > 3 * CACHE_LINE && sizeof(OpRecord) <= 4 * CACHE_LINE, "touch_op() asks for every line");
     #define HANDLE_PROBES 4 /* of the handle table; nearly every one is found within */
     #define AHEAD_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
     """
@@ -61,9 +69,9 @@ cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
     """Ask for the lines of an operation (index + 1), with the key and the node beside it."""
     cdef char *record = <char *>(a.ops + (op - 1))
     TOUCH(record)
-    TOUCH(record + 64)
-    TOUCH(record + 128)
-    TOUCH(record + 192)
+    TOUCH(record + CACHE_LINE)
+    TOUCH(record + 2 * CACHE_LINE)
+    TOUCH(record + 3 * CACHE_LINE)
 
 
 cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:

@@ -17,6 +17,7 @@ from timerd_shm.generated.records cimport *
 
 from .state cimport Found
 
+
 cdef extern from *:
     """
     #define REPLAY_TOO_OLD 0xFFFFFFFFu

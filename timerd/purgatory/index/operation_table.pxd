@@ -12,13 +12,6 @@ from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.hash cimport handle_tag
 from timerd_shm.generated.records cimport *
 
-cdef extern from *:
-    """
-    #define HANDLE_LANES 16
-    """
-    enum:
-        HANDLE_LANES
-
 
 cdef inline uint64_t next_handle(Arena *a, uint64_t position) noexcept nogil:
     """The entry to probe after this one."""

@@ -17,7 +17,7 @@ What calls this stages everything else first, and commits: between a staged row 
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from timerd.purgatory.memory.arena cimport Arena, key_of, node_of
+from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, op_id
 from timerd.purgatory.memory.blob cimport blob_length, copy_blob
 from timerd.purgatory.memory.bytes cimport copy_short, same_short
 from timerd.purgatory.memory.commit cimport commit
@@ -26,16 +26,19 @@ from timerd_shm.generated.records cimport *
 
 from .state cimport Journal, OwnerText, SeenText
 
+
 cdef extern from *:
     """
     enum {
-        TEXTS_SEEN = 4096,
-        TEXT_ROWS_MAX = 5,    /* (255 + TEXT_INLINE - 1) / TEXT_INLINE */
-        OUTCOME_ROWS_MAX = 9, /* with the texts of a key, an owner, a purgatory and an id */
-        EVENT_ROWS_MAX = 8,
-        ACTION_ROWS_MAX = 2,
-        GROUP_ROWS_MAX = 3,
+        TEXTS_SEEN = 4096, /* a power of two */
+        TEXT_ROWS_MAX = (KEY_SIZE_MAX + TEXT_INLINE - 1) / TEXT_INLINE, /* of a key; of any other text one row */
+        OUTCOME_ROWS_MAX = 1 + TEXT_ROWS_MAX + 3, /* with the texts of a key, an owner, a purgatory and an id */
+        EVENT_ROWS_MAX = 1 + TEXT_ROWS_MAX + 2,   /* of a key, an owner and a purgatory */
+        ACTION_ROWS_MAX = 1 + 1,                  /* of an owner */
+        GROUP_ROWS_MAX = 1 + 2,                   /* of an owner and a group */
     };
+    _Static_assert((TEXTS_SEEN & (TEXTS_SEEN - 1)) == 0, "a text's place is its hash with a mask");
+    _Static_assert(16 + NAME_SIZE_MAX <= TEXT_INLINE, "the texts of clients, groups, purgatories and ids take a row each");
     """
     enum:
         TEXTS_SEEN
@@ -190,7 +193,7 @@ cdef inline uint32_t text_of(Arena *a, uint32_t kind, uint64_t hash, const uint8
 
 
 cdef inline uint32_t key_text(Arena *a, KeyRecord *key) noexcept nogil:
-    cdef uint8_t name[256]
+    cdef uint8_t name[KEY_SIZE_MAX]
     if key.name_blob == 0:
         return text_of(a, TEXT_KIND_KEY, key.hash, key.name, key.name_length)
     copy_blob(a, key.name_blob, name)
@@ -198,7 +201,7 @@ cdef inline uint32_t key_text(Arena *a, KeyRecord *key) noexcept nogil:
 
 
 cdef inline uint32_t event_key_text(Arena *a, EventRecord *e) noexcept nogil:
-    cdef uint8_t name[256]
+    cdef uint8_t name[KEY_SIZE_MAX]
     if e.key_blob == 0:
         return text_of(a, TEXT_KIND_KEY, e.key_hash, e.key, e.key_length)
     copy_blob(a, e.key_blob, name)
@@ -248,10 +251,6 @@ cdef inline uint32_t id_text(Arena *a, OpRecord *op) noexcept nogil:
         return 0
     known = a.ids + (op.id_record - 1)
     return text_of(a, TEXT_KIND_ID, known.hash_low, <const uint8_t *>&known.hash_low, 16)
-
-
-cdef inline uint64_t op_id(Arena *a, OpRecord *op) noexcept nogil:
-    return (<uint64_t>op.generation << 32) | <uint64_t>(op - a.ops)
 
 
 cdef inline void put_outcome(

@@ -1,6 +1,6 @@
 """Client slots as the core sees them: whose an operation is, what a client is still to be sent, when its slot is free."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.builtins cimport __builtin_prefetch
@@ -13,8 +13,25 @@ from timerd_shm.generated.records cimport *
 from .state cimport News
 
 
+cdef extern from *:
+    """
+    _Static_assert(sizeof(((KeyRecord *)0)->setter_generation) == 2, "setter_generation()");
+    _Static_assert(sizeof(((OpRecord *)0)->client) == 2, "topic_of(): a slot has 16 bits");
+    """
+
+
 cdef inline bint is_live(Arena *a, uint32_t slot) noexcept nogil:
     return a.clients[slot].state == CLIENT_STATE_LIVE or a.clients[slot].state == CLIENT_STATE_SILENT
+
+
+cdef inline uint64_t topic_of(Arena *a, uint32_t slot) noexcept nogil:
+    """What reports to a client are marked with: its slot of 16 bits, and above it the slot's generation."""
+    return (<uint64_t>a.clients[slot].generation << 16) | slot
+
+
+cdef inline uint16_t setter_generation(ClientRecord *c) noexcept nogil:
+    """As much of a client's generation as the record of a key has room for, of the client that set its watermark."""
+    return <uint16_t>c.generation
 
 
 cdef inline ClientRecord *owner_of(Arena *a, OpRecord *op) noexcept nogil:

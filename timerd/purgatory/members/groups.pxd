@@ -15,7 +15,7 @@ it begins anew when a member becomes ready.
 """
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
-from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, node_of, spent
+from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, node_of, settled_of, spent
 from timerd.purgatory.memory.blob cimport blob_length, blob_words
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.list cimport append, is_empty, link_of, op_at
@@ -26,6 +26,15 @@ from timerd_shm.generated.records cimport *
 
 from .state cimport CALLS, OUTCOMES, Member
 from .clients cimport following, is_live, leave_outcomes, nodes_of, tell, waiting_of
+
+
+cdef extern from *:
+    """
+    #define DELIVERIES_MAX UINT8_MAX /* that often, or more often */
+    _Static_assert(sizeof(((OpRecord *)0)->deliveries) == 1, "DELIVERIES_MAX");
+    """
+    enum:
+        DELIVERIES_MAX
 
 
 cdef inline int kind_of(OpRecord *op) noexcept nogil:
@@ -250,7 +259,7 @@ cdef inline void tell_member(Arena *a, OpRecord *op, uint32_t slot) noexcept nog
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t word = OpRecord_word_client(op)[0]
     cdef uint32_t deliveries = op.deliveries
-    if deliveries < 255:
+    if deliveries < DELIVERIES_MAX:
         deliveries += 1
         td_put(
             &a.tx, OpRecord_word_deliveries(op), OpRecord_with_deliveries(OpRecord_word_deliveries(op)[0], deliveries)
@@ -322,12 +331,8 @@ cdef inline void take_back(Arena *a, OpRecord *op) noexcept nogil:
 
 cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
     """The operation of that op id, if this client was told of it for its group and has not done it; else NULL."""
-    cdef OpRecord *op
-    cdef uint32_t index = <uint32_t>operation
-    if index >= a.regions[REGION_OPS].high_water:
-        return NULL
-    op = a.ops + index
-    if op.generation != operation >> 32 or op.state != OP_STATE_SETTLED or op.group == 0:
+    cdef OpRecord *op = settled_of(a, operation)
+    if op == NULL or op.group == 0:
         return NULL
     if op.client == slot and op.client_generation == a.clients[slot].generation:
         return op
@@ -339,12 +344,8 @@ cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noe
 
     Whoever has done it may say so, also one that was taken for silent meanwhile, so that another is told now.
     """
-    cdef OpRecord *op
-    cdef uint32_t index = <uint32_t>operation
-    if index >= a.regions[REGION_OPS].high_water:
-        return NULL
-    op = a.ops + index
-    if op.generation != operation >> 32 or op.state != OP_STATE_SETTLED or not op.flags & OP_FLAG_CALL:
+    cdef OpRecord *op = settled_of(a, operation)
+    if op == NULL or not op.flags & OP_FLAG_CALL:
         return NULL
     return op if op.group == a.clients[slot].group else NULL
 

@@ -6,12 +6,12 @@ behind it what its receiver, who did not register it, cannot know: the payload a
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from timerd.purgatory.memory.arena cimport Arena, key_of, node_of
+from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, op_id
 from timerd.purgatory.memory.blob cimport blob_length, copy_blob
 from timerd.purgatory.memory.list cimport answer_at, at, link_of, op_at
 from timerd_shm.generated.records cimport *
 
-from .clients cimport look_at_outcome
+from .clients cimport look_at_outcome, topic_of
 
 
 cdef extern from *:
@@ -126,7 +126,7 @@ cdef inline void fill_outcome(
     cdef uint32_t length = blob_length(a, op.value)
     out.command = 0 if op.group else op.command
     out.number = op.outcome_number
-    out.operation = (<uint64_t>op.generation << 32) | <uint64_t>(op - a.ops)
+    out.operation = op_id(a, op)
     out.settled_ns = op.settled_ns
     out.deadline_ns = op.deadline_ns
     out.registered_ns = op.registered_ns
@@ -183,7 +183,7 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
     cdef uint32_t i, link = x.first, used = 0, last_value = 0, last_at = 0
     cdef AnswerRecord *kept
     memset(header, 0, sizeof(ReportHeader))
-    header.topic = (<uint64_t>c.generation << 16) | slot
+    header.topic = topic_of(a, slot)
     header.version = PROTOCOL_VERSION
     header.kind = kind
     header.outcomes = x.outcomes

@@ -74,6 +74,21 @@ cdef inline uint32_t unused(Arena *a, int region) noexcept nogil:
     return a.regions[region].count - a.regions[region].in_use
 
 
+cdef inline uint64_t op_id(Arena *a, OpRecord *op) noexcept nogil:
+    """The id by which everybody names an operation: its record's index, and above it the record's generation."""
+    return (<uint64_t>op.generation << 32) | <uint64_t>(op - a.ops)
+
+
+cdef inline OpRecord *settled_of(Arena *a, uint64_t operation) noexcept nogil:
+    """The settled operation of that op_id; NULL if it is freed, or pending, or never was."""
+    cdef uint32_t index = <uint32_t>operation
+    if index >= a.regions[REGION_OPS].high_water:
+        return NULL
+    if a.ops[index].generation != operation >> 32 or a.ops[index].state != OP_STATE_SETTLED:
+        return NULL
+    return a.ops + index
+
+
 cdef inline WatchNode *node_of(Arena *a, uint32_t index) noexcept nogil:
     """The watch node of an index."""
     if index < a.nodes_beside:

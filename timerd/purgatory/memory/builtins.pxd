@@ -1,11 +1,16 @@
-"""What the C compiler offers beyond C: counts of bits, and hints to the processor."""
+"""What the C compiler and the processor offer beyond C: counts of bits, and hints for the caches."""
 
 from libc.stdint cimport uint64_t
 cdef extern from *:
     """
-    /* A load whose value nobody wants: for a line that will be needed soon (see commands/prefetch.pxd for why not a prefetch). */
+    /* TOUCH: a load whose value nobody wants: for a line that will be needed soon (see commands/prefetch.pxd for why not a prefetch). */
+    #define CACHE_LINE 64
+    #define WORD_BITS 64
     #define TOUCH(address) ((void)*(volatile const char *)(address))
     """
+    enum:
+        CACHE_LINE
+        WORD_BITS
     void TOUCH(const void *address) noexcept nogil
     int __builtin_clzll(uint64_t) noexcept nogil
     int __builtin_ctzll(uint64_t) noexcept nogil

@@ -16,7 +16,9 @@ from .list cimport link_of
 cdef extern from *:
     """
     /* The word of a watch node from next_of_op on: the last of its operation, its first key, an event's, in that key's list. */
-    #define ONLY_EVENT_NODE ((uint64_t)KEY_KIND_EVENT << 40 | (uint64_t)1 << 56)
+    #define ONLY_EVENT_NODE WatchNode_with_linked(WatchNode_with_kind(0, KEY_KIND_EVENT), 1)
+    _Static_assert(offsetof(WatchNode, next_of_op) % 8 == 0 && offsetof(WatchNode, linked) == offsetof(WatchNode, next_of_op) + 7,
+        "all from next_of_op to linked is one word");
     """
     const uint64_t ONLY_EVENT_NODE
 

@@ -4,7 +4,17 @@ from libc.stdint cimport uint32_t, uint64_t
 from timerd_shm.generated.records cimport *
 
 from .arena cimport Arena
-from .builtins cimport __builtin_clzll
+from .builtins cimport WORD_BITS, __builtin_clzll
+
+
+cdef extern from *:
+    """
+    #define HISTOGRAM_STEPS (1 << HISTOGRAM_SUB_BITS) /* buckets of each power of two; timerd_shm.read.histogram has a table */
+    _Static_assert(HISTOGRAM_BUCKETS == (64 - HISTOGRAM_SUB_BITS + 1) * HISTOGRAM_STEPS, "buckets for every value of 64 bits");
+    _Static_assert(sizeof(((HistogramRecord *)0)->buckets) == 8 * HISTOGRAM_BUCKETS, "counts of 64 bits");
+    """
+    enum:
+        HISTOGRAM_STEPS
 
 
 cdef inline uint64_t *counter(Arena *a, uint32_t purgatory, int which) noexcept nogil:
@@ -22,8 +32,8 @@ cdef inline void histogram_add(HistogramRecord *h, uint64_t value) noexcept nogi
     h.sum += value
     if value > h.max:
         h.max = value
-    if value < 16:
+    if value < HISTOGRAM_STEPS:
         buckets[value] += 1
     else:
-        e = 63 - __builtin_clzll(value)
-        buckets[(e - 3) * 16 + ((value >> (e - 4)) & 15)] += 1
+        e = WORD_BITS - 1 - __builtin_clzll(value)
+        buckets[(e - HISTOGRAM_SUB_BITS + 1) * HISTOGRAM_STEPS + ((value >> (e - HISTOGRAM_SUB_BITS)) & (HISTOGRAM_STEPS - 1))] += 1

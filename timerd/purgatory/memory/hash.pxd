@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+from timerd_shm.generated.records cimport HANDLE_LANE_BITS, HANDLE_LANES
+
 from .bytes cimport copy_short
 
 
@@ -34,12 +36,12 @@ cdef inline uint64_t key_hash(uint64_t seed, uint32_t purgatory, const uint8_t *
 
 cdef inline uint64_t handle_line(uint32_t client, uint64_t command) noexcept nogil:
     """The hash of the line in the handle table that sixteen neighbouring commands of a client share."""
-    return mix(((command >> 4) * <uint64_t>0x9E3779B97F4A7C15) ^ client)
+    return mix(((command >> HANDLE_LANE_BITS) * <uint64_t>0x9E3779B97F4A7C15) ^ client)
 
 
 cdef inline uint32_t tag_in(uint64_t line, uint64_t command) noexcept nogil:
     """A command's tag: its line, and its lane."""
-    return <uint32_t>((line << 4) | ((command ^ (line >> 32)) & 15))
+    return <uint32_t>((line << HANDLE_LANE_BITS) | ((command ^ (line >> 32)) & (HANDLE_LANES - 1)))
 
 
 cdef inline uint32_t handle_tag(uint32_t client, uint64_t command) noexcept nogil:

@@ -20,6 +20,18 @@ from timerd_shm.generated.records cimport *
 from .settle cimport leave_keys, note_outcome, share_value, stage_end
 
 
+cdef extern from *:
+    """
+    #define ORPHANS_SHIFT (8 * (offsetof(OpRecord, orphans) % 8))
+    _Static_assert(
+        offsetof(OpRecord, orphans) % 8 == 4 && offsetof(OpRecord, flags) == offsetof(OpRecord, orphans) + 1
+            && offsetof(OpRecord, group) == offsetof(OpRecord, orphans) + 2 && sizeof(((OpRecord *)0)->group) == 2,
+        "is_plain(): flags and group are all that stands above orphans in its word");
+    """
+    enum:
+        ORPHANS_SHIFT
+
+
 cdef inline uint64_t owner_word_of(OpRecord *op) noexcept nogil:
     return OpRecord_with_bucket(OpRecord_word_client(op)[0], 0)
 
@@ -37,7 +49,7 @@ cdef inline bint is_plain(OpRecord *op, uint64_t owner, uint32_t purgatory) noex
     # The half of its word that has them says that it has neither group nor flags, and is not to be a group's.
     return (
         op.state == OP_STATE_PENDING and owner_word_of(op) == owner and op.purgatory == purgatory
-        and OpRecord_word_orphans(op)[0] >> 32 < <uint64_t>ORPHANS_GROUP and op.id_record == 0 and op.outcome_number == 0
+        and OpRecord_word_orphans(op)[0] >> ORPHANS_SHIFT < <uint64_t>ORPHANS_GROUP and op.id_record == 0 and op.outcome_number == 0
     )
 
 

@@ -56,7 +56,7 @@ cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept 
 
 cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
     """The event is in the ring: find its key's watchers."""
-    cdef uint8_t name[256]
+    cdef uint8_t name[KEY_SIZE_MAX]
     if e.key_blob:
         copy_blob(a, e.key_blob, name)
         a.delivery.key = find_key(a, e.key_hash, e.purgatory, name, e.key_length)
@@ -120,7 +120,7 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
 
 cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
     """The event by which goes on what a limited event gave to a settled operation: same key and value, nothing allocated."""
-    cdef uint8_t name[256]
+    cdef uint8_t name[KEY_SIZE_MAX]
     cdef uint32_t node = op.first_node, key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
     cdef KeyRecord *key
     cdef EventRecord *e

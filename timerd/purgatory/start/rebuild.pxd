@@ -12,7 +12,7 @@ from libc.string cimport memset
 from timerd.purgatory.memory.state cimport Spares
 from timerd.purgatory.memory.arena cimport Arena, capacity, key_of, node_of
 from timerd.purgatory.memory.blob cimport blob_length
-from timerd.purgatory.memory.builtins cimport __builtin_prefetch
+from timerd.purgatory.memory.builtins cimport CACHE_LINE, __builtin_prefetch
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.free_bitmap cimport free_spare
@@ -24,7 +24,7 @@ from timerd.purgatory.index.keys cimport attach, chain_key
 from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
 from timerd.purgatory.members.state cimport CALLS, KINDS
-from timerd.purgatory.members.clients cimport charge, nodes_of, tell
+from timerd.purgatory.members.clients cimport charge, nodes_of, setter_generation, tell
 from timerd.purgatory.members.groups cimport (
     after_retention, holds_what_it_does_not_take, join_group, kind_of, look_again_at, wait_in_group,
 )
@@ -185,7 +185,7 @@ cdef inline bint use_key(Arena *a, Marks *m, uint32_t index, Damage *damage) noe
     key.refs = 0
     if key.flags & KEY_FLAG_HAS_WATERMARK:
         c = a.clients + key.setter
-        if c.state != CLIENT_STATE_FREE and (c.generation & 0xFFFF) == key.setter_generation:
+        if c.state != CLIENT_STATE_FREE and setter_generation(c) == key.setter_generation:
             c.watermarks += 1
     use_blob(a, m, key.name_blob)
     name_key(a, m, index + 1)
@@ -275,9 +275,9 @@ cdef inline void ask_for_record(OpRecord *op) noexcept nogil:
     """Ask for an operation, with the key and the node beside it; it may lie beyond the arena."""
     cdef char *record = <char *>op
     __builtin_prefetch(record)
-    __builtin_prefetch(record + 64)
-    __builtin_prefetch(record + 128)
-    __builtin_prefetch(record + 192)
+    __builtin_prefetch(record + CACHE_LINE)
+    __builtin_prefetch(record + 2 * CACHE_LINE)
+    __builtin_prefetch(record + 3 * CACHE_LINE)
 
 
 cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nogil:

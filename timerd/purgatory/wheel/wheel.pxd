@@ -19,17 +19,21 @@ wheel jumps there. Insert O(LEVELS), remove O(1), next_tick O(LEVELS). Never ear
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, may_touch
-from timerd.purgatory.memory.builtins cimport __builtin_clzll, __builtin_ctzll, __builtin_prefetch
+from timerd.purgatory.memory.builtins cimport WORD_BITS, __builtin_clzll, __builtin_ctzll, __builtin_prefetch
 from timerd.purgatory.memory.list cimport append, at, link_of, op_at, unlink
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd_shm.generated.records cimport *
 
 from .state cimport JOINED, Joined
 
+
 cdef extern from *:
     """
     #define SWEEP_CHUNK 512  /* records a sweep moves in one visit when nothing else calls: about 50 us */
     #define HIGH_HALF(x, y) ((uint64_t)(((unsigned __int128)(x) * (y)) >> 64))
+    _Static_assert(SPAN == 1 << LEVEL_BITS && BUCKETS == 2 * SPAN, "a level has two spans of 2 ** LEVEL_BITS buckets");
+    _Static_assert(BUCKETS == 2 * WORD_BITS && sizeof(LevelRecord) == BUCKETS / 8, "a level's bitmap is two words");
+    _Static_assert(offsetof(LevelRecord, occupied_low) == 0 && offsetof(LevelRecord, occupied_high) == 8, "low word first");
     """
     enum:
         SWEEP_CHUNK
@@ -55,7 +59,7 @@ cdef inline uint32_t bucket_for(Arena *a, uint64_t deadline_ns) noexcept nogil:
     if due <= tick:
         due = tick + 1
     # By the bits of the distance; rounding may make it one level more.
-    level = (64 - __builtin_clzll((due - tick) | 2) + 4) // LEVEL_BITS - 1
+    level = (WORD_BITS - __builtin_clzll((due - tick) | 2) + LEVEL_BITS - 2) // LEVEL_BITS - 1
     shift = LEVEL_BITS * level
     if (due >> shift) - (tick >> shift) >= BUCKETS:
         level += 1
@@ -83,8 +87,8 @@ cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op, uint32_t cou
 
 
 cdef inline uint64_t *occupied_word(Arena *a, uint32_t bucket) noexcept nogil:
-    """The word of a level's bitmap that has the bucket's bit, in the place `bucket & 63`: occupied_low, then occupied_high."""
-    return <uint64_t *>a.levels + bucket // 64
+    """The word of a level's bitmap that has the bucket's bit, in its position modulo WORD_BITS: occupied_low, then occupied_high."""
+    return <uint64_t *>a.levels + bucket // WORD_BITS
 
 
 cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
@@ -98,7 +102,7 @@ cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
     note_joined(a, a.wheel.joined + bucket, <uint32_t>(op - a.ops) + 1, a.buckets[bucket].count)
     a.buckets[bucket].count += 1
     op.bucket = bucket + 1
-    occupied_word(a, bucket)[0] |= <uint64_t>1 << (bucket & 63)
+    occupied_word(a, bucket)[0] |= <uint64_t>1 << (bucket & (WORD_BITS - 1))
 
 
 cdef inline void wheel_remove(Arena *a, OpRecord *op) noexcept nogil:
@@ -110,26 +114,26 @@ cdef inline void wheel_remove(Arena *a, OpRecord *op) noexcept nogil:
     op.bucket = 0
     a.buckets[bucket].count -= 1
     if a.buckets[bucket].count == 0:
-        occupied_word(a, bucket)[0] &= ~(<uint64_t>1 << (bucket & 63))
+        occupied_word(a, bucket)[0] &= ~(<uint64_t>1 << (bucket & (WORD_BITS - 1)))
 
 
 cdef inline uint32_t next_occupied(LevelRecord *level, uint64_t position) noexcept nogil:
     """How many buckets after `position` the next one that holds something is, 1..BUCKETS; 0 = none."""
     cdef uint32_t shift = <uint32_t>((position + 1) & (BUCKETS - 1))
     cdef uint64_t low = level.occupied_low, high = level.occupied_high, swap
-    if shift >= 64:
+    if shift >= WORD_BITS:
         swap = low
         low = high
         high = swap
-        shift -= 64
+        shift -= WORD_BITS
     if shift:
         swap = low
-        low = (low >> shift) | (high << (64 - shift))
-        high = (high >> shift) | (swap << (64 - shift))
+        low = (low >> shift) | (high << (WORD_BITS - shift))
+        high = (high >> shift) | (swap << (WORD_BITS - shift))
     if low:
         return __builtin_ctzll(low) + 1
     if high:
-        return __builtin_ctzll(high) + 65
+        return __builtin_ctzll(high) + WORD_BITS + 1
     return 0
 
 
@@ -209,7 +213,7 @@ cdef inline void sweep_bucket(Arena *a, uint32_t number, uint64_t count) noexcep
     at(a, link).prev = link_of(a, &bucket.next)
     bucket.count -= <uint32_t>count
     if bucket.count == 0:
-        occupied_word(a, number)[0] &= ~(<uint64_t>1 << (number & 63))
+        occupied_word(a, number)[0] &= ~(<uint64_t>1 << (number & (WORD_BITS - 1)))
 
 
 cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
