@@ -7,14 +7,14 @@ without a circle. tests/docs/test_cimports.py reads the levels from here:
     state < memory < journal < index < wheel < events < members < operation < commands < turn < start < timerd/core.pyx
 
     state      of each room its file state.pxd: what the core remembers for it beside the arena's records
-    memory     the arena's records as bytes: slabs, lists, blobs, transactions, counters
-    journal    the rows that a transaction leaves in the journal's buffer
-    index      what finds a record: keys, ids, operations by number, watermarks
+    memory     the arena's records as bytes: slabs, lists, blobs, transactions, counters, the log of errors
+    journal    the journal's buffer, and the rows that a transaction leaves in it
+    index      what finds a record: keys, ids, purgatories, operations by number, watermarks
     wheel      when something is due
     events     the ring of events
-    members    clients, groups, answers, and the reports that clients are sent
-    operation  what a registration, an event and a settlement do to an operation
+    members    slots of clients, groups and who takes what of them, answers, reports
+    operation  what a registration, an event and a settlement do to an operation; conditions, quotas
     commands   frames, commands, batches of them, prefetching
     turn       what a turn does besides commands: expiry, acknowledgements, sweep, retention
-    start      what a start checks and makes anew
+    start      what a start checks, attaches to and makes anew
 """

@@ -13,6 +13,7 @@ from timerd.purgatory.journal.rows cimport journal_action, journal_group
 from timerd.purgatory.index.ids cimport find_id
 from timerd.purgatory.index.keys cimport fill_key, find_key, release_key
 from timerd.purgatory.index.operation_table cimport find_operation
+from timerd.purgatory.index.purgatories cimport purgatory_is_open
 from timerd.purgatory.wheel.wheel cimport wheel_insert, wheel_remove
 from timerd.purgatory.events.ring cimport fill_event, make_room, stage_event, value_of_newest
 from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_answer, met, refuse, stage_answer
@@ -331,13 +332,6 @@ cdef inline void apply_operation(
 
 cdef inline bint needs_id(uint32_t kind) noexcept nogil:
     return kind == COMMAND_KIND_CANCEL_ID or kind == COMMAND_KIND_RESCHEDULE_ID
-
-
-cdef inline bint purgatory_is_open(Arena *a, uint32_t purgatory) noexcept nogil:
-    return (
-        purgatory < PURGATORIES_MAX and purgatory < capacity(a, REGION_PURGATORIES)
-        and a.purgatories[purgatory].state != 0
-    )
 
 
 cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead) noexcept nogil:

@@ -9,12 +9,13 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, spent
 from timerd.purgatory.memory.hash cimport handle_line, tag_in
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
+from timerd.purgatory.index.purgatories cimport purgatory_is_open
 from timerd.purgatory.members.answers cimport can_answer
 from timerd.purgatory.members.clients cimport tell
 from timerd_shm.generated.records cimport *
 
 from .batch cimport cancel_batch, fire_batch, register_batch
-from .commands cimport apply_command, purgatory_is_open
+from .commands cimport apply_command
 from .prefetch cimport (
     AHEAD_GROUP, Ahead, length_of, look_at_event, look_at_operation, look_at_registration, look_further,
 )

@@ -1,1 +1,1 @@
-"""What has happened to keys: the ring of events, from which late registrations learn what came before them."""
+"""The ring of events, from which late registrations learn what came before them. Delivery is in operation/."""

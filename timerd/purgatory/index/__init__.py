@@ -1,1 +1,1 @@
-"""What finds a record: a key by its bytes, an id, an operation by its number, the watchers that a watermark reaches."""
+"""What finds a record: a key by its bytes, an id, a purgatory, an operation by its number, a watermark's watchers."""

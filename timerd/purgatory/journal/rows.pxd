@@ -596,3 +596,9 @@ cdef inline bint tend_journal(Arena *a, uint64_t written, uint64_t wall_ns, uint
     if wall_ns:
         journal_anchor(a, wall_ns)
     return snapshot(a, records)
+
+
+cdef inline void renew_journal(Arena *a) noexcept nogil:
+    """Begin a segment before the next row."""
+    if a.journal.opening == 0:
+        a.journal.opening = ROW_FLAG_CONTINUES

@@ -1,1 +1,1 @@
-"""Who operations belong to: clients, groups, what they are sent, and what happens when they end."""
+"""Clients and groups: their slots, what they hold, and what they are sent (answers, reports)."""

@@ -4,9 +4,11 @@ from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, unused
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
-from timerd.purgatory.memory.list cimport append, unlink
+from timerd.purgatory.memory.hash cimport handle_tag
+from timerd.purgatory.memory.list cimport answer_at, append, link_of, unlink
 from timerd.purgatory.memory.slab cimport allocate, free_record
 from timerd.purgatory.memory.transaction cimport td_put
+from timerd.purgatory.index.operation_table cimport find_operation
 from timerd_shm.generated.records cimport *
 
 from .state cimport REFUSALS
@@ -100,3 +102,18 @@ cdef inline void refuse(
         return
     counter(a, purgatory, COUNT_REJECTED)[0] += 1
     note_refusal(a, code, value)
+
+
+cdef inline bint is_refused(Arena *a, uint32_t slot, uint64_t command) noexcept nogil:
+    """Whether the command was refused, and the client has not acknowledged the refusal."""
+    cdef uint32_t link = a.clients[slot].answers_next
+    while link != link_of(a, &a.clients[slot].answers_next):
+        if answer_at(a, link).code and answer_at(a, link).command == command:
+            return True
+        link = answer_at(a, link).next
+    return False
+
+
+cdef inline bint is_unknown(Arena *a, uint32_t slot, uint64_t command) noexcept nogil:
+    """Whether nothing is known of the registration with that command number: neither an operation nor a refusal."""
+    return find_operation(a, slot, command, handle_tag(slot, command)) == NULL and not is_refused(a, slot, command)

@@ -11,13 +11,17 @@ from timerd.purgatory.memory.blob cimport blob_length, copy_blob
 from timerd.purgatory.memory.list cimport answer_at, at, link_of, op_at
 from timerd_shm.generated.records cimport *
 
-from .clients cimport look_at_outcome, topic_of
+from .state cimport News
+from .clients cimport is_live, look_at_outcome, topic_of
 
 
 cdef extern from *:
     """
     #define REPORT_HEAP_MAX (1u << 20)  /* values of one report; one that is larger goes alone */
+    #define OUTCOMES_IN_ANSWER 4096  /* a frame's worth of outcomes, when a client asks again */
     """
+    enum:
+        OUTCOMES_IN_ANSWER
     const uint32_t REPORT_HEAP_MAX
 
 
@@ -32,6 +36,15 @@ ctypedef struct Extent:
     uint64_t outcome_after
     uint64_t answer_after
     bint more  # outcomes are left for another report
+
+
+ctypedef struct Round:
+    # The clients that are to be told, one after the other.
+    uint32_t at
+    uint32_t count
+    uint64_t due_ns  # when those that were put off are to be asked for again
+    uint64_t confirm_ns  # how long a report waits that would tell nothing but which commands were applied
+    uint32_t outcomes_max
 
 
 cdef inline uint64_t report_size(Extent *x) noexcept nogil:
@@ -227,3 +240,51 @@ cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogi
     if x.answers:
         a.members.news[slot].answer = answer_at(a, c.answers_prev).command
     a.members.news[slot].command = c.last_command
+
+
+cdef inline void begin_round(Arena *a, Round *r) noexcept nogil:
+    r.at = 0
+    r.count = a.members.queued
+    r.due_ns = NO_DEADLINE
+    a.members.queued = 0
+
+
+cdef inline void put_off(Arena *a, Round *r, uint32_t slot, uint64_t due_ns) noexcept nogil:
+    """A client stays among those that are to be told. So many places are free: at most as many as were looked at."""
+    a.members.queue[a.members.queued] = slot
+    a.members.queued += 1
+    r.due_ns = min(r.due_ns, due_ns)
+
+
+cdef inline int next_report(Arena *a, Round *r, bint full, Extent *x) noexcept nogil:
+    """The slot of the next client to be told, and what; -1 when there is none. When the round is `full`, all are put off."""
+    cdef uint32_t slot
+    cdef News *news
+    while r.at < r.count:
+        slot = a.members.queue[r.at]
+        news = a.members.news + slot
+        r.at += 1
+        if full:
+            put_off(a, r, slot, a.turn.now_ns)
+        elif a.turn.now_ns < news.told_ns + r.confirm_ns and is_live(a, slot) and only_confirms(a, slot):
+            put_off(a, r, slot, news.told_ns + r.confirm_ns)
+        else:
+            news.queued = 0
+            news.told_ns = a.turn.now_ns
+            if is_live(a, slot):
+                measure(a, slot, news.unreported, news.outcome, news.answer, r.outcomes_max, x)
+                return slot
+    return -1
+
+
+cdef inline void measure_again(
+    Arena *a, uint32_t slot, uint64_t outcome_after, uint64_t answer_after, Extent *x
+) noexcept nogil:
+    """What a client is told that asks again for what follows these numbers."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t first = c.next
+    if outcome_after >= c.next_outcome - 1:
+        # Nothing follows: the unacknowledged ones need not be walked.
+        outcome_after = c.next_outcome - 1
+        first = 0
+    measure(a, slot, first, outcome_after, answer_after, OUTCOMES_IN_ANSWER, x)

@@ -1,1 +1,1 @@
-"""An operation from its registration to its settlement: conditions, events that reach it, outcomes."""
+"""An operation from its registration to its settlement: conditions, quotas, delivery of events, batches."""

@@ -1,1 +1,1 @@
-"""What a turn of the conductor does besides commands."""
+"""What a turn does besides commands: its time and bound, expiry, acknowledgements, the sweep, retention."""

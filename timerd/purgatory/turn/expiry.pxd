@@ -7,6 +7,7 @@ from timerd.purgatory.memory.list cimport at, link_of, op_at
 from timerd.purgatory.wheel.state cimport JOINED, Joined
 from timerd.purgatory.wheel.wheel cimport next_tick, owe_sweeps, pay_sweeps
 from timerd.purgatory.events.ring cimport event_at
+from timerd.purgatory.members.groups cimport hand_out
 from timerd.purgatory.operation.batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
 from timerd.purgatory.operation.delivery cimport visit
 from timerd.purgatory.operation.settle cimport settle
@@ -113,3 +114,9 @@ cdef inline bint advance_wheel(Arena *a) noexcept nogil:
         # Those that come next: they arrive while the sweeps are paid.
         look_at_joined(a, <uint32_t>((tick + 1) & (BUCKETS - 1)))
         owe_sweeps(a)
+
+
+cdef inline bint advance(Arena *a) noexcept nogil:
+    """Move the wheel, and tell in this turn what has settled in it; False if work is left."""
+    cdef bint done = advance_wheel(a)
+    return hand_out(a) and done

@@ -1,8 +1,10 @@
-"""A turn: what the last one left is done first, in this order."""
+"""A turn: its time and its bound, how it begins and ends, and what the turn before has left to it."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE
 from timerd.purgatory.index.ids cimport forget_old_ids
+from timerd.purgatory.wheel.wheel cimport next_tick, wheel_jump
 from timerd.purgatory.members.groups cimport hand_out
 from timerd.purgatory.operation.delivery cimport deliver
 from timerd_shm.generated.records cimport *
@@ -35,3 +37,58 @@ cdef inline bint resume_work(Arena *a) noexcept nogil:
         left = True
     # The sweep fires again what was handed over to the dead.
     return left or a.header.unfinished != 0
+
+
+cdef extern from "<time.h>" nogil:
+    ctypedef long time_t
+    ctypedef int clockid_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int CLOCK_MONOTONIC
+    int clock_gettime(clockid_t clock, timespec *at)
+
+
+cdef inline void take_time(Arena *a, uint64_t now_ns) noexcept nogil:
+    """Take the time that was passed in; it never goes back."""
+    cdef timespec at
+    if TD_DEFECT(DEFECT_TAKES_ITS_OWN_TIME):
+        clock_gettime(CLOCK_MONOTONIC, &at)
+        now_ns = <uint64_t>at.tv_sec * 1000000000 + at.tv_nsec
+    if now_ns > a.turn.now_ns:
+        a.turn.now_ns = now_ns
+
+
+cdef inline void begin_turn(Arena *a) noexcept nogil:
+    if a.journal.level == 0 and a.header.journal_level:
+        # What happens from now on, no journal tells.
+        TD_ORDERED_STORE(a.base, &a.header.journal_level, 0)
+    TD_ORDERED_STORE(a.base, &a.header.turn, a.header.turn | 1)
+    a.turn.began = a.turn.touched
+    wheel_jump(a, a.turn.now_ns // a.wheel.tick_ns)
+
+
+cdef inline uint64_t end_turn(Arena *a) noexcept nogil:
+    """How many records the turn has touched."""
+    cdef uint64_t touched = a.turn.touched - a.turn.began
+    a.daemon[DAEMON_TURNS] += 1
+    a.daemon[DAEMON_RECORDS_TOUCHED] += touched
+    if touched > a.daemon[DAEMON_RECORDS_TOUCHED_MAX]:
+        a.daemon[DAEMON_RECORDS_TOUCHED_MAX] = touched
+    a.daemon[DAEMON_CLIENTS] = a.regions[REGION_CLIENTS].in_use - a.members.tombstones
+    a.header.turn_at_ns = a.turn.now_ns
+    TD_ORDERED_STORE(a.base, &a.header.turn, (a.header.turn | 1) + 1)
+    return touched
+
+
+cdef inline uint64_t next_wake(Arena *a) noexcept nogil:
+    """When the next turn is due by itself: now, if work is left."""
+    cdef uint64_t tick = next_tick(a), due
+    cdef int level
+    if a.turn.sweeping or a.members.handing or a.turn.dropping:
+        return a.turn.now_ns
+    for level in range(1, LEVELS):
+        if a.wheel.owed[level]:
+            return a.turn.now_ns
+    due = NO_DEADLINE if tick == NO_DEADLINE else tick * a.wheel.tick_ns
+    return min(due, min(a.members.groups_due_ns, a.members.tombstones_due_ns))

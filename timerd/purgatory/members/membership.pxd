@@ -1,0 +1,112 @@
+"""What a member says of itself while it lives: whether it listens, which calls it handles, and whether it was heard."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
+from timerd.purgatory.memory.arena cimport Arena, capacity
+from timerd.purgatory.memory.blob cimport blocks_for, drop_blob, fill_blob
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.transaction cimport td_put
+from timerd.purgatory.journal.rows cimport journal_client, journal_state
+from timerd.purgatory.events.ring cimport make_room
+from timerd_shm.generated.records cimport *
+
+from .groups cimport holds_what_it_does_not_take, is_used, look_at_calls, place_in_rings
+from .slots cimport listening_flag, stage_calls
+
+
+cdef inline void fill_group(
+    Arena *a, GroupRecord *g, const char *name, uint32_t length, uint32_t pid, uint64_t start_ticks
+) noexcept nogil:
+    """A record that is not in use becomes this group's. It has no operations: a record is used again when it has none."""
+    g.name_length = length
+    memset(g.name, 0, NAME_SIZE_MAX)
+    memcpy(g.name, name, length)
+    g.empty_since_ns = a.turn.now_ns
+    g.maker_pid = pid
+    g.maker_start_ticks = start_ticks
+
+
+cdef inline void set_group_state(Arena *a, GroupRecord *g, uint32_t state) noexcept nogil:
+    td_put(&a.tx, GroupRecord_word_state(g), GroupRecord_with_state(GroupRecord_word_state(g)[0], state))
+    commit(a)
+    a.regions[REGION_GROUPS].in_use += 1 if state else -1
+
+
+cdef inline uint32_t open_group(
+    Arena *a, const char *name, uint32_t length, uint32_t pid, uint64_t start_ticks, uint32_t *made
+) noexcept nogil:
+    """The group (index + 1) of that name, which is made if there is none.
+
+    0: all groups are used; or `made` of them, which is half of all then, were made by this process.
+    """
+    cdef GroupRecord *g
+    cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count
+    made[0] = 0
+    for index in range(count):
+        g = a.groups + index
+        if g.state == 0:
+            unused = index if unused == count else unused
+        elif g.name_length == length and memcmp(g.name, name, length) == 0:
+            return index + 1
+        elif pid and g.maker_pid == pid and g.maker_start_ticks == start_ticks and is_used(a, index):
+            made[0] += 1
+    if made[0] >= max(count // 2, <uint32_t>1):
+        return 0
+    made[0] = 0
+    if unused == count:
+        unused = 0
+        while unused < count and is_used(a, unused):
+            unused += 1
+        if unused == count:
+            return 0
+        set_group_state(a, a.groups + unused, 0)
+    fill_group(a, a.groups + unused, name, length, pid, start_ticks)
+    set_group_state(a, a.groups + unused, 1)
+    return unused + 1
+
+
+cdef inline void place_member(Arena *a, uint32_t slot) noexcept nogil:
+    """What the client takes of its group may have changed: what it holds stays with it, or goes on."""
+    place_in_rings(a, slot)
+    if holds_what_it_does_not_take(a.clients + slot):
+        a.turn.sweeping = 1
+
+
+cdef inline bint may_listen(ClientRecord *c) noexcept nogil:
+    """False: it was told that it holds nothing any more, and the sweep has not found all of that yet."""
+    return not c.held or c.flags & CLIENT_FLAG_LISTENS != 0
+
+
+cdef inline void set_listening(Arena *a, uint32_t slot, bint listens) noexcept nogil:
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint64_t word = ClientRecord_word_state(c)[0]
+    td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(word, listening_flag(listens)))
+    if listens != (c.flags & CLIENT_FLAG_LISTENS != 0):
+        journal_client(a, slot, c.state, listening_flag(listens), c.orphans, c.group, c.pid)
+    commit(a)
+    place_member(a, slot)
+
+
+cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *hashes, uint32_t count) noexcept nogil:
+    """The member takes so many calls at a time, of these names; False if there is no room for the names."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t old = c.names
+    if not make_room(a, blocks_for(count * sizeof(uint64_t))):
+        return False
+    stage_calls(a, c, most, fill_blob(a, <const uint8_t *>hashes, count * sizeof(uint64_t)))
+    commit(a)
+    drop_blob(a, old)
+    place_member(a, slot)
+    look_at_calls(a, c.group)
+    return True
+
+
+cdef inline void set_client_state(Arena *a, uint32_t slot, uint32_t state) noexcept nogil:
+    """A client is silent, or heard again."""
+    cdef ClientRecord *c = a.clients + slot
+    if c.state == state:
+        return
+    td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], state))
+    journal_state(a, slot, state)
+    commit(a)
+    place_member(a, slot)

@@ -1,0 +1,176 @@
+"""The slots of clients: who gets one, who comes back to one, and how a client's life ends.
+
+A slot is FREE, LIVE, SILENT, DEAD, a TOMBSTONE, and FREE again. What a dead client held, the sweep deals with.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from timerd.purgatory.memory.arena cimport Arena, capacity
+from timerd.purgatory.memory.blob cimport drop_blob
+from timerd.purgatory.memory.commit cimport commit
+from timerd.purgatory.memory.transaction cimport td_put
+from timerd.purgatory.journal.rows cimport journal_client, journal_state
+from timerd_shm.generated.records cimport *
+
+from .clients cimport forget_news, free_client, tell
+from .groups cimport join_group, leave_group
+
+
+ctypedef struct Facts:
+    # What a client says of itself, and what the daemon knows of it, when it connects.
+    const char *name
+    uint32_t name_length
+    uint32_t pid
+    uint64_t start_ticks
+    uint64_t pid_namespace
+    uint32_t orphans
+    uint64_t lease_ns
+    uint64_t wall_ns
+    uint32_t group  # index + 1; 0 = none
+    bint listens
+
+
+cdef inline uint32_t listening_flag(bint listens) noexcept nogil:
+    return CLIENT_FLAG_LISTENS if listens else 0
+
+
+cdef inline int find_client(Arena *a, const char *wanted, bint by_session, uint32_t states) noexcept nogil:
+    """Slot of the client of that session hash, or incarnation, that is in one of these states (a bit each); or -1."""
+    cdef uint64_t low, high
+    cdef ClientRecord *c
+    cdef int slot
+    memcpy(&low, wanted, 8)
+    memcpy(&high, wanted + 8, 8)
+    for slot in range(capacity(a, REGION_CLIENTS)):
+        c = a.clients + slot
+        if not states >> c.state & 1:
+            continue
+        if by_session and c.session_low == low and c.session_high == high:
+            return slot
+        if not by_session and c.incarnation_low == low and c.incarnation_high == high:
+            return slot
+    return -1
+
+
+cdef inline int free_slot(Arena *a) noexcept nogil:
+    """A free slot. When there is none, the oldest tombstone gives way; -1 when there is none of these either."""
+    cdef int slot, oldest = -1
+    for slot in range(capacity(a, REGION_CLIENTS)):
+        if a.clients[slot].state == CLIENT_STATE_FREE:
+            return slot
+        if a.clients[slot].state == CLIENT_STATE_TOMBSTONE:
+            if oldest < 0 or a.clients[slot].died_ns < a.clients[oldest].died_ns:
+                oldest = slot
+    if oldest >= 0:
+        free_client(a, oldest)
+    return oldest
+
+
+cdef inline void fill_client(
+    Arena *a, ClientRecord *c, const char *incarnation, const char *session_hash, Facts *facts
+) noexcept nogil:
+    """A free slot becomes this client's; its state word makes it true. Its lists are empty: a slot is freed when they are."""
+    c.generation = c.generation + 1 if c.generation + 1 else 1
+    c.orphans = facts.orphans
+    c.name_length = facts.name_length
+    c.flags = listening_flag(facts.listens)
+    memcpy(&c.incarnation_low, incarnation, 8)
+    memcpy(&c.incarnation_high, incarnation + 8, 8)
+    memcpy(&c.session_low, session_hash, 8)
+    memcpy(&c.session_high, session_hash + 8, 8)
+    c.last_command = 0
+    c.next_outcome = 1
+    c.acknowledged = 0
+    c.answers_acknowledged = 0
+    c.pid = facts.pid
+    c.group = facts.group
+    c.start_ticks = facts.start_ticks
+    c.pid_namespace = facts.pid_namespace
+    c.connected_wall_ns = facts.wall_ns
+    memset(c.name, 0, NAME_SIZE_MAX)
+    memcpy(c.name, facts.name, facts.name_length)
+    c.heard_ns = a.turn.now_ns
+    c.silent_ns = 0
+    c.lease_ns = facts.lease_ns
+    c.watermarks = 0
+    c.bytes_held = 0
+    c.died_ns = 0
+    c.calls = 0
+    c.names = 0
+
+
+cdef inline void open_client(
+    Arena *a, uint32_t slot, const char *incarnation, const char *session_hash, Facts *facts
+) noexcept nogil:
+    """A new client gets a free slot."""
+    cdef ClientRecord *c = a.clients + slot
+    fill_client(a, c, incarnation, session_hash, facts)
+    forget_news(a, slot)
+    td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE))
+    journal_state(a, slot, CLIENT_STATE_LIVE)
+    commit(a)
+    a.regions[REGION_CLIENTS].in_use += 1
+    join_group(a, slot)
+    tell(a, slot)
+
+
+cdef inline void renew_session(Arena *a, uint32_t slot, const char *session_hash, uint64_t heard_ns) noexcept nogil:
+    """A client that has a slot said hello once more: only its session hash changes."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint64_t low, high
+    memcpy(&low, session_hash, 8)
+    memcpy(&high, session_hash + 8, 8)
+    td_put(&a.tx, &c.session_low, low)
+    td_put(&a.tx, &c.session_high, high)
+    commit(a)
+    c.heard_ns = heard_ns
+    tell(a, slot)
+
+
+cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept nogil:
+    """A tombstone is a live client again, with its old numbering."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t flags = listening_flag(facts.listens)
+    cdef uint64_t word = ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE)
+    word = ClientRecord_with_flags(ClientRecord_with_orphans(word, facts.orphans), flags)
+    td_put(&a.tx, ClientRecord_word_state(c), word)
+    word = ClientRecord_with_pid(ClientRecord_word_pid(c)[0], facts.pid)
+    td_put(&a.tx, ClientRecord_word_pid(c), ClientRecord_with_group(word, facts.group))
+    td_put(&a.tx, &c.start_ticks, facts.start_ticks)
+    td_put(&a.tx, &c.pid_namespace, facts.pid_namespace)
+    td_put(&a.tx, &c.connected_wall_ns, facts.wall_ns)
+    td_put(&a.tx, &c.lease_ns, facts.lease_ns)
+    journal_client(a, slot, CLIENT_STATE_LIVE, flags, facts.orphans, facts.group, facts.pid)
+    commit(a)
+    a.members.tombstones -= 1
+    c.heard_ns = a.turn.now_ns
+    c.silent_ns = 0
+    # What it had not acknowledged is freed: its first report says that those numbers are void.
+    forget_news(a, slot)
+    a.members.news[slot].outcome = c.acknowledged
+    a.members.news[slot].answer = c.answers_acknowledged
+    join_group(a, slot)
+    tell(a, slot)
+
+
+cdef inline void stage_calls(Arena *a, ClientRecord *c, uint32_t most, uint32_t names) noexcept nogil:
+    """The words by which a client takes so many calls, of these names (a blob)."""
+    td_put(&a.tx, ClientRecord_word_pid(c), ClientRecord_with_calls(ClientRecord_word_pid(c)[0], most))
+    td_put(&a.tx, ClientRecord_word_names(c), ClientRecord_with_names(ClientRecord_word_names(c)[0], names))
+
+
+cdef inline void close_client(Arena *a, uint32_t slot, bint goodbye) noexcept nogil:
+    """A client is dead. With a goodbye it does not come back, and leaves no tombstone."""
+    cdef ClientRecord *c = a.clients + slot
+    cdef uint32_t names = c.names, flags = CLIENT_FLAG_GOODBYE if goodbye else 0
+    cdef uint64_t word = ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_DEAD)
+    td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_flags(word, flags))
+    td_put(&a.tx, &c.died_ns, a.turn.now_ns)
+    stage_calls(a, c, 0, 0)
+    if c.group and a.groups[c.group - 1].members == 1:
+        td_put(&a.tx, &a.groups[c.group - 1].empty_since_ns, a.turn.now_ns)
+    journal_client(a, slot, CLIENT_STATE_DEAD, flags, c.orphans, c.group, c.pid)
+    commit(a)
+    drop_blob(a, names)
+    leave_group(a, slot)
+    a.turn.sweeping = 1

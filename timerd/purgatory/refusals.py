@@ -1,0 +1,106 @@
+"""The exceptions of the core's face: each function makes one, with the value, the limit and the remedy in its text.
+
+The core's rooms are C and return a number. timerd.core raises what stands here.
+"""
+
+from __future__ import annotations
+
+from timerd_shm.declare.errors import (
+    ArenaFullError,
+    InvalidKeyError,
+    InvalidNameError,
+    InvalidValueError,
+    LayoutMismatchError,
+    NotAMemberError,
+    NotSupportedError,
+    QuotaExceededError,
+    TimerdError,
+)
+from timerd_shm.declare.layout import DAEMON_COUNTERS_MAX
+from timerd_shm.declare.limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX, KEY_SIZE_MAX, NAME_SIZE_MAX
+
+
+def invalid_client() -> TimerdError:
+    return InvalidValueError(f"a client has a name of {NAME_SIZE_MAX} bytes at most, and a known orphans policy")
+
+
+def unknown_group(group: int) -> TimerdError:
+    return InvalidValueError(f"there is no group {group}")
+
+
+def needs_a_group() -> TimerdError:
+    return NotAMemberError('orphans="group" and listening need a group')
+
+
+def in_no_group(kind: str) -> TimerdError:
+    """`kind`: what a member takes, "outcomes" or "calls"."""
+    return NotAMemberError(f"the client is in no group whose {kind} it could take: connect with group=NAME")
+
+
+def clients_are_full(count: int) -> TimerdError:
+    return ArenaFullError(
+        f"{count} of {count} clients are connected: close some, or start the daemon with more --clients"
+    )
+
+
+def invalid_name(what: str, length: int) -> TimerdError:
+    return InvalidNameError(f"a {what}'s name has {length} bytes, not 1 to {NAME_SIZE_MAX}")
+
+
+def too_many_groups(pid: int, made: int, count: int) -> TimerdError:
+    return QuotaExceededError(
+        f"process {pid} has made {made} of {count} groups that have members or operations, as many as one process may: "
+        "use fewer names, or let the operations of old ones settle"
+    )
+
+
+def groups_are_full(count: int) -> TimerdError:
+    return ArenaFullError(f"{count} of {count} groups have members or operations")
+
+
+def purgatories_are_full(count: int) -> TimerdError:
+    return ArenaFullError(
+        f"{count} of {count} purgatories are in use, and each is for good: use one that there is, with longer keys"
+    )
+
+
+def too_many_calls(names: int, most: int) -> TimerdError:
+    return InvalidValueError(
+        f"{names} of {HANDLED_NAMES_MAX} names, {most} of {GROUP_HELD_MAX} calls at a time: name fewer"
+    )
+
+
+def unknown_purgatory(purgatory: int) -> TimerdError:
+    return InvalidValueError(f"there is no purgatory {purgatory}")
+
+
+def invalid_call_name(length: int) -> TimerdError:
+    return InvalidKeyError(f"a name has {length} bytes, not 1 to {KEY_SIZE_MAX}")
+
+
+def no_room_for_names(blocks: int, names: int) -> TimerdError:
+    return ArenaFullError(f"no room in {blocks} blocks for {names} names: retry later, or enlarge --blocks")
+
+
+def unknown_counter(counter: int) -> TimerdError:
+    return InvalidValueError(f"counter {counter} is not below {DAEMON_COUNTERS_MAX}")
+
+
+def invalid_level(level: int) -> TimerdError:
+    return InvalidValueError(f"a core has one journal, of level 1 or 2, not {level}")
+
+
+def no_buffer(length: int) -> TimerdError:
+    return LayoutMismatchError(f"{length} bytes are no journal's buffer of this arena")
+
+
+def buffer_ends_elsewhere(written: int, rows: int, capacity: int) -> TimerdError:
+    return LayoutMismatchError(f"the journal has {written} rows, and its buffer ends with {rows} of {capacity}")
+
+
+def rows_not_in_buffer(written: int, tail: int, head: int, level: int) -> TimerdError:
+    return InvalidValueError(f"{written} rows written, of {tail} to {head} in the buffer of level {level}")
+
+
+def not_built(what: str) -> TimerdError:
+    return NotSupportedError(f"this build has no {what}: build with -DTIMERD_FAULTS=ON")

@@ -1,0 +1,75 @@
+"""Attaching: where the regions of a checked arena lie, and room for what the core remembers beside them."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from timerd.purgatory.memory.state cimport drop_slab, make_slab
+from timerd.purgatory.memory.arena cimport Arena, capacity
+from timerd.purgatory.journal.state cimport drop_journal
+from timerd.purgatory.wheel.state cimport drop_wheel, make_wheel
+from timerd.purgatory.events.state cimport drop_delivery, make_delivery
+from timerd.purgatory.members.state cimport drop_members, make_members
+from timerd_shm.generated.records cimport *
+
+from .rebuild cimport rebuild
+from .validate cimport Damage
+
+
+cdef inline void *region_at(Arena *a, int region) noexcept nogil:
+    return a.base + a.regions[region].offset
+
+
+cdef inline void find_regions(Arena *a) noexcept nogil:
+    """Take the places of the regions from the table, which start/checks.py has found sound."""
+    a.regions = <RegionRecord *>(a.base + REGIONS_OFFSET)
+    a.ops = <OpRecord *>region_at(a, REGION_OPS)
+    a.more_nodes = <WatchNode *>region_at(a, REGION_NODES)
+    a.more_keys = <KeyRecord *>region_at(a, REGION_KEYS)
+    a.blocks = <Block *>region_at(a, REGION_BLOCKS)
+    a.clients = <ClientRecord *>region_at(a, REGION_CLIENTS)
+    a.levels = <LevelRecord *>region_at(a, REGION_LEVELS)
+    a.buckets = <BucketRecord *>region_at(a, REGION_BUCKETS)
+    a.events = <EventRecord *>region_at(a, REGION_EVENTS)
+    a.slots = <SlotRecord *>region_at(a, REGION_SLOTS)
+    a.nodes_beside = min(capacity(a, REGION_NODES), capacity(a, REGION_OPS))
+    a.keys_beside = min(capacity(a, REGION_KEYS), capacity(a, REGION_OPS))
+    a.key_heads = <uint32_t *>region_at(a, REGION_KEY_TABLE)
+    a.handles = <HandleRecord *>region_at(a, REGION_HANDLES)
+    a.ids = <IdRecord *>region_at(a, REGION_IDS)
+    a.id_heads = <uint32_t *>region_at(a, REGION_ID_TABLE)
+    a.answers = <AnswerRecord *>region_at(a, REGION_ANSWERS)
+    a.groups = <GroupRecord *>region_at(a, REGION_GROUPS)
+    a.purgatories = <PurgatoryRecord *>region_at(a, REGION_PURGATORIES)
+    a.counters = <uint64_t *>region_at(a, REGION_PURGATORY_COUNTERS)
+    a.daemon = <uint64_t *>region_at(a, REGION_DAEMON_COUNTERS)
+    a.histograms = <HistogramRecord *>region_at(a, REGION_HISTOGRAMS)
+    a.key_mask = 2 * <uint64_t>capacity(a, REGION_KEY_TABLE) - 1
+    a.id_mask = 2 * <uint64_t>capacity(a, REGION_ID_TABLE) - 1
+    a.slot_mask = capacity(a, REGION_SLOTS) - 1
+    a.event_mask = capacity(a, REGION_EVENTS) - 1
+    a.handle_mask = capacity(a, REGION_HANDLES) - 1
+
+
+cdef inline bint make_rooms(Arena *a) noexcept nogil:
+    """Allocate what each room remembers; False if there is no memory. drop_rooms() frees it."""
+    return (
+        make_slab(&a.slab, capacity(a, REGION_NODES), capacity(a, REGION_KEYS))
+        and make_wheel(&a.wheel, a.header.tick_ns, capacity(a, REGION_BUCKETS))
+        and make_delivery(&a.delivery)
+        and make_members(&a.members, capacity(a, REGION_CLIENTS), capacity(a, REGION_GROUPS))
+    )
+
+
+cdef inline void drop_rooms(Arena *a) noexcept nogil:
+    drop_slab(&a.slab)
+    drop_wheel(&a.wheel)
+    drop_delivery(&a.delivery)
+    drop_members(&a.members)
+    drop_journal(&a.journal)
+
+
+cdef inline bint attach_arena(Arena *a, uint64_t now_ns, Damage *damage) noexcept nogil:
+    """Make the arena usable; False if a record is damaged, or there is no memory for what is remembered beside it."""
+    a.tx.base = a.base
+    a.turn.now_ns = now_ns
+    a.turn.limit = NO_DEADLINE
+    find_regions(a)
+    return make_rooms(a) and rebuild(a, damage)
