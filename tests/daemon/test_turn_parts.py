@@ -24,7 +24,7 @@ def test_clients_take_turns_and_the_frames_of_one_stay_in_order() -> None:
         waiting.add(alice, frame)
     waiting.add(bob, b"b1")
     taken = []
-    while waiting:
+    while waiting.frames:
         taken.append(waiting.first())
         waiting.pass_on(done=True)
     assert taken == [(alice, b"a1"), (bob, b"b1"), (alice, b"a2"), (alice, b"a3")]

@@ -28,13 +28,13 @@ class Ends:
         self._host = host
         self._liveness = liveness
         self._by_watch: dict[int, Session] = {}
-        self._ending: dict[int, Session] = {}  # by slot
+        self.ending: dict[int, Session] = {}  # by slot
         self._looked_up: list[Session] = []
 
     @property
     def due_ns(self) -> int:
         """When the next end is to be acted upon."""
-        return min((session.ends_ns for session in self._ending.values()), default=NEVER)
+        return min((session.ends_ns for session in self.ending.values()), default=NEVER)
 
     def begin(self, session: Session, now_ns: int) -> None:
         """Watch a session's process, where it is seen; it may have ended already."""
@@ -44,12 +44,12 @@ class Ends:
     def forget(self, session: Session) -> None:
         """The session is closed."""
         self._unwatch(session)
-        self._ending.pop(session.slot, None)
+        self.ending.pop(session.slot, None)
 
     def hold(self, watch: int, session: Session) -> None:
         """A connection has shown this session: from now on it tells of its client's end."""
         self._unwatch(session)
-        self._ending.pop(session.slot, None)  # it has changed its connection
+        self.ending.pop(session.slot, None)  # it has changed its connection
         session.ends_ns = NEVER
         session.watch = watch
         session.has_returned = True
@@ -71,7 +71,7 @@ class Ends:
 
     def take(self, now_ns: int) -> list[Session]:
         """Sessions whose end is to be acted upon now; a bounded number, which the caller closes or puts off."""
-        due = (session for session in self._ending.values() if now_ns >= session.ends_ns)
+        due = (session for session in self.ending.values() if now_ns >= session.ends_ns)
         return list(itertools.islice(due, ENDS_PER_TURN))
 
     def put_off(self, session: Session, now_ns: int) -> None:
@@ -109,6 +109,6 @@ class Ends:
 
     def _end(self, session: Session, now_ns: int) -> None:
         """It has certainly ended."""
-        if session.slot not in self._ending:
+        if session.slot not in self.ending:
             session.ends_ns = now_ns + LAST_WORDS_NS
-            self._ending[session.slot] = session
+            self.ending[session.slot] = session

@@ -76,7 +76,8 @@ class Sessions:
     @property
     def due_ns(self) -> int:
         """When a client is due something."""
-        return min(self._beat_ns, self.reminders.due_ns, self.ends.due_ns)
+        due_ns = min(self._beat_ns, self.reminders.due_ns)
+        return min(due_ns, self.ends.due_ns) if self.ends.ending else due_ns  # asked three times a turn
 
     def at(self, slot: int) -> Session | None:
         """The session of a slot."""

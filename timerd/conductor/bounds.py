@@ -16,10 +16,6 @@ class Bounds:
         self.records = records
         self.is_cut = False  # a bound was reached, or something is left: the next turn follows at once
 
-    def begin_turn(self) -> None:
-        """Nothing was cut yet."""
-        self.is_cut = False
-
     def cut(self) -> None:
         """Something is left: the next turn is to follow at once."""
         self.is_cut = True

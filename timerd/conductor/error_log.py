@@ -35,7 +35,7 @@ class ErrorLog:
             self._logged.add((error.code, message))
             log.warning("refused: %s: %s", type(error).__name__, message)
 
-    def note_refusals(self) -> None:
-        """Count the commands that the core has refused in this turn."""
-        for code, value, count in self._core.take_refusals():
+    def note_refusals(self, refusals: list[tuple[int, int, int]]) -> None:
+        """Count the commands that the core has refused: (code, limit met, count) of each kind."""
+        for code, value, count in refusals:
             self.note(refusal(code, value, A_CLIENT), count)

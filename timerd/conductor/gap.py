@@ -8,8 +8,6 @@ clients may have sent while no daemon was there.
 
 from __future__ import annotations
 
-from timerd.core import NEVER
-
 GAP_READ_NS = 100_000_000  # the longest that the wheel waits after a gap
 DRY_NS = 5_000_000  # the sockets are dry when nothing came for so long: libzmq's thread was stopped as well
 
@@ -20,12 +18,8 @@ class Gap:
     def __init__(self, now_ns: int) -> None:
         self._heard_ns = now_ns
         self._until_ns = now_ns + GAP_READ_NS
+        self.is_open = True  # the wheel still waits for the sockets to be dry
         self.dry_ns = 0  # the last turn outside of a gap that had read all there was
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the wheel still waits for the sockets to be dry."""
-        return self._until_ns != NEVER
 
     @property
     def due_ns(self) -> int:
@@ -36,6 +30,7 @@ class Gap:
         """This turn began late."""
         self._heard_ns = now_ns
         self._until_ns = now_ns + GAP_READ_NS
+        self.is_open = True
 
     def heard(self, now_ns: int) -> None:
         """A frame was read in this turn."""
@@ -48,5 +43,5 @@ class Gap:
 
     def end_if_dry(self, now_ns: int) -> None:
         """Close the gap when nothing came for DRY_NS, or when its time is up."""
-        if self.is_open and (now_ns >= self._until_ns or now_ns - self._heard_ns >= DRY_NS):
-            self._until_ns = NEVER
+        if now_ns >= self.due_ns:
+            self.is_open = False

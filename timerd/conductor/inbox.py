@@ -76,7 +76,7 @@ class Inbox:
         """Apply what waits, then what the socket has, up to the turn's bounds; the frames dealt with."""
         waiting, budget = self._waiting, self._bounds.records
         frames = 0
-        while waiting and budget > 0:
+        while waiting.frames and budget > 0:
             session, frame = waiting.first()
             done = self._apply_waiting(session, frame, now_ns)
             waiting.pass_on(done=done)
@@ -147,7 +147,7 @@ class Inbox:
         self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
         if go_on:
             self._say_expected(session, now_ns)
-        if kind == UpKind.BYE and self._waiting:
+        if kind == UpKind.BYE and self._waiting.frames:
             self._let_wait(session, frame)
         elif kind == UpKind.ASK:
             self._core.count(ASKED_AGAIN)
@@ -170,7 +170,7 @@ class Inbox:
             error = MalformedError(f"a frame says {count} commands; at most {COMMANDS_PER_FRAME_MAX} fit")
             self._outbox.refuse(session.routing, error, now_ns, session)
             return RECORDS_PER_FRAME
-        if self._waiting:
+        if self._waiting.frames:
             self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
             self._let_wait(session, frame)
         elif not self._apply(session, frame, count, now_ns):

@@ -24,14 +24,13 @@ REPORT_BYTES_PER_TURN = 8 << 20
 CONFIRM_NS = 1_000_000  # between reports that say nothing but which commands were applied
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
-FRAMES_OUT = index_of(DAEMON_COUNTERS, "frames_out")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")
 
 REPORT = struct_of(ReportHeader)
 
 
 class Outbox:
-    """Makes the frames that go down, sends them, and counts them."""
+    """Makes the frames that go down, and sends them. `frames` is how many went out in this turn."""
 
     def __init__(self, core: Core, transport: Transport, sessions: Sessions, errors: ErrorLog, bounds: Bounds) -> None:
         self._core = core
@@ -40,16 +39,7 @@ class Outbox:
         self._errors = errors
         self._bounds = bounds
         self._incarnation = core.incarnation
-        self.frames = 0  # that went out in this turn
-
-    def begin_turn(self) -> None:
-        """Nothing went out yet."""
         self.frames = 0
-
-    def end_turn(self) -> None:
-        """Count what went out."""
-        if self.frames:
-            self._core.count(FRAMES_OUT, self.frames)
 
     # To one client ----------------------------------------------------------------------------------------------------
 

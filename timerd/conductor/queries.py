@@ -27,13 +27,8 @@ class Queries:
         self._snapshots = snapshots
         self._outbox = outbox
 
-    @property
-    def due_ns(self) -> int:
-        """When a snapshot is to be made, or removed."""
-        return self._snapshots.due_ns
-
     def answer(self, session: Session, frame: bytes, now_ns: int) -> None:
-        """Answer a frame with a query; one for a snapshot may be answered by tend() instead."""
+        """Answer a frame with a query; one for a snapshot may be answered later."""
         number: int | None = None
         try:
             query = read_query(frame)
@@ -41,18 +36,13 @@ class Queries:
             if query.query == "snapshot":
                 answer = self._snapshots.ask(session, number)
                 if answer is not None:
-                    self._answer_snapshot(session, number, answer, now_ns)
+                    self.answer_snapshot(session, number, answer, now_ns)
                 return
             result = {"id": number, **self._result(session, query, now_ns)}
         except TimerdError as error:
             self._outbox.refuse(session.routing, error, now_ns, session, number)
             return
         self._send(session, result, now_ns)
-
-    def tend(self, now_ns: int) -> None:
-        """After a turn, when the arena is at rest: make the snapshot that was asked for, remove the one that is old."""
-        for session, number, answer in self._snapshots.tend(now_ns):
-            self._answer_snapshot(session, number, answer, now_ns)
 
     def _result(self, session: Session, query: Query, now_ns: int) -> dict[str, Any]:
         core = self._core
@@ -75,7 +65,8 @@ class Queries:
             "a query that this daemon does not know; it knows purgatory, mark, ping, listen, handle, held and snapshot"
         )
 
-    def _answer_snapshot(self, session: Session, number: int, answer: str | ResourceLimitError, now_ns: int) -> None:
+    def answer_snapshot(self, session: Session, number: int, answer: str | ResourceLimitError, now_ns: int) -> None:
+        """Answer the query of that number with the copy's path, or with why there is none."""
         if isinstance(answer, ResourceLimitError):
             self._outbox.refuse(session.routing, answer, now_ns, session, number)
         else:

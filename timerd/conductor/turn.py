@@ -44,6 +44,7 @@ from .waiting import Waiting
 JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more to tell than its buffer takes at once
 
 GAPS = index_of(DAEMON_COUNTERS, "gaps")
+FRAMES_OUT = index_of(DAEMON_COUNTERS, "frames_out")
 EMPTY_WAKEUPS = index_of(DAEMON_COUNTERS, "empty_wakeups")
 TURNS_CUT = index_of(DAEMON_COUNTERS, "turns_cut")
 TURN_NS_MAX = index_of(DAEMON_COUNTERS, "turn_ns_max")
@@ -79,7 +80,8 @@ class Conductor:
         self._errors = ErrorLog(core, clock)
         self._outbox = outbox = Outbox(core, transport, sessions, self._errors, bounds)
         self._subscriptions = Subscriptions(core, transport, sessions, outbox, bounds)
-        self._queries = queries = Queries(core, Snapshots(copies, sessions, clock), outbox)
+        self._snapshots = Snapshots(copies, sessions, clock)
+        self._queries = queries = Queries(core, self._snapshots, outbox)
         greeter, waiting = Greeter(core, clock, sessions, outbox, pid=pid), Waiting()
         self._inbox = Inbox(core, transport, sessions, greeter, queries, outbox, waiting, gap, bounds)
         self._departures = Departures(core, sessions, liveness, waiting, bounds)
@@ -100,14 +102,15 @@ class Conductor:
             log.warning("gap: a turn began %d ms late; reading the sockets first", (now_ns - due_ns) // 1_000_000)
             gap.begin(now_ns)
             self._sessions.make_leases_whole(now_ns)
-        outbox.begin_turn()
-        bounds.begin_turn()
+        outbox.frames = 0
+        bounds.is_cut = False
         core.begin_turn(now_ns)
         work = self._subscriptions.accept(now_ns)
         frames = self._inbox.read(now_ns)
         if frames:
             gap.heard(now_ns)
-        gap.end_if_dry(now_ns)
+        if gap.is_open:
+            gap.end_if_dry(now_ns)
         work += self._departures.take_signs(now_ns)
         if not gap.is_open:
             work += self._departures.act_upon_ends(now_ns)
@@ -116,26 +119,29 @@ class Conductor:
         if not gap.is_open and core.advance(now_ns, bounds.records):
             bounds.cut()
         outbox.publish_reports(now_ns)
-        self._do_duties(now_ns)
+        if now_ns >= self._sessions.due_ns:
+            self._do_duties(now_ns)
         if self._journal is not None:
             self._journal_due_ns = now_ns + JOURNAL_AGAIN_NS if self._journal.tend(now_ns) else NEVER
         work += frames + outbox.frames + core.end_turn(now_ns)
-        self._queries.tend(now_ns)
+        for session, number, answer in self._snapshots.tend(now_ns):
+            self._queries.answer_snapshot(session, number, answer, now_ns)
         self._close_turn(now_ns, due_ns, work)
         return work
 
     def _do_duties(self, now_ns: int) -> None:
         """What is due to clients by the clock; silence is counted on the beat of their heartbeats."""
-        if now_ns >= self._sessions.due_ns:
-            self._outbox.announce_unacknowledged(now_ns)
-            if self._outbox.beat(now_ns):
-                self._departures.count_silence(self._gap.dry_ns, now_ns)
+        self._outbox.announce_unacknowledged(now_ns)
+        if self._outbox.beat(now_ns):
+            self._departures.count_silence(self._gap.dry_ns, now_ns)
 
     def _close_turn(self, now_ns: int, due_ns: int, work: int) -> None:
         """Count the turn, and say when the next one is due."""
         core = self._core
-        self._errors.note_refusals()
-        self._outbox.end_turn()
+        if refusals := core.take_refusals():
+            self._errors.note_refusals(refusals)
+        if self._outbox.frames:
+            core.count(FRAMES_OUT, self._outbox.frames)
         if self._bounds.is_cut:
             core.count(TURNS_CUT)
             self.due_ns = now_ns
@@ -143,7 +149,7 @@ class Conductor:
             self.due_ns = self._gap.due_ns
         else:
             self.due_ns = min(core.next_wake_ns(), self._sessions.due_ns, self._liveness.due_ns, self._journal_due_ns)
-        self.due_ns = min(self.due_ns, core.reports_due_ns, self._queries.due_ns)
+        self.due_ns = min(self.due_ns, core.reports_due_ns, self._snapshots.due_ns)
         if not work and now_ns >= due_ns:
             core.count(EMPTY_WAKEUPS)
         took_ns = self._clock.now_ns() - now_ns

@@ -15,20 +15,17 @@ WAITING_BYTES_MAX = 16 << 20
 
 
 class Waiting:
-    """The frames that wait, a queue for each client. It is true while there are some."""
+    """The frames that wait, a queue for each client. `frames` is how many there are."""
 
     def __init__(self) -> None:
         self._queues: dict[Session, deque[bytes]] = {}  # the client whose turn it is comes first
-        self._frames = 0
+        self.frames = 0
         self._bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._queues)
 
     @property
     def is_full(self) -> bool:
         """Whether so much waits that the socket is not read."""
-        return self._frames >= WAITING_FRAMES_MAX or self._bytes >= WAITING_BYTES_MAX
+        return self.frames >= WAITING_FRAMES_MAX or self._bytes >= WAITING_BYTES_MAX
 
     def slots(self) -> set[int]:
         """Slots of the clients that have frames waiting."""
@@ -37,7 +34,7 @@ class Waiting:
     def add(self, session: Session, frame: bytes) -> None:
         """A frame of this client waits, behind its others."""
         self._queues.setdefault(session, deque()).append(frame)
-        self._frames += 1
+        self.frames += 1
         self._bytes += len(frame)
 
     def first(self) -> tuple[Session, bytes]:
@@ -50,7 +47,7 @@ class Waiting:
         session, queue = next(iter(self._queues.items()))
         del self._queues[session]
         if done:
-            self._frames -= 1
+            self.frames -= 1
             self._bytes -= len(queue.popleft())
         if queue:
             self._queues[session] = queue
