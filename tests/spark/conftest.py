@@ -15,6 +15,7 @@ import pytest
 
 from daemons import Daemon, arenas_of
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
+from trees import TESTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +97,7 @@ def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUNTIME_DIR_VARIABLE, str(sidecar_dir))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(TESTS / "support/spark"), prepend=os.pathsep)
         try:
             session = local_session(2, **settings)
         except JavaMissingError as error:
