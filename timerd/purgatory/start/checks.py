@@ -5,7 +5,8 @@ from __future__ import annotations
 from timerd_shm.declare import layout
 from timerd_shm.declare.errors import ArenaDamagedError, ArenaNotReadyError, ArenaTruncatedError, LayoutMismatchError
 from timerd_shm.declare.fields import size_of, unpack
-from timerd_shm.declare.layout import ArenaHeader, Region, RegionRecord
+from timerd_shm.declare.layout import Region
+from timerd_shm.declare.records import ArenaHeader, RegionRecord
 
 POWERS_OF_TWO = (Region.EVENTS, Region.SLOTS, Region.KEY_TABLE, Region.HANDLES, Region.ID_TABLE)
 
