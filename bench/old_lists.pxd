@@ -51,7 +51,7 @@ cdef inline uint32_t copy_payload(Purgatory *p, const uint8_t *data, uint32_t le
     cdef Block *block
     while rest:
         piece = rest if rest < BLOCK_DATA else BLOCK_DATA
-        name = take(&p.blocks)
+        name = allocate(&p.blocks)
         block = <Block *>record(&p.blocks, name)
         copy_short(block.data, data, piece)
         block.next = 0
@@ -112,7 +112,7 @@ cdef inline bint watch(Purgatory *p, uint32_t at, uint32_t name) noexcept nogil:
     if read32(&operation(p, name).state) != IS_PENDING:
         return False
     add32(&operation(p, name).references, 1)
-    made = take(&p.watchers)
+    made = allocate(&p.watchers)
     w = watcher(p, made)
     w.operation = name
     w.next = 0

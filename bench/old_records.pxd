@@ -170,7 +170,7 @@ cdef inline void *record(Pool *pool, uint32_t name) noexcept nogil:
     return pool.base + (name - 1) * pool.size
 
 
-cdef inline uint32_t take(Pool *pool) noexcept nogil:
+cdef inline uint32_t allocate(Pool *pool) noexcept nogil:
     """A free record, or 0."""
     cdef uint32_t name
     if pool.taken == 0:
