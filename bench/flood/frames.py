@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import msgpack
+from timerd_client.arguments import id_hash
 from timerd_client.hot.commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
-from timerd_client.link.arguments import id_hash
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.limits import FRAME_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.states import Condition, KeyKind

@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from timerd_client.hot.settlement import RawSettlement
-from timerd_client.link.arguments import Key, shown
+from timerd_client.arguments import shown
+from timerd_client.types import Key
+from timerd_client.waiter import RawSettlement
 from timerd_shm.declare.errors import error_for
 from timerd_shm.declare.fields import offset_of, struct_of
 from timerd_shm.declare.limits import NO_DEADLINE

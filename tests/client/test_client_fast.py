@@ -136,7 +136,7 @@ def test_register_and_fire_look_as_they_do_in_python() -> None:
 def test_who_waits_stands_in_a_table_that_does_what_a_dict_does(seed: int) -> None:
     rng = random.Random(seed)
     table, model = fast.Waiting(), slow.Waiting()
-    waiters = [ThreadedOperation(None, number, "k", b"", 0) for number in range(5)]  # type: ignore[arg-type]
+    waiters = [ThreadedOperation(None, number, "k", b"", 0) for number in range(5)]
     before = [sys.getrefcount(waiter) for waiter in waiters]
     first = 1
     for _ in range(3_000):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import fakedaemon
 from fakedaemon import MS, FakeDaemon, state_of
 from mutations import EXAMPLES, MUTATIONS, Mutation, down
+from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
 from timerd_client.protocol.protocol import LinkState
 from timerd_client.protocol.session import Naming
@@ -95,8 +96,8 @@ def test_the_index_of_a_purgatory_that_is_none_is_told_and_not_taken(wrong: obje
     world = fakedaemon.World()
     world.exchange()
     protocol = world.protocol
-    reply = Naming(world.link, "fetch")
-    protocol.query({"query": "purgatory", "name": "fetch"}, reply, world.now)
+    reply = Reply(world.link)
+    protocol.query({"query": "purgatory", "name": "fetch"}, Naming(protocol, "fetch", reply), world.now)
     world.up()
     world.daemon.routed.clear()
     answer = world.daemon.message(DownKind.RESULT, {"id": 1, "index": wrong})
@@ -105,7 +106,7 @@ def test_the_index_of_a_purgatory_that_is_none_is_told_and_not_taken(wrong: obje
         reply.get()
     assert protocol.purgatories == {"default": 0}
 
-    reply = Naming(world.link, "fetch")
-    protocol.query({"query": "purgatory", "name": "fetch"}, reply, world.now)
+    reply = Reply(world.link)
+    protocol.query({"query": "purgatory", "name": "fetch"}, Naming(protocol, "fetch", reply), world.now)
     world.exchange()
     assert reply.get()["index"] == protocol.purgatories["fetch"] == 3

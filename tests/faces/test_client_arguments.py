@@ -15,6 +15,18 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from timerd_client import aio
+from timerd_client.arguments import (
+    group_of,
+    id_hash,
+    key_bytes,
+    label_of,
+    mark_of,
+    name_of,
+    orphans_of,
+    payload_bytes,
+    timeout_ns,
+    watch,
+)
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import (
     ErrorCode,
@@ -29,18 +41,6 @@ from timerd_client.errors import (
     TimeoutOutOfRangeError,
     TimerdUnavailableError,
     TooManyKeysError,
-)
-from timerd_client.link.arguments import (
-    group_of,
-    id_hash,
-    key_bytes,
-    label_of,
-    mark_of,
-    name_of,
-    orphans_of,
-    payload_bytes,
-    timeout_ns,
-    watch,
 )
 from timerd_client.link.link import unacknowledged
 from timerd_client.mark import Mark

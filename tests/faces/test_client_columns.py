@@ -10,7 +10,7 @@ import timerd as td
 from daemons import Daemon
 from patience import PATIENCE_S
 from timerd import ALL, State
-from timerd_client.link.arguments import Keys
+from timerd_client.types import Keys
 
 
 @pytest.fixture

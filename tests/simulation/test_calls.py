@@ -23,8 +23,8 @@ from jobs import (
 )
 from networks import World
 from timerd_client.groups.calls import CALL_PAYLOAD_MAX, Ask, Call, Say
+from timerd_client.groups.outcome import say
 from timerd_client.groups.schedule import datetime_of
-from timerd_client.protocol.inbox import say
 from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.errors import (
     ArenaFullError,

@@ -10,9 +10,10 @@ from commands import Key, Register
 from frames import encode
 from harness import S
 from networks import World
+from timerd_client.groups.outcome import GroupOutcome
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
-from timerd_client.protocol.inbox import GroupOutcome, Told
+from timerd_client.protocol.inbox import Told
 from timerd_shm.declare.errors import ErrorCode, NotAMemberError
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.limits import LEASE_NS

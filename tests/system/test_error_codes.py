@@ -100,7 +100,7 @@ def unsupported(_: td.Client, daemon: Daemon) -> None:
 
 @meets(ErrorCode.NOT_SUPPORTED, "it knows")
 def not_supported(client: td.Client, _: Daemon) -> None:
-    client._answer(client._link.ask({"query": "the weather"}), PATIENCE_S)
+    client._answer(client._link.query({"query": "the weather"}), PATIENCE_S)
 
 
 @meets(ErrorCode.ARENA_FULL, f"{CAPACITY} of {CAPACITY}", "retry later", "--capacity")

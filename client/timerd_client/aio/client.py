@@ -10,14 +10,7 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from timerd_client import errors
-from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
-from timerd_client.errors import *  # noqa: F403
-from timerd_client.groups.calls import Call
-from timerd_client.link.arguments import (
-    Key,
-    Keys,
-    Payload,
-    Timeout,
+from timerd_client.arguments import (
     function_of,
     group_of,
     label_of,
@@ -27,6 +20,9 @@ from timerd_client.link.arguments import (
     timeout_ns,
     wait_s,
 )
+from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
+from timerd_client.errors import *  # noqa: F403
+from timerd_client.groups.calls import Call
 from timerd_client.link.batch import fire_many, register_many
 from timerd_client.link.link import Link, monotonic_deadline, seconds_left
 from timerd_client.link.polling import POLL_S, RAISE, Polling
@@ -34,11 +30,12 @@ from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State
 from timerd_client.protocol.protocol import NEVER, LinkState, Statistics
-from timerd_client.protocol.session import DEFAULT_PURGATORY, Naming
+from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.threaded.connection import LOOK_AGAIN_S, Search, settings, start_daemon
 from timerd_client.threaded.process import configure
 from timerd_client.threaded.purgatory import is_known, value_or_silence
 from timerd_client.threaded.waiting import unsettled
+from timerd_client.types import Key, Keys, Payload, Timeout
 from timerd_shm.declare.errors import BackpressureError, TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from timerd_shm.declare.states import Orphans
@@ -362,14 +359,13 @@ class Client(Purgatory, Member):
         known = self._purgatories.get(name_of("purgatory", name))
         if known is not None:
             return known
-        link = self._looped
-        await answer_of(link.ask({"query": "purgatory", "name": name}, Naming(link, name)), timeout)
-        return self._purgatories.setdefault(name, Purgatory(link, name))
+        await answer_of(self._link.ask_purgatory(name), timeout)
+        return self._purgatories.setdefault(name, Purgatory(self._looped, name))
 
     async def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
         """Seconds that a question and its answer took; raises TimerdUnavailableError."""
         start = time.monotonic()
-        await answer_of(self._looped.ask({"query": "ping"}), timeout)
+        await answer_of(self._link.query({"query": "ping"}), timeout)
         return time.monotonic() - start
 
     async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:

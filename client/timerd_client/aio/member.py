@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from timerd_client.groups.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, answer_of_cancel
 from timerd_client.groups.duties import Duties, Duty, Membership
-from timerd_client.link.arguments import Payload
+from timerd_client.groups.outcome import GroupOutcome, acknowledge, say
 from timerd_client.link.link import monotonic_deadline, seconds_left
 from timerd_client.link.promise import Reply
-from timerd_client.protocol.inbox import GroupOutcome, Told, acknowledge, say
+from timerd_client.protocol.inbox import Told
+from timerd_client.types import Payload
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 

@@ -7,11 +7,12 @@ import contextlib
 from collections.abc import Generator
 from typing import Any
 
-from timerd_client.link.arguments import Timeout, wait_s
+from timerd_client.arguments import wait_s
 from timerd_client.link.batch import Batch
 from timerd_client.link.operation import Operation
 from timerd_client.link.promise import Promise, Reply
 from timerd_client.outcome import Outcome, State
+from timerd_client.types import Timeout
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 

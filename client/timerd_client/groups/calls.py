@@ -43,18 +43,10 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from timerd_client.arguments import EVENT_PREFIX, id_hash, key_bytes, payload_bytes, shown, timeout_ns
 from timerd_client.hot.commands import REGISTER_SIZE, operation_command, pack_register
-from timerd_client.link.arguments import (
-    EVENT_PREFIX,
-    Payload,
-    Timeout,
-    id_hash,
-    key_bytes,
-    payload_bytes,
-    shown,
-    timeout_ns,
-)
 from timerd_client.protocol.inbox import CALLS, Told
+from timerd_client.types import Payload, Timeout
 from timerd_shm.declare.errors import (
     ErrorCode,
     InvalidKeyError,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from timerd_client.link.arguments import timeout_ns
+from timerd_client.arguments import timeout_ns
 from timerd_client.protocol.inbox import Told
 
 from .calls import Call, Calls, Steps

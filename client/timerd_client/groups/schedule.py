@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
-from timerd_client.link.arguments import shown
+from timerd_client.arguments import shown
 from timerd_shm.declare.errors import InvalidValueError, NotSupportedError
 from timerd_shm.declare.limits import TIMEOUT_NS_MAX
 

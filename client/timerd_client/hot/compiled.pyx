@@ -657,15 +657,15 @@ def copy_records(handles, bytearray into not None, Py_ssize_t at):
 cdef class Caller:
     cdef readonly object name
     cdef readonly Line _link
-    cdef readonly Ledger _protocol
+    cdef readonly Ledger _ledger
     cdef readonly dict _indices
     cdef type operation
 
-    def __init__(self, Line link not None, name, operation):
+    def __init__(self, Line line not None, Ledger ledger not None, dict indices not None, name, operation):
         self.name = name
-        self._link = link
-        self._protocol = link.protocol
-        self._indices = self._protocol.purgatories
+        self._link = line
+        self._ledger = ledger
+        self._indices = indices
         if not issubclass(operation, Handle):
             raise TypeError(f"{operation!r} is no Handle")
         self.operation = operation
@@ -698,7 +698,7 @@ cdef inline bint is_own_mark(Ledger ledger, object since, RegisterCommand *head)
 cdef Handle register_usual(Caller caller, object key, object timeout, object payload, object since):
     """An operation for the usual arguments; None, and nothing done, for others, or if the caller has to wait."""
     cdef Line line = caller._link
-    cdef Ledger ledger = caller._protocol
+    cdef Ledger ledger = caller._ledger
     cdef RegisterCommand head
     cdef Py_ssize_t key_size
     cdef uint64_t size, duration_ns
@@ -746,7 +746,7 @@ cdef Handle register_usual(Caller caller, object key, object timeout, object pay
 cdef bint fire_usual(Caller caller, object key, object value, object amount) except -1:
     """Whether it could be done at once, and was."""
     cdef Line line = caller._link
-    cdef Ledger ledger = caller._protocol
+    cdef Ledger ledger = caller._ledger
     cdef KeyCommand head
     cdef Py_ssize_t key_size
     cdef uint64_t size
@@ -929,16 +929,17 @@ cdef inline void ask_for_cell(Spans *spans, int64_t at, uint64_t command) noexce
             look_ahead(rows.column + row)
 
 
-def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes, uint64_t answers, uint64_t arena):
+def settle_all(
+    Waiting waiting not None, list ready not None, bytes frame not None, uint64_t outcomes, uint64_t answers,
+    uint64_t arena, unclaimed,
+):
     cdef const char *start = PyBytes_AS_STRING(frame)
     cdef uint64_t size = PyBytes_GET_SIZE(frame), heap, row, at, end, looked = 0, command
     cdef uint64_t shared_at = 0, shared_end = 0
     cdef int64_t spans[2 * AHEAD]  # of the outcomes that come next, found before their turn
-    cdef Waiting waiting = protocol.waiting
     cdef OutcomeRecord record
     cdef PyObject *waiter
     cdef object value, shared = _EMPTY, one
-    cdef list ready = protocol.ready
     cdef bint tell
     heap = sizeof(ReportHeader) + outcomes * sizeof(OutcomeRecord) + answers * sizeof(WireAnswer)
     if heap > size:
@@ -958,7 +959,7 @@ def settle_all(Ledger protocol not None, bytes frame not None, uint64_t outcomes
         memcpy(&record, start + sizeof(ReportHeader) + row * sizeof(OutcomeRecord), sizeof(OutcomeRecord))
         waiter = waiting.take(record.command, spans[row % (2 * AHEAD)])
         if waiter == NULL:
-            protocol._settled_for_none(
+            unclaimed(
                 record.command, PyBytes_FromStringAndSize(<char *>&record, sizeof(OutcomeRecord)), frame, heap
             )
             continue

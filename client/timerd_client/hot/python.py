@@ -1,8 +1,8 @@
 """What stands in the path of every request, in Python: for where compiled.pyx could not be built, and as its measure.
 
-A protocol, its link, its surfaces and its promises derive from these classes. Nothing here calls what it is given, but
-`takes_...`: what they return takes the usual calls of `register` and `fire` by itself, and gives others to the method
-that it stands for; here that is all of them. The lock of the link is held wherever a ledger or what waits is changed.
+This room is a leaf: it knows arguments, waiters and the bytes of commands, and neither a protocol nor a link.
+`takes_register` and `takes_fire` take the usual calls themselves, and give any other call to the method that they
+replace; here that is every call. The lock of the line is held wherever a ledger or a `Waiting` is changed.
 """
 
 from __future__ import annotations
@@ -11,22 +11,16 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
-from typing import Protocol as Interface
+from typing import Any, Final, NamedTuple, TypeVar
 
-from timerd_client.link.arguments import EVENT_PREFIX, U64_MAX, Key, each, key_bytes, timeout_ns, unsigned
+from timerd_client.arguments import EVENT_PREFIX, U64_MAX, each, key_bytes, timeout_ns, unsigned
+from timerd_client.types import Key
+from timerd_client.waiter import Notified, RawSettlement, Waiter
 from timerd_shm.declare.fields import fields, offset_of, size_of
 from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.wire import CommandKind, KeyCommand, OutcomeRecord, ReportHeader, WireAnswer
 
 from .commands import KEY_COMMAND_SIZE, REGISTER_SIZE, pack_key, pack_register
-from .settlement import RawSettlement
-
-if TYPE_CHECKING:
-    from timerd_client.link.link import Link
-    from timerd_client.link.promise import Reply
-    from timerd_client.protocol.incoming import Awaited
-    from timerd_wire.refusals import Subject
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -51,22 +45,6 @@ def columns_of(record: type[Any], *names: str) -> struct.Struct:
 _OUTCOMES = columns_of(OutcomeRecord, "command", "heap_offset", "value_length")
 
 
-class Waiter(Interface):
-    """Whom an outcome is for."""
-
-    def subject(self, command: int) -> Subject:
-        """What that command was about."""
-
-    def settle(self, command: int, settlement: RawSettlement) -> bool:
-        """Take it; whether `tell` is to be called when the lock is free."""
-
-    def tell(self) -> None:
-        """Tell who waits."""
-
-    def due_ns(self, command: int) -> int:
-        """Deadline of the operation with that command number; NO_DEADLINE or more = none."""
-
-
 class Waiting(dict[int, Waiter]):
     """Who waits for the outcome of which registration, by its command number; iterates in the order of the numbers."""
 
@@ -76,7 +54,7 @@ class Waiting(dict[int, Waiter]):
 
 
 class Line:
-    """What a call has to know of its link."""
+    """What a call has to know of its link: the clock, the lock, and whether somebody is about to send."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.now_ns = now_ns
@@ -176,7 +154,8 @@ class Promised:
 
     __slots__ = ("__weakref__", "_callbacks", "_link", "_settlement")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Any) -> None:
+        """`link` is kept for whoever derives from this; nothing here uses it."""
         self._link = link
         self._settlement: Any = None
         self._callbacks: list[Callable[[Any], object]] | None = None
@@ -197,12 +176,10 @@ class Handle(Promised):
     """An operation, as `register` makes it."""
 
     __slots__ = ("_id", "_names", "_reply", "command", "deadline_ns", "payload")
-    _reply: Reply | None  # to register(wait=True)
+    _reply: Any  # who waits for the answer to register(wait=True)
     _id: tuple[Key, str] | None  # its id and purgatory
 
-    def __init__(
-        self, link: Link, command: int, names: Key | tuple[Key, ...], payload: bytes, deadline_ns: int
-    ) -> None:
+    def __init__(self, link: Any, command: int, names: Key | tuple[Key, ...], payload: bytes, deadline_ns: int) -> None:
         self._link = link
         self._settlement = self._callbacks = self._reply = self._id = None
         self._names = names
@@ -216,7 +193,7 @@ class Rows(Promised):
 
     __slots__ = ("_parts", "_settlements", "left")
 
-    def __init__(self, link: Link, rows: int) -> None:
+    def __init__(self, link: Any, rows: int) -> None:
         super().__init__(link)
         self.left = rows
         self._settlements: list[RawSettlement | None] = [None] * rows
@@ -296,13 +273,13 @@ def copy_records(handles: Sequence[Handle], into: bytearray, at: int) -> bool:
 
 
 class Caller:
-    """What the calls of a purgatory have to know."""
+    """What the calls of a purgatory have to know. `indices` are those of all purgatories, by their names."""
 
-    def __init__(self, link: Link, name: str, operation: type[Any]) -> None:
+    def __init__(self, line: Line, ledger: Ledger, indices: dict[str, int], name: str, operation: type[Any]) -> None:
         self.name = name
-        self._link = link
-        self._protocol = link.protocol
-        self._indices = link.protocol.purgatories
+        self._link = line
+        self._ledger = ledger
+        self._indices = indices
         self._operation = operation
 
 
@@ -435,19 +412,28 @@ def issue_events(
 # outcomes ---------------------------------------------------------------------------------------------------------
 
 
-def settle_all(protocol: Awaited, frame: bytes, outcomes: int, answers: int, arena: int) -> None:
+def settle_all(
+    waiting: Waiting,
+    ready: list[Notified],
+    frame: bytes,
+    outcomes: int,
+    answers: int,
+    arena: int,
+    unclaimed: Callable[[int, bytes, bytes, int], None],
+) -> None:
     """Settle the operations of a report. Each keeps a copy of its record and value, never the frame.
 
-    Those that are to be told go into `protocol.ready`; what nobody waits for, to `protocol._settled_for_none`. Raises
-    ValueError for a frame that is too short; a value that lies beyond its end is cut.
+    Waiters that are to be told go into `ready`. A record that nobody waits for goes to `unclaimed` (its command, the
+    record, the frame, and where the frame's heap starts). Raises ValueError for a frame that is too short; a value that
+    lies beyond the frame's end is cut.
     """
     size = _OUTCOME_SIZE
     end = _HEADER_SIZE + outcomes * size
     heap = end + answers * _ANSWER_SIZE
     if heap > len(frame):
         raise ValueError(f"{outcomes} outcomes and {answers} answers do not fit")
-    take = protocol.waiting.pop
-    tell = protocol.ready.append
+    take = waiting.pop
+    tell = ready.append
     offset = _HEADER_SIZE
     for command, heap_offset, value_length in _OUTCOMES.iter_unpack(memoryview(frame)[offset:end]):
         waiter = take(command, None)
@@ -456,5 +442,5 @@ def settle_all(protocol: Awaited, frame: bytes, outcomes: int, answers: int, are
             if waiter.settle(command, (frame[offset : offset + size], value, arena, None)):
                 tell(waiter)
         else:
-            protocol._settled_for_none(command, frame[offset : offset + size], frame, heap)
+            unclaimed(command, frame[offset : offset + size], frame, heap)
         offset += size

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
+from timerd_client.arguments import U64_MAX, column, each, mark_of, payload_bytes, timeout_ns, unsigned, watch
 from timerd_client.conditions import ANY, When
 from timerd_client.hot import (
     Rows,
@@ -22,27 +23,14 @@ from timerd_client.hot import (
 )
 from timerd_client.hot.commands import deadline_after
 from timerd_client.hot.python import Head
-from timerd_client.hot.settlement import RawSettlement, local
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State, state_of
+from timerd_client.types import Key, Keys, Payload, Timeout
+from timerd_client.waiter import RawSettlement, local
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.wire import RegisterFlag
 from timerd_wire.refusals import Subject
 
-from .arguments import (
-    U64_MAX,
-    Key,
-    Keys,
-    Payload,
-    Timeout,
-    column,
-    each,
-    mark_of,
-    payload_bytes,
-    timeout_ns,
-    unsigned,
-    watch,
-)
 from .link import Link
 from .promise import Promise
 from .surface import OperationT, Surface

@@ -14,19 +14,21 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Protocol as Interface
 
+from timerd_client.arguments import wait_s
 from timerd_client.errors import OperationCancelled
 from timerd_client.hot import Line
 from timerd_client.hot.commands import operation_command
 from timerd_client.protocol.protocol import LIVE, LinkState, Protocol
-from timerd_client.protocol.session import Identity
+from timerd_client.protocol.session import Identity, Naming
+from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
-from .arguments import wait_s
 from .promise import Reply
 from .sockets import Sockets, ZmqSockets
 
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from timerd_shm.declare.states import Orphans
-
-    from .operation import Operation
 
 ISSUED_AT_ONCE = 4_096  # commands with the lock held
 
@@ -56,6 +56,16 @@ def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
         orphans,
         group,
     )
+
+
+class Identified(Interface):
+    """An operation with an id of its own, which a later call may name."""
+
+    def done(self) -> bool:
+        """Whether it has settled."""
+
+    def move(self, deadline_ns: int) -> None:
+        """This client has asked for another deadline."""
 
 
 class Flush(NamedTuple):
@@ -82,7 +92,7 @@ class Link(Line):
         super().__init__(now_ns)
         self.paths = paths
         self.protocol = Protocol(identity(name, orphans, group), now_ns())
-        self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Operation] = weakref.WeakValueDictionary()
+        self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Identified] = weakref.WeakValueDictionary()
         self._reader: ArenaReader | None = None
         self._mapped = 0  # incarnation that was tried last
         self._unsent: bytes | None = None
@@ -171,14 +181,24 @@ class Link(Line):
         """How it stands with the daemon, for messages."""
         return self.protocol.plight(self.now_ns())
 
-    def ask(self, question: dict[str, Any], reply: Reply | None = None) -> Reply:
-        """Send a question, answered to `reply`; raises ClosedError, TimerdUnavailableError if the daemon is lost."""
-        reply = reply or Reply(self)
+    def ask(self, question: dict[str, Any], asker: Answerable) -> None:
+        """Send a question of `asker`; raises ClosedError, TimerdUnavailableError if the daemon is lost."""
         with self.lock:
             self.refuse_lost()
-            self.protocol.query(question, reply, self.now_ns())
+            self.protocol.query(question, asker, self.now_ns())
             if self.idle:
                 self.wake()
+
+    def query(self, question: dict[str, Any]) -> Reply:
+        """Send a question; raises as `ask`."""
+        reply = Reply(self)
+        self.ask(question, reply)
+        return reply
+
+    def ask_purgatory(self, name: str) -> Reply:
+        """Ask for the index of a purgatory; it is known when the reply has come. Raises as `ask`."""
+        reply = Reply(self)
+        self.ask({"query": "purgatory", "name": name}, Naming(self.protocol, name, reply))
         return reply
 
     def complain(self, what: str, error: BaseException | None = None) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+from timerd_client.arguments import orphans_of, shown, timeout_ns
 from timerd_client.hot import Handle
 from timerd_client.hot.commands import deadline_after, operation_command
 from timerd_client.outcome import Outcome, State
+from timerd_client.types import Key, Timeout
 from timerd_shm.declare.errors import InvalidValueError, TimerdError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandFlag, CommandKind
 from timerd_wire.refusals import Subject
 
-from .arguments import Key, Timeout, orphans_of, shown, timeout_ns
+from .link import Link
 from .promise import Promise, Reply
 
 
@@ -21,6 +23,8 @@ class Operation(Handle, Promise):
     """Future-like: `done()`, `result()`, `add_done_callback()`, `await`. Made by `register()`."""
 
     __slots__ = ()
+    _link: Link
+    _reply: Reply | None  # to register(wait=True)
 
     @property
     def keys(self) -> tuple[Key, ...]:

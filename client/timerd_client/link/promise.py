@@ -9,22 +9,53 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
+from typing import Protocol as Interface
 
+from timerd_client.arguments import wait_s
 from timerd_client.hot import Promised
-from timerd_client.hot.settlement import Settlement, local
-from timerd_shm.declare.errors import ClosedError, TimerdError
+from timerd_client.waiter import Settlement, local
+from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
 from timerd_wire.refusals import NOBODY, Subject
 
-from .arguments import wait_s
-
 if TYPE_CHECKING:
-    from .link import Link
+    import asyncio
+
+
+class Home(Interface):
+    """What a promise needs of the link that settles it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing settles any more."""
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while a promise changes."""
+
+    def complain(self, what: str, error: BaseException | None = None) -> None:
+        """Log what no caller can be told."""
+
+    def soon(self, chore: Callable[[], None]) -> None:
+        """Do it with the lock held: now, or in the next pass."""
+
+    def may_block(self) -> None:
+        """Raises RuntimeError where blocking would wait for itself."""
+
+    def gate(self) -> threading.Lock:
+        """What a caller waits at."""
+
+    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        """Run `call` in a loop."""
+
+    def unavailable(self, seconds: float) -> TimerdUnavailableError:
+        """The error of a caller whose patience is over."""
 
 
 class Promise(Promised):
     """Done or not; who waits is told once."""
 
     __slots__ = ()
+    _link: Home
 
     def subject(self, command: int) -> Subject:
         """What that command was about, for the message of a refusal."""
@@ -115,7 +146,7 @@ class Reply(Promise):
 
     __slots__ = ("_error", "_subject", "_value")
 
-    def __init__(self, link: Link, subject: Subject = NOBODY) -> None:
+    def __init__(self, link: Home, subject: Subject = NOBODY) -> None:
         super().__init__(link)
         self._subject = subject
         self._value: Any = None

@@ -9,6 +9,20 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from timerd_client.arguments import (
+    EVENT_PREFIX,
+    TIMEOUT_S_MAX,
+    U32_MAX,
+    U64_MAX,
+    id_hash,
+    key_bytes,
+    mark_of,
+    orphans_of,
+    payload_bytes,
+    timeout_ns,
+    unsigned,
+    watch,
+)
 from timerd_client.conditions import ANY, When
 from timerd_client.hot import Caller, takes_fire, takes_register
 from timerd_client.hot.commands import (
@@ -20,29 +34,13 @@ from timerd_client.hot.commands import (
     pack_register,
 )
 from timerd_client.mark import Mark
+from timerd_client.types import Key, Keys, Payload, Timeout
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import KEY_SIZE_MAX, PAYLOAD_SIZE_MAX
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 from timerd_wire.refusals import Subject
 
-from .arguments import (
-    EVENT_PREFIX,
-    TIMEOUT_S_MAX,
-    U32_MAX,
-    U64_MAX,
-    Key,
-    Keys,
-    Payload,
-    Timeout,
-    id_hash,
-    key_bytes,
-    mark_of,
-    orphans_of,
-    payload_bytes,
-    timeout_ns,
-    unsigned,
-    watch,
-)
+from .link import Link
 from .operation import Operation
 from .promise import Reply
 
@@ -62,6 +60,12 @@ _IF_EXISTS = {
 
 class Surface(Caller, Generic[OperationT]):
     """A purgatory as a client sees it."""
+
+    _link: Link
+
+    def __init__(self, link: Link, name: str, operation: type[OperationT]) -> None:
+        self._protocol = link.protocol
+        super().__init__(link, link.protocol, link.protocol.purgatories, name, operation)
 
     def __repr__(self) -> str:
         return f"<Purgatory {self.name!r} of {self._link.paths.instance!r}>"

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from timerd_client.link.arguments import Keys, Timeout, function_of, timeout_ns
+from timerd_client.arguments import function_of, timeout_ns
 from timerd_client.outcome import Outcome, State
+from timerd_client.types import Keys, Timeout
 
 if TYPE_CHECKING:
     from timerd_client.link.operation import ThreadedOperation

@@ -12,13 +12,11 @@ flush waits until all commands are `answered`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
-from typing import Protocol as Interface
+from typing import Final, NamedTuple
 
 from timerd_client.hot import Waiting
 from timerd_client.hot.python import columns_of
-from timerd_client.hot.settlement import local
-from timerd_client.link.promise import Reply
+from timerd_client.waiter import Answerable, Asker, Notified, local
 from timerd_shm.declare.errors import SessionGoneError, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.states import Outcome
@@ -33,20 +31,6 @@ _ANSWER_SIZE: Final = size_of(WireAnswer)
 _OUTCOME = struct_of(OutcomeRecord)
 GROUPS: Final = 0  # command number in the outcome of a group's operation
 _ANSWERS = columns_of(WireAnswer, "command", "value", "code")
-
-
-class Told(Interface):
-    """Somebody to be told when the lock is free."""
-
-    def tell(self) -> None:
-        """Tell who waits."""
-
-
-class Answerable(Told, Interface):
-    """Whom the answer to a question is for."""
-
-    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
-        """Take it; whether `tell` is to be called when the lock is free."""
 
 
 class Query(NamedTuple):
@@ -68,14 +52,14 @@ class Awaited(Window):
 
     def __init__(self, window: int) -> None:
         super().__init__(window)
-        self.replies: dict[int, Reply] = {}
+        self.replies: dict[int, Asker] = {}
         self._queries: dict[int, Query] = {}
         self.received_outcome = 0
         self.received_answer = 0
         self._hold: _Hold | None = None
         self._given_up: dict[int, int] = {}  # registration -> the command that withdraws it, in order of both
         self._unheard: set[int] = set()  # commands whose callers were told that the answer is unknown; it may come yet
-        self.ready: list[Told] = []
+        self.ready: list[Notified] = []
         self.complaints: list[str] = []
         self.verdicts = 0  # operations given up as UNAVAILABLE
         self.outcomes_after_giving_up = 0
@@ -88,7 +72,7 @@ class Awaited(Window):
         """Outcomes up to this number have been received, and are not held back."""
         return self.received_outcome if self._hold is None else max(self._hold.outcome - 1, 0)
 
-    def take_ready(self) -> list[Told]:
+    def take_ready(self) -> list[Notified]:
         """Those that are to be told now that the lock is free."""
         ready, self.ready = self.ready, []
         return ready

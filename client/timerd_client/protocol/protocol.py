@@ -34,6 +34,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 from timerd_client.hot import settle_all
+from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import ErrorCode, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.limits import (
@@ -50,7 +51,7 @@ from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, R
 
 from .deadlines import Deadlines
 from .inbox import Inbox
-from .incoming import Answerable, Query
+from .incoming import Query
 from .session import NO_SESSION, Identity, Session
 
 NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -425,7 +426,15 @@ class Protocol(Session):
                 missed = True
             elif header.outcome_last > received:
                 if header.outcomes:
-                    settle_all(self, frame, header.outcomes, header.answers, header.incarnation)
+                    settle_all(
+                        self.waiting,
+                        self.ready,
+                        frame,
+                        header.outcomes,
+                        header.answers,
+                        header.incarnation,
+                        self._settled_for_none,
+                    )
                 self.received_outcome = header.outcome_last
         elif header.outcome_newest > received:
             missed = True

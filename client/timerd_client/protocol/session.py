@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
-from timerd_client.link.promise import Reply
 from timerd_client.mark import Mark
+from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import MalformedError, TimerdError
 from timerd_shm.declare.limits import WAITS_MAX, WINDOW_COMMANDS_MAX
 from timerd_shm.declare.states import Orphans
@@ -17,9 +17,6 @@ from timerd_shm.declare.wire import PROTOCOL_VERSION
 
 from .inbox import CALLS
 from .incoming import Awaited
-
-if TYPE_CHECKING:
-    from timerd_client.link.link import Link
 
 DEFAULT_PURGATORY: Final = "default"
 NO_SESSION: Final = bytes(16)
@@ -37,24 +34,6 @@ class Identity(NamedTuple):
     boot_id: bytes = bytes(16)
     orphans: Orphans = Orphans.CANCEL
     group: str | None = None
-
-
-class Naming(Reply):
-    """The answer to the question for a purgatory's index, which is known when it has come."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, link: Link, name: str) -> None:
-        super().__init__(link)
-        self._name = name
-
-    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
-        if error is None:
-            try:
-                self._link.protocol.name_purgatories({self._name: value.get("index")})
-            except ValueError as wrong:
-                error = MalformedError(f"the daemon named purgatory {self._name!r} wrongly: {wrong}; report it")
-        return super().answer(value, error)
 
 
 class Session(Awaited):
@@ -156,3 +135,25 @@ class Session(Awaited):
         self.session = NO_SESSION
         self.arena = 0
         self.incarnation = self._random(16)
+
+
+class Naming:
+    """Takes the answer to the question for a purgatory's index: the session knows the index before the asker does."""
+
+    def __init__(self, session: Session, name: str, asker: Answerable) -> None:
+        self._session = session
+        self._name = name
+        self._asker = asker
+
+    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
+        """Have the session take the index, and give the answer to the asker."""
+        if error is None:
+            try:
+                self._session.name_purgatories({self._name: value.get("index")})
+            except ValueError as wrong:
+                error = MalformedError(f"the daemon named purgatory {self._name!r} wrongly: {wrong}; report it")
+        return self._asker.answer(value, error)
+
+    def tell(self) -> None:
+        """Tell the asker."""
+        self._asker.tell()

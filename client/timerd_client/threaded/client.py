@@ -13,14 +13,13 @@ import threading
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from timerd_client.link.arguments import name_of, orphans_of, wait_s
+from timerd_client.arguments import name_of, orphans_of, wait_s
 from timerd_client.link.link import Link
-from timerd_client.link.promise import Reply
 from timerd_client.link.sockets import Sockets
 from timerd_client.protocol.protocol import NEVER, LinkState, Statistics
-from timerd_client.protocol.session import DEFAULT_PURGATORY, Naming
+from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_shm.declare.errors import BackpressureError, ClosedError, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
 from timerd_shm.declare.states import Orphans
@@ -368,9 +367,8 @@ class Client(Purgatory, Member):
         known = self._purgatories.get(name_of("purgatory", name))
         if known is not None:
             return known
-        link = self._threaded
-        self._query({"query": "purgatory", "name": name}, timeout, Naming(link, name))
-        return self._purgatories.setdefault(name, Purgatory(link, name))
+        self._answer(self._link.ask_purgatory(name), timeout)
+        return self._purgatories.setdefault(name, Purgatory(self._threaded, name))
 
     def snapshot(self, timeout: float = SNAPSHOT_TIMEOUT_S) -> str:
         """Path of a copy of the arena between two turns (for `timerctl check`), to be opened within 10 s.
@@ -379,7 +377,7 @@ class Client(Purgatory, Member):
         time, so another client's is waited for, and 9 times as long as the last one took to make. Raises
         TimerdUnavailableError after `timeout` s, ResourceLimitError if the runtime directory has no room for it.
         """
-        reply = self._threaded.ask({"query": "snapshot"}, None)
+        reply = self._link.query({"query": "snapshot"})
         if not reply.wait(timeout):
             raise TimerdUnavailableError(
                 f"no copy of the arena within {timeout:g} s ({self._link.plight()}): the daemon makes one at a time, "
@@ -390,15 +388,8 @@ class Client(Purgatory, Member):
     def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
         """Seconds that a question and its answer took; raises TimerdUnavailableError, at once if the daemon is lost."""
         start_ns = self._link.now_ns()
-        self._query({"query": "ping"}, timeout)
+        self._answer(self._link.query({"query": "ping"}), timeout)
         return (self._link.now_ns() - start_ns) / 1e9
-
-    def _query(self, question: dict[str, Any], timeout: float, reply: Reply | None = None) -> dict[str, Any]:
-        reply = self._threaded.ask(question, reply)
-        if not reply.wait(timeout):
-            raise self._threaded.unavailable(timeout)
-        answer: dict[str, Any] = reply.get()
-        return answer
 
     def set_orphans(self, policy: str) -> int:
         """What becomes of the operations that are pending here when this client ends: "cancel", "keep" or "group".

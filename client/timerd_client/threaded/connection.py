@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from timerd_client.link.arguments import group_of, label_of, orphans_of, patience_of
+from timerd_client.arguments import group_of, label_of, orphans_of, patience_of
 from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, make_instance, open_arena_file

@@ -8,8 +8,8 @@ import threading
 
 import zmq
 
+from timerd_client.arguments import group_of, label_of, orphans_of, patience_of
 from timerd_client.link import link as link_module
-from timerd_client.link.arguments import group_of, label_of, orphans_of, patience_of
 from timerd_client.link.link import Link, unacknowledged
 from timerd_client.link.sockets import forget_context
 from timerd_shm.declare.errors import InvalidValueError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from timerd_client.arguments import function_of, timeout_ns
 from timerd_client.conditions import ANY, When
-from timerd_client.link.arguments import Key, Keys, Payload, Timeout, function_of, timeout_ns
 from timerd_client.link.batch import ThreadedBatch, fire_many, register_many
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.polling import GRACE_S, POLL_S, RAISE, Polling
@@ -15,6 +15,7 @@ from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
 from timerd_client.operations.delayed import Delayed
 from timerd_client.outcome import Outcome, State
+from timerd_client.types import Key, Keys, Payload, Timeout
 from timerd_shm.declare.errors import ErrorCode, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandFlag, CommandKind
@@ -40,10 +41,10 @@ class Purgatory(Surface[ThreadedOperation]):
             self._link.abandon([operation.command])  # the caller gets no handle of it
             raise
 
-    def _answer(self, reply: Reply, timeout: float) -> int:
+    def _answer(self, reply: Reply, timeout: float) -> Any:
         if not reply.wait(timeout):
             raise self._link.unavailable(timeout)
-        return int(reply.get())
+        return reply.get()
 
     def fire_wait(
         self,
@@ -60,12 +61,13 @@ class Purgatory(Surface[ThreadedOperation]):
         0 does not say that it completes none: a registration that was called before, and reaches the daemon after it,
         is completed by it as well, and is not counted.
         """
-        return self._answer(self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER)), wait)
+        reply = self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
+        return int(self._answer(reply, wait))
 
     def cancel_for_key_wait(self, key: Key, *, wait: float = CLOSE_TIMEOUT_S) -> int:
         """`cancel_for_key`, and the number of operations that it cancelled."""
         command = self._key_command(CommandKind.CANCEL_FOR_KEY, key, flags=CommandFlag.WANTS_ANSWER)
-        return self._answer(self._ask(command), wait)
+        return int(self._answer(self._ask(command), wait))
 
     def reschedule(self, id: Key, timeout: Timeout, *, wait: float = CLOSE_TIMEOUT_S) -> bool:
         """Give the operation of that id a new deadline, from any process; raises UnknownOperationError."""

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgpack
+from timerd_client.arguments import EVENT_PREFIX
 from timerd_client.hot.commands import deadline_after, pack_key, pack_register
-from timerd_client.link.arguments import EVENT_PREFIX
 from timerd_client.link.link import Link
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply

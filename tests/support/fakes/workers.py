@@ -16,9 +16,10 @@ from typing import Any, cast
 
 from networks import HERE, Lifelines, World
 from timerd_client.groups.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Step, Steps
+from timerd_client.groups.outcome import acknowledge, say
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
-from timerd_client.protocol.inbox import Told, acknowledge, say
+from timerd_client.protocol.inbox import Told
 from timerd_client.protocol.protocol import LinkState, Protocol
 from timerd_client.protocol.session import Identity
 from timerd_shm.declare.errors import TimerdError

@@ -11,10 +11,10 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from timerd_client.hot import copy_records
-from timerd_client.hot.settlement import RawSettlement
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.outcome import State
+from timerd_client.waiter import RawSettlement
 from timerd_shm.declare.fields import offset_of, size_of
 from timerd_shm.declare.wire import OutcomeRecord
 

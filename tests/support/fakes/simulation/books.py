@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from timerd_client.groups.calls import Call
+from timerd_client.groups.outcome import GroupOutcome
 from timerd_client.link.batch import ThreadedBatch
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.operations.delayed import Delayed
 from timerd_client.outcome import State
-from timerd_client.protocol.inbox import GroupOutcome
 from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.errors import ErrorCode, TimerdError
 from timerd_shm.declare.limits import GRACE_NS

@@ -6,10 +6,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Set, Sized
 from datetime import timedelta
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from timerd_client.conditions import When
-from timerd_client.mark import Mark
 from timerd_shm.declare.errors import (
     InvalidConditionError,
     InvalidKeyError,
@@ -34,10 +32,9 @@ from timerd_shm.declare.limits import (
 )
 from timerd_shm.declare.states import Condition, KeyKind, Orphans
 
-Key: TypeAlias = str | bytes
-Keys: TypeAlias = Key | Iterable[Key] | Mapping[Key, int | None]
-Timeout: TypeAlias = float | timedelta | None
-Payload: TypeAlias = bytes | bytearray | memoryview
+from .conditions import When
+from .mark import Mark
+from .types import Key, Keys, Timeout
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")

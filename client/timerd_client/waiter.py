@@ -1,0 +1,68 @@
+"""What the sans-I/O layer asks of whoever waits: interfaces, and the settlement that they are given.
+
+    protocol --settle(command, settlement)--> Waiter    the outcome of a registration
+    protocol --answer(value, error)---------> Answerable  the answer to a command or a question
+
+Both are called with the link's lock held. If they return True, the protocol puts them into `ready`, and the link calls
+`tell()` once the lock is free. Nobody here knows a link, a thread or a loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+from typing import Protocol as Interface
+
+from timerd_shm.declare.errors import TimerdError
+from timerd_wire.refusals import Subject
+
+
+class Settlement(NamedTuple):
+    """What settled an operation: the daemon's record (bytes of an OutcomeRecord), or a local error without one."""
+
+    record: bytes | None
+    value: bytes
+    arena: int  # its incarnation, for marks
+    error: TimerdError | None
+
+
+RawSettlement: TypeAlias = tuple[bytes | None, bytes, int, TimerdError | None]
+"""A Settlement as the hot path makes it: a plain tuple costs a quarter."""
+
+
+def local(error: TimerdError) -> Settlement:
+    """The settlement of what the daemon refused or does not know."""
+    return Settlement(None, b"", 0, error)
+
+
+class Notified(Interface):
+    """Whoever is to be told when the lock is free."""
+
+    def tell(self) -> None:
+        """Wake those who wait, and run their callbacks."""
+
+
+class Waiter(Notified, Interface):
+    """Whoever waits for the outcomes of registrations."""
+
+    def subject(self, command: int) -> Subject:
+        """What that command was about, for the message of a refusal."""
+
+    def settle(self, command: int, settlement: RawSettlement) -> bool:
+        """Take the settlement; whether `tell` is to be called when the lock is free."""
+
+    def due_ns(self, command: int) -> int:
+        """Deadline of the operation with that command number; NO_DEADLINE or more = none."""
+
+
+class Answerable(Notified, Interface):
+    """Whoever waits for the answer to a question."""
+
+    def answer(self, value: Any, error: TimerdError | None = None) -> bool:
+        """Take the answer, or why there is none; whether `tell` is to be called when the lock is free."""
+
+
+class Asker(Answerable, Interface):
+    """Whoever waits for the answer to a command."""
+
+    def subject(self, command: int) -> Subject:
+        """What that command was about, for the message of a refusal."""
