@@ -133,8 +133,7 @@ class Membership:
             self._start_runner()
             link.protocol.inbox.handle(list(self._calls.jobs), self.AT_ONCE, link.now_ns())
             link.notify_locked()
-            if link.idle:
-                link.wake()
+            link.wake_if_due(link.protocol.issued)
         return handler
 
     def _start_runner(self) -> None:

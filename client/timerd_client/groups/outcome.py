@@ -81,6 +81,5 @@ def say(link: Link, command: bytes, done: Told | None = None, reply: Reply | Non
             protocol.inbox.done(done.record.operation, number)
         if reply is not None:
             protocol.replies[number] = reply
-        if link.idle:
-            link.wake()
+        link.wake_if_due(number)
     return True

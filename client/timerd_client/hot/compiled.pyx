@@ -253,12 +253,18 @@ cdef class Line:
             self.guard.release()
         return 0
 
+    def wake(self):
+        raise NotImplementedError
+
+    def wake_if_due(self, int64_t issued):
+        if self.idle or issued >= self.alarm:
+            self.wake()
+
     cdef inline int ring(self, int64_t issued) except -1:
-        """A command was issued, with this number: call wake(), if nobody else sees to it that it is sent."""
+        """As wake_if_due(), without the lock held."""
         if self.idle or issued >= self.alarm:
             with self.guard:
-                if self.idle or issued >= self.alarm:
-                    self.wake()
+                self.wake_if_due(issued)
         return 0
 
 

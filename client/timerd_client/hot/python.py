@@ -61,8 +61,21 @@ class Line:
         self.lock = threading.Lock()
         self.closed = False
         self.sealed = False  # nothing more is issued: it is being closed, or was
-        self.idle = False  # whether nobody is about to send: who issues something calls wake()
-        self.alarm = ISSUED_MAX  # who issues a command with this number, or a higher one, calls it all the same
+        self.idle = False  # whether nobody is about to send
+        self.alarm = ISSUED_MAX  # see wake_if_due
+
+    def wake(self) -> None:
+        """See to it that what there is to be sent is sent; called with the lock held."""
+        raise NotImplementedError
+
+    def wake_if_due(self, issued: int) -> None:
+        """With the lock held, after every command and question: have it sent, if nobody else does that in time.
+
+        `issued` is the number of the last command. While somebody is about to send (`idle` is false), a caller sends
+        only from the number `alarm` on: so much has piled up then that whoever is about to send comes too late.
+        """
+        if self.idle or issued >= self.alarm:
+            self.wake()
 
 
 class Ledger:

@@ -239,8 +239,7 @@ def _issue(
             )
             made.add_part(first, start, room)
             protocol.waiting.add_all(first, room, made)
-            if link.idle or protocol.issued >= link.alarm:
-                link.wake()
+            link.wake_if_due(protocol.issued)
         start += room
 
 
@@ -272,6 +271,5 @@ def fire_many(
                 raise
             room = min(rows - start, CHUNK, protocol.room)
             issue_events(protocol, index, encoded, value_column, amount_column, start, room)
-            if link.idle or protocol.issued >= link.alarm:
-                link.wake()
+            link.wake_if_due(protocol.issued)
         start += room

@@ -107,10 +107,6 @@ class Link(Line):
 
     # what a face completes ----------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """See to it that what there is to be sent is sent; called with the lock held, when `idle` is true."""
-        raise NotImplementedError
-
     def notify_locked(self) -> None:
         """With the lock held: those who wait look at their condition."""
         raise NotImplementedError
@@ -186,8 +182,7 @@ class Link(Line):
         with self.lock:
             self.refuse_lost()
             self.protocol.query(question, asker, self.now_ns())
-            if self.idle:
-                self.wake()
+            self.wake_if_due(self.protocol.issued)
 
     def query(self, question: dict[str, Any]) -> Reply:
         """Send a question; raises as `ask`."""
@@ -218,8 +213,7 @@ class Link(Line):
         """The same with the lock held."""
         self.ready_locked()
         number = self.protocol.issue(command)
-        if self.idle:
-            self.wake()
+        self.wake_if_due(number)
         return number
 
     def withdraw(self, operations: Sequence[int]) -> None:
@@ -232,8 +226,7 @@ class Link(Line):
             if self.sealed:
                 self.refuse_closed()
             self.protocol.issue_all([operation_command(CommandKind.CANCEL, operation) for operation in operations])
-            if self.idle:
-                self.wake()
+            self.wake_if_due(self.protocol.issued)
 
     def abandon(self, registrations: Iterable[int]) -> None:
         """Withdraw operations of which nobody has a handle; what they may have been handed goes back."""
@@ -243,8 +236,7 @@ class Link(Line):
             if self.closed:
                 return
             self.protocol.give_up(those, OperationCancelled("withdrawn: nobody waits for it any more"))
-            if self.idle:
-                self.wake()
+            self.wake_if_due(self.protocol.issued)
 
         self.soon(withdraw)
 
@@ -334,8 +326,7 @@ class Link(Line):
                 protocol.issue_all(
                     [operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part]
                 )
-                if self.idle or protocol.issued >= self.alarm:
-                    self.wake()
+                self.wake_if_due(protocol.issued)
             said += len(part)
             yield len(part), said < len(pending)
 

@@ -192,8 +192,7 @@ class Surface(Caller, Generic[OperationT]):
                 operation._id = (id, self.name)  # type: ignore[assignment]
                 if not held or if_exists == "replace":  # else it will be refused
                     link.ids[self.name, hashed] = operation
-            if link.idle or protocol.issued >= link.alarm:
-                link.wake()
+            link.wake_if_due(protocol.issued)
         if reply is not None:
             self._registered(operation)
         return operation
@@ -233,8 +232,7 @@ class Surface(Caller, Generic[OperationT]):
                     if link.sealed or protocol.issued - protocol.applied >= protocol.window:
                         link.ready_locked()
                     protocol.issue(command)
-                    if link.idle or protocol.issued >= link.alarm:
-                        link.wake()
+                    link.wake_if_due(protocol.issued)
                 return
         self._link.issue(self._fire_command(key, value, amount, limit, 0))
 

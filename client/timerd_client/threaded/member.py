@@ -153,8 +153,8 @@ def wait_for_next(
         while not link.closed and not stop():
             if (found := take(link.now_ns())) is not None:
                 return found
-            if link.idle and link.protocol.wants_to_send():
-                link.wake()
+            if link.protocol.wants_to_send():
+                link.wake_if_due(link.protocol.issued)
             left = link.seconds_left(until)
             if left == 0.0:
                 break
@@ -188,8 +188,7 @@ class Member(Membership):
         inbox = link.protocol.inbox
         with link.lock:
             inbox.listen(link.now_ns())
-            if link.idle:
-                link.wake()
+            link.wake_if_due(link.protocol.issued)
         try:
             while True:
                 told = wait_for_next(

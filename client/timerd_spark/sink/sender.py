@@ -94,8 +94,7 @@ class Asking(Purgatory):
                 number = link.protocol.issue(command)
                 if event.value:
                     replies[place] = link.protocol.replies[number] = Reply(link, Subject(None, event.purgatory.name))
-            if link.idle:
-                link.wake()
+            link.wake_if_due(link.protocol.issued)
         return [events[place] for place, reply in replies.items() if not self._has_room(reply)]
 
     def _has_room(self, reply: Reply) -> bool:

@@ -67,7 +67,9 @@ class Worker:
         self.inbox = self.protocol.inbox
         self.complaints: list[str] = []
         self.calls = Calls(self.protocol, self.complaints.append, world.wall_ns, world.clock.now_ns)
-        link = SimpleNamespace(lock=nullcontext(), sealed=False, idle=False, alarm=1 << 62, protocol=self.protocol)
+        link = SimpleNamespace(
+            lock=nullcontext(), sealed=False, wake_if_due=lambda issued: None, protocol=self.protocol
+        )
         self.link = cast(Link, link)
         self.steps: list[Step] = []  # that it has done
         self.lifeline = 0

@@ -1,0 +1,120 @@
+"""Whoever issues something has it sent: at once if nobody is about to send, and if too much has piled up meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from timerd_client.groups.duties import Membership
+from timerd_client.groups.outcome import say
+from timerd_client.hot.commands import NOTHING
+from timerd_client.link.link import Link
+from timerd_client.link.promise import Reply
+from timerd_client.link.sockets import Sockets
+from timerd_client.threaded.client import ThreadedLink
+from timerd_client.threaded.purgatory import Purgatory
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.host.paths import InstancePaths
+
+
+class CountedLink(Link):
+    """A link that counts how often it was woken, and sends nothing."""
+
+    def __init__(self) -> None:
+        nothing = SimpleNamespace(lifeline=SimpleNamespace())
+        super().__init__(
+            InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, "group", cast(Sockets, nothing), lambda: 10**9
+        )
+        self.woken = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def notify_locked(self) -> None:
+        """Nobody waits."""
+
+
+class Alone(Purgatory, Membership):
+    """A client without sockets and without a thread, whose call returns when it was issued."""
+
+    def __init__(self) -> None:
+        self.counted = CountedLink()
+        super().__init__(cast(ThreadedLink, self.counted), "default")
+        self._join(self.counted)
+        self.operation = self.register("k", timeout=60)
+
+    def _registered(self, operation: object) -> None:
+        """Nothing answers."""
+
+    def _start_runner(self) -> None:
+        """Nothing is told."""
+
+
+CALLS: dict[str, Callable[[Alone], Any]] = {
+    "register": lambda alone: alone.register("k", timeout=1.5),
+    "register with an id": lambda alone: alone.register(["k", "j"], timeout=timedelta(seconds=2), id="one"),
+    "register and wait": lambda alone: alone.register("k", timeout=1, wait=True),
+    "register_many": lambda alone: alone.register_many(["k", "j"], timeout=1),
+    "fire": lambda alone: alone.fire("k"),
+    "fire with a bytes key": lambda alone: alone.fire(b"k", amount=1 << 63),
+    "fire with a limit": lambda alone: alone.fire("k", limit=1),
+    "fire_many": lambda alone: alone.fire_many(["k", "j"]),
+    "advance": lambda alone: alone.advance("k", 1),
+    "fail": lambda alone: alone.fail("k"),
+    "cancel_for_key": lambda alone: alone.cancel_for_key("k"),
+    "forget": lambda alone: alone.forget("k"),
+    "a command with an answer": lambda alone: alone._ask(NOTHING),
+    "reschedule by id": lambda alone: alone._ask_reschedule("one", 1),
+    "reschedule": lambda alone: alone.operation.reschedule(1),
+    "cancel": lambda alone: alone.operation._send_cancel(),
+    "orphans of an operation": lambda alone: alone.operation.set_orphans("keep"),
+    "orphans of all": lambda alone: list(alone.counted.say_orphans(Orphans.KEEP)),
+    "acknowledge": lambda alone: say(alone.counted, NOTHING),
+    "acknowledge with an answer": lambda alone: say(alone.counted, NOTHING, None, Reply(alone.counted)),
+}
+QUESTIONS: dict[str, Callable[[Alone], Any]] = {
+    "query": lambda alone: alone.counted.query({"query": "ping"}),
+    "purgatory": lambda alone: alone.counted.ask_purgatory("fetch"),
+    "handles": lambda alone: alone.handles("job")(lambda call: None),
+}
+
+
+def prepared(*, idle: bool, alarm_in: int) -> Alone:
+    """A client beside whom somebody sends (`idle` is false), and whose alarm stands so many commands ahead."""
+    alone = Alone()
+    alone.counted.idle = idle
+    alone.counted.alarm = alone.counted.protocol.issued + alarm_in
+    alone.counted.woken = 0
+    return alone
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_command_is_sent_by_its_caller_when_too_much_has_piled_up(call: Callable[[Alone], Any]) -> None:
+    alone = prepared(idle=False, alarm_in=1)
+    call(alone)
+    assert alone.counted.woken == 1
+
+
+@pytest.mark.parametrize("call", [*CALLS.values(), *QUESTIONS.values()], ids=[*CALLS, *QUESTIONS])
+def test_whatever_is_issued_is_sent_when_nobody_is_about_to_send(call: Callable[[Alone], Any]) -> None:
+    alone = prepared(idle=True, alarm_in=1_000)
+    call(alone)
+    assert alone.counted.woken == 1
+
+
+@pytest.mark.parametrize("call", [*CALLS.values(), *QUESTIONS.values()], ids=[*CALLS, *QUESTIONS])
+def test_nobody_is_woken_who_is_about_to_send(call: Callable[[Alone], Any]) -> None:
+    alone = prepared(idle=False, alarm_in=1_000)
+    call(alone)
+    assert alone.counted.woken == 0
+
+
+def test_what_is_abandoned_is_withdrawn_by_its_caller_when_too_much_has_piled_up() -> None:
+    alone = prepared(idle=False, alarm_in=0)  # what was not sent yet is withdrawn without a command of its own
+    alone.counted.abandon([alone.operation.command])
+    assert alone.counted.woken == 1
