@@ -74,7 +74,7 @@ class Rig:
 
     def header(self, kind: DownKind = DownKind.REPORT, outcomes: int = 0) -> bytes:
         first, last = self.outcomes + 1, self.outcomes + outcomes
-        applied = self.protocol.issued
+        applied = self.protocol.ledger.issued
         fields = (TOPIC, PROTOCOL_VERSION, kind, 0, outcomes, 0, 0, ARENA, applied, first, last, last, 0, 0, 0, 0)
         return REPORT.pack(*fields)
 
@@ -160,7 +160,7 @@ def measure(requests: int, pending: int, rounds: int, told: int) -> dict[str, di
         for name, call in calls.items():
             held: list[Any] = []
             stages = found.setdefault(name, {})
-            first = rig.protocol.issued + 1
+            first = rig.protocol.ledger.issued + 1
             spent(stages, "caller", requests, call)
             spent(stages, "sender", requests, rig.send)
             reports = rig.reports(list(range(first, first + requests)), told) if held else [rig.header()]

@@ -121,15 +121,15 @@ class Sender:
                 if frame[1] == UpKind.HELLO:
                     self.hello_body = frame[HEADER.size :]
                 self.commands.send(frame)
-            while protocol.subscriptions:
-                self.outcomes.send(protocol.subscriptions.popleft())
+            while protocol.session.subscriptions:
+                self.outcomes.send(protocol.session.subscriptions.popleft())
             for socket, published in ((self.outcomes, True), (self.commands, False)):
                 with contextlib.suppress(zmq.Again):
                     while True:
                         protocol.receive(socket.recv(zmq.DONTWAIT), now_ns, published=published)
             time.sleep(0.001)
         self.count("hellos")
-        self.applied = protocol.applied
+        self.applied = protocol.ledger.applied
         self.next = self.applied + 1
 
     def header(self, kind: UpKind, count: int) -> bytes:
@@ -138,8 +138,8 @@ class Sender:
             kind,
             0,
             count,
-            self.protocol.arena,
-            self.protocol.session,
+            self.protocol.session.arena,
+            self.protocol.session.secret,
             self.next,
             self.outcome,
             self.answer,

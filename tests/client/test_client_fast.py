@@ -88,9 +88,7 @@ def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     usual = trace(Program(5))
     assert trace(Program(5)) == usual
-    fit = hot.Ledger.fit
-    changed = type("Changed", (), {"fit": lambda self, first, count, size: min(fit(self, first, count, size), 2)})
-    monkeypatch.setattr("timerd_client.protocol.outgoing.Window.fit", changed.__dict__["fit"], raising=False)
+    monkeypatch.setattr("timerd_client.protocol.outgoing.COMMANDS_PER_FRAME_MAX", 2)
     assert trace(Program(5)) != usual
 
 
@@ -238,7 +236,7 @@ def test_commands_stand_in_memory_that_does_what_a_list_does(seed: int) -> None:
 
 def test_an_operation_is_nothing_to_the_garbage_collector() -> None:
     program = Program(1)
-    program.protocol.window = 1 << 20
+    program.protocol.ledger.window = 1 << 20
     gc.collect()
     before = len(gc.get_objects())
     made = [program.purgatory.register(f"key/{number}", timeout=5) for number in range(1_000)]
@@ -265,18 +263,18 @@ def test_a_call_waits_for_who_holds_the_lock() -> None:
     made: list[ThreadedOperation] = []
     caller = threading.Thread(target=lambda: made.append(program.purgatory.register("key", timeout=5)))
     with link.lock:
-        issued = program.protocol.issued
+        issued = program.protocol.ledger.issued
         caller.start()
         caller.join(0.05)
-        assert (program.protocol.issued, made) == (issued, [])
-        program.protocol.issue(NOTHING)
+        assert (program.protocol.ledger.issued, made) == (issued, [])
+        program.protocol.ledger.issue(NOTHING)
     caller.join(PATIENCE_S)
-    assert [one.command for one in made] == [issued + 2] == [program.protocol.issued]
+    assert [one.command for one in made] == [issued + 2] == [program.protocol.ledger.issued]
 
 
 def test_calls_of_many_threads_have_a_number_each() -> None:
     program = Program(1)
-    program.protocol.window = 1 << 20
+    program.protocol.ledger.window = 1 << 20
     interval = sys.getswitchinterval()
     made: list[list[ThreadedOperation]] = [[] for _ in range(4)]
 
@@ -288,20 +286,20 @@ def test_calls_of_many_threads_have_a_number_each() -> None:
     threads = [threading.Thread(target=call, args=(mine,)) for mine in made]
     sys.setswitchinterval(1e-6)
     try:
-        issued = program.protocol.issued
+        issued = program.protocol.ledger.issued
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(PATIENCE_S)
     finally:
         sys.setswitchinterval(interval)
-    assert program.protocol.issued - issued == 16_000
+    assert program.protocol.ledger.issued - issued == 16_000
     numbers = sorted(operation.command for mine in made for operation in mine)
     assert len(set(numbers)) == len(numbers) == 8_000
-    assert [number for number in program.protocol.waiting] == numbers
+    assert [number for number in program.protocol.ledger.waiting] == numbers
     for mine in made:
         for number, operation in enumerate(mine):
-            assert program.protocol.command(operation.command).endswith(f"{number}".encode() + b"payload")
+            assert program.protocol.ledger.command(operation.command).endswith(f"{number}".encode() + b"payload")
 
 
 def test_a_closed_client_takes_no_call() -> None:
@@ -316,10 +314,10 @@ def test_a_closed_client_takes_no_call() -> None:
 def test_a_mark_of_words_that_were_released_is_an_error_and_no_read() -> None:
     program = Program(1)
     words = memoryview(bytearray(64)).cast("Q")
-    program.protocol.use_arena(words, 3)
+    program.protocol.ledger.use_arena(words, 3)
     words.release()
     with pytest.raises(ValueError, match="released"):
-        program.protocol.newest()
+        program.protocol.ledger.newest()
     with pytest.raises(ValueError, match="released"):
         program.purgatory.register("key", timeout=5)
 

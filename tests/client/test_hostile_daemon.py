@@ -28,19 +28,19 @@ def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
         world = fakedaemon.World()
         world.exchange()
         protocol = world.protocol
-        corpus = sorted(down(protocol.topic, protocol.arena).items())
+        corpus = sorted(down(protocol.session.topic, protocol.session.arena).items())
         world.register()
         for which, mutations, published, wait_ms in frames:
             frame = corpus[which % len(corpus)][1]
             for mutation in mutations:
                 frame = mutation(frame)
             protocol.receive(frame, world.now, published=published)
-            for waiter in protocol.take_ready():
+            for waiter in protocol.incoming.take_ready():
                 waiter.tell()
             world.now += wait_ms * MS
             world.up()
-            protocol.complaints.clear()
-        assert protocol.kept <= 2 and len(protocol.waiting) <= 2
+            protocol.incoming.complaints.clear()
+        assert protocol.ledger.kept <= 2 and len(protocol.ledger.waiting) <= 2
         # A sound daemon comes: the client finds its way to it, under whatever name.
         world.daemon = FakeDaemon()
         world.pass_time(6_000, step_ms=50)
@@ -73,7 +73,7 @@ def test_a_welcome_that_holds_anything_else_is_ignored_and_the_client_lives_on(w
     world.up()
     world.register()
     welcome = {
-        "incarnation": world.protocol.incarnation,
+        "incarnation": world.protocol.session.incarnation,
         "session": world.daemon.session,
         "topic": 5,
         "applied": 0,
@@ -84,8 +84,8 @@ def test_a_welcome_that_holds_anything_else_is_ignored_and_the_client_lives_on(w
     frame = world.daemon.message(DownKind.WELCOME, {**welcome, **wrong})
     world.protocol.receive(frame, world.now, published=False)
     assert world.protocol.frames_ignored == 1
-    assert "malformed" in world.protocol.complaints[0]
-    assert world.protocol.purgatories == {"default": 0}
+    assert "malformed" in world.protocol.incoming.complaints[0]
+    assert world.protocol.session.purgatories == {"default": 0}
     world.daemon = FakeDaemon(arena=99)
     world.pass_time(3_000, step_ms=50)
     assert world.protocol.state is LinkState.LIVE
@@ -97,16 +97,16 @@ def test_the_index_of_a_purgatory_that_is_none_is_told_and_not_taken(wrong: obje
     world.exchange()
     protocol = world.protocol
     reply = Reply(world.link)
-    protocol.query({"query": "purgatory", "name": "fetch"}, Naming(protocol, "fetch", reply), world.now)
+    protocol.query({"query": "purgatory", "name": "fetch"}, Naming(protocol.session, "fetch", reply), world.now)
     world.up()
     world.daemon.routed.clear()
     answer = world.daemon.message(DownKind.RESULT, {"id": 1, "index": wrong})
     protocol.receive(answer, world.now, published=False)
     with pytest.raises(MalformedError, match="'fetch'"):
         reply.get()
-    assert protocol.purgatories == {"default": 0}
+    assert protocol.session.purgatories == {"default": 0}
 
     reply = Reply(world.link)
-    protocol.query({"query": "purgatory", "name": "fetch"}, Naming(protocol, "fetch", reply), world.now)
+    protocol.query({"query": "purgatory", "name": "fetch"}, Naming(protocol.session, "fetch", reply), world.now)
     world.exchange()
-    assert reply.get()["index"] == protocol.purgatories["fetch"] == 3
+    assert reply.get()["index"] == protocol.session.purgatories["fetch"] == 3

@@ -18,7 +18,8 @@ from timerd_client.hot.commands import operation_command
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
-from timerd_client.protocol.protocol import NEVER, LinkState
+from timerd_client.protocol.deadlines import NEVER
+from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.errors import ErrorCode, MalformedError
 from timerd_shm.declare.fields import offset_of, struct_of, unpack
 from timerd_shm.declare.limits import (
@@ -43,7 +44,7 @@ def test_a_client_is_live_only_when_it_has_heard_its_subscription() -> None:
         world.daemon.receive(frame)
     world.down()
     assert stands(world) is LinkState.HELLO
-    assert world.protocol.session == world.daemon.session
+    assert world.protocol.session.secret == world.daemon.session
     world.exchange()
     assert stands(world) is LinkState.LIVE
 
@@ -72,7 +73,7 @@ def test_what_piled_up_is_one_frame_and_settles(world: World) -> None:
     assert (outcome.state, outcome.key, outcome.value) == (State.COMPLETED, b"k7", b"v7")
     assert outcome.wait_ns == 1_000
     assert outcome.mark.incarnation == world.daemon.arena
-    assert not world.protocol.waiting
+    assert not world.protocol.ledger.waiting
 
 
 def test_a_kept_outcome_does_not_keep_its_frame(world: World) -> None:
@@ -143,7 +144,7 @@ def test_frames_behind_a_lost_one_do_not_multiply_what_is_sent_again(world: Worl
     world.down()
     world.exchange()
     assert sum(unpack(CommandHeader, frame).count for frame in world.sent) == 21
-    assert world.protocol.applied == 21
+    assert world.protocol.ledger.applied == 21
 
 
 def test_a_report_that_the_pub_dropped_is_asked_for(world: World) -> None:
@@ -252,7 +253,7 @@ def test_after_a_restart_the_numbering_goes_on(world: World) -> None:
     world.pass_time(400)
     assert [hello["waits"] for hello in world.daemon.hellos] == [[], [1]]
     assert stands(world) is LinkState.LIVE
-    assert world.protocol.session == world.daemon.session
+    assert world.protocol.session.secret == world.daemon.session
     assert state_of(operation) is State.COMPLETED
     assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
 
@@ -267,7 +268,7 @@ def test_a_second_welcome_that_was_overtaken_by_a_report_changes_nothing() -> No
     late, world.daemon.routed[:] = list(world.daemon.routed), []
     operation = world.register()
     world.exchange()
-    assert world.protocol.applied == 1
+    assert world.protocol.ledger.applied == 1
     for frame in late:
         world.protocol.receive(frame, world.now, published=False)
     assert (stands(world), world.protocol.frames_ignored) == (LinkState.LIVE, 1)
@@ -308,14 +309,14 @@ def test_operations_that_the_daemon_does_not_hold_after_a_restart_are_said(world
 def test_another_arena_fails_what_was_waiting_and_begins_anew(world: World) -> None:
     applied, unacknowledged = world.register(), world.register()
     world.exchange()
-    before = world.protocol.incarnation
+    before = world.protocol.session.incarnation
     world.daemon = FakeDaemon(arena=88)
     kept = world.fire(b"x")
     assert kept == 3
     world.pass_time(400)
     assert stands(world) is LinkState.LIVE
-    assert world.protocol.incarnation != before
-    assert world.protocol.arena == 88
+    assert world.protocol.session.incarnation != before
+    assert world.protocol.session.arena == 88
     for operation in (applied, unacknowledged):
         assert isinstance(operation.result(0).error, SessionGoneError)
     again = world.register()
@@ -430,8 +431,8 @@ def test_whatever_is_lost_doubled_or_reordered_each_operation_settles_once(rng: 
         for frame in world.up():
             for _ in range(rng.choice([0, 1, 1, 1, 2])):
                 world.daemon.receive(frame)
-        while world.protocol.subscriptions:
-            world.daemon.subscribe(world.protocol.subscriptions.popleft())
+        while world.protocol.session.subscriptions:
+            world.daemon.subscribe(world.protocol.session.subscriptions.popleft())
         if rng.random() < 0.3:
             world.daemon.announce()
         world.daemon.turn()
@@ -444,7 +445,7 @@ def test_whatever_is_lost_doubled_or_reordered_each_operation_settles_once(rng: 
         arriving, in_flight = in_flight[: rng.randrange(0, 6)], in_flight[rng.randrange(0, 6) :]
         for published, frame in arriving:
             world.protocol.receive(frame, world.now, published=published)
-        for waiter in world.protocol.take_ready():
+        for waiter in world.protocol.incoming.take_ready():
             waiter.tell()
     while fired < len(operations):
         world.fire(b"%d" % fired)
@@ -455,7 +456,7 @@ def test_whatever_is_lost_doubled_or_reordered_each_operation_settles_once(rng: 
         world.daemon.announce()
     assert stands(world) is LinkState.LIVE
     assert settled == {operation.command: 1 for operation in operations}
-    assert [number for number, _ in world.daemon.applied_commands] == list(range(1, world.protocol.issued + 1))
+    assert [number for number, _ in world.daemon.applied_commands] == list(range(1, world.protocol.ledger.issued + 1))
 
 
 def test_every_error_code_becomes_its_exception() -> None:

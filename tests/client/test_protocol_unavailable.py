@@ -188,7 +188,7 @@ def test_each_row_of_a_batch_is_given_up_at_its_own_deadline(world: World) -> No
     for row in range(2):
         number = world.register().command
         batch.add_part(number, row, 1)
-        protocol.waiting[number] = batch
+        protocol.ledger.waiting[number] = batch
     world.exchange()
     world.silence()
     world.pass_time(LOST_MS + 50)
@@ -331,7 +331,7 @@ def test_what_was_registered_is_cancelled_and_what_is_pending_goes_on(world: Wor
     assert (told, state_of(given_up)) == ([given_up], State.UNAVAILABLE)
     assert not world.daemon.outcomes  # the cancellation was acknowledged, to nobody
     assert world.protocol.statistics()[:4] == (1, 0, 0, 1)
-    assert not world.protocol._given_up
+    assert not world.protocol.incoming._given_up
 
 
 def test_an_outcome_after_giving_up_is_acknowledged_silently_and_counted(world: World) -> None:
@@ -348,7 +348,7 @@ def test_an_outcome_after_giving_up_is_acknowledged_silently_and_counted(world: 
     assert not world.daemon.outcomes
     statistics = world.protocol.statistics()
     assert (statistics.given_up, statistics.outcomes_after_giving_up, statistics.outcomes_unknown) == (1, 1, 0)
-    assert not world.protocol.complaints
+    assert not world.protocol.incoming.complaints
 
 
 def refuse_unheard(world: World) -> None:
@@ -363,7 +363,7 @@ def refuse_unheard(world: World) -> None:
 def test_a_late_refusal_is_no_matter_of_anybody(world: World) -> None:
     refuse_unheard(world)
     return_of(world)
-    assert not world.protocol.complaints
+    assert not world.protocol.incoming.complaints
     assert not world.daemon.answers
 
 
@@ -373,12 +373,12 @@ def test_nor_is_one_whose_answer_is_lost_until_the_withdrawal_is_applied(world: 
     world.pass_time(1_500, 25)
     world.daemon.announce()
     world.pass_time(100)
-    assert (world.protocol.applied, list(world.daemon.answers)) == (2, [1])
+    assert (world.protocol.ledger.applied, list(world.daemon.answers)) == (2, [1])
     return_of(world)
     assert not world.daemon.answers
-    assert not world.protocol.complaints
+    assert not world.protocol.incoming.complaints
     assert world.protocol.statistics().commands_refused == 0
-    assert not world.protocol._given_up
+    assert not world.protocol.incoming._given_up
 
 
 def test_a_hand_over_to_one_who_gave_up_goes_back_before_it_is_acknowledged(world: World) -> None:
@@ -459,12 +459,12 @@ def test_what_nobody_has_a_handle_of_is_withdrawn_while_the_daemon_lives(world: 
     world.up()  # on its way
     reply = operation._reply
     assert reply is not None
-    assert world.protocol.give_up([operation.command], TimerdUnavailableError("nobody waits")) == 1
-    assert world.protocol.give_up([operation.command], TimerdUnavailableError("nobody waits")) == 0
+    assert world.protocol.incoming.give_up([operation.command], TimerdUnavailableError("nobody waits")) == 1
+    assert world.protocol.incoming.give_up([operation.command], TimerdUnavailableError("nobody waits")) == 0
     assert reply.done()
     pass_with_heartbeats(world, 500)
     assert not world.daemon.pending
-    assert not world.protocol.replies
+    assert not world.protocol.incoming.replies
     assert world.protocol.statistics().given_up == 0  # it is no verdict
 
 
@@ -479,7 +479,7 @@ def test_in_another_arena_what_was_given_up_is_forgotten_and_what_waits_is_said(
     assert state_of(given_up) is State.UNAVAILABLE
     assert isinstance(forever.result(0).error, SessionGoneError)
     assert world.protocol.statistics().commands_unknown == 1  # the cancel
-    assert not world.protocol._given_up
+    assert not world.protocol.incoming._given_up
     world.silence()
     world.pass_time(LOST_MS + 100)
     unsent = world.register(timeout_ns=0)
@@ -524,7 +524,7 @@ def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(world: Wor
     world.fire(b"long")
     world.exchange()
     assert state_of(long) is State.COMPLETED
-    assert [number for number, _ in world.daemon.applied_commands] == list(range(1, world.protocol.issued + 1))
+    assert [number for number, _ in world.daemon.applied_commands] == list(range(1, world.protocol.ledger.issued + 1))
 
 
 def test_through_outages_at_random_nothing_settles_twice_waits_for_ever_or_is_handed_over_to_nobody(
@@ -573,7 +573,7 @@ def test_through_outages_at_random_nothing_settles_twice_waits_for_ever_or_is_ha
     assert settled == {operation.command: 1 for operation in operations}
     assert not daemon.pending
     assert not daemon.outcomes
-    assert [number for number, _ in daemon.applied_commands] == list(range(1, protocol.issued + 1))
+    assert [number for number, _ in daemon.applied_commands] == list(range(1, protocol.ledger.issued + 1))
     states = {operation.command: state_of(operation) for operation in operations}
     assert {State.UNAVAILABLE, State.COMPLETED} <= set(states.values())
     completed = {command for command, state in states.items() if state is State.COMPLETED}
@@ -581,4 +581,4 @@ def test_through_outages_at_random_nothing_settles_twice_waits_for_ever_or_is_ha
     statistics = protocol.statistics()
     assert statistics.outcomes_after_giving_up == len(daemon.given_back)
     assert (statistics.waiting, statistics.unacknowledged, statistics.commands_unknown) == (0, 0, 0)
-    assert not protocol._given_up
+    assert not protocol.incoming._given_up

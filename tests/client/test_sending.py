@@ -198,7 +198,7 @@ def test_a_pass_that_something_else_wants_sends_what_would_be_due_soon(sockets: 
     protocol = link.protocol
 
     def kept() -> int:
-        return protocol.issued - sum(count for _, count, _ in sockets.commands())
+        return protocol.ledger.issued - sum(count for _, count, _ in sockets.commands())
 
     for _ in range(SEND_BURST + 1):  # the last is one more than callers send
         client.fire("k")
@@ -251,10 +251,10 @@ def test_a_busy_caller_sends_when_the_thread_does_not_get_to_it(client: Client, 
     client.register("first", timeout=PATIENCE_S).add_done_callback(on_done)
     client.fire("first")
     assert busy.wait(PATIENCE_S)
-    before, issued = len(sockets.commands()), client._protocol.issued
+    before, issued = len(sockets.commands()), client._protocol.ledger.issued
     for _ in range(20 * SEND_COMMANDS):
         client.fire("k")
-        if client._protocol.issued % 100 == 0:
+        if client._protocol.ledger.issued % 100 == 0:
             time.sleep(SEND_INTERVAL_NS / 1e9)
     frames = sockets.commands()[before:]
     assert {by for *_, by in frames} == {threading.get_ident()}

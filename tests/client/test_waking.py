@@ -18,7 +18,7 @@ from timerd_client.link.promise import Reply
 from timerd_client.link.sockets import Sockets
 from timerd_client.threaded.client import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
-from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
 
 
@@ -88,7 +88,7 @@ def prepared(*, idle: bool, alarm_in: int) -> Alone:
     """A client beside whom somebody sends (`idle` is false), and whose alarm stands so many commands ahead."""
     alone = Alone()
     alone.counted.idle = idle
-    alone.counted.alarm = alone.counted.protocol.issued + alarm_in
+    alone.counted.alarm = alone.counted.protocol.ledger.issued + alarm_in
     alone.counted.woken = 0
     return alone
 

@@ -218,9 +218,9 @@ def test_who_was_told_that_it_is_unknown_is_not_told_again_by_flush(arrives: boo
     world.pass_time(1_500, 25)
     assert world.flushes()
     assert world.protocol.statistics().commands_refused == 0
-    complaints = [complaint.partition(":")[0] for complaint in world.protocol.complaints]
+    complaints = [complaint.partition(":")[0] for complaint in world.protocol.incoming.complaints]
     assert complaints == ["command 1 was refused", "command 2 was refused"]
-    assert not world.protocol._unheard
+    assert not world.protocol.incoming._unheard
     world.fire()
     world.exchange()
     with pytest.raises(td.OperationExistsError, match="a command was refused: "):
@@ -236,7 +236,7 @@ def test_a_flush_waits_for_refusals_of_which_the_report_was_lost() -> None:
     world.exchange()
     world.daemon.announce()  # two are applied, and there is an answer
     world.exchange()
-    assert world.protocol.applied == 2
+    assert world.protocol.ledger.applied == 2
     assert not world.flushes()
     world.speak()
     world.pass_time(100)
@@ -277,7 +277,7 @@ def test_a_flush_waits_for_what_was_refused_before_a_restart_and_for_no_more(ref
     world.restart()
     world.lose_down = is_report
     world.pass_time(400)
-    assert (stands(world), world.protocol.applied) == (LinkState.HELLO, 1)
+    assert (stands(world), world.protocol.ledger.applied) == (LinkState.HELLO, 1)
     assert not world.flushes()  # WELCOME says that it was applied, but not whether it was refused
     world.speak()
     world.pass_time(1_500, 25)
@@ -296,7 +296,7 @@ def test_a_flush_waits_for_what_was_refused_before_a_frame_was() -> None:
     error = world.daemon.message(DownKind.ERROR, {"code": int(ErrorCode.MALFORMED), "message": "a frame", "id": None})
     world.speak()
     world.protocol.receive(error, world.now, published=False)
-    assert world.protocol.applied == 1
+    assert world.protocol.ledger.applied == 1
     assert not world.flushes()
     world.daemon.announce()  # its heartbeat
     world.pass_time(100)

@@ -114,7 +114,7 @@ def test_awaits_that_are_cancelled_in_a_full_window_cancel_their_operations(daem
         async with await aio.connect() as client:
             tasks = [asyncio.create_task(wait(client, "k")) for _ in range(50)]
             await asyncio.sleep(0)
-            client._protocol.window = 50
+            client._protocol.ledger.window = 50
             with pytest.raises(td.BackpressureError):
                 client.fire("other")
             for task in tasks:
@@ -142,7 +142,7 @@ def test_a_client_whose_loop_is_closed_says_so(daemon: Daemon) -> None:
 def test_asyncio_backpressure_is_said_at_once_and_room_is_awaited(daemon: Daemon) -> None:
     async def main() -> None:
         async with await aio.connect() as client:
-            client._protocol.window = 50
+            client._protocol.ledger.window = 50
             with pytest.raises(td.BackpressureError, match="room"):
                 for _ in range(51):
                     client.fire("k")

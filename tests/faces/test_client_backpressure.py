@@ -19,7 +19,7 @@ def test_backpressure_after_a_second_and_flush_in_time(client: td.Client, daemon
     client.flush()
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
-        client._protocol.window = 100
+        client._protocol.ledger.window = 100
         start = time.monotonic()
         with pytest.raises(td.BackpressureError, match="100 of 100"):
             for _ in range(101):
@@ -34,7 +34,7 @@ def test_backpressure_after_a_second_and_flush_in_time(client: td.Client, daemon
 
 def test_a_batch_that_met_backpressure_is_withdrawn_whole(client: td.Client, daemon: Daemon) -> None:
     client.flush()
-    client._protocol.window = 100
+    client._protocol.ledger.window = 100
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
         with pytest.raises(td.BackpressureError):
@@ -43,7 +43,7 @@ def test_a_batch_that_met_backpressure_is_withdrawn_whole(client: td.Client, dae
         os.kill(daemon.pid, signal.SIGCONT)
     client.flush(PATIENCE_S)
     assert client.fire_wait("k") == 0
-    assert not client._protocol.waiting
+    assert not client._protocol.ledger.waiting
 
 
 def test_a_registration_that_was_not_answered_is_withdrawn(
@@ -66,9 +66,9 @@ def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are
 ) -> None:
     client.flush()
     with td.connect() as other:
-        client._protocol.window = 10
+        client._protocol.ledger.window = 10
         with client._link.lock:
-            client._protocol.applied -= 10  # full, until it is put right
+            client._protocol.ledger.applied -= 10  # full, until it is put right
         started = time.monotonic_ns()
         registered: list[td.Operation] = []
         thread = threading.Thread(target=lambda: registered.append(client.register("k", timeout=PATIENCE_S)))
@@ -77,7 +77,7 @@ def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are
         other.fire_wait("k", value=b"meanwhile")
         waited = time.monotonic_ns() - started
         with client._link.lock:
-            client._protocol.applied += 10
+            client._protocol.ledger.applied += 10
             client._link._moved.notify_all()  # type: ignore[attr-defined]
         thread.join(PATIENCE_S)
         outcome = registered[0].result(PATIENCE_S)

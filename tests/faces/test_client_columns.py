@@ -55,7 +55,7 @@ def test_columns_are_copied_and_checked_before_anything_is_sent(client: td.Clien
         (("b", "c"), b"3"),
         (("d", "e"), b"4"),
     ]
-    issued = client._protocol.issued
+    issued = client._protocol.ledger.issued
     for wrong in ("abc", b"abc", {"a": 5}, {"a", "b"}, None, 5, ["a", 5], ["a", ""]):
         for when in (td.ANY, ALL):
             with pytest.raises((td.InvalidKeyError, td.InvalidValueError)):
@@ -72,7 +72,7 @@ def test_columns_are_copied_and_checked_before_anything_is_sent(client: td.Clien
             client.register_many(["a"], timeout=1, payloads=payload)  # type: ignore[arg-type]
         with pytest.raises(td.InvalidValueError):
             client.fire_many(["a"], values=payload)  # type: ignore[arg-type]
-    assert client._protocol.issued == issued
+    assert client._protocol.ledger.issued == issued
 
 
 def test_a_column_says_which_of_its_rows_is_wrong(client: td.Client) -> None:

@@ -315,7 +315,7 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
 
 def test_a_client_that_has_seen_the_end_of_its_daemon_waits_two_seconds_for_the_next(daemon: Daemon) -> None:
     with td.connect() as client:
-        client._protocol.lost_ns = 3_600_000_000_000  # silence alone says nothing
+        client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone says nothing
         time.sleep(1.1)  # a connection that ends sooner was refused, and says nothing of its daemon
         daemon.kill()
         took = eventually(lambda: not client.connected, "it did not notice")

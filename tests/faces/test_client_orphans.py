@@ -48,9 +48,9 @@ async def says_with_the_last_of_its_window(daemon: Daemon) -> int:
     await client.flush()
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
-        client._protocol.window = 10
+        client._protocol.ledger.window = 10
         said = await client.set_orphans("keep")
-        assert client._protocol.room == 0
+        assert client._protocol.outgoing.room == 0
         return said
     finally:
         os.kill(daemon.pid, signal.SIGCONT)

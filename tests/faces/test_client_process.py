@@ -113,7 +113,7 @@ with td.connect("auto", autostart=True, timeout=10) as client:
     operation = client.register("k", timeout=5)
     client.fire("k")
     assert operation.result(5)
-    print(client._protocol.daemon_pid)
+    print(client._protocol.session.daemon_pid)
 """
     processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     pids = {process.communicate(timeout=30)[0].strip() for process in processes}
@@ -136,7 +136,7 @@ import os, resource
 import timerd as td
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
 with td.connect("auto", autostart=True, timeout=10) as client:
-    print(client._protocol.daemon_pid, os.getsid(0), flush=True)
+    print(client._protocol.session.daemon_pid, os.getsid(0), flush=True)
 """
     worker = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=30)
     pid, session = map(int, worker.stdout.split())

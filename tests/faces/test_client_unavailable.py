@@ -38,7 +38,7 @@ def lost(daemon: Daemon) -> Iterator[td.Client]:
 def hasten(client: td.Client | aio.Client, *, lost_ns: int = int(LOST_S * 1e9), grace_ns: int = 100 * MS) -> None:
     """Other bounds. The short ones are for a daemon that is gone: a living one is silent for up to a second."""
     with client._link.lock:
-        client._protocol.lost_ns, client._protocol.grace_ns = lost_ns, grace_ns
+        client._protocol.silence.lost_ns, client._protocol.grace_ns = lost_ns, grace_ns
         client._link.wake()
 
 
@@ -119,14 +119,14 @@ def test_asyncio_waits_live_through_it_too_and_what_is_due_is_given_up(daemon: D
                 with pytest.raises(td.TimerdUnavailableError, match=r"[1-9] commands are unacknowledged: .*lost"):
                     await client.flush(0.05)
                 flags: list[int] = []
-                issued = client._protocol.issued
+                issued = client._protocol.ledger.issued
                 polled = asyncio.create_task(
                     client.wait_for(lambda: flags, "flags", timeout=60, unavailable="poll", poll_interval=0.01)
                 )
                 await asyncio.sleep(0.05)
                 flags.append(1)
                 assert await polled == [1]
-                assert client._protocol.issued == issued  # nothing is registered for nobody
+                assert client._protocol.ledger.issued == issued  # nothing is registered for nobody
                 relax(client)
                 await asyncio.to_thread(daemon.start)
                 while not client.connected:
@@ -142,7 +142,7 @@ def test_asyncio_waits_live_through_it_too_and_what_is_due_is_given_up(daemon: D
 def test_what_asks_a_lost_daemon_raises_at_once_and_sends_nothing(lost: td.Client) -> None:
     client = lost
     operation = client.register("k", timeout=60)
-    issued = client._protocol.issued
+    issued = client._protocol.ledger.issued
     start = time.monotonic()
     for ask in (
         lambda: client.fire_wait("k"),
@@ -158,7 +158,7 @@ def test_what_asks_a_lost_daemon_raises_at_once_and_sends_nothing(lost: td.Clien
         with pytest.raises(td.TimerdUnavailableError, match="state: lost, silent for"):
             ask()
     assert time.monotonic() - start < CLOSE_TIMEOUT_S, "one of them waited"
-    assert client._protocol.issued == issued
+    assert client._protocol.ledger.issued == issued
     assert not operation.done()
 
 
@@ -223,7 +223,7 @@ def test_flush_says_that_what_was_kept_for_a_lost_daemon_went_to_none(client: td
 
 def test_a_full_window_says_that_the_daemon_is_lost(lost: td.Client) -> None:
     client = lost
-    client._protocol.window = 100
+    client._protocol.ledger.window = 100
     for _ in range(100):
         client.fire("k")
     start = time.monotonic()
@@ -250,9 +250,9 @@ def test_wait_for_polls_while_the_daemon_is_lost(lost: td.Client) -> None:
     state["ready"] = False
     with pytest.raises(td.TimerdUnavailableError):
         client.wait_for(ready, "k", timeout=0.05)
-    issued = client._protocol.issued
+    issued = client._protocol.ledger.issued
     client.wait_for(ready, "k", timeout=0.05, unavailable="poll", poll_interval=0.02)
-    assert client._protocol.issued == issued  # nothing is registered for nobody
+    assert client._protocol.ledger.issued == issued  # nothing is registered for nobody
     for wrong in ({"unavailable": "ignore"}, {"poll_interval": 0}, {"poll_interval": float("nan")}):
         with pytest.raises(td.InvalidValueError):
             client.wait_for(ready, "k", timeout=1, **wrong)

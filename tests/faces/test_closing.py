@@ -103,7 +103,7 @@ def test_what_tasks_fired_before_a_close_arrives(client: td.Client) -> None:
 
 def test_who_waits_for_room_is_told_that_the_client_closes(daemon: Daemon) -> None:
     client = td.connect()
-    client._protocol.window = 4
+    client._protocol.ledger.window = 4
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
         for _ in range(4):

@@ -114,7 +114,7 @@ def test_what_is_handled_is_known_again_after_a_restart_and_in_another_arena(wor
 
 def told_again_to_the_same(world: World, worker: Worker) -> None:
     """It is taken for silent, and comes back, with nobody else there."""
-    session = world.sessions.find(worker.protocol.session)
+    session = world.sessions.find(worker.protocol.session.secret)
     assert session is not None
     world.core.silence(session.slot, worker.now_ns)
     world.turn()
@@ -156,7 +156,7 @@ def test_the_word_that_something_is_done_is_not_said_to_another_arena(world: Wor
     assert worker.ack(told) == 0
     worker.do(worker.calls.carry_out(told))
     assert len(job.calls) == 1
-    told.client = worker.protocol.incarnation
+    told.client = worker.protocol.session.incarnation
     assert worker.holds(told), "this one is another"
 
 
@@ -406,7 +406,7 @@ def test_a_schedule_goes_on_after_the_clock_was_a_year_ahead(world: World) -> No
 
 def test_what_is_wrong_with_a_call_is_said_at_once(world: World) -> None:
     worker = Worker(world)
-    calls, issued = worker.calls, worker.protocol.issued
+    calls, issued = worker.calls, worker.protocol.ledger.issued
     with pytest.raises(InvalidValueError, match="time zone"):
         calls.at("job", datetime(2027, 1, 1), b"")
     with pytest.raises(InvalidValueError, match="datetime"):
@@ -432,7 +432,7 @@ def test_what_is_wrong_with_a_call_is_said_at_once(world: World) -> None:
     calls.add("job", print, None)
     with pytest.raises(InvalidValueError, match="another name"):
         calls.add("job", print, None)
-    assert worker.protocol.issued == issued
+    assert worker.protocol.ledger.issued == issued
 
 
 def test_the_first_moment_of_all_is_in_the_past(world: World) -> None:

@@ -74,7 +74,7 @@ def test_reports_that_overlap_tell_nothing_twice(world: World) -> None:
     world.run(20 * MS)
     worker.hear()
     world.run(20 * MS)
-    session = world.sessions.find(worker.protocol.session)
+    session = world.sessions.find(worker.protocol.session.secret)
     assert session is not None
     both = world.core.report(session.slot, 0, 0, worker.now_ns)
     worker.protocol.receive(bytes(both), worker.now_ns, published=False)
@@ -158,9 +158,9 @@ def test_what_was_not_done_is_told_again_to_who_listens_again_at_once(world: Wor
 
 def test_an_answer_that_was_lost_with_its_client_is_not_waited_for_by_who_comes_back(world: World) -> None:
     worker = Worker(world)
-    answer, before = Answer(), worker.protocol.issued
+    answer, before = Answer(), worker.protocol.ledger.issued
     command = Register((Key(b"job"),), timeout_ns=S, registered_ns=worker.now_ns, for_group=True, wants_answer=True)
-    worker.protocol.replies[worker.protocol.issue(encode(command))] = cast(Reply, answer)
+    worker.protocol.incoming.replies[worker.protocol.ledger.issue(encode(command))] = cast(Reply, answer)
     frame = worker.protocol.next_frame(worker.now_ns)
     assert frame is not None
     world.network.up.append((worker.routing, frame))
@@ -170,7 +170,7 @@ def test_an_answer_that_was_lost_with_its_client_is_not_waited_for_by_who_comes_
     world.run(50 * MS)
     assert not answer.come
     worker.wait(lambda: answer.come)
-    assert worker.protocol.applied == before + 1
+    assert worker.protocol.ledger.applied == before + 1
     assert answer.error is not None and answer.error.code is ErrorCode.UNAVAILABLE
 
 
@@ -320,7 +320,7 @@ def test_without_a_daemon_nothing_is_handed_over_after_the_lease(world: World) -
 
 def test_a_member_tells_its_group_what_it_left(world: World) -> None:
     owner, heir = Worker(world, orphans=Orphans.GROUP), Worker(world).listen()
-    owner.protocol.issue(encode(Register((Key(b"own"),), timeout_ns=50 * MS)))
+    owner.protocol.ledger.issue(encode(Register((Key(b"own"),), timeout_ns=50 * MS)))
     owner.pump()
     owner.die()
     world.run(100 * MS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -14,9 +13,8 @@ from simulation.measured import told as coverage
 from simulation.run import Failure, Simulation, simulate
 from timerd_client.groups.calls import Calls, Job, Say, Steps
 from timerd_client.protocol.inbox import Told
-from timerd_client.protocol.incoming import Awaited
-from timerd_client.protocol.outgoing import Window
-from timerd_client.protocol.session import Session
+from timerd_client.protocol.incoming import Incoming
+from timerd_client.protocol.outgoing import Outgoing
 from timerd_shm.generate import DEFECTS
 
 # What is measured runs three times as long: as few as go through nearly all of it, those with groups first.
@@ -106,7 +104,7 @@ def test_rows_of_the_journal_that_are_stored_apart_from_what_they_tell_are_found
 
 
 def test_a_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Awaited, "acknowledged_outcome", property(lambda self: self.received_outcome + 1))
+    monkeypatch.setattr(Incoming, "acknowledged_outcome", property(lambda self: self.received_outcome + 1))
     says = found(4)
     assert any(what in says for what in ("no outcome at the end", "was told 0 times")), says
 
@@ -123,23 +121,24 @@ def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkey
 
 
 def test_a_client_that_sends_commands_again_under_new_numbers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def go_back(self: Window) -> None:
-        self._sent = self.applied
+    def go_back(self: Outgoing) -> None:
+        ledger = self._ledger
+        self.sent = ledger.applied
         self.resets += 1
         if self.resets < 20:  # or they would be ever more
-            self.issue_all([self.command(one) for one in range(self.applied + 1, self.issued + 1)][:50])
+            ledger.issue_all([ledger.command(one) for one in range(ledger.applied + 1, ledger.issued + 1)][:50])
 
-    monkeypatch.setattr(Window, "_go_back", go_back)
+    monkeypatch.setattr(Outgoing, "go_back", go_back)
     assert found()
 
 
 def test_a_client_that_uses_numbers_again_after_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    welcomed = Session._welcomed
+    gone_at_daemon = Incoming.gone_at_daemon  # the last of what a WELCOME says of commands
 
-    def forget_unacknowledged(self: Session, welcome: dict[str, Any]) -> None:
-        welcomed(self, welcome)
-        self.begin_after(self.applied)
-        self._sent = self._offered = self.applied
+    def forget_unacknowledged(self: Incoming, last: int) -> None:
+        gone_at_daemon(self, last)
+        self._ledger.begin_after(self._ledger.applied)
+        self._outgoing.sent = self._outgoing.offered = self._ledger.applied
 
-    monkeypatch.setattr(Session, "_welcomed", forget_unacknowledged)
+    monkeypatch.setattr(Incoming, "gone_at_daemon", forget_unacknowledged)
     assert found()

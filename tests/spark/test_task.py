@@ -168,7 +168,7 @@ def test_each_host_gets_its_sidecar_when_it_may(runtime_dir: Path, monkeypatch: 
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
     with task_client("side", runtime_dir=str(runtime_dir), autostart=True) as client:
         assert client.fire_wait("k") == 0
-        pid = client._protocol.daemon_pid
+        pid = client._protocol.session.daemon_pid
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: not (runtime_dir / "side.arena").exists())
 

@@ -78,12 +78,13 @@ def attack_client(data: bytes) -> None:
     world.register()
     for number, frame in enumerate(frames_of(data)):
         world.protocol.receive(frame, world.now, published=number % 2 == 0)
-        for waiter in world.protocol.take_ready():
+        for waiter in world.protocol.incoming.take_ready():
             waiter.tell()
         world.now += MS
         world.up()
-    assert world.protocol.kept <= 2 and len(world.protocol.waiting) <= 2
-    world.protocol.fail_all(ClosedError("the end"))  # who waits is let go of by nothing else: libFuzzer counts memory
+    assert world.protocol.ledger.kept <= 2 and len(world.protocol.ledger.waiting) <= 2
+    # Whoever waits is let go of by nothing else, and libFuzzer counts memory.
+    world.protocol.incoming.fail_all(ClosedError("the end"))
 
 
 def changes_of(data: bytes) -> Iterator[Change]:

@@ -29,7 +29,8 @@ from timerd_client.link.polling import POLL_S, RAISE, Polling
 from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State
-from timerd_client.protocol.protocol import NEVER, LinkState, Statistics
+from timerd_client.protocol.deadlines import NEVER
+from timerd_client.protocol.protocol import LinkState, Statistics
 from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_client.threaded.connection import LOOK_AGAIN_S, Search, settings, start_daemon
 from timerd_client.threaded.process import configure
@@ -101,11 +102,7 @@ class LoopLink(Link):
         self.wake()  # after which it looks at those who wait
 
     def make_room(self) -> None:
-        protocol = self.protocol
-        raise BackpressureError(
-            f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged "
-            f"({self.plight()}); `await client.room()` before the next"
-        )
+        raise BackpressureError(f"{self.fullness()} ({self.plight()}); `await client.room()` before the next")
 
     def may_block(self) -> None:
         raise RuntimeError("an asyncio client does not block: await it")
@@ -371,19 +368,19 @@ class Client(Purgatory, Member):
     async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
         """Wait until the window has room; how many commands it takes. Raises BackpressureError after `timeout` s."""
         protocol = self._protocol
-        if not await self._looped.until(lambda: protocol.room > 0 or self._link.sealed, timeout):
+        if not await self._looped.until(lambda: protocol.outgoing.room > 0 or self._link.sealed, timeout):
             raise BackpressureError(
-                f"no room in a window of {protocol.window} commands within {timeout:g} s "
+                f"no room in a window of {protocol.ledger.window} commands within {timeout:g} s "
                 f"({self._link.plight()}); slow down"
             )
         if self._link.sealed:
             self._link.refuse_closed()
-        return protocol.room
+        return protocol.outgoing.room
 
     async def set_orphans(self, policy: str) -> int:
         """What becomes of the operations that are pending here when this client ends, as the threaded client does."""
         said = 0
-        for part, more in self._link.say_orphans(orphans_of(policy, self._protocol.identity.group)):
+        for part, more in self._link.say_orphans(orphans_of(policy, self._protocol.session.identity.group)):
             said += part
             if more:
                 await self.room()

@@ -124,7 +124,7 @@ async def wait_for_next(
         if (found := take(link.now_ns())) is not None:
             return found
         if link.protocol.wants_to_send():
-            link.wake_if_due(link.protocol.issued)
+            link.wake_if_due(link.protocol.ledger.issued)
         left = seconds_left(until)
         if left == 0.0:
             break
@@ -154,7 +154,7 @@ class Member(Membership):
         link = self._member_link
         inbox = link.protocol.inbox
         inbox.listen(link.now_ns())
-        link.wake_if_due(link.protocol.issued)
+        link.wake_if_due(link.protocol.ledger.issued)
         try:
             while True:
                 told = await wait_for_next(
@@ -193,7 +193,7 @@ class Member(Membership):
         link = self._member_link
         reply = Reply(link)
         link.refuse_lost()
-        link.protocol.replies[link.issue(command)] = reply
+        link.protocol.incoming.replies[link.issue(command)] = reply
         try:
             await asyncio.wait_for(reply.settled(), CLOSE_TIMEOUT_S)
         except TimeoutError:

@@ -45,7 +45,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from timerd_client.arguments import EVENT_PREFIX, id_hash, key_bytes, payload_bytes, shown, timeout_ns
 from timerd_client.hot.commands import REGISTER_SIZE, operation_command, pack_register
-from timerd_client.protocol.inbox import CALLS, Told
+from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.session import CALLS
 from timerd_client.types import Payload, Timeout
 from timerd_shm.declare.errors import (
     ErrorCode,
@@ -161,7 +162,7 @@ class Calls:
     @property
     def group(self) -> str:
         """The client's group; raises NotAMemberError."""
-        group = self._protocol.identity.group
+        group = self._protocol.session.identity.group
         if group is None:
             raise NotAMemberError("named calls are a group's, and this client is in none: connect(group=NAME)")
         return group
@@ -336,7 +337,7 @@ class Calls:
         tail = self._id(name) + EVENT_PREFIX[len(key)] + key + payload
         head: bytes = pack_register(
             CommandKind.REGISTER,
-            self._protocol.purgatories[CALLS],
+            self._protocol.session.purgatories[CALLS],
             OF_CALL | exists,
             REGISTER_SIZE + len(tail),
             Condition.AT_LEAST,
@@ -367,7 +368,7 @@ class Calls:
             kind,
             operation,
             flags=flags,
-            purgatory=self._protocol.purgatories[CALLS],
+            purgatory=self._protocol.session.purgatories[CALLS],
             registered_ns=registered_ns,
             id_hash=self._id(name),
         )

@@ -53,12 +53,12 @@ class Duties:
         return None if told is None else Duty(self._carry_out(told), True)
 
     def _here(self) -> tuple[int, bytes]:
-        return self._protocol.arena, self._protocol.incarnation
+        return self._protocol.session.arena, self._protocol.session.incarnation
 
     def _to_begin(self) -> str | None:
         """A schedule that has to be begun: a new one, or any in another arena."""
         here = self._here()
-        if not self._protocol.arena:
+        if not self._protocol.session.arena:
             return None
         jobs = list(self._calls.jobs.items())
         return next((name for name, job in jobs if job.schedule and self._begun.get(name) != here), None)
@@ -133,7 +133,7 @@ class Membership:
             self._start_runner()
             link.protocol.inbox.handle(list(self._calls.jobs), self.AT_ONCE, link.now_ns())
             link.notify_locked()
-            link.wake_if_due(link.protocol.issued)
+            link.wake_if_due(link.protocol.ledger.issued)
         return handler
 
     def _start_runner(self) -> None:

@@ -76,10 +76,10 @@ def say(link: Link, command: bytes, done: Told | None = None, reply: Reply | Non
         protocol = link.protocol
         if done is not None and not protocol.inbox.is_ours(done):
             return False
-        number = protocol.issue(command)
+        number = protocol.ledger.issue(command)
         if done is not None:
             protocol.inbox.done(done.record.operation, number)
         if reply is not None:
-            protocol.replies[number] = reply
+            protocol.incoming.replies[number] = reply
         link.wake_if_due(number)
     return True

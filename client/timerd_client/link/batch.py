@@ -196,7 +196,7 @@ def register_many(
         _issue(surface, made, encoded, watched, when, registered_ns, since)
     except BaseException:  # the caller gets no handle of what has been registered
         with link.lock:
-            orphans = [number for number in made.commands() if link.protocol.waiting.get(number) is made]
+            orphans = [number for number in made.commands() if link.protocol.ledger.waiting.get(number) is made]
         link.abandon(orphans)
         raise
     return made
@@ -213,17 +213,17 @@ def _issue(
 ) -> None:
     """Issue a registration for each row, part by part; every part has the mark given, or of the call."""
     rows, start = len(encoded), 0
-    link, protocol = surface._link, surface._protocol
+    link, ledger, session = surface._link, surface._ledger, surface._link.protocol.session
     with link.lock:
         if link.sealed:
             link.refuse_closed()
-        maker, mark = protocol.incarnation, since or protocol.mark()
+        maker, mark = ledger.incarnation, since or session.mark()
     while start < rows:
         with link.lock:
             link.ready_locked()
-            room = min(rows - start, CHUNK, protocol.room)
-            flags, sequence, command = mark.on_wire(protocol.arena, protocol.incarnation)
-            if since is None and protocol.incarnation != maker:  # the mark of the call means nothing to the daemon
+            room = min(rows - start, CHUNK, link.protocol.outgoing.room)
+            flags, sequence, command = mark.on_wire(ledger.arena, ledger.incarnation)
+            if since is None and ledger.incarnation != maker:  # the mark of the call means nothing to the daemon
                 flags, command = RegisterFlag.MARK_OF_OTHER_ARENA, 0
             head = Head(
                 surface._indices[surface.name],
@@ -234,12 +234,10 @@ def _issue(
                 sequence,
                 command,
             )
-            first = issue_registrations(
-                protocol, head, encoded, watched, made._payloads, made._durations_ns, start, room
-            )
+            first = issue_registrations(ledger, head, encoded, watched, made._payloads, made._durations_ns, start, room)
             made.add_part(first, start, room)
-            protocol.waiting.add_all(first, room, made)
-            link.wake_if_due(protocol.issued)
+            ledger.waiting.add_all(first, room, made)
+            link.wake_if_due(ledger.issued)
         start += room
 
 
@@ -260,7 +258,7 @@ def fire_many(
         amount_column = unsigned("amount", amounts, U64_MAX, 1)
     index = surface._indices[surface.name]
     link = surface._link
-    protocol = link.protocol
+    ledger = surface._ledger
     start = 0
     while start < rows:
         with link.lock:
@@ -269,7 +267,7 @@ def fire_many(
             except TimerdError as error:
                 error.add_note(f"{start} of {rows} events had been sent")
                 raise
-            room = min(rows - start, CHUNK, protocol.room)
-            issue_events(protocol, index, encoded, value_column, amount_column, start, room)
-            link.wake_if_due(protocol.issued)
+            room = min(rows - start, CHUNK, link.protocol.outgoing.room)
+            issue_events(ledger, index, encoded, value_column, amount_column, start, room)
+            link.wake_if_due(ledger.issued)
         start += room

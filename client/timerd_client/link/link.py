@@ -169,9 +169,14 @@ class Link(Line):
     def unavailable(self, seconds: float) -> TimerdUnavailableError:
         """The error of a caller whose patience is over."""
         remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
-        if not self.protocol.arena:
+        if not self.protocol.session.arena:
             remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
         return TimerdUnavailableError(f"no answer from the daemon within {seconds:.3g} s ({self.plight()}): {remedy}")
+
+    def fullness(self) -> str:
+        """How full the window is, for messages."""
+        ledger = self.protocol.ledger
+        return f"{ledger.issued - ledger.applied} of {ledger.window} commands are unacknowledged"
 
     def plight(self) -> str:
         """How it stands with the daemon, for messages."""
@@ -182,7 +187,7 @@ class Link(Line):
         with self.lock:
             self.refuse_lost()
             self.protocol.query(question, asker, self.now_ns())
-            self.wake_if_due(self.protocol.issued)
+            self.wake_if_due(self.protocol.ledger.issued)
 
     def query(self, question: dict[str, Any]) -> Reply:
         """Send a question; raises as `ask`."""
@@ -193,7 +198,7 @@ class Link(Line):
     def ask_purgatory(self, name: str) -> Reply:
         """Ask for the index of a purgatory; it is known when the reply has come. Raises as `ask`."""
         reply = Reply(self)
-        self.ask({"query": "purgatory", "name": name}, Naming(self.protocol, name, reply))
+        self.ask({"query": "purgatory", "name": name}, Naming(self.protocol.session, name, reply))
         return reply
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
@@ -212,7 +217,7 @@ class Link(Line):
     def issue_locked(self, command: bytes) -> int:
         """The same with the lock held."""
         self.ready_locked()
-        number = self.protocol.issue(command)
+        number = self.protocol.ledger.issue(command)
         self.wake_if_due(number)
         return number
 
@@ -225,8 +230,9 @@ class Link(Line):
         with self.lock:
             if self.sealed:
                 self.refuse_closed()
-            self.protocol.issue_all([operation_command(CommandKind.CANCEL, operation) for operation in operations])
-            self.wake_if_due(self.protocol.issued)
+            ledger = self.protocol.ledger
+            ledger.issue_all([operation_command(CommandKind.CANCEL, operation) for operation in operations])
+            self.wake_if_due(ledger.issued)
 
     def abandon(self, registrations: Iterable[int]) -> None:
         """Withdraw operations of which nobody has a handle; what they may have been handed goes back."""
@@ -235,8 +241,8 @@ class Link(Line):
         def withdraw() -> None:
             if self.closed:
                 return
-            self.protocol.give_up(those, OperationCancelled("withdrawn: nobody waits for it any more"))
-            self.wake_if_due(self.protocol.issued)
+            self.protocol.incoming.give_up(those, OperationCancelled("withdrawn: nobody waits for it any more"))
+            self.wake_if_due(self.protocol.ledger.issued)
 
         self.soon(withdraw)
 
@@ -272,12 +278,12 @@ class Link(Line):
         if self.closed:
             self.refuse_closed()
         self._do_chores()
-        return Flush(self.protocol.issued, self.protocol.incarnation, self._told_unknown)
+        return Flush(self.protocol.ledger.issued, self.protocol.session.incarnation, self._told_unknown)
 
     def flushed(self, flush: Flush) -> bool:
         """Whether there is nothing more to wait for."""
         protocol = self.protocol
-        return protocol.answered >= flush.command or protocol.incarnation != flush.maker or self.closed
+        return protocol.outgoing.answered >= flush.command or protocol.session.incarnation != flush.maker or self.closed
 
     def end_flush(self, flush: Flush, timeout: float) -> None:
         """Raises TimerdUnavailableError if it is not done, SessionGoneError if what was applied is not known.
@@ -285,19 +291,20 @@ class Link(Line):
         If all is known, raises the refusal of what has no operation that it settles. With the lock held.
         """
         protocol = self.protocol
-        unknown = protocol.commands_unknown - flush.told
+        unknown = protocol.outgoing.commands_unknown - flush.told
         if unknown:
-            self._told_unknown = protocol.commands_unknown
+            self._told_unknown = protocol.outgoing.commands_unknown
             raise SessionGoneError(
                 f"commands that were unacknowledged when the daemon lost sight of this client: {unknown}; "
                 "whether they were applied is unknown"
             )
         if not self.flushed(flush):
-            missing = unacknowledged(flush.command - protocol.answered)
+            missing = unacknowledged(flush.command - protocol.outgoing.answered)
             raise TimerdUnavailableError(f"{missing}: {self.unavailable(timeout)}")
-        if protocol.refusal is not None:
-            first, protocol.refusal = protocol.refusal, None
-            refused, self._told_refused = protocol.commands_refused - self._told_refused, protocol.commands_refused
+        incoming = protocol.incoming
+        if incoming.refusal is not None:
+            first, incoming.refusal = incoming.refusal, None
+            refused, self._told_refused = incoming.commands_refused - self._told_refused, incoming.commands_refused
             said = "a command was refused" if refused == 1 else f"{refused} commands were refused, the first"
             raise error_for(first.code, f"{said}: {first}")
 
@@ -305,7 +312,7 @@ class Link(Line):
         """Closed? Is there room? With the lock held; raises ClosedError, BackpressureError."""
         if self.sealed:
             self.refuse_closed()
-        if self.protocol.room <= 0:
+        if self.protocol.outgoing.room <= 0:
             self.make_room()
 
     def say_orphans(self, orphans: Orphans) -> Iterator[tuple[int, bool]]:
@@ -315,18 +322,18 @@ class Link(Line):
         """
         protocol = self.protocol
         with self.lock:
-            pending, maker = list(protocol.waiting), protocol.incarnation
+            pending, maker = list(protocol.ledger.waiting), protocol.session.incarnation
         said = 0
         while said < len(pending):
             with self.lock:
                 self.ready_locked()
-                if protocol.incarnation != maker:  # the daemon has lost sight of this client: those have failed
+                if protocol.session.incarnation != maker:  # the daemon has lost sight of this client: those have failed
                     return
-                part = pending[said : said + min(protocol.room, ISSUED_AT_ONCE)]
-                protocol.issue_all(
+                part = pending[said : said + min(protocol.outgoing.room, ISSUED_AT_ONCE)]
+                protocol.ledger.issue_all(
                     [operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part]
                 )
-                self.wake_if_due(protocol.issued)
+                self.wake_if_due(protocol.ledger.issued)
             said += len(part)
             yield len(part), said < len(pending)
 
@@ -335,15 +342,15 @@ class Link(Line):
     def send_some(self, now_ns: int) -> bool:
         """Send the next frame; whether there may be more. False as well if the socket is full."""
         with self.lock:
-            while self.protocol.subscriptions:
-                self.sockets.subscribe(self.protocol.subscriptions.popleft())
+            while self.protocol.session.subscriptions:
+                self.sockets.subscribe(self.protocol.session.subscriptions.popleft())
             return self.send_locked(now_ns)
 
     def send_locked(self, now_ns: int) -> bool:
         """Send the next frame with the lock held, in any thread."""
         protocol = self.protocol
-        if protocol.resets != self._resets:
-            self._resets, self._unsent = protocol.resets, None
+        if protocol.outgoing.resets != self._resets:
+            self._resets, self._unsent = protocol.outgoing.resets, None
         frame = self._unsent or protocol.next_frame(now_ns)
         if frame is None:
             return False
@@ -352,7 +359,7 @@ class Link(Line):
         return sent
 
     def receive_some(self, *, answers: bool = True) -> bool:
-        """Take what the sockets have; whether they had something. The promises to tell are in `protocol.ready`.
+        """Take what the sockets have; whether they had something. The promises to tell are in `incoming.ready`.
 
         Without `answers` the DEALER is left alone, where somebody has looked already.
         """
@@ -379,36 +386,36 @@ class Link(Line):
             self._do_chores()
             if now_ns >= protocol.poll_deadline():
                 protocol.tick(now_ns)
-        if protocol.lost and not self._lost_ns and protocol.arena:
-            self._lost_ns = protocol.heard_ns
+        if protocol.lost and not self._lost_ns and protocol.session.arena:
+            self._lost_ns = protocol.silence.heard_ns
             self.complain(
                 f"the daemon of instance {self.paths.instance!r} is lost: silent for "
                 f"{(now_ns - self._lost_ns) / 1e9:.1f} s; what is called is kept, and sent when it is back"
             )
-        if protocol.ready or protocol.complaints:
+        if protocol.incoming.ready or protocol.incoming.complaints:
             self.received()
 
     def received(self) -> None:
         """After each frame: tell promises, map the arena that the daemon named."""
         protocol = self.protocol
-        for waiter in protocol.take_ready() if protocol.ready else ():
+        for waiter in protocol.incoming.take_ready() if protocol.incoming.ready else ():
             waiter.tell()
         if protocol.state is LIVE:
             if self._lost_ns:
-                silence_ns, self._lost_ns = protocol.heard_ns - self._lost_ns, 0
+                silence_ns, self._lost_ns = protocol.silence.heard_ns - self._lost_ns, 0
                 self.complain(f"the daemon of instance {self.paths.instance!r} is back after {silence_ns / 1e9:.1f} s")
-            if protocol.arena != self._mapped:
+            if protocol.session.arena != self._mapped:
                 self._map_arena()
-            if not self.lifeline.is_held(protocol.session):
+            if not self.lifeline.is_held(protocol.session.secret):
                 self._hold_lifeline()
-        if protocol.complaints:
-            complaints, protocol.complaints = protocol.complaints, []
+        if protocol.incoming.complaints:
+            complaints, protocol.incoming.complaints = protocol.incoming.complaints, []
             more = f" (and {len(complaints) - 1} more of this kind)" if len(complaints) > 1 else ""
             self.complain(complaints[0] + more)
 
     def _hold_lifeline(self) -> None:
         self._let_go_of_lifeline()
-        if self.lifeline.hold(self.protocol.session, self.now_ns()):
+        if self.lifeline.hold(self.protocol.session.secret, self.now_ns()):
             self.watch(self.lifeline.fileno())
 
     def _let_go_of_lifeline(self) -> None:
@@ -428,18 +435,18 @@ class Link(Line):
     def _map_arena(self) -> None:
         """Map the daemon's arena, so that marks are exact; where it cannot be, they are what the daemon said last."""
         protocol = self.protocol
-        self._mapped = protocol.arena
+        self._mapped = protocol.session.arena
         old, self._reader = self._reader, None
-        if protocol.shared_clock:
+        if protocol.session.shared_clock:
             try:
                 reader = self.sockets.map_arena()
             except (TimerdError, OSError) as error:
                 logger.info("timerd client: arena not mapped: %s", error)
             else:
-                if reader.header().incarnation == protocol.arena:
+                if reader.header().incarnation == protocol.session.arena:
                     with self.lock:
                         self._reader = reader
-                        protocol.use_arena(reader.words, NEWEST_WORD)
+                        protocol.ledger.use_arena(reader.words, NEWEST_WORD)
                 else:
                     reader.close()
         if old is not None:
@@ -450,10 +457,10 @@ class Link(Line):
         with self.lock:
             protocol = self.protocol
             self.sealed = self.closed = True
-            protocol.fail_all(ClosedError("the client was closed before this was settled"))
-            last = [protocol.newest()]
-            protocol.use_arena(last, 0)
-            waiters = protocol.take_ready()
+            protocol.incoming.fail_all(ClosedError("the client was closed before this was settled"))
+            last = [protocol.ledger.newest()]
+            protocol.ledger.use_arena(last, 0)
+            waiters = protocol.incoming.take_ready()
             reader, self._reader = self._reader, None
         for waiter in waiters:
             waiter.tell()

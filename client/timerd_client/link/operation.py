@@ -90,13 +90,13 @@ class Operation(Handle, Promise):
                 )
             )
             if reply is not None:
-                link.protocol.replies[number] = reply
+                link.protocol.incoming.replies[number] = reply
             self.move(deadline_after(registered_ns, duration_ns))
         return True
 
     def set_orphans(self, policy: str) -> None:
         """What becomes of it when this client dies: "cancel", "keep" or "group". Applies while it is pending."""
-        orphans = orphans_of(policy, self._link.protocol.identity.group)
+        orphans = orphans_of(policy, self._link.protocol.session.identity.group)
         if not self.done():
             self._link.issue(operation_command(CommandKind.SET_ORPHANS, self.command, orphans=orphans))
 

@@ -65,7 +65,7 @@ class Surface(Caller, Generic[OperationT]):
 
     def __init__(self, link: Link, name: str, operation: type[OperationT]) -> None:
         self._protocol = link.protocol
-        super().__init__(link, link.protocol, link.protocol.purgatories, name, operation)
+        super().__init__(link, link.protocol.ledger, link.protocol.session.purgatories, name, operation)
 
     def __repr__(self) -> str:
         return f"<Purgatory {self.name!r} of {self._link.paths.instance!r}>"
@@ -140,26 +140,26 @@ class Surface(Caller, Generic[OperationT]):
                 raise InvalidValueError(f"if_exists={if_exists!r} needs an id")
             if orphans is not None:
                 flags |= RegisterFlag.ORPHANS_GIVEN
-                policy = orphans_of(orphans, self._protocol.identity.group)
+                policy = orphans_of(orphans, self._protocol.session.identity.group)
             if since is not None:
                 mark_of(since)
         if wait:
             reply = Reply(self._link)
             flags |= _WANTS_ANSWER
 
-        link, protocol = self._link, self._protocol
+        link, ledger = self._link, self._ledger
         registered_ns = link.now_ns()
         with link.lock:
             if wait:
                 link.refuse_lost()
-            command, sequence = protocol.issued, protocol.newest()
-            if link.sealed or protocol.issued - protocol.applied >= protocol.window:
-                maker = protocol.incarnation
+            command, sequence = ledger.issued, ledger.newest()
+            if link.sealed or ledger.issued - ledger.applied >= ledger.window:
+                maker = ledger.incarnation
                 link.ready_locked()
-                if maker != protocol.incarnation and since is None:
+                if maker != ledger.incarnation and since is None:
                     command, flags = 0, flags | RegisterFlag.MARK_OF_OTHER_ARENA
             if since is not None:
-                marked, sequence, command = since.on_wire(protocol.arena, protocol.incarnation)
+                marked, sequence, command = since.on_wire(ledger.arena, ledger.incarnation)
                 flags |= marked
             if hashed is not None:
                 holder = link.ids.get((self.name, hashed))
@@ -182,17 +182,17 @@ class Surface(Caller, Generic[OperationT]):
                 command,
                 total,
             )
-            number = protocol.issue(packed + tail)
+            number = ledger.issue(packed + tail)
             deadline_ns = deadline_after(registered_ns, duration_ns)
             operation: OperationT = self._operation(link, number, names, payload, deadline_ns)
-            protocol.waiting[number] = operation
+            ledger.waiting[number] = operation
             if reply is not None:
-                operation._reply = protocol.replies[number] = reply
+                operation._reply = self._protocol.incoming.replies[number] = reply
             if hashed is not None:
                 operation._id = (id, self.name)  # type: ignore[assignment]
                 if not held or if_exists == "replace":  # else it will be refused
                     link.ids[self.name, hashed] = operation
-            link.wake_if_due(protocol.issued)
+            link.wake_if_due(ledger.issued)
         if reply is not None:
             self._registered(operation)
         return operation
@@ -227,12 +227,12 @@ class Surface(Caller, Generic[OperationT]):
                     + encoded
                     + value
                 )
-                link, protocol = self._link, self._protocol
+                link, ledger = self._link, self._ledger
                 with link.lock:
-                    if link.sealed or protocol.issued - protocol.applied >= protocol.window:
+                    if link.sealed or ledger.issued - ledger.applied >= ledger.window:
                         link.ready_locked()
-                    protocol.issue(command)
-                    link.wake_if_due(protocol.issued)
+                    ledger.issue(command)
+                    link.wake_if_due(ledger.issued)
                 return
         self._link.issue(self._fire_command(key, value, amount, limit, 0))
 
@@ -262,7 +262,7 @@ class Surface(Caller, Generic[OperationT]):
         with link.lock:
             if link.closed:
                 link.refuse_closed()
-            return protocol.mark()
+            return protocol.session.mark()
 
     # encoded, for both faces
 
@@ -291,7 +291,7 @@ class Surface(Caller, Generic[OperationT]):
         reply = Reply(link, Subject(id, self.name))
         with link.lock:
             link.refuse_lost()
-            link.protocol.replies[link.issue_locked(command)] = reply
+            link.protocol.incoming.replies[link.issue_locked(command)] = reply
         return reply
 
     def _ask_reschedule(self, id: Key, timeout: Timeout) -> Reply:

@@ -1,4 +1,5 @@
-"""What a client says to its daemon, and when. No socket, no clock, no thread: frames and the time go in and out.
+"""What a client says to its daemon, and when: a Protocol that has outgoing, incoming, session and inbox.
 
-Not here: who carries the frames (link/), and how a caller waits (threaded/, aio/).
+Frames and the time go in, frames and settlements come out; whoever waits is known by an interface (waiter.py). Not
+here: a socket, a clock, a thread; who carries the frames (link/), and how a caller waits (threaded/, aio/).
 """

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
+from typing import Final
 from typing import Protocol as Interface
 
 from timerd_shm.declare.limits import NO_DEADLINE
+
+NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF  # of a moment in ns
 
 
 class Deadlined(Interface):

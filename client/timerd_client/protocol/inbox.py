@@ -25,19 +25,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import ErrorCode, NotAMemberError, TimerdError
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.limits import HELD_QUERY_MAX, LEASE_NS
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord
 
-if TYPE_CHECKING:
-    from .protocol import Protocol
+from .deadlines import NEVER
+from .incoming import Incoming
+from .session import CALLS, Session
 
-CALLS: Final = "calls"
-"""The purgatory of named calls."""
-NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
+Ask: TypeAlias = Callable[[dict[str, Any], Answerable, int], None]
+"""Asks the daemon: a question, who waits for the answer, and the time."""
 
 _UNPACK: Final = struct_of(OutcomeRecord).unpack
 
@@ -134,8 +135,10 @@ class _Standing:
 class Inbox:
     """What this client was told for its group and its caller has not been given yet."""
 
-    def __init__(self, protocol: Protocol) -> None:
-        self._protocol = protocol
+    def __init__(self, session: Session, incoming: Incoming, ask: Ask) -> None:
+        self._session = session
+        self._incoming = incoming
+        self._ask_daemon = ask
         self.outcomes: deque[Told] = deque()
         self.calls: deque[Told] = deque()
         self.listeners = 0  # loops that want outcomes
@@ -163,13 +166,13 @@ class Inbox:
 
     def is_ours(self, told: Told) -> bool:
         """Whether it was told to this client as it is now, so that its op id means something."""
-        return (self._protocol.arena, self._protocol.incarnation) == (told.arena, told.client)
+        return (self._session.arena, self._session.incarnation) == (told.arena, told.client)
 
     def query(self, question: dict[str, Any], reply: _Question, now_ns: int) -> None:
-        self._protocol.query(question, reply, now_ns)
+        self._ask_daemon(question, reply, now_ns)
 
     def complain(self, what: str) -> None:
-        self._protocol.complaints.append(what)
+        self._incoming.complaints.append(what)
 
     # what it takes ------------------------------------------------------------------------------------------------
 
@@ -191,7 +194,7 @@ class Inbox:
 
     def check_member(self) -> None:
         """Raises NotAMemberError."""
-        if self._protocol.identity.group is None:
+        if self._session.identity.group is None:
             raise NotAMemberError("outcomes() are a group's, and this client is in none: connect(group=NAME)")
 
     def leave(self) -> None:
@@ -225,7 +228,7 @@ class Inbox:
         """The daemon knows what was wanted."""
         if wanted is False:  # to listen: all of it is another's now, and so is what is still on its way
             self.outcomes.clear()
-            self._doubt_before_ns = self._protocol.daemon_ns
+            self._doubt_before_ns = self._session.daemon_ns
         self._switch(now_ns)
 
     def greeted(self, lease_ns: int, now_ns: int) -> None:
@@ -234,7 +237,7 @@ class Inbox:
         It may have been taken for dead within its lease, so that all that it was told before is another's.
         """
         self.lease_ns = lease_ns
-        self._doubt_before_ns = self._protocol.daemon_ns
+        self._doubt_before_ns = self._session.daemon_ns
         if self._takes_something():
             self.ping_at = min(self.ping_at, now_ns)
             self._listening.known = False
@@ -248,9 +251,9 @@ class Inbox:
 
     def take_in(self, row: bytes, frame: bytes, heap: int) -> None:
         """A report has an outcome of the group; `heap` is where that of the frame starts."""
-        protocol = self._protocol
-        told = Told(row, frame, heap, protocol.arena, protocol.incarnation, protocol.daemon_ns)
-        if told.record.number <= protocol.received_outcome:
+        session = self._session
+        told = Told(row, frame, heap, session.arena, session.incarnation, session.daemon_ns)
+        if told.record.number <= self._incoming.received_outcome:
             return  # it was in the report before: what was asked for twice may overlap
         if told.record.operation in self._done:
             return  # told again while the word that it is done was on its way, which goes for this time too
@@ -303,7 +306,7 @@ class Inbox:
                 if error is None:
                     self._renewed(now_ns)
 
-            self._protocol.query({"query": "ping"}, _Question(answered), now_ns)
+            self._ask_daemon({"query": "ping"}, _Question(answered), now_ns)
 
     def _ask(self, now_ns: int) -> None:
         """Ask which of those that wait here are still ours."""
@@ -318,7 +321,7 @@ class Inbox:
             held = set(result["held"])
             lost = {id(told) for told in asked if told.record.operation not in held}
             for told in asked:
-                told.vouched_ns = self._protocol.daemon_ns
+                told.vouched_ns = self._session.daemon_ns
             for queue in (self.outcomes, self.calls):
                 kept = [told for told in queue if id(told) not in lost]
                 self.handed_on += len(queue) - len(kept)
@@ -326,12 +329,12 @@ class Inbox:
                 queue.extend(kept)
 
         operations = [told.record.operation for told in asked]
-        self._protocol.query({"query": "held", "operations": operations}, _Question(answered), now_ns)
+        self._ask_daemon({"query": "held", "operations": operations}, _Question(answered), now_ns)
 
     def _renewed(self, sent_ns: int) -> None:
         """A question that was sent then has been answered."""
         if self._renewed_ns >= 0 and self._is_over(sent_ns - self._renewed_ns):
-            self._doubt_before_ns = self._protocol.daemon_ns
+            self._doubt_before_ns = self._session.daemon_ns
         self._renewed_ns = max(self._renewed_ns, sent_ns)
 
     def _is_over(self, age_ns: int) -> bool:

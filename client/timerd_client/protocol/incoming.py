@@ -11,10 +11,10 @@ flush waits until all commands are `answered`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, TypeAlias
 
-from timerd_client.hot import Waiting
+from timerd_client.hot import Ledger, Waiting, settle_all
 from timerd_client.hot.python import columns_of
 from timerd_client.waiter import Answerable, Asker, Notified, local
 from timerd_shm.declare.errors import SessionGoneError, TimerdError, TimerdUnavailableError
@@ -23,7 +23,7 @@ from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
 from timerd_wire.refusals import NOBODY, Subject, refusal
 
-from .outgoing import Window
+from .outgoing import Outgoing
 
 _HEADER_SIZE: Final = size_of(ReportHeader)
 _OUTCOME_SIZE: Final = size_of(OutcomeRecord)
@@ -31,6 +31,10 @@ _ANSWER_SIZE: Final = size_of(WireAnswer)
 _OUTCOME = struct_of(OutcomeRecord)
 GROUPS: Final = 0  # command number in the outcome of a group's operation
 _ANSWERS = columns_of(WireAnswer, "command", "value", "code")
+
+
+OfGroup: TypeAlias = Callable[[bytes, bytes, int], None]
+"""Takes an outcome of this client's group: its record, the frame, and where the frame's heap starts."""
 
 
 class Query(NamedTuple):
@@ -47,13 +51,14 @@ class _Hold(NamedTuple):
     command: int
 
 
-class Awaited(Window):
-    """Who waits for what, by command number and by number of the question."""
+class Incoming:
+    """Who waits for what, by command number and by number of the question. Outcomes are waited for in the ledger."""
 
-    def __init__(self, window: int) -> None:
-        super().__init__(window)
+    def __init__(self, ledger: Ledger, outgoing: Outgoing) -> None:
+        self._ledger = ledger
+        self._outgoing = outgoing
         self.replies: dict[int, Asker] = {}
-        self._queries: dict[int, Query] = {}
+        self.queries: dict[int, Query] = {}
         self.received_outcome = 0
         self.received_answer = 0
         self._hold: _Hold | None = None
@@ -81,7 +86,7 @@ class Awaited(Window):
 
     def fail_all(self, error: TimerdError) -> None:
         """Settle everything that waits with this error."""
-        waiting, self.waiting = self.waiting, Waiting()
+        waiting, self._ledger.waiting = self._ledger.waiting, Waiting()
         settlement = local(error)
         for command, waiter in waiting.items():
             if waiter.settle(command, settlement):
@@ -92,7 +97,7 @@ class Awaited(Window):
         """Tell all who have asked, but not those who wait for outcomes."""
         replies, self.replies = self.replies, {}
         self._unheard.update(replies)
-        queries, self._queries = self._queries, {}
+        queries, self.queries = self.queries, {}
         for reply in [*replies.values(), *(query.reply for query in queries.values())]:
             if reply.answer(None, error):
                 self.ready.append(reply)
@@ -102,7 +107,7 @@ class Awaited(Window):
         settlement = local(error)
         given_up = 0
         for command in registrations:
-            waiter = self.waiting.pop(command, None)
+            waiter = self._ledger.waiting.pop(command, None)
             if waiter is None:
                 continue
             given_up += 1
@@ -111,26 +116,24 @@ class Awaited(Window):
             reply = self.replies.pop(command, None)
             if reply is not None and reply.answer(None, error):
                 self.ready.append(reply)
-            withdrawal = self.withdraw(command)
+            withdrawal = self._outgoing.withdraw(command)
             if withdrawal:
                 self._given_up[command] = withdrawal
         return given_up
 
-    def _unknown_to_daemon(self, commands: Iterable[int]) -> None:
+    def unknown_to_daemon(self, commands: Iterable[int]) -> None:
         """The daemon does not hold these operations."""
         for command in commands:
-            waiter = self.waiting.pop(command, None)
+            waiter = self._ledger.waiting.pop(command, None)
             if waiter is not None:
                 gone = SessionGoneError(f"the daemon no longer holds operation {command}; how it settled is unknown")
                 if waiter.settle(command, local(gone)):
                     self.ready.append(waiter)
 
-    def _gone_at_daemon(self, last: int) -> None:
+    def gone_at_daemon(self, last: int) -> None:
         """It took this client for dead after that command, and kept neither operations nor answers of those before."""
-        self._unknown_to_daemon([command for command in self.waiting if command <= last])
-        if self.answered < last <= self.applied:  # of those it is not known which were refused
-            self.commands_unknown += last - self.answered
-            self.answered = last
+        self.unknown_to_daemon([command for command in self._ledger.waiting if command <= last])
+        self._outgoing.skip_answers(last)
         lost = TimerdUnavailableError("the daemon took this client for dead before it heard the answer; it is unknown")
         for command in [command for command in self.replies if command <= last]:
             reply = self.replies.pop(command)
@@ -139,69 +142,73 @@ class Awaited(Window):
 
     # settled by the daemon ----------------------------------------------------------------------------------------
 
-    def _settled_for_none(self, command: int, row: bytes, frame: bytes, heap: int) -> None:
-        """A record of a report (settle_all) for whose command nobody waits."""
-        if command in self._given_up:
-            self._settled_too_late(OutcomeRecord._make(_OUTCOME.unpack(row)))
-        elif command == GROUPS:
-            self._told_for_group(row, frame, heap)
-        elif OutcomeRecord._make(_OUTCOME.unpack(row)).number > self.received_outcome:
-            self.outcomes_unknown += 1
+    def take_outcomes(self, header: ReportHeader, frame: bytes, of_group: OfGroup) -> None:
+        """Settle what a report has outcomes for; those of this client's group go to `of_group`."""
 
-    def _told_for_group(self, row: bytes, frame: bytes, heap: int) -> None:
-        """An outcome of this client's group; `heap` is where that of the frame starts."""
-        raise NotImplementedError
+        def unclaimed(command: int, row: bytes, frame: bytes, heap: int) -> None:
+            if command in self._given_up:
+                self._settled_too_late(OutcomeRecord._make(_OUTCOME.unpack(row)))
+            elif command == GROUPS:
+                of_group(row, frame, heap)
+            elif OutcomeRecord._make(_OUTCOME.unpack(row)).number > self.received_outcome:
+                self.outcomes_unknown += 1
+
+        waiting = self._ledger.waiting
+        settle_all(waiting, self.ready, frame, header.outcomes, header.answers, header.incarnation, unclaimed)
 
     def _settled_too_late(self, outcome: OutcomeRecord) -> None:
         withdrawal = self._given_up.pop(outcome.command)
         if outcome.state != Outcome.CANCELLED:  # which is what the withdrawal asked for
             self.outcomes_after_giving_up += 1
-        if outcome.flags & OutcomeFlag.HANDED_OVER and withdrawal > self.applied:
+        if outcome.flags & OutcomeFlag.HANDED_OVER and withdrawal > self._ledger.applied:
             first = outcome.number if self._hold is None else self._hold.outcome
             self._hold = _Hold(first, withdrawal if self._hold is None else max(withdrawal, self._hold.command))
 
-    def _release(self, applied: int) -> bool:
+    def release(self, applied: int) -> bool:
         """Commands up to this one are applied; whether outcomes may be acknowledged that were held back."""
         if self._hold is None or applied < self._hold.command:
             return False
         self._hold = None
         return True
 
-    def _forget_given_up(self, header: ReportHeader) -> None:
+    def forget_given_up(self, header: ReportHeader) -> None:
         """Nothing more comes of what was withdrawn when this report was made, if all its outcomes were received."""
         if self.received_outcome < header.outcome_newest:
             return
         while self._given_up:
             command, withdrawal = next(iter(self._given_up.items()))
-            if withdrawal > min(header.applied, self.answered):
+            if withdrawal > min(header.applied, self._outgoing.answered):
                 return
             del self._given_up[command]
 
-    def _take_answers(self, header: ReportHeader, frame: bytes) -> None:
+    def take_answers(self, header: ReportHeader, frame: bytes) -> None:
         start = _HEADER_SIZE + header.outcomes * _OUTCOME_SIZE
         rows = frame[start : start + header.answers * _ANSWER_SIZE]
         for command, value, code in _ANSWERS.iter_unpack(rows):
             if command <= self.received_answer:
                 continue
             self.received_answer = command
-            self._answered(command, value, refusal(code, value, self._subject(command)) if code else None)
+            self.answer(command, value, refusal(code, value, self._subject(command)) if code else None)
 
-    def _hear_answered(self, header: ReportHeader) -> None:
+    def hear_answered(self, header: ReportHeader) -> None:
         """After its answers were taken: if none is missing, all that was applied when it was made is answered."""
-        if header.answer_newest > self.received_answer or not self.answered < header.applied <= self.applied:
+        if (
+            header.answer_newest > self.received_answer
+            or not self._outgoing.answered < header.applied <= self._ledger.applied
+        ):
             return
-        self.answered = header.applied
+        self._outgoing.answered = header.applied
         if self._unheard:
-            self._unheard = {command for command in self._unheard if command > self.answered}
+            self._unheard = {command for command in self._unheard if command > self._outgoing.answered}
 
     def _subject(self, command: int) -> Subject:
-        promise = self.waiting.get(command, self.replies.get(command))
+        promise = self._ledger.waiting.get(command, self.replies.get(command))
         return NOBODY if promise is None else promise.subject(command)
 
-    def _answered(self, command: int, value: int, error: TimerdError | None) -> None:
+    def answer(self, command: int, value: int, error: TimerdError | None) -> None:
         reply = self.replies.pop(command, None)
         if error is not None:
-            waiter = self.waiting.pop(command, None)
+            waiter = self._ledger.waiting.pop(command, None)
             if waiter is not None:
                 if waiter.settle(command, local(error)):
                     self.ready.append(waiter)
@@ -213,7 +220,7 @@ class Awaited(Window):
         if reply is not None and reply.answer(value, error):
             self.ready.append(reply)
 
-    def _await_anew(self) -> None:
+    def begin_anew(self) -> None:
         """Numbers begin anew; who still waited has been told."""
         self.received_outcome = self.received_answer = 0
         self._hold = None

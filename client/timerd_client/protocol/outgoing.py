@@ -21,21 +21,21 @@ from timerd_shm.declare.wire import CommandFlag, CommandHeader, CommandKind
 _BODY_SIZE_MAX = FRAME_SIZE_MAX - size_of(CommandHeader)
 
 
-class Window(Ledger):
+class Outgoing:
     """What is sent of a ledger, when it is sent again, and when it is forgotten."""
 
-    def __init__(self, window: int) -> None:
-        super().__init__(window)
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self.resets = 0  # raised when a frame that is not sent yet has become stale
         self.commands_unknown = 0  # were unacknowledged when the daemon lost sight of this client
         self.answered = 0  # up to this one they are applied, and all answers to them have been received
-        self._sent = 0
-        self._offered = 0
+        self.sent = 0
+        self.offered = 0
 
     @property
     def room(self) -> int:
         """Commands that may still be issued before some are acknowledged."""
-        return self.window - (self.issued - self.applied)
+        return self._ledger.window - (self._ledger.issued - self._ledger.applied)
 
     def withdraw(self, registration: int) -> int:
         """Undo a registration, whose outcome nobody will see: it is not applied, or cancelled.
@@ -43,47 +43,67 @@ class Window(Ledger):
         What it may have been handed goes back (GIVE_BACK). The number of the command that does it; 0 = none is needed.
         It goes beyond a full window, by one command for each registration at most.
         """
-        if registration > self.applied:
-            self._void(registration)
-        if registration > self._offered:
+        if registration > self._ledger.applied:
+            self.void(registration)
+        if registration > self.offered:
             return 0
-        return self.issue(operation_command(CommandKind.CANCEL, registration, flags=CommandFlag.GIVE_BACK))
+        return self._ledger.issue(operation_command(CommandKind.CANCEL, registration, flags=CommandFlag.GIVE_BACK))
 
-    def _void(self, number: int) -> None:
+    @property
+    def has_commands(self) -> bool:
+        """Whether there are commands to send."""
+        return self.sent < self._ledger.issued
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether commands were sent that nobody has acknowledged."""
+        return self._ledger.applied < self.sent
+
+    def void(self, number: int) -> None:
         """An unacknowledged number goes to a command that does nothing."""
-        self.replace(number, NOTHING)
+        self._ledger.replace(number, NOTHING)
 
-    def _go_back(self) -> None:
+    def go_back(self) -> None:
         """Send again from the first command that is not acknowledged."""
-        self._sent = self.applied
+        self.sent = self._ledger.applied
         self.resets += 1
 
-    def _take_commands(self) -> tuple[int, int]:
+    def take(self) -> tuple[int, int]:
         """The next commands that are not sent, as many as a frame holds; there are some. (first, number)"""
-        first = self._sent + 1
-        number = self.fit(first, COMMANDS_PER_FRAME_MAX, _BODY_SIZE_MAX)
-        self._sent += number
-        self._offered = max(self._offered, self._sent)
+        first = self.sent + 1
+        number = self._ledger.fit(first, COMMANDS_PER_FRAME_MAX, _BODY_SIZE_MAX)
+        self.sent += number
+        self.offered = max(self.offered, self.sent)
         return first, number
 
-    def _with_time_left(self, header: bytes, first: int, number: int, now_ns: int) -> bytes:
+    def join(self, header: bytes, first: int, number: int) -> bytes:
+        """A frame: that header, and so many commands from `first` on."""
+        return self._ledger.join(header, first, number)
+
+    def with_time_left(self, header: bytes, first: int, number: int, now_ns: int) -> bytes:
         """As join(), for a daemon whose clock is another."""
-        commands = (self.command(one) for one in range(first, first + number))
+        commands = (self._ledger.command(one) for one in range(first, first + number))
         return header + b"".join(with_time_left(command, now_ns) for command in commands)
 
-    def _drop_applied(self, applied: int) -> bool:
+    def drop_applied(self, applied: int) -> bool:
         """The daemon has applied commands up to this one; False if that is not news, or cannot be."""
-        if not self.applied < applied <= self.issued:
+        if not self._ledger.applied < applied <= self._ledger.issued:
             return False
-        self.drop(applied)
-        self._sent = max(self._sent, applied)
+        self._ledger.drop(applied)
+        self.sent = max(self.sent, applied)
         return True
 
-    def _begin_numbering_anew(self) -> int:
+    def skip_answers(self, last: int) -> None:
+        """The daemon kept no answers to the commands up to this one: it is not known which were refused."""
+        if self.answered < last <= self._ledger.applied:
+            self.commands_unknown += last - self.answered
+            self.answered = last
+
+    def begin_anew(self) -> int:
         """Forget what is unacknowledged, for a daemon that does not know this client; how many commands that were."""
-        unknown = self.issued - self.answered
+        unknown = self._ledger.issued - self.answered
         self.commands_unknown += unknown
-        self.begin_after(0)
-        self._sent = self._offered = self.answered = 0
+        self._ledger.begin_after(0)
+        self.sent = self.offered = self.answered = 0
         self.resets += 1
         return unknown

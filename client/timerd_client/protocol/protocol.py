@@ -5,6 +5,17 @@
         +--- "say hello", "session gone" ---------------------------------------+
     any of them --3 s without a frame--> LOST --WELCOME--> HELLO, or --any report--> LIVE
 
+A Protocol has five parts, and each knows only those above it:
+
+    ledger     the commands that are kept, and who waits for their outcomes (hot/): what each request goes through
+    outgoing   what of the ledger is sent, and sent again
+    incoming   outcomes, answers, and what was given up
+    session    who this client is to its daemon, and what is known of the daemon
+    inbox      what this client is told for its group
+
+Beside them stand the silence of the daemon (silence.py) and the deadlines of what waits meanwhile (deadlines.py). What
+is left here is the state above, the timers, and which part a frame goes to.
+
 Ground rules (DESIGN.md, rules 6 and 7):
 
 * Commands are numbered one by one and kept until the daemon says that it has applied them (outgoing.py). "Expected n",
@@ -33,7 +44,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 import msgpack
-from timerd_client.hot import settle_all
+from timerd_client.hot import Ledger
 from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import ErrorCode, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
 from timerd_shm.declare.fields import struct_of
@@ -42,22 +53,21 @@ from timerd_shm.declare.limits import (
     ANNOUNCE_LAST_NS,
     ANSWERS_PER_CLIENT_MAX,
     DAEMON_LOST_NS,
-    GAP_NS,
     GRACE_NS,
     HEARTBEAT_NS,
     WINDOW_COMMANDS_MAX,
 )
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, ReportHeader, UpKind
 
-from .deadlines import Deadlines
+from .deadlines import NEVER, Deadlines
 from .inbox import Inbox
-from .incoming import Query
+from .incoming import Incoming, Query
+from .outgoing import Outgoing
 from .session import NO_SESSION, Identity, Session
+from .silence import Silence
 
-NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
 RETRANSMIT_FIRST_NS: Final = 250_000_000
 RETRANSMIT_LAST_NS: Final = 1_000_000_000
-ENDED_LOST_NS: Final = 2_000_000_000  # a daemon that is started again needs less
 ACKNOWLEDGE_DELAY_NS: Final = (
     5_000_000  # outcomes wait this long for a frame to ride in; the daemon reminds after 50 ms
 )
@@ -103,8 +113,8 @@ class Statistics(NamedTuple):
     commands_refused: int  # commands that have no operation, as fire() and advance(), and were refused
 
 
-class Protocol(Session):
-    """One client's side of the conversation with a daemon."""
+class Protocol:
+    """One client's side of the conversation with a daemon: a state, timers, and the five parts."""
 
     def __init__(
         self,
@@ -115,8 +125,12 @@ class Protocol(Session):
         lost_ns: int = DAEMON_LOST_NS,
         grace_ns: int = GRACE_NS,
     ) -> None:
-        super().__init__(identity, random, window)
-        self.lost_ns = lost_ns
+        self.ledger = Ledger(window)
+        self.outgoing = Outgoing(self.ledger)
+        self.incoming = Incoming(self.ledger, self.outgoing)
+        self.session = Session(self.ledger, identity, random)
+        self.inbox = Inbox(self.session, self.incoming, self.query)
+        self.silence = Silence(now_ns, lost_ns)
         self.grace_ns = grace_ns
         self.state = CONNECTING
         self.refused: TimerdError | None = None  # why the daemon does not take this client
@@ -127,8 +141,6 @@ class Protocol(Session):
 
         self._outbox: deque[bytes] = deque()
         self.frames_ignored = 0
-        self.daemon_ns = 0  # the daemon's clock in the newest frame
-        self.inbox = Inbox(self)
 
         self._hello_at = now_ns
         self._hello_wait_ns = RETRANSMIT_FIRST_NS
@@ -142,9 +154,6 @@ class Protocol(Session):
         self._acknowledge_at = NEVER
         self._query_at = NEVER
         self._last_sent_ns = now_ns
-        self.heard_ns = now_ns  # when the last frame came; later by what this process was kept from listening
-        self._ended_ns = 0  # when the end of a daemon was seen last
-        self._ticked_ns = now_ns
         self._deadlines = Deadlines()
 
     # what callers do ----------------------------------------------------------------------------------------------
@@ -156,21 +165,21 @@ class Protocol(Session):
 
     def plight(self, now_ns: int) -> str:
         """How it stands with the daemon, for messages."""
-        silence_s = max(0, now_ns - self.heard_ns) / 1e9
+        silence_s = max(0, now_ns - self.silence.heard_ns) / 1e9
         refused = f"; it refuses this client: {self.refused}" if self.refused is not None else ""
         return f"state: {self.state.value}, silent for {silence_s:.1f} s{refused}"
 
     def statistics(self) -> Statistics:
         """Counts for people."""
         return Statistics(
-            waiting=len(self.waiting),
-            unacknowledged=self.issued - self.applied,
-            commands_unknown=self.commands_unknown,
-            given_up=self.verdicts,
-            outcomes_after_giving_up=self.outcomes_after_giving_up,
-            outcomes_unknown=self.outcomes_unknown,
+            waiting=len(self.ledger.waiting),
+            unacknowledged=self.ledger.issued - self.ledger.applied,
+            commands_unknown=self.outgoing.commands_unknown,
+            given_up=self.incoming.verdicts,
+            outcomes_after_giving_up=self.incoming.outcomes_after_giving_up,
+            outcomes_unknown=self.incoming.outcomes_unknown,
             frames_ignored=self.frames_ignored,
-            commands_refused=self.commands_refused,
+            commands_refused=self.incoming.commands_refused,
         )
 
     def moved(self, registration: int, due_ns: int) -> None:
@@ -182,20 +191,20 @@ class Protocol(Session):
         """Ask; `reply` gets the RESULT map, or the error. Sent again until it is answered."""
         self._query_id += 1
         packed: bytes = msgpack.packb({**question, "id": self._query_id})
-        self._queries[self._query_id] = Query(packed, reply)
+        self.incoming.queries[self._query_id] = Query(packed, reply)
         if self.state is LIVE:
             self._outbox.append(self._frame(UpKind.QUERY, packed))
         self._query_at = min(self._query_at, now_ns + RETRANSMIT_FIRST_NS)
 
     def close(self, now_ns: int) -> None:
         """Say goodbye; what still waits settles as failed by the link."""
-        if self.session != NO_SESSION:
+        if self.session.secret != NO_SESSION:
             self._outbox.append(self._frame(UpKind.BYE))
         self.state = CLOSED
 
     def daemon_ended(self, now_ns: int) -> None:
-        """Its end was seen. It is lost if it is not back within 2 s; the next frame says that it is."""
-        self._ended_ns = now_ns
+        """Its end was seen."""
+        self.silence.end_seen(now_ns)
 
     # time ---------------------------------------------------------------------------------------------------------
 
@@ -205,25 +214,19 @@ class Protocol(Session):
         if state is LIVE:
             return min(
                 self._acknowledge_at,
-                self._retransmit_at if self.applied < self._sent else NEVER,
+                self._retransmit_at if self.outgoing.in_flight else NEVER,
                 self._query_at,
                 self.inbox.ping_at,
                 self._ask_at if self._asking else NEVER,
                 self._last_sent_ns + HEARTBEAT_NS,
-                self._lost_at,
+                self.silence.lost_at_ns,
             )
         if state is CLOSED:
             return NEVER
         if state is LOST:
-            first_ns = 0 if self._deadlines.behind(self.issued) else self._deadlines.first_ns
-            return min(self._hello_at, max(first_ns + self.grace_ns, self._lost_at))
-        return min(self._hello_at, self._lost_at)
-
-    @property
-    def _lost_at(self) -> int:
-        """When the daemon is lost, unless a frame comes before."""
-        at_ns = self.heard_ns + self.lost_ns
-        return min(at_ns, self._ended_ns + ENDED_LOST_NS) if self._ended_ns > self.heard_ns else at_ns
+            first_ns = 0 if self._deadlines.behind(self.ledger.issued) else self._deadlines.first_ns
+            return min(self._hello_at, max(first_ns + self.grace_ns, self.silence.lost_at_ns))
+        return min(self._hello_at, self.silence.lost_at_ns)
 
     def tick(self, now_ns: int) -> None:
         """Do what is due: hello, retransmission, questions, acknowledgements, the daemon's absence."""
@@ -235,7 +238,7 @@ class Protocol(Session):
         elif now_ns >= self._hello_at:
             if self.state is HELLO and self._subscribed < 4:
                 # the subscription may have reached a daemon that did not know the session yet
-                self._subscribe(again=True)
+                self.session.subscribe(again=True)
                 self._subscribed += 1
             else:
                 if self.state is HELLO:
@@ -245,35 +248,27 @@ class Protocol(Session):
             self._hello_wait_ns = min(2 * self._hello_wait_ns, RETRANSMIT_LAST_NS)
 
     def _look_at_silence(self, now_ns: int) -> None:
-        """Is the daemon lost? Then give up what is due.
-
-        A gap (this process was stopped, its loop or thread was blocked) counts as one heartbeat: what the daemon said
-        meanwhile may still stand in the sockets.
-        """
-        late_ns = now_ns - max(self._ticked_ns, self.heard_ns) - HEARTBEAT_NS
-        if late_ns >= GAP_NS:
-            self.heard_ns += late_ns
-        self._ticked_ns = now_ns
-        silence_ns = now_ns - self.heard_ns
-        if now_ns < self._lost_at:
+        """Is the daemon lost? Then give up what is due."""
+        silence_ns = self.silence.look(now_ns)
+        if now_ns < self.silence.lost_at_ns:
             return
         if not self.lost:
             self._stand(LOST)
             self._greet_again(now_ns)
-            self.fail_replies(
+            self.incoming.fail_replies(
                 TimerdUnavailableError(
                     f"the daemon was lost before it answered: it has been silent for {silence_ns / 1e9:.1f} s; "
                     "whether it has done what was asked is unknown"
                 )
             )
-        self._deadlines.collect(self.waiting, self.issued)
-        due = self._deadlines.take_due(now_ns - self.grace_ns, self.waiting)
+        self._deadlines.collect(self.ledger.waiting, self.ledger.issued)
+        due = self._deadlines.take_due(now_ns - self.grace_ns, self.ledger.waiting)
         if due:
             silence = TimerdUnavailableError(
                 f"not known: {self.grace_ns / 1e9:g} s after the deadline the daemon has been silent for "
                 f"{silence_ns / 1e9:.1f} s; the operation is withdrawn when it is back"
             )
-            self.verdicts += self.give_up(due, silence)
+            self.incoming.verdicts += self.incoming.give_up(due, silence)
 
     def _stand(self, state: LinkState) -> None:
         self.state = state
@@ -288,13 +283,13 @@ class Protocol(Session):
 
     def _tick_live(self, now_ns: int) -> None:
         self.inbox.tick(now_ns)
-        if self.applied < self._sent and now_ns >= self._retransmit_at:
-            self._go_back()
+        if self.outgoing.in_flight and now_ns >= self._retransmit_at:
+            self.outgoing.go_back()
             self._retransmit_wait_ns = min(2 * self._retransmit_wait_ns, RETRANSMIT_LAST_NS)
             self._retransmit_at = now_ns + self._retransmit_wait_ns
         if now_ns >= self._query_at:
-            self._outbox += [self._frame(UpKind.QUERY, query.frame_map) for query in self._queries.values()]
-            self._query_at = now_ns + RETRANSMIT_FIRST_NS if self._queries else NEVER
+            self._outbox += [self._frame(UpKind.QUERY, query.frame_map) for query in self.incoming.queries.values()]
+            self._query_at = now_ns + RETRANSMIT_FIRST_NS if self.incoming.queries else NEVER
         if self._asking and now_ns >= self._ask_at:
             self._ask(now_ns)
         if now_ns >= self._acknowledge_at or now_ns >= self._last_sent_ns + HEARTBEAT_NS:
@@ -311,49 +306,51 @@ class Protocol(Session):
     @property
     def has_commands(self) -> bool:
         """Whether next_frame() would give commands."""
-        return self.state is LIVE and self._sent < self.issued
+        return self.state is LIVE and self.outgoing.has_commands
 
     def wants_to_send(self) -> bool:
         """Whether next_frame() would give a frame."""
-        return bool(self._outbox) or (self.state is LIVE and self._sent < self.issued)
+        return bool(self._outbox) or (self.state is LIVE and self.outgoing.has_commands)
 
     def next_frame(self, now_ns: int) -> bytes | None:
         """The next frame for the DEALER, None if there is none. Commands that piled up share one."""
         if self._outbox:
             self._last_sent_ns = now_ns
             return self._outbox.popleft()
-        if self.state is not LIVE or self._sent >= self.issued:
+        if self.state is not LIVE or not self.outgoing.has_commands:
             return None
-        if self._sent == self.applied:
+        if self.outgoing.sent == self.ledger.applied:
             self._retransmit_at = now_ns + self._retransmit_wait_ns
-        first, number = self._take_commands()
+        first, number = self.outgoing.take()
         self._last_sent_ns = now_ns
         header = self._frame(_COMMANDS, b"", number, first)
-        if not self.shared_clock:
-            return self._with_time_left(header, first, number, now_ns)
-        return self.join(header, first, number)
+        if not self.session.shared_clock:
+            return self.outgoing.with_time_left(header, first, number, now_ns)
+        return self.outgoing.join(header, first, number)
 
     def _frame(self, kind: int, body: bytes = b"", count: int = 0, first: int | None = None) -> bytes:
-        self._told_outcome, self._told_answer = self.received_outcome, self.received_answer
+        self._told_outcome, self._told_answer = self.incoming.received_outcome, self.incoming.received_answer
         self._acknowledge_at = NEVER
-        first = self._sent + 1 if first is None else first
+        first = self.outgoing.sent + 1 if first is None else first
         header: bytes = _UP.pack(
             PROTOCOL_VERSION,
             kind,
             0,
             count,
-            self.arena,
-            self.session,
+            self.session.arena,
+            self.session.secret,
             first,
-            self.acknowledged_outcome,
-            self.received_answer,
+            self.incoming.acknowledged_outcome,
+            self.incoming.received_answer,
         )
         return header + body
 
     def _say_hello(self) -> None:
         self._outbox.clear()  # questions are asked again, the rest was for the old session
-        self._outbox.append(self._frame(UpKind.HELLO, self._hello(self._hello_at, listens=self.inbox.listeners > 0)))
-        self.resets += 1
+        self._outbox.append(
+            self._frame(UpKind.HELLO, self.session.hello(self._hello_at, listens=self.inbox.listeners > 0))
+        )
+        self.outgoing.resets += 1
 
     def _ask(self, now_ns: int) -> None:
         """Ask for what was missed; not again before a time that doubles from 50 ms to 1 s."""
@@ -382,7 +379,7 @@ class Protocol(Session):
                     f"the daemon speaks version {header.version} of the protocol, this client {PROTOCOL_VERSION}",
                 )
             return
-        self.daemon_ns = header.now_ns
+        self.session.daemon_ns = header.now_ns
         try:
             if header.kind == _REPORT:
                 self._report(header, frame, now_ns, published)
@@ -398,7 +395,7 @@ class Protocol(Session):
                     self._error(header, _map_of(frame), now_ns)
                 case DownKind.HELLO_FIRST:
                     self._hello_first(header, now_ns)
-                case DownKind.SESSION_GONE if self.session == NO_SESSION:
+                case DownKind.SESSION_GONE if self.session.secret == NO_SESSION:
                     self.frames_ignored += 1  # the same: who shows no session cannot have lost it
                 case DownKind.SESSION_GONE:
                     self._begin_anew(now_ns)
@@ -406,55 +403,50 @@ class Protocol(Session):
                     self.frames_ignored += 1
         except MALFORMED as error:
             self.frames_ignored += 1
-            self.complaints.append(f"frame of kind {header.kind} with {len(frame)} bytes is malformed: {error!r}")
+            self.incoming.complaints.append(
+                f"frame of kind {header.kind} with {len(frame)} bytes is malformed: {error!r}"
+            )
 
     def _report(self, header: ReportHeader, frame: bytes, now_ns: int, published: bool) -> None:
-        if header.incarnation != self.arena or self.session == NO_SESSION:
+        if header.incarnation != self.session.arena or self.session.secret == NO_SESSION:
             self.frames_ignored += 1
             return
-        self.heard_ns = now_ns
+        incoming = self.incoming
+        self.silence.heard_ns = now_ns
         if self.state is LOST or (published and self.state is HELLO):
             self._go_live(now_ns)
-        self._hear_newest(header.newest)
-        if header.applied > self.applied:
+        self.session.hear_newest(header.newest)
+        if header.applied > self.ledger.applied:
             self._acknowledged(header.applied, now_ns)
 
-        received, answered = self.received_outcome, self.received_answer
+        received, answered = incoming.received_outcome, incoming.received_answer
         missed = False
         if header.outcome_first <= header.outcome_last:
             if header.outcome_first > received + 1:
                 missed = True
             elif header.outcome_last > received:
                 if header.outcomes:
-                    settle_all(
-                        self.waiting,
-                        self.ready,
-                        frame,
-                        header.outcomes,
-                        header.answers,
-                        header.incarnation,
-                        self._settled_for_none,
-                    )
-                self.received_outcome = header.outcome_last
+                    incoming.take_outcomes(header, frame, self.inbox.take_in)
+                incoming.received_outcome = header.outcome_last
         elif header.outcome_newest > received:
             missed = True
         if header.answers:
             if header.answer_previous > answered:
                 missed = True
             else:
-                self._take_answers(header, frame)
+                incoming.take_answers(header, frame)
         elif header.answer_newest > answered:
             missed = True
-        self._hear_answered(header)
+        incoming.hear_answered(header)
 
-        progress = self.received_outcome > received or self.received_answer > answered
+        progress = incoming.received_outcome > received or incoming.received_answer > answered
         if progress:
             if self._asking:  # is there more?
                 self._asking = False
-                missed = missed or (not published and header.outcome_newest > self.received_outcome)
-            if self.received_answer > answered:
+                missed = missed or (not published and header.outcome_newest > incoming.received_outcome)
+            if incoming.received_answer > answered:
                 self._back_applied = -1  # if the daemon waited for their acknowledgement, what it expects now is news
-            many = self.received_outcome - self._told_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
+            many = incoming.received_outcome - self._told_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
             if many or header.answers >= ACKNOWLEDGE_ANSWERS_MAX:
                 self._acknowledge_at = now_ns
             else:
@@ -463,73 +455,73 @@ class Protocol(Session):
             self._acknowledge_at = min(self._acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
         if missed:
             self._ask(now_ns)
-        if self._given_up:
-            self._forget_given_up(header)
-        if self.received_outcome >= header.outcome_newest:
+        incoming.forget_given_up(header)
+        if incoming.received_outcome >= header.outcome_newest:
             self.inbox.forget_done(header.applied)
 
-    def _told_for_group(self, row: bytes, frame: bytes, heap: int) -> None:
-        self.inbox.take_in(row, frame, heap)
-
     def _acknowledged(self, applied: int, now_ns: int) -> None:
-        if not self._drop_applied(applied):
+        if not self.outgoing.drop_applied(applied):
             return
         self._retransmit_wait_ns = RETRANSMIT_FIRST_NS
         self._retransmit_at = now_ns + RETRANSMIT_FIRST_NS
-        if self._release(applied):
+        if self.incoming.release(applied):
             self._acknowledge_at = now_ns
 
     def _expected(self, header: ReportHeader, now_ns: int) -> None:
-        if header.incarnation != self.arena:
+        if header.incarnation != self.session.arena:
             self.frames_ignored += 1
             return
-        self.heard_ns = now_ns
+        self.silence.heard_ns = now_ns
         self._acknowledged(header.applied, now_ns)
-        self._hear_answered(header)
+        self.incoming.hear_answered(header)
         # every frame in flight behind a lost one is answered so; going back once is enough
         again = header.applied == self._back_applied and now_ns < self._back_at + ANNOUNCE_FIRST_NS
-        if header.applied == self.applied and self._sent > self.applied and not again:
+        if header.applied == self.ledger.applied and self.outgoing.sent > self.ledger.applied and not again:
             self._back_applied, self._back_at = header.applied, now_ns
-            self._go_back()
+            self.outgoing.go_back()
 
     def _welcome(self, header: ReportHeader, welcome: dict[str, Any], now_ns: int) -> None:
-        if welcome.get("incarnation", self.incarnation) != self.incarnation:
+        session, ledger = self.session, self.ledger
+        if welcome.get("incarnation", session.incarnation) != session.incarnation:
             self.frames_ignored += 1  # the answer to a hello that it said as another
             return
         applied = int(welcome["applied"])
-        if header.incarnation == self.arena and welcome["session"] == self.session and applied < self.applied:
+        if header.incarnation == session.arena and welcome["session"] == session.secret and applied < ledger.applied:
             # The answer to a hello that was said twice, overtaken by a report over PUB: it is known already.
             self.frames_ignored += 1
             return
-        if self.arena and header.incarnation != self.arena:
+        if session.arena and header.incarnation != session.arena:
             self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
-        self.arena = header.incarnation
-        if not self.applied <= applied <= self.issued:
+        session.arena = header.incarnation
+        if not ledger.applied <= applied <= ledger.issued:
             # it knows less than it has acknowledged, or more than was said: this is not our record any more
             self._begin_anew(now_ns)
             return
-        self.heard_ns = now_ns
+        self.silence.heard_ns = now_ns
         self._acknowledged(applied, now_ns)
-        self._welcomed(welcome)
+        session.welcomed(welcome)
+        incoming = self.incoming
+        incoming.unknown_to_daemon(command for command in welcome.get("unknown", ()) if isinstance(command, int))
+        incoming.gone_at_daemon(int(welcome.get("gone", 0)))
         self.inbox.greeted(int(welcome["lease_ns"]), now_ns)
         self._stand(HELLO)
-        self._subscribe()
+        session.subscribe()
         self._subscribed = 1
         self._hello_wait_ns = RETRANSMIT_FIRST_NS
         self._hello_at = now_ns + self._hello_wait_ns
 
     def _go_live(self, now_ns: int) -> None:
         self._stand(LIVE)
-        self._go_back()
+        self.outgoing.go_back()
         self._asking = False
         self._outbox.append(self._frame(UpKind.ACK))
-        self._query_at = now_ns if self._queries else NEVER
+        self._query_at = now_ns if self.incoming.queries else NEVER
 
     def _hello_first(self, header: ReportHeader, now_ns: int) -> None:
-        self.heard_ns = now_ns
+        self.silence.heard_ns = now_ns
         if self.state is CONNECTING:
             return  # to a frame that crossed our HELLO
-        if header.incarnation != self.arena:
+        if header.incarnation != self.session.arena:
             self._begin_anew(now_ns)
             return
         self._stand(CONNECTING)
@@ -537,39 +529,39 @@ class Protocol(Session):
 
     def _begin_anew(self, now_ns: int) -> None:
         """The daemon does not know this client: a new incarnation says hello."""
-        self.heard_ns = now_ns
+        self.silence.heard_ns = now_ns
         self._forget(SessionGoneError("the daemon no longer knows this client; what was not settled is unknown"))
-        self._change_incarnation()
+        self.session.change_incarnation()
         self._stand(CONNECTING)
         self._greet_again(now_ns)
 
     def _forget(self, error: SessionGoneError) -> None:
-        self.fail_all(error)
+        self.incoming.fail_all(error)
         self.inbox.forget()
-        unacknowledged = self._begin_numbering_anew()
+        unacknowledged = self.outgoing.begin_anew()
         if unacknowledged:
-            self.complaints.append(f"commands that were unacknowledged: {unacknowledged}; {error}")
-        self._await_anew()
+            self.incoming.complaints.append(f"commands that were unacknowledged: {unacknowledged}; {error}")
+        self.incoming.begin_anew()
         self._told_outcome = self._told_answer = 0
         self._asking = False
         self._acknowledge_at = self._query_at = NEVER
         self._back_applied = -1
-        self._leave_arena()
+        self.session.leave_arena()
         self._outbox.clear()
 
     def _result(self, result: dict[str, Any], now_ns: int) -> None:
-        self.heard_ns = now_ns
-        query = self._queries.pop(int(result["id"]), None)
+        self.silence.heard_ns = now_ns
+        query = self.incoming.queries.pop(int(result["id"]), None)
         if query is not None and query.reply.answer(result):
-            self.ready.append(query.reply)
+            self.incoming.ready.append(query.reply)
 
     def _error(self, header: ReportHeader, error_map: dict[str, Any], now_ns: int) -> None:
         error = error_for(int(error_map["code"]), str(error_map["message"]))
         identifier = error_map.get("id")
         if identifier is not None:
-            query = self._queries.pop(int(identifier), None)
+            query = self.incoming.queries.pop(int(identifier), None)
             if query is not None and query.reply.answer(None, error):
-                self.ready.append(query.reply)
+                self.incoming.ready.append(query.reply)
             return
         if error.code is ErrorCode.SESSION_GONE:
             self._begin_anew(now_ns)
@@ -577,17 +569,17 @@ class Protocol(Session):
         if self.state in GREETING:
             self.refused = error
             return
-        self.complaints.append(f"the daemon refused a frame: {error}")
-        if header.incarnation != self.arena:
+        self.incoming.complaints.append(f"the daemon refused a frame: {error}")
+        if header.incarnation != self.session.arena:
             return
         self._acknowledged(header.applied, now_ns)
-        culprit = self.applied + 1
-        if header.applied != self.applied or self._sent < culprit:
+        culprit = self.ledger.applied + 1
+        if header.applied != self.ledger.applied or self.outgoing.sent < culprit:
             return
         # The daemon has stopped before this command, and would do so for ever: its number goes to one it can read.
-        self._void(culprit)
-        self._answered(culprit, 0, error)
-        self._go_back()
+        self.outgoing.void(culprit)
+        self.incoming.answer(culprit, 0, error)
+        self.outgoing.go_back()
 
 
 def _map_of(frame: bytes) -> dict[str, Any]:

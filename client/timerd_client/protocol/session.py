@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgpack
+from timerd_client.hot import Ledger
 from timerd_client.mark import Mark
 from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import MalformedError, TimerdError
-from timerd_shm.declare.limits import WAITS_MAX, WINDOW_COMMANDS_MAX
+from timerd_shm.declare.limits import WAITS_MAX
 from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import PROTOCOL_VERSION
 
-from .inbox import CALLS
-from .incoming import Awaited
-
 DEFAULT_PURGATORY: Final = "default"
+CALLS: Final = "calls"  # the purgatory of named calls
 NO_SESSION: Final = bytes(16)
 NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that is named in the first hello; WELCOME tells the right one
 
@@ -36,18 +34,17 @@ class Identity(NamedTuple):
     group: str | None = None
 
 
-class Session(Awaited):
-    """The incarnation of a client, its secret at the daemon, and what is known of the daemon's arena."""
+class Session:
+    """The incarnation of a client, its secret at the daemon, and what is known of the daemon and its arena."""
 
-    def __init__(
-        self, identity: Identity, random: Callable[[int], bytes] = os.urandom, window: int = WINDOW_COMMANDS_MAX
-    ) -> None:
-        super().__init__(window)
+    def __init__(self, ledger: Ledger, identity: Identity, random: Callable[[int], bytes]) -> None:
+        self._ledger = ledger
         self.identity = identity
         self._random = random
         self.incarnation = random(16)
-        self.arena = 0  # incarnation of the daemon's; 0 = not known yet
-        self.session = NO_SESSION
+        self.arena = 0
+        self.secret = NO_SESSION
+        self.daemon_ns = 0  # the daemon's clock in the newest frame
         self.topic = 0
         self.daemon_pid = 0
         self.shared_clock = False
@@ -56,15 +53,34 @@ class Session(Awaited):
             self.purgatories[CALLS] = NOT_KNOWN_YET
         self.subscriptions: deque[bytes] = deque()  # to send on the XSUB
         self._newest_heard = [0]  # the newest event that the daemon has told: it counts where no arena is mapped
-        self.use_arena(self._newest_heard, 0)
+        ledger.use_arena(self._newest_heard, 0)
+
+    @property
+    def incarnation(self) -> bytes:
+        """Who this client is until the daemon loses sight of it. It stands in the ledger, where marks are made."""
+        incarnation: bytes = self._ledger.incarnation
+        return incarnation
+
+    @incarnation.setter
+    def incarnation(self, incarnation: bytes) -> None:
+        self._ledger.incarnation = incarnation
+
+    @property
+    def arena(self) -> int:
+        """Incarnation of the daemon's arena; 0 = not known yet. It stands in the ledger, where marks are made."""
+        return self._ledger.arena
+
+    @arena.setter
+    def arena(self, arena: int) -> None:
+        self._ledger.arena = arena
 
     def mark(self) -> Mark:
         """This moment in the history of events; called with the lock held."""
-        return Mark(self.arena, self.newest(), self.issued, self.incarnation)
+        return Mark(self.arena, self._ledger.newest(), self._ledger.issued, self.incarnation)
 
-    def _hello(self, now_ns: int, *, listens: bool) -> bytes:
+    def hello(self, now_ns: int, *, listens: bool) -> bytes:
         """The map of a HELLO."""
-        identity = self.identity
+        identity, ledger = self.identity, self._ledger
         packed: bytes = msgpack.packb(
             {
                 "protocol": PROTOCOL_VERSION,
@@ -79,27 +95,25 @@ class Session(Awaited):
                 "orphans": int(identity.orphans),
                 "group": identity.group,
                 "listens": listens,
-                "waits": [command for command in self.waiting if command <= self.applied][:WAITS_MAX],
+                "waits": [command for command in ledger.waiting if command <= ledger.applied][:WAITS_MAX],
                 "purgatories": list(self.purgatories),
             }
         )
         return packed
 
-    def _welcomed(self, welcome: dict[str, Any]) -> None:
+    def welcomed(self, welcome: dict[str, Any]) -> None:
         """Take what the daemon gave."""
         session = welcome["session"]
         if not isinstance(session, bytes) or len(session) != len(NO_SESSION):
             raise ValueError(f"a session is {len(NO_SESSION)} bytes, not {session!r:.60}")
-        if self.session != session:
+        if self.secret != session:
             self._unsubscribe()
-        self.session = session
+        self.secret = session
         self.topic = int(welcome["topic"])
         self.daemon_pid = int(welcome.get("daemon_pid", 0))
         self.shared_clock = bool(welcome["shared_clock"])
         self.name_purgatories(welcome.get("purgatories", {}))
-        self._hear_newest(int(welcome["newest"]))
-        self._unknown_to_daemon(command for command in welcome.get("unknown", ()) if isinstance(command, int))
-        self._gone_at_daemon(int(welcome.get("gone", 0)))
+        self.hear_newest(int(welcome["newest"]))
 
     def name_purgatories(self, indices: dict[str, Any]) -> None:
         """Take the daemon's indices; commands that were kept for another arena carry that one's. Raises ValueError."""
@@ -108,31 +122,33 @@ class Session(Awaited):
         known = self.purgatories
         moved = {known[name]: index for name, index in indices.items() if known.get(name, index) != index}
         if moved:
-            self.move_purgatories(moved)
+            self._ledger.move_purgatories(moved)
         known.update(indices)
 
-    def _hear_newest(self, sequence: int) -> None:
+    def hear_newest(self, sequence: int) -> None:
+        """The daemon has told the sequence of its newest event."""
         if sequence > self._newest_heard[0]:
             self._newest_heard[0] = sequence
 
-    def _subscribe(self, *, again: bool = False) -> None:
+    def subscribe(self, *, again: bool = False) -> None:
+        """Subscribe to the reports of this session; `again`: the subscription before may have been lost."""
         if again:
             self._unsubscribe()
-        self.subscriptions.append(b"\x01" + self.session)
+        self.subscriptions.append(b"\x01" + self.secret)
 
     def _unsubscribe(self) -> None:
-        if self.session != NO_SESSION:
-            self.subscriptions.append(b"\x00" + self.session)
+        if self.secret != NO_SESSION:
+            self.subscriptions.append(b"\x00" + self.secret)
 
-    def _leave_arena(self) -> None:
+    def leave_arena(self) -> None:
         """Sequences of the arena that was known mean nothing any more."""
         self._newest_heard = [0]
-        self.use_arena(self._newest_heard, 0)
+        self._ledger.use_arena(self._newest_heard, 0)
 
-    def _change_incarnation(self) -> None:
+    def change_incarnation(self) -> None:
         """The daemon does not know this client: it becomes another."""
         self._unsubscribe()
-        self.session = NO_SESSION
+        self.secret = NO_SESSION
         self.arena = 0
         self.incarnation = self._random(16)
 

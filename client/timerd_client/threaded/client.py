@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Self
 from timerd_client.arguments import name_of, orphans_of, wait_s
 from timerd_client.link.link import Link
 from timerd_client.link.sockets import Sockets
-from timerd_client.protocol.protocol import NEVER, LinkState, Statistics
+from timerd_client.protocol.deadlines import NEVER
+from timerd_client.protocol.protocol import LinkState, Statistics
 from timerd_client.protocol.session import DEFAULT_PURGATORY
 from timerd_shm.declare.errors import BackpressureError, ClosedError, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
@@ -132,7 +133,7 @@ class ThreadedLink(Link):
 
     def wake(self) -> None:
         protocol = self.protocol
-        self.alarm = protocol.issued + SEND_COMMANDS
+        self.alarm = protocol.ledger.issued + SEND_COMMANDS
         if not protocol.wants_to_send():
             return
         now_ns = self.now_ns()
@@ -156,11 +157,11 @@ class ThreadedLink(Link):
             )
 
     def make_room(self) -> None:
-        protocol = self.protocol
+        outgoing = self.protocol.outgoing
         in_callback = self.in_own_thread()
-        if in_callback or not self.wait_locked(lambda: protocol.room > 0 or self.sealed, BACKPRESSURE_TIMEOUT_S):
+        if in_callback or not self.wait_locked(lambda: outgoing.room > 0 or self.sealed, BACKPRESSURE_TIMEOUT_S):
             raise BackpressureError(
-                f"{protocol.issued - protocol.applied} of {protocol.window} commands are unacknowledged"
+                self.fullness()
                 + ("" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s")
                 + f" ({self.plight()}); slow down and retry"
             )
@@ -194,14 +195,14 @@ class ThreadedLink(Link):
         deadline = self.deadline(timeout)
 
         def heard_after(heard_ns: int) -> Callable[[], bool]:
-            return lambda: protocol.applied >= protocol.issued or protocol.heard_ns != heard_ns
+            return lambda: protocol.ledger.applied >= protocol.ledger.issued or protocol.silence.heard_ns != heard_ns
 
         with self.lock:
-            while protocol.state is LinkState.LIVE and protocol.applied < protocol.issued:
+            while protocol.state is LinkState.LIVE and protocol.ledger.applied < protocol.ledger.issued:
                 left = self.seconds_left(deadline) or 0.0
-                if not self.wait_locked(heard_after(protocol.heard_ns), min(left, silence)):
+                if not self.wait_locked(heard_after(protocol.silence.heard_ns), min(left, silence)):
                     break
-            return protocol.issued - protocol.applied
+            return protocol.ledger.issued - protocol.ledger.applied
 
     def wait_heard(self, timeout: float) -> None:
         """Block while the daemon is lost, `timeout` seconds at most."""
@@ -266,8 +267,8 @@ class ThreadedLink(Link):
             with self.lock:
                 if self._stopping:
                     return False
-                if protocol.subscriptions:
-                    sockets.subscribe(protocol.subscriptions.popleft())
+                if protocol.session.subscriptions:
+                    sockets.subscribe(protocol.session.subscriptions.popleft())
                     continue  # which may have eaten the edge of something that came in: its descriptor tells it once
                 self._send_due(now_ns)
                 answers = sockets.has_answer()  # the same; and it is asked here first
@@ -291,7 +292,7 @@ class ThreadedLink(Link):
             while self.send_locked(now_ns):
                 pass
             spacing.done(now_ns, self.now_ns() - self._woke_ns + WAKE_NS)
-            self.alarm = protocol.issued + SEND_COMMANDS
+            self.alarm = protocol.ledger.issued + SEND_COMMANDS
             self._next_frame_ns = now_ns + spacing.interval_ns
         elif now_ns >= self._next_frame_ns:
             self._next_frame_ns = NEVER
@@ -396,7 +397,7 @@ class Client(Purgatory, Member):
 
         How many those are. Later ones have connect()'s policy. Raises NotAMemberError, ClosedError, BackpressureError.
         """
-        parts = self._link.say_orphans(orphans_of(policy, self._protocol.identity.group))
+        parts = self._link.say_orphans(orphans_of(policy, self._protocol.session.identity.group))
         return sum(part for part, _ in parts)
 
     def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:

@@ -154,7 +154,7 @@ def wait_for_next(
             if (found := take(link.now_ns())) is not None:
                 return found
             if link.protocol.wants_to_send():
-                link.wake_if_due(link.protocol.issued)
+                link.wake_if_due(link.protocol.ledger.issued)
             left = link.seconds_left(until)
             if left == 0.0:
                 break
@@ -188,7 +188,7 @@ class Member(Membership):
         inbox = link.protocol.inbox
         with link.lock:
             inbox.listen(link.now_ns())
-            link.wake_if_due(link.protocol.issued)
+            link.wake_if_due(link.protocol.ledger.issued)
         try:
             while True:
                 told = wait_for_next(
@@ -237,7 +237,7 @@ class Member(Membership):
         reply = Reply(link)
         with link.lock:
             link.refuse_lost()
-            link.protocol.replies[link.issue_locked(command)] = reply
+            link.protocol.incoming.replies[link.issue_locked(command)] = reply
         if not reply.wait(CLOSE_TIMEOUT_S):
             raise link.unavailable(CLOSE_TIMEOUT_S)
         return reply.result()

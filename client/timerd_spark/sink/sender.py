@@ -91,10 +91,11 @@ class Asking(Purgatory):
         with link.lock:
             link.ready_locked()
             for place, (event, command) in enumerate(zip(events, commands, strict=True)):
-                number = link.protocol.issue(command)
+                number = link.protocol.ledger.issue(command)
                 if event.value:
-                    replies[place] = link.protocol.replies[number] = Reply(link, Subject(None, event.purgatory.name))
-            link.wake_if_due(link.protocol.issued)
+                    replies[place] = Reply(link, Subject(None, event.purgatory.name))
+                    link.protocol.incoming.replies[number] = replies[place]
+            link.wake_if_due(link.protocol.ledger.issued)
         return [events[place] for place, reply in replies.items() if not self._has_room(reply)]
 
     def _has_room(self, reply: Reply) -> bool:

@@ -122,7 +122,7 @@ class task_client:
             name=owner_name(), timeout=self._timeout, group=self._group, orphans="cancel"
         )
         self._pid = os.getpid()
-        self._maker = self._client._protocol.incarnation
+        self._maker = self._client._protocol.session.incarnation
         return self._client
 
     def __exit__(
@@ -144,7 +144,7 @@ class task_client:
         """Make what is pending the application's, and wait until that is so."""
         client.set_orphans("keep" if self._group is None else "group")
         client.flush(self._drain_timeout)
-        if client._protocol.incarnation != self._maker:
+        if client._protocol.session.incarnation != self._maker:
             raise SessionGoneError(
                 "the daemon has lost sight of this attempt, so what it had registered is gone: let Spark retry the task"
             )
@@ -155,7 +155,7 @@ class task_client:
         with contextlib.suppress(TimerdError):
             link = client._link
             with link.lock:
-                pending = list(client._protocol.waiting)
+                pending = list(client._protocol.ledger.waiting)
             link.withdraw(pending)
             client.close(ABORT_TIMEOUT_S)
 

@@ -75,7 +75,7 @@ class ManualLink(Link):
         self.lock.release()
         self._world.exchange()
         self.lock.acquire()
-        if self.protocol.room <= 0:
+        if self.protocol.outgoing.room <= 0:
             raise BackpressureError("the window is full")
 
     def may_block(self) -> None:
@@ -258,7 +258,7 @@ class Program(World):
             self.note(f"{operation.command} {operation.done()} {operation._settlement!r:.400}")
             self.attempt("repr", partial(repr, operation))
         self.note(self.protocol.statistics())
-        self.note([command for command, _ in self.protocol.waiting.items()][:20])
+        self.note([command for command, _ in self.protocol.ledger.waiting.items()][:20])
 
     # the daemon -------------------------------------------------------------------------------------------------------
 
@@ -295,24 +295,24 @@ class Program(World):
         """The newest event comes from a mapped arena, or from what the daemon said last."""
         self.words[3] = self.rng.getrandbits(64)
         use = self.rng.choice(([self.rng.getrandbits(64)], self.words))
-        self.protocol.use_arena(use, 3 if use is self.words else 0)
-        self.note(self.protocol.newest())
+        self.protocol.ledger.use_arena(use, 3 if use is self.words else 0)
+        self.note(self.protocol.ledger.newest())
 
     def hostile(self) -> None:
         frame = self.report() if self.rng.random() < 0.7 else self.of_corpus()
         with self.link.lock:
             self.protocol.receive(frame, self.now, published=self.rng.random() < 0.5)
-        self.note(f"hostile: {self.protocol.complaints} {self.protocol.frames_ignored}")
-        self.protocol.complaints.clear()
+        self.note(f"hostile: {self.protocol.incoming.complaints} {self.protocol.frames_ignored}")
+        self.protocol.incoming.complaints.clear()
         self.tell()
 
     def tell(self) -> None:
-        for waiter in self.protocol.take_ready():
+        for waiter in self.protocol.incoming.take_ready():
             waiter.tell()
 
     def of_corpus(self) -> bytes:
         """A frame of the corpus, changed at some places."""
-        frames = down(self.protocol.topic, self.protocol.arena)
+        frames = down(self.protocol.session.topic, self.protocol.session.arena)
         frame = bytearray(frames[self.rng.choice(sorted(frames))])
         for _ in range(self.rng.randrange(4)):
             frame[self.rng.randrange(len(frame))] = self.rng.randrange(256)
@@ -321,9 +321,9 @@ class Program(World):
     def report(self) -> bytes:
         """A report on what waits and what does not, whose values lie anywhere."""
         rng, protocol = self.rng, self.protocol
-        commands = [*list(protocol.waiting)[:6], 0, 3, 1 << 40, (1 << 64) - 1]
+        commands = [*list(protocol.ledger.waiting)[:6], 0, 3, 1 << 40, (1 << 64) - 1]
         heap = rng.randbytes(40)
-        first = protocol.received_outcome + 1
+        first, applied = protocol.incoming.received_outcome + 1, protocol.ledger.applied
         rows = []
         for number in range(first, first + rng.randrange(8)):
             words = [
@@ -337,13 +337,13 @@ class Program(World):
             ]  # fmt: skip
             rows.append(struct_of(OutcomeRecord).pack(*words, *numbers))
         header = ReportHeader._make(struct_of(ReportHeader).unpack(bytes(struct_of(ReportHeader).size)))._replace(
-            topic=protocol.topic,
+            topic=protocol.session.topic,
             version=1,
             kind=DownKind.REPORT,
             outcomes=len(rows) if rng.random() < 0.9 else rng.choice((100, BIG - 1)),
             answers=0 if rng.random() < 0.9 else 1,
-            incarnation=protocol.arena,
-            applied=min(protocol.applied + rng.randrange(3), (1 << 64) - 1) if rng.random() < 0.9 else (1 << 64) - 1,
+            incarnation=protocol.session.arena,
+            applied=min(applied + rng.randrange(3), (1 << 64) - 1) if rng.random() < 0.9 else (1 << 64) - 1,
             outcome_first=first,
             outcome_last=first + len(rows) - 1,
             outcome_newest=first + len(rows) - 1,
@@ -359,7 +359,7 @@ class Program(World):
         if self.protocol.state is not LinkState.CLOSED and self.rng.random() < 0.5:
             self.link._reader = None
             with self.link.lock:
-                self.protocol.fail_all(BackpressureError("the end"))
+                self.protocol.incoming.fail_all(BackpressureError("the end"))
             self.tell()
         for operation in self.operations:
             self.note(f"{operation.command} {operation._settlement!r}")

@@ -292,8 +292,8 @@ class World:
             for frame in frames:
                 if not self.lose_up(frame):
                     self.daemon.receive(frame)
-            while self.protocol.subscriptions:
-                self.daemon.subscribe(self.protocol.subscriptions.popleft())
+            while self.protocol.session.subscriptions:
+                self.daemon.subscribe(self.protocol.session.subscriptions.popleft())
             self.daemon.turn()
             moved = bool(frames or self.daemon.routed or self.daemon.published)
             self.down()
@@ -307,7 +307,7 @@ class World:
             for frame in taken:
                 if not self.lose_down(frame):
                     self.protocol.receive(frame, self.now, published=published)
-        for waiter in self.protocol.take_ready():
+        for waiter in self.protocol.incoming.take_ready():
             waiter.tell()
 
     def pass_time(self, ms: float, step_ms: float = 10) -> None:
@@ -340,7 +340,7 @@ class World:
     ) -> ThreadedOperation:
         tail = EVENT_PREFIX[len(key)] + key + payload
         length = size_of(RegisterCommand) + len(tail)
-        issued, size = self.protocol.issued, len(payload)
+        issued, size = self.protocol.ledger.issued, len(payload)
         flags = CommandFlag.WANTS_ANSWER if wait else 0
         fixed = pack_register(
             CommandKind.REGISTER,
@@ -358,21 +358,21 @@ class World:
             issued,
             0,
         )
-        number = self.protocol.issue(fixed + tail)
+        number = self.protocol.ledger.issue(fixed + tail)
         operation = ThreadedOperation(self.link, number, key, payload, deadline_after(self.now, timeout_ns))
-        self.protocol.waiting[number] = operation
+        self.protocol.ledger.waiting[number] = operation
         if wait:
-            operation._reply = self.protocol.replies[number] = Reply(self.link)
+            operation._reply = self.protocol.incoming.replies[number] = Reply(self.link)
         return operation
 
     def fire(self, key: bytes = b"k", value: bytes = b"", reply: Reply | None = None, limit: int = 0) -> int:
         flags = (CommandFlag.WANTS_ANSWER if reply else 0) | (CommandFlag.LIMITED if limit else 0)
         length = size_of(KeyCommand) + len(key) + len(value)
-        number = self.protocol.issue(
+        number = self.protocol.ledger.issue(
             pack_key(CommandKind.FIRE, 0, flags, len(key), length, 1, len(value), limit) + key + value
         )
         if reply is not None:
-            self.protocol.replies[number] = reply
+            self.protocol.incoming.replies[number] = reply
         return number
 
 

@@ -90,13 +90,13 @@ class Worker:
             while (frame := protocol.next_frame(self.now_ns)) is not None:
                 frames.append((self.routing, frame))
             network.up += frames
-            while protocol.subscriptions:
-                network.up_subscriptions.append((self.routing, protocol.subscriptions.popleft()))
+            while protocol.session.subscriptions:
+                network.up_subscriptions.append((self.routing, protocol.session.subscriptions.popleft()))
             self.world.settle()
             if not self.hear() and not frames:
                 if protocol.state is LinkState.LIVE and self._lifelines is not self.world.lifelines:
                     self._lifelines = self.world.lifelines  # another daemon's, after a restart
-                    self.lifeline = self._lifelines.connect(protocol.session)
+                    self.lifeline = self._lifelines.connect(protocol.session.secret)
                     self.world.settle()
                 return
         raise AssertionError("the two never stop talking")
@@ -108,7 +108,7 @@ class Worker:
         heard += [(frame, False) for frame in network.answers.pop(self.routing, [])]
         for frame, was_published in heard:
             self.protocol.receive(frame, self.now_ns, published=was_published)
-        self.protocol.take_ready()
+        self.protocol.incoming.take_ready()
         return bool(heard)
 
     def listen(self) -> Worker:

@@ -89,7 +89,7 @@ def through_handler(worker: Worker, told: Told) -> Steps:
 def gone(worker: Worker) -> bytes:
     """The daemon knows this client no more."""
     world = worker.world
-    session = world.sessions.find(worker.protocol.session)
+    session = world.sessions.find(worker.protocol.session.secret)
     assert session is not None
     world.sessions.close(session, worker.now_ns, goodbye=True)
     return bare_header(DownKind.SESSION_GONE, world.core.incarnation, 0, worker.now_ns)

@@ -62,7 +62,7 @@ class Registrar(Part):
     def play(self, start_ns: int) -> Registered:
         rows, task, names = self._rows, self.task, self._names
         pace = Pace(rows.due_ns, start_ns, task.bulk)
-        first = self.client._protocol.issued + 1
+        first = self.client._protocol.ledger.issued + 1
         send = self._register_many if task.bulk else self._register_each
         marks = Marks(self.purgatory.mark, start_ns)
         row, count = 0, len(rows.due_ns)
@@ -170,7 +170,7 @@ class Registrar(Part):
             if len(self._outcomes) >= len(self._sent_ns) or time.monotonic_ns() > until_ns:
                 break
             time.sleep(POLL_S)
-        self._numbered = self.client._protocol.received_outcome  # before the last look, which may find more
+        self._numbered = self.client._protocol.incoming.received_outcome  # before the last look, which may find more
         self._open = deque((0, operations) for _, operations in self._open)
         self._collect()
         for _, batch in self._batches:

@@ -39,7 +39,7 @@ def main(descriptor: int) -> int:
     threading.Thread(target=listen, args=(connection, part, heard), daemon=True).start()
     try:
         part.prepare()
-        connection.send(Ready(part.client._protocol.topic))
+        connection.send(Ready(part.client._protocol.session.topic))
         gc.collect()
         gc.disable()  # a run makes no cycles, and a collection would look through all operations that are pending
         start = heard.get()

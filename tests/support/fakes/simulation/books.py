@@ -39,8 +39,8 @@ class Issued:
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.incarnation = process.client._protocol.incarnation
-        self.number = process.client._protocol.issued
+        self.incarnation = process.client._protocol.session.incarnation
+        self.number = process.client._protocol.ledger.issued
         self.was_applied: bool | None = None  # as of its process's death
 
     def applied(self) -> bool | None:
@@ -50,7 +50,7 @@ class Issued:
         protocol = self.process.client._protocol
         if (self.incarnation, self.number) in self.process.refused:
             return False
-        known = protocol.incarnation == self.incarnation and protocol.applied >= self.number
+        known = protocol.session.incarnation == self.incarnation and protocol.ledger.applied >= self.number
         return True if known else None
 
     def freeze(self) -> None:
@@ -141,7 +141,7 @@ class Books:
         if "was refused" in what:
             self.complaints["refused"] += 1
             number = int(what.split()[1])
-            process.refused.add((process.client._protocol.incarnation, number))
+            process.refused.add((process.client._protocol.session.incarnation, number))
         elif "unacknowledged" in what:
             self.complaints["unknown"] += 1
         elif any(known in what for known in KNOWN_COMPLAINTS):
@@ -240,7 +240,11 @@ class Books:
         if watched.arena != self.arena:
             return
         owner = watched.process
-        if owner.alive and not owner.closing and owner.client._protocol.incarnation == watched.issued.incarnation:
+        if (
+            owner.alive
+            and not owner.closing
+            and owner.client._protocol.session.incarnation == watched.issued.incarnation
+        ):
             self.fail(f"{process.name}: told for its group {payload!r}, whose owner {watched.process.name} lives")
         if payload in self.done:
             self.fail(f"{process.name}: told {payload!r} again, which was done")
@@ -273,7 +277,7 @@ class Books:
     def running(self, process: Process, call: Call) -> Iterator[None]:
         """A handler runs: once, unless somebody who ran it was taken for silent or dead; and beside no other."""
         protocol = process.client._protocol
-        now = Running(process, protocol.incarnation, call, protocol.arena)
+        now = Running(process, protocol.session.incarnation, call, protocol.session.arena)
         what = (call.name, call.payload if call.due is None else call.due)
         who = f"{process.name}: handler of {call.name!r}, {what[1]!r}, delivery {call.deliveries}"
         self.note(f"{who} begins")

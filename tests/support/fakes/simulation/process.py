@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from networks import HERE, PROCESSES
 from timerd_client.link import link as link_module
-from timerd_client.protocol.protocol import NEVER, Protocol
+from timerd_client.protocol.deadlines import NEVER
+from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity
 from timerd_client.threaded.client import Client, ThreadedLink
 from timerd_shm.declare.states import Orphans
@@ -201,7 +202,7 @@ class PumpedLink(ThreadedLink):
         self.pump.wake_at(0)
 
     def received(self) -> None:
-        complaints, self.protocol.complaints = self.protocol.complaints, []
+        complaints, self.protocol.incoming.complaints = self.protocol.incoming.complaints, []
         for complaint in complaints:  # each of them: they tell which commands were refused
             self.complain(complaint)
         super().received()

@@ -145,7 +145,7 @@ class Simulation:
             finally:
                 for process in self.processes:
                     process.kill()
-                    process.link.protocol.waiting = Waiting()  # the garbage collector does not look into it
+                    process.link.protocol.ledger.waiting = Waiting()  # the garbage collector does not look into it
                 self.daemon.kill()
                 self.schedule.end()
                 self.undo.close()
@@ -227,7 +227,7 @@ class Simulation:
             worker = Worker(process, Random(rng.getrandbits(64)), self.acts, self.pause_ns)
             self.workers.append(worker)
             process.begin(worker.run)
-        if process.client._protocol.identity.group != GROUP:
+        if process.client._protocol.session.identity.group != GROUP:
             return
         if rng.random() < 0.6:
             process.begin(lambda: take_group_outcomes(process, rng, lambda: self.calm, well=False))

@@ -12,7 +12,7 @@ from random import Random
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.groups.calls import Call
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.protocol.inbox import CALLS
+from timerd_client.protocol.session import CALLS
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import TimerdError
@@ -258,7 +258,7 @@ class Worker:
         self.books.advances[key].append((Issued(self.process), mark, self.books.arena))
 
     def do_for_group(self) -> None:
-        if self.client._protocol.identity.group is None:
+        if self.client._protocol.session.identity.group is None:
             return
         payload = b"for the group %d" % self.books.next_number()
         operation = self.client.register(
@@ -269,7 +269,7 @@ class Worker:
     # named calls ----------------------------------------------------------------------------------------------------
 
     def do_call_later(self) -> None:
-        if self.client._protocol.identity.group is not None:
+        if self.client._protocol.session.identity.group is not None:
             payload = b"call %d" % self.books.next_number()
             name, delay = self.rng.choice(ONCE), self.rng.choice((0, 0.01, self.rng.random() * 5))
             self.books.asked(name, payload)
@@ -277,7 +277,7 @@ class Worker:
                 self.books.accepted(payload)
 
     def do_cancel_call(self) -> None:
-        if self.client._protocol.identity.group is not None and self.rng.random() < 0.2:
+        if self.client._protocol.session.identity.group is not None and self.rng.random() < 0.2:
             name = self.rng.choice((*ONCE, *PERIODIC))
             with self.books.withdrawing(name):
                 self.client.cancel_call(name)
