@@ -25,7 +25,7 @@ from common import Parser, Suite, amount, run_child, run_suite
 from timerd_client.link.link import Link
 from timerd_client.link.sockets import Sockets
 from timerd_client.protocol.protocol import LinkState
-from timerd_client.threaded.client import ThreadedLink
+from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.fields import struct_of
 from timerd_shm.declare.limits import WINDOW_COMMANDS_MAX

@@ -13,11 +13,12 @@
 from timerd_client.groups.calls import Call
 from timerd_client.link.batch import ThreadedBatch as Batch
 from timerd_client.link.operation import ThreadedOperation as Operation
+from timerd_client.link.settings import configure
 from timerd_client.operations.delayed import Delayed
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.connection import connect
 from timerd_client.threaded.member import ThreadedGroupOutcome as GroupOutcome
-from timerd_client.threaded.process import client, configure
+from timerd_client.threaded.process import client
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_client.threaded.waiting import as_completed, wait
 

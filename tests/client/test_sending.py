@@ -17,13 +17,13 @@ import pytest
 
 from fakedaemon import FakeDaemon
 from timerd_client.protocol.protocol import LinkState
-from timerd_client.threaded.client import (
+from timerd_client.threaded.client import Client
+from timerd_client.threaded.link import (
     SEND_BURST,
     SEND_COMMANDS,
     SEND_INTERVAL_NS,
     SEND_INTERVAL_NS_MAX,
     WAKE_NS,
-    Client,
     Condition,
     ThreadedLink,
 )

@@ -13,10 +13,11 @@ import pytest
 from timerd_client.groups.duties import Membership
 from timerd_client.groups.outcome import say
 from timerd_client.hot.commands import NOTHING
+from timerd_client.link import flows
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.link.sockets import Sockets
-from timerd_client.threaded.client import ThreadedLink
+from timerd_client.threaded.link import ThreadedLink, drive
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
@@ -73,7 +74,7 @@ CALLS: dict[str, Callable[[Alone], Any]] = {
     "reschedule": lambda alone: alone.operation.reschedule(1),
     "cancel": lambda alone: alone.operation._send_cancel(),
     "orphans of an operation": lambda alone: alone.operation.set_orphans("keep"),
-    "orphans of all": lambda alone: list(alone.counted.say_orphans(Orphans.KEEP)),
+    "orphans of all": lambda alone: drive(flows.set_orphans(alone.counted, "keep")),
     "acknowledge": lambda alone: say(alone.counted, NOTHING),
     "acknowledge with an answer": lambda alone: say(alone.counted, NOTHING, None, Reply(alone.counted)),
 }

@@ -22,7 +22,7 @@ from daemons import SMALL_BY_ENVIRONMENT, Daemon
 from patience import PATIENCE_S, eventually
 from shell import command_of
 from timerd_client import aio
-from timerd_client.threaded.connection import _alone
+from timerd_client.link.autostart import _alone
 from timerd_shm.host.paths import daemon_running, find_instance
 
 

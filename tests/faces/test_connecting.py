@@ -19,8 +19,7 @@ from daemons import Daemon
 from patience import PATIENCE_S
 from timerd.host.lock import InstanceLock
 from timerd_client import aio
-from timerd_client.threaded import connection
-from timerd_client.threaded.connection import RESTART_S
+from timerd_client.link.search import RESTART_S, Search, has_run_lately
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.host.paths import daemon_running
 
@@ -28,16 +27,16 @@ MakeDaemon = Callable[..., Daemon]
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[connection.Search]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
     """Who has looked for a daemon, once for each look."""
-    looked: list[connection.Search] = []
-    look = connection.Search.look
+    looked: list[Search] = []
+    look = Search.look
 
-    def counted(search: connection.Search) -> object:
+    def counted(search: Search) -> object:
         looked.append(search)
         return look(search)
 
-    monkeypatch.setattr(connection.Search, "look", counted)
+    monkeypatch.setattr(Search, "look", counted)
     return looked
 
 
@@ -61,7 +60,7 @@ def starting(daemon: Daemon, after_s: float = 0.3) -> threading.Thread:
     return thread
 
 
-def test_where_nobody_has_started_a_daemon_it_is_said_at_once(looks: list[connection.Search]) -> None:
+def test_where_nobody_has_started_a_daemon_it_is_said_at_once(looks: list[Search]) -> None:
     with pytest.raises(td.TimerdUnavailableError, match=r"start it \(`timerd --instance default`\), or connect\(auto"):
         td.connect()
     assert len(looks) == 1
@@ -69,7 +68,7 @@ def test_where_nobody_has_started_a_daemon_it_is_said_at_once(looks: list[connec
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_daemon_that_has_ended_is_said_at_once_not_to_run(
-    daemon: Daemon, end: str, looks: list[connection.Search], monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, end: str, looks: list[Search], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     getattr(daemon, end)()
     ended_long_ago(daemon, monkeypatch)
@@ -125,7 +124,7 @@ def test_a_clock_that_was_set_back_makes_no_daemon_a_recent_one(
     ended_long_ago(daemon, monkeypatch)
     ahead = time.time() + 3_600
     os.utime(daemon.paths.lock, (ahead, ahead))
-    assert not connection.has_run_lately(daemon.paths)
+    assert not has_run_lately(daemon.paths)
 
 
 def test_a_daemon_that_does_not_come_back_is_waited_for_no_longer_than_that(daemon: Daemon) -> None:

@@ -1,4 +1,4 @@
-"""The client, its purgatories and its link to a loop. `timerd_client.aio` says how they are used."""
+"""The client and its purgatories. `timerd_client.aio` says how they are used."""
 
 from __future__ import annotations
 
@@ -11,41 +11,30 @@ from typing import NamedTuple, Self, TypeVar
 
 from timerd_client import errors
 from timerd_client.arguments import (
-    function_of,
-    group_of,
-    label_of,
     name_of,
-    orphans_of,
-    patience_of,
-    timeout_ns,
-    wait_s,
 )
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import *  # noqa: F403
 from timerd_client.groups.calls import Call
+from timerd_client.link import flows
 from timerd_client.link.batch import fire_many, register_many
-from timerd_client.link.link import Link, monotonic_deadline, seconds_left
-from timerd_client.link.polling import POLL_S, RAISE, Polling
+from timerd_client.link.flows import unsettled
+from timerd_client.link.polling import POLL_S, RAISE, monotonic_deadline, seconds_left
+from timerd_client.link.settings import configure, settings
 from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome, State
-from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import LinkState, Statistics
 from timerd_client.protocol.session import DEFAULT_PURGATORY
-from timerd_client.threaded.connection import LOOK_AGAIN_S, Search, settings, start_daemon
-from timerd_client.threaded.process import configure
-from timerd_client.threaded.purgatory import is_known, value_or_silence
-from timerd_client.threaded.waiting import unsettled
 from timerd_client.types import Key, Keys, Payload, Timeout
-from timerd_shm.declare.errors import BackpressureError, TimerdError
+from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S
-from timerd_shm.declare.states import Orphans
 from timerd_shm.declare.wire import CommandFlag, CommandKind
-from timerd_shm.host.paths import InstancePaths
 
+from .link import LoopLink, drive
 from .member import AioGroupOutcome as GroupOutcome
 from .member import Member
-from .operation import AioBatch, AioOperation, answer_of, settled, settles
+from .operation import AioBatch, AioOperation, answer_of, settled
 from .operation import AioBatch as Batch
 from .operation import AioOperation as Operation
 
@@ -74,125 +63,6 @@ __all__ = [
 __all__ += errors.__all__
 
 Value = TypeVar("Value")
-TIMER_SLACK_S = 0.0005  # loops sleep whole milliseconds: one wake-up instead of two
-
-
-class LoopLink(Link):
-    """A link whose sockets are watched by a loop."""
-
-    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans, group: str | None) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = NEVER
-        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        super().__init__(paths, name, orphans, group)
-        self._descriptors = self.sockets.filenos()
-        for number in self._descriptors:
-            self.loop.add_reader(number, self._pump)
-        self.wake()
-
-    def wake(self) -> None:
-        if self.loop.is_closed():
-            self.sealed = self.closed = True
-            self.refuse_closed()
-        self.idle = False
-        self.loop.call_soon(self._pump)
-
-    def notify_locked(self) -> None:
-        self.wake()  # after which it looks at those who wait
-
-    def make_room(self) -> None:
-        raise BackpressureError(f"{self.fullness()} ({self.plight()}); `await client.room()` before the next")
-
-    def may_block(self) -> None:
-        raise RuntimeError("an asyncio client does not block: await it")
-
-    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        if not loop.is_closed():
-            call()
-
-    def watch(self, descriptor: int) -> None:
-        self.loop.add_reader(descriptor, self._on_lifeline)
-
-    def unwatch(self, descriptor: int) -> None:
-        self.loop.remove_reader(descriptor)
-
-    def _on_lifeline(self) -> None:
-        self.lifeline_ended()
-        self._rest()
-
-    async def until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until the condition holds, `timeout` seconds at most; whether it does."""
-        if condition():
-            return True
-        future: asyncio.Future[None] = self.loop.create_future()
-        entry = (condition, future)
-        self._waiters.append(entry)
-        try:
-            await asyncio.wait_for(future, timeout)
-        except TimeoutError:
-            return condition()
-        finally:
-            if entry in self._waiters:
-                self._waiters.remove(entry)
-        return True
-
-    def _pump(self) -> None:
-        # The descriptors are edge-triggered: go on until nothing came in after the last send.
-        while not self.closed and self._exchange():
-            pass
-        self._rest()
-
-    def _exchange(self) -> bool:
-        """Take what came in, send what is due; whether there may be more."""
-        busy = self.receive_some()
-        if self.closed:  # by a callback
-            return False
-        now_ns = time.monotonic_ns()
-        self.tick(now_ns)
-        if self.closed:
-            return False
-        return self.send_some(now_ns) or busy
-
-    def _rest(self) -> None:
-        """Until a socket, a call or the timer wakes it."""
-        if self.closed:
-            return
-        self._wake_waiters()
-        self.idle = True
-        self._arm(self.protocol.poll_deadline())
-
-    def _wake_waiters(self) -> None:
-        for condition, future in list(self._waiters):
-            if not future.done() and condition():
-                future.set_result(None)
-
-    def _arm(self, at_ns: int) -> None:
-        if at_ns >= self._timer_at:
-            return  # the timer that is set wakes up before, and sets the next
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at_ns
-        wait_s = max(0, at_ns - time.monotonic_ns()) / 1e9 + TIMER_SLACK_S
-        self._timer = self.loop.call_later(wait_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer, self._timer_at = None, NEVER
-        self._pump()
-
-    def stop(self) -> None:
-        """Say goodbye and let go of the sockets."""
-        if self.closed:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        for number in self._descriptors:
-            self.loop.remove_reader(number)
-        self.protocol.close(time.monotonic_ns())
-        while self.send_some(time.monotonic_ns()):
-            pass
-        self.close_sockets()
-        self._wake_waiters()
 
 
 class Purgatory(Surface[AioOperation]):
@@ -266,40 +136,8 @@ class Purgatory(Surface[AioOperation]):
 
         Arguments and errors as the threaded client's.
         """
-        polling = Polling(unavailable, poll_interval)
-        function_of("predicate", predicate)
-        link, protocol = self._looped, self._protocol
-        duration_ns = timeout_ns(timeout)
-        deadline = monotonic_deadline(None if timeout is None else duration_ns / 1e9)
-
-        async def look() -> Value:
-            value = predicate()
-            return await value if isinstance(value, Awaitable) else value
-
-        while True:
-            mark = self.mark()
-            value = await look()
-            left = seconds_left(deadline)
-            if value or left == 0.0:
-                return value
-            if polling.wanted and protocol.lost:
-                await link.until(lambda: not protocol.lost or link.closed, polling.pause(left))
-                continue
-            operation = self.register(keys, timeout=left, when=when, since=mark)
-            outcome: Outcome | None = None
-            try:
-                while not await settles(operation, polling.patience(left)):
-                    left = seconds_left(deadline)
-                    if not polling.waits_on(left, lost=protocol.lost):
-                        break
-                outcome = operation.outcome()
-            finally:
-                if outcome is None:  # the await was cancelled, or the daemon says nothing
-                    link.abandon([operation.command])
-            if is_known(outcome):
-                continue
-            if not polling.wanted:
-                return value_or_silence(await look())
+        found: Value = await drive(flows.wait_for(self, predicate, keys, timeout, when, unavailable, poll_interval))
+        return found
 
     async def try_complete_else_watch(
         self, try_complete: Callable[[], bool | Awaitable[bool]], keys: Keys, *, timeout: Timeout
@@ -315,21 +153,14 @@ class Purgatory(Surface[AioOperation]):
 class Client(Purgatory, Member):
     """A connection to a daemon, from `await connect()`; also its purgatory "default"."""
 
-    def __init__(
-        self, paths: InstancePaths, *, name: str = "", orphans: Orphans = Orphans.CANCEL, group: str | None = None
-    ) -> None:
-        link = LoopLink(paths, name, orphans, group)
+    def __init__(self, link: LoopLink) -> None:
         super().__init__(link, DEFAULT_PURGATORY)
         self._join(link)
         self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
 
     async def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
         """Wait until the daemon has taken this client; raises its refusal, or TimerdUnavailableError."""
-        protocol = self._protocol
-        await self._looped.until(lambda: protocol.state is LinkState.LIVE or protocol.refused is not None, timeout)
-        if protocol.state is LinkState.LIVE:
-            return
-        raise protocol.refused if protocol.refused is not None else self._link.unavailable(timeout)
+        await drive(flows.ready(self._link, timeout))
 
     @property
     def state(self) -> LinkState:
@@ -367,44 +198,21 @@ class Client(Purgatory, Member):
 
     async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
         """Wait until the window has room; how many commands it takes. Raises BackpressureError after `timeout` s."""
-        protocol = self._protocol
-        if not await self._looped.until(lambda: protocol.outgoing.room > 0 or self._link.sealed, timeout):
-            raise BackpressureError(
-                f"no room in a window of {protocol.ledger.window} commands within {timeout:g} s "
-                f"({self._link.plight()}); slow down"
-            )
-        if self._link.sealed:
-            self._link.refuse_closed()
-        return protocol.outgoing.room
+        return await self._looped.room(timeout)
 
     async def set_orphans(self, policy: str) -> int:
         """What becomes of the operations that are pending here when this client ends, as the threaded client does."""
-        said = 0
-        for part, more in self._link.say_orphans(orphans_of(policy, self._protocol.session.identity.group)):
-            said += part
-            if more:
-                await self.room()
-        return said
+        return await drive(flows.set_orphans(self._link, policy))
 
     async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied, as the threaded client does; errors as there."""
-        link = self._looped
-        wait_s(timeout)
-        flush = link.begin_flush()
-        await link.until(lambda: link.flushed(flush), timeout)
-        link.end_flush(flush, timeout)
+        await drive(flows.flush(self._link, timeout))
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything is acknowledged, `timeout` seconds at most, and end; as the threaded client does."""
         if self.closed:
             return
-        deadline = monotonic_deadline(timeout)
-        try:
-            await self._finish(timeout)
-            self._looped.seal()
-            await self.flush(seconds_left(deadline) or 0.0)
-        finally:
-            self._looped.stop()
+        await drive(flows.close(self._link, timeout))
 
     async def __aenter__(self) -> Self:
         return self
@@ -434,19 +242,8 @@ async def connect(
     runtime_dir: str | None = None,
 ) -> Client:
     """A client of the instance in the running loop; arguments and errors as `timerd_client.connect`."""
-    member_of = group_of(group)
-    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
-    paths = await asyncio.to_thread(start_daemon, instance, runtime_dir) if autostart else None
-    search = Search(instance, runtime_dir, patience)
-    while paths is None and (paths := search.look()) is None:
-        await asyncio.sleep(LOOK_AGAIN_S)
-    client = Client(paths, name=label, orphans=policy, group=member_of)
-    try:
-        await client.wait_ready(search.patience())
-    except BaseException:
-        client._looped.stop()
-        raise
-    return client
+    search = flows.connect(LoopLink, instance, autostart, timeout, group, orphans, name, runtime_dir)
+    return Client(await drive(search))
 
 
 _clients: dict[asyncio.AbstractEventLoop, asyncio.Task[Client]] = {}

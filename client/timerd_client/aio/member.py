@@ -6,24 +6,19 @@ The handlers of named calls run as tasks, AT_ONCE at once; those of one name nev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from timerd_client.groups.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, answer_of_cancel
+from timerd_client.groups import flows
+from timerd_client.groups.calls import Ask, Calls, Pause, Run, Say, answer_of_cancel
 from timerd_client.groups.duties import Duties, Duty, Membership
-from timerd_client.groups.outcome import GroupOutcome, acknowledge, say
-from timerd_client.link.link import monotonic_deadline, seconds_left
-from timerd_client.link.promise import Reply
-from timerd_client.protocol.inbox import Told
+from timerd_client.groups.outcome import GroupOutcome, say
 from timerd_client.types import Payload
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
-if TYPE_CHECKING:
-    from .client import LoopLink
-
-Found = TypeVar("Found")
+from .link import LoopLink, drive
 
 
 class AioGroupOutcome(GroupOutcome):
@@ -34,12 +29,7 @@ class AioGroupOutcome(GroupOutcome):
 
         Raises TimerdUnavailableError after `timeout` s: then it is not known.
         """
-        reply = Reply(self._link)
-        acknowledge(self._link, self._told, reply)
-        try:
-            return bool(await asyncio.wait_for(reply, timeout))
-        except TimeoutError:
-            raise self._link.unavailable(timeout) from None
+        return await drive(flows.ack_wait(self, timeout))
 
 
 class Runner:
@@ -51,6 +41,7 @@ class Runner:
         self._duties = duties
         self._doing: set[asyncio.Task[None]] = set()
         self._beginning: set[asyncio.Task[None]] = set()
+        link.before_stop.append(self.stop)
         self._task = link.loop.create_task(self._run())
 
     async def stop(self, timeout: float) -> None:
@@ -68,7 +59,7 @@ class Runner:
     async def _run(self) -> None:
         link, duties = self._link, self._duties
         while not link.closed:
-            duty = await wait_for_next(link, duties.next, duties.may_have, None)
+            duty = await drive(flows.take_next(link, duties.next, duties.may_have, None))
             if duty is not None:
                 tasks = self._doing if duty.is_call else self._beginning
                 task = link.loop.create_task(self._go_on(duty))
@@ -84,7 +75,7 @@ class Runner:
                 value = None
                 match step:
                     case Ask(command, done):
-                        value = await self._ask(command, done)
+                        value = await drive(flows.ask(self._link, command, done))
                     case Run():
                         await self._handle(step)
                     case Say(command, done):
@@ -105,32 +96,6 @@ class Runner:
         except Exception as error:
             self._link.complain(f"the handler of {step.call.name!r} failed", error)
 
-    async def _ask(self, command: bytes, done: Told | None) -> tuple[Any, Any]:
-        """(value, error) of its answer, however long that takes."""
-        link = self._link
-        await link.until(lambda: not link.protocol.lost or link.closed, None)
-        reply = Reply(link)
-        if not say(link, command, done, reply):
-            return NOT_SAID
-        await reply.settled()
-        return reply.result()
-
-
-async def wait_for_next(
-    link: LoopLink, take: Callable[[int], Found | None], may_have: Callable[[], bool], until: float | None
-) -> Found | None:
-    """What `take` gives; None when it is `until` (of time.monotonic), or closed."""
-    while not link.closed:
-        if (found := take(link.now_ns())) is not None:
-            return found
-        if link.protocol.wants_to_send():
-            link.wake_if_due(link.protocol.ledger.issued)
-        left = seconds_left(until)
-        if left == 0.0:
-            break
-        await link.until(lambda: may_have() or link.closed, left)
-    return None
-
 
 class Member(Membership):
     """The part of an asyncio client that concerns its group."""
@@ -138,10 +103,6 @@ class Member(Membership):
     AT_ONCE = 16
     _member_link: LoopLink
     _runner: Runner | None = None
-
-    async def _finish(self, timeout: float) -> None:
-        if self._runner is not None:
-            await self._runner.stop(timeout)
 
     def outcomes(self, timeout: float | timedelta | None = None) -> AsyncIterator[AioGroupOutcome]:
         """What this process is told without having registered it: `async for`, as `timerd_client.Client.outcomes`.
@@ -152,24 +113,12 @@ class Member(Membership):
 
     async def _told(self, seconds: float | None) -> AsyncIterator[AioGroupOutcome]:
         link = self._member_link
-        inbox = link.protocol.inbox
-        inbox.listen(link.now_ns())
-        link.wake_if_due(link.protocol.ledger.issued)
+        flows.listen(link)
         try:
-            while True:
-                told = await wait_for_next(
-                    link,
-                    lambda now_ns: inbox.next(inbox.outcomes, now_ns),
-                    lambda: inbox.may_have(inbox.outcomes),
-                    monotonic_deadline(seconds),
-                )
-                if told is None:
-                    return
+            while (told := await drive(flows.next_outcome(link, seconds))) is not None:
                 yield AioGroupOutcome(link, told)
         finally:
-            inbox.leave()
-            if not link.closed:
-                link.wake()
+            flows.leave(link)
 
     # named calls ---------------------------------------------------------------------------------------------------
 
@@ -190,12 +139,4 @@ class Member(Membership):
             self._runner = Runner(self._member_link, self._calls, self._duties)
 
     async def _asked(self, command: bytes) -> tuple[Any, Any]:
-        link = self._member_link
-        reply = Reply(link)
-        link.refuse_lost()
-        link.protocol.incoming.replies[link.issue(command)] = reply
-        try:
-            await asyncio.wait_for(reply.settled(), CLOSE_TIMEOUT_S)
-        except TimeoutError:
-            raise link.unavailable(CLOSE_TIMEOUT_S) from None
-        return reply.result()
+        return await drive(flows.asked(self._member_link, command))

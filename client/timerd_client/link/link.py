@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from typing import Protocol as Interface
 
@@ -24,6 +24,7 @@ from timerd_client.protocol.protocol import LIVE, LinkState, Protocol
 from timerd_client.protocol.session import Identity, Naming
 from timerd_client.waiter import Answerable
 from timerd_shm.declare.errors import ClosedError, SessionGoneError, TimerdError, TimerdUnavailableError, error_for
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
 from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from timerd_shm.declare.states import Orphans
 
-ISSUED_AT_ONCE = 4_096  # commands with the lock held
 
 logger = logging.getLogger("timerd_client")
 links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py closes them after a fork and at exit
@@ -128,6 +128,10 @@ class Link(Line):
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         """Run `call` in a loop; a promise has settled."""
+        raise NotImplementedError
+
+    def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Say goodbye and let go of the sockets, within `timeout` seconds where that may take a while."""
         raise NotImplementedError
 
     def watch(self, descriptor: int) -> None:
@@ -261,7 +265,8 @@ class Link(Line):
             self.ring()
 
     def ring(self) -> None:
-        """Have a pass made soon, where that can be done without the lock; else the next comes within a beat."""
+        """Have a pass made soon; needs no lock."""
+        raise NotImplementedError
 
     def _do_chores(self) -> None:
         while self._chores:
@@ -314,28 +319,6 @@ class Link(Line):
             self.refuse_closed()
         if self.protocol.outgoing.room <= 0:
             self.make_room()
-
-    def say_orphans(self, orphans: Orphans) -> Iterator[tuple[int, bool]]:
-        """Give what is pending now this policy, in parts: yields how many each has, and whether there are more.
-
-        There should be room before each. Raises ClosedError, BackpressureError.
-        """
-        protocol = self.protocol
-        with self.lock:
-            pending, maker = list(protocol.ledger.waiting), protocol.session.incarnation
-        said = 0
-        while said < len(pending):
-            with self.lock:
-                self.ready_locked()
-                if protocol.session.incarnation != maker:  # the daemon has lost sight of this client: those have failed
-                    return
-                part = pending[said : said + min(protocol.outgoing.room, ISSUED_AT_ONCE)]
-                protocol.ledger.issue_all(
-                    [operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part]
-                )
-                self.wake_if_due(protocol.ledger.issued)
-            said += len(part)
-            yield len(part), said < len(pending)
 
     # for the sender -----------------------------------------------------------------------------------------------
 
@@ -474,14 +457,3 @@ class Link(Line):
 def unacknowledged(commands: int) -> str:
     """That so many are, for messages."""
     return "1 command is unacknowledged" if commands == 1 else f"{commands} commands are unacknowledged"
-
-
-def monotonic_deadline(timeout: float | None) -> float | None:
-    """When that many seconds are over."""
-    seconds = wait_s(timeout)
-    return None if seconds is None else time.monotonic() + seconds
-
-
-def seconds_left(deadline: float | None) -> float | None:
-    """What is left until then, at least 0."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+from timerd_client.arguments import wait_s
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import GRACE_NS
 
@@ -42,3 +45,14 @@ class Polling:
         pause_s = self._pause_s
         self._pause_s = max(pause_s, min(2 * pause_s, POLL_S_MAX))
         return pause_s if left is None else min(pause_s, left)
+
+
+def monotonic_deadline(timeout: float | None) -> float | None:
+    """When that many seconds are over."""
+    seconds = wait_s(timeout)
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def seconds_left(deadline: float | None) -> float | None:
+    """What is left until then, at least 0."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from timerd_client.arguments import function_of, timeout_ns
+from timerd_client.link.flows import raise_unless_again
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.surface import Surface
 from timerd_client.outcome import Outcome, State
 from timerd_client.types import Keys, Timeout
-
-if TYPE_CHECKING:
-    from timerd_client.link.operation import ThreadedOperation
-    from timerd_client.threaded.purgatory import Purgatory
 
 
 class Delayed:
@@ -24,7 +22,7 @@ class Delayed:
 
     def __init__(
         self,
-        purgatory: Purgatory,
+        purgatory: Surface[ThreadedOperation],
         try_complete: Callable[[], bool],
         keys: Keys,
         timeout: Timeout,
@@ -77,8 +75,6 @@ class Delayed:
 
     def _woken(self, operation: ThreadedOperation) -> None:
         outcome: Outcome = operation.result()
-        from timerd_client.threaded.purgatory import raise_unless_again
-
         try:
             raise_unless_again(outcome)
             if self.state is not None:

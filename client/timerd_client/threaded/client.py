@@ -1,325 +1,23 @@
-"""The threaded client: an I/O thread, which receives, and sends under load; else callers send themselves.
-
-A caller appends its command under the lock. When it was quiet it sends it as well, which is quicker than to wake a
-thread. Under load it leaves that to the thread, which sends each SEND_INTERVAL_NS what has piled up, for as long as
-something does: so a call costs no system call. Callbacks run in the thread and must not block.
-"""
+"""The threaded client: what `connect()` returns."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
-from collections.abc import Callable
-from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from timerd_client.arguments import name_of, orphans_of, wait_s
-from timerd_client.link.link import Link
-from timerd_client.link.sockets import Sockets
-from timerd_client.protocol.deadlines import NEVER
+from timerd_client.arguments import name_of
+from timerd_client.link import flows
 from timerd_client.protocol.protocol import LinkState, Statistics
 from timerd_client.protocol.session import DEFAULT_PURGATORY
-from timerd_shm.declare.errors import BackpressureError, ClosedError, TimerdError, TimerdUnavailableError
-from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
-from timerd_shm.declare.states import Orphans
-from timerd_shm.host.paths import InstancePaths
-from timerd_wire.poller import Poller, sharpen
-from timerd_wire.spacing import Spacing
+from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S, CONNECT_TIMEOUT_S, SNAPSHOT_TIMEOUT_S
 
+from .link import ThreadedLink, drive
 from .member import Member
 from .purgatory import Purgatory
 
 if TYPE_CHECKING:
-    import asyncio
-
-POLL_NS_MAX = 60_000_000_000
-SEND_INTERVAL_NS = 100_000  # from frame to frame of commands under load, at least
-SEND_INTERVAL_NS_MAX = 1_000_000  # and at most
-WAKE_NS = 130_000  # what a pass of the thread costs beside its own time: wake-ups at both ends, caches gone cold
-SEND_COMMANDS = 512  # when so many have piled up the thread does not get the GIL: callers send again
-SEND_BURST = 4  # that may follow each other at once when it was quiet
-
-
-class Condition:
-    """What callers wait at with a lock held, which they have again even if a signal's handler has raised meanwhile.
-
-    (With threading's they may not have it then, and who leaves `with lock` releases it for another thread, as is
-    the client's own.) Handlers run between calls, so to acquire and to know it is one call in C: `extend` has done
-    both, or neither. Against a second one that raises before the first was handled, a switch of threads away, nothing
-    is done.
-    """
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-        self._gates: list[threading.Lock] = []
-
-    def notify_all(self) -> None:
-        """With the lock held: those who wait look again."""
-        gates, self._gates = self._gates, []
-        for gate in gates:
-            gate.release()
-
-    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """With the lock held: until the condition holds, `timeout` seconds at most; whether it does."""
-        end = None if timeout is None else monotonic() + timeout
-        while not condition():
-            left = -1 if end is None else end - monotonic()
-            if end is not None and left <= 0:
-                return False
-            self._wait(min(left, threading.TIMEOUT_MAX))
-        return True
-
-    def _wait(self, seconds: float) -> None:
-        gate = threading.Lock()
-        gate.acquire()
-        self._gates.append(gate)
-        acquired: list[bool] = []
-        raised: BaseException | None = None
-        try:
-            self._lock.release()
-            gate.acquire(timeout=seconds)
-        except BaseException as error:
-            raised = error
-        while not acquired:
-            try:
-                acquired.extend(map(self._lock.acquire, (True,)))
-            except BaseException as error:
-                raised = error
-        if gate in self._gates:
-            self._gates.remove(gate)
-        if raised is not None:
-            raise raised
-
-
-class ThreadedLink(Link):
-    """A link whose sockets belong to a thread."""
-
-    def __init__(
-        self,
-        paths: InstancePaths,
-        name: str,
-        orphans: Orphans,
-        group: str | None,
-        sockets: Sockets | None = None,
-        now_ns: Callable[[], int] = monotonic_ns,
-    ) -> None:
-        self._bell = -1
-        self.before_stop: list[Callable[[float], None]] = []  # what has to end before the connection does
-        self._poller = Poller()
-        self._spacing = Spacing(SEND_INTERVAL_NS, SEND_INTERVAL_NS_MAX, SEND_BURST)
-        self._woke_ns = 0  # when the thread's pass began
-        self._next_frame_ns = NEVER  # when the thread, under load, sends what has piled up
-        super().__init__(paths, name, orphans, group, sockets, now_ns)
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._moved = self.condition()  # told when commands were applied or the state changed
-        self._movers = 0
-        self._stopping = False
-        self._thread = self.thread(self._run, "timerd-client")
-        self._thread.start()
-
-    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        """A thread of this client, not started yet."""
-        return threading.Thread(target=run, name=name, daemon=True)
-
-    def in_own_thread(self) -> bool:
-        """Whether the caller is the thread of the sockets: a callback."""
-        return threading.current_thread() is self._thread
-
-    def condition(self) -> Condition:
-        """What callers wait at with the lock held."""
-        return Condition(self.lock)
-
-    def wake(self) -> None:
-        protocol = self.protocol
-        self.alarm = protocol.ledger.issued + SEND_COMMANDS
-        if not protocol.wants_to_send():
-            return
-        now_ns = self.now_ns()
-        if now_ns >= self._spacing.due_ns and self.send_locked(now_ns):
-            self._spacing.done(now_ns)
-            # Sending may have eaten the edge by which the thread would have been told of an answer.
-            if not protocol.wants_to_send() and not self.sockets.has_answer():
-                return
-        if self.idle or self._unsent is not None:
-            self.idle = False
-            self.wake_thread()
-
-    def wake_thread(self) -> None:
-        """Have the thread make a pass."""
-        os.eventfd_write(self._bell, 1)
-
-    def may_block(self) -> None:
-        if self.in_own_thread():
-            raise RuntimeError(
-                "a callback of the client's own thread must not wait for the client: it would wait for itself"
-            )
-
-    def make_room(self) -> None:
-        outgoing = self.protocol.outgoing
-        in_callback = self.in_own_thread()
-        if in_callback or not self.wait_locked(lambda: outgoing.room > 0 or self.sealed, BACKPRESSURE_TIMEOUT_S):
-            raise BackpressureError(
-                self.fullness()
-                + ("" if in_callback else f", and none was acknowledged within {BACKPRESSURE_TIMEOUT_S:g} s")
-                + f" ({self.plight()}); slow down and retry"
-            )
-        if self.sealed:
-            self.refuse_closed()
-
-    def ring(self) -> None:
-        """Have the thread look at what is due; needs no lock."""
-        if self.idle and not self.closed:
-            with contextlib.suppress(OSError):  # it ends
-                self.wake_thread()
-
-    def notify_locked(self) -> None:
-        """With the lock held: those who wait look at their condition."""
-        self._moved.notify_all()
-
-    def wait_locked(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """With the lock held: wait until the condition holds, `timeout` seconds at most; whether it does."""
-        self._movers += 1
-        try:
-            return self._moved.wait_for(condition, timeout)
-        finally:
-            self._movers -= 1
-
-    def wait_applied(self, timeout: float, silence: float) -> int:
-        """Wait until everything issued is acknowledged; how many commands are not.
-
-        `timeout` seconds at most, and no longer than `silence` while nothing is heard of the daemon.
-        """
-        protocol = self.protocol
-        deadline = self.deadline(timeout)
-
-        def heard_after(heard_ns: int) -> Callable[[], bool]:
-            return lambda: protocol.ledger.applied >= protocol.ledger.issued or protocol.silence.heard_ns != heard_ns
-
-        with self.lock:
-            while protocol.state is LinkState.LIVE and protocol.ledger.applied < protocol.ledger.issued:
-                left = self.seconds_left(deadline) or 0.0
-                if not self.wait_locked(heard_after(protocol.silence.heard_ns), min(left, silence)):
-                    break
-            return protocol.ledger.issued - protocol.ledger.applied
-
-    def wait_heard(self, timeout: float) -> None:
-        """Block while the daemon is lost, `timeout` seconds at most."""
-        protocol = self.protocol
-        with self.lock:
-            self.wait_locked(lambda: not protocol.lost or self.closed, timeout)
-
-    def received(self) -> None:
-        super().received()
-        if self._movers:
-            with self.lock:
-                self._moved.notify_all()
-
-    def watch(self, descriptor: int) -> None:
-        self._poller.register(descriptor)
-
-    def unwatch(self, descriptor: int) -> None:
-        self._poller.unregister(descriptor)
-
-    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(call)
-
-    def finish(self, timeout: float) -> None:
-        """Wait, `timeout` seconds at most, until handlers that run have returned; none begins any more."""
-        for stop in self.before_stop:
-            stop(timeout)
-
-    def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """End the thread, which lets go of the sockets; it is waited for `timeout` seconds at most."""
-        with self.lock:
-            if self._stopping:
-                return
-            self.sealed = self._stopping = True
-            self.wake_thread()
-        if not self.in_own_thread():
-            self._thread.join(max(timeout, 0))
-            if self._thread.is_alive():
-                self.complain("its thread still runs a callback: it ends after that")
-
-    def _run(self) -> None:
-        sharpen()
-        for descriptor in (*self.sockets.filenos(), self._bell):
-            self._poller.register(descriptor)
-        try:
-            while self.exchange():
-                self._sleep()
-        finally:
-            self.end()
-            with self.lock:
-                bell, self._bell = self._bell, -1
-            os.close(bell)
-
-    def exchange(self) -> bool:
-        """Take what came in, do what is due, send what is due, until the next pass; False if this is the end."""
-        protocol, sockets, answers = self.protocol, self.sockets, False
-        self._woke_ns = self.now_ns()
-        while True:
-            self.receive_some(answers=answers)
-            now_ns = self.now_ns()
-            self.tick(now_ns)
-            with self.lock:
-                if self._stopping:
-                    return False
-                if protocol.session.subscriptions:
-                    sockets.subscribe(protocol.session.subscriptions.popleft())
-                    continue  # which may have eaten the edge of something that came in: its descriptor tells it once
-                self._send_due(now_ns)
-                answers = sockets.has_answer()  # the same; and it is asked here first
-                if not answers and (self._unsent is None or not sockets.has_room()):
-                    self.idle = self._next_frame_ns == NEVER and self._unsent is None
-                    return True
-
-    def _send_due(self, now_ns: int) -> None:
-        """Send what does not wait, and commands if they are due; with the lock held."""
-        protocol, spacing = self.protocol, self._spacing
-        while (protocol.has_messages or self._unsent is not None) and self.send_locked(now_ns):
-            pass
-        if self._unsent is not None:  # the socket is full; its descriptor tells when there is room
-            self._next_frame_ns = NEVER
-        elif protocol.has_commands:
-            at_ns = min(self._next_frame_ns, max(spacing.due_ns, now_ns))
-            # Whatever has woken the thread: what would be due within half an interval needs no wake-up of its own.
-            if now_ns < at_ns - spacing.interval_ns // 2:
-                self._next_frame_ns = at_ns
-                return
-            while self.send_locked(now_ns):
-                pass
-            spacing.done(now_ns, self.now_ns() - self._woke_ns + WAKE_NS)
-            self.alarm = protocol.ledger.issued + SEND_COMMANDS
-            self._next_frame_ns = now_ns + spacing.interval_ns
-        elif now_ns >= self._next_frame_ns:
-            self._next_frame_ns = NEVER
-
-    def due_ns(self) -> int:
-        """When the next pass is due, if nothing wakes the thread before."""
-        return min(self.protocol.poll_deadline(), self._next_frame_ns)
-
-    def _sleep(self) -> None:
-        """Until a descriptor or the clock wakes the thread."""
-        readable = self._poller.poll(min(max(0, self.due_ns() - self.now_ns()), POLL_NS_MAX))
-        self.idle = False
-        if self._bell in readable:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._bell)
-        if self.lifeline.fileno() in readable:
-            self.lifeline_ended()
-
-    def end(self) -> None:
-        """Say goodbye and let go of the sockets."""
-        self.protocol.close(self.now_ns())
-        while self.send_some(self.now_ns()):
-            pass
-        self.close_sockets()
-        with self.lock:
-            self.idle = False
-            self._moved.notify_all()
+    pass
 
 
 class Client(Purgatory, Member):
@@ -332,16 +30,7 @@ class Client(Purgatory, Member):
 
     def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
         """Wait until the daemon has taken this client; raises its refusal, or TimerdUnavailableError."""
-        link, protocol = self._threaded, self._protocol
-        with link.lock:
-            link.wait_locked(
-                lambda: protocol.state is LinkState.LIVE or protocol.refused is not None or link.closed, timeout
-            )
-            if protocol.state is LinkState.LIVE:
-                return
-            if protocol.refused is not None:
-                raise protocol.refused
-            raise link.unavailable(timeout)
+        drive(flows.ready(self._link, timeout))
 
     @property
     def state(self) -> LinkState:
@@ -397,8 +86,7 @@ class Client(Purgatory, Member):
 
         How many those are. Later ones have connect()'s policy. Raises NotAMemberError, ClosedError, BackpressureError.
         """
-        parts = self._link.say_orphans(orphans_of(policy, self._protocol.session.identity.group))
-        return sum(part for part, _ in parts)
+        return drive(flows.set_orphans(self._link, policy))
 
     def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s.
@@ -408,13 +96,8 @@ class Client(Purgatory, Member):
         no operation to settle: `fire`, `advance`, `fail` and their kin, a deadline or policy moved without waiting. All
         say how many commands that were; of several refusals the first is raised, all are in the log.
         """
-        link = self._threaded
-        wait_s(timeout)
-        link.may_block()
-        with link.lock:
-            flush = link.begin_flush()
-            link.wait_locked(lambda: link.flushed(flush), timeout)
-            link.end_flush(flush, timeout)
+        self._threaded.may_block()
+        drive(flows.flush(self._link, timeout))
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until handlers have returned and everything is acknowledged, `timeout` seconds at most, and end.
@@ -427,16 +110,7 @@ class Client(Purgatory, Member):
         """
         if self._link.closed:
             return
-        deadline = self._link.deadline(timeout)
-        try:
-            self._threaded.may_block()
-            self._threaded.finish(timeout)
-            self._threaded.seal()
-            self.flush(self._link.seconds_left(deadline) or 0.0)
-        except ClosedError:
-            pass
-        finally:
-            self._threaded.stop(timeout)
+        drive(flows.close(self._link, timeout))
 
     def __enter__(self) -> Self:
         return self

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from timerd_client.groups.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel
-from timerd_client.groups.duties import Duties, Duty, Membership
-from timerd_client.groups.outcome import GroupOutcome, acknowledge, say
-from timerd_client.link.promise import Reply
+from timerd_client.groups import flows
+from timerd_client.groups.calls import Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel
+from timerd_client.groups.duties import Duties, Membership
+from timerd_client.groups.outcome import GroupOutcome, say
 from timerd_client.protocol.inbox import Told
 from timerd_client.types import Payload
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
-if TYPE_CHECKING:
-    from .client import ThreadedLink
-
-Found = TypeVar("Found")
+from .link import ThreadedLink, drive
 
 
 class ThreadedGroupOutcome(GroupOutcome):
@@ -36,11 +33,7 @@ class ThreadedGroupOutcome(GroupOutcome):
 
         Raises TimerdUnavailableError after `timeout` s: then it is not known.
         """
-        reply = Reply(self._link)
-        acknowledge(self._link, self._told, reply)
-        if not reply.wait(timeout):
-            raise self._link.unavailable(timeout)
-        return bool(reply.get())
+        return drive(flows.ack_wait(self, timeout))
 
 
 class Runner:
@@ -77,7 +70,7 @@ class Runner:
             while not (self._stopping or link.closed):
                 if (steps := self._due()) is None:
                     until = min((at for at, _ in self._paused), default=None)
-                    duty: Duty | None = wait_for_next(link, duties.next, duties.may_have, until, lambda: self._stopping)
+                    duty = drive(flows.take_next(link, duties.next, duties.may_have, until, lambda: self._stopping))
                     steps = duty and duty.steps
                 if steps is not None:
                     self._go_on(steps)
@@ -126,40 +119,11 @@ class Runner:
 
     def _ask(self, command: bytes, done: Told | None) -> tuple[Any, Any]:
         """(value, error) of its answer, however long that takes."""
-        link = self._link
-        reply = Reply(link)
         self._asks = True
         try:
-            with link.lock:
-                link.wait_locked(lambda: not link.protocol.lost or link.closed, None)
-            if not say(link, command, done, reply):
-                return NOT_SAID
-            reply.wait()
+            return drive(flows.ask(self._link, command, done))
         finally:
             self._asks = False
-        return reply.result()
-
-
-def wait_for_next(
-    link: ThreadedLink,
-    take: Callable[[int], Found | None],
-    may_have: Callable[[], bool],
-    until: float | None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Found | None:
-    """What `take` gives; None when it is `until` (seconds of the link's clock), or `stop()`, or closed."""
-    link.may_block()
-    with link.lock:
-        while not link.closed and not stop():
-            if (found := take(link.now_ns())) is not None:
-                return found
-            if link.protocol.wants_to_send():
-                link.wake_if_due(link.protocol.ledger.issued)
-            left = link.seconds_left(until)
-            if left == 0.0:
-                break
-            link.wait_locked(lambda: may_have() or link.closed or stop(), left)
-    return None
 
 
 class Member(Membership):
@@ -185,24 +149,16 @@ class Member(Membership):
 
     def _told(self, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
         link = self._member_link
-        inbox = link.protocol.inbox
-        with link.lock:
-            inbox.listen(link.now_ns())
-            link.wake_if_due(link.protocol.ledger.issued)
+        flows.listen(link)
         try:
             while True:
-                told = wait_for_next(
-                    link,
-                    lambda now_ns: inbox.next(inbox.outcomes, now_ns),
-                    lambda: inbox.may_have(inbox.outcomes),
-                    link.deadline(seconds),
-                )
+                link.may_block()
+                told = drive(flows.next_outcome(link, seconds))
                 if told is None:
                     return
                 yield ThreadedGroupOutcome(link, told)
         finally:
-            inbox.leave()
-            link.ring()
+            flows.leave(link)
 
     # named calls ---------------------------------------------------------------------------------------------------
 
@@ -233,11 +189,4 @@ class Member(Membership):
             self._runner = Runner(self._member_link, self._calls, self._duties)
 
     def _asked(self, command: bytes) -> tuple[Any, Any]:
-        link = self._member_link
-        reply = Reply(link)
-        with link.lock:
-            link.refuse_lost()
-            link.protocol.incoming.replies[link.issue_locked(command)] = reply
-        if not reply.wait(CLOSE_TIMEOUT_S):
-            raise link.unavailable(CLOSE_TIMEOUT_S)
-        return reply.result()
+        return drive(flows.asked(self._member_link, command))

@@ -5,18 +5,20 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Callable
 
 import zmq
 
-from timerd_client.arguments import group_of, label_of, orphans_of, patience_of
 from timerd_client.link import link as link_module
 from timerd_client.link.link import Link, unacknowledged
+from timerd_client.link.settings import guards, settings
 from timerd_client.link.sockets import forget_context
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
-from .client import Client, ThreadedLink
-from .connection import connect, settings
+from .client import Client
+from .connection import connect
+from .link import ThreadedLink
 
 EXIT_SILENCE_S = 1.0  # the end of a process waits no longer for a daemon that says nothing
 
@@ -25,36 +27,15 @@ _client_lock = threading.Lock()
 _inherited: list[Link | zmq.Context[zmq.Socket[bytes]] | Client] = []  # the parent's: kept, never closed or terminated
 
 
-def configure(
-    instance: str | None = None,
-    *,
-    autostart: bool = False,
-    timeout: float | None = None,
-    group: str | None = None,
-    orphans: str = "cancel",
-    name: str = "",
-    runtime_dir: str | None = None,
-) -> None:
-    """What `client()`, timerd_client.aio's too, gives to connect(), here and in forked processes. Connects to nothing.
-
-    So it may stand in a module that gunicorn loads before it forks. Raises what connect() raises for wrong arguments,
-    and InvalidValueError if `client()` has been used in this process.
-    """
-    orphans_of(orphans, group_of(group))
-    label_of(name)
-    patience_of(timeout)
+def _change_settings(change: Callable[[], None]) -> None:
+    """Change what the next client is made with; raises InvalidValueError while one is connected."""
     with _client_lock:
         if _client is not None and not _client.closed:
             raise InvalidValueError("configure() after client(): it is connected; configure() first, or close() it")
-        settings.update(
-            instance=instance,
-            autostart=autostart,
-            timeout=timeout,
-            group=group,
-            orphans=orphans,
-            name=name,
-            runtime_dir=runtime_dir,
-        )
+        change()
+
+
+guards.append(_change_settings)
 
 
 def client() -> Client:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from timerd_client.arguments import function_of, timeout_ns
 from timerd_client.conditions import ANY, When
+from timerd_client.link import flows
 from timerd_client.link.batch import ThreadedBatch, fire_many, register_many
 from timerd_client.link.operation import ThreadedOperation
-from timerd_client.link.polling import GRACE_S, POLL_S, RAISE, Polling
+from timerd_client.link.polling import POLL_S, RAISE
 from timerd_client.link.promise import Reply
 from timerd_client.link.surface import Surface
 from timerd_client.mark import Mark
 from timerd_client.operations.delayed import Delayed
-from timerd_client.outcome import Outcome, State
 from timerd_client.types import Key, Keys, Payload, Timeout
-from timerd_shm.declare.errors import ErrorCode, TimerdError, TimerdUnavailableError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 from timerd_shm.declare.wire import CommandFlag, CommandKind
 
-if TYPE_CHECKING:
-    from .client import ThreadedLink
+from .link import ThreadedLink, drive
 
 Value = TypeVar("Value")
-AGAIN = (ErrorCode.MARK_TOO_OLD, ErrorCode.SESSION_GONE, ErrorCode.KEY_FAILED)  # reasons to look again, not to give up
 
 
 class Purgatory(Surface[ThreadedOperation]):
@@ -120,35 +116,8 @@ class Purgatory(Surface[ThreadedOperation]):
         With `unavailable="poll"` nothing is raised for want of a daemon: while it is lost the predicate is evaluated
         every `poll_interval` s, growing to 1 s, and when it is back events are waited for again.
         """
-        polling = Polling(unavailable, poll_interval)
-        function_of("predicate", predicate)
-        link = self._threaded
-        duration_ns = timeout_ns(timeout)
-        deadline = link.deadline(None if timeout is None else duration_ns / 1e9)
-        while True:
-            mark = self.mark()
-            value = predicate()
-            left = link.seconds_left(deadline)
-            if value or left == 0.0:
-                return value
-            if polling.wanted and self._protocol.lost:
-                link.wait_heard(polling.pause(left))
-                continue
-            operation = self.register(keys, timeout=left, when=when, since=mark)
-            outcome: Outcome | None = None
-            try:
-                while not operation.wait(polling.patience(left)):
-                    left = link.seconds_left(deadline)
-                    if not polling.waits_on(left, lost=self._protocol.lost):
-                        break
-                outcome = operation.outcome()
-            finally:
-                if outcome is None:  # it was left by Ctrl-C, or by a daemon that says nothing
-                    link.abandon([operation.command])
-            if is_known(outcome):
-                continue
-            if not polling.wanted:
-                return value_or_silence(predicate())
+        found: Value = drive(flows.wait_for(self, predicate, keys, timeout, when, unavailable, poll_interval))
+        return found
 
     def try_complete_else_watch(
         self,
@@ -170,26 +139,3 @@ class Purgatory(Surface[ThreadedOperation]):
     def check_and_complete(self, key: Key) -> int:
         """Kafka's checkAndComplete: those who watch `key` look again; how many, in all processes."""
         return self.fire_wait(key)
-
-
-def value_or_silence(value: Value) -> Value:
-    """The predicate's last value, if it is true; else the daemon's silence is an error, not an answer."""
-    if not value:
-        raise TimerdUnavailableError(
-            f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown: is it running?"
-        )
-    return value
-
-
-def is_known(outcome: Outcome | None) -> bool:
-    """Whether the daemon has said how the wait ended; raises what is no reason to look again."""
-    if outcome is None or outcome.state is State.UNAVAILABLE:
-        return False
-    raise_unless_again(outcome)
-    return True
-
-
-def raise_unless_again(outcome: Outcome) -> None:
-    """After an event, an expiry or a lost mark a waiter looks again; anything else it is told."""
-    if outcome.state is State.FAILED and isinstance(outcome.error, TimerdError) and outcome.error.code not in AGAIN:
-        raise outcome.error

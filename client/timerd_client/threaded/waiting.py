@@ -6,8 +6,9 @@ import queue
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from timerd_client.link.link import monotonic_deadline, seconds_left
+from timerd_client.link.flows import unsettled
 from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.polling import monotonic_deadline, seconds_left
 from timerd_shm.declare.errors import InvalidValueError
 
 FIRST = "first"
@@ -46,11 +47,6 @@ def as_completed(operations: Iterable[ThreadedOperation], timeout: float | None 
         yield operation
     if seen < len(given):
         raise unsettled(len(given) - seen, len(given), timeout)
-
-
-def unsettled(left: int, count: int, timeout: float | None) -> TimeoutError:
-    """What as_completed() raises when its time is over."""
-    return TimeoutError(f"{left} of {count} operations have not settled within {timeout:g} s")
 
 
 def _settling(operations: list[ThreadedOperation], deadline: float | None) -> Iterator[ThreadedOperation]:

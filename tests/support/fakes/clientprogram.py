@@ -31,7 +31,7 @@ from timerd_client.mark import Mark
 from timerd_client.outcome import Outcome
 from timerd_client.protocol.protocol import LinkState, Protocol
 from timerd_client.protocol.session import Identity
-from timerd_client.threaded.client import ThreadedLink
+from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.purgatory import Purgatory
 from timerd_shm.declare.errors import BackpressureError, ErrorCode
 from timerd_shm.declare.fields import size_of, struct_of

@@ -13,7 +13,8 @@ from timerd_client.link import link as link_module
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
 from timerd_client.protocol.session import Identity
-from timerd_client.threaded.client import Client, ThreadedLink
+from timerd_client.threaded.client import Client
+from timerd_client.threaded.link import ThreadedLink
 from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
 

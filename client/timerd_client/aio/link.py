@@ -1,0 +1,203 @@
+"""The link of an asyncio client: its loop watches the sockets, and nothing blocks.
+
+What piles up while the loop is busy with one iteration goes out as one batch, in a pass (`_pump`). A pass ends when
+nothing came in after the last send; then those who wait (`until`) look at their conditions, and a timer is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Room, Settles, Sleep, Step, Until
+from timerd_client.link.link import Link
+from timerd_client.protocol.deadlines import NEVER
+from timerd_shm.declare.errors import BackpressureError
+from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
+from timerd_shm.declare.states import Orphans
+from timerd_shm.host.paths import InstancePaths
+
+from .operation import settles
+
+Value = TypeVar("Value")
+TIMER_SLACK_S = 0.0005  # loops sleep whole milliseconds: one wake-up instead of two
+
+
+class LoopLink(Link):
+    """A link whose sockets are watched by a loop."""
+
+    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans, group: str | None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self.before_stop: list[Callable[[float], Awaitable[None]]] = []  # what has to end before the connection does
+        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        super().__init__(paths, name, orphans, group)
+        self._descriptors = self.sockets.filenos()
+        for number in self._descriptors:
+            self.loop.add_reader(number, self._pump)
+        self.wake()
+
+    def wake(self) -> None:
+        if self.loop.is_closed():
+            self.sealed = self.closed = True
+            self.refuse_closed()
+        self.idle = False
+        self.loop.call_soon(self._pump)
+
+    def ring(self) -> None:
+        if not self.closed:
+            self.wake()
+
+    def notify_locked(self) -> None:
+        self.wake()  # after which it looks at those who wait
+
+    def make_room(self) -> None:
+        raise BackpressureError(f"{self.fullness()} ({self.plight()}); `await client.room()` before the next")
+
+    def may_block(self) -> None:
+        raise RuntimeError("an asyncio client does not block: await it")
+
+    def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        if not loop.is_closed():
+            call()
+
+    def watch(self, descriptor: int) -> None:
+        self.loop.add_reader(descriptor, self._on_lifeline)
+
+    def unwatch(self, descriptor: int) -> None:
+        self.loop.remove_reader(descriptor)
+
+    def _on_lifeline(self) -> None:
+        self.lifeline_ended()
+        self._rest()
+
+    async def until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until the condition holds, `timeout` seconds at most; whether it does."""
+        if condition():
+            return True
+        future: asyncio.Future[None] = self.loop.create_future()
+        entry = (condition, future)
+        self._waiters.append(entry)
+        try:
+            await asyncio.wait_for(future, timeout)
+        except TimeoutError:
+            return condition()
+        finally:
+            if entry in self._waiters:
+                self._waiters.remove(entry)
+        return True
+
+    async def finish(self, timeout: float) -> None:
+        """Wait, `timeout` seconds at most, until handlers that run have returned; none begins any more."""
+        for stop in self.before_stop:
+            await stop(timeout)
+
+    async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
+        """Wait until the window has room; how many commands it takes. Raises BackpressureError after `timeout` s."""
+        ledger, outgoing = self.protocol.ledger, self.protocol.outgoing
+        if not await self.until(lambda: outgoing.room > 0 or self.sealed, timeout):
+            raise BackpressureError(
+                f"no room in a window of {ledger.window} commands within {timeout:g} s ({self.plight()}); slow down"
+            )
+        if self.sealed:
+            self.refuse_closed()
+        return outgoing.room
+
+    def _pump(self) -> None:
+        # The descriptors are edge-triggered: go on until nothing came in after the last send.
+        while not self.closed and self._exchange():
+            pass
+        self._rest()
+
+    def _exchange(self) -> bool:
+        """Take what came in, send what is due; whether there may be more."""
+        busy = self.receive_some()
+        if self.closed:  # by a callback
+            return False
+        now_ns = time.monotonic_ns()
+        self.tick(now_ns)
+        if self.closed:
+            return False
+        return self.send_some(now_ns) or busy
+
+    def _rest(self) -> None:
+        """Until a socket, a call or the timer wakes it."""
+        if self.closed:
+            return
+        self._wake_waiters()
+        self.idle = True
+        self._arm(self.protocol.poll_deadline())
+
+    def _wake_waiters(self) -> None:
+        for condition, future in list(self._waiters):
+            if not future.done() and condition():
+                future.set_result(None)
+
+    def _arm(self, at_ns: int) -> None:
+        if at_ns >= self._timer_at:
+            return  # the timer that is set wakes up before, and sets the next
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at_ns
+        wait_s = max(0, at_ns - time.monotonic_ns()) / 1e9 + TIMER_SLACK_S
+        self._timer = self.loop.call_later(wait_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, NEVER
+        self._pump()
+
+    def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Say goodbye and let go of the sockets."""
+        if self.closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        for number in self._descriptors:
+            self.loop.remove_reader(number)
+        self.protocol.close(time.monotonic_ns())
+        while self.send_some(time.monotonic_ns()):
+            pass
+        self.close_sockets()
+        self._wake_waiters()
+
+
+async def drive(flow: Flow[Value]) -> Value:
+    """Do the steps of a conversation, and await each; what it returns, or raises."""
+    done: Any = None
+    while True:
+        try:
+            step = flow.send(done)
+        except StopIteration as end:
+            value: Value = end.value
+            return value
+        try:
+            done = await _do(step)
+        except BaseException:
+            flow.close()
+            raise
+
+
+async def _do(step: Step) -> Any:
+    match step:
+        case Until(link, condition, seconds):
+            assert isinstance(link, LoopLink)
+            return await link.until(condition, seconds)
+        case Settles(promise, seconds):
+            return await settles(promise, seconds)
+        case Evaluate(function):
+            value = function()
+            return await value if isinstance(value, Awaitable) else value
+        case Do(function):
+            return await asyncio.to_thread(function)
+        case Room(link):
+            assert isinstance(link, LoopLink)
+            await link.room()
+        case Finish(link, seconds):
+            assert isinstance(link, LoopLink)
+            await link.finish(seconds)
+        case Sleep(seconds):
+            await asyncio.sleep(seconds)
+    return None

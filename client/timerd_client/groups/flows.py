@@ -1,0 +1,94 @@
+"""The conversations of a member with the daemon, once for both faces: see link/flows.py for what a flow is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from timerd_client.link.flows import Flow, Settles, Until
+from timerd_client.link.link import Link
+from timerd_client.link.promise import Reply
+from timerd_client.protocol.inbox import Told
+from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
+
+from .calls import NOT_SAID
+from .outcome import GroupOutcome, acknowledge, say
+
+Found = TypeVar("Found")
+
+
+def ack_wait(outcome: GroupOutcome, timeout: float) -> Flow[bool]:
+    """Acknowledge, and wait for the answer: whether this client still held it. Raises TimerdUnavailableError."""
+    link = outcome._link
+    reply = Reply(link)
+    acknowledge(link, outcome._told, reply)
+    if not (yield Settles(reply, timeout)):
+        raise link.unavailable(timeout)
+    return bool(reply.get())
+
+
+def asked(link: Link, command: bytes) -> Flow[tuple[Any, Any]]:
+    """What a caller asks for: (value, error) of the answer. Raises TimerdUnavailableError."""
+    reply = Reply(link)
+    with link.lock:
+        link.refuse_lost()
+        link.protocol.incoming.replies[link.issue_locked(command)] = reply
+    if not (yield Settles(reply, CLOSE_TIMEOUT_S)):
+        raise link.unavailable(CLOSE_TIMEOUT_S)
+    return reply.result()
+
+
+def ask(link: Link, command: bytes, done: Told | None) -> Flow[tuple[Any, Any]]:
+    """What a runner asks for: (value, error) of the answer, however long that takes."""
+    yield Until(link, lambda: not link.protocol.lost or link.closed, None)
+    reply = Reply(link)
+    if not say(link, command, done, reply):
+        return NOT_SAID
+    yield Settles(reply, None)
+    return reply.result()
+
+
+def take_next(
+    link: Link,
+    take: Callable[[int], Found | None],
+    may_have: Callable[[], bool],
+    until: float | None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Flow[Found | None]:
+    """What `take` gives; None when it is `until` (seconds of the link's clock), or `stop()`, or closed."""
+    while True:
+        with link.lock:
+            if link.closed or stop():
+                return None
+            if (found := take(link.now_ns())) is not None:
+                return found
+            if link.protocol.wants_to_send():  # `take` has asked the daemon something
+                link.wake_if_due(link.protocol.ledger.issued)
+        left = link.seconds_left(until)
+        if left == 0.0:
+            return None
+        yield Until(link, lambda: may_have() or link.closed or stop(), left)
+
+
+def listen(link: Link) -> None:
+    """One loop more wants outcomes."""
+    with link.lock:
+        link.protocol.inbox.listen(link.now_ns())
+        link.wake_if_due(link.protocol.ledger.issued)
+
+
+def next_outcome(link: Link, seconds: float | None) -> Flow[Told | None]:
+    """The next outcome of the group; None if none comes within so many seconds, or the link is closed."""
+    inbox = link.protocol.inbox
+    return take_next(
+        link,
+        lambda now_ns: inbox.next(inbox.outcomes, now_ns),
+        lambda: inbox.may_have(inbox.outcomes),
+        link.deadline(seconds),
+    )
+
+
+def leave(link: Link) -> None:
+    """One loop less wants outcomes; needs no lock, because a garbage collection may end a loop."""
+    link.protocol.inbox.leave()
+    link.ring()

@@ -1,0 +1,106 @@
+"""Starting a daemon where none runs; processes that do so at the same time start one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from timerd_shm.declare.errors import TimerdUnavailableError
+from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, make_instance
+
+AUTOSTART_TIMEOUT_S = 15.0  # until a daemon that was started here serves; on top of connect's own timeout
+AUTOSTART_POLL_S = 0.01
+# Of the environment these are its parent's alone: whom to tell of readiness, and what Spark gives its workers.
+NOT_HANDED_ON = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
+
+_children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns about those that are forgotten alive
+
+
+def start_daemon(instance: str | None = None, runtime_dir: str | None = None) -> InstancePaths:
+    """Start the instance's daemon unless one runs; returns when it serves. Raises TimerdUnavailableError.
+
+    Processes that do this at the same time agree by a lock file.
+    """
+    try:
+        found = find_instance(instance, runtime_dir)
+    except (TimerdUnavailableError, PermissionError):
+        pass  # it is made where this user may
+    else:
+        if daemon_running(found):
+            return found
+    paths = make_instance(instance, runtime_dir)
+    with _alone(paths.directory / f"{paths.instance}.autostart"):
+        if daemon_running(paths) and paths.arena.exists():
+            return paths
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", "timerd", "--instance", paths.instance, "--ephemeral"]
+            + (["--runtime-dir", str(paths.directory)] if runtime_dir else []),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            close_fds=True,
+            start_new_session=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith(NOT_HANDED_ON)},
+        )
+        free_memory_of(daemon.pid)
+        await_daemon(daemon, paths)
+        _children.append(daemon)
+        return paths
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock file at `path`, which is there only meanwhile.
+
+    Who has waited may have got the lock of a file that its last holder removed, and then tries again: so two never hold
+    it. (The daemon's own NAME.lock stays for ever, because others look at it without such care.)
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                mine = os.path.samestat(os.stat(path), os.fstat(descriptor))
+            except FileNotFoundError:
+                mine = False
+            if mine:
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+        finally:
+            os.close(descriptor)
+
+
+def free_memory_of(pid: int) -> None:
+    """Lift what its parent may have set: Spark's spark.executor.pyspark.memory bounds a worker's address space."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    for wanted in (resource.RLIM_INFINITY, most):  # more than its hard limit needs a capability
+        with suppress(OSError, ValueError):
+            resource.prlimit(pid, resource.RLIMIT_AS, (wanted, wanted))
+            return
+
+
+def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths) -> None:
+    """Wait until a daemon that was just started serves. Raises TimerdUnavailableError when it ends or is too slow."""
+    end = time.monotonic() + AUTOSTART_TIMEOUT_S
+    while not (daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
+        if daemon.poll() is not None:
+            raise TimerdUnavailableError(
+                f"the daemon that was started for instance {paths.instance!r} ended with status "
+                f"{daemon.returncode}; run `timerd --instance {paths.instance}` to see why"
+            )
+        if time.monotonic() >= end:
+            raise TimerdUnavailableError(
+                f"the daemon that was started for instance {paths.instance!r} (pid {daemon.pid}) does not serve "
+                f"after {AUTOSTART_TIMEOUT_S:g} s"
+            )
+        time.sleep(AUTOSTART_POLL_S)

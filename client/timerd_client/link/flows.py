@@ -1,0 +1,248 @@
+"""Each conversation that both faces have, once: a generator that says what it waits for, and a face that waits.
+
+    def flush(self, timeout):       drive(flows.flush(self._link, timeout))         # threaded: blocks
+    async def flush(self, timeout): await drive(flows.flush(self._link, timeout))   # asyncio: awaits
+
+A flow yields a step, and goes on with what came of it. `drive` of each face knows how to do every step: see
+threaded/link.py and aio/link.py. An error in a step ends the flow: its `finally` clauses run, and the caller gets the
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from timerd_client.arguments import function_of, group_of, label_of, orphans_of, patience_of, timeout_ns, wait_s
+from timerd_client.conditions import When
+from timerd_client.hot.commands import operation_command
+from timerd_client.outcome import Outcome, State
+from timerd_client.protocol.protocol import LinkState
+from timerd_client.types import Keys, Timeout
+from timerd_shm.declare.errors import ClosedError, ErrorCode, TimerdError, TimerdUnavailableError
+from timerd_shm.declare.states import Orphans
+from timerd_shm.declare.wire import CommandKind
+from timerd_shm.host.paths import InstancePaths
+
+from .autostart import start_daemon
+from .link import Link
+from .polling import GRACE_S, Polling
+from .promise import Promise
+from .search import LOOK_AGAIN_S, Search
+from .surface import Surface
+
+Value = TypeVar("Value")
+LinkT = TypeVar("LinkT", bound=Link)
+AGAIN = (ErrorCode.MARK_TOO_OLD, ErrorCode.SESSION_GONE, ErrorCode.KEY_FAILED)  # reasons to look again, not to give up
+ISSUED_AT_ONCE = 4_096  # commands with the lock held
+
+
+class Until(NamedTuple):
+    """A step: wait until the condition holds, so many seconds at most; gives whether it does."""
+
+    link: Link
+    condition: Callable[[], bool]
+    seconds: float | None
+
+
+class Settles(NamedTuple):
+    """A step: wait until the promise has settled, so many seconds at most; gives whether it has."""
+
+    promise: Promise
+    seconds: float | None
+
+
+class Evaluate(NamedTuple):
+    """A step: call the caller's function, and give what it returns. With asyncio it may be a coroutine function."""
+
+    function: Callable[[], Any]
+
+
+class Do(NamedTuple):
+    """A step: call a function that blocks, and give what it returns."""
+
+    function: Callable[[], Any]
+
+
+class Room(NamedTuple):
+    """A step: more is issued after this. With asyncio room is waited for; a thread waits as it issues."""
+
+    link: Link
+
+
+class Finish(NamedTuple):
+    """A step: wait until the handlers of named calls have returned, so many seconds at most; none begins any more."""
+
+    link: Link
+    seconds: float
+
+
+class Sleep(NamedTuple):
+    """A step: go on in so many seconds."""
+
+    seconds: float
+
+
+Step: TypeAlias = Until | Settles | Evaluate | Do | Room | Finish | Sleep
+Flow: TypeAlias = Generator[Step, Any, Value]
+
+
+# the connection ---------------------------------------------------------------------------------------------------
+
+
+def connect(
+    make: Callable[[InstancePaths, str, Orphans, str | None], LinkT],
+    instance: str | None,
+    autostart: bool,
+    timeout: float | None,
+    group: str | None,
+    orphans: str,
+    name: str,
+    runtime_dir: str | None,
+) -> Flow[LinkT]:
+    """Find the daemon, or start it, and make a link that it has taken."""
+    member_of = group_of(group)
+    policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
+    paths = (yield Do(partial(start_daemon, instance, runtime_dir))) if autostart else None
+    search = Search(instance, runtime_dir, patience)
+    while paths is None and (paths := search.look()) is None:
+        yield Sleep(LOOK_AGAIN_S)
+    link = make(paths, label, policy, member_of)
+    taken = False
+    try:
+        yield from ready(link, search.patience())
+        taken = True
+    finally:
+        if not taken:
+            link.stop()
+    return link
+
+
+def ready(link: Link, timeout: float) -> Flow[None]:
+    """Wait until the daemon has taken this client; raises its refusal, or TimerdUnavailableError."""
+    protocol = link.protocol
+    yield Until(
+        link,
+        lambda: protocol.state is LinkState.LIVE or protocol.refused is not None or link.closed,
+        timeout,
+    )
+    if protocol.state is LinkState.LIVE:
+        return
+    raise protocol.refused if protocol.refused is not None else link.unavailable(timeout)
+
+
+def flush(link: Link, timeout: float) -> Flow[None]:
+    """Wait until everything issued so far has been applied, and tell what was refused."""
+    wait_s(timeout)
+    with link.lock:
+        begun = link.begin_flush()
+    yield Until(link, lambda: link.flushed(begun), timeout)
+    with link.lock:
+        link.end_flush(begun, timeout)
+
+
+def close(link: Link, timeout: float) -> Flow[None]:
+    """Wait until handlers have returned and everything is acknowledged, and end; it ends whatever was raised."""
+    deadline = link.deadline(timeout)
+    try:
+        yield Finish(link, timeout)
+        link.seal()
+        yield from flush(link, link.seconds_left(deadline) or 0.0)
+    except ClosedError:
+        pass  # somebody else has closed it meanwhile
+    finally:
+        link.stop(timeout)
+
+
+def set_orphans(link: Link, policy: str) -> Flow[int]:
+    """Give what is pending now this policy, in parts; how many operations those are."""
+    orphans = orphans_of(policy, link.protocol.session.identity.group)
+    ledger = link.protocol.ledger
+    with link.lock:
+        pending, maker = list(ledger.waiting), ledger.incarnation
+    said = 0
+    while said < len(pending):
+        if said:
+            yield Room(link)
+        with link.lock:
+            link.ready_locked()
+            if ledger.incarnation != maker:  # the daemon has lost sight of this client: those have failed
+                return said
+            part = pending[said : said + min(link.protocol.outgoing.room, ISSUED_AT_ONCE)]
+            ledger.issue_all([operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part])
+            link.wake_if_due(ledger.issued)
+        said += len(part)
+    return said
+
+
+# waiting for a predicate ------------------------------------------------------------------------------------------
+
+
+def wait_for(
+    surface: Surface[Any],
+    predicate: Callable[[], Any],
+    keys: Keys,
+    timeout: Timeout,
+    when: When,
+    unavailable: str,
+    poll_interval: float,
+) -> Flow[Any]:
+    """A condition variable across processes: see `Purgatory.wait_for`."""
+    polling = Polling(unavailable, poll_interval)
+    function_of("predicate", predicate)
+    link, protocol = surface._link, surface._protocol
+    duration_ns = timeout_ns(timeout)
+    deadline = link.deadline(None if timeout is None else duration_ns / 1e9)
+    while True:
+        mark = surface.mark()
+        value = yield Evaluate(predicate)
+        left = link.seconds_left(deadline)
+        if value or left == 0.0:
+            return value
+        if polling.wanted and protocol.lost:
+            yield Until(link, lambda: not protocol.lost or link.closed, polling.pause(left))
+            continue
+        operation = surface.register(keys, timeout=left, when=when, since=mark)
+        outcome: Outcome | None = None
+        try:
+            while not (yield Settles(operation, polling.patience(left))):
+                left = link.seconds_left(deadline)
+                if not polling.waits_on(left, lost=protocol.lost):
+                    break
+            outcome = operation.outcome()
+        finally:
+            if outcome is None:  # the wait was broken off, or the daemon says nothing
+                link.abandon([operation.command])
+        if is_known(outcome):
+            continue
+        if not polling.wanted:
+            return value_or_silence((yield Evaluate(predicate)))
+
+
+def value_or_silence(value: Value) -> Value:
+    """The predicate's last value, if it is true; else the daemon's silence is an error, not an answer."""
+    if not value:
+        raise TimerdUnavailableError(
+            f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown: is it running?"
+        )
+    return value
+
+
+def is_known(outcome: Outcome | None) -> bool:
+    """Whether the daemon has said how the wait ended; raises what is no reason to look again."""
+    if outcome is None or outcome.state is State.UNAVAILABLE:
+        return False
+    raise_unless_again(outcome)
+    return True
+
+
+def raise_unless_again(outcome: Outcome) -> None:
+    """After an event, an expiry or a lost mark a waiter looks again; anything else it is told."""
+    if outcome.state is State.FAILED and isinstance(outcome.error, TimerdError) and outcome.error.code not in AGAIN:
+        raise outcome.error
+
+
+def unsettled(left: int, count: int, timeout: float | None) -> TimeoutError:
+    """What as_completed() raises when its time is over."""
+    return TimeoutError(f"{left} of {count} operations have not settled within {timeout:g} s")

@@ -1,0 +1,77 @@
+"""Finding a daemon: is there one, was there one lately, how long is it looked for."""
+
+from __future__ import annotations
+
+import time
+
+from timerd_shm.declare.errors import TimerdError, TimerdUnavailableError
+from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
+from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, open_arena_file
+from timerd_shm.read.reader import ArenaReader
+
+RESTART_S = 10.0  # who has run so lately may be starting again
+LOOK_AGAIN_S = 0.05  # a look holds the daemon's lock for a moment, and it tries for a second
+
+
+class Search:
+    """A daemon that is looked for, with a patience that is stated, or usual."""
+
+    def __init__(self, instance: str | None, runtime_dir: str | None, timeout: float | None) -> None:
+        self._instance = instance
+        self._runtime_dir = runtime_dir
+        self._stated = timeout is not None
+        self._seconds = CONNECT_TIMEOUT_S if timeout is None else timeout
+        self._end = time.monotonic() + self._seconds
+
+    def look(self) -> InstancePaths | None:
+        """The instance, if its daemon runs; None = look again soon.
+
+        Raises TimerdUnavailableError when it is over, or PermissionError where this user may not look.
+        """
+        try:
+            paths = find_instance(self._instance, self._runtime_dir)
+        except TimerdUnavailableError as error:
+            self._go_on(self._stated, f"{error}, or connect(autostart=True)")
+            return None
+        except PermissionError:
+            if self._stated and time.monotonic() < self._end:
+                return None
+            raise
+        if runs(paths):
+            return paths
+        missing = f"the daemon of instance {paths.instance!r} is not running: start it ({paths.command})"
+        self._go_on(self._stated or has_run_lately(paths), missing)
+        return None
+
+    def patience(self) -> float:
+        """The seconds that a daemon which was found has to answer."""
+        return max(0.0, self._end - time.monotonic()) if self._stated else CONNECT_TIMEOUT_S
+
+    def _go_on(self, waits: bool, missing: str) -> None:
+        if waits and time.monotonic() < self._end:
+            return
+        waited = f"waited {self._seconds:g} s for it" if waits else "connect(timeout=SECONDS) waits for one"
+        raise TimerdUnavailableError(f"{missing}; {waited}")
+
+
+def runs(paths: InstancePaths) -> bool:
+    """Whether a daemon holds the instance's lock; True where this user may not look."""
+    try:
+        return daemon_running(paths)
+    except PermissionError:
+        return True
+
+
+def has_run_lately(paths: InstancePaths) -> bool:
+    """Whether a daemon, which does not run now, did RESTART_S ago: by the lock, written as one starts and as it ends.
+
+    One that was killed has not written it then; its arena says when its last turn was.
+    """
+    try:
+        # No age is below 0, but where the clock was set back, or the arena is of an earlier boot.
+        if 0 <= time.time() - paths.lock.stat().st_mtime < RESTART_S:
+            return True
+        with ArenaReader.from_descriptor(open_arena_file(paths)) as reader:
+            return 0 <= time.monotonic_ns() - reader.header().turn_at_ns < RESTART_S * 1e9
+    except (TimerdError, OSError):
+        return False

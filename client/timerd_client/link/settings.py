@@ -1,0 +1,48 @@
+"""What `client()` of both faces gives to connect(), as `configure()` has said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from timerd_client.arguments import group_of, label_of, orphans_of, patience_of
+
+settings: dict[str, Any] = {}
+guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the change that it is given, or raises
+
+
+def configure(
+    instance: str | None = None,
+    *,
+    autostart: bool = False,
+    timeout: float | None = None,
+    group: str | None = None,
+    orphans: str = "cancel",
+    name: str = "",
+    runtime_dir: str | None = None,
+) -> None:
+    """What `client()`, timerd_client.aio's too, gives to connect(), here and in forked processes. Connects to nothing.
+
+    So it may stand in a module that gunicorn loads before it forks. Raises what connect() raises for wrong arguments,
+    and InvalidValueError if `client()` has been used in this process.
+    """
+    orphans_of(orphans, group_of(group))
+    label_of(name)
+    patience_of(timeout)
+
+    def change() -> None:
+        settings.update(
+            instance=instance,
+            autostart=autostart,
+            timeout=timeout,
+            group=group,
+            orphans=orphans,
+            name=name,
+            runtime_dir=runtime_dir,
+        )
+
+    applied: Callable[[], None] = change
+    for guard in guards:
+        applied = partial(guard, applied)
+    applied()
