@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from timerd_client.link.flows import Do, Evaluate, Finish, Flow, Room, Settles, Sleep, Step, Until
 from timerd_client.link.link import Link
+from timerd_client.link.sockets import Sockets
 from timerd_client.protocol.deadlines import NEVER
 from timerd_shm.declare.errors import BackpressureError
 from timerd_shm.declare.limits import BACKPRESSURE_TIMEOUT_S, CLOSE_TIMEOUT_S
@@ -28,13 +29,21 @@ TIMER_SLACK_S = 0.0005  # loops sleep whole milliseconds: one wake-up instead of
 class LoopLink(Link):
     """A link whose sockets are watched by a loop."""
 
-    def __init__(self, paths: InstancePaths, name: str, orphans: Orphans, group: str | None) -> None:
+    def __init__(
+        self,
+        paths: InstancePaths,
+        name: str,
+        orphans: Orphans,
+        group: str | None,
+        sockets: Sockets | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self.before_stop: list[Callable[[float], Awaitable[None]]] = []  # what has to end before the connection does
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        super().__init__(paths, name, orphans, group)
+        super().__init__(paths, name, orphans, group, sockets, now_ns)
         self._descriptors = self.sockets.filenos()
         for number in self._descriptors:
             self.loop.add_reader(number, self._pump)
@@ -117,7 +126,7 @@ class LoopLink(Link):
         busy = self.receive_some()
         if self.closed:  # by a callback
             return False
-        now_ns = time.monotonic_ns()
+        now_ns = self.now_ns()
         self.tick(now_ns)
         if self.closed:
             return False
@@ -142,7 +151,7 @@ class LoopLink(Link):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at_ns
-        wait_s = max(0, at_ns - time.monotonic_ns()) / 1e9 + TIMER_SLACK_S
+        wait_s = max(0, at_ns - self.now_ns()) / 1e9 + TIMER_SLACK_S
         self._timer = self.loop.call_later(wait_s, self._on_timer)
 
     def _on_timer(self) -> None:
@@ -157,8 +166,8 @@ class LoopLink(Link):
             self._timer.cancel()
         for number in self._descriptors:
             self.loop.remove_reader(number)
-        self.protocol.close(time.monotonic_ns())
-        while self.send_some(time.monotonic_ns()):
+        self.protocol.close(self.now_ns())
+        while self.send_some(self.now_ns()):
             pass
         self.close_sockets()
         self._wake_waiters()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KNOWN_COMPLAINTS = (
     "still runs",
+    "still ran",
     "clients are connected",
     "is not scheduled yet",
     "told nothing for its group",

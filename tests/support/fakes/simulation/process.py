@@ -65,8 +65,25 @@ class Process:
         PROCESSES[self.pid] = rng.getrandbits(32)
         self.lifeline = Lifeline(self.schedule, lambda: daemon.lifelines, daemon.look)
         self.sockets = Sockets(daemon.network, self.lifeline, lambda: daemon.memory if maps else None)
-        self.link = PumpedLink(self, orphans, GROUP if is_member else None, window)
-        self.client = Client(self.link)
+        self.link, self.client = self.connect(orphans, GROUP if is_member else None, window)
+
+    def connect(self, orphans: Orphans, group: str | None, window: int) -> tuple[Any, Any]:
+        """Its link and its client: those of the threaded face."""
+        link = PumpedLink(self, orphans, group, window)
+        return link, Client(link)
+
+    def identity(self, orphans: Orphans, group: str | None) -> Identity:
+        """What its client says of itself."""
+        return Identity(
+            self.name,
+            self.pid,
+            PROCESSES[self.pid],
+            HERE.pid_namespace,
+            HERE.time_namespace if self.shares_clock else 0,
+            HERE.boot_id,
+            orphans,
+            group,
+        )
 
     def begin(self, body: Callable[[], None]) -> Caller:
         """Another thread of this process."""
@@ -163,17 +180,7 @@ class PumpedLink(ThreadedLink):
         super().__init__(PATHS, process.name, orphans, group, process.sockets, lambda: schedule.now_ns)
         os.close(self._bell)
         self._bell = -1
-        identity = Identity(
-            process.name,
-            process.pid,
-            PROCESSES[process.pid],
-            HERE.pid_namespace,
-            HERE.time_namespace if process.shares_clock else 0,
-            HERE.boot_id,
-            orphans,
-            group,
-        )
-        self.protocol = Protocol(identity, schedule.now_ns, rng.randbytes, window)
+        self.protocol = Protocol(process.identity(orphans, group), schedule.now_ns, rng.randbytes, window)
         process.sockets.on_input = lambda: self.pump.wake_at(0)
         process.lifeline.on_end = self.lifeline_ended
 

@@ -204,13 +204,21 @@ class Simulation:
     def living(self) -> list[Process]:
         return [process for process in self.processes if process.alive]
 
+    def kind_of_process(self) -> type[Process]:
+        """Of the next one: by its kind it has a threaded client, or an asyncio one."""
+        return Process
+
+    def acts_of(self, process: Process) -> dict[str, float]:
+        """What its workers do, and how often."""
+        return self.acts
+
     def spawn(self) -> None:
         """A new process; a fork of a living one is no more than that, seen from outside."""
         if len(self.living) >= PROCESSES_MAX:
             return
         self.made += 1
         rng = Random(self.rng.getrandbits(64))
-        process = Process(
+        process = self.kind_of_process()(
             self.daemon,
             rng,
             self.books,
@@ -224,7 +232,7 @@ class Simulation:
         self.processes.append(process)
         self.books.living.append(process)
         for _ in range(rng.randint(1, 2)):
-            worker = Worker(process, Random(rng.getrandbits(64)), self.acts, self.pause_ns)
+            worker = Worker(process, Random(rng.getrandbits(64)), self.acts_of(process), self.pause_ns)
             self.workers.append(worker)
             process.begin(worker.run)
         if process.client._protocol.session.identity.group != GROUP:

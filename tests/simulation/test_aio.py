@@ -1,0 +1,87 @@
+"""The simulation with asyncio clients: the same workload, faults and books as for threaded ones, on one clock."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from simulation.looped import NOT_THERE, LoopedProcess
+from simulation.process import Process
+from simulation.run import STEPS, Failure, Simulation
+from timerd_client.aio.link import LoopLink
+from timerd_client.protocol.incoming import Incoming
+
+SEEDS = range(300, 312)
+
+
+class Mixed(Simulation):
+    """A share of the processes has an asyncio client."""
+
+    def __init__(self, seed: int, steps: int, share: float) -> None:
+        super().__init__(seed, steps)
+        self._kinds = Random(seed)
+        self._share = share
+        self.looped = 0
+
+    def kind_of_process(self) -> type[Process]:
+        if self._kinds.random() >= self._share:
+            return Process
+        self.looped += 1
+        return LoopedProcess
+
+    def _failure(self, error: Exception) -> Failure:
+        failure = super()._failure(error)
+        failure.add_note(f"with asyncio clients: simulate({self.seed}, {self.steps}, {self._share}) of test_aio.py")
+        return failure
+
+    def acts_of(self, process: Process) -> dict[str, float]:
+        if not isinstance(process, LoopedProcess):
+            return self.acts
+        kept = {name: weight for name, weight in self.acts.items() if name not in NOT_THERE}
+        return kept or {"fire": 1.0}
+
+
+def simulate(seed: int, steps: int = STEPS, share: float = 0.6) -> Mixed:
+    simulation = Mixed(seed, steps, share)
+    simulation.run()
+    return simulation
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_must_hold_holds_for_asyncio_clients_beside_threaded_ones(seed: int) -> None:
+    assert simulate(seed).looped
+
+
+def test_a_seed_takes_the_same_steps_each_time() -> None:
+    traces = [list(simulate(300, 500, 1.0).books.trace) for _ in range(2)]
+    assert traces[0] == traces[1]
+
+
+# defects ----------------------------------------------------------------------------------------------------------
+
+
+def found() -> str:
+    """What the fixed seeds find, where every client is an asyncio one."""
+    for seed in SEEDS:
+        try:
+            simulate(seed, share=1.0)
+        except Failure as failure:
+            return failure.short
+    return ""
+
+
+def test_where_nothing_is_changed_nothing_is_found() -> None:
+    assert not found()
+
+
+def test_an_asyncio_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Incoming, "acknowledged_outcome", property(lambda self: self.received_outcome + 1))
+    assert found()
+
+
+def test_an_asyncio_client_that_does_not_wake_who_waits_for_room_or_a_flush_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LoopLink, "_wake_waiters", lambda self: None)
+    assert found()

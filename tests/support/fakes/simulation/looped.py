@@ -1,0 +1,249 @@
+"""A process whose client is the asyncio one: its event loop is turned by the schedule, on the simulated clock.
+
+The workload and the books are those of threaded clients. A caller of theirs is given a `Blocking` client: where a
+method is a coroutine function, the coroutine runs in the process's loop, and the caller waits for it on the schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from timerd_client.aio.client import Client
+from timerd_client.aio.link import LoopLink
+from timerd_client.aio.operation import AioBatch, AioOperation
+from timerd_client.groups.calls import Call
+from timerd_client.groups.outcome import GroupOutcome
+from timerd_client.link.surface import Surface
+from timerd_client.protocol.deadlines import NEVER
+from timerd_client.protocol.protocol import Protocol
+from timerd_shm.declare.layout import Orphans
+
+from .process import PATHS, Process
+from .schedule import Gate, Killed
+
+if TYPE_CHECKING:
+    from contextvars import Context
+
+NOT_THERE = ("delayed", "snapshot")  # acts of a worker that the asyncio face has not, or has otherwise
+
+
+class NoSelector:
+    """A loop's selector without descriptors: what comes in calls the loop."""
+
+    def select(self, timeout: float | None) -> list[Any]:
+        return []
+
+
+class Loop(asyncio.BaseEventLoop):
+    """A loop that turns when the schedule says so, and never waits."""
+
+    _ready: Any
+    _scheduled: Any
+    _run_once: Callable[[], None]
+
+    def __init__(self, process: LoopedProcess) -> None:
+        super().__init__()
+        self._process = process
+        self._selector = NoSelector()
+        self._clock_resolution = 1e-9
+        self._at_ns = NEVER
+
+    def time(self) -> float:
+        return self._process.schedule.now_ns / 1e9
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        self._turn_at(0)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(when, callback, *args, context=context)
+        self._turn_at(math.ceil(when * 1e9))
+        return handle
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self._process.alive:
+            self._process.books.fail(f"{self._process.name}: its loop says {context}")
+
+    def within(self, function: Callable[[], Any]) -> Any:
+        """Call it as if the loop were running."""
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            return function()
+        finally:
+            asyncio._set_running_loop(before)
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are none."""
+
+    def _turn_at(self, at_ns: int) -> None:
+        """Turn at that time, if no turn is due before."""
+        process = self._process
+        at_ns = max(at_ns, process.schedule.now_ns) + process.rng.randrange(50_000)
+        if at_ns < self._at_ns and process.alive:
+            self._at_ns = at_ns
+            process.schedule.at(at_ns, lambda: self._on_time(at_ns))
+
+    def _on_time(self, at_ns: int) -> None:
+        if at_ns != self._at_ns or self._process.hold(lambda: self._on_time(at_ns)):
+            return
+        self._at_ns = NEVER
+        self.within(self._run_once)
+        if self._ready:
+            self._turn_at(0)
+        elif self._scheduled:
+            self._turn_at(math.ceil(self._scheduled[0].when() * 1e9))
+
+
+class SimulatedLink(LoopLink):
+    """The asyncio client's link, on the simulated network and clock."""
+
+    def __init__(self, process: LoopedProcess, orphans: Orphans, group: str | None, window: int) -> None:
+        self.process = process
+        schedule = process.schedule
+        super().__init__(PATHS, process.name, orphans, group, process.sockets, lambda: schedule.now_ns)
+        self.protocol = Protocol(process.identity(orphans, group), schedule.now_ns, process.rng.randbytes, window)
+        process.sockets.on_input = self._on_input
+        process.lifeline.on_end = self.lifeline_ended
+
+    def _on_input(self) -> None:
+        self.loop.call_soon(self._pump)
+
+    def wall_ns(self) -> int:
+        return self.process.schedule.clock.wall_ns()
+
+    def _pump(self) -> None:
+        self.process.lifeline.look()
+        super()._pump()
+
+    def received(self) -> None:
+        complaints, self.protocol.incoming.complaints = self.protocol.incoming.complaints, []
+        for complaint in complaints:  # each of them: they tell which commands were refused
+            self.complain(complaint)
+        super().received()
+
+    def watch(self, descriptor: int) -> None:
+        """Each pass looks."""
+
+    def unwatch(self, descriptor: int) -> None:
+        """A pass sees by itself that it is closed."""
+
+    def complain(self, what: str, error: BaseException | None = None) -> None:
+        self.process.books.complaint(self.process, what, error)
+
+
+class Blocking:
+    """An object of the asyncio face, whose coroutine functions block their caller."""
+
+    def __init__(self, process: LoopedProcess, target: Any) -> None:
+        self._blocking = process
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        process = self._blocking
+        if name in ("handles", "every"):
+            return lambda *args, **more: lambda handler: value(*args, **more)(process.as_coroutine(handler))
+        if inspect.iscoroutinefunction(value):
+            return lambda *args, **more: process.wait(lambda: value(*args, **more))
+        if inspect.ismethod(value) or inspect.isbuiltin(value) or inspect.isfunction(value):
+            return lambda *args, **more: process.blocking(value(*args, **more))
+        return value
+
+    def __repr__(self) -> str:
+        return repr(self._target)
+
+
+class LoopedProcess(Process):
+    """A process with an asyncio client."""
+
+    def connect(self, orphans: Orphans, group: str | None, window: int) -> tuple[Any, Any]:
+        self.loop = Loop(self)
+        self._made: dict[int, Blocking] = {}
+        link = self.loop.within(lambda: SimulatedLink(self, orphans, group, window))
+        return link, Blocking(self, self.loop.within(lambda: Client(link)))
+
+    def wait(self, begin: Callable[[], Any]) -> Any:
+        """What a coroutine returns or raises; the caller waits while the loop runs it."""
+        if not self.alive:
+            raise Killed
+        gate = Gate(self.schedule)
+        gate.acquire()
+        results: list[Any] = []
+        errors: list[BaseException] = []
+
+        async def run() -> None:
+            try:
+                results.append(await begin())
+            except BaseException as error:
+                errors.append(error)
+            gate.release()
+
+        task = self.loop.create_task(run())
+        gate.acquire()
+        assert task is not None and (results or errors)
+        if errors:
+            raise errors[0]
+        return self.blocking(results[0])
+
+    def blocking(self, value: Any) -> Any:
+        """The value, so that a thread may use it."""
+        if isinstance(value, AsyncIterator):
+            return self._iterated(value)
+        if isinstance(value, (AioOperation, AioBatch, GroupOutcome, Surface)):
+            return self._made.setdefault(id(value), Blocking(self, value))
+        return value
+
+    def _iterated(self, outcomes: AsyncIterator[Any]) -> Iterator[Any]:
+        try:
+            while True:
+                try:
+                    yield self.wait(outcomes.__anext__)
+                except StopAsyncIteration:
+                    return
+        finally:
+            if self.alive:
+                self.wait(outcomes.aclose)  # type: ignore[attr-defined]
+
+    def as_coroutine(self, handler: Callable[[Call], None]) -> Callable[[Call], Any]:
+        """A handler of a thread as a coroutine function."""
+
+        async def handle(call: Call) -> None:
+            ended: asyncio.Future[None] = self.loop.create_future()
+
+            def body() -> None:
+                try:
+                    handler(call)
+                finally:
+                    if not ended.done():
+                        ended.set_result(None)
+
+            caller = self.begin(body)
+            try:
+                await ended
+            except asyncio.CancelledError:
+                caller.kill()
+                raise
+
+        return handle
+
+    def kill(self) -> None:
+        if not self.alive:
+            return
+        try:
+            super().kill()
+        finally:
+            self.link.sealed = self.link.closed = True  # what is left of its coroutines does nothing more
+            for task in asyncio.all_tasks(self.loop):
+                coroutine = task.get_coro()
+                if inspect.iscoroutine(coroutine):
+                    coroutine.close()
