@@ -20,7 +20,7 @@ from timerd_client.groups.outcome import GroupOutcome
 from timerd_client.link.surface import Surface
 from timerd_client.protocol.deadlines import NEVER
 from timerd_client.protocol.protocol import Protocol
-from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.states import Orphans
 
 from .process import PATHS, Process
 from .schedule import Gate, Killed

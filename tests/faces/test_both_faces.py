@@ -1,0 +1,231 @@
+"""Both faces against a real daemon: the threaded one and the asyncio one keep the same promises."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from faces import FACES, client_of
+from patience import PATIENCE_S
+from timerd import ALL, ALL_SETTLED, State, at_least, total
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> str:
+    """One of the two; ids have its name, because the daemon is the same."""
+    return str(request.param)
+
+
+@pytest.fixture
+def client(daemon: Daemon, face: str) -> Iterator[Any]:
+    """A client of either face; its methods block."""
+    with client_of(face, timeout=PATIENCE_S) as made:
+        yield made
+
+
+def test_an_event_completes_an_operation_with_its_value(client: Any) -> None:
+    operation = client.register("inbox/7", timeout=PATIENCE_S, payload=b"mine")
+    client.fire("inbox/7", value=b"hello")
+    outcome = operation.result(PATIENCE_S)
+    assert (outcome.state, outcome.key, outcome.value, outcome.payload) == (
+        State.COMPLETED,
+        "inbox/7",
+        b"hello",
+        b"mine",
+    )
+    assert outcome
+    assert outcome.unwrap() == b"hello"
+
+
+def test_an_operation_without_event_expires_late_never_early(client: Any) -> None:
+    start = time.monotonic_ns()
+    outcome = client.register("quiet", timeout=0.05).result(PATIENCE_S)
+    assert time.monotonic_ns() - start >= 50_000_000
+    assert outcome.state is State.EXPIRED
+    assert outcome.lateness_ns >= 0
+    assert not outcome
+    with pytest.raises(td.OperationExpired):
+        outcome.unwrap()
+    with pytest.raises(TimeoutError):
+        outcome.unwrap()
+
+
+def test_an_own_earlier_event_does_not_complete_a_later_operation(client: Any) -> None:
+    for _ in range(200):
+        client.fire("session")
+        operation = client.register("session", timeout=0.0)
+        assert operation.result(PATIENCE_S).state is State.EXPIRED
+
+
+def test_quorums_say_who_answered(client: Any) -> None:
+    operation = client.register(["r1", "r2", "r3"], timeout=PATIENCE_S, when=at_least(2))
+    client.fire("r1")
+    client.fire("r3")
+    outcome = operation.result(PATIENCE_S)
+    assert (outcome.satisfied, outcome.missing) == (("r1", "r3"), ("r2",))
+
+
+def test_watermarks_totals_and_failures(client: Any) -> None:
+    offsets = client.register({"p0": 812, "p1": 455}, timeout=PATIENCE_S, when=ALL)
+    amount = client.register("topic", timeout=PATIENCE_S, when=total(100))
+    settled = client.register(["a", "b"], timeout=PATIENCE_S, when=ALL_SETTLED)
+    failing = client.register("leader", timeout=PATIENCE_S)
+    client.advance("p0", 900)
+    client.advance("p1", 455)
+    client.fire("topic", amount=60)
+    client.fire("topic", amount=40)
+    client.fail("a", code=3)
+    client.fire("b")
+    client.fail("leader", code=6, value=b"not leader")
+    assert offsets.result(PATIENCE_S)
+    assert amount.result(PATIENCE_S)
+    assert settled.result(PATIENCE_S).failed == ("a",)
+    outcome = failing.result(PATIENCE_S)
+    assert outcome.state is State.FAILED
+    assert isinstance(outcome.error, td.OperationFailed)
+    assert (outcome.error.fail_code, outcome.error.value) == (6, b"not leader")
+
+
+def test_cancel_tells_whether_it_won(client: Any) -> None:
+    operation = client.register("k", timeout=None)
+    assert operation.cancel() is True
+    assert operation.result(0).state is State.CANCELLED
+    completed = client.register("k", timeout=None)
+    client.fire("k")
+    assert completed.cancel() is False
+
+
+def test_a_deadline_can_be_moved(client: Any, face: str) -> None:
+    operation = client.register("idle", timeout=PATIENCE_S, id=f"session/{face}", wait=True)
+    assert operation.reschedule(60, wait=True)
+    with td.connect() as other:
+        assert other.reschedule(f"session/{face}", 0.01)
+    assert operation.result(PATIENCE_S).state is State.EXPIRED
+    assert operation.reschedule(1) is False
+    with pytest.raises(td.UnknownOperationError, match="of id 'never' is pending in purgatory 'default'"):
+        client.reschedule("never", 1)
+    with pytest.raises(td.UnknownOperationError, match="of id 'never' is pending in purgatory 'fetch'"):
+        client.purgatory("fetch").cancel("never")
+
+
+def test_an_id_makes_a_registration_idempotent(client: Any, face: str) -> None:
+    first = client.register("k", timeout=PATIENCE_S, id=f"x/{face}", wait=True)
+    assert client.register("k", timeout=1, id=f"x/{face}", if_exists="keep") is first
+    refused = client.register("k", timeout=PATIENCE_S, id=f"x/{face}").result(PATIENCE_S)
+    assert isinstance(refused.error, td.OperationExistsError)
+    with pytest.raises(
+        td.OperationExistsError, match=rf"id 'x/{face}' exists in purgatory 'default' \(it is pending\)"
+    ):
+        client.register("k", timeout=PATIENCE_S, id=f"x/{face}", wait=True)
+    second = client.register("k", timeout=PATIENCE_S, id=f"x/{face}", if_exists="replace")
+    assert first.result(PATIENCE_S).state is State.CANCELLED
+    assert client.cancel(f"x/{face}")
+    assert second.result(PATIENCE_S).state is State.CANCELLED
+
+
+def test_purgatories_are_apart(client: Any) -> None:
+    fetch = client.purgatory("fetch")
+    assert client.purgatory("fetch") is fetch
+    operation = fetch.register("k", timeout=PATIENCE_S)
+    assert client.fire_wait("k") == 0
+    assert fetch.fire_wait("k") == 1
+    assert operation.result(PATIENCE_S)
+    with pytest.raises(td.InvalidNameError):
+        client.purgatory("Not a name")
+
+
+def test_wait_for_sees_what_another_process_does(client: Any, tmp_path: Path) -> None:
+    row = tmp_path / "row"
+    code = f"import timerd as td; open({str(row)!r}, 'w').close(); td.client().fire('orders/42')"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    assert client.wait_for(row.exists, keys="orders/42", timeout=PATIENCE_S)
+    assert process.wait(PATIENCE_S) == 0
+    assert client.wait_for(lambda: 0, keys="never", timeout=0.02) == 0
+
+
+def test_wait_for_never_misses_an_event_between_check_and_registration(client: Any) -> None:
+    state = {"rows": 0}
+
+    def check() -> bool:
+        if state["rows"] == 0:
+            state["rows"] = 1  # somebody else writes, and fires, after this check has seen nothing
+            other.fire_wait("rows")
+            return False
+        return True
+
+    with td.connect() as other:
+        start = time.monotonic()
+        assert client.wait_for(check, keys="rows", timeout=PATIENCE_S)
+        assert time.monotonic() - start < PATIENCE_S / 2
+
+
+def test_a_mark_travels_to_another_process(client: Any) -> None:
+    mark = pickle.loads(pickle.dumps(client.mark()))
+    with td.connect() as other:
+        other.fire_wait("k", value=b"between")
+        assert client.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"between"
+        assert other.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"between"
+
+
+def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: Any, face: str) -> None:
+    first = client.register("k", timeout=PATIENCE_S, id=f"y/{face}", wait=True)
+    assert isinstance(client.register("k", timeout=1, id=f"y/{face}").result(PATIENCE_S).error, td.OperationExistsError)
+    assert client.register("k", timeout=1, id=f"y/{face}", if_exists="keep") is first
+
+
+def test_columns_settle_in_their_order(client: Any) -> None:
+    batch = client.register_many(["c0", "c1", "c2"], timeout=[PATIENCE_S, 0.01, PATIENCE_S], payloads=b"same")
+    client.fire_many(["c2", "c0"], values=[b"two", b"zero"])
+    assert batch.states(PATIENCE_S) == [State.COMPLETED, State.EXPIRED, State.COMPLETED]
+    assert batch.values(PATIENCE_S) == [b"zero", b"", b"two"]
+    assert batch.completed(PATIENCE_S) == 2
+
+
+def test_what_is_flushed_is_applied(client: Any) -> None:
+    with td.connect() as other:
+        operation = other.register("flushed", timeout=PATIENCE_S)
+        other.flush(PATIENCE_S)
+        client.fire("flushed")
+        client.flush(PATIENCE_S)
+        assert operation.result(PATIENCE_S)
+
+
+def test_what_was_refused_is_told_by_the_next_flush(client: Any) -> None:
+    client._link.issue(b"\x01" + client._cancel_id_command("never")[1:])  # no command that a daemon can read
+    with pytest.raises(td.TimerdError, match="a command was refused"):
+        client.flush(PATIENCE_S)
+    client.flush(PATIENCE_S)
+
+
+def test_set_orphans_says_how_many_operations_have_the_policy_now(client: Any) -> None:
+    pending = [client.register(f"o{number}", timeout=PATIENCE_S) for number in range(3)]
+    assert client.set_orphans("keep") == 3
+    with pytest.raises(td.NotAMemberError):
+        client.set_orphans("group")
+    for operation in pending:
+        assert operation.cancel()
+    assert client.set_orphans("cancel") == 0
+
+
+def test_after_close_calls_are_refused_and_what_was_pending_has_failed(client: Any) -> None:
+    operation = client.register("k", timeout=None)
+    client.close()
+    assert isinstance(operation.outcome().error, td.ClosedError)
+    assert client.closed
+    with pytest.raises(td.ClosedError):
+        client.fire("k")
+    client.close()
