@@ -32,6 +32,7 @@ PURE_TESTS = (
     "test_protocol.py",
     "test_protocol_unavailable.py",
     "test_waking.py",
+    "test_flows.py",
     "test_client_arguments.py",
     # The others are the daemon's.
     "test_hostile_daemon.py::test_a_client_survives_whatever_a_daemon_sends",

@@ -1,0 +1,228 @@
+"""The conversations that both faces have, step by step, without a daemon; and how each face drives them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from timerd_client.aio.link import drive as drive_in_loop
+from timerd_client.conditions import ANY
+from timerd_client.link import flows
+from timerd_client.link.flows import Evaluate, Finish, Flow, Room, Settles, Until
+from timerd_client.link.link import Link
+from timerd_client.link.operation import ThreadedOperation
+from timerd_client.link.sockets import Sockets
+from timerd_client.link.surface import Surface
+from timerd_client.outcome import State
+from timerd_client.threaded.link import drive as drive_in_thread
+from timerd_client.waiter import local
+from timerd_shm.declare.errors import (
+    ArenaFullError,
+    ClosedError,
+    ErrorCode,
+    OperationFailed,
+    TimerdUnavailableError,
+    error_for,
+)
+from timerd_shm.declare.layout import Orphans
+from timerd_shm.host.paths import InstancePaths
+
+DRIVES: dict[str, Callable[[Flow[Any]], Any]] = {
+    "threaded": drive_in_thread,
+    "asyncio": lambda flow: asyncio.run(drive_in_loop(flow)),
+}
+
+
+class StillLink(Link):
+    """A link that sends nothing, on a clock that stands; it notes how it was ended."""
+
+    def __init__(self) -> None:
+        nothing = SimpleNamespace(lifeline=SimpleNamespace())
+        self.at_ns = 10**9
+        super().__init__(
+            InstancePaths(Path("/nowhere"), "none"),
+            "",
+            Orphans.CANCEL,
+            None,
+            cast(Sockets, nothing),
+            lambda: self.at_ns,
+        )
+        self.stopped: list[float] = []
+
+    def wake(self) -> None:
+        """Nothing is sent."""
+
+    def notify_locked(self) -> None:
+        """Nobody waits."""
+
+    def stop(self, timeout: float = 0.0) -> None:
+        self.stopped.append(timeout)
+
+
+@pytest.fixture
+def link() -> StillLink:
+    return StillLink()
+
+
+def waiting(link: StillLink, predicate: Callable[[], object] = bool, unavailable: str = "raise") -> Flow[Any]:
+    surface: Surface[ThreadedOperation] = Surface(link, "default", ThreadedOperation)
+    return flows.wait_for(surface, predicate, "k", 5.0, ANY, unavailable, 0.1)
+
+
+def begun(flow: Flow[Any]) -> ThreadedOperation:
+    """A wait_for whose predicate was false: the operation that it waits for."""
+    assert isinstance(next(flow), Evaluate)
+    step = flow.send(False)
+    assert isinstance(step, Settles)
+    return cast(ThreadedOperation, step.promise)
+
+
+def result_of(flow: Flow[Any], sent: object) -> Any:
+    with pytest.raises(StopIteration) as end:
+        flow.send(sent)
+    return end.value.value
+
+
+def test_wait_for_looks_before_it_waits(link: StillLink) -> None:
+    flow = waiting(link)
+    assert isinstance(next(flow), Evaluate)
+    assert result_of(flow, "there") == "there"
+    assert link.protocol.ledger.issued == 0
+
+
+def test_wait_for_gives_its_deadline_a_grace_and_then_looks_once_more(link: StillLink) -> None:
+    flow = waiting(link)
+    next(flow)
+    step = flow.send(False)
+    assert isinstance(step, Settles) and step.seconds == 6.0
+    assert isinstance(flow.send(False), Evaluate)  # nothing has settled
+    with pytest.raises(TimerdUnavailableError, match="no word from the daemon for 1 s after the deadline"):
+        flow.send(False)
+    assert not link.protocol.ledger.waiting
+
+
+def test_wait_for_that_is_broken_off_withdraws_its_operation(link: StillLink) -> None:
+    flow = waiting(link)
+    operation = begun(flow)
+    flow.close()
+    outcome = operation.outcome()
+    assert outcome is not None and outcome.state is State.FAILED
+    assert not link.protocol.ledger.waiting
+
+
+def test_wait_for_looks_again_after_what_is_no_reason_to_give_up(link: StillLink) -> None:
+    flow = waiting(link)
+    operation = begun(flow)
+    operation.settle(operation.command, local(error_for(ErrorCode.MARK_TOO_OLD, "too old")))
+    assert isinstance(flow.send(True), Evaluate)
+    assert result_of(flow, 1) == 1
+
+
+def test_wait_for_raises_any_other_refusal(link: StillLink) -> None:
+    flow = waiting(link)
+    operation = begun(flow)
+    operation.settle(operation.command, local(ArenaFullError("full")))
+    with pytest.raises(ArenaFullError):
+        flow.send(True)
+
+
+def test_wait_for_polls_while_the_daemon_is_lost(link: StillLink) -> None:
+    for _ in range(8):
+        link.at_ns += 500_000_000
+        link.protocol.tick(link.at_ns)
+    assert link.protocol.lost
+    flow = waiting(link, unavailable="poll")
+    pauses = []
+    step: object = next(flow)
+    for _ in range(5):
+        assert isinstance(step, Evaluate)
+        until = flow.send(False)
+        assert isinstance(until, Until)
+        pauses.append(until.seconds)
+        step = flow.send(False)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0]
+
+
+def test_close_ends_the_link_whatever_happens(link: StillLink) -> None:
+    link.protocol.ledger.issue(b"a command")
+    flow = flows.close(link, 3.0)
+    assert next(flow) == Finish(link, 3.0)
+    assert isinstance(flow.send(None), Until)
+    assert link.sealed and not link.stopped
+    with pytest.raises(TimerdUnavailableError, match="1 command is unacknowledged"):
+        flow.send(False)
+    assert link.stopped == [3.0]
+
+
+def test_close_says_nothing_if_somebody_else_has_closed_it_meanwhile(link: StillLink) -> None:
+    flow = flows.close(link, 3.0)
+    next(flow)
+    link.closed = True
+    assert result_of(flow, None) is None
+    assert link.stopped == [3.0]
+
+
+def test_set_orphans_wants_room_between_its_parts(link: StillLink) -> None:
+    surface: Surface[ThreadedOperation] = Surface(link, "default", ThreadedOperation)
+    for number in range(5):
+        surface.register(f"k{number}", timeout=60)
+    link.protocol.ledger.window = 8
+    flow = flows.set_orphans(link, "keep")
+    assert next(flow) == Room(link)
+    assert link.protocol.ledger.issued == 8
+    link.protocol.ledger.window = 100
+    assert result_of(flow, None) == 5
+    assert link.protocol.ledger.issued == 10
+
+
+@pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
+def test_a_face_does_the_steps_and_returns_what_the_flow_returns(
+    drive: Callable[[Flow[Any]], Any], link: StillLink
+) -> None:
+    def flow() -> Flow[Any]:
+        first = yield Evaluate(lambda: 20)
+        second = yield flows.Do(lambda: 22)
+        yield flows.Sleep(0)
+        return first + second
+
+    assert drive(flow()) == 42
+
+
+@pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
+@pytest.mark.parametrize("error", [KeyError("wrong"), KeyboardInterrupt(), OperationFailed("failed")], ids=repr)
+def test_an_error_in_a_step_ends_the_flow_and_reaches_the_caller(
+    drive: Callable[[Flow[Any]], Any], error: BaseException, link: StillLink
+) -> None:
+    ended: list[bool] = []
+
+    def fail() -> None:
+        raise error
+
+    def flow() -> Flow[None]:
+        try:
+            yield Evaluate(fail)
+        finally:
+            ended.append(True)
+
+    with pytest.raises(type(error)):
+        drive(flow())
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
+def test_an_error_of_the_flow_itself_reaches_the_caller(drive: Callable[[Flow[Any]], Any], link: StillLink) -> None:
+    link.closed = True
+    with pytest.raises(ClosedError):
+        drive(flows.flush(link, 1.0))
+
+
+def test_a_predicate_of_the_asyncio_face_may_be_a_coroutine_function(link: StillLink) -> None:
+    async def predicate() -> str:
+        return "there"
+
+    assert DRIVES["asyncio"](waiting(link, predicate)) == "there"
