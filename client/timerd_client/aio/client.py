@@ -10,9 +10,7 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from timerd_client import errors
-from timerd_client.arguments import (
-    name_of,
-)
+from timerd_client.arguments import name_of
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import *  # noqa: F403
 from timerd_client.groups.calls import Call
@@ -254,8 +252,7 @@ async def client() -> Client:
     """The client of this process and the running loop: made on first use, and again after a fork or its close().
 
     It is made as `timerd_client.configure` said; else its instance is $TIMERD_INSTANCE, else "default", and it is in no
-    group. Raises TimerdUnavailableError. Those of loops that have closed
-    are let go of at the next call.
+    group. Raises TimerdUnavailableError. Those of loops that have closed are let go of at the next call.
     """
     loop = asyncio.get_running_loop()
     for ended in [one for one in _clients if one.is_closed()]:

@@ -176,17 +176,17 @@ class LoopLink(Link):
 async def drive(flow: Flow[Value]) -> Value:
     """Do the steps of a conversation, and await each; what it returns, or raises."""
     done: Any = None
-    while True:
-        try:
-            step = flow.send(done)
-        except StopIteration as end:
-            value: Value = end.value
-            return value
-        try:
+    try:
+        while True:
+            try:
+                step = flow.send(done)
+            except StopIteration as end:
+                value: Value = end.value
+                return value
             done = await _do(step)
-        except BaseException:
-            flow.close()
-            raise
+    except BaseException:
+        flow.close()  # its `finally` clauses run now, not when a traceback is let go of
+        raise
 
 
 async def _do(step: Step) -> Any:

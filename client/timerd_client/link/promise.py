@@ -167,10 +167,6 @@ class Reply(Promise):
         """The answer and the refusal."""
         return self._value, self._error
 
-    async def settled(self) -> None:
-        """Until it has been answered."""
-        await _Waiting(self)
-
     def get(self) -> Any:
         """The answer; raises the refusal."""
         if self._error is not None:
@@ -180,13 +176,3 @@ class Reply(Promise):
     def __await__(self) -> Generator[Any, None, Any]:
         yield from self._wait_in_loop()
         return self.get()
-
-
-class _Waiting:
-    """`await` it: until the promise has settled."""
-
-    def __init__(self, promise: Promise) -> None:
-        self._promise = promise
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._promise._wait_in_loop()

@@ -316,17 +316,17 @@ class ThreadedLink(Link):
 def drive(flow: Flow[Value]) -> Value:
     """Do the steps of a conversation, and block for each; what it returns, or raises."""
     done: Any = None
-    while True:
-        try:
-            step = flow.send(done)
-        except StopIteration as end:
-            value: Value = end.value
-            return value
-        try:
+    try:
+        while True:
+            try:
+                step = flow.send(done)
+            except StopIteration as end:
+                value: Value = end.value
+                return value
             done = _do(step)
-        except BaseException:
-            flow.close()
-            raise
+    except BaseException:
+        flow.close()  # its `finally` clauses run now, not when a traceback is let go of
+        raise
 
 
 def _do(step: Step) -> Any:
