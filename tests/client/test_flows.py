@@ -29,7 +29,7 @@ from timerd_shm.declare.errors import (
     TimerdUnavailableError,
     error_for,
 )
-from timerd_shm.declare.layout import Orphans
+from timerd_shm.declare.states import Orphans
 from timerd_shm.host.paths import InstancePaths
 
 DRIVES: dict[str, Callable[[Flow[Any]], Any]] = {

@@ -19,6 +19,7 @@ from daemons import Daemon
 from patience import PATIENCE_S
 from timerd.host.lock import InstanceLock
 from timerd_client import aio
+from timerd_client.link import search
 from timerd_client.link.search import RESTART_S, Search, has_run_lately
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.host.paths import daemon_running
@@ -85,7 +86,7 @@ def test_a_daemon_that_has_ended_is_said_at_once_not_to_run(
 def test_who_connects_beside_a_restart_lives_through_it(
     daemon: Daemon, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", PATIENCE_S)  # on a slow machine a start takes longer than 2 s
+    monkeypatch.setattr(search, "CONNECT_TIMEOUT_S", PATIENCE_S)  # on a slow machine a start takes longer than 2 s
     getattr(daemon, end)()
     restart = starting(daemon)
     with td.connect() as client:
