@@ -9,7 +9,7 @@ cdef extern from *:
     #define TOLD 32 /* how far the hints of a client's outcomes reach; a power of two */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* what a member of a group may take */
     #define REFUSALS 32 /* more than there are codes, and limits that ARENA_FULL and QUOTA_EXCEEDED may meet */
-    _Static_assert((TOLD & (TOLD - 1)) == 0, "note_outcome() takes a place modulo TOLD with a mask");
+    _Static_assert((TOLD & (TOLD - 1)) == 0, "join_outcomes() takes a position modulo TOLD with a mask");
     """
     enum:
         TOLD

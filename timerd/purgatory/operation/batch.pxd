@@ -11,13 +11,13 @@ from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.colocated cimport is_beside, leave_beside
 from timerd.purgatory.memory.commit cimport commit
-from timerd.purgatory.memory.counters cimport counter, histogram, histogram_add
-from timerd.purgatory.memory.list cimport append
+from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.wheel.wheel cimport wheel_remove
+from timerd.purgatory.members.state cimport News
 from timerd.purgatory.members.clients cimport is_live, nodes_of, tell
 from timerd_shm.generated.records cimport *
 
-from .settle cimport leave_keys, note_outcome, share_value, stage_end
+from .settle cimport count_settled, join_outcomes, leave_keys, share_value, stage_end
 
 
 cdef extern from *:
@@ -63,27 +63,6 @@ cdef inline void stage_plain(
     stage_end(a, op, outcome, settled_key, e, flags, value, number, 0, OP_STATE_SETTLED)
 
 
-cdef inline void count_batch(Arena *a, OpRecord **ops, uint32_t count, uint32_t outcome, uint32_t purgatory) noexcept nogil:
-    """What count_settled() does for each, in one purgatory with one outcome, which are not handed over."""
-    cdef uint32_t i
-    cdef HistogramRecord *waits = histogram(a, purgatory, HISTOGRAM_WAIT)
-    for i in range(count):
-        histogram_add(waits, ops[i].settled_ns - ops[i].registered_ns)
-        if ops[i].flags & OP_FLAG_VALUE_DROPPED:
-            counter(a, purgatory, COUNT_VALUES_DROPPED)[0] += 1
-    if outcome == OUTCOME_COMPLETED:
-        counter(a, purgatory, COUNT_COMPLETED)[0] += count
-    elif outcome == OUTCOME_CANCELLED:
-        counter(a, purgatory, COUNT_CANCELLED)[0] += count
-    else:
-        counter(a, purgatory, COUNT_EXPIRED)[0] += count
-        for i in range(count):
-            histogram_add(
-                histogram(a, purgatory, HISTOGRAM_EXPIRY_LATENESS), ops[i].settled_ns - ops[i].deadline_ns
-            )
-    counter(a, purgatory, COUNT_PENDING)[0] -= count
-
-
 cdef inline void finish_batch(
     Arena *a, OpRecord **ops, uint32_t count, uint32_t outcome, uint32_t purgatory
 ) noexcept nogil:
@@ -93,6 +72,7 @@ cdef inline void finish_batch(
     """
     cdef uint32_t slot, i, index, beside = 0
     cdef ClientRecord *c
+    cdef News *news
     cdef OpRecord *op
     if count:
         slot = ops[0].client
@@ -101,8 +81,10 @@ cdef inline void finish_batch(
     commit(a)
     if count == 0:
         return
-    count_batch(a, ops, count, outcome, purgatory)
+    count_settled(a, ops, count, outcome, purgatory)
+    counter(a, purgatory, COUNT_PENDING)[0] -= count
     c = a.clients + slot
+    news = a.members.news + slot
     for i in range(count):
         op = ops[i]
         index = <uint32_t>(op - a.ops)
@@ -113,8 +95,7 @@ cdef inline void finish_batch(
         else:
             leave_keys(a, op)
             c.nodes -= op.keys - nodes_of(op)
-        append(a, &c.next, &op.next)
-        note_outcome(a, a.members.news + slot, op)
+        join_outcomes(a, c, news, op)
     a.regions[REGION_NODES].in_use -= beside
     a.regions[REGION_KEYS].in_use -= beside
     counter(a, purgatory, COUNT_WATCHED)[0] -= beside

@@ -141,27 +141,39 @@ cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
     free_parts(a, op)
 
 
-cdef inline void count_settled(Arena *a, OpRecord *op) noexcept nogil:
-    cdef uint32_t p = op.purgatory
-    if op.outcome == OUTCOME_COMPLETED:
-        counter(a, p, COUNT_COMPLETED)[0] += 1
-        if op.flags & OP_FLAG_HANDED_OVER:
-            counter(a, p, COUNT_HANDED_OVER)[0] += 1
-    elif op.outcome == OUTCOME_EXPIRED:
-        counter(a, p, COUNT_EXPIRED)[0] += 1
-        histogram_add(histogram(a, p, HISTOGRAM_EXPIRY_LATENESS), op.settled_ns - op.deadline_ns)
-    elif op.outcome == OUTCOME_CANCELLED:
-        counter(a, p, COUNT_CANCELLED)[0] += 1
-    else:
-        counter(a, p, COUNT_FAILED)[0] += 1
-    if op.flags & OP_FLAG_VALUE_DROPPED:
-        counter(a, p, COUNT_VALUES_DROPPED)[0] += 1
-    histogram_add(histogram(a, p, HISTOGRAM_WAIT), op.settled_ns - op.registered_ns)
+cdef inline int counter_of(uint32_t outcome) noexcept nogil:
+    """Which counter of its purgatory counts an outcome."""
+    if outcome == OUTCOME_COMPLETED:
+        return COUNT_COMPLETED
+    if outcome == OUTCOME_CANCELLED:
+        return COUNT_CANCELLED
+    return COUNT_EXPIRED if outcome == OUTCOME_EXPIRED else COUNT_FAILED
 
 
-cdef inline void note_outcome(Arena *a, News *news, OpRecord *op) noexcept nogil:
-    """An operation has joined its client's outcomes: let the one that did so TOLD places before lead to it."""
+cdef inline void count_settled(
+    Arena *a, OpRecord **ops, uint32_t count, uint32_t outcome, uint32_t purgatory
+) noexcept nogil:
+    """Count operations that have settled in one transaction, of one purgatory, with one outcome."""
+    cdef HistogramRecord *waits = histogram(a, purgatory, HISTOGRAM_WAIT)
+    cdef uint32_t i
+    counter(a, purgatory, counter_of(outcome))[0] += count
+    for i in range(count):
+        histogram_add(waits, ops[i].settled_ns - ops[i].registered_ns)
+        if ops[i].flags & (OP_FLAG_VALUE_DROPPED | OP_FLAG_HANDED_OVER):
+            counter(a, purgatory, COUNT_VALUES_DROPPED)[0] += ops[i].flags & OP_FLAG_VALUE_DROPPED != 0
+            if outcome == OUTCOME_COMPLETED:
+                counter(a, purgatory, COUNT_HANDED_OVER)[0] += ops[i].flags & OP_FLAG_HANDED_OVER != 0
+    if outcome == OUTCOME_EXPIRED:
+        for i in range(count):
+            histogram_add(
+                histogram(a, purgatory, HISTOGRAM_EXPIRY_LATENESS), ops[i].settled_ns - ops[i].deadline_ns
+            )
+
+
+cdef inline void join_outcomes(Arena *a, ClientRecord *owner, News *news, OpRecord *op) noexcept nogil:
+    """A settled operation is its client's newest outcome. The one that joined TOLD positions before leads to it."""
     cdef OpRecord *before = news.latest[news.at]
+    append(a, &owner.next, &op.next)
     news.latest[news.at] = op
     news.at = (news.at + 1) & (TOLD - 1)
     if before != NULL:
@@ -190,7 +202,7 @@ cdef inline void leave_keys(Arena *a, OpRecord *op) noexcept nogil:
 
 cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcept nogil:
     """It has settled, in truth: take it out of its bucket and all its lists, and give it to its owner or group."""
-    count_settled(a, op)
+    count_settled(a, &op, 1, op.outcome, op.purgatory)
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
         charge(a, op, -1, 0, nodes_of(op) - op.keys, 0)
@@ -207,8 +219,7 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
     if op.group:
         wait_in_group(a, op)
         return
-    append(a, &a.clients[op.client].next, &op.next)
-    note_outcome(a, a.members.news + op.client, op)
+    join_outcomes(a, a.clients + op.client, a.members.news + op.client, op)
     tell(a, op.client)
 
 
