@@ -52,8 +52,8 @@ def play(tree: Path, count: int) -> None:
     """Play every phase in this process, with the benches and the core of that tree."""
     sys.path.insert(0, str(tree / "bench"))
     import core
-    from timerd_shm.declare.wire import CommandKind
 
+    kinds = vars(core)["CommandKind"]  # where it is declared, trees differ in
     rng = random.Random(SEED)
     rig = core.Rig(3 * count)
 
@@ -69,7 +69,7 @@ def play(tree: Path, count: int) -> None:
     numbers, first = inserts(count)
     _, full = inserts(min(count // 5, core.BLOCKS), core.PAYLOAD)
     rng.shuffle(numbers)
-    cancels = rig.frames(core.operation(CommandKind.CANCEL, n, rig.now_ns, 0) for n in numbers[: count // 2])
+    cancels = rig.frames(core.operation(kinds.CANCEL, n, rig.now_ns, 0) for n in numbers[: count // 2])
     fires = rig.frames(core.fire(n, core.VALUE if n % 8 == 0 else b"") for n in numbers[count // 2 :])
     _, second = inserts(count)
     os.getppid()
