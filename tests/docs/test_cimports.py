@@ -99,6 +99,19 @@ def test_every_cimported_file_is_there() -> None:
     assert not {other for others in edges.values() for other in others} - set(edges)
 
 
+def test_only_the_face_knows_the_rooms_and_benches_know_no_transactions() -> None:
+    edges = graph(PURGATORY)
+    for path in [*ROOT.glob("bench/*.p[yx][xd]"), *ROOT.glob("client/**/*.p[yx][xd]"), *ROOT.glob("timerd/**/*.pyx")]:
+        reached = cimported(path.read_text(), "face.face")
+        if path.name == "core.pyx":
+            assert len(reached) > 20
+            continue
+        for _ in edges:
+            reached |= {other for one in reached for other in edges[one]}
+        assert not reached or path.parent.name == "bench", f"{path.name} cimports {reached}"
+        assert not reached & {"memory.transaction", "memory.arena"}, f"{path.name} cimports {reached}"
+
+
 def test_the_rooms_are_functions_in_c() -> None:
     wrong = [
         str(path.relative_to(ROOT)) for path in PURGATORY.rglob("*.pxd") if FUNCTIONS_OF_PYTHON.search(path.read_text())

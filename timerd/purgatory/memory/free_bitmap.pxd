@@ -7,15 +7,15 @@ beside it, and whoever knows the operation can ask for all of them at once. A st
 from libc.stdint cimport uint32_t, uint64_t
 from timerd_shm.generated.records cimport *
 
-from .state cimport Spares
+from .state cimport SPARE_BITS, Spares
 from .arena cimport Arena
-from .builtins cimport WORD_BITS, __builtin_ctzll
+from .builtins cimport __builtin_ctzll
 from .transaction cimport TD_ORDERED_STORE
 
 
 cdef extern from *:
     """
-    #define GROUP_BITS (WORD_BITS * WORD_BITS) /* records for which a word of `occupied` stands */
+    #define GROUP_BITS (SPARE_BITS * SPARE_BITS) /* records for which a word of `occupied` stands */
     #define NOBODY 0xFFFFFFFFu /* an index that no record has: there is nothing to be beside */
     """
     enum:
@@ -24,14 +24,14 @@ cdef extern from *:
 
 
 cdef inline void set_spare(Spares *s, uint32_t index) noexcept nogil:
-    s.bits[index // WORD_BITS] |= <uint64_t>1 << (index & (WORD_BITS - 1))
-    s.occupied[index // GROUP_BITS] |= <uint64_t>1 << ((index // WORD_BITS) & (WORD_BITS - 1))
+    s.bits[index // SPARE_BITS] |= <uint64_t>1 << (index & (SPARE_BITS - 1))
+    s.occupied[index // GROUP_BITS] |= <uint64_t>1 << ((index // SPARE_BITS) & (SPARE_BITS - 1))
 
 
 cdef inline void free_spares(Arena *a, uint32_t index) noexcept nogil:
     """Free the node and the key of an index; the caller counts them."""
-    cdef uint32_t word = index // WORD_BITS, group = index // GROUP_BITS
-    cdef uint64_t bit = <uint64_t>1 << (index & (WORD_BITS - 1)), occupied = <uint64_t>1 << (word & (WORD_BITS - 1))
+    cdef uint32_t word = index // SPARE_BITS, group = index // GROUP_BITS
+    cdef uint64_t bit = <uint64_t>1 << (index & (SPARE_BITS - 1)), occupied = <uint64_t>1 << (word & (SPARE_BITS - 1))
     a.slab.nodes.bits[word] |= bit
     a.slab.keys.bits[word] |= bit
     a.slab.nodes.occupied[group] |= occupied
@@ -40,8 +40,8 @@ cdef inline void free_spares(Arena *a, uint32_t index) noexcept nogil:
 
 cdef inline bint allocate_spares(Arena *a, uint32_t index) noexcept nogil:
     """Allocate the node and the key of an index below both high waters; False if one of them is in use."""
-    cdef uint32_t word = index // WORD_BITS
-    cdef uint64_t bit = <uint64_t>1 << (index & (WORD_BITS - 1))
+    cdef uint32_t word = index // SPARE_BITS
+    cdef uint64_t bit = <uint64_t>1 << (index & (SPARE_BITS - 1))
     if not a.slab.nodes.bits[word] & a.slab.keys.bits[word] & bit:
         return False
     clear_spare(&a.slab.nodes, index)
@@ -52,18 +52,18 @@ cdef inline bint allocate_spares(Arena *a, uint32_t index) noexcept nogil:
 
 
 cdef inline void clear_spare(Spares *s, uint32_t index) noexcept nogil:
-    s.bits[index // WORD_BITS] &= ~(<uint64_t>1 << (index & (WORD_BITS - 1)))
-    if s.bits[index // WORD_BITS] == 0:
-        s.occupied[index // GROUP_BITS] &= ~(<uint64_t>1 << ((index // WORD_BITS) & (WORD_BITS - 1)))
+    s.bits[index // SPARE_BITS] &= ~(<uint64_t>1 << (index & (SPARE_BITS - 1)))
+    if s.bits[index // SPARE_BITS] == 0:
+        s.occupied[index // GROUP_BITS] &= ~(<uint64_t>1 << ((index // SPARE_BITS) & (SPARE_BITS - 1)))
 
 
 cdef inline uint32_t find_spare(Spares *s) noexcept nogil:
     """A free record that was used before (index + 1), or 0. Goes through a bit for each 4,096 records at most."""
     cdef uint32_t word, group
-    for group in range((s.words + WORD_BITS - 1) // WORD_BITS):
+    for group in range((s.words + SPARE_BITS - 1) // SPARE_BITS):
         if s.occupied[group]:
-            word = group * WORD_BITS + __builtin_ctzll(s.occupied[group])
-            return word * WORD_BITS + __builtin_ctzll(s.bits[word]) + 1
+            word = group * SPARE_BITS + __builtin_ctzll(s.occupied[group])
+            return word * SPARE_BITS + __builtin_ctzll(s.bits[word]) + 1
     return 0
 
 
@@ -73,10 +73,10 @@ cdef inline void raise_high_water(Arena *a, int region, Spares *s, uint32_t inde
     cdef uint32_t i = r.high_water
     # A word at a time: with one key watched by a million operations, the next key may stand a million records on.
     while i < index:
-        if i & (WORD_BITS - 1) == 0 and index - i >= WORD_BITS:
-            s.bits[i // WORD_BITS] = ~<uint64_t>0
-            s.occupied[i // GROUP_BITS] |= <uint64_t>1 << ((i // WORD_BITS) & (WORD_BITS - 1))
-            i += WORD_BITS
+        if i & (SPARE_BITS - 1) == 0 and index - i >= SPARE_BITS:
+            s.bits[i // SPARE_BITS] = ~<uint64_t>0
+            s.occupied[i // GROUP_BITS] |= <uint64_t>1 << ((i // SPARE_BITS) & (SPARE_BITS - 1))
+            i += SPARE_BITS
         else:
             set_spare(s, i)
             i += 1
@@ -90,7 +90,7 @@ cdef inline uint32_t allocate_spare(Arena *a, int region, Spares *s, uint32_t be
     """A free record (index + 1): the one of index `beside`, if that is free; 0 when all are in use."""
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t got
-    if beside < r.high_water and s.bits[beside // WORD_BITS] >> (beside & (WORD_BITS - 1)) & 1:
+    if beside < r.high_water and s.bits[beside // SPARE_BITS] >> (beside & (SPARE_BITS - 1)) & 1:
         clear_spare(s, beside)
         r.in_use += 1
         return beside + 1

@@ -6,9 +6,11 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
+    #define SPARE_BITS 64 /* of a word of a bitmap */
     #define FREED 8 /* how far ahead of its turn a free record is asked for */
     """
     enum:
+        SPARE_BITS
         FREED
 
 
@@ -28,9 +30,9 @@ ctypedef struct Slab:
 
 cdef inline bint make_spares(Spares *s, uint32_t count) noexcept nogil:
     """Room for so many bits, all 0; False if there is no memory."""
-    s.words = (count + 63) // 64
+    s.words = (count + SPARE_BITS - 1) // SPARE_BITS
     s.bits = <uint64_t *>calloc(s.words, 8)
-    s.occupied = <uint64_t *>calloc((s.words + 63) // 64, 8)
+    s.occupied = <uint64_t *>calloc((s.words + SPARE_BITS - 1) // SPARE_BITS, 8)
     return s.bits != NULL and s.occupied != NULL
 
 

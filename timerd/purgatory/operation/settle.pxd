@@ -125,7 +125,7 @@ cdef inline void stage_settle(
 
 
 cdef inline void free_parts(Arena *a, OpRecord *op) noexcept nogil:
-    """Give back a record that nothing leads to any more, with what it still has."""
+    """Free a record that nothing leads to any more, with the blobs and nodes that it still names."""
     drop_blob(a, op.payload)
     drop_blob(a, op.value)
     if op.flags & OP_FLAG_KEYS_KEPT:
@@ -134,7 +134,7 @@ cdef inline void free_parts(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
-    """Give back a record whose state says FREE, with all that only it names. It is in no list."""
+    """Free a record whose state says FREE, with all that only it names. It is in no list."""
     charge(a, op, 0, 0, -nodes_of(op), -<int64_t>(blob_length(a, op.payload) + blob_length(a, op.value)))
     if op.group == 0:
         handle_remove(a, <uint32_t>(op - a.ops))
