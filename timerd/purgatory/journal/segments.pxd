@@ -1,0 +1,121 @@
+"""Room for rows: where the next row stands, when a segment begins, and how many rows were dropped for lack of room."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.transaction cimport td_put
+from timerd_shm.generated.records cimport *
+
+from .state cimport Journal
+
+cdef extern from *:
+    """
+    enum {
+        TEXTS_SEEN = 4096, /* a power of two */
+        TEXT_ROWS_MAX = (KEY_SIZE_MAX + TEXT_INLINE - 1) / TEXT_INLINE, /* of a key; of any other text one row */
+        OUTCOME_ROWS_MAX = 1 + TEXT_ROWS_MAX + 3, /* with the texts of a key, an owner, a purgatory and an id */
+        EVENT_ROWS_MAX = 1 + TEXT_ROWS_MAX + 2,   /* of a key, an owner and a purgatory */
+        ACTION_ROWS_MAX = 1 + 1,                  /* of an owner */
+        GROUP_ROWS_MAX = 1 + 2,                   /* of an owner and a group */
+    };
+    _Static_assert((TEXTS_SEEN & (TEXTS_SEEN - 1)) == 0, "a text's place is its hash with a mask");
+    _Static_assert(16 + NAME_SIZE_MAX <= TEXT_INLINE, "the texts of clients, groups, purgatories and ids take a row each");
+    """
+    enum:
+        TEXTS_SEEN
+        TEXT_ROWS_MAX
+        OUTCOME_ROWS_MAX
+        EVENT_ROWS_MAX
+        ACTION_ROWS_MAX
+        GROUP_ROWS_MAX
+
+
+cdef inline void *row_at(Journal *j, uint64_t number) noexcept nogil:
+    return j.rows + (number & (j.capacity - 1)) * ROW_SIZE
+
+
+cdef inline void *next_row(Journal *j, uint32_t kind) noexcept nogil:
+    """A row behind those that are staged. The caller has seen journal_room."""
+    cdef uint8_t *row = <uint8_t *>row_at(j, j.head + j.staged)
+    j.staged += 1
+    row[0] = kind
+    return row
+
+
+cdef inline void measure_room(Journal *j) noexcept nogil:
+    """How far rows may go before the segment or the buffer is full."""
+    cdef uint64_t buffer = j.tail + j.capacity, segment = j.segment + j.segment_rows
+    j.room = buffer if buffer < segment else segment
+
+
+cdef inline uint64_t next_block(uint64_t row) noexcept nogil:
+    """The first row of a block that is not before `row`."""
+    return (row + BLOCK_ROWS - 1) // BLOCK_ROWS * BLOCK_ROWS
+
+
+cdef inline void begin_segment(Arena *a, uint64_t at, uint32_t flags) noexcept nogil:
+    """Fill up to row `at`, the first of a block, and begin a segment there. There is room."""
+    cdef Journal *j = &a.journal
+    cdef SegmentRow *row
+    while j.head + j.staged < at:
+        memset(next_row(j, ROW_KIND_PAD), 0, ROW_SIZE)
+    row = <SegmentRow *>next_row(j, ROW_KIND_SEGMENT)
+    memset(<uint8_t *>row + 1, 0, sizeof(SegmentRow) - 1)
+    row.level = j.level
+    row.flags = flags
+    row.incarnation = a.header.incarnation
+    row.monotonic_ns = a.turn.now_ns
+    row.newest = a.header.newest
+    j.segment = at
+    j.opening = 0
+    if flags & ROW_FLAG_START and j.level == JOURNAL_LEVEL_OUTCOMES:
+        td_put(&a.tx, &a.header.journal_level, j.level)  # with EVENTS, at the end of the snapshot
+
+
+cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
+    """Count rows as dropped in the transaction being staged: what is cut off is done again, and its rows with it."""
+    cdef Journal *j = &a.journal
+    if j.lost == 0:
+        j.lost_from_ns = a.turn.now_ns
+    j.lost_to_ns = a.turn.now_ns
+    j.lost += rows
+    j.dropping += rows
+
+
+cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
+    """See that so many rows can follow: begin a segment, tell a gap; False if the buffer is full."""
+    cdef Journal *j = &a.journal
+    cdef uint64_t at = j.head + j.staged, end = j.segment + j.segment_rows, until = at + rows + 1
+    cdef bint begins = j.opening != 0 or until > end
+    cdef GapRow *gap
+    if begins:
+        if j.opening or end < at:
+            end = next_block(at)
+        until += end - at + 1
+    if j.lost:
+        until += j.capacity // 8  # one gap is easier to read than a thousand
+    if until > j.tail + j.capacity:
+        return False
+    if begins:
+        begin_segment(a, end, j.opening if j.opening else ROW_FLAG_CONTINUES)
+    if j.lost:
+        gap = <GapRow *>next_row(j, ROW_KIND_GAP)
+        memset(<uint8_t *>gap + 1, 0, sizeof(GapRow) - 1)
+        gap.rows = j.lost
+        gap.from_ns = j.lost_from_ns
+        gap.to_ns = j.lost_to_ns
+        j.told += j.lost
+        j.lost = 0
+    measure_room(j)
+    return True
+
+
+cdef inline bint journal_room(Arena *a, uint32_t rows, uint32_t told) noexcept nogil:
+    """Whether up to so many rows can follow; if not, `told` rows are counted as dropped."""
+    cdef Journal *j = &a.journal
+    if j.lost == 0 and j.opening == 0 and j.head + j.staged + rows <= j.room:
+        return True
+    if make_journal_room(a, rows):
+        return True
+    drop_rows(a, told)
+    return False

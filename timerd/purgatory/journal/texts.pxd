@@ -1,0 +1,124 @@
+"""Texts of the journal: names and ids, each written once a segment as far as the core remembers, and named by their rows."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.memory.blob cimport copy_blob
+from timerd.purgatory.memory.bytes cimport copy_short, same_short
+from timerd_shm.generated.records cimport *
+
+from .state cimport Journal, OwnerText, SeenText
+from .segments cimport TEXTS_SEEN, next_row, row_at
+
+
+cdef inline bint text_is(Journal *j, uint64_t number, uint32_t kind, const uint8_t *text, uint32_t length) noexcept nogil:
+    """Whether the TEXT row of that number says so. It is in the buffer."""
+    cdef TextRow *row = <TextRow *>row_at(j, number)
+    cdef uint32_t piece
+    if row.text_kind != kind or row.length != length:
+        return False
+    while length:
+        piece = length if length < TEXT_INLINE else TEXT_INLINE
+        if not same_short((<TextRow *>row_at(j, number)).text, text, piece):
+            return False
+        text += piece
+        length -= piece
+        number += 1
+    return True
+
+
+cdef inline uint64_t put_text(Journal *j, uint32_t kind, const uint8_t *text, uint32_t length) noexcept nogil:
+    """A TEXT row and those that continue it; the number of the first."""
+    cdef uint64_t number = j.head + j.staged
+    cdef uint32_t piece, rest = length, row_kind = ROW_KIND_TEXT
+    cdef TextRow *row
+    while True:
+        row = <TextRow *>next_row(j, row_kind)
+        memset(&row.text_kind, 0, sizeof(TextRow) - 1)
+        row.text_kind = kind
+        row.length = length
+        piece = rest if rest < TEXT_INLINE else TEXT_INLINE
+        copy_short(row.text, text, piece)
+        text += piece
+        rest -= piece
+        if rest == 0:
+            return number
+        row_kind = ROW_KIND_CONTINUED
+        kind = length = 0
+
+
+cdef inline uint32_t text_of(Arena *a, uint32_t kind, uint64_t hash, const uint8_t *text, uint32_t length) noexcept nogil:
+    """The record of a text in the present segment."""
+    cdef Journal *j = &a.journal
+    cdef SeenText *seen = j.texts + (hash & (TEXTS_SEEN - 1))
+    if (
+        seen.hash == hash
+        and seen.row > j.segment
+        and seen.row + j.capacity > j.head + j.staged
+        and text_is(j, seen.row, kind, text, length)
+    ):
+        return <uint32_t>(seen.row - j.segment)
+    seen.hash = hash
+    seen.row = put_text(j, kind, text, length)
+    return <uint32_t>(seen.row - j.segment)
+
+
+cdef inline uint32_t key_text(Arena *a, KeyRecord *key) noexcept nogil:
+    cdef uint8_t name[KEY_SIZE_MAX]
+    if key.name_blob == 0:
+        return text_of(a, TEXT_KIND_KEY, key.hash, key.name, key.name_length)
+    copy_blob(a, key.name_blob, name)
+    return text_of(a, TEXT_KIND_KEY, key.hash, name, key.name_length)
+
+
+cdef inline uint32_t event_key_text(Arena *a, EventRecord *e) noexcept nogil:
+    cdef uint8_t name[KEY_SIZE_MAX]
+    if e.key_blob == 0:
+        return text_of(a, TEXT_KIND_KEY, e.key_hash, e.key, e.key_length)
+    copy_blob(a, e.key_blob, name)
+    return text_of(a, TEXT_KIND_KEY, e.key_hash, name, e.key_length)
+
+
+cdef inline uint32_t client_text(Arena *a, uint32_t slot, uint32_t generation) noexcept nogil:
+    """The text of a client, 0 if that slot is another's now."""
+    cdef Journal *j = &a.journal
+    cdef ClientRecord *c = a.clients + slot
+    cdef OwnerText *owner = j.owners + slot
+    cdef uint8_t text[TEXT_INLINE]
+    if generation == 0 or c.generation != generation:
+        return 0
+    if owner.row <= j.segment or owner.generation != generation:
+        memcpy(text, &c.incarnation_low, 16)
+        copy_short(text + 16, c.name, c.name_length)
+        owner.row = put_text(j, TEXT_KIND_CLIENT, text, 16 + c.name_length)
+        owner.generation = generation
+    return <uint32_t>(owner.row - j.segment)
+
+
+cdef inline uint32_t group_text(Arena *a, uint32_t group) noexcept nogil:
+    """The text of a group (index + 1), 0 if there is none."""
+    cdef GroupRecord *g = a.groups + (group - 1)
+    return text_of(a, TEXT_KIND_GROUP, group, g.name, g.name_length) if group else 0
+
+
+cdef inline uint32_t owner_text(Arena *a, OpRecord *op) noexcept nogil:
+    """The text of an operation's client, or of its group while nobody is told."""
+    if op.client_generation == 0 and op.group:
+        return group_text(a, op.group)
+    return client_text(a, op.client, op.client_generation)
+
+
+cdef inline uint32_t purgatory_text(Arena *a, uint32_t index) noexcept nogil:
+    cdef Journal *j = &a.journal
+    cdef PurgatoryRecord *p = a.purgatories + index
+    if j.purgatories[index] <= j.segment:
+        j.purgatories[index] = put_text(j, TEXT_KIND_PURGATORY, p.name, p.name_length)
+    return <uint32_t>(j.purgatories[index] - j.segment)
+
+
+cdef inline uint32_t id_text(Arena *a, OpRecord *op) noexcept nogil:
+    cdef IdRecord *known
+    if op.id_record == 0:
+        return 0
+    known = a.ids + (op.id_record - 1)
+    return text_of(a, TEXT_KIND_ID, known.hash_low, <const uint8_t *>&known.hash_low, 16)
