@@ -1,3 +1,3 @@
-from .channel import PlainChannel
+from .plain_channel import PlainChannel
 
 class Channel(PlainChannel): ...

@@ -1,4 +1,4 @@
-from .poller import PlainPoller
+from .plain_poller import PlainPoller
 
 class Poller(PlainPoller): ...
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import zmq
 
-from timerd_wire.channel import Channel, PlainChannel
-from timerd_wire.poller import PlainPoller, Poller
+from timerd_wire.channel import Channel
+from timerd_wire.plain_channel import PlainChannel
+from timerd_wire.plain_poller import PlainPoller
+from timerd_wire.poller import Poller
 
 CHANNELS = (Channel, PlainChannel)
 POLLERS = (Poller, PlainPoller)

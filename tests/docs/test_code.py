@@ -45,17 +45,6 @@ ONLY_BELOW = {
 }
 # What Spark Connect does not have. Only a session of this machine's own may touch it.
 CLASSIC_ONLY = {"sparkContext", "_sc", "_jsc", "_jvm", "_jdf", "_jsparkSession", "rdd"}
-# Inside timerd, each layer of rooms imports only from those before it.
-LAYERS = (
-    {"__init__"},
-    {"clock", "config", "core", "host", "purgatory"},
-    {"arena"},
-    {"clients", "journal"},
-    {"snapshots"},
-    {"conductor"},
-    {"serve"},
-    {"__main__"},
-)
 # In our own words, so that this file does not find itself.
 LEFTOVERS = re.compile(
     "|".join(
@@ -128,20 +117,6 @@ def test_what_runs_on_spark_runs_on_spark_connect_as_well() -> None:
             tree = ast.walk(ast.parse(path.read_text(), str(path)))
             used = [node for node in tree if isinstance(node, ast.Attribute) and node.attr in CLASSIC_ONLY]
             wrong += [f"{path.relative_to(ROOT)}:{node.lineno} uses .{node.attr}" for node in used]
-    assert not wrong, "\n".join(wrong)
-
-
-def test_inside_the_daemon_each_layer_imports_only_those_below() -> None:
-    layer_of = {name: number for number, names in enumerate(LAYERS) for name in names}
-    wrong = []
-    for path in PACKAGES["timerd"].rglob("*.py"):
-        inside = path.relative_to(PACKAGES["timerd"])
-        room = inside.parts[0].removesuffix(".py")
-        assert room in layer_of, f"{inside} is in no layer: give its room one in LAYERS"
-        for name, line in imports(path, "timerd"):
-            imported = name.split(".")[1] if name.startswith("timerd.") else None
-            if imported in layer_of and layer_of[imported] > layer_of[room]:
-                wrong.append(f"timerd/{inside}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 
 

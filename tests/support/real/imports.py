@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,22 +18,35 @@ PACKAGES = {
     "pyspark_timerd": ROOT / "client/pyspark_timerd",
     "timerd": ROOT / "timerd",
 }
+PYTHON = (".py", ".pyi")
+CYTHON = (".pyx", ".pxd")
+FROM_IN_CYTHON = re.compile(r"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+c?import[ \t]+([\w* \t,]+)", re.MULTILINE)
 
 
 def imports(path: Path, package: str) -> Iterator[tuple[str, int]]:
-    """(absolute dotted name, line) of everything that a module imports, wherever in it."""
+    """(absolute dotted name, line) of all that a module imports, below TYPE_CHECKING and inside functions as well."""
     inside = [package, *path.relative_to(PACKAGES[package]).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    text = path.read_text()
+    if path.suffix in CYTHON:
+        for found in FROM_IN_CYTHON.finditer(text):
+            dots, base, names = found.groups()
+            line = text.count("\n", 0, found.start()) + 1
+            for name in names.split(","):
+                yield from named(inside, len(dots), base, name.split()[0] if name.split() else "", line)
+        return
+    for node in ast.walk(ast.parse(text, str(path))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = [*inside[: len(inside) + 1 - node.level]] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            # `from . import clock` imports a module; `from .clock import Clock` does not.
-            if node.module is None or module == package or holds_modules(module):
-                yield from ((f"{module}.{alias.name}", node.lineno) for alias in node.names)
-            else:
-                yield module, node.lineno
+            for alias in node.names:
+                yield from named(inside, node.level, node.module or "", alias.name, node.lineno)
+
+
+def named(inside: list[str], level: int, base: str, name: str, line: int) -> Iterator[tuple[str, int]]:
+    """`from . import clock` imports a module; `from .clock import Clock` imports what the module has."""
+    above = inside[: len(inside) + 1 - level] if level else []
+    module = ".".join([*above, *([base] if base else [])])
+    yield (f"{module}.{name}" if holds_modules(module) else module), line
 
 
 def holds_modules(name: str) -> bool:
@@ -41,21 +55,23 @@ def holds_modules(name: str) -> bool:
     return package in PACKAGES and (PACKAGES[package] / rest.replace(".", "/")).is_dir()
 
 
-def modules_of(package: str) -> dict[str, Path]:
-    """The modules of a package by their dotted names; a folder's own is its __init__."""
-    found = {}
-    for path in sorted(PACKAGES[package].rglob("*.py")):
-        parts = path.relative_to(PACKAGES[package]).with_suffix("").parts
-        found[".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
+def modules_of(package: str) -> dict[str, list[Path]]:
+    """The modules of a package by their dotted names, with their files: a stub and a .pyx are one module."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(PACKAGES[package].rglob("*")):
+        if path.suffix in PYTHON + CYTHON and "__pycache__" not in path.parts:
+            parts = path.relative_to(PACKAGES[package]).with_suffix("").parts
+            name = ".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+            found.setdefault(name, []).append(path)
     return found
 
 
-def graph_of(package: str) -> dict[str, set[str]]:
-    """Which modules of the package each of its modules imports, `TYPE_CHECKING` included."""
-    modules = modules_of(package)
+def graph_of(*packages: str) -> dict[str, set[str]]:
+    """Which modules of these packages each of their modules imports."""
+    modules = {name: paths for package in packages for name, paths in modules_of(package).items()}
     graph: dict[str, set[str]] = {}
-    for name, path in modules.items():
-        imported = (called for called, _ in imports(path, package))
+    for name, paths in modules.items():
+        imported = {called for path in paths for called, _ in imports(path, name.partition(".")[0])}
         # `from .hot import commands` is the module hot.commands, `from .hot import settle_all` the folder's __init__.
         found = {called if called in modules else called.rpartition(".")[0] for called in imported}
         graph[name] = {called for called in found if called in modules and called != name}
@@ -63,29 +79,18 @@ def graph_of(package: str) -> dict[str, set[str]]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """The groups of modules of which each imports each other, over however many steps (Tarjan)."""
-    found: list[list[str]] = []
-    numbers: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    stack: list[str] = []
+    """The groups of modules of which each imports each other, over however many steps."""
+    reached = {name: reach(graph, name) for name in graph}
+    found = {frozenset({name, *(other for other in reached[name] if name in reached[other])}) for name in graph}
+    return sorted(sorted(circle) for circle in found if len(circle) > 1)
 
-    def visit(name: str) -> None:
-        numbers[name] = lowest[name] = len(numbers)
-        stack.append(name)
-        for other in sorted(graph.get(name, ())):
-            if other not in numbers:
-                visit(other)
-                lowest[name] = min(lowest[name], lowest[other])
-            elif other in stack:
-                lowest[name] = min(lowest[name], numbers[other])
-        if lowest[name] == numbers[name]:
-            at = stack.index(name)
-            group = stack[at:]
-            del stack[at:]
-            if len(group) > 1:
-                found.append(sorted(group))
 
-    for name in sorted(graph):
-        if name not in numbers:
-            visit(name)
+def reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    """All that a module imports, also through others; itself only by a circle."""
+    found: set[str] = set()
+    left = [start]
+    while left:
+        for name in graph.get(left.pop(), set()) - found:
+            found.add(name)
+            left.append(name)
     return found
