@@ -16,5 +16,5 @@ without a circle. tests/docs/test_cimports.py reads the levels from here:
     operation  what a registration, an event and a settlement do to an operation; conditions, quotas
     commands   frames, commands, batches of them, prefetching
     turn       what a turn does besides commands: expiry, acknowledgements, sweep, retention
-    start      what a start checks, attaches to and makes anew
+    start      what a start checks, attaches to, finishes (a transaction that was cut) and makes anew
 """

@@ -1,6 +1,14 @@
 """What stands in the path of every request: compiled (compiled.pyx) where that was built, else in Python (python.py).
 
-python.py says what each of these is. Both do the same, frame by frame and outcome by outcome:
+    python.py      what each of these is; the measure of the compiled form
+    compiled.pyx   the same, compiled; it has the four .pxd files to itself
+    places.pxd     a table by command number: who waits for one operation
+    spans.pxd      who waits for many: a batch is one span of command numbers
+    stretch.pxd    the commands' bytes in one piece of memory, from which frames are cut
+    usual.pxd      arguments of usual calls as C has them, and their commands
+    commands.py    commands as they travel, in Python: one `struct` each
+
+Both do the same, frame by frame and outcome by outcome:
 tests/client/test_client_fast.py shows it. $TIMERD_CLIENT chooses (timerd_wire/choice.py).
 """
 

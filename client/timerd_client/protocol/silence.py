@@ -3,6 +3,8 @@
 A daemon says something at least once a second. It is lost when no frame was heard for 3 s in which this client
 listened, or 2 s after its end was seen. A pause of this process (it was stopped, its loop or thread was blocked) counts
 as one heartbeat: what the daemon said meanwhile may still stand in the sockets.
+
+Not here: what the client then does (protocol.py, `_look_at_silence`).
 """
 
 from __future__ import annotations

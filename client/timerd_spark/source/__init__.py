@@ -1,4 +1,14 @@
 """format("timerd") as a source: its options, readers, schema, segments, decoding, and the export to Parquet.
 
+    options.py    the options of load(), checked
+    readers.py    Spark's interface: partitions, batches, streams
+    segments.py   what each task reads: which journals are below the path, and spans of their records
+    batches.py    spans as record batches: for readers and export
+    decode.py     records of a segment as Arrow columns
+    events.py     the events view: rows of every kind side by side
+    schema.py     the columns, declared once
+    frame.py      a journal as a DataFrame, from its own files or from Parquet
+    export.py     a journal as Parquet
+
 Not here: the data source itself (format.py), and what is computed from the rows (reports/).
 """

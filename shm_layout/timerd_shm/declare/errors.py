@@ -1,7 +1,8 @@
 """Every error of timerd, declared once: its code on the wire, its exception, a sentence, and what the caller does.
 
 The codes are stable and append-only: a code that has been released is never given another meaning. A message carries
-the value and the limit. This module imports nothing of ours, because everything raises these.
+the value and the limit. This module imports nothing of ours, because everything raises these. The table "Errors" of
+client/PROTOCOL.md follows this module.
 """
 
 from __future__ import annotations

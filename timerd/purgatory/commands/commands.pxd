@@ -1,4 +1,7 @@
-"""Single commands: what FIRE and its kin, CANCEL, RESCHEDULE, SET_ORPHANS and GROUP_ACK do, each in one transaction."""
+"""Single commands: what FIRE and its kin, CANCEL, RESCHEDULE, SET_ORPHANS and GROUP_ACK do, each in one transaction.
+
+A REGISTER is only dispatched from here: operation/registration.pxd reads it, operation/register.pxd applies it.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy

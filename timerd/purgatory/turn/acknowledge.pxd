@@ -1,4 +1,7 @@
-"""Acknowledgements: what a client has received is freed, a batch of outcomes at a time."""
+"""Acknowledgements: what a client has received is freed, a batch of outcomes at a time.
+
+What belongs to an operation, its payload and value among it, is freed by free_parts (operation/settle.pxd).
+"""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, spent
