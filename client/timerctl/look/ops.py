@@ -1,4 +1,8 @@
-"""timerctl ops: the operations of an instance, filtered and bounded; and the buckets of its wheel."""
+"""timerctl ops: the operations of an instance, filtered and bounded; and the buckets of its wheel.
+
+A new column stands in three places: its value in `row_of` (which is also the JSON), its head in OPERATIONS_TABLE, and
+its text in `cells_of`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Attaching: where the regions of a checked arena lie, and room for what the core remembers beside them."""
+"""Attaching: where the regions of a checked arena lie, and room for what the core remembers beside them.
+
+Not here: the transaction that was cut. It is finished before the regions are looked at (finish_transaction in
+rebuild.pxd).
+"""
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.state cimport drop_slab, make_slab
