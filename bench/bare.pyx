@@ -62,7 +62,7 @@ cdef inline void ask_for_surroundings(Lists *l, uint32_t index) noexcept nogil:
         __builtin_prefetch(&l.ops[op.prev - 1].next)
     if op.next:
         __builtin_prefetch(&l.ops[op.next - 1].next)
-    __builtin_prefetch(l.heads + ((<KeyRecord *>op.own_key).hash & l.mask))
+    __builtin_prefetch(l.heads + ((<KeyRecord *>op.colocated_key).hash & l.mask))
     __builtin_prefetch(bucket_of(l, op))
 
 
@@ -95,8 +95,8 @@ cdef inline uint32_t add(Lists *l, uint64_t hash, const uint8_t *name, uint32_t 
     cdef uint32_t index = l.unused - 1 if l.unused else l.used
     cdef uint32_t *head = l.heads + (hash & l.mask)
     cdef OpRecord *op = l.ops + index
-    cdef KeyRecord *key = <KeyRecord *>op.own_key
-    cdef WatchNode *node = <WatchNode *>op.own_node
+    cdef KeyRecord *key = <KeyRecord *>op.colocated_key
+    cdef WatchNode *node = <WatchNode *>op.colocated_node
     if l.unused:
         l.unused = op.next
     else:
@@ -128,7 +128,7 @@ cdef inline uint32_t find(Lists *l, uint64_t hash, const uint8_t *name, uint32_t
     cdef uint32_t found = l.heads[hash & l.mask]
     cdef KeyRecord *key
     while found:
-        key = <KeyRecord *>l.ops[found - 1].own_key
+        key = <KeyRecord *>l.ops[found - 1].colocated_key
         if key.hash == hash and key.name_length == length and same_short(key.name, name, length):
             break
         found = key.chain
@@ -136,11 +136,11 @@ cdef inline uint32_t find(Lists *l, uint64_t hash, const uint8_t *name, uint32_t
 
 
 cdef inline void end(Lists *l, uint32_t index) noexcept nogil:
-    cdef KeyRecord *key = <KeyRecord *>l.ops[index].own_key
+    cdef KeyRecord *key = <KeyRecord *>l.ops[index].colocated_key
     cdef uint32_t *link = l.heads + (key.hash & l.mask)
     leave(l, index)
     while link[0] != index + 1:
-        link = &(<KeyRecord *>l.ops[link[0] - 1].own_key).chain
+        link = &(<KeyRecord *>l.ops[link[0] - 1].colocated_key).chain
     link[0] = key.chain
     l.ops[index].state = OP_STATE_FREE
     l.ops[index].next = l.unused

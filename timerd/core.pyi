@@ -149,12 +149,12 @@ class Core:
     def advance(self, now_ns: int, budget: int = 65_536) -> bool:
         """Move the wheel to `now_ns`: expire what is due, sweep what comes, tell groups; True if work is left."""
     def reports(
-        self, now_ns: int, outcomes_max: int = 16_384, bytes_max: int = ..., confirm_ns: int = 0
+        self, now_ns: int, outcomes_max: int = 16_384, bytes_max: int = ..., acknowledge_ns: int = 0
     ) -> list[tuple[int, bytes]]:
         """(slot, REPORT frame) of each client that has news since its last one: applied commands, outcomes, answers.
 
         With `bytes_max` bytes it ends; the clients that are left have their turn first at the next call. Who has no
-        news but which commands were applied is told so `confirm_ns` after its last report at the earliest.
+        news but which commands were applied is told so `acknowledge_ns` after its last report at the earliest.
         """
     @property
     def reports_due_ns(self) -> int:

@@ -17,7 +17,7 @@ from timerd.purgatory.journal.rows cimport open_journal, renew_journal, tend_jou
 from timerd.purgatory.index.purgatories cimport open_purgatory, purgatory_is_open
 from timerd.purgatory.members.state cimport Members
 from timerd.purgatory.members.answers cimport is_unknown
-from timerd.purgatory.members.clients cimport is_live, tell, topic_of
+from timerd.purgatory.members.clients cimport is_live, queue_report, topic_of
 from timerd.purgatory.members.groups cimport find_held
 from timerd.purgatory.members.membership cimport may_listen, open_group, set_calls, set_client_state, set_listening
 from timerd.purgatory.members.reports cimport (
@@ -377,7 +377,7 @@ cdef class Core:
 
     def reports(
         self, uint64_t now_ns, uint32_t outcomes_max=16384, uint64_t bytes_max=0xFFFFFFFFFFFFFFFF,
-        uint64_t confirm_ns=0,
+        uint64_t acknowledge_ns=0,
     ):
         cdef Arena *a = self._at(now_ns)
         cdef Round round
@@ -386,7 +386,7 @@ cdef class Core:
         cdef uint64_t size = 0
         cdef bytes frame
         cdef list frames = [], more = []
-        round.confirm_ns, round.outcomes_max = confirm_ns, outcomes_max
+        round.acknowledge_ns, round.outcomes_max = acknowledge_ns, outcomes_max
         begin_round(a, &round)
         while True:
             with nogil:
@@ -401,7 +401,7 @@ cdef class Core:
             size += <uint64_t>len(frame)
         self.reports_due_ns = a.turn.now_ns if more else round.due_ns
         for slot in more:
-            tell(a, slot)
+            queue_report(a, slot)
         return frames
 
     def report(self, int slot, uint64_t outcome_after, uint64_t answer_after, uint64_t now_ns, uint32_t kind=1):

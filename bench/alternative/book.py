@@ -32,7 +32,9 @@ class Book:
         self.payload = bytes(workload.payload)
         self.sent_ns = array("q")
         self.state, self.told = array("B", bytes(count)), array("B", bytes(count))
-        self.settled_ns, self.deadline_ns, self.fired_ns, self.told_ns = (array("q", bytes(8 * count)) for _ in "1234")
+        self.settled_ns, self.deadline_ns, self.fired_ns, self.delivered_ns = (
+            array("q", bytes(8 * count)) for _ in "1234"
+        )
         self.settled = 0
 
     def call(self) -> int:
@@ -58,7 +60,7 @@ class Book:
         self.state[row] = state
         self.settled_ns[row] = settled_ns or now_ns
         self.fired_ns[row] = fired_ns
-        self.told_ns[row] = now_ns
+        self.delivered_ns[row] = now_ns
         self.settled += 1
 
 
@@ -142,7 +144,7 @@ def play_owner(owner: Owner, workload: Workload, start_ns: int) -> Registered:
     returned_ns = book.sent_ns[1:] + array("q", [ended_ns])
     return Registered(
         rows, book.sent_ns, returned_ns, book.state, book.told, book.settled_ns, book.deadline_ns, book.fired_ns,
-        book.told_ns, ended_ns, told, pace.own_lateness_ns, {}, meter.read(), failure,
+        book.delivered_ns, ended_ns, told, pace.own_lateness_ns, {}, meter.read(), failure,
     )  # fmt: skip
 
 

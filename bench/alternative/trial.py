@@ -131,7 +131,7 @@ def unheard(workload: Workload, owner: Registered, fired: Fired) -> int:
     found, dealt_with_ns = 0, NEVER_NS
     for operation, at_ns in reversed(list(zip(fired.events.operation, fired.sent_ns, strict=False))):
         if owner.state[operation] == COMPLETED:
-            dealt_with_ns = min(dealt_with_ns, owner.told_ns[operation] or NEVER_NS)
+            dealt_with_ns = min(dealt_with_ns, owner.delivered_ns[operation] or NEVER_NS)
         elif owner.state[operation] in UNTOLD_OR_EXPIRED and owner.marked_ns[operation] <= at_ns:
             found += dealt_with_ns <= owner.sent_ns[operation] + workload.timeout_ns
     return found

@@ -82,9 +82,9 @@ DEFECTS = (
     "UNLINK_FROM_ONE_LIST",  # removal leaves an operation on its other keys' lists
     "LIMIT_NOT_LOWERED",  # rule 5: what a limited event has left is not lowered
     "FREED_UNACKNOWLEDGED",  # rule 6: an outcome's record is freed when it has been told
-    "CREDIT_DROPPED",  # rule 5: what was handed over to an owner that died goes to nobody
-    "TOLD_TO_TWO_MEMBERS",  # a group's outcome is handed out again while its holder lives
-    "DONE_BY_FORMER_HOLDER",  # a member that does not hold an outcome any more can say that it is done
+    "GRANT_DROPPED",  # rule 5: what was handed over to an owner that died goes to nobody
+    "DELIVERED_TO_TWO_MEMBERS",  # a group's outcome is handed out again while its holder lives
+    "ACKNOWLEDGED_BY_FORMER_HOLDER",  # a member that does not hold an outcome any more can say that it is done
     "ROWS_APART",  # rule 2: the journal's rows become true before what they tell
 )
 

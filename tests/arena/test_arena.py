@@ -237,7 +237,11 @@ def test_an_arena_of_another_boot_is_made_anew_as_another_object(paths: Instance
     ("field", "value", "said"),
     [
         ("magic", b"redis\0\0\1", "magic is b'redis"),
-        ("layout_version", (99).to_bytes(8, "little"), "layout version is 99, and this daemon's 1"),
+        (
+            "layout_version",
+            (99).to_bytes(8, "little"),
+            f"layout version is 99, and this daemon's {layout.LAYOUT_VERSION}",
+        ),
         ("fingerprint", bytes(4), f"fingerprint is '0x00000000', and this daemon's '0x{layout.fingerprint():08x}'"),
     ],
 )

@@ -17,8 +17,8 @@ from timerd_shm.check.truth import SENTENCES_MAX
 from timerd_shm.declare.errors import LayoutMismatchError
 from timerd_shm.declare.fields import Role, fields, offset_of, size_of
 from timerd_shm.declare.layout import (
+    ALLOCATED,
     FREE_LINKS,
-    HANDED_OUT,
     REDO_MAX,
     REDO_OFFSET,
     REGION_RECORDS,
@@ -89,7 +89,7 @@ def test_every_derived_field_is_held_against_the_records(grouped: bytes, region:
     assert told, "no record in which it means something"
 
 
-@pytest.mark.parametrize("region", HANDED_OUT)
+@pytest.mark.parametrize("region", ALLOCATED)
 def test_free_lists_and_counts_of_a_region_are_checked(sound: bytes, region: Region) -> None:
     with ArenaReader.from_bytes(sound) as reader:
         row = reader.region(region)

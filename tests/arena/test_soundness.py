@@ -20,7 +20,7 @@ from mutations import EXAMPLES
 from soundness import BUSY, MEMORY, fenced, live_on
 from timerd_shm.declare.errors import ArenaDamagedError
 from timerd_shm.declare.fields import Role, fields, offset_of, size_of
-from timerd_shm.declare.layout import HANDED_OUT, REDO_OFFSET, REGION_RECORDS, REGIONS_OFFSET, Region
+from timerd_shm.declare.layout import ALLOCATED, REDO_OFFSET, REGION_RECORDS, REGIONS_OFFSET, Region
 from timerd_shm.declare.records import ClientRecord, EventRecord, IdRecord, KeyRecord, OpRecord, RegionRecord, WatchNode
 from timerd_shm.declare.states import OpFlag, OpState, Orphans
 
@@ -68,7 +68,7 @@ def rows() -> list[tuple[Region, int]]:
     for region in (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.EVENTS, Region.IDS, Region.CLIENTS,
                    Region.ANSWERS, Region.GROUPS, Region.PURGATORIES, Region.SLOTS):  # fmt: skip
         row = BUSY.arena.region(region)
-        used = row.high_water if region in HANDED_OUT else row.count
+        used = row.high_water if region in ALLOCATED else row.count
         found += [(region, index) for index in range(min(used, 40))]
     return found
 

@@ -178,9 +178,9 @@ def test_an_event_that_overtook_its_registration_is_counted(monkeypatch: pytest.
     returned_ns = array("q", [11 * ms, 12 * ms, 13 * ms, 14 * ms])
     expired, completed = int(State.EXPIRED.value), int(State.COMPLETED.value)
     state, told = array("B", [completed, expired, expired, 0]), array("B", [1, 1, 1, 0])
-    told_ns = array("q", [26 * ms, 212 * ms, 213 * ms, 0])
+    delivered_ns = array("q", [26 * ms, 212 * ms, 213 * ms, 0])
     owner = Registered(
-        plan(workload), sent_ns, returned_ns, state, told, none, none, none, told_ns, 14 * ms, 3, none, {},
+        plan(workload), sent_ns, returned_ns, state, told, none, none, none, delivered_ns, 14 * ms, 3, none, {},
         Usage(0, 0), "",
     )  # fmt: skip
     # 0 completed, so those of 1 and 3, fired before its own, were dealt with; nothing says so of 2's, fired after it.
@@ -191,7 +191,7 @@ def test_an_event_that_overtook_its_registration_is_counted(monkeypatch: pytest.
     at_ns[0] = 11 * ms
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 1
     # 0's owner was told after the deadlines: perhaps the events were late.
-    told_ns[0] = 214 * ms
+    delivered_ns[0] = 214 * ms
     assert unheard(workload, owner, Fired(events, at_ns, none, Usage(0, 0), "")) == 0
 
 

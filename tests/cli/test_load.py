@@ -46,7 +46,7 @@ from timerd_client.workload import (
     watched_keys,
 )
 from timerd_shm.declare.errors import InvalidValueError, TimerdUnavailableError
-from timerd_shm.declare.layout import RUN_MAX
+from timerd_shm.declare.layout import BATCH_MAX
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE
 from timerd_shm.read.reader import ArenaReader
 
@@ -182,9 +182,9 @@ class Evidence:
 
     def judge(self, partial: bool = False) -> Judgement:
         stamps = self.stamps or array("q", map(self.stamp, range(TINY.count)))
-        told_ns = array("q", (at_ns + 100 * US for at_ns in self.settled))
+        delivered_ns = array("q", (at_ns + 100 * US for at_ns in self.settled))
         registered = Registered(
-            self.rows, self.sent, self.marked, self.state, self.told, self.settled, self.deadline, stamps, told_ns,
+            self.rows, self.sent, self.marked, self.state, self.told, self.settled, self.deadline, stamps, delivered_ns,
             self.sent[-1] + US, self.outcomes, array("q"), {}, USAGE, "",
         )  # fmt: skip
         fired = Fired(self.events, self.fired, array("q"), USAGE, "")
@@ -308,7 +308,7 @@ def test_the_follower_sees_when_each_event_was_applied_and_counts_what_was_overw
     rig.do(client, *[fire(b"k") for _ in range(80)], now_ns=rig.now_ns + MS)
     follower.poll()
     seen = [at_ns for at_ns in follower.applied(rig.core.topic(client.slot), 100)[20:] if at_ns]
-    assert seen == [rig.now_ns] * (64 - RUN_MAX), "all but the places that the daemon may be filling"
+    assert seen == [rig.now_ns] * (64 - BATCH_MAX), "all but the places that the daemon may be filling"
     assert follower.unseen == 80 - len(seen)
 
 

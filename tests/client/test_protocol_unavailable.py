@@ -326,7 +326,7 @@ def test_what_was_registered_is_cancelled_and_what_is_pending_goes_on(world: Wor
     number, command = world.daemon.applied_commands[-1]
     cancel = unpack(OperationCommand, command)
     assert (number, cancel.kind, cancel.operation) == (3, CommandKind.CANCEL, given_up.command)
-    assert cancel.flags == CommandFlag.GIVE_BACK
+    assert cancel.flags == CommandFlag.REQUEUE
     assert list(world.daemon.pending) == [pending.command]
     assert (told, state_of(given_up)) == ([given_up], State.UNAVAILABLE)
     assert not world.daemon.outcomes  # the cancellation was acknowledged, to nobody
@@ -577,7 +577,7 @@ def test_through_outages_at_random_nothing_settles_twice_waits_for_ever_or_is_ha
     states = {operation.command: state_of(operation) for operation in operations}
     assert {State.UNAVAILABLE, State.COMPLETED} <= set(states.values())
     completed = {command for command, state in states.items() if state is State.COMPLETED}
-    assert sorted([*completed, *daemon.given_back]) == sorted(daemon.handed_over)
+    assert sorted([*completed, *daemon.given_back]) == sorted(daemon.granted)
     statistics = protocol.statistics()
     assert statistics.outcomes_after_giving_up == len(daemon.given_back)
     assert (statistics.waiting, statistics.unacknowledged, statistics.commands_unknown) == (0, 0, 0)

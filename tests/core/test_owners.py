@@ -9,10 +9,10 @@ import pytest
 import timerd.core
 from commands import KeyAct
 from groups import watch
-from harness import BUDGET, MS, START_NS, Client, Rig, S, cancel, fire, give_back
-from rules import HANDED_ON, credit_of_a_dead_owner_goes_on
+from harness import BUDGET, MS, START_NS, Client, Rig, S, cancel, fire, requeue
+from rules import REQUEUED, grant_of_a_dead_owner_is_requeued
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, NotAMemberError, SessionGoneError
-from timerd_shm.declare.layout import RUN_MAX, Region
+from timerd_shm.declare.layout import BATCH_MAX, Region
 from timerd_shm.declare.limits import TOMBSTONE_KEPT_NS
 from timerd_shm.declare.states import ClientState, Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
@@ -29,7 +29,7 @@ def state(rig: Rig, client: Client) -> ClientState:
 
 
 def test_what_was_handed_over_to_an_owner_that_died_goes_to_the_next_watcher_in_order() -> None:
-    credit_of_a_dead_owner_goes_on(Rig())
+    grant_of_a_dead_owner_is_requeued(Rig())
 
 
 @pytest.mark.parametrize("key", [b"k", MIDDLE, LONG, b"m" * 255])
@@ -59,7 +59,7 @@ def test_it_goes_to_a_late_registration_whose_mark_is_older() -> None:
     rig.close(a)
     late, later = rig.do(b, watch(b"k", mark=mark), watch(b"k", mark=mark)), b.issued
     assert (b.state(late), b.state(later)) == (Outcome.COMPLETED, Outcome.NONE)
-    assert b.flags[1] & HANDED_ON == HANDED_ON
+    assert b.flags[1] & REQUEUED == REQUEUED
     rig.check()
 
 
@@ -81,7 +81,7 @@ def test_it_counts_by_sequence_for_everybody() -> None:
 def test_what_was_acknowledged_and_not_freed_yet_goes_to_nobody() -> None:
     rig = Rig()
     a, b = rig.client(group=b"g"), rig.client(group=b"g", listens=True)
-    each = (RUN_MAX // len(Orphans) + 1) * [*Orphans]  # more than are acknowledged together
+    each = (BATCH_MAX // len(Orphans) + 1) * [*Orphans]  # more than are acknowledged together
     rig.do(a, *(watch(b"k", orphans=orphans) for orphans in each))
     rig.do(b, watch(b"k"), fire(b"k", limit=len(each)))
     rig.core.begin_turn(rig.now_ns)
@@ -94,7 +94,7 @@ def test_what_was_acknowledged_and_not_freed_yet_goes_to_nobody() -> None:
     rig.report()
     rig.core.end_turn(rig.now_ns)
     assert not b.told and not b.told_for_group
-    assert (rig.arena.count("handed_on"), rig.arena.count("orphans_adopted")) == (0, 0)
+    assert (rig.arena.count("requeued"), rig.arena.count("orphans_adopted")) == (0, 0)
     rig.check()
 
 
@@ -120,7 +120,7 @@ def test_it_goes_on_again_when_the_next_one_dies_too() -> None:
     assert clients[-1].state(1) is Outcome.COMPLETED
     rig.acknowledge()
     rig.close(clients[-1])
-    assert rig.arena.count("handed_on") == 3, "what was acknowledged is taken"
+    assert rig.arena.count("requeued") == 3, "what was acknowledged is taken"
     rig.check()
 
 
@@ -135,7 +135,7 @@ def test_several_credits_of_several_dead_go_on() -> None:
         rig.core.close_client(client.slot, rig.now_ns)
     rig.turn()
     assert sorted(told.command for told in c.told) == [1, 2, 3, 5], "three k of four, in order, and l"
-    assert rig.arena.count("handed_on") == 4
+    assert rig.arena.count("requeued") == 4
     rig.check()
 
 
@@ -209,10 +209,10 @@ def test_what_its_owner_gives_back_goes_to_the_next_watcher() -> None:
     rig.do(a, watch(LONG))
     rig.do(b, watch(LONG), fire(LONG, limit=1, value=b"v" * 300))
     assert a.state(1) is Outcome.COMPLETED
-    number = rig.do(a, give_back(1, wait=True))
+    number = rig.do(a, requeue(1, wait=True))
     assert (found := a.answer(number)) and (found.code, found.value) == (ErrorCode.NONE, 1)
     (told,) = b.told
-    assert told.value == b"v" * 300 and b.flags[told.number] & HANDED_ON == HANDED_ON
+    assert told.value == b"v" * 300 and b.flags[told.number] & REQUEUED == REQUEUED
     assert rig.core.unknown_waits(a.slot, [1]) == [1]
     rig.acknowledge()
     rig.check()
@@ -226,10 +226,10 @@ def test_giving_back_cancels_what_is_pending_and_leaves_what_was_not_handed_over
     rig.do(b, watch(b"taken"), watch(b"plain"))
     a.acknowledge()
     for operation, value in ((1, 1), (2, 0), (3, 0), (99, 0)):
-        number = rig.do(a, give_back(operation, wait=True))
+        number = rig.do(a, requeue(operation, wait=True))
         assert (found := a.answer(number)) and found.value == value, f"operation {operation}"
     assert a.state(1) is Outcome.CANCELLED
-    assert not b.told and rig.arena.count("handed_on") == 0
+    assert not b.told and rig.arena.count("requeued") == 0
     rig.check()
 
 
@@ -260,7 +260,7 @@ def test_silence_changes_nothing_for_a_clients_own_operations() -> None:
     rig.core.revive(a.slot, rig.now_ns)
     rig.core.revive(a.slot, rig.now_ns)
     assert state(rig, a) is ClientState.LIVE
-    assert rig.arena.count("handed_on") == 0
+    assert rig.arena.count("requeued") == 0
     rig.core.set_silent_ns(a.slot, 7)
     assert rig.arena.record(Region.CLIENTS, a.slot).silent_ns == 7
     rig.check()
@@ -469,7 +469,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_nothing() -> None:
     rig.turn()
     assert rig.arena.count("orphans_cancelled") == many // 4
     assert rig.arena.count("orphans_adopted") == many // 2
-    assert rig.arena.count("handed_on") == 100
+    assert rig.arena.count("requeued") == 100
     assert len(heir.told) == 100 and len(member.told_for_group) == 100
     assert rig.arena.count("pending", 0) == many // 4 * 3
     assert rig.arena.record(Region.GROUPS, 0).pending == many // 2
@@ -493,7 +493,7 @@ def test_the_newest_death_is_swept_for_a_whole_round() -> None:
         rig.resume()
         assert rig.arena.count("orphans_cancelled") == 10
         assert rig.arena.count("orphans_adopted") == 10
-        assert rig.arena.count("group_outcomes_returned") == 10
+        assert rig.arena.count("group_outcomes_requeued") == 10
         rig.check()
 
 

@@ -16,7 +16,7 @@ from timerd.clients.sessions import BEAT_NS
 from timerd.conductor.bounds import RECORDS_PER_STEP
 from timerd.conductor.gap import DRY_NS, GAP_READ_NS
 from timerd.conductor.inbox import RECORDS_PER_FRAME
-from timerd.conductor.outbox import CONFIRM_NS
+from timerd.conductor.outbox import ACKNOWLEDGE_NS
 from timerd.conductor.subscriptions import SUBSCRIPTIONS_PER_TURN
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.fields import struct_of
@@ -34,7 +34,7 @@ KEY = (Key(b"k"),)
 def test_a_client_says_hello_subscribes_registers_and_is_told(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     command = alice.send(Register(KEY, timeout_ns=5 * S))
-    world.run(CONFIRM_NS)
+    world.run(ACKNOWLEDGE_NS)
     assert alice.take_published()[-1].applied == command
     bob.send(fire(value=b"hello"))
     world.settle()
@@ -134,14 +134,14 @@ def test_what_was_dropped_is_asked_for_and_answered_by_router(world: World) -> N
 
 def test_what_is_applied_is_confirmed_at_once_and_then_each_millisecond(world: World) -> None:
     alice = world.client("alice")
-    world.run(CONFIRM_NS)
+    world.run(ACKNOWLEDGE_NS)
     told = []
     for _ in range(50):
         last = alice.send(fire(b"nobody's"))
         world.settle()
         told += [header.applied for header in alice.take_published()]
-        world.run(CONFIRM_NS // 10)
-    world.run(CONFIRM_NS)
+        world.run(ACKNOWLEDGE_NS // 10)
+    world.run(ACKNOWLEDGE_NS)
     told += [header.applied for header in alice.take_published()]
     assert told[0] == 1, "when it is quiet there is nothing to wait for"
     assert told[-1] == last
@@ -151,7 +151,7 @@ def test_what_is_applied_is_confirmed_at_once_and_then_each_millisecond(world: W
 def test_an_outcome_does_not_wait_for_the_next_confirmation(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     alice.send(Register(KEY, timeout_ns=S))
-    world.run(CONFIRM_NS)
+    world.run(ACKNOWLEDGE_NS)
     alice.send(fire(b"nobody's"))
     world.settle()
     bob.send(fire())
@@ -171,7 +171,7 @@ def test_a_lost_frame_is_asked_for_once_and_nothing_behind_it_is_applied(world: 
     assert [header.applied for header in expected] == [0]
     assert world.rig.arena.count("events", 0) == 0
     world.network.up.append(lost)
-    world.run(CONFIRM_NS)
+    world.run(ACKNOWLEDGE_NS)
     assert alice.take_published()[-1].applied == 1
 
 
@@ -212,7 +212,7 @@ def test_while_a_long_event_is_delivered_commands_wait_and_questions_are_answere
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.RESULT]
     assert alice.take_published()[-1].applied < late, "its command waits behind the event"
     assert world.conductor.due_ns == world.clock.now_ns()
-    world.run(CONFIRM_NS)
+    world.run(ACKNOWLEDGE_NS)
     assert world.rig.arena.header.unfinished == 0
     assert alice.take_published()[-1].applied == late
     assert world.rig.arena.count("completed", 0) == 8 * STEP

@@ -399,7 +399,7 @@ def test_silence_hands_on_what_a_member_of_a_group_holds(world: World) -> None:
     keep_alive(bob, LEASE + S)
     assert state_of(alice) is ClientState.SILENT
     assert sum(report.outcomes for report in bob.take_published()) == 1
-    assert world.counter("group_outcomes_returned") == 1
+    assert world.counter("group_outcomes_requeued") == 1
 
 
 # after a restart --------------------------------------------------------------------------------------------------

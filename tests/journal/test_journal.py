@@ -18,8 +18,8 @@ from journals import SEGMENT_ROWS, JournaledRig, outcomes
 from modelstate import Settling
 from rules import (
     a_limited_event_is_taken_once,
-    credit_of_a_dead_owner_goes_on,
     done_by_a_former_holder_is_refused,
+    grant_of_a_dead_owner_is_requeued,
     told_to_one_at_a_time,
 )
 from situations import SITUATIONS
@@ -118,8 +118,8 @@ def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_pa
 
 TOLD_WRONGLY: dict[str, Callable[[Rig], None]] = {
     "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
-    "TOLD_TO_TWO_MEMBERS": told_to_one_at_a_time,
-    "DONE_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
+    "DELIVERED_TO_TWO_MEMBERS": told_to_one_at_a_time,
+    "ACKNOWLEDGED_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
 }
 
 
@@ -177,7 +177,7 @@ def test_an_audit_takes_the_end_of_what_is_kept_without_a_deadline_from_the_daem
 
 def test_a_handed_on_event_names_the_operation_that_it_came_of(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path)
-    credit_of_a_dead_owner_goes_on(rig)
+    grant_of_a_dead_owner_is_requeued(rig)
     rig.tend()
     rows = rig.rows()
     event = next(
@@ -196,12 +196,12 @@ def test_what_becomes_of_a_groups_operation_can_be_read(tmp_path: Path) -> None:
     with JournalReader(tmp_path) as reader:
         teller = RowFormat(reader)
         lines = [teller.line(row)[14:] for row in reader.rows()]
-    behind = lines.index("completed   k  after 0 ns  (workers)") + 1
+    behind = lines.index("completed     k  after 0 ns  (workers)") + 1
     assert [line for line in lines[behind:] if line] == [
-        "told        operation 0x100000000 of workers  (client-1)",
-        "client      client-1 is silent",
-        "returned    operation 0x100000000 of workers  (client-1)",
-        "told        operation 0x100000000 of workers  (client-2)",
-        "client      client-1 is live",
-        "done        operation 0x100000000 of workers  (client-2)",
+        "delivered     operation 0x100000000 of workers  (client-1)",
+        "client        client-1 is silent",
+        "requeued      operation 0x100000000 of workers  (client-1)",
+        "delivered     operation 0x100000000 of workers  (client-2)",
+        "client        client-1 is live",
+        "acknowledged  operation 0x100000000 of workers  (client-2)",
     ]

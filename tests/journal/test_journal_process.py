@@ -178,7 +178,7 @@ def test_tail_fits_into_80_columns_and_says_who_and_how_long(settled: Path) -> N
     assert shown.returncode == 0, shown.stderr
     assert len(shown.stdout.splitlines()) == 3
     everything = timerctl("journal", "tail", "--from", "1:0").stdout
-    assert "completed   order/4  after " in everything and "(web-1)" in everything
+    assert "completed     order/4  after " in everything and "(web-1)" in everything
     assert "expired" in everything and "start " in everything
     assert not [line for line in everything.splitlines() if len(line) > 80]
 

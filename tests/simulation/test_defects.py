@@ -34,8 +34,8 @@ from rules import (
     a_limited_event_is_taken_once,
     a_lost_frame_is_expected_again,
     an_event_that_overtook_a_registration_counts,
-    credit_of_a_dead_owner_goes_on,
     done_by_a_former_holder_is_refused,
+    grant_of_a_dead_owner_is_requeued,
     idle_costs_nothing,
     mass_fire_is_cut_into_turns,
     outcomes_are_kept_until_acknowledged,
@@ -119,9 +119,9 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "UNLINK_FROM_ONE_LIST": removal_leaves_all_lists,
     "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
     "FREED_UNACKNOWLEDGED": outcomes_are_kept_until_acknowledged,
-    "CREDIT_DROPPED": credit_of_a_dead_owner_goes_on,
-    "TOLD_TO_TWO_MEMBERS": told_to_one_at_a_time,
-    "DONE_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
+    "GRANT_DROPPED": grant_of_a_dead_owner_is_requeued,
+    "DELIVERED_TO_TWO_MEMBERS": told_to_one_at_a_time,
+    "ACKNOWLEDGED_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
     "ROWS_APART": rows_are_true_with_what_they_tell,
 }
 LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}

@@ -243,7 +243,7 @@ def test_who_was_taken_for_dead_within_its_lease_hands_nothing_over_that_is_anot
     assert again is not None and again.record.deliveries == 2
     world.run(S)
     worker.pump()
-    assert told(worker) is None and worker.inbox.handed_on == 1
+    assert told(worker) is None and worker.inbox.requeued == 1
     assert other.ack(again) == 1
 
 
@@ -262,7 +262,7 @@ def test_nothing_is_handed_over_that_became_anothers_while_this_one_was_stopped(
 
     assert stopped.inbox.next(stopped.inbox.outcomes, stopped.now_ns) is None, "before it has asked"
     assert told(stopped) is None
-    assert stopped.inbox.handed_on == 1
+    assert stopped.inbox.requeued == 1
     assert other.ack(again) == 1
     register(other)
     world.run(20 * MS)
@@ -285,7 +285,7 @@ def test_what_is_read_late_is_asked_for_even_if_the_lease_is_whole_again(world: 
         stopped.protocol.receive(frame, stopped.now_ns, published=True)
     assert len(stopped.inbox.outcomes) == 1
     assert told(stopped) is None
-    assert stopped.inbox.handed_on == 1
+    assert stopped.inbox.requeued == 1
 
 
 def test_within_its_lease_a_member_hands_over_without_a_question(world: World) -> None:

@@ -21,7 +21,7 @@ from .error_log import ErrorLog
 from .transport import Transport
 
 REPORT_BYTES_PER_TURN = 8 << 20
-CONFIRM_NS = 1_000_000  # between reports that say nothing but which commands were applied
+ACKNOWLEDGE_NS = 1_000_000  # between reports that say nothing but which commands were applied
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")
@@ -73,7 +73,7 @@ class Outbox:
     def publish_reports(self, now_ns: int) -> None:
         """Publish outcomes, answers and which commands were applied: of each client that has news."""
         core = self._core
-        for slot, frame in core.reports(now_ns, bytes_max=REPORT_BYTES_PER_TURN, confirm_ns=CONFIRM_NS):
+        for slot, frame in core.reports(now_ns, bytes_max=REPORT_BYTES_PER_TURN, acknowledge_ns=ACKNOWLEDGE_NS):
             session = self._sessions.at(slot)
             # A client that has not subscribed yet hears the newest number when it does, and asks.
             if session is not None and session.subscribed:

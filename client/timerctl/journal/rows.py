@@ -27,6 +27,7 @@ from timerd_shm.read.journal_reader import JournalReader, Row
 HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)  # their text is shown in the rows that name it
 TEXTS = ("key", "owner", "group", "purgatory", "id")
 INCARNATION_SIZE = 16
+WORD = len("acknowledged")  # the longest word that a line begins with
 ENUMS: dict[str, type[IntEnum]] = {
     "outcome": Outcome,
     "condition": Condition,
@@ -111,7 +112,7 @@ class RowFormat:
         record, text = row.record, self._plain
         match RowKind(record.kind):
             case RowKind.OUTCOME:
-                said = f"{member(Outcome, record.outcome).lower():<10}  {text('key', record.key)}"
+                said = f"{member(Outcome, record.outcome).lower():<{WORD}}  {text('key', record.key)}"
                 said += f"  after {span(record.settled_ns - record.registered_ns)}"
                 if record.outcome == Outcome.EXPIRED:
                     said += f", {span(record.settled_ns - record.deadline_ns)} late"
@@ -122,24 +123,26 @@ class RowFormat:
                 due = "no deadline"
                 if record.deadline_ns != NO_DEADLINE:
                     due = f"within {span(record.deadline_ns - record.registered_ns)}"
-                return f"{'register':<10}  operation {record.operation:#x}, keys: {record.keys}, {due}"
+                return f"{'register':<{WORD}}  operation {record.operation:#x}, keys: {record.keys}, {due}"
             case RowKind.EVENT:
                 kind = member(EventKind, record.event_kind).lower()
-                return f"{kind:<10}  {text('key', record.key)}  amount {record.amount}"
+                return f"{kind:<{WORD}}  {text('key', record.key)}  amount {record.amount}"
             case RowKind.ACTION:
-                return f"{member(CommandKind, record.command_kind).lower():<10}  operation {record.operation:#x}"
+                return f"{member(CommandKind, record.command_kind).lower():<{WORD}}  operation {record.operation:#x}"
             case RowKind.CLIENT:
-                return f"{'client':<10}  {text('owner', record.owner)} is {member(ClientState, record.state).lower()}"
+                return (
+                    f"{'client':<{WORD}}  {text('owner', record.owner)} is {member(ClientState, record.state).lower()}"
+                )
             case RowKind.GROUP:
-                said = f"{member(GroupStep, record.step).lower():<10}  operation {record.operation:#x}"
+                said = f"{member(GroupStep, record.step).lower():<{WORD}}  operation {record.operation:#x}"
                 said += f" of {text('group', record.group)}"
                 return said + (f"  ({owner})" if (owner := text("owner", record.owner)) else "")
             case RowKind.GAP:
-                return f"{'gap':<10}  {record.rows} rows are missing here"
+                return f"{'gap':<{WORD}}  {record.rows} rows are missing here"
             case RowKind.WATERMARK:
-                return f"{'watermark':<10}  {text('key', record.key)}  {record.watermark}"
+                return f"{'watermark':<{WORD}}  {text('key', record.key)}  {record.watermark}"
             case RowKind.SEGMENT if record.flags & RowFlag.START:
-                return f"{'start':<10}  a daemon writes the journal"
+                return f"{'start':<{WORD}}  a daemon writes the journal"
         return ""
 
     def _plain(self, name: str, number: int) -> str:

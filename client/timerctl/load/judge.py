@@ -52,7 +52,7 @@ class Judgement(NamedTuple):
     completion_intended_ns: list[int]  # from when fire() was due
     expiry_ns: list[int]  # from the deadline to the owner's callback
     expiry_daemon_ns: list[int]  # from the deadline to the daemon's settling
-    last_told_ns: int
+    last_delivered_ns: int
 
     @property
     def violations(self) -> int:
@@ -99,7 +99,9 @@ def judge(
 ) -> Judgement:
     """Judge every operation that was registered. In a partial run one without an outcome is not lost: nobody waited."""
     counts = dict.fromkeys(NAMES, 0)
-    lost = duplicated = early = overruled = mistaken = expected = undecided = misjudged = overtaken = last_told_ns = 0
+    lost = duplicated = early = overruled = mistaken = expected = undecided = misjudged = overtaken = (
+        last_delivered_ns
+    ) = 0
     examples: list[str] = []
     completion: list[int] = []
     intended: list[int] = []
@@ -118,11 +120,12 @@ def judge(
         duplicated += max(answer.outcomes - sum(map(bool, answer.deadline_ns)), 0)
         table = zip(
             answer.sent_ns, answer.marked_ns, planned.earliest_ns, planned.latest_ns, answer.told, answer.state,
-            answer.settled_ns, answer.deadline_ns, answer.fired_ns, applied.fired_ns(rows.registrar), answer.told_ns,
+            answer.settled_ns, answer.deadline_ns, answer.fired_ns, applied.fired_ns(rows.registrar),
+            answer.delivered_ns,
             strict=False,
         )  # fmt: skip
         for row, columns in enumerate(table):
-            sent, marked, earliest, latest, told, state, settled, deadline, stamp, fired, told_ns = columns
+            sent, marked, earliest, latest, told, state, settled, deadline, stamp, fired, delivered_ns = columns
             span = (earliest, latest)
             expected += latest > workload.timeout_ns
             if not told:
@@ -131,15 +134,15 @@ def judge(
                     show("lost", rows.registrar, row, span)
                 continue
             counts[state] += 1
-            last_told_ns = max(last_told_ns, told_ns or settled)
+            last_delivered_ns = max(last_delivered_ns, delivered_ns or settled)
             if told > 1:
                 duplicated += told - 1
                 show("duplicated", rows.registrar, row, span)
             if state == EXPIRED:
                 daemon.append(settled - deadline)
-                if told_ns:
-                    expiry.append(told_ns - deadline)
-                if settled < deadline or deadline < sent + workload.timeout_ns or 0 < told_ns < deadline:
+                if delivered_ns:
+                    expiry.append(delivered_ns - deadline)
+                if settled < deadline or deadline < sent + workload.timeout_ns or 0 < delivered_ns < deadline:
                     early += 1
                     show("early", rows.registrar, row, span)
                 if applied.between(rows.registrar, row, marked, deadline):
@@ -150,10 +153,10 @@ def judge(
                 if fired and stamp and stamp != fired and not workload.keys:
                     mistaken += 1
                     show("completed with another event's value", rows.registrar, row, span)
-                if told_ns and stamp:
-                    completion.append(told_ns - stamp)
+                if delivered_ns and stamp:
+                    completion.append(delivered_ns - stamp)
                     if not workload.keys:
-                        intended.append(told_ns - start_ns - rows.due_ns[row] - rows.delay_ns[row])
+                        intended.append(delivered_ns - start_ns - rows.due_ns[row] - rows.delay_ns[row])
             if latest < shortest:
                 right = state == COMPLETED
             elif earliest > longest:
@@ -184,7 +187,7 @@ def judge(
         completion_intended_ns=intended,
         expiry_ns=expiry,
         expiry_daemon_ns=daemon,
-        last_told_ns=last_told_ns,
+        last_delivered_ns=last_delivered_ns,
     )
 
 

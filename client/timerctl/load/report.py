@@ -219,8 +219,8 @@ def backlog(result: Result) -> float:
         ),
         default=0,
     )
-    told_ns = result.judgement.last_told_ns
-    return max(told_ns - result.start_ns - due_ns, 0) / NS if told_ns else 0.0
+    delivered_ns = result.judgement.last_delivered_ns
+    return max(delivered_ns - result.start_ns - due_ns, 0) / NS if delivered_ns else 0.0
 
 
 def lateness(result: Result) -> Iterable[int]:

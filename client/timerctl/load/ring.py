@@ -14,7 +14,7 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from timerd_shm.declare.fields import offset_of, size_of
-from timerd_shm.declare.layout import RUN_MAX, Region
+from timerd_shm.declare.layout import BATCH_MAX, Region
 from timerd_shm.declare.records import EventRecord
 from timerd_shm.read.reader import NEWEST_WORD, ArenaReader
 
@@ -65,7 +65,7 @@ class RingFollower:
         before = len(self._sequence)
         self._look_at(first, newest)
         # The daemon has gone on meanwhile: what it has overwritten, or may be just filling, is not what was meant.
-        there = self._words[NEWEST_WORD] + 1 + RUN_MAX - self._size
+        there = self._words[NEWEST_WORD] + 1 + BATCH_MAX - self._size
         if there > first:
             behind = bisect_left(self._sequence, there, before)
             if before < behind < len(self._sequence) and all(one[behind - 1] == one[behind] for one in self._seen):

@@ -50,7 +50,7 @@ _LIMITED, _REDELIVERED = int(EventFlag.LIMITED), int(EventFlag.REDELIVERED)
 _NONE, _COMPLETED = int(Outcome.NONE), int(Outcome.COMPLETED)
 _EXPIRED, _CANCELLED = int(Outcome.EXPIRED), int(Outcome.CANCELLED)
 _TOTAL = int(Condition.TOTAL)
-_HANDED_OVER, _AGAIN, _SNAPSHOT = int(RowFlag.HANDED_OVER), int(RowFlag.REDELIVERED), int(RowFlag.SNAPSHOT)
+_GRANTED, _AGAIN, _SNAPSHOT = int(RowFlag.GRANTED), int(RowFlag.REDELIVERED), int(RowFlag.SNAPSHOT)
 _NO_MARK, _BY_SEQUENCE = int(RegisterFlag.NO_MARK), int(RegisterFlag.MARK_BY_SEQUENCE)
 
 
@@ -246,7 +246,7 @@ class Audit:
             self._newest = sequence
         sender = None
         if flags & _REDELIVERED:
-            self._handed_on(command, (kind, amount, limit, place))
+            self._requeued(command, (kind, amount, limit, place))
         else:
             sender = self._members.get(client)
             if sender is None:
@@ -281,7 +281,7 @@ class Audit:
         if kind != _ADVANCE:
             watchers = self._watchers.get(place)
             if watchers and event.limited:
-                while event.left and self._hand_over(event, watchers):
+                while event.left and self._grant(event, watchers):
                     pass
             elif watchers:
                 for op, ordinal in list(watchers.items()):
@@ -299,7 +299,7 @@ class Audit:
                 if op.pending:
                     self._give(op, ordinal, event)
 
-    def _hand_over(self, event: Event, watchers: dict[Operation, int]) -> bool:
+    def _grant(self, event: Event, watchers: dict[Operation, int]) -> bool:
         """A limited event to the next that it completes; whether there is one."""
         left = event.left
         for op, ordinal in watchers.items():
@@ -365,13 +365,13 @@ class Audit:
             if not watchers:
                 del self._watchers[place]
 
-    def _handed_on(self, number: int, found: tuple[int, int, int, Place]) -> None:
+    def _requeued(self, number: int, found: tuple[int, int, int, Place]) -> None:
         """What a limited event gave to an operation goes on, because its owner is dead or gives it back: once."""
         op = self._operations.get(number)
         given = op.settled.event if op is not None and op.settled is not None else None
         if op is None or given is None or not given.limited:
             return self.say(number, "it has nothing that could be handed on")
-        if not op.given_back and (op.group or op.client.state is not ClientState.DEAD):
+        if not op.requeue_asked and (op.group or op.client.state is not ClientState.DEAD):
             self.say(number, "it is handed on, and its owner is not dead, and did not give it back")
         if op.ended:
             self.say(number, "it is handed on, and had ended")
@@ -388,9 +388,9 @@ class Audit:
         """An ACTION row."""
         self._row = row
         op = self._operations.get(operation)
-        if flags & CommandFlag.GIVE_BACK and (op.settled is not None if op else operation in self._told):
+        if flags & CommandFlag.REQUEUE and (op.settled is not None if op else operation in self._told):
             if op is not None and op.client.name == client:
-                op.given_back = True
+                op.requeue_asked = True
             return None
         if op is None or not op.pending:
             return self.say(operation, f"{CommandKind(kind).name} of it, and it is not pending")
@@ -473,8 +473,8 @@ class Audit:
             self.say(op.number, f"its key is {key!r}, and should be {op.keys[ordinal].name!r}")
         if times != (op.registered_ns, op.deadline_ns):
             self.say(op.number, "its times differ from those of its registration")
-        if bool(flags & _HANDED_OVER) != bool(event and event.limited):
-            self.say(op.number, "HANDED_OVER is wrong")
+        if bool(flags & _GRANTED) != bool(event and event.limited):
+            self.say(op.number, "GRANTED is wrong")
         if bool(flags & _AGAIN) != bool(event and event.client is None):
             self.say(op.number, "REDELIVERED is wrong")
 
@@ -491,15 +491,15 @@ class Audit:
             holder.concerned.discard(op)
         wrong = op.settled is None or op.ended or op.group != group
         match step:
-            case GroupStep.TOLD:
+            case GroupStep.DELIVERED:
                 there = member is not None and member.takes(op) and member.group == group
                 wrong = wrong or holder is not None or not there or deliveries != min(op.deliveries + 1, 255)
                 op.deliveries, op.holder = deliveries, member
                 if member is not None:
                     member.concerned.add(op)
-            case GroupStep.RETURNED:
+            case GroupStep.REQUEUED:
                 wrong = wrong or holder is not member or member is None or (member.takes(op) and not op.call)
-            case GroupStep.DONE:
+            case GroupStep.ACKNOWLEDGED:
                 wrong = wrong or holder is not member
                 op.ended = True
             case GroupStep.DROPPED:

@@ -111,9 +111,33 @@ class Operation:
     """An operation that has not been told yet how it settled, or that a group or a limited event still goes on with."""
 
     __slots__ = (
-        "adoptable", "call", "client", "condition", "deadline_ns", "deliveries", "ended", "expected",
-        "failed", "given_back", "group", "holder", "id", "kept", "keys", "left", "left_ns", "missing", "needed",
-        "number", "orphans", "pending", "purgatory", "registered_ns", "registration", "satisfied", "settled",
+        "adoptable",
+        "call",
+        "client",
+        "condition",
+        "deadline_ns",
+        "deliveries",
+        "ended",
+        "expected",
+        "failed",
+        "group",
+        "holder",
+        "id",
+        "kept",
+        "keys",
+        "left",
+        "left_ns",
+        "missing",
+        "needed",
+        "number",
+        "orphans",
+        "pending",
+        "purgatory",
+        "registered_ns",
+        "registration",
+        "requeue_asked",
+        "satisfied",
+        "settled",
     )  # fmt: skip
 
     def __init__(self, r: Registration, client: Member, number: int) -> None:
@@ -131,7 +155,7 @@ class Operation:
         self.settled: Settled | None = None  # its row has said so
         self.left: Member | None = None  # pending, of a dead client: to be cancelled, or adopted
         self.left_ns = 0  # kept without a deadline: since when; it gets one behind that, by how much rows do not tell
-        self.given_back = False  # a command has asked to hand it on
+        self.requeue_asked = False  # a command has asked to hand it on
         self.holder: Member | None = None  # of a group's: whom it is told to
         self.deliveries = 0
         self.ended = False  # handed on, done or dropped

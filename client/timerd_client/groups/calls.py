@@ -106,7 +106,7 @@ class Job(NamedTuple):
 class Ask(NamedTuple):
     """A step: say this when the daemon is not lost, go on with (value, error) of the answer.
 
-    With NOT_SAID if it is not said, because what is done with it was told to a client that is no more.
+    With NOT_ACKNOWLEDGED if it is not said, because what is done with it was told to a client that is no more.
     """
 
     command: bytes
@@ -137,7 +137,7 @@ Step: TypeAlias = Ask | Run | Pause | Say
 Steps: TypeAlias = Generator[Step, Any, None]
 
 
-NOT_SAID: Final = (0, SessionGoneError("the daemon has lost sight of this client since it was told"))
+NOT_ACKNOWLEDGED: Final = (0, SessionGoneError("the daemon has lost sight of this client since it was told"))
 
 
 class Calls:

@@ -11,7 +11,7 @@ from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import Told
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
-from .calls import NOT_SAID
+from .calls import NOT_ACKNOWLEDGED
 from .outcome import GroupOutcome, acknowledge, say
 
 Found = TypeVar("Found")
@@ -43,7 +43,7 @@ def ask(link: Link, command: bytes, done: Told | None) -> Flow[tuple[Any, Any]]:
     yield Until(link, lambda: not link.protocol.lost or link.closed, None)
     reply = Reply(link)
     if not say(link, command, done, reply):
-        return NOT_SAID
+        return NOT_ACKNOWLEDGED
     yield Settles(reply, None)
     return reply.result()
 

@@ -97,8 +97,8 @@ class Link(Line):
         self._mapped = 0  # incarnation that was tried last
         self._unsent: bytes | None = None
         self._chores: deque[Callable[[], None]] = deque()  # what could not be done where it came up
-        self._told_unknown = 0
-        self._told_refused = 0
+        self._reported_unknown = 0
+        self._reported_refused = 0
         self._resets = 0
         self._lost_ns = 0  # since when the daemon is lost, as far as it was said; 0 = it is not
         self.sockets: Sockets = ZmqSockets(paths) if sockets is None else sockets
@@ -283,7 +283,7 @@ class Link(Line):
         if self.closed:
             self.refuse_closed()
         self._do_chores()
-        return Flush(self.protocol.ledger.issued, self.protocol.session.incarnation, self._told_unknown)
+        return Flush(self.protocol.ledger.issued, self.protocol.session.incarnation, self._reported_unknown)
 
     def flushed(self, flush: Flush) -> bool:
         """Whether there is nothing more to wait for."""
@@ -298,7 +298,7 @@ class Link(Line):
         protocol = self.protocol
         unknown = protocol.outgoing.commands_unknown - flush.told
         if unknown:
-            self._told_unknown = protocol.outgoing.commands_unknown
+            self._reported_unknown = protocol.outgoing.commands_unknown
             raise SessionGoneError(
                 f"commands that were unacknowledged when the daemon lost sight of this client: {unknown}; "
                 "whether they were applied is unknown"
@@ -309,7 +309,10 @@ class Link(Line):
         incoming = protocol.incoming
         if incoming.refusal is not None:
             first, incoming.refusal = incoming.refusal, None
-            refused, self._told_refused = incoming.commands_refused - self._told_refused, incoming.commands_refused
+            refused, self._reported_refused = (
+                incoming.commands_refused - self._reported_refused,
+                incoming.commands_refused,
+            )
             said = "a command was refused" if refused == 1 else f"{refused} commands were refused, the first"
             raise error_for(first.code, f"{said}: {first}")
 

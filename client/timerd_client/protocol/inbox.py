@@ -48,7 +48,7 @@ class Told:
 
     __slots__ = ("arena", "client", "keys", "payload", "purgatory", "record", "row", "value", "vouched_ns")
 
-    def __init__(self, row: bytes, frame: bytes, heap: int, arena: int, client: bytes, told_ns: int) -> None:
+    def __init__(self, row: bytes, frame: bytes, heap: int, arena: int, client: bytes, delivered_ns: int) -> None:
         """`heap` is where that of the frame starts; raises ValueError if the record points outside of it."""
         self.row = row
         self.record = record = OutcomeRecord._make(_UNPACK(row))
@@ -65,7 +65,7 @@ class Told:
         self.keys = tuple(_text(name) for name in names[1:])
         self.arena = arena  # with `client`: to whom it was told, and so whose acknowledgement counts
         self.client = client
-        self.vouched_ns = told_ns  # the daemon's clock when it last said that this client holds it
+        self.vouched_ns = delivered_ns  # the daemon's clock when it last said that this client holds it
 
 
 def _names(packed: bytes) -> list[bytes]:
@@ -148,7 +148,7 @@ class Inbox:
         self._handling = _Standing(self, ())
         self.lease_ns = LEASE_NS
         self.ping_at = NEVER
-        self.handed_on = 0  # outcomes that were another's when they were asked for
+        self.requeued = 0  # outcomes that were another's when they were asked for
         self.forget()
 
     def forget(self) -> None:
@@ -324,7 +324,7 @@ class Inbox:
                 told.vouched_ns = self._session.daemon_ns
             for queue in (self.outcomes, self.calls):
                 kept = [told for told in queue if id(told) not in lost]
-                self.handed_on += len(queue) - len(kept)
+                self.requeued += len(queue) - len(kept)
                 queue.clear()
                 queue.extend(kept)
 

@@ -160,7 +160,7 @@ class Incoming:
         withdrawal = self._given_up.pop(outcome.command)
         if outcome.state != Outcome.CANCELLED:  # which is what the withdrawal asked for
             self.outcomes_after_giving_up += 1
-        if outcome.flags & OutcomeFlag.HANDED_OVER and withdrawal > self._ledger.applied:
+        if outcome.flags & OutcomeFlag.GRANTED and withdrawal > self._ledger.applied:
             first = outcome.number if self._hold is None else self._hold.outcome
             self._hold = _Hold(first, withdrawal if self._hold is None else max(withdrawal, self._hold.command))
 

@@ -40,14 +40,14 @@ class Outgoing:
     def withdraw(self, registration: int) -> int:
         """Undo a registration, whose outcome nobody will see: it is not applied, or cancelled.
 
-        What it may have been handed goes back (GIVE_BACK). The number of the command that does it; 0 = none is needed.
+        What it may have been handed goes back (REQUEUE). The number of the command that does it; 0 = none is needed.
         It goes beyond a full window, by one command for each registration at most.
         """
         if registration > self._ledger.applied:
             self.void(registration)
         if registration > self.offered:
             return 0
-        return self._ledger.issue(operation_command(CommandKind.CANCEL, registration, flags=CommandFlag.GIVE_BACK))
+        return self._ledger.issue(operation_command(CommandKind.CANCEL, registration, flags=CommandFlag.REQUEUE))
 
     @property
     def has_commands(self) -> bool:

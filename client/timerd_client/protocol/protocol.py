@@ -135,8 +135,8 @@ class Protocol:
         self.state = CONNECTING
         self.refused: TimerdError | None = None  # why the daemon does not take this client
         self._query_id = 0
-        self._told_outcome = 0  # acknowledged so far
-        self._told_answer = 0
+        self._acknowledged_outcome = 0  # acknowledged so far
+        self._acknowledged_answer = 0
         self._asking = False
 
         self._outbox: deque[bytes] = deque()
@@ -329,7 +329,10 @@ class Protocol:
         return self.outgoing.join(header, first, number)
 
     def _frame(self, kind: int, body: bytes = b"", count: int = 0, first: int | None = None) -> bytes:
-        self._told_outcome, self._told_answer = self.incoming.received_outcome, self.incoming.received_answer
+        self._acknowledged_outcome, self._acknowledged_answer = (
+            self.incoming.received_outcome,
+            self.incoming.received_answer,
+        )
         self._acknowledge_at = NEVER
         first = self.outgoing.sent + 1 if first is None else first
         header: bytes = _UP.pack(
@@ -446,7 +449,7 @@ class Protocol:
                 missed = missed or (not published and header.outcome_newest > incoming.received_outcome)
             if incoming.received_answer > answered:
                 self._back_applied = -1  # if the daemon waited for their acknowledgement, what it expects now is news
-            many = incoming.received_outcome - self._told_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
+            many = incoming.received_outcome - self._acknowledged_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
             if many or header.answers >= ACKNOWLEDGE_ANSWERS_MAX:
                 self._acknowledge_at = now_ns
             else:
@@ -542,7 +545,7 @@ class Protocol:
         if unacknowledged:
             self.incoming.complaints.append(f"commands that were unacknowledged: {unacknowledged}; {error}")
         self.incoming.begin_anew()
-        self._told_outcome = self._told_answer = 0
+        self._acknowledged_outcome = self._acknowledged_answer = 0
         self._asking = False
         self._acknowledge_at = self._query_at = NEVER
         self._back_applied = -1

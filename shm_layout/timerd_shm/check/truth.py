@@ -26,7 +26,7 @@ from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import ArenaReader, DamageError
 
 # As bare numbers: a flag's own & makes an object of it each time, and there is one for each record.
-CALL, HANDED_OVER, KEYS_KEPT = (int(flag) for flag in (OpFlag.CALL, OpFlag.HANDED_OVER, OpFlag.KEYS_KEPT))
+CALL, GRANTED, KEYS_KEPT = (int(flag) for flag in (OpFlag.CALL, OpFlag.GRANTED, OpFlag.KEYS_KEPT))
 HAS_WATERMARK = int(KeyFlag.HAS_WATERMARK)
 PRESENT = (ClientState.LIVE, ClientState.SILENT)
 SENTENCES_MAX = 200  # of each kind; what follows is counted
@@ -135,7 +135,7 @@ class Truth:
             row = reader.region(region)
             if row.high_water > row.count:
                 self.wrong(f"{region.name}: {row.high_water} of {row.count} records were ever used")
-            elif region in layout.HANDED_OUT and not reader.table(region).is_zero_from(row.high_water):
+            elif region in layout.ALLOCATED and not reader.table(region).is_zero_from(row.high_water):
                 self.wrong(f"{region.name}: records behind the first {row.high_water} are not zero, yet never used")
 
     def check_operations(self) -> None:
@@ -259,7 +259,7 @@ class Truth:
             self.wrong(f"{self.name_op(index)} expired at {op.settled_ns}, and its deadline was {op.deadline_ns}")
         if op.settled_key > op.keys:
             self.wrong(f"{self.name_op(index)} was settled by key {op.settled_key} of {op.keys}")
-        told_to_others = op.group or op.orphans == Orphans.GROUP or op.flags & HANDED_OVER
+        told_to_others = op.group or op.orphans == Orphans.GROUP or op.flags & GRANTED
         if told_to_others and not op.flags & KEYS_KEPT:
             self.wrong(f"{self.name_op(index)} has settled without its keys, and somebody else may be told")
         if op.group:

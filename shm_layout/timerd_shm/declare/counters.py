@@ -30,7 +30,7 @@ PURGATORY_COUNTERS: tuple[Counter, ...] = (
     Counter("watched", "watchers", "entries of watcher lists; exact, because settled ones leave at once", gauge=True),
     Counter("rescheduled", "ops", "deadlines moved"),
     Counter("replayed", "ops", "operations settled by an event that had overtaken their registration"),
-    Counter("handed_over", "ops", "operations completed by a limited event"),
+    Counter("granted", "ops", "operations completed by a limited event"),
     Counter(
         "values_dropped", "ops", "outcomes told without their value, because the receiver's byte quota was used up"
     ),
@@ -70,9 +70,9 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("starts", "starts", "daemons that attached to this arena"),
     Counter("busy_ns", "ns", "time spent in turns"),
     Counter("orphans_adopted", "ops", "operations of dead owners that their group took over"),
-    Counter("handed_on", "ops", "completed by a limited event, and its owner did not take it: the event went on"),
-    Counter("group_outcomes_told", "outcomes", "outcomes of groups given to a member, each time"),
-    Counter("group_outcomes_returned", "outcomes", "of these, taken back: the member died, or does not take any"),
+    Counter("requeued", "ops", "completed by a limited event, and its owner did not take it: the event went on"),
+    Counter("group_outcomes_delivered", "outcomes", "outcomes of groups given to a member, each time"),
+    Counter("group_outcomes_requeued", "outcomes", "of these, taken back: the member died, or does not take any"),
     Counter("group_outcomes_dropped", "outcomes", "outcomes of groups that nobody came for as long as they are kept"),
     Counter("clients_silenced", "clients", "clients that said nothing for a lease; live again at their next frame"),
     Counter("clients_died", "clients", "clients whose end was noticed, or that were silent for an hour; no goodbyes"),

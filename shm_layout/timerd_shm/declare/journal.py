@@ -29,7 +29,7 @@ from typing import Annotated, NamedTuple
 from .fields import U8, U16, U32, U64, fingerprint_of, raw, size_of
 
 JOURNAL_MAGIC = b"timerdj\x01"
-JOURNAL_VERSION = 1
+JOURNAL_VERSION = 2
 BUFFER_MAGIC = b"timerdb\x01"
 ROW_SIZE = 64
 BLOCK_SIZE = 4096
@@ -73,9 +73,9 @@ class GroupStep(IntEnum):
     """What becomes of an operation of a group. When it settles, an OUTCOME row says."""
 
     ADOPTED = 1  # its client has died: it is the group's, pending or settled
-    TOLD = 2  # a member was told how it has settled
-    RETURNED = 3  # that member is dead or silent, or listens no more: another is told
-    DONE = 4  # the member that was told has said so
+    DELIVERED = 2  # a member was told how it has settled
+    REQUEUED = 3  # that member is dead or silent, or listens no more: another is told
+    ACKNOWLEDGED = 4  # the member that was told has said so
     DROPPED = 5  # the group had no member for as long as outcomes are kept
 
 
@@ -92,7 +92,7 @@ class TextKind(IntEnum):
 class RowFlag(IntFlag):
     """Flags of OUTCOME, REGISTER and SEGMENT rows."""
 
-    HANDED_OVER = 1  # completed by a limited event
+    GRANTED = 1  # completed by a limited event
     REDELIVERED = 2
     VALUE_DROPPED = 4
     AT_REGISTRATION = 8  # it settled while it was registered
@@ -331,7 +331,7 @@ class GroupRow(NamedTuple):
     operation: Annotated[int, U64, "op id"]
     at_ns: Annotated[int, U64, "when"]
     outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = nobody is told"]
-    command: Annotated[int, U64, "command number, of DONE"]
+    command: Annotated[int, U64, "command number, of ACKNOWLEDGED"]
     client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died"]
     reserved_half: Annotated[int, U16, "zero"]
     client_generation: Annotated[int, U32, "generation of that slot; 0 = nobody's"]

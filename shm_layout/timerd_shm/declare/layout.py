@@ -44,11 +44,13 @@ from .records import (
 )
 
 MAGIC = b"timerd\x00\x01"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 HEADER_SIZE = 4096
 REDO_OFFSET = 1024
 REDO_MAX = 96
-RUN_MAX = 16  # commands, or operations that are due, of one transaction: so many events are written ahead of the newest
+BATCH_MAX = (
+    16  # commands, or operations that are due, of one transaction: so many events are written ahead of the newest
+)
 REGIONS_OFFSET = 2560
 REGION_ALIGN = 4096
 LINK_UNIT = 8
@@ -122,7 +124,7 @@ REGION_RECORDS: dict[Region, type] = {
     Region.ERRORS: ErrorRecord,
 }
 # The regions that hand out records one by one. Those without a free link, the daemon finds free ones of by itself.
-HANDED_OUT = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
+ALLOCATED = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
 # The field that chains the free records of a region. The one behind it is used as well: the record some places further
 # on, as a hint of what to load.
 FREE_LINKS: dict[Region, str] = {
@@ -142,15 +144,15 @@ assert (size_of(Block), size_of(EventRecord), size_of(ClientRecord)) == (128, 12
 
 
 # Where the first records of these regions lie: in the operation of their index, as many as there are operations.
-BESIDE: dict[Region, int] = {
-    Region.NODES: offset_of(OpRecord, "own_node"),
-    Region.KEYS: offset_of(OpRecord, "own_key"),
+COLOCATED: dict[Region, int] = {
+    Region.NODES: offset_of(OpRecord, "colocated_node"),
+    Region.KEYS: offset_of(OpRecord, "colocated_key"),
 }
 
 
 def records_apart(region: Region, count: int, operations: int) -> int:
     """How many of the `count` records of a region lie at its own offset, and not beside one of the operations."""
-    return max(count - operations, 0) if region in BESIDE else count
+    return max(count - operations, 0) if region in COLOCATED else count
 
 
 def free_link(region: Region) -> int:

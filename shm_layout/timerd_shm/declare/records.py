@@ -72,7 +72,9 @@ class RedoEntry(NamedTuple):
 class RegionRecord(NamedTuple):
     """Where the records of one kind lie."""
 
-    offset: Annotated[int, U64, "bytes from the start of the arena; of those that are not beside an operation (BESIDE)"]
+    offset: Annotated[
+        int, U64, "bytes from the start of the arena; of those that are not beside an operation (COLOCATED)"
+    ]
     record_size: Annotated[int, U32, "bytes of a record"]
     count: Annotated[int, U32, "records there are"]
     high_water: Annotated[int, U32, "records that were ever used: the rest is zero"]
@@ -119,8 +121,8 @@ class OpRecord(NamedTuple):
     ahead: Annotated[int, U32, "operation (index + 1) that joined the same list some places later", HINT]
     next: Annotated[int, U32, "link: bucket list while pending, its client's or group's outcomes when settled", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
-    own_key: Annotated[bytes, raw(64), "the KeyRecord of the same index", HINT]
-    own_node: Annotated[bytes, raw(32), "the WatchNode of the same index", HINT]
+    colocated_key: Annotated[bytes, raw(64), "the KeyRecord of the same index", HINT]
+    colocated_node: Annotated[bytes, raw(32), "the WatchNode of the same index", HINT]
 
 
 class WatchNode(NamedTuple):

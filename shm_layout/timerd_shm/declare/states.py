@@ -61,7 +61,7 @@ class Orphans(IntEnum):
 class OpFlag(IntFlag):
     """Flags of an op record."""
 
-    HANDED_OVER = 1  # completed by a limited event: it goes on to the next watcher if the owner dies
+    GRANTED = 1  # completed by a limited event: it goes on to the next watcher if the owner dies
     KEYS_KEPT = 2  # its watch nodes outlive the settling, because another process may be told
     REDELIVERED = 4
     VALUE_DROPPED = 8

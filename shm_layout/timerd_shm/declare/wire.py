@@ -87,7 +87,7 @@ class CommandFlag(IntFlag):
     LIMITED = 1
     WANTS_ANSWER = 8
     HAS_ID = 16
-    GIVE_BACK = 32  # CANCEL: its owner gave up on it; what a limited event handed over goes on to the next watcher
+    REQUEUE = 32  # CANCEL: its owner gave up on it; what a limited event handed over goes on to the next watcher
     FREES_ID = 64  # GROUP_ACK: the id, if it settled at `registered_ns`, stands as cancelled from now on
 
 
@@ -96,7 +96,7 @@ class OutcomeFlag(IntFlag):
 
     REDELIVERED = 1
     VALUE_DROPPED = 2
-    HANDED_OVER = 4
+    GRANTED = 4
     HAS_PAYLOAD = 8  # the receiver did not register it: payload, and names of the keys, are in the heap
     HAS_VALUE = 16
     CALL = 32  # a group's call: for the handler of its first key

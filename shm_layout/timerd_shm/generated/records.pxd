@@ -8,7 +8,7 @@ cdef extern from "timerd_layout.h" nogil:
         HEADER_SIZE
         REDO_OFFSET
         REDO_MAX
-        RUN_MAX
+        BATCH_MAX
         REGIONS_OFFSET
         REGION_ALIGN
         LINK_UNIT
@@ -233,12 +233,12 @@ cdef extern from "timerd_layout.h" nogil:
         TEXT_KIND_ID
         TEXT_KIND_COUNT
         GROUP_STEP_ADOPTED
-        GROUP_STEP_TOLD
-        GROUP_STEP_RETURNED
-        GROUP_STEP_DONE
+        GROUP_STEP_DELIVERED
+        GROUP_STEP_REQUEUED
+        GROUP_STEP_ACKNOWLEDGED
         GROUP_STEP_DROPPED
         GROUP_STEP_COUNT
-        OP_FLAG_HANDED_OVER
+        OP_FLAG_GRANTED
         OP_FLAG_KEYS_KEPT
         OP_FLAG_REDELIVERED
         OP_FLAG_VALUE_DROPPED
@@ -267,15 +267,15 @@ cdef extern from "timerd_layout.h" nogil:
         COMMAND_FLAG_LIMITED
         COMMAND_FLAG_WANTS_ANSWER
         COMMAND_FLAG_HAS_ID
-        COMMAND_FLAG_GIVE_BACK
+        COMMAND_FLAG_REQUEUE
         COMMAND_FLAG_FREES_ID
         OUTCOME_FLAG_REDELIVERED
         OUTCOME_FLAG_VALUE_DROPPED
-        OUTCOME_FLAG_HANDED_OVER
+        OUTCOME_FLAG_GRANTED
         OUTCOME_FLAG_HAS_PAYLOAD
         OUTCOME_FLAG_HAS_VALUE
         OUTCOME_FLAG_CALL
-        ROW_FLAG_HANDED_OVER
+        ROW_FLAG_GRANTED
         ROW_FLAG_REDELIVERED
         ROW_FLAG_VALUE_DROPPED
         ROW_FLAG_AT_REGISTRATION
@@ -293,7 +293,7 @@ cdef extern from "timerd_layout.h" nogil:
         COUNT_WATCHED
         COUNT_RESCHEDULED
         COUNT_REPLAYED
-        COUNT_HANDED_OVER
+        COUNT_GRANTED
         COUNT_VALUES_DROPPED
         COUNT_REFUSED_BY_ID
         DAEMON_CLIENTS
@@ -324,9 +324,9 @@ cdef extern from "timerd_layout.h" nogil:
         DAEMON_STARTS
         DAEMON_BUSY_NS
         DAEMON_ORPHANS_ADOPTED
-        DAEMON_HANDED_ON
-        DAEMON_GROUP_OUTCOMES_TOLD
-        DAEMON_GROUP_OUTCOMES_RETURNED
+        DAEMON_REQUEUED
+        DAEMON_GROUP_OUTCOMES_DELIVERED
+        DAEMON_GROUP_OUTCOMES_REQUEUED
         DAEMON_GROUP_OUTCOMES_DROPPED
         DAEMON_CLIENTS_SILENCED
         DAEMON_CLIENTS_DIED
@@ -348,9 +348,9 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_UNLINK_FROM_ONE_LIST
         DEFECT_LIMIT_NOT_LOWERED
         DEFECT_FREED_UNACKNOWLEDGED
-        DEFECT_CREDIT_DROPPED
-        DEFECT_TOLD_TO_TWO_MEMBERS
-        DEFECT_DONE_BY_FORMER_HOLDER
+        DEFECT_GRANT_DROPPED
+        DEFECT_DELIVERED_TO_TWO_MEMBERS
+        DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER
         DEFECT_ROWS_APART
         LAYOUT_FINGERPRINT
         JOURNAL_FINGERPRINT
@@ -452,8 +452,8 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t ahead
         uint32_t next
         uint32_t prev
-        uint8_t own_key[64]
-        uint8_t own_node[32]
+        uint8_t colocated_key[64]
+        uint8_t colocated_node[32]
 
     ctypedef struct WatchNode:
         uint32_t op

@@ -5,11 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LAYOUT_VERSION 1
+#define LAYOUT_VERSION 2
 #define HEADER_SIZE 4096
 #define REDO_OFFSET 1024
 #define REDO_MAX 96
-#define RUN_MAX 16
+#define BATCH_MAX 16
 #define REGIONS_OFFSET 2560
 #define REGION_ALIGN 4096
 #define LINK_UNIT 8
@@ -72,7 +72,7 @@
 #define PROTOCOL_VERSION 1
 #define GROUP_ACK_NOT_FOLLOWED 2
 #define TOPIC_OFFSET 0
-#define JOURNAL_VERSION 1
+#define JOURNAL_VERSION 2
 #define ROW_SIZE 64
 #define BLOCK_SIZE 4096
 #define BLOCK_ROWS 63
@@ -241,12 +241,12 @@
 #define TEXT_KIND_ID 5
 #define TEXT_KIND_COUNT 5
 #define GROUP_STEP_ADOPTED 1
-#define GROUP_STEP_TOLD 2
-#define GROUP_STEP_RETURNED 3
-#define GROUP_STEP_DONE 4
+#define GROUP_STEP_DELIVERED 2
+#define GROUP_STEP_REQUEUED 3
+#define GROUP_STEP_ACKNOWLEDGED 4
 #define GROUP_STEP_DROPPED 5
 #define GROUP_STEP_COUNT 5
-#define OP_FLAG_HANDED_OVER 1
+#define OP_FLAG_GRANTED 1
 #define OP_FLAG_KEYS_KEPT 2
 #define OP_FLAG_REDELIVERED 4
 #define OP_FLAG_VALUE_DROPPED 8
@@ -275,15 +275,15 @@
 #define COMMAND_FLAG_LIMITED 1
 #define COMMAND_FLAG_WANTS_ANSWER 8
 #define COMMAND_FLAG_HAS_ID 16
-#define COMMAND_FLAG_GIVE_BACK 32
+#define COMMAND_FLAG_REQUEUE 32
 #define COMMAND_FLAG_FREES_ID 64
 #define OUTCOME_FLAG_REDELIVERED 1
 #define OUTCOME_FLAG_VALUE_DROPPED 2
-#define OUTCOME_FLAG_HANDED_OVER 4
+#define OUTCOME_FLAG_GRANTED 4
 #define OUTCOME_FLAG_HAS_PAYLOAD 8
 #define OUTCOME_FLAG_HAS_VALUE 16
 #define OUTCOME_FLAG_CALL 32
-#define ROW_FLAG_HANDED_OVER 1
+#define ROW_FLAG_GRANTED 1
 #define ROW_FLAG_REDELIVERED 2
 #define ROW_FLAG_VALUE_DROPPED 4
 #define ROW_FLAG_AT_REGISTRATION 8
@@ -301,7 +301,7 @@
 #define COUNT_WATCHED 8
 #define COUNT_RESCHEDULED 9
 #define COUNT_REPLAYED 10
-#define COUNT_HANDED_OVER 11
+#define COUNT_GRANTED 11
 #define COUNT_VALUES_DROPPED 12
 #define COUNT_REFUSED_BY_ID 13
 #define DAEMON_CLIENTS 0
@@ -332,9 +332,9 @@
 #define DAEMON_STARTS 25
 #define DAEMON_BUSY_NS 26
 #define DAEMON_ORPHANS_ADOPTED 27
-#define DAEMON_HANDED_ON 28
-#define DAEMON_GROUP_OUTCOMES_TOLD 29
-#define DAEMON_GROUP_OUTCOMES_RETURNED 30
+#define DAEMON_REQUEUED 28
+#define DAEMON_GROUP_OUTCOMES_DELIVERED 29
+#define DAEMON_GROUP_OUTCOMES_REQUEUED 30
 #define DAEMON_GROUP_OUTCOMES_DROPPED 31
 #define DAEMON_CLIENTS_SILENCED 32
 #define DAEMON_CLIENTS_DIED 33
@@ -356,11 +356,11 @@
 #define DEFECT_UNLINK_FROM_ONE_LIST 12
 #define DEFECT_LIMIT_NOT_LOWERED 13
 #define DEFECT_FREED_UNACKNOWLEDGED 14
-#define DEFECT_CREDIT_DROPPED 15
-#define DEFECT_TOLD_TO_TWO_MEMBERS 16
-#define DEFECT_DONE_BY_FORMER_HOLDER 17
+#define DEFECT_GRANT_DROPPED 15
+#define DEFECT_DELIVERED_TO_TWO_MEMBERS 16
+#define DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER 17
 #define DEFECT_ROWS_APART 18
-#define LAYOUT_FINGERPRINT 1432685051
+#define LAYOUT_FINGERPRINT 144839152
 #define JOURNAL_FINGERPRINT 1512811717
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -463,7 +463,7 @@ _Static_assert(offsetof(RedoEntry, value) == 8, "RedoEntry.value");
 
 /* Where the records of one kind lie. */
 typedef struct RegionRecord {
-    uint64_t offset; /* bytes from the start of the arena; of those that are not beside an operation (BESIDE) */
+    uint64_t offset; /* bytes from the start of the arena; of those that are not beside an operation (COLOCATED) */
     uint32_t record_size; /* bytes of a record */
     uint32_t count; /* records there are */
     uint32_t high_water; /* records that were ever used: the rest is zero */
@@ -514,8 +514,8 @@ typedef struct OpRecord {
     uint32_t ahead; /* operation (index + 1) that joined the same list some places later */
     uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
     uint32_t prev; /* link */
-    uint8_t own_key[64]; /* the KeyRecord of the same index */
-    uint8_t own_node[32]; /* the WatchNode of the same index */
+    uint8_t colocated_key[64]; /* the KeyRecord of the same index */
+    uint8_t colocated_node[32]; /* the WatchNode of the same index */
 } OpRecord;
 _Static_assert(sizeof(OpRecord) == 224, "OpRecord");
 _Static_assert(offsetof(OpRecord, state) == 0, "OpRecord.state");
@@ -550,8 +550,8 @@ _Static_assert(offsetof(OpRecord, error) == 112, "OpRecord.error");
 _Static_assert(offsetof(OpRecord, ahead) == 116, "OpRecord.ahead");
 _Static_assert(offsetof(OpRecord, next) == 120, "OpRecord.next");
 _Static_assert(offsetof(OpRecord, prev) == 124, "OpRecord.prev");
-_Static_assert(offsetof(OpRecord, own_key) == 128, "OpRecord.own_key");
-_Static_assert(offsetof(OpRecord, own_node) == 192, "OpRecord.own_node");
+_Static_assert(offsetof(OpRecord, colocated_key) == 128, "OpRecord.colocated_key");
+_Static_assert(offsetof(OpRecord, colocated_node) == 192, "OpRecord.colocated_node");
 
 /* One key of one operation. It is in the key's list or heap until that key is satisfied or failed for the op. */
 typedef struct WatchNode {
@@ -1542,7 +1542,7 @@ typedef struct GroupRow {
     uint64_t operation; /* op id */
     uint64_t at_ns; /* when */
     uint64_t outcome_number; /* the member's number of this outcome; 0 = nobody is told */
-    uint64_t command; /* command number, of DONE */
+    uint64_t command; /* command number, of ACKNOWLEDGED */
     uint16_t client; /* slot of the member; of ADOPTED, of the owner that died */
     uint16_t reserved_half; /* zero */
     uint32_t client_generation; /* generation of that slot; 0 = nobody's */

@@ -107,10 +107,10 @@ class Table(Generic[Record]):
         self._stretches = list(self._lie())
 
     def _lie(self) -> Iterator[Stretch]:
-        """Where the records lie: beside the operations (layout.BESIDE), then at the region's own offset."""
+        """Where the records lie: beside the operations (layout.COLOCATED), then at the region's own offset."""
         first = 0
-        if self.region in layout.BESIDE:
-            row, before = unpack(RegionRecord, self._memory, OPS_ROW), layout.BESIDE[self.region]
+        if self.region in layout.COLOCATED:
+            row, before = unpack(RegionRecord, self._memory, OPS_ROW), layout.COLOCATED[self.region]
             first = min(self.count, row.count)
             after = row.record_size - before - self.size
             form = struct.Struct(f"<{before}x{self._struct.format[1:]}{after}x")
@@ -159,7 +159,7 @@ class Table(Generic[Record]):
 
     def is_zero_from(self, index: int) -> bool:
         """Whether all records from this one on are zero; of an operation its own fields, not what lies beside it."""
-        own = min(layout.BESIDE.values()) if self.region is Region.OPS else self.size
+        own = min(layout.COLOCATED.values()) if self.region is Region.OPS else self.size
         for stretch in self._stretches:
             begin = stretch.offset + max(index - stretch.first, 0) * stretch.step
             end = stretch.offset + (stretch.number - 1) * stretch.step + own

@@ -72,7 +72,7 @@ class FakeDaemon:
         self.hellos: list[dict[str, Any]] = []
         self.asked = 0
         self.byes = 0
-        self.handed_over: list[int] = []  # registrations that a limited event has completed
+        self.granted: list[int] = []  # registrations that a limited event has completed
         self.apply_up_to = 1 << 63  # commands above this number are not applied in this turn
         self.given_back: list[int] = []  # registrations whose hand-over came back
         self.waiting_news = False
@@ -178,20 +178,20 @@ class FakeDaemon:
             limited = bool(fire.flags & CommandFlag.LIMITED)
             if limited:
                 woken = woken[: fire.limit]
-                self.handed_over += woken
+                self.granted += woken
             for waiting in woken:
-                self.settle(waiting, Outcome.COMPLETED, command[at + fire.key_length :], handed_over=limited)
+                self.settle(waiting, Outcome.COMPLETED, command[at + fire.key_length :], granted=limited)
             if fire.flags & CommandFlag.WANTS_ANSWER:
                 self.answers[number] = (len(woken), 0)
         elif kind is CommandKind.CANCEL:
             cancel = unpack(OperationCommand, command)
             if cancel.operation in self.pending:
                 self.settle(cancel.operation, Outcome.CANCELLED, b"")
-            elif cancel.flags & CommandFlag.GIVE_BACK:
+            elif cancel.flags & CommandFlag.REQUEUE:
                 kept = [record for record, _ in self.outcomes.values() if record.command == cancel.operation]
-                self.given_back += [record.command for record in kept if record.flags & OutcomeFlag.HANDED_OVER]
+                self.given_back += [record.command for record in kept if record.flags & OutcomeFlag.GRANTED]
 
-    def settle(self, command: int, state: Outcome, value: bytes, *, handed_over: bool = False) -> None:
+    def settle(self, command: int, state: Outcome, value: bytes, *, granted: bool = False) -> None:
         del self.pending[command]
         self.outcome_number += 1
         record = OutcomeRecord(
@@ -211,7 +211,7 @@ class FakeDaemon:
             error=0,
             state=state,
             settled_key=1 if state is Outcome.COMPLETED else 0,
-            flags=(OutcomeFlag.HAS_VALUE if value else 0) | (OutcomeFlag.HANDED_OVER if handed_over else 0),
+            flags=(OutcomeFlag.HAS_VALUE if value else 0) | (OutcomeFlag.GRANTED if granted else 0),
             deliveries=0,
         )
         self.outcomes[self.outcome_number] = (record, value)

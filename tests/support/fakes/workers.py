@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from networks import HERE, Lifelines, World
-from timerd_client.groups.calls import NOT_SAID, Ask, Calls, Pause, Run, Say, Step, Steps
+from timerd_client.groups.calls import NOT_ACKNOWLEDGED, Ask, Calls, Pause, Run, Say, Step, Steps
 from timerd_client.groups.outcome import acknowledge, say
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
@@ -136,7 +136,7 @@ class Worker:
         """Issue a command that wants an answer, and wait for it."""
         answer = Answer()
         if not say(self.link, command, done, cast(Reply, answer)):
-            answer.answer(*NOT_SAID)
+            answer.answer(*NOT_ACKNOWLEDGED)
         self.wait(lambda: answer.come)
         return answer
 

@@ -100,7 +100,7 @@ class Model:
         for each in client.unacknowledged:
             if each.operation.orphans is Orphans.GROUP:
                 self._give_to_group(client.group, each.operation, each.told)
-        credits = client.handed_over()
+        credits = client.granted()
         client.unacknowledged.clear()
         for each in credits:
             self._hand_on(each, now_ns)
@@ -456,7 +456,7 @@ class Model:
                 return self._answer(client, ErrorCode.UNKNOWN_OPERATION)
         else:
             op = next((o for o in self.pending if self.owns(client, o) and o.command == command.operation), None)
-        if command.gives_back and op is None:
+        if command.requeues and op is None:
             found = next((each for each in client.unacknowledged if each.told.command == command.operation), None)
             if found is not None and found.event is not None and found.event.limited:
                 client.unacknowledged.remove(found)

@@ -88,7 +88,7 @@ class Client:
     answers: list[Answer] = field(default_factory=list)
     unacknowledged: list[Settled] = field(default_factory=list)
 
-    def handed_over(self) -> list[Settled]:
+    def granted(self) -> list[Settled]:
         """What limited events gave it, and would go on if it died."""
         return [
             each

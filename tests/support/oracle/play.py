@@ -163,17 +163,17 @@ class Play:
         )
         model = self.model_of(client)
         pending = [op.command for op in self.model.pending if self.model.owns(model, op)]
-        handed_over = [each.told.command for each in model.unacknowledged if each.event and each.event.limited]
+        granted = [each.told.command for each in model.unacknowledged if each.event and each.event.limited]
         any_command = choose.randint(1, client.issued) if client.issued else 1
-        if handed_over and choose.random() < 0.5:
-            return OperationAct(CommandKind.CANCEL, choose.choice(handed_over), gives_back=True, wants_answer=True)
+        if granted and choose.random() < 0.5:
+            return OperationAct(CommandKind.CANCEL, choose.choice(granted), requeues=True, wants_answer=True)
         return OperationAct(
             kind,
             operation=choose.choice((*pending, any_command)),
             id=choose.choice(IDS) if kind in (CommandKind.CANCEL_ID, CommandKind.RESCHEDULE_ID) else None,
             timeout_ns=choose.choice((NO_DEADLINE, 5 * MS, choose.randrange(1, 100 * MS))),
             orphans=choose.choice((Orphans.CANCEL, Orphans.KEEP, *(Orphans.GROUP,) * bool(self.groups[client]))),
-            gives_back=kind is CommandKind.CANCEL and choose.random() < 0.6,
+            requeues=kind is CommandKind.CANCEL and choose.random() < 0.6,
             purgatory=choose.choice(self.purgatories),
             wants_answer=choose.random() < 0.6,
         )
@@ -272,10 +272,10 @@ class Play:
 
     def let_one_die(self) -> None:
         """What it has not acknowledged goes on; in which order several would, the model does not know."""
-        one = [side for side in self.sides if len(side[1].handed_over()) == 1]
+        one = [side for side in self.sides if len(side[1].granted()) == 1]
         client, model = self.random.choice(one if self.random.random() < 0.7 and one else self.sides)
         self.compare(client, model)
-        if len(model.handed_over()) > 1 or self.random.random() < 0.3:
+        if len(model.granted()) > 1 or self.random.random() < 0.3:
             self.acknowledge(client, model)
         self.deaths += 1
         self.sides.remove((client, model))

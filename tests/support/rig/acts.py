@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from commands import Command, Key, Register
-from harness import BUDGET, MS, Client, Rig, fire, give_back
+from harness import BUDGET, MS, Client, Rig, fire, requeue
 from timerd_shm.declare.limits import TOMBSTONE_KEPT_NS
 from timerd_shm.declare.states import Orphans
 
@@ -170,7 +170,7 @@ def handed_back(*, watchers: int) -> Situation:
         a, b = rig.client(), rig.client()
         rig.do(a, watch(LONG))
         rig.do(b, *(watch(LONG) for _ in range(watchers)), fire(LONG, limit=1, value=b"v" * 200))
-        return applied(rig, a, give_back(1, wait=True))
+        return applied(rig, a, requeue(1, wait=True))
 
     return prepare
 

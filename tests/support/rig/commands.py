@@ -84,7 +84,7 @@ class OperationAct:
     timeout_ns: int = NO_DEADLINE
     registered_ns: int = 0
     orphans: Orphans = Orphans.CANCEL
-    gives_back: bool = False
+    requeues: bool = False
     frees_id: bool = False
     purgatory: int = 0
     wants_answer: bool = False

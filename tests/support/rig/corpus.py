@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgpack
 from commands import Command, Key, KeyAct, Mark, OperationAct, Register
 from frames import encode
-from harness import S, cancel, fire, give_back, reschedule
+from harness import S, cancel, fire, requeue, reschedule
 from networks import NOTHING, Peer, World
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import COMMANDS_PER_FRAME_MAX, KEYS_MAX, PAYLOAD_SIZE_MAX, TIMEOUT_NS_MAX
@@ -125,7 +125,7 @@ UP: dict[str, Case] = {
     "register for no group": commands(
         Register((Key(b"k"),), timeout_ns=S, for_group=True), code=ErrorCode.NOT_A_MEMBER
     ),
-    "give back": commands(give_back(1), before=(ON_K, fire(b"k", limit=1))),
+    "give back": commands(requeue(1), before=(ON_K, fire(b"k", limit=1))),
     "done what was never told": commands(OperationAct(CommandKind.GROUP_ACK, 1 << 32, wants_answer=True)),
     "many at once": commands(ON_K, fire(b"k"), ON_K, cancel(3), fire(b"j", value=b"j")),
     "a command that is none": Case(

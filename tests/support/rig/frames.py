@@ -47,7 +47,7 @@ def encode(command: Command) -> bytes:
 
 def encode_operation_act(command: OperationAct) -> bytes:
     flags = CommandFlag.HAS_ID * (command.id is not None) | CommandFlag.WANTS_ANSWER * command.wants_answer
-    flags |= CommandFlag.GIVE_BACK * command.gives_back | CommandFlag.FREES_ID * command.frees_id
+    flags |= CommandFlag.REQUEUE * command.requeues | CommandFlag.FREES_ID * command.frees_id
     tail = command.id or b""
     return (
         struct_of(OperationCommand).pack(

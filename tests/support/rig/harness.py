@@ -400,8 +400,8 @@ def cancel(operation: int, *, wait: bool = False) -> OperationAct:
     return OperationAct(CommandKind.CANCEL, operation, wants_answer=wait)
 
 
-def give_back(operation: int, *, wait: bool = False) -> OperationAct:
-    return OperationAct(CommandKind.CANCEL, operation, gives_back=True, wants_answer=wait)
+def requeue(operation: int, *, wait: bool = False) -> OperationAct:
+    return OperationAct(CommandKind.CANCEL, operation, requeues=True, wants_answer=wait)
 
 
 def done(told: GroupTold) -> OperationAct:

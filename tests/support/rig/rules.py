@@ -107,10 +107,10 @@ def outcomes_are_kept_until_acknowledged(rig: Rig) -> None:
     assert rig.arena.in_use()["OPS"] == rig.arena.in_use()["BLOCKS"] - 1 == 0, "the ring alone holds the value"
 
 
-HANDED_ON = OutcomeFlag.HANDED_OVER | OutcomeFlag.REDELIVERED
+REQUEUED = OutcomeFlag.GRANTED | OutcomeFlag.REDELIVERED
 
 
-def credit_of_a_dead_owner_goes_on(rig: Rig) -> None:
+def grant_of_a_dead_owner_is_requeued(rig: Rig) -> None:
     a, b, c = rig.client(), rig.client(), rig.client()
     rig.do(a, watch(b"k"))
     first, second = rig.do(b, watch(b"k")), rig.do(c, watch(b"k"))
@@ -120,9 +120,9 @@ def credit_of_a_dead_owner_goes_on(rig: Rig) -> None:
     rig.turn()
     told = b.outcome(first)
     assert told is not None and (told.state, told.value) == (Outcome.COMPLETED, b"token"), f"first watcher: {told}"
-    assert b.flags[told.number] & HANDED_ON == HANDED_ON
+    assert b.flags[told.number] & REQUEUED == REQUEUED
     assert c.state(second) is Outcome.NONE, "there was one"
-    assert rig.arena.count("handed_on") == 1
+    assert rig.arena.count("requeued") == 1
     rig.check()
 
 

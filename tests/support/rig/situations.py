@@ -58,7 +58,7 @@ from groupacts import (
     work,
 )
 from harness import MS, advance, cancel, cancel_for_key, fail, fire, forget, reschedule
-from timerd_shm.declare.layout import RUN_MAX
+from timerd_shm.declare.layout import BATCH_MAX
 from timerd_shm.declare.states import Condition, Orphans
 from timerd_shm.declare.wire import CommandKind
 
@@ -117,16 +117,16 @@ SITUATIONS: dict[str, Situation] = {
         watch(b"k", mark=START, mark_by_sequence=True, orphans=Orphans.KEEP), before=(fire(b"k"),)
     ),
     "register: a mark of another arena": situation(watch(b"k", mark_of_other_arena=True)),
-    "a run of registrations": run(*(watch(b"k%d" % (n % 11)) for n in range(RUN_MAX))),
-    "a run of registrations with payloads": run(
-        *(watch(b"k%d" % (n % 11), payload=b"p" * (n * 7)) for n in range(RUN_MAX)), before=full_ring(b"old" * 30)
+    "a batch of registrations": run(*(watch(b"k%d" % (n % 11)) for n in range(BATCH_MAX))),
+    "a batch of registrations with payloads": run(
+        *(watch(b"k%d" % (n % 11), payload=b"p" * (n * 7)) for n in range(BATCH_MAX)), before=full_ring(b"old" * 30)
     ),
-    "a run of cancels": run(*(cancel(n) for n in (2, 8, 1, 7, 3)), before=tuple(watch(b"k%d" % n) for n in range(9))),
-    "a run of fires": run(
+    "a batch of cancels": run(*(cancel(n) for n in (2, 8, 1, 7, 3)), before=tuple(watch(b"k%d" % n) for n in range(9))),
+    "a batch of fires": run(
         *(fire(key) for key in SLOTS_APART), before=tuple(watch(key) for key in (*SLOTS_APART[::2], b"other"))
     ),
-    "a run of fires with values": run(*(fire(key, value=b"v" * 8) for key in SLOTS_APART), before=WITH_PAYLOADS),
-    "a run of fires with values, the ring evicts": run(
+    "a batch of fires with values": run(*(fire(key, value=b"v" * 8) for key in SLOTS_APART), before=WITH_PAYLOADS),
+    "a batch of fires with values, the ring evicts": run(
         *(fire(key, value=b"v" * 8) for key in SLOTS_APART), before=(*full_ring(b"old" * 30), *WITH_PAYLOADS)
     ),
     "fire: nobody": situation(fire(b"nobody", wait=True)),
@@ -210,7 +210,7 @@ SERIES = {
     "register: overtaken by a limited event",
     "fire: totals",
     "fire: the ring evicts",
-    "a run of fires with values, the ring evicts",
+    "a batch of fires with values, the ring evicts",
     "advance: higher and lower",
     "expire: many in one tick",
     "expire: several ticks",

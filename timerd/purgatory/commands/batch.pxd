@@ -2,7 +2,7 @@
 
 Most of what a busy daemon does is the same small thing again and again: one short key registered, a pending operation
 cancelled, an event that completes the one operation that waits for it. The functions here take as many of these as stand
-side by side, RUN_MAX at most, stage what each changes, commit once, and then make what is derived. A crash leaves the state
+side by side, BATCH_MAX at most, stage what each changes, commit once, and then make what is derived. A crash leaves the state
 before the first one or behind the last one. A client sees no other state anyway: its command number moves with the whole batch.
 
 The short path takes only commands whose result is certain (is_lone, deadline_of_lone, is_plain). Everything else takes
@@ -13,7 +13,7 @@ functions.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, unused
 from timerd.purgatory.memory.blob cimport fill_blob
-from timerd.purgatory.memory.colocated cimport fill_beside
+from timerd.purgatory.memory.colocated cimport fill_colocated
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.free_bitmap cimport allocate_spares
@@ -34,14 +34,14 @@ from timerd.purgatory.operation.register cimport (
 from timerd.purgatory.operation.registration cimport deadline_of, registered_of
 from timerd_shm.generated.records cimport *
 
-from .prefetch cimport Ahead, first_word
+from .prefetch cimport Prefetched, first_word
 
 
 cdef extern from *:
     """
     #define FEW_EVENTS 4u /* of a slot: a batch goes on where none of so many is on its key */
-    _Static_assert(5 * RUN_MAX + 8 <= REDO_MAX, "a batch of events stages five words of each at most, and eight for all");
-    _Static_assert(RUN_MAX <= RING_EVENTS_MIN, "all events of a batch are in the ring together");
+    _Static_assert(5 * BATCH_MAX + 8 <= REDO_MAX, "a batch of events stages five words of each at most, and eight for all");
+    _Static_assert(BATCH_MAX <= RING_EVENTS_MIN, "all events of a batch are in the ring together");
     """
     const uint32_t FEW_EVENTS
 
@@ -50,13 +50,13 @@ cdef extern from *:
 
 
 cdef inline uint32_t room_for_batch(Arena *a, uint32_t slot) noexcept nogil:
-    """How many lone operations the client may register now, for sure: within quotas and records, RUN_MAX at most."""
+    """How many lone operations the client may register now, for sure: within quotas and records, BATCH_MAX at most."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t held = <uint64_t>c.pending + c.unacknowledged
-    cdef uint64_t room = RUN_MAX
+    cdef uint64_t room = BATCH_MAX
     if held >= a.header.quota_operations or c.unacknowledged >= a.header.quota_outcomes:
         return 0
-    if c.nodes >= a.header.quota_nodes or may_make_too_many_keys(a, c, RUN_MAX):
+    if c.nodes >= a.header.quota_nodes or may_make_too_many_keys(a, c, BATCH_MAX):
         return 0
     room = min(room, a.header.quota_operations - held)
     room = min(room, a.header.quota_nodes - c.nodes)
@@ -85,7 +85,7 @@ cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexce
     return False
 
 
-cdef inline uint64_t deadline_of_lone(Arena *a, Ahead *x) noexcept nogil:
+cdef inline uint64_t deadline_of_lone(Arena *a, Prefetched *x) noexcept nogil:
     """The deadline of a lone registration that just becomes pending: its timeout is in range, its payload has room, nothing
     else to refuse, no event to look for, not due yet. 0: it may be otherwise.
 
@@ -99,27 +99,27 @@ cdef inline uint64_t deadline_of_lone(Arena *a, Ahead *x) noexcept nogil:
     return deadline_ns if deadline_ns > a.turn.now_ns else 0
 
 
-cdef inline void fill_watcher(Arena *a, OpRecord *op, uint32_t index, Ahead *x, uint32_t purgatory, uint32_t used) noexcept nogil:
+cdef inline void fill_watcher(Arena *a, OpRecord *op, uint32_t index, Prefetched *x, uint32_t purgatory, uint32_t used) noexcept nogil:
     """The node of a lone registration, in its key's list, and a key record if there is none.
 
     `used`: nodes and keys up to this index were used before. Both are there.
     """
     if a.key_heads[x.hash & a.key_mask] == 0 or find_key(a, x.hash, purgatory, x.name, x.name_length) == 0:
         if index < used and allocate_spares(a, index):
-            fill_beside(a, op, index, x.hash, purgatory, x.name, x.name_length)
+            fill_colocated(a, op, index, x.hash, purgatory, x.name, x.name_length)
             return
     fill_first_node(op, fill_node(a, index, 0, KEY_KIND_EVENT, 0, x.hash, purgatory, x.name, x.name_length))
     watch_event(a, node_of(a, op.first_node - 1))
 
 
-cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
+cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
     """Apply the first of `count` commands, as far as they are lone registrations that just become pending; how many.
 
     One transaction makes all of them true, with the number of the last one: a crash leaves the state before the first
     or behind the last.
     """
     cdef ClientRecord *c = a.clients + slot
-    cdef OpRecord *ops[RUN_MAX]
+    cdef OpRecord *ops[BATCH_MAX]
     cdef OpRecord *op
     cdef RegisterCommand *command = <RegisterCommand *>ahead.at
     cdef uint32_t most = min(count, room_for_batch(a, slot)), n = 0, i, index, purgatory = command.purgatory
@@ -164,14 +164,14 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Ah
 # Settlements.
 
 
-cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
+cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
     """Apply the first of `count` commands, as far as they cancel plain operations and want no answer; how many."""
-    cdef OpRecord *ops[RUN_MAX]
+    cdef OpRecord *ops[BATCH_MAX]
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *op
     cdef OperationCommand *command = <OperationCommand *>ahead.at
     cdef uint64_t owner = owner_word(slot, c.generation), head = first_word(ahead.at)
-    cdef uint32_t n = 0, most = min(count, RUN_MAX), purgatory = command.purgatory
+    cdef uint32_t n = 0, most = min(count, BATCH_MAX), purgatory = command.purgatory
     if command.flags or ahead.length != sizeof(OperationCommand):
         return 0
     # Kind, purgatory, flags and length are those of the first one.
@@ -193,10 +193,10 @@ cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Ahea
     return n
 
 
-cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
+cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
     """Apply the first of `count` commands, as far as they fire events, with a value of one block at most, that nobody waits
     for, or one plain operation, which they complete; how many."""
-    cdef OpRecord *ops[RUN_MAX]
+    cdef OpRecord *ops[BATCH_MAX]
     cdef OpRecord *op
     cdef KeyCommand *command
     cdef EventRecord *e
@@ -205,7 +205,7 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Ahead 
     cdef const uint8_t *name
     cdef uint32_t n = 0, settled = 0, key, value, purgatory = ahead.at[1]
     cdef uint64_t slots = 0, bit, held = 0, owner = 0, next_outcome = 0
-    while n < count and n < RUN_MAX and ahead[n].kind == COMMAND_KIND_FIRE and ahead[n].at[1] == purgatory:
+    while n < count and n < BATCH_MAX and ahead[n].kind == COMMAND_KIND_FIRE and ahead[n].at[1] == purgatory:
         command = <KeyCommand *>ahead[n].at
         if command.flags or command.value_length > BLOCK_DATA or not 1 <= command.key_length <= EVENT_KEY_INLINE:
             break

@@ -23,14 +23,14 @@ from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_ans
 from timerd.purgatory.members.clients cimport setter_generation
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
 from timerd.purgatory.operation.condition cimport Verdict, unmoved
-from timerd.purgatory.operation.delivery cimport begin_delivery, deliver, hand_on
+from timerd.purgatory.operation.delivery cimport begin_delivery, deliver, requeue_grant
 from timerd.purgatory.operation.quota cimport may_make_too_many_keys
 from timerd.purgatory.operation.register cimport apply_register
 from timerd.purgatory.operation.registration cimport Registration, deadline_of
 from timerd.purgatory.operation.settle cimport finish_free, finish_settle, stage_free, stage_settle
 from timerd_shm.generated.records cimport *
 
-from .prefetch cimport Ahead
+from .prefetch cimport Prefetched
 
 
 cdef inline uint32_t refusal_of_key(Arena *a, KeyCommand *command, uint64_t *limit) noexcept nogil:
@@ -163,15 +163,15 @@ cdef inline void apply_cancel(
 ) noexcept nogil:
     """Cancel a pending operation, in one transaction with the command's number.
 
-    With GIVE_BACK its owner gave up on it; what a limited event has handed over, unacknowledged, goes on to the next.
+    With REQUEUE its owner gave up on it; what a limited event has handed over, unacknowledged, goes on to the next.
     """
     cdef AnswerRecord *answer = NULL
     cdef Verdict v
-    if op != NULL and command.flags & COMMAND_FLAG_GIVE_BACK and op.state == OP_STATE_SETTLED:
-        if op.flags & OP_FLAG_HANDED_OVER and op.outcome_number > a.clients[slot].acknowledged:
+    if op != NULL and command.flags & COMMAND_FLAG_REQUEUE and op.state == OP_STATE_SETTLED:
+        if op.flags & OP_FLAG_GRANTED and op.outcome_number > a.clients[slot].acknowledged:
             if wants:
                 answer = fill_answer(a, slot, number, ERROR_CODE_NONE, 1)
-            hand_on(a, op, slot, number, command, answer)
+            requeue_grant(a, op, slot, number, command, answer)
             return
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
@@ -253,7 +253,7 @@ cdef inline void apply_done(
     if op != NULL:
         stage_free(a, op)
         journal_group(
-            a, op, GROUP_STEP_DONE, op.group, slot, a.clients[slot].generation, op.deliveries, op.outcome_number, number
+            a, op, GROUP_STEP_ACKNOWLEDGED, op.group, slot, a.clients[slot].generation, op.deliveries, op.outcome_number, number
         )
     if wants:
         answer = fill_answer(a, slot, number, ERROR_CODE_NONE, op != NULL)
@@ -299,7 +299,7 @@ cdef inline void apply_group_ack(
 
 
 cdef inline void apply_operation(
-    Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Ahead *ahead
+    Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Prefetched *ahead
 ) noexcept nogil:
     """CANCEL, RESCHEDULE and SET_ORPHANS of an own operation; CANCEL_ID and RESCHEDULE_ID of anybody's; GROUP_ACK."""
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
@@ -337,7 +337,7 @@ cdef inline bint needs_id(uint32_t kind) noexcept nogil:
     return kind == COMMAND_KIND_CANCEL_ID or kind == COMMAND_KIND_RESCHEDULE_ID
 
 
-cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead) noexcept nogil:
+cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead) noexcept nogil:
     """Apply a command that was looked at; False if it is malformed."""
     cdef const uint8_t *p = ahead.at
     cdef uint64_t hash

@@ -11,13 +11,13 @@ from timerd.purgatory.memory.hash cimport handle_line, tag_in
 from timerd.purgatory.memory.transaction cimport TD_DEFECT
 from timerd.purgatory.index.purgatories cimport purgatory_is_open
 from timerd.purgatory.members.answers cimport can_answer
-from timerd.purgatory.members.clients cimport tell
+from timerd.purgatory.members.clients cimport queue_report
 from timerd_shm.generated.records cimport *
 
 from .batch cimport cancel_batch, fire_batch, register_batch
 from .commands cimport apply_command
 from .prefetch cimport (
-    AHEAD_GROUP, Ahead, length_of, look_at_event, look_at_operation, look_at_registration, look_further,
+    PREFETCH_GROUP, Prefetched, length_of, prefetch_event, prefetch_operation, prefetch_registration, prefetch_further,
 )
 
 
@@ -32,16 +32,16 @@ cdef extern from *:
         FRAME_MALFORMED
 
 
-cdef inline uint32_t look_at_group(
-    Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Ahead *ahead
+cdef inline uint32_t prefetch_commands(
+    Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Prefetched *ahead
 ) noexcept nogil:
-    """Look at up to AHEAD_GROUP commands before their turn; how many they are, up to the first whose length is wrong.
+    """Look at up to PREFETCH_GROUP commands before their turn; how many they are, up to the first whose length is wrong.
 
     The first stage touches the table entry that a command begins with.
     """
     cdef uint64_t line = handle_line(slot, number), last = number | (HANDLE_LANES - 1)  # of the line
-    cdef uint32_t seen = 0, most = min(count, AHEAD_GROUP)
-    cdef Ahead *x = ahead
+    cdef uint32_t seen = 0, most = min(count, PREFETCH_GROUP)
+    cdef Prefetched *x = ahead
     while seen < most and end - p >= <int>sizeof(uint64_t):
         x.at = p
         x.length = length_of(p)
@@ -52,20 +52,20 @@ cdef inline uint32_t look_at_group(
         if p[0] == COMMAND_KIND_REGISTER:
             if number + seen > last:
                 line, last = handle_line(slot, number + seen), (number + seen) | (HANDLE_LANES - 1)
-            look_at_registration(a, x, tag_in(line, number + seen))
+            prefetch_registration(a, x, tag_in(line, number + seen))
         elif COMMAND_KIND_FIRE <= p[0] <= COMMAND_KIND_FORGET:
-            look_at_event(a, x)
+            prefetch_event(a, x)
         elif p[0] == COMMAND_KIND_CANCEL or p[0] == COMMAND_KIND_RESCHEDULE:
-            look_at_operation(a, x, slot)
+            prefetch_operation(a, x, slot)
         p += x.length
         seen += 1
         x += 1
     if count > 1:
-        look_further(a, ahead, seen)
+        prefetch_further(a, ahead, seen)
     return seen
 
 
-cdef inline uint32_t apply_batch(Arena *a, uint32_t slot, uint64_t number, Ahead *ahead, uint32_t count) noexcept nogil:
+cdef inline uint32_t apply_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
     """Apply the first of `count` commands in one transaction, as far as they are of the usual kinds; how many.
 
     0: the first one needs more than that.
@@ -87,16 +87,16 @@ cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64
     cdef ClientRecord *c = a.clients + slot
     cdef const uint8_t *p = data + sizeof(CommandHeader)
     cdef const uint8_t *end = data + size
-    cdef Ahead ahead[AHEAD_GROUP]
+    cdef Prefetched ahead[PREFETCH_GROUP]
     cdef uint64_t number
     cdef uint32_t i = 0, at = 0, seen = 0, applied
     if header.count > COMMANDS_PER_FRAME_MAX:
         return FRAME_MALFORMED
-    tell(a, slot)
+    queue_report(a, slot)
     while i < header.count:
         number = header.first_command + i
         if at == seen:
-            seen = look_at_group(a, slot, number, p, end, header.count - i, ahead)
+            seen = prefetch_commands(a, slot, number, p, end, header.count - i, ahead)
             at = 0
             if seen == 0:
                 return FRAME_MALFORMED

@@ -32,15 +32,15 @@ cdef extern from *:
         && offsetof(OperationCommand, length) == 4, "length_of() reads it of any command");
     _Static_assert(sizeof(OpRecord) > 3 * CACHE_LINE && sizeof(OpRecord) <= 4 * CACHE_LINE, "touch_op() asks for every line");
     #define HANDLE_PROBES 4 /* of the handle table; nearly every one is found within */
-    #define AHEAD_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
+    #define PREFETCH_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
     """
     enum:
-        AHEAD_GROUP
+        PREFETCH_GROUP
         HANDLE_PROBES
     const uint32_t LONE_CONDITION
 
 
-ctypedef struct Ahead:
+ctypedef struct Prefetched:
     # A command that is looked at before its turn. Its hash and its tag are its own, and need not be made again.
     const uint8_t *at  # where it lies in its frame
     uint32_t length  # bytes of it; they are there
@@ -80,7 +80,7 @@ cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
     cdef OpRecord *record = a.ops + (op - 1)
     TOUCH(at(a, record.next))
     TOUCH(at(a, record.prev))
-    TOUCH(a.key_heads + ((<KeyRecord *>record.own_key).hash & a.key_mask))
+    TOUCH(a.key_heads + ((<KeyRecord *>record.colocated_key).hash & a.key_mask))
 
 
 cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcept nogil:
@@ -94,7 +94,7 @@ cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcep
     )
 
 
-cdef inline void look_at_hash(Arena *a, Ahead *x, const uint8_t *name, uint32_t length) noexcept nogil:
+cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uint32_t length) noexcept nogil:
     """Its key's places in the tables."""
     x.hash = key_hash(a.header.hash_seed, x.at[1], name, length)
     x.place = x.hash & a.key_mask
@@ -102,7 +102,7 @@ cdef inline void look_at_hash(Arena *a, Ahead *x, const uint8_t *name, uint32_t 
     __builtin_prefetch(a.slots + (x.hash & a.slot_mask))
 
 
-cdef inline void look_at_registration(Arena *a, Ahead *x, uint32_t tag) noexcept nogil:
+cdef inline void prefetch_registration(Arena *a, Prefetched *x, uint32_t tag) noexcept nogil:
     """Stage 1 of a REGISTER command, whose operation will have that tag. It may be malformed inside."""
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef const uint8_t *name = x.at + sizeof(RegisterCommand)
@@ -117,19 +117,19 @@ cdef inline void look_at_registration(Arena *a, Ahead *x, uint32_t tag) noexcept
     x.lone = is_lone(command, x.name_length)
     x.tag = tag
     __builtin_prefetch(a.handles + (tag & a.handle_mask))
-    look_at_hash(a, x, x.name, x.name_length)
+    prefetch_hash(a, x, x.name, x.name_length)
 
 
-cdef inline void look_at_event(Arena *a, Ahead *x) noexcept nogil:
+cdef inline void prefetch_event(Arena *a, Prefetched *x) noexcept nogil:
     """Stage 1 of FIRE and its kin."""
     cdef KeyCommand *command = <KeyCommand *>x.at
     if x.length < sizeof(KeyCommand) or x.length - sizeof(KeyCommand) < command.key_length:
         return
     x.kind = command.kind
-    look_at_hash(a, x, x.at + sizeof(KeyCommand), command.key_length)
+    prefetch_hash(a, x, x.at + sizeof(KeyCommand), command.key_length)
 
 
-cdef inline void look_at_operation(Arena *a, Ahead *x, uint32_t slot) noexcept nogil:
+cdef inline void prefetch_operation(Arena *a, Prefetched *x, uint32_t slot) noexcept nogil:
     """Stage 1 of CANCEL and RESCHEDULE."""
     cdef OperationCommand *command = <OperationCommand *>x.at
     if x.length < sizeof(OperationCommand):
@@ -140,7 +140,7 @@ cdef inline void look_at_operation(Arena *a, Ahead *x, uint32_t slot) noexcept n
     __builtin_prefetch(a.handles + x.place)
 
 
-cdef inline void touch_key(Arena *a, Ahead *x) noexcept nogil:
+cdef inline void touch_key(Arena *a, Prefetched *x) noexcept nogil:
     """Ask for a key; of an event's, with the operation beside it, which as a rule is the one that watches it."""
     if x.kind == COMMAND_KIND_REGISTER or x.key > a.keys_beside:
         TOUCH(key_of(a, x.key - 1))
@@ -148,7 +148,7 @@ cdef inline void touch_key(Arena *a, Ahead *x) noexcept nogil:
         touch_op(a, x.key)
 
 
-cdef inline void follow_watcher(Arena *a, Ahead *x) noexcept nogil:
+cdef inline void follow_watcher(Arena *a, Prefetched *x) noexcept nogil:
     """The first watcher of a fired key."""
     cdef KeyRecord *key = key_of(a, x.key - 1)
     if at(a, key.next) == <void *>&key.next:
@@ -160,7 +160,7 @@ cdef inline void follow_watcher(Arena *a, Ahead *x) noexcept nogil:
         touch_op(a, x.op)
 
 
-cdef inline void find_first(Arena *a, Ahead *x) noexcept nogil:
+cdef inline void find_first(Arena *a, Prefetched *x) noexcept nogil:
     """Stage 2: what its table entry names."""
     cdef uint32_t probe
     if x.kind == COMMAND_KIND_CANCEL or x.kind == COMMAND_KIND_RESCHEDULE:
@@ -179,7 +179,7 @@ cdef inline void find_first(Arena *a, Ahead *x) noexcept nogil:
             __builtin_prefetch(event_at(a, a.slots[x.hash & a.slot_mask].newest))
 
 
-cdef inline void find_next(Arena *a, Ahead *x) noexcept nogil:
+cdef inline void find_next(Arena *a, Prefetched *x) noexcept nogil:
     """Stage 3: what is one step further on the way to its operation, or around it."""
     if x.op:
         touch_surroundings(a, x.op)
@@ -191,13 +191,13 @@ cdef inline void find_next(Arena *a, Ahead *x) noexcept nogil:
             follow_watcher(a, x)
 
 
-cdef inline void find_last(Arena *a, Ahead *x) noexcept nogil:
+cdef inline void find_last(Arena *a, Prefetched *x) noexcept nogil:
     """Stage 4, of an event: its key's first watcher, where a step more was needed to the key."""
     if x.kind == COMMAND_KIND_FIRE and x.key and x.op == 0:
         follow_watcher(a, x)
 
 
-cdef inline void look_further(Arena *a, Ahead *ahead, uint32_t count) noexcept nogil:
+cdef inline void prefetch_further(Arena *a, Prefetched *ahead, uint32_t count) noexcept nogil:
     """The stages behind the first: each goes one step further, for all of them, than the stage before."""
     cdef uint32_t i, kinds = 0
     for i in range(count):

@@ -21,10 +21,10 @@ from .state cimport Found
 cdef extern from *:
     """
     #define REPLAY_TOO_OLD 0xFFFFFFFFu
-    #define EVENTS_AHEAD 16 /* how far ahead of its turn the place of an event is asked for */
+    #define EVENTS_PREFETCHED 16 /* how far ahead of its turn the place of an event is asked for */
     """
     enum:
-        EVENTS_AHEAD
+        EVENTS_PREFETCHED
     const uint32_t REPLAY_TOO_OLD
 
 
@@ -87,9 +87,9 @@ cdef inline EventRecord *fill_event(
     while not ring_is_empty(a) and a.header.ring_bytes + held > a.header.ring_bytes_max:
         evict_event(a)
     e = event_at(a, sequence)
-    __builtin_prefetch(event_at(a, sequence + EVENTS_AHEAD))
-    __builtin_prefetch(<char *>event_at(a, sequence + EVENTS_AHEAD) + 64)
-    overwritten = event_at(a, sequence + EVENTS_AHEAD // 2)
+    __builtin_prefetch(event_at(a, sequence + EVENTS_PREFETCHED))
+    __builtin_prefetch(<char *>event_at(a, sequence + EVENTS_PREFETCHED) + 64)
+    overwritten = event_at(a, sequence + EVENTS_PREFETCHED // 2)
     if overwritten.value:
         __builtin_prefetch(a.blocks + (overwritten.value - 1))
     e.sequence = sequence

@@ -49,8 +49,8 @@ cdef inline void put_outcome(
     owner = owner_text(a, op)
     purgatory = purgatory_text(a, op.purgatory)
     id = id_text(a, op)
-    if op_flags & OP_FLAG_HANDED_OVER:
-        flags |= ROW_FLAG_HANDED_OVER
+    if op_flags & OP_FLAG_GRANTED:
+        flags |= ROW_FLAG_GRANTED
     if op_flags & OP_FLAG_REDELIVERED:
         flags |= ROW_FLAG_REDELIVERED
     if op_flags & OP_FLAG_VALUE_DROPPED:

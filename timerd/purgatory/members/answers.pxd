@@ -12,7 +12,7 @@ from timerd.purgatory.index.operation_table cimport find_operation
 from timerd_shm.generated.records cimport *
 
 from .state cimport REFUSALS
-from .clients cimport tell
+from .clients cimport queue_report
 
 
 cdef inline bint can_answer(Arena *a, uint32_t slot) noexcept nogil:
@@ -47,7 +47,7 @@ cdef inline void keep_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
     """The answer is true: keep it in its client's list until it is acknowledged."""
     append(a, &a.clients[answer.client].answers_next, &answer.next)
     a.clients[answer.client].answers += 1
-    tell(a, answer.client)
+    queue_report(a, answer.client)
 
 
 cdef inline void free_answer(Arena *a, AnswerRecord *answer) noexcept nogil:

@@ -10,7 +10,7 @@ from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_state
 from timerd_shm.generated.records cimport *
 
-from .state cimport News
+from .state cimport ReportState
 
 
 cdef extern from *:
@@ -68,7 +68,7 @@ cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int no
         c.bytes_held += bytes
 
 
-cdef inline uint32_t *waiting_of(Arena *a, OpRecord *op) noexcept nogil:
+cdef inline uint32_t *undelivered_of(Arena *a, OpRecord *op) noexcept nogil:
     """The list of its group in which an operation waits while nobody is told of it."""
     cdef GroupRecord *g = a.groups + (op.group - 1)
     return &g.calls_next if op.flags & OP_FLAG_CALL else &g.next
@@ -76,14 +76,14 @@ cdef inline uint32_t *waiting_of(Arena *a, OpRecord *op) noexcept nogil:
 
 cdef inline uint32_t following(Arena *a, OpRecord *op) noexcept nogil:
     """Link of the operation behind one that waits in its group; 0 = it is the last."""
-    return 0 if op.next == link_of(a, waiting_of(a, op)) else op.next
+    return 0 if op.next == link_of(a, undelivered_of(a, op)) else op.next
 
 
 cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     """Take a settled operation out of the list it is in: its client's outcomes or its group's (one that is held is in none)."""
     cdef uint32_t own = link_of(a, &op.next)
-    if a.members.news[op.client].unreported == own:
-        a.members.news[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
+    if a.members.report_states[op.client].unreported == own:
+        a.members.report_states[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
     if op.flags & OP_FLAG_CALL:
         # No cursor may stay on what leaves.
         if a.members.unmatched[op.group - 1] == own:
@@ -93,17 +93,17 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
     unlink(a, &op.next)
 
 
-cdef inline void forget_news(Arena *a, uint32_t slot) noexcept nogil:
+cdef inline void clear_report_state(Arena *a, uint32_t slot) noexcept nogil:
     """Another client has this slot, or the same one anew. Its place among those to be told, if it has one, it keeps."""
-    cdef uint8_t queued = a.members.news[slot].queued
-    memset(a.members.news + slot, 0, sizeof(News))
-    a.members.news[slot].queued = queued
+    cdef uint8_t queued = a.members.report_states[slot].queued
+    memset(a.members.report_states + slot, 0, sizeof(ReportState))
+    a.members.report_states[slot].queued = queued
 
 
-cdef inline void tell(Arena *a, uint32_t slot) noexcept nogil:
+cdef inline void queue_report(Arena *a, uint32_t slot) noexcept nogil:
     """The client has news: its next report is due."""
-    if not a.members.news[slot].queued:
-        a.members.news[slot].queued = 1
+    if not a.members.report_states[slot].queued:
+        a.members.report_states[slot].queued = 1
         a.members.queue[a.members.queued] = slot
         a.members.queued += 1
 
@@ -134,7 +134,7 @@ cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
         a.members.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
 
 
-cdef inline void look_at_outcome(Arena *a, uint32_t op) noexcept nogil:
+cdef inline void prefetch_outcome(Arena *a, uint32_t op) noexcept nogil:
     """Ask for what is told of a settled operation (index + 1; 0 = none)."""
     cdef char *record
     if op:

@@ -1,7 +1,7 @@
 """Groups: a named set of clients of which one live member is told at a time.
 
 A group's operation that has settled waits in one of its group's lists (generation 0, no number): calls (OpFlag.CALL) in
-one, everything else in the other. hand_out tells it to a member that is live and takes it: it gets that member's next
+one, everything else in the other. dispatch_outcomes tells it to a member that is live and takes it: it gets that member's next
 outcome number and stands in the member's outcomes like one of its own. Acknowledged (received) it leaves that list and is
 *held*, in none, until the member says that it is done; or the member is dead, silent or takes none any more, and it waits
 in the group's list again.
@@ -25,7 +25,7 @@ from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd_shm.generated.records cimport *
 
 from .state cimport CALLS, OUTCOMES, Member
-from .clients cimport following, is_live, leave_outcomes, nodes_of, tell, waiting_of
+from .clients cimport following, is_live, leave_outcomes, nodes_of, queue_report, undelivered_of
 
 
 cdef extern from *:
@@ -42,7 +42,7 @@ cdef inline int kind_of(OpRecord *op) noexcept nogil:
     return CALLS if op.flags & OP_FLAG_CALL else OUTCOMES
 
 
-cdef inline bint takes(ClientRecord *c, int kind) noexcept nogil:
+cdef inline bint accepts(ClientRecord *c, int kind) noexcept nogil:
     """Whether the client is there to be told of its group's outcomes, or calls."""
     if c.group == 0 or c.state != CLIENT_STATE_LIVE:
         return False
@@ -53,8 +53,8 @@ cdef inline bint has_room(ClientRecord *c, int kind) noexcept nogil:
     return c.calls_held < c.calls if kind == CALLS else c.held < GROUP_HELD_MAX
 
 
-cdef inline bint holds_what_it_does_not_take(ClientRecord *c) noexcept nogil:
-    return (c.held and not takes(c, OUTCOMES)) or (c.calls_held and not takes(c, CALLS))
+cdef inline bint holds_unaccepted(ClientRecord *c) noexcept nogil:
+    return (c.held and not accepts(c, OUTCOMES)) or (c.calls_held and not accepts(c, CALLS))
 
 
 cdef inline void count_held(Arena *a, OpRecord *op, int by) noexcept nogil:
@@ -77,7 +77,7 @@ cdef inline void place_in_ring(Arena *a, uint32_t slot, int kind) noexcept nogil
     cdef Member *members = a.members.rings[kind]
     cdef Member *m = members + slot
     cdef uint16_t *turns = a.members.turns[kind]
-    cdef bint ready = takes(c, kind) and has_room(c, kind)
+    cdef bint ready = accepts(c, kind) and has_room(c, kind)
     cdef uint32_t first
     if ready == (m.group != 0):
         return
@@ -183,11 +183,11 @@ cdef inline void look_again_at(Arena *a, uint64_t at_ns) noexcept nogil:
         a.members.groups_due_ns = at_ns
 
 
-cdef inline void wait_in_group(Arena *a, OpRecord *op) noexcept nogil:
+cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
     """The settled operation waits for a member of its group; so its truth says already."""
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
-    append(a, waiting_of(a, op), &op.next)
+    append(a, undelivered_of(a, op), &op.next)
     if kind == CALLS and a.members.unmatched[op.group - 1] == 0:
         a.members.unmatched[op.group - 1] = link_of(a, &op.next)
     if a.members.turns[kind][op.group - 1]:
@@ -243,7 +243,7 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
     c.unacknowledged -= 1
     g.unacknowledged += 1
     leave_outcomes(a, op)
-    wait_in_group(a, op)
+    queue_in_group(a, op)
 
 
 cdef inline void adopt_if_orphaned(Arena *a, OpRecord *op) noexcept nogil:
@@ -254,7 +254,7 @@ cdef inline void adopt_if_orphaned(Arena *a, OpRecord *op) noexcept nogil:
     adopt(a, op)
 
 
-cdef inline void tell_member(Arena *a, OpRecord *op, uint32_t slot) noexcept nogil:
+cdef inline void deliver_to_member(Arena *a, OpRecord *op, uint32_t slot) noexcept nogil:
     """Tell a member of an outcome that waits in its group's list."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t word = OpRecord_word_client(op)[0]
@@ -268,25 +268,25 @@ cdef inline void tell_member(Arena *a, OpRecord *op, uint32_t slot) noexcept nog
     td_put(&a.tx, OpRecord_word_client(op), word)
     td_put(&a.tx, &op.outcome_number, c.next_outcome)
     td_put(&a.tx, &c.next_outcome, c.next_outcome + 1)
-    journal_group(a, op, GROUP_STEP_TOLD, op.group, slot, c.generation, deliveries, c.next_outcome, 0)
+    journal_group(a, op, GROUP_STEP_DELIVERED, op.group, slot, c.generation, deliveries, c.next_outcome, 0)
     commit(a)
     leave_outcomes(a, op)
     append(a, &c.next, &op.next)
-    if a.members.news[slot].unreported == 0:
-        a.members.news[slot].unreported = link_of(a, &op.next)
-    tell(a, slot)
+    if a.members.report_states[slot].unreported == 0:
+        a.members.report_states[slot].unreported = link_of(a, &op.next)
+    queue_report(a, slot)
     count_held(a, op, 1)
-    a.daemon[DAEMON_GROUP_OUTCOMES_TOLD] += 1
+    a.daemon[DAEMON_GROUP_OUTCOMES_DELIVERED] += 1
 
 
-cdef inline void tell_next(Arena *a, OpRecord *op, uint32_t slot) noexcept nogil:
+cdef inline void deliver_to_next(Arena *a, OpRecord *op, uint32_t slot) noexcept nogil:
     """Tell this member, and the one after it next."""
     a.turn.touched += 1
     a.members.turns[kind_of(op)][op.group - 1] = a.members.rings[kind_of(op)][slot].next + 1
-    tell_member(a, op, slot)
+    deliver_to_member(a, op, slot)
 
 
-cdef inline bint hand_out(Arena *a) noexcept nogil:
+cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
     """Tell members, each in turn, what waits in their groups' lists; False if the turn's bound came first."""
     cdef uint32_t group
     cdef int slot
@@ -298,14 +298,14 @@ cdef inline bint hand_out(Arena *a) noexcept nogil:
             if spent(a):
                 return False
             op = op_at(a, a.groups[group].next)
-            tell_next(a, op, find_ready(a, op))
+            deliver_to_next(a, op, find_ready(a, op))
         while a.members.turns[CALLS][group] and a.members.unmatched[group]:
             if spent(a):
                 return False
             op = op_at(a, a.members.unmatched[group])
             slot = find_ready(a, op)
             if slot >= 0:
-                tell_next(a, op, slot)
+                deliver_to_next(a, op, slot)
             else:
                 a.turn.touched += 1
                 a.members.unmatched[group] = following(a, op)
@@ -313,7 +313,7 @@ cdef inline bint hand_out(Arena *a) noexcept nogil:
     return True
 
 
-cdef inline void take_back(Arena *a, OpRecord *op) noexcept nogil:
+cdef inline void requeue_outcome(Arena *a, OpRecord *op) noexcept nogil:
     """The member that was told is gone, silent or does not listen: the outcome waits for another. Its number is void."""
     cdef uint32_t slot = op.client
     td_put(
@@ -321,12 +321,12 @@ cdef inline void take_back(Arena *a, OpRecord *op) noexcept nogil:
         OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
     )
     td_put(&a.tx, &op.outcome_number, 0)
-    journal_group(a, op, GROUP_STEP_RETURNED, op.group, slot, op.client_generation, op.deliveries, 0, 0)
+    journal_group(a, op, GROUP_STEP_REQUEUED, op.group, slot, op.client_generation, op.deliveries, 0, 0)
     commit(a)
     leave_outcomes(a, op)
     count_held(a, op, -1)
-    wait_in_group(a, op)
-    a.daemon[DAEMON_GROUP_OUTCOMES_RETURNED] += 1
+    queue_in_group(a, op)
+    a.daemon[DAEMON_GROUP_OUTCOMES_REQUEUED] += 1
 
 
 cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
@@ -336,7 +336,7 @@ cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noe
         return NULL
     if op.client == slot and op.client_generation == a.clients[slot].generation:
         return op
-    return op if TD_DEFECT(DEFECT_DONE_BY_FORMER_HOLDER) and op.client_generation else NULL
+    return op if TD_DEFECT(DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER) and op.client_generation else NULL
 
 
 cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:

@@ -10,7 +10,7 @@ from timerd.purgatory.journal.rows cimport journal_client, journal_state
 from timerd.purgatory.events.ring cimport make_room
 from timerd_shm.generated.records cimport *
 
-from .groups cimport holds_what_it_does_not_take, is_used, look_at_calls, place_in_rings
+from .groups cimport holds_unaccepted, is_used, look_at_calls, place_in_rings
 from .slots cimport listening_flag, stage_calls
 
 
@@ -68,7 +68,7 @@ cdef inline uint32_t open_group(
 cdef inline void place_member(Arena *a, uint32_t slot) noexcept nogil:
     """What the client takes of its group may have changed: what it holds stays with it, or goes on."""
     place_in_rings(a, slot)
-    if holds_what_it_does_not_take(a.clients + slot):
+    if holds_unaccepted(a.clients + slot):
         a.turn.sweeping = 1
 
 

@@ -11,8 +11,8 @@ from timerd.purgatory.memory.blob cimport blob_length, copy_blob
 from timerd.purgatory.memory.list cimport answer_at, at, link_of, op_at
 from timerd_shm.generated.records cimport *
 
-from .state cimport News
-from .clients cimport is_live, look_at_outcome, topic_of
+from .state cimport ReportState
+from .clients cimport is_live, prefetch_outcome, topic_of
 
 
 cdef extern from *:
@@ -43,7 +43,7 @@ ctypedef struct Round:
     uint32_t at
     uint32_t count
     uint64_t due_ns  # when those that were put off are to be asked for again
-    uint64_t confirm_ns  # how long a report waits that would tell nothing but which commands were applied
+    uint64_t acknowledge_ns  # how long a report waits that would tell nothing but which commands were applied
     uint32_t outcomes_max
 
 
@@ -88,13 +88,13 @@ cdef inline uint32_t heap_length(Arena *a, OpRecord *op, uint32_t last_value) no
     return blob_length(a, op.value) if op.value != last_value else 0
 
 
-cdef inline bint only_confirms(Arena *a, uint32_t slot) noexcept nogil:
+cdef inline bint only_acknowledges(Arena *a, uint32_t slot) noexcept nogil:
     """Whether its report would tell nothing but which commands were applied."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t head = link_of(a, &c.answers_next)
-    if a.members.news[slot].outcome != c.next_outcome - 1:
+    if a.members.report_states[slot].outcome != c.next_outcome - 1:
         return False
-    return c.answers_prev == head or answer_at(a, c.answers_prev).command <= a.members.news[slot].answer
+    return c.answers_prev == head or answer_at(a, c.answers_prev).command <= a.members.report_states[slot].answer
 
 
 cdef inline void measure(
@@ -110,7 +110,7 @@ cdef inline void measure(
     x.answer_after = answer_after
     while link and link != head:
         op = op_at(a, link)
-        look_at_outcome(a, op.ahead)
+        prefetch_outcome(a, op.ahead)
         if op.outcome_number > outcome_after:
             length = heap_length(a, op, last_value)
             if x.outcomes == outcomes_max or (x.outcomes and x.heap + length > REPORT_HEAP_MAX):
@@ -157,8 +157,8 @@ cdef inline void fill_outcome(
     out.flags = 0
     if op.condition == CONDITION_TOTAL and op.outcome == OUTCOME_COMPLETED and op.settled_key:
         out.satisfied = <uint64_t>1 << (op.settled_key - 1)
-    if op.flags & OP_FLAG_HANDED_OVER:
-        out.flags |= OUTCOME_FLAG_HANDED_OVER
+    if op.flags & OP_FLAG_GRANTED:
+        out.flags |= OUTCOME_FLAG_GRANTED
     if op.flags & OP_FLAG_REDELIVERED or (op.group and op.deliveries > 1):
         out.flags |= OUTCOME_FLAG_REDELIVERED
     if op.flags & OP_FLAG_VALUE_DROPPED:
@@ -232,14 +232,14 @@ cdef inline void note_reported(Arena *a, uint32_t slot, Extent *x) noexcept nogi
     """The next report begins behind this one."""
     cdef ClientRecord *c = a.clients + slot
     if x.outcomes:
-        a.members.news[slot].unreported = 0 if x.behind == link_of(a, &c.next) else x.behind
+        a.members.report_states[slot].unreported = 0 if x.behind == link_of(a, &c.next) else x.behind
     if not x.more:
-        a.members.news[slot].outcome = c.next_outcome - 1
+        a.members.report_states[slot].outcome = c.next_outcome - 1
     elif x.outcomes:
-        a.members.news[slot].outcome = op_at(a, at(a, x.behind).prev).outcome_number
+        a.members.report_states[slot].outcome = op_at(a, at(a, x.behind).prev).outcome_number
     if x.answers:
-        a.members.news[slot].answer = answer_at(a, c.answers_prev).command
-    a.members.news[slot].command = c.last_command
+        a.members.report_states[slot].answer = answer_at(a, c.answers_prev).command
+    a.members.report_states[slot].command = c.last_command
 
 
 cdef inline void begin_round(Arena *a, Round *r) noexcept nogil:
@@ -259,20 +259,20 @@ cdef inline void put_off(Arena *a, Round *r, uint32_t slot, uint64_t due_ns) noe
 cdef inline int next_report(Arena *a, Round *r, bint full, Extent *x) noexcept nogil:
     """The slot of the next client to be told, and what; -1 when there is none. When the round is `full`, all are put off."""
     cdef uint32_t slot
-    cdef News *news
+    cdef ReportState *report_states
     while r.at < r.count:
         slot = a.members.queue[r.at]
-        news = a.members.news + slot
+        report_states = a.members.report_states + slot
         r.at += 1
         if full:
             put_off(a, r, slot, a.turn.now_ns)
-        elif a.turn.now_ns < news.told_ns + r.confirm_ns and is_live(a, slot) and only_confirms(a, slot):
-            put_off(a, r, slot, news.told_ns + r.confirm_ns)
+        elif a.turn.now_ns < report_states.reported_ns + r.acknowledge_ns and is_live(a, slot) and only_acknowledges(a, slot):
+            put_off(a, r, slot, report_states.reported_ns + r.acknowledge_ns)
         else:
-            news.queued = 0
-            news.told_ns = a.turn.now_ns
+            report_states.queued = 0
+            report_states.reported_ns = a.turn.now_ns
             if is_live(a, slot):
-                measure(a, slot, news.unreported, news.outcome, news.answer, r.outcomes_max, x)
+                measure(a, slot, report_states.unreported, report_states.outcome, report_states.answer, r.outcomes_max, x)
                 return slot
     return -1
 

@@ -12,7 +12,7 @@ from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.journal.rows cimport journal_client, journal_state
 from timerd_shm.generated.records cimport *
 
-from .clients cimport forget_news, free_client, tell
+from .clients cimport clear_report_state, free_client, queue_report
 from .groups cimport join_group, leave_group
 
 
@@ -105,13 +105,13 @@ cdef inline void open_client(
     """A new client gets a free slot."""
     cdef ClientRecord *c = a.clients + slot
     fill_client(a, c, incarnation, session_hash, facts)
-    forget_news(a, slot)
+    clear_report_state(a, slot)
     td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE))
     journal_state(a, slot, CLIENT_STATE_LIVE)
     commit(a)
     a.regions[REGION_CLIENTS].in_use += 1
     join_group(a, slot)
-    tell(a, slot)
+    queue_report(a, slot)
 
 
 cdef inline void renew_session(Arena *a, uint32_t slot, const char *session_hash, uint64_t heard_ns) noexcept nogil:
@@ -124,7 +124,7 @@ cdef inline void renew_session(Arena *a, uint32_t slot, const char *session_hash
     td_put(&a.tx, &c.session_high, high)
     commit(a)
     c.heard_ns = heard_ns
-    tell(a, slot)
+    queue_report(a, slot)
 
 
 cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept nogil:
@@ -146,11 +146,11 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     c.heard_ns = a.turn.now_ns
     c.silent_ns = 0
     # What it had not acknowledged is freed: its first report says that those numbers are void.
-    forget_news(a, slot)
-    a.members.news[slot].outcome = c.acknowledged
-    a.members.news[slot].answer = c.answers_acknowledged
+    clear_report_state(a, slot)
+    a.members.report_states[slot].outcome = c.acknowledged
+    a.members.report_states[slot].answer = c.answers_acknowledged
     join_group(a, slot)
-    tell(a, slot)
+    queue_report(a, slot)
 
 
 cdef inline void stage_calls(Arena *a, ClientRecord *c, uint32_t most, uint32_t names) noexcept nogil:

@@ -6,29 +6,29 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define TOLD 32 /* how far the hints of a client's outcomes reach; a power of two */
+    #define LATEST_OUTCOMES 32 /* how far the hints of a client's outcomes reach; a power of two */
     enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* what a member of a group may take */
     #define REFUSALS 32 /* more than there are codes, and limits that ARENA_FULL and QUOTA_EXCEEDED may meet */
-    _Static_assert((TOLD & (TOLD - 1)) == 0, "join_outcomes() takes a position modulo TOLD with a mask");
+    _Static_assert((LATEST_OUTCOMES & (LATEST_OUTCOMES - 1)) == 0, "join_outcomes() takes a position modulo LATEST_OUTCOMES with a mask");
     """
     enum:
-        TOLD
+        LATEST_OUTCOMES
         OUTCOMES
         CALLS
         KINDS
         REFUSALS
 
 
-ctypedef struct News:
+ctypedef struct ReportState:
     # What a client was last told: not in the arena, because a start tells everything again.
     uint64_t command
     uint64_t outcome
     uint64_t answer
-    uint64_t told_ns  # when its last report was made
+    uint64_t reported_ns  # when its last report was made
     uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
     uint8_t queued
     uint8_t at  # place in `latest` of the one that joined longest ago
-    OpRecord *latest[TOLD]  # the operations that joined its outcomes last, for their `ahead` hints
+    OpRecord *latest[LATEST_OUTCOMES]  # the operations that joined its outcomes last, for their `ahead` hints
 
 
 ctypedef struct Member:
@@ -46,7 +46,7 @@ ctypedef struct Refusal:
 
 ctypedef struct Members:
     # Clients that have news.
-    News *news  # of each client
+    ReportState *report_states  # of each client
     uint16_t *queue
     uint32_t queued
     # Of groups: rings of members that can be told something, and whose turn it is in each (slot + 1; 0 = nobody).
@@ -70,7 +70,7 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups) noe
     """False if there is no memory; drop_members() frees what was made."""
     cdef int kind
     cdef bint made = True
-    m.news = <News *>calloc(clients, sizeof(News))
+    m.report_states = <ReportState *>calloc(clients, sizeof(ReportState))
     m.queue = <uint16_t *>calloc(clients, sizeof(uint16_t))
     m.unmatched = <uint32_t *>calloc(groups, sizeof(uint32_t))
     m.outdated = <uint32_t *>calloc(groups, sizeof(uint32_t))
@@ -78,12 +78,12 @@ cdef inline bint make_members(Members *m, uint32_t clients, uint32_t groups) noe
         m.rings[kind] = <Member *>calloc(clients, sizeof(Member))
         m.turns[kind] = <uint16_t *>calloc(groups, sizeof(uint16_t))
         made = made and m.rings[kind] != NULL and m.turns[kind] != NULL
-    return made and m.news != NULL and m.queue != NULL and m.unmatched != NULL and m.outdated != NULL
+    return made and m.report_states != NULL and m.queue != NULL and m.unmatched != NULL and m.outdated != NULL
 
 
 cdef inline void drop_members(Members *m) noexcept nogil:
     cdef int kind
-    free(m.news)
+    free(m.report_states)
     free(m.queue)
     free(m.unmatched)
     free(m.outdated)

@@ -92,7 +92,7 @@ cdef inline OpRecord *settled_of(Arena *a, uint64_t operation) noexcept nogil:
 cdef inline WatchNode *node_of(Arena *a, uint32_t index) noexcept nogil:
     """The watch node of an index."""
     if index < a.nodes_beside:
-        return <WatchNode *>a.ops[index].own_node
+        return <WatchNode *>a.ops[index].colocated_node
     return a.more_nodes + (index - a.nodes_beside)
 
 
@@ -106,7 +106,7 @@ cdef inline uint32_t index_of_node(Arena *a, WatchNode *node) noexcept nogil:
 cdef inline KeyRecord *key_of(Arena *a, uint32_t index) noexcept nogil:
     """The key record of an index."""
     if index < a.keys_beside:
-        return <KeyRecord *>a.ops[index].own_key
+        return <KeyRecord *>a.ops[index].colocated_key
     return a.more_keys + (index - a.keys_beside)
 
 

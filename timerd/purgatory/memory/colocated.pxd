@@ -23,12 +23,12 @@ cdef extern from *:
     const uint64_t ONLY_EVENT_NODE
 
 
-cdef inline void fill_beside(
+cdef inline void fill_colocated(
     Arena *a, OpRecord *op, uint32_t index, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length
 ) noexcept nogil:
     """Watch a new key, with node and key of the operation's index, which the caller has taken."""
-    cdef KeyRecord *key = <KeyRecord *>op.own_key
-    cdef WatchNode *node = <WatchNode *>op.own_node
+    cdef KeyRecord *key = <KeyRecord *>op.colocated_key
+    cdef WatchNode *node = <WatchNode *>op.colocated_node
     op.first_node = index + 1
     node.op = index
     node.key = index
@@ -43,32 +43,32 @@ cdef inline void fill_beside(
     copy_short(key.name, name, length)
     key.next = key.prev = link_of(a, &node.next)
     key.heap = 0
-    chain_beside(a, key, index)
+    chain_colocated(a, key, index)
 
 
-cdef inline void chain_beside(Arena *a, KeyRecord *key, uint32_t index) noexcept nogil:
+cdef inline void chain_colocated(Arena *a, KeyRecord *key, uint32_t index) noexcept nogil:
     cdef uint32_t *head = a.key_heads + (key.hash & a.key_mask)
     key.chain = head[0]
     head[0] = index + 1
 
 
-cdef inline bint is_beside(OpRecord *op, uint32_t index) noexcept nogil:
+cdef inline bint is_colocated(OpRecord *op, uint32_t index) noexcept nogil:
     """Whether the pending operation of that index watches nothing but the key beside it, an event's, and is alone there."""
-    cdef KeyRecord *key = <KeyRecord *>op.own_key
-    cdef WatchNode *node = <WatchNode *>op.own_node
+    cdef KeyRecord *key = <KeyRecord *>op.colocated_key
+    cdef WatchNode *node = <WatchNode *>op.colocated_node
     return (
         op.first_node == index + 1 and WatchNode_word_next_of_op(node)[0] == ONLY_EVENT_NODE and node.key == index
         and key.refs == 1 and key.name_blob == 0 and not key.flags & KEY_FLAG_HAS_WATERMARK
     )
 
 
-cdef inline void leave_beside(Arena *a, OpRecord *op, uint32_t index) noexcept nogil:
+cdef inline void leave_colocated(Arena *a, OpRecord *op, uint32_t index) noexcept nogil:
     """It has settled: free its node and its key. The caller counts them, and that no event is in delivery."""
-    cdef KeyRecord *key = <KeyRecord *>op.own_key
+    cdef KeyRecord *key = <KeyRecord *>op.colocated_key
     cdef uint32_t *link = a.key_heads + (key.hash & a.key_mask)
     while link[0] != index + 1:
         link = &key_of(a, link[0] - 1).chain
     link[0] = key.chain
     key.refs = 0
-    (<WatchNode *>op.own_node).linked = 0
+    (<WatchNode *>op.colocated_node).linked = 0
     free_spares(a, index)

@@ -32,8 +32,8 @@ cdef inline uint32_t allocate(Arena *a, int region) noexcept nogil:
             __builtin_prefetch(free_link(a, region, link[1] - 1))
             __builtin_prefetch(<char *>free_link(a, region, link[1] - 1) - r.free_link)
             if region == REGION_OPS:
-                __builtin_prefetch(a.ops[link[1] - 1].own_key)
-                __builtin_prefetch(a.ops[link[1] - 1].own_node)
+                __builtin_prefetch(a.ops[link[1] - 1].colocated_key)
+                __builtin_prefetch(a.ops[link[1] - 1].colocated_node)
     elif r.high_water < r.count:
         # Stored before the record is reached: a start looks no further than the high water.
         got = r.high_water + 1

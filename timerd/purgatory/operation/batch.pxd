@@ -9,12 +9,12 @@ filled and words are staged by the same functions on both paths.
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
-from timerd.purgatory.memory.colocated cimport is_beside, leave_beside
+from timerd.purgatory.memory.colocated cimport is_colocated, leave_colocated
 from timerd.purgatory.memory.commit cimport commit
 from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.wheel.wheel cimport wheel_remove
-from timerd.purgatory.members.state cimport News
-from timerd.purgatory.members.clients cimport is_live, nodes_of, tell
+from timerd.purgatory.members.state cimport ReportState
+from timerd.purgatory.members.clients cimport is_live, nodes_of, queue_report
 from timerd_shm.generated.records cimport *
 
 from .settle cimport count_settled, join_outcomes, leave_keys, share_value, stage_end
@@ -72,7 +72,7 @@ cdef inline void finish_batch(
     """
     cdef uint32_t slot, i, index, beside = 0
     cdef ClientRecord *c
-    cdef News *news
+    cdef ReportState *report_states
     cdef OpRecord *op
     if count:
         slot = ops[0].client
@@ -84,18 +84,18 @@ cdef inline void finish_batch(
     count_settled(a, ops, count, outcome, purgatory)
     counter(a, purgatory, COUNT_PENDING)[0] -= count
     c = a.clients + slot
-    news = a.members.news + slot
+    report_states = a.members.report_states + slot
     for i in range(count):
         op = ops[i]
         index = <uint32_t>(op - a.ops)
         wheel_remove(a, op)
-        if is_beside(op, index):
-            leave_beside(a, op, index)
+        if is_colocated(op, index):
+            leave_colocated(a, op, index)
             beside += 1
         else:
             leave_keys(a, op)
             c.nodes -= op.keys - nodes_of(op)
-        join_outcomes(a, c, news, op)
+        join_outcomes(a, c, report_states, op)
     a.regions[REGION_NODES].in_use -= beside
     a.regions[REGION_KEYS].in_use -= beside
     counter(a, purgatory, COUNT_WATCHED)[0] -= beside
@@ -103,4 +103,4 @@ cdef inline void finish_batch(
     c.nodes -= beside
     c.pending -= count
     c.unacknowledged += count
-    tell(a, slot)
+    queue_report(a, slot)

@@ -5,7 +5,7 @@ nothing counts twice. A delivery that is too long for a turn goes on from its cu
 other command is applied (DESIGN.md, rule 8).
 
 An owner may die before it takes what a limited event granted it, or give that back. Then the operation ends, and a new
-event of limit 1 enters the ring, with nothing allocated (`hand_on`).
+event of limit 1 enters the ring, with nothing allocated (`requeue_grant`).
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -118,7 +118,7 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
     return True
 
 
-cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
+cdef inline EventRecord *fill_requeued_event(Arena *a, OpRecord *op) noexcept nogil:
     """The event by which goes on what a limited event gave to a settled operation: same key and value, nothing allocated."""
     cdef uint8_t name[KEY_SIZE_MAX]
     cdef uint32_t node = op.first_node, key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
@@ -143,14 +143,14 @@ cdef inline EventRecord *fill_hand_on(Arena *a, OpRecord *op) noexcept nogil:
     return e
 
 
-cdef inline void hand_on(
+cdef inline void requeue_grant(
     Arena *a, OpRecord *op, uint32_t slot, uint64_t number, OperationCommand *command, AnswerRecord *answer
 ) noexcept nogil:
     """Its owner does not take what a limited event gave it: end the operation, and fire again. None is in delivery.
 
     In one transaction, with the `number` of the `command` that asks for it and its answer (NULL = none).
     """
-    cdef EventRecord *e = fill_hand_on(a, op)
+    cdef EventRecord *e = fill_requeued_event(a, op)
     stage_free(a, op)
     if command != NULL:
         td_put(&a.tx, &a.clients[slot].last_command, number)
@@ -160,7 +160,7 @@ cdef inline void hand_on(
         stage_answer(a, answer)
     commit(a)
     a.header.ring_bytes += blob_length(a, e.value) + blob_length(a, e.key_blob)
-    a.daemon[DAEMON_HANDED_ON] += 1
+    a.daemon[DAEMON_REQUEUED] += 1
     finish_free(a, op)
     if answer != NULL:
         keep_answer(a, answer)

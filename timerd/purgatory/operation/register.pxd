@@ -335,7 +335,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         followed = find_call(a, r.slot, command.mark_sequence)
         stage_free(a, followed)
         journal_group(
-            a, followed, GROUP_STEP_DONE, followed.group, r.slot, c.generation, followed.deliveries,
+            a, followed, GROUP_STEP_ACKNOWLEDGED, followed.group, r.slot, c.generation, followed.deliveries,
             followed.outcome_number, r.number,
         )
     if replaced != NULL:

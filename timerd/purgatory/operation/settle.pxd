@@ -18,15 +18,15 @@ from timerd.purgatory.index.ids cimport settled_word
 from timerd.purgatory.index.keys cimport free_node, free_nodes, leave_key
 from timerd.purgatory.index.operation_table cimport handle_remove
 from timerd.purgatory.wheel.wheel cimport wheel_remove
-from timerd.purgatory.members.state cimport TOLD, News
-from timerd.purgatory.members.clients cimport charge, leave_outcomes, nodes_of, owner_of, tell
-from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, wait_in_group
+from timerd.purgatory.members.state cimport LATEST_OUTCOMES, ReportState
+from timerd.purgatory.members.clients cimport charge, leave_outcomes, nodes_of, owner_of, queue_report
+from timerd.purgatory.members.groups cimport adopt_if_orphaned, count_held, queue_in_group
 from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, unmoved
 
 
-cdef inline uint64_t handed_word(EventRecord *e) noexcept nogil:
+cdef inline uint64_t granted_word(EventRecord *e) noexcept nogil:
     """The event's word after one more operation: one less left, if it is limited."""
     cdef uint64_t word = EventRecord_with_completed(EventRecord_word_completed(e)[0], e.completed + 1)
     if e.flags & EVENT_FLAG_LIMITED and not TD_DEFECT(DEFECT_LIMIT_NOT_LOWERED):
@@ -103,7 +103,7 @@ cdef inline void stage_settle(
         if e.kind == EVENT_KIND_FAIL:
             error = <uint32_t>e.amount
         if e.flags & EVENT_FLAG_LIMITED:
-            flags |= OP_FLAG_HANDED_OVER | OP_FLAG_KEYS_KEPT
+            flags |= OP_FLAG_GRANTED | OP_FLAG_KEYS_KEPT
         if e.flags & EVENT_FLAG_REDELIVERED:
             flags |= OP_FLAG_REDELIVERED
         if e.flags & EVENT_FLAG_VALUE_DROPPED:
@@ -111,7 +111,7 @@ cdef inline void stage_settle(
         if held != NULL:
             value = share_value(a, e, held, &flags)
         if e.flags & (EVENT_FLAG_LIMITED | EVENT_FLAG_WANTS_ANSWER):
-            td_put(&a.tx, EventRecord_word_completed(e), handed_word(e))
+            td_put(&a.tx, EventRecord_word_completed(e), granted_word(e))
     if op.group or op.orphans == ORPHANS_GROUP:
         flags |= OP_FLAG_KEYS_KEPT
     if v.progress != op.progress:
@@ -159,10 +159,10 @@ cdef inline void count_settled(
     counter(a, purgatory, counter_of(outcome))[0] += count
     for i in range(count):
         histogram_add(waits, ops[i].settled_ns - ops[i].registered_ns)
-        if ops[i].flags & (OP_FLAG_VALUE_DROPPED | OP_FLAG_HANDED_OVER):
+        if ops[i].flags & (OP_FLAG_VALUE_DROPPED | OP_FLAG_GRANTED):
             counter(a, purgatory, COUNT_VALUES_DROPPED)[0] += ops[i].flags & OP_FLAG_VALUE_DROPPED != 0
             if outcome == OUTCOME_COMPLETED:
-                counter(a, purgatory, COUNT_HANDED_OVER)[0] += ops[i].flags & OP_FLAG_HANDED_OVER != 0
+                counter(a, purgatory, COUNT_GRANTED)[0] += ops[i].flags & OP_FLAG_GRANTED != 0
     if outcome == OUTCOME_EXPIRED:
         for i in range(count):
             histogram_add(
@@ -170,16 +170,16 @@ cdef inline void count_settled(
             )
 
 
-cdef inline void join_outcomes(Arena *a, ClientRecord *owner, News *news, OpRecord *op) noexcept nogil:
-    """A settled operation is its client's newest outcome. The one that joined TOLD positions before leads to it."""
-    cdef OpRecord *before = news.latest[news.at]
+cdef inline void join_outcomes(Arena *a, ClientRecord *owner, ReportState *report_states, OpRecord *op) noexcept nogil:
+    """A settled operation is its client's newest outcome. The one that joined LATEST_OUTCOMES positions before leads to it."""
+    cdef OpRecord *before = report_states.latest[report_states.at]
     append(a, &owner.next, &op.next)
-    news.latest[news.at] = op
-    news.at = (news.at + 1) & (TOLD - 1)
+    report_states.latest[report_states.at] = op
+    report_states.at = (report_states.at + 1) & (LATEST_OUTCOMES - 1)
     if before != NULL:
         before.ahead = <uint32_t>(op - a.ops) + 1
-    if news.unreported == 0:
-        news.unreported = link_of(a, &op.next)
+    if report_states.unreported == 0:
+        report_states.unreported = link_of(a, &op.next)
 
 
 cdef inline void leave_keys(Arena *a, OpRecord *op) noexcept nogil:
@@ -217,10 +217,10 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
         return
     charge(a, op, 0, 1, 0, 0)
     if op.group:
-        wait_in_group(a, op)
+        queue_in_group(a, op)
         return
-    join_outcomes(a, a.clients + op.client, a.members.news + op.client, op)
-    tell(a, op.client)
+    join_outcomes(a, a.clients + op.client, a.members.report_states + op.client, op)
+    queue_report(a, op.client)
 
 
 cdef inline void settle(Arena *a, OpRecord *op, uint32_t outcome) noexcept nogil:

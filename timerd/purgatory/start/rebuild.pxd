@@ -24,9 +24,9 @@ from timerd.purgatory.index.keys cimport attach, chain_key
 from timerd.purgatory.wheel.state cimport Joined
 from timerd.purgatory.events.ring cimport event_at, ring_is_empty
 from timerd.purgatory.members.state cimport CALLS, KINDS
-from timerd.purgatory.members.clients cimport charge, nodes_of, setter_generation, tell
+from timerd.purgatory.members.clients cimport charge, nodes_of, setter_generation, queue_report
 from timerd.purgatory.members.groups cimport (
-    after_retention, holds_what_it_does_not_take, join_group, kind_of, look_again_at, wait_in_group,
+    after_retention, holds_unaccepted, join_group, kind_of, look_again_at, queue_in_group,
 )
 from timerd.purgatory.operation.condition cimport settled_keys
 from timerd.purgatory.operation.delivery cimport begin_delivery
@@ -327,7 +327,7 @@ cdef inline void order_watchers(Arena *a, Marks *m, Order *o) noexcept nogil:
             node = w.next_of_op
 
 
-cdef inline void restore_waiting(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
+cdef inline void restore_undelivered(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
     """Groups' outcomes that nobody is told now, back into their groups' lists in order of settling. Members are there."""
     cdef uint32_t i
     cdef uint64_t count = 0, outcomes = 0, k
@@ -345,7 +345,7 @@ cdef inline void restore_waiting(Arena *a, Ordered *items, Ordered *spare) noexc
             count += 1
     sort_by_number(items, spare, count)
     for k in range(count):
-        wait_in_group(a, a.ops + items[k].index)
+        queue_in_group(a, a.ops + items[k].index)
 
 
 cdef inline void restore_ids(
@@ -444,7 +444,7 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
     a.members.tombstones_due_ns = NO_DEADLINE
     for slot in range(capacity(a, REGION_CLIENTS)):
         c = a.clients + slot
-        memset(a.members.news + slot, 0, sizeof(a.members.news[0]))
+        memset(a.members.report_states + slot, 0, sizeof(a.members.report_states[0]))
         if c.state == CLIENT_STATE_FREE:
             continue
         a.regions[REGION_CLIENTS].in_use += 1
@@ -460,17 +460,17 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
                 ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE),
             )
             commit(a)
-        if c.state == CLIENT_STATE_DEAD or holds_what_it_does_not_take(c):
+        if c.state == CLIENT_STATE_DEAD or holds_unaccepted(c):
             a.turn.sweeping = 1
         if c.state == CLIENT_STATE_DEAD:
             continue
         join_group(a, slot)
         # Told again: what this life has not reported begins behind what was acknowledged.
-        a.members.news[slot].outcome = c.acknowledged
-        a.members.news[slot].answer = c.answers_acknowledged
+        a.members.report_states[slot].outcome = c.acknowledged
+        a.members.report_states[slot].answer = c.answers_acknowledged
         if not is_empty(a, &c.next):
-            a.members.news[slot].unreported = c.next
-        tell(a, slot)
+            a.members.report_states[slot].unreported = c.next
+        queue_report(a, slot)
 
 
 cdef inline void restore_groups(Arena *a) noexcept nogil:
@@ -566,7 +566,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         free_unreached(a, m.ids, REGION_IDS)
         free_unreached(a, m.answers, REGION_ANSWERS)
         restore_clients(a)
-        restore_waiting(a, order.items, order.spare)
+        restore_undelivered(a, order.items, order.spare)
         restore_groups(a)
         restore_counters(a)
         if not ring_is_empty(a):

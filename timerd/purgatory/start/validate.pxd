@@ -99,7 +99,7 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
         # That one's group would adopt it.
         if a.clients[op.client].group == 0:
             return False
-    if op.flags & OP_FLAG_HANDED_OVER:
+    if op.flags & OP_FLAG_GRANTED:
         # It may go on to the next watcher of that key.
         if op.state != OP_STATE_SETTLED or not op.flags & OP_FLAG_KEYS_KEPT or op.settled_key == 0:
             return False

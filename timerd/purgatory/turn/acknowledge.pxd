@@ -13,7 +13,7 @@ from timerd.purgatory.memory.list cimport answer_at, at, is_empty, link_of, make
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, td_put
 from timerd.purgatory.index.operation_table cimport handle_remove_tag
 from timerd.purgatory.members.answers cimport free_answer
-from timerd.purgatory.members.clients cimport leave_outcomes, look_at_outcome, nodes_of
+from timerd.purgatory.members.clients cimport leave_outcomes, prefetch_outcome, nodes_of
 from timerd.purgatory.operation.settle cimport free_parts, stage_free
 from timerd.purgatory.commands.frame cimport FRAME_MALFORMED, apply_frame
 from timerd_shm.generated.records cimport *
@@ -22,17 +22,17 @@ from timerd_shm.generated.records cimport *
 cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noexcept nogil:
     """Free the client's first outcomes, as far as they are its own and have no higher number: the first one is and has not."""
     cdef ClientRecord *c = a.clients + slot
-    cdef OpRecord *ops[RUN_MAX]
-    cdef uint32_t tags[RUN_MAX]
+    cdef OpRecord *ops[BATCH_MAX]
+    cdef uint32_t tags[BATCH_MAX]
     cdef OpRecord *op
     cdef uint32_t n = 0, i, link = c.next, head = link_of(a, &c.next)
     cdef uint64_t bytes = 0
     cdef bint passed = False
-    while n < RUN_MAX and link != head:
+    while n < BATCH_MAX and link != head:
         op = op_at(a, link)
         if op.group or op.outcome_number > acknowledged:
             break
-        look_at_outcome(a, op.ahead)
+        prefetch_outcome(a, op.ahead)
         tags[n] = handle_tag(slot, op.command)
         __builtin_prefetch(a.handles + (tags[n] & a.handle_mask))
         if op.payload:
@@ -42,11 +42,11 @@ cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noex
         stage_free(a, op)
         ops[n] = op
         n += 1
-        passed = passed or a.members.news[slot].unreported == link
+        passed = passed or a.members.report_states[slot].unreported == link
         link = op.next
     commit(a)
     if passed:
-        a.members.news[slot].unreported = 0 if link == head else link
+        a.members.report_states[slot].unreported = 0 if link == head else link
     c.next = link
     at(a, link).prev = head
     for i in range(n):
@@ -65,7 +65,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
     """Free what the client has acknowledged; False if some is left."""
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *op
-    cdef uint64_t last = a.members.news[slot].outcome
+    cdef uint64_t last = a.members.report_states[slot].outcome
     if c.acknowledged < last and not TD_DEFECT(DEFECT_FREED_UNACKNOWLEDGED):
         last = c.acknowledged
     while not is_empty(a, &c.next):
@@ -98,8 +98,8 @@ cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, u
         answer = c.last_command
     if outcome > c.acknowledged:
         td_put(&a.tx, &c.acknowledged, outcome)
-        if outcome > a.members.news[slot].outcome:
-            a.members.news[slot].outcome = outcome
+        if outcome > a.members.report_states[slot].outcome:
+            a.members.report_states[slot].outcome = outcome
     if answer > c.answers_acknowledged:
         td_put(&a.tx, &c.answers_acknowledged, answer)
     commit(a)

@@ -7,11 +7,11 @@ from timerd.purgatory.memory.list cimport at, link_of, op_at
 from timerd.purgatory.wheel.state cimport JOINED, Joined
 from timerd.purgatory.wheel.wheel cimport next_tick, owe_sweeps, pay_sweeps
 from timerd.purgatory.events.ring cimport event_at
-from timerd.purgatory.members.groups cimport hand_out
+from timerd.purgatory.members.groups cimport dispatch_outcomes
 from timerd.purgatory.operation.batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
 from timerd.purgatory.operation.delivery cimport visit
 from timerd.purgatory.operation.settle cimport settle
-from timerd.purgatory.commands.prefetch cimport AHEAD_GROUP, touch_op
+from timerd.purgatory.commands.prefetch cimport PREFETCH_GROUP, touch_op
 from timerd_shm.generated.records cimport *
 
 
@@ -35,9 +35,9 @@ cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
 
 cdef inline uint32_t expire_batch(Arena *a, BucketRecord *bucket, uint32_t count) noexcept nogil:
     """Expire the first operations of a bucket that is due: `count` at most, one at least; how many."""
-    cdef OpRecord *ops[RUN_MAX]
+    cdef OpRecord *ops[BATCH_MAX]
     cdef OpRecord *op = op_at(a, bucket.next)
-    cdef uint32_t n = 0, most = min(count, RUN_MAX), link = bucket.next, head = link_of(a, &bucket.next)
+    cdef uint32_t n = 0, most = min(count, BATCH_MAX), link = bucket.next, head = link_of(a, &bucket.next)
     cdef uint32_t purgatory = op.purgatory
     cdef uint64_t owner = owner_word_of(op), next_outcome = a.clients[op.client].next_outcome
     if a.header.unfinished == 0 and has_live_owner(a, op):
@@ -56,7 +56,7 @@ cdef inline uint32_t expire_batch(Arena *a, BucketRecord *bucket, uint32_t count
     return n
 
 
-cdef inline void look_at_joined(Arena *a, uint32_t bucket) noexcept nogil:
+cdef inline void prefetch_joined(Arena *a, uint32_t bucket) noexcept nogil:
     """Ask for the operations that joined a bucket first and last: most, as a rule, of a bucket that is a tick wide."""
     cdef Joined *joined = a.wheel.joined + bucket
     cdef uint32_t i, count = a.buckets[bucket].count
@@ -69,11 +69,11 @@ cdef inline void look_at_joined(Arena *a, uint32_t bucket) noexcept nogil:
                 __builtin_prefetch(&a.ops[joined.op[i] - 1].next)
 
 
-cdef inline uint32_t look_at_due(Arena *a, BucketRecord *bucket) noexcept nogil:
+cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil:
     """Touch what expiring the first operations of a bucket will need; how many they are."""
-    cdef uint32_t ops[AHEAD_GROUP]
+    cdef uint32_t ops[PREFETCH_GROUP]
     cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, node
-    while link != head and seen < AHEAD_GROUP:
+    while link != head and seen < PREFETCH_GROUP:
         ops[seen] = <uint32_t>(op_at(a, link) - a.ops) + 1
         if a.ops[ops[seen] - 1].ahead:
             __builtin_prefetch(&a.ops[a.ops[ops[seen] - 1].ahead - 1].next)
@@ -108,15 +108,15 @@ cdef inline bint advance_wheel(Arena *a) noexcept nogil:
             if spent(a):
                 return False
             if looked_at == 0:
-                looked_at = look_at_due(a, bucket)
+                looked_at = prefetch_due(a, bucket)
             looked_at -= expire_batch(a, bucket, looked_at)
         a.header.wheel_tick = tick
         # Those that come next: they arrive while the sweeps are paid.
-        look_at_joined(a, <uint32_t>((tick + 1) & (BUCKETS - 1)))
+        prefetch_joined(a, <uint32_t>((tick + 1) & (BUCKETS - 1)))
         owe_sweeps(a)
 
 
 cdef inline bint advance(Arena *a) noexcept nogil:
     """Move the wheel, and tell in this turn what has settled in it; False if work is left."""
     cdef bint done = advance_wheel(a)
-    return hand_out(a) and done
+    return dispatch_outcomes(a) and done

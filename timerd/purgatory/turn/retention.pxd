@@ -11,7 +11,7 @@ from timerd.purgatory.operation.settle cimport finish_free, stage_free
 from timerd_shm.generated.records cimport *
 
 
-cdef inline void drop_waiting(Arena *a, OpRecord *op) noexcept nogil:
+cdef inline void drop_undelivered(Arena *a, OpRecord *op) noexcept nogil:
     """Nobody came to be told of it for as long as it is kept."""
     a.turn.touched += 1
     stage_free(a, op)
@@ -31,7 +31,7 @@ cdef inline bint drop_outcomes(Arena *a, GroupRecord *g) noexcept nogil:
             return True
         if spent(a):
             return False
-        drop_waiting(a, op)
+        drop_undelivered(a, op)
     return True
 
 
@@ -52,7 +52,7 @@ cdef inline bint drop_calls(Arena *a, uint32_t group) noexcept nogil:
             look_again_at(a, after_retention(a, a.turn.now_ns))
             a.members.outdated[group] = following(a, op)
         else:
-            drop_waiting(a, op)
+            drop_undelivered(a, op)
     return True
 
 

@@ -14,9 +14,9 @@ from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.members.answers cimport free_answer
 from timerd.purgatory.members.clients cimport bury_client, free_client
 from timerd.purgatory.members.groups cimport (
-    adopt, after_retention, holds_what_it_does_not_take, is_abandoned, kind_of, take_back, takes,
+    adopt, after_retention, holds_unaccepted, is_abandoned, kind_of, requeue_outcome, accepts,
 )
-from timerd.purgatory.operation.delivery cimport hand_on
+from timerd.purgatory.operation.delivery cimport requeue_grant
 from timerd.purgatory.operation.settle cimport drop_settled, free_settled, settle
 from timerd_shm.generated.records cimport *
 
@@ -29,12 +29,12 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
     elif op.orphans == ORPHANS_GROUP:
         adopt(a, op)
     elif op.state == OP_STATE_SETTLED:
-        if not op.flags & OP_FLAG_HANDED_OVER or TD_DEFECT(DEFECT_CREDIT_DROPPED):
+        if not op.flags & OP_FLAG_GRANTED or TD_DEFECT(DEFECT_GRANT_DROPPED):
             drop_settled(a, op)
         elif a.header.unfinished:
             return False
         else:
-            hand_on(a, op, 0, 0, NULL, NULL)
+            requeue_grant(a, op, 0, 0, NULL, NULL)
     elif op.orphans == ORPHANS_CANCEL:
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
@@ -73,8 +73,8 @@ cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
         return True
     if op.group == 0:
         return c.state != CLIENT_STATE_DEAD or sweep_own(a, op, c)
-    if not takes(c, kind_of(op)) or TD_DEFECT(DEFECT_TOLD_TO_TWO_MEMBERS):
-        take_back(a, op)
+    if not accepts(c, kind_of(op)) or TD_DEFECT(DEFECT_DELIVERED_TO_TWO_MEMBERS):
+        requeue_outcome(a, op)
     return True
 
 
@@ -88,7 +88,7 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
     cdef bint wanted = False
     for slot in range(a.regions[REGION_CLIENTS].count):
         c = a.clients + slot
-        if holds_what_it_does_not_take(c):
+        if holds_unaccepted(c):
             wanted = True
         if c.state != CLIENT_STATE_DEAD:
             continue

@@ -5,7 +5,7 @@ from timerd.purgatory.memory.arena cimport Arena
 from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE
 from timerd.purgatory.index.ids cimport forget_old_ids
 from timerd.purgatory.wheel.wheel cimport next_tick, wheel_jump
-from timerd.purgatory.members.groups cimport hand_out
+from timerd.purgatory.members.groups cimport dispatch_outcomes
 from timerd.purgatory.operation.delivery cimport deliver
 from timerd_shm.generated.records cimport *
 
@@ -33,7 +33,7 @@ cdef inline bint resume_work(Arena *a) noexcept nogil:
         left = True
     end_tombstones(a)
     forget_old_ids(a)
-    if not hand_out(a):
+    if not dispatch_outcomes(a):
         left = True
     # The sweep fires again what was handed over to the dead.
     return left or a.header.unfinished != 0

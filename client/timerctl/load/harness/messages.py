@@ -64,7 +64,7 @@ class Registered(NamedTuple):
     settled_ns: array[int]  # the daemon's time
     deadline_ns: array[int]  # the daemon's
     fired_ns: array[int]  # when fire() was called, as the event's value says; in bulk only for some
-    told_ns: array[int]  # when its callback was called; in bulk only for some
+    delivered_ns: array[int]  # when its callback was called; in bulk only for some
     ended_ns: int  # when the last call had returned
     outcomes: int  # that were numbered for this client and received: one for each operation that was told
     own_lateness_ns: array[int]  # see pace.py

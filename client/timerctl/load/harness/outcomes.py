@@ -36,7 +36,7 @@ class Columns(NamedTuple):
     settled_ns: array[int]
     deadline_ns: array[int]
     fired_ns: array[int]  # the stamp that is the event's value; 0 = it has none, or nobody looked
-    told_ns: array[int]  # 0 = nobody looked at the clock
+    delivered_ns: array[int]  # 0 = nobody looked at the clock
 
 
 class Outcomes:
@@ -50,7 +50,7 @@ class Outcomes:
         self._used = 0  # bytes of them
         self._seen = array("q")  # which of them have the times that follow
         self._fired_ns = array("q")
-        self._told_ns = array("q")
+        self._delivered_ns = array("q")
         self._refused: list[tuple[int, int]] = []  # that the daemon never took: (command, when it was told)
         self.errors: dict[str, int] = {}
 
@@ -65,9 +65,11 @@ class Outcomes:
         """Take all of a batch, if all have a record."""
         return self._took(len(batch), batch.copy_records(self._records, self._used))
 
-    def add(self, commands: Iterable[int], settlements: Sequence[RawSettlement], told_ns: Sequence[int] | None) -> None:
-        """Take some; `told_ns` is None where nobody looked at the clock."""
-        times = repeat(0) if told_ns is None else told_ns
+    def add(
+        self, commands: Iterable[int], settlements: Sequence[RawSettlement], delivered_ns: Sequence[int] | None
+    ) -> None:
+        """Take some; `delivered_ns` is None where nobody looked at the clock."""
+        times = repeat(0) if delivered_ns is None else delivered_ns
         for command, settlement, at_ns in zip(commands, settlements, times, strict=False):
             if settlement[0] is None:
                 self._refuse(command, settlement, at_ns)
@@ -75,7 +77,7 @@ class Outcomes:
             if at_ns:
                 self._seen.append(self._used // RECORD_SIZE)
                 self._fired_ns.append(self._stamp(settlement[1]))
-                self._told_ns.append(at_ns)
+                self._delivered_ns.append(at_ns)
             self._records[self._used : self._used + RECORD_SIZE] = settlement[0]
             self._used += RECORD_SIZE
 
@@ -88,7 +90,7 @@ class Outcomes:
             self._every(SETTLED, "q") + array("q", rest),
             self._every(DEADLINE, "q") + array("q", rest),
             self._times(self._fired_ns) + array("q", rest),
-            self._times(self._told_ns) + array("q", [at_ns for _, at_ns in self._refused]),
+            self._times(self._delivered_ns) + array("q", [at_ns for _, at_ns in self._refused]),
         )
 
     def _took(self, rows: int, took: bool) -> bool:
@@ -117,8 +119,8 @@ class Outcomes:
         column.frombytes(fields[at::step].tobytes())
         return column
 
-    def _refuse(self, command: int, settlement: RawSettlement, told_ns: int) -> None:
+    def _refuse(self, command: int, settlement: RawSettlement, delivered_ns: int) -> None:
         """One that the daemon never took: there is no record of it."""
         text = f"{type(settlement[3]).__name__}: {settlement[3]}"
         self.errors[text] = self.errors.get(text, 0) + 1
-        self._refused.append((command, told_ns))
+        self._refused.append((command, delivered_ns))

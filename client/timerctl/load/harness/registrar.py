@@ -156,10 +156,10 @@ class Registrar(Part):
             else:
                 self._batches.append((now_ns + LOOK_NS, batch))
 
-    def _take(self, operations: list[ThreadedOperation], told_ns: list[int] | None) -> None:
+    def _take(self, operations: list[ThreadedOperation], delivered_ns: list[int] | None) -> None:
         """Of operations that have settled."""
         commands = (operation.command for operation in operations)
-        self._outcomes.add(commands, [operation._settlement for operation in operations], told_ns)
+        self._outcomes.add(commands, [operation._settlement for operation in operations], delivered_ns)
 
     def _await_outcomes(self, until_ns: int) -> None:
         """Until all are told; in bulk what has not settled by then is looked for in its batch."""
@@ -188,7 +188,7 @@ class Registrar(Part):
         """The columns in the order of the plan."""
         found, errors, rows = self._outcomes.columns(), self._outcomes.errors, len(self._rows.due_ns)
         state, told = array("B", bytes(rows)), array("B", bytes(rows))
-        settled_ns, deadline_ns, fired_ns, told_ns = (array("q", bytes(8 * rows)) for _ in range(4))
+        settled_ns, deadline_ns, fired_ns, delivered_ns = (array("q", bytes(8 * rows)) for _ in range(4))
         for at, command in enumerate(found.command):
             row = command - first
             if not 0 <= row < rows:
@@ -199,7 +199,7 @@ class Registrar(Part):
             settled_ns[row] = found.settled_ns[at]
             deadline_ns[row] = found.deadline_ns[at]
             fired_ns[row] = found.fired_ns[at]
-            told_ns[row] = found.told_ns[at]
+            delivered_ns[row] = found.delivered_ns[at]
         return Registered(
             self._rows,
             self._sent_ns.column(),
@@ -209,7 +209,7 @@ class Registrar(Part):
             settled_ns,
             deadline_ns,
             fired_ns,
-            told_ns,
+            delivered_ns,
             ended_ns,
             self._numbered,
             pace.own_lateness_ns,

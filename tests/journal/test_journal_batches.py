@@ -101,7 +101,7 @@ def test_a_gap_tells_exactly_what_is_missing_if_the_buffer_is_full_in_the_middle
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
-@pytest.mark.parametrize("name", [name for name in SITUATIONS if name.startswith("a run of")])
+@pytest.mark.parametrize("name", [name for name in SITUATIONS if name.startswith("a batch of")])
 def test_a_crash_at_every_ordering_point_of_a_run_loses_no_row_and_writes_none_twice(tmp_path: Path, name: str) -> None:
     no_row_is_lost_or_written_twice(tmp_path, name, points=1_000)
 
