@@ -16,7 +16,7 @@ from harness import S
 from journals import JournaledRig, numbered, settle
 from spans import rows_of, source, spans_of
 from timerctl.journal.rows import RowFormat
-from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, TextKind
+from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, JOURNAL_VERSION, TextKind
 from timerd_shm.read.journal_reader import JournalReader
 from timerd_shm.read.segment import JournalError, Offset, segment_path, segments_of
 from timerd_spark.source import segments
@@ -211,7 +211,9 @@ def test_a_segment_of_another_layout_is_refused_when_it_is_loaded(journal: Path,
     data = bytearray(path.read_bytes())
     data[12] ^= 0x40  # the version
     path.write_bytes(data)
-    with pytest.raises(JournalError, match=r"version 65 .*read it with the version that wrote it"):
+    with pytest.raises(
+        JournalError, match=rf"version {JOURNAL_VERSION ^ 0x40} .*read it with the version that wrote it"
+    ):
         source(copied).schema()
 
 
@@ -225,7 +227,9 @@ def test_an_older_segment_of_another_layout_is_named_and_passed_over_when_asked_
     data[12] ^= 0x40
     path.write_bytes(data)
     reader = source(copied).reader(spark_schema(TERMINAL))
-    with pytest.raises(JournalError, match=rf"{copied}: segment 2 is of journal version 65 .*onDamage"):
+    with pytest.raises(
+        JournalError, match=rf"{copied}: segment 2 is of journal version {JOURNAL_VERSION ^ 0x40} .*onDamage"
+    ):
         reader.partitions()
     skipping = source(copied, onDamage="skip").reader(spark_schema(TERMINAL))
     found = [
