@@ -4,7 +4,7 @@
                             |
                             '-- not sure that it is still ours: asked for ("held"), dropped if it is another's
 
-Ground rules (DESIGN.md, section "Who owns an operation"):
+Ground rules (timerd/DESIGN.md, section "Groups, and owners that end"):
 
 * A member that is silent for a lease loses what it was told and has not done: another is told. It may have been
   stopped, and then does not know. So, *just before an outcome is handed to the caller*, the newest answered question
