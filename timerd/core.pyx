@@ -48,6 +48,7 @@ cdef extern from "faults.h":
     void faults_record(uint64_t limit, uint64_t chance)
     void faults_set_defect(int number)
     void faults_beside(const char *memory, uint64_t size)
+    void faults_nothing_beside(const char *memory)
 
 APPLIED = FRAME_APPLIED
 EXPECTED = FRAME_EXPECTED
@@ -119,7 +120,7 @@ cdef class Core:
         if self.attached:
             drop_rooms(&self.arena)
             if self.journaling:
-                faults_beside(NULL, 0)
+                faults_nothing_beside(<const char *>self.journal.buf)
                 PyBuffer_Release(&self.journal)
                 self.journaling = False
             memset(&self.arena, 0, sizeof(Arena))

@@ -105,6 +105,18 @@ def test_an_audit_computes_every_outcome_again_over_kills_at_any_instruction(tmp
     print(f"seed {seed}: {found.outcomes} outcomes audited, {made.crashes} crashes")
 
 
+@pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
+def test_copies_of_a_crash_have_the_journal_buffer_although_a_core_of_before_is_released_late(tmp_path: Path) -> None:
+    before, rig = (JournaledRig(tmp_path / name, core=core_faults) for name in ("before", "now"))
+    client = rig.client()
+    before.core.release()  # as the garbage collector does with what an earlier test has left
+    core_faults.record(100)
+    rig.do(client, fire(b"a"))
+    copies = core_faults.snapshots()
+    assert copies
+    assert {len(copy) for copy in copies} == {len(rig.memory) + len(rig.buffer)}
+
+
 def test_an_audit_of_a_new_program_each_run_finds_nothing(tmp_path: Path, seed: int) -> None:
     play(seed, tmp_path)
     assert not (found := audit_journal(tmp_path)).wrong, f"seed={seed}: {found.wrong[:5]}"

@@ -25,6 +25,12 @@ static void faults_beside(const char *memory, uint64_t size) {
     faults_journal_size = size;
 }
 
+/* A core lets go of that memory. A core that is collected late must not take the memory of the one after it. */
+static void faults_nothing_beside(const char *memory) {
+    if (memory == faults_journal)
+        faults_beside(NULL, 0);
+}
+
 /* Whether the copy of this point takes the place of the one that is kept: in the end, each point is as likely. */
 static int faults_picked(void) {
     faults_chance = faults_chance * 6364136223846793005u + 1442695040888963407u;
@@ -69,5 +75,6 @@ static uint64_t faults_size, faults_count;
 static void faults_record(uint64_t limit, uint64_t chance) { (void)limit; (void)chance; }
 static void faults_set_defect(int number) { (void)number; }
 static void faults_beside(const char *memory, uint64_t size) { (void)memory; (void)size; }
+static void faults_nothing_beside(const char *memory) { (void)memory; }
 #endif
 #endif

@@ -211,6 +211,7 @@ class Daemon:
         if copies:
             self._faults["killed at a store"] += 1
             copy = self._rng.choice(copies)
+            assert len(copy) == len(self.memory) + len(self._buffer), "the copy lacks the journal's buffer"
             self.memory[:] = copy[: len(self.memory)]
             self._buffer[:] = copy[len(self.memory) :]
         self.on_kill()
