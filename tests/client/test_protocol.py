@@ -29,7 +29,15 @@ from timerd_shm.declare.limits import (
     HEARTBEAT_NS,
     PAYLOAD_SIZE_MAX,
 )
-from timerd_shm.declare.wire import CommandHeader, CommandKind, DownKind, RegisterCommand, ReportHeader, UpKind
+from timerd_shm.declare.wire import (
+    PROTOCOL_VERSION,
+    CommandHeader,
+    CommandKind,
+    DownKind,
+    RegisterCommand,
+    ReportHeader,
+    UpKind,
+)
 
 
 @pytest.fixture
@@ -392,6 +400,9 @@ def test_garbage_from_a_socket_harms_nothing(world: World, rng: random.Random) -
         if len(frame) >= 32 and rng.random() < 0.7:
             frame[8], frame[9] = 1, rng.choice([2, 4, 5, 6])
         world.protocol.receive(bytes(frame), world.now, published=rng.random() < 0.5)
+    gone = bytearray(rng.randbytes(300))
+    gone[8], gone[9] = PROTOCOL_VERSION, DownKind.SESSION_GONE
+    world.protocol.receive(bytes(gone), world.now, published=False)
     header = struct_of(ReportHeader).pack(5, 1, DownKind.REPORT, 0, 1 << 31, 1 << 31, 0, 77, 0, 1, 9, 9, 0, 0, 0, 0)
     world.protocol.receive(header, world.now, published=True)
     assert world.protocol.frames_ignored > 0

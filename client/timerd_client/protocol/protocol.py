@@ -387,6 +387,9 @@ class Protocol:
             if header.kind == _REPORT:
                 self._report(header, frame, now_ns, published)
                 return
+            if header.flags or header.reserved:
+                self.frames_ignored += 1  # no daemon sets them; a word of two bytes must not end a session
+                return
             match header.kind:
                 case DownKind.EXPECTED:
                     self._expected(header, now_ns)
