@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from daemons import LEAVE_TIMEOUT_S
+from tiers import in_tiers
 from timerctl.load.harness.messages import Fired, Registered, Usage
 from timerd_client.outcome import State
 from timerd_client.workload import Events, Workload, plan
@@ -73,20 +74,21 @@ def place(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> Path:
 
 TINY = {
     "core": ("--pending=10k", "--repeat=1", "--huge-pages"),
-    "why_cython": ("--count=1k", "--repeat=1"),
     "client": ("--requests=1k", "--pending=100", "--rounds=1", "--turns=1"),
+    "idle": ("--pending=1k", "--seconds=0.5"),
+    "recovery": ("--pending=2k", "--repeat=2"),
+    "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20", "--huge-pages"),
+    # What follows takes longer.
+    "why_cython": ("--count=1k", "--repeat=1"),
     "ladder": ("--rates=1k", "--seconds=0.3", "--pending=1k", "--apis=bulk", "--cases=high"),
     "latency": ("--fine-rate=500", "--seconds=0.2", "--apis=bulk", "--runs=fine"),
     "alternatives": ("--ways=redis,uvloop", "--rates=500", "--seconds=0.2"),
     "gil": ("--crews=2x2", "--rates=500", "--seconds=0.2"),
-    "idle": ("--pending=1k", "--seconds=0.5"),
-    "rivals": ("--pending=10k", "--repeat=1", "--work=500", "--contestants=heapq,wheel of 20", "--huge-pages"),
     "article": ("--rates=5k", "--requests=1k", "--seconds=0.2", "--purge=100,never", "--memory=20"),
-    "recovery": ("--pending=2k", "--repeat=2"),
 }
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", in_tiers(TINY, 5))
 def test_each_suite_writes_one_document_and_leaves_nothing(name: str, place: Path) -> None:
     result = place / "result.json"
     done = bench(name, *TINY[name], f"--json={result}", "--seed=7")

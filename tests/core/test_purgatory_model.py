@@ -15,6 +15,7 @@ import pytest
 import timerd.core
 from faults import core_faults
 from play import Play
+from tiers import in_tiers
 from timerd_shm.declare.errors import ErrorCode
 
 TURNS = 300
@@ -34,7 +35,7 @@ def run(seed: int, core: ModuleType = timerd.core, turns: int = TURNS, knobs: di
     return play
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", in_tiers(SEEDS, 4))
 def test_the_core_does_what_the_model_does(seed: int) -> None:
     play = run(seed)
     print(
@@ -52,7 +53,7 @@ def test_the_core_does_what_the_model_does_in_a_new_program_each_run(seed: int) 
 @pytest.mark.parametrize(
     "knobs", [{"keys": 8}, {"nodes": 16}, {"keys": 10, "nodes": 24, "quota_operations": 64}], ids=str
 )
-@pytest.mark.parametrize("seed", SEEDS[:2])
+@pytest.mark.parametrize("seed", in_tiers(SEEDS[:2], 1))
 def test_where_keys_and_watchers_run_out_the_core_refuses_what_the_model_does(seed: int, knobs: dict[str, int]) -> None:
     play = run(seed, knobs=knobs)
     codes = {answer.code for _, model in play.sides + play.dead for answer in model.answers}
@@ -60,7 +61,7 @@ def test_where_keys_and_watchers_run_out_the_core_refuses_what_the_model_does(se
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
-@pytest.mark.parametrize("seed", SEEDS[:6])
+@pytest.mark.parametrize("seed", in_tiers(SEEDS[:6], 3))
 def test_a_daemon_killed_at_any_instruction_does_what_the_model_does(seed: int) -> None:
     """The same programs; in many turns the arena is cut off at a random ordering point, and a new core goes on."""
     play = run(seed, core_faults)

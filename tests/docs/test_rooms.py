@@ -199,16 +199,20 @@ sys.modules["timerd.core"] = sys.modules["timerd.core_faults"] = None
 
 
 @pytest.mark.timeout(240)
-def test_the_tests_of_the_client_need_no_compiled_core(tmp_path: Path, runtime_dir: Path) -> None:
-    """A Python that cannot import the core runs them. (A Python that a test starts with a path of its own can.)"""
+@pytest.mark.parametrize("how", ["--collect-only", pytest.param("-q", marks=pytest.mark.long)], ids=["import", "run"])
+def test_the_tests_of_the_client_need_no_compiled_core(how: str, tmp_path: Path, runtime_dir: Path) -> None:
+    """A Python that cannot import the core runs them. (A Python that a test starts with a path of its own can.)
+
+    Where a module of theirs imports the core, collecting them fails already.
+    """
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_CORE)
     (tmp_path / "test_it.py").write_text("def test_it():\n    import timerd.core\n")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), python_path()]), "TIMERD_EXAMPLES": "5"}
 
-    def run(path: Path) -> subprocess.CompletedProcess[str]:
-        words = ("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={runtime_dir / 't'}", str(path))
+    def run(path: Path, how: str = "-q") -> subprocess.CompletedProcess[str]:
+        words = ("-m", "pytest", how, "-n0", "-p", "no:cacheprovider", f"--basetemp={runtime_dir / 't'}", str(path))
         return subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
 
-    ended = run(TESTS / "client")
+    ended = run(TESTS / "client", how)
     assert ended.returncode == 0, ended.stdout[-5_000:] + ended.stderr
     assert "import of timerd.core halted" in run(tmp_path / "test_it.py").stdout

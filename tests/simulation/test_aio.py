@@ -9,10 +9,12 @@ import pytest
 from simulation.looped import NOT_THERE, LoopedProcess
 from simulation.process import Process
 from simulation.run import STEPS, Failure, Simulation
+from tiers import in_tiers
 from timerd_client.aio.link import LoopLink
 from timerd_client.protocol.incoming import Incoming
 
-SEEDS = range(300, 312)
+SEEDS = (307, 300, 302, 310, 301, 303, 304, 305, 306, 308, 309, 311)  # those first that find the defects below
+SHORT = 4
 
 
 class Mixed(Simulation):
@@ -48,7 +50,7 @@ def simulate(seed: int, steps: int = STEPS, share: float = 0.6) -> Mixed:
     return simulation
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", in_tiers(SEEDS, SHORT))
 def test_what_must_hold_holds_for_asyncio_clients_beside_threaded_ones(seed: int) -> None:
     assert simulate(seed).looped
 
@@ -63,7 +65,7 @@ def test_a_seed_takes_the_same_steps_each_time() -> None:
 
 def found() -> str:
     """What the fixed seeds find, where every client is an asyncio one."""
-    for seed in SEEDS:
+    for seed in SEEDS[:SHORT]:
         try:
             simulate(seed, share=1.0)
         except Failure as failure:

@@ -11,6 +11,7 @@ from simulation.daemon import core_faults
 from simulation.measured import Measure
 from simulation.measured import told as coverage
 from simulation.run import Failure, Simulation, simulate
+from tiers import in_tiers
 from timerd_client.groups.calls import Calls, Job, Say, Steps
 from timerd_client.protocol.inbox import Told
 from timerd_client.protocol.incoming import Incoming
@@ -36,7 +37,7 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("first", range(0, len(OTHER_SEEDS), 4))
+@pytest.mark.parametrize("first", in_tiers(range(0, len(OTHER_SEEDS), 4), 2))
 def test_what_must_hold_holds_whatever_happens(first: int) -> None:
     for seed in OTHER_SEEDS[first : first + 4]:
         simulate(seed)
