@@ -65,12 +65,15 @@ test: $(VENV)/installed-test
 	$(MAKE) --no-print-directory test-spark || status=$$?; \
 	exit $$status
 
-test-long: $(VENV)/installed-test
-	@$(PY) -m pytest -m long
+test-long: $(VENV)/installed-test $(SPARK)/installed
+	@status=0; \
+	$(PY) -m pytest -m long || status=$$?; \
+	$(SPARK)/bin/python -m pytest -n2 -m long tests/spark || status=$$?; \
+	exit $$status
 
 # Two JVMs. A file's tests share one; the longest files are not the last.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
-	@$(SPARK)/bin/python -m pytest -n2 --dist loadfile --no-loadscope-reorder tests/spark
+	@$(SPARK)/bin/python -m pytest -n2 -m 'not long' --dist loadfile --no-loadscope-reorder tests/spark
 
 # Several JVMs each: a minute or two.
 test-cluster: $(VENV)/installed-test $(SPARK)/installed

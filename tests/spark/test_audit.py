@@ -66,6 +66,8 @@ def storm(daemon: Daemon, rng: random.Random) -> None:
                 operation.result(timeout=PATIENCE_S)
 
 
+@pytest.mark.long  # its short form is the one below
+@pytest.mark.timeout(240)
 def test_a_killed_daemons_journal_holds_and_a_falsified_one_does_not(
     spark: SparkSession, make_daemon: MakeDaemon, runtime_dir: Path, rng: random.Random
 ) -> None:

@@ -32,6 +32,20 @@ NOBODY: Any = None  # for what needs no session
 SMALL = Options(None, 1_500, 600, 1_000.0, "seed", 1, "1 second", ("50ms", "200ms", "1s"), 2)
 
 
+def test_a_journal_that_is_there_becomes_a_page(
+    spark: SparkSession, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    rig = JournaledRig(tmp_path / "journal")
+    settle(rig, rig.client(), *numbered(0, 10))
+    rig.drop_journal()
+    run = Pipeline(spark, tmp_path / "out", SMALL._replace(journal=str(tmp_path / "journal")), lambda _: None)
+    assert run.run() == 0, "the audit finds nothing"
+    assert "<b>10</b>operations" in (tmp_path / "out/report.html").read_text()
+    assert not [warning for warning in recwarn if "legend" in str(warning.message)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
 def test_a_run_that_is_interrupted_goes_on_and_ends_with_a_page(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,7 +133,7 @@ def _axes(x: str, y: str) -> tuple[Figure, Axes]:
 def _finish(axes: Axes, names: Sequence[str]) -> None:
     if not axes.lines:
         axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center")
-    elif names:
+    elif names and axes.get_legend_handles_labels()[1]:
         for text in axes.legend(frameon=False).get_texts():
             text.set_parse_math(False)  # $ is a letter of names
 
