@@ -31,7 +31,7 @@ from timerd.purgatory.turn.acknowledge cimport acknowledge_client, receive_frame
 from timerd.purgatory.turn.expiry cimport advance
 from timerd.purgatory.turn.turn cimport begin_turn, end_turn, next_wake, resume_work, take_time
 from timerd.purgatory.start.attach cimport attach_arena, drop_rooms
-from timerd.purgatory.start.rebuild cimport finish_transaction, redo_is_sound
+from timerd.purgatory.start.redo cimport finish_transaction, redo_is_sound
 from timerd.purgatory.start.validate cimport Damage
 from timerd_shm.generated.records cimport *
 

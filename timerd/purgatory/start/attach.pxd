@@ -1,7 +1,6 @@
 """Attaching: where the regions of a checked arena lie, and room for what the core remembers beside them.
 
-Not here: the transaction that was cut. It is finished before the regions are looked at (finish_transaction in
-rebuild.pxd).
+Not here: the transaction that was cut. redo.pxd finishes it before the regions are looked at.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

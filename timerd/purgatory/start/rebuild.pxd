@@ -1,9 +1,12 @@
-"""A start: finish the transaction that was being stored, then make everything derived anew from the truth.
+"""A start makes everything derived anew from the truth. The cut transaction is finished by then (redo.pxd).
 
-Nothing derived is believed, so it does not matter where the last life ended; and as this only stores derived fields (and
-frees what was acknowledged already, and takes silent clients for live ones), it may end anywhere itself. Order matters
-where lists have one: operations come back in order of registration, settled ones and answers in order of their numbers,
-ids and what waits in groups in order of settling.
+For example, the last daemon was killed between a commit and the list of outcomes. The state word says "settled", and the list
+lacks the operation. A start reads the word, and makes the list.
+
+A start believes nothing that is derived, so the last daemon may have ended anywhere. This code may end anywhere too: it
+stores derived fields, frees acknowledged operations, and makes silent clients live. Some lists have an order. Operations come
+back in order of registration, settled operations and answers in order of their numbers, ids and the undelivered outcomes of
+groups in order of settling.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -18,7 +21,7 @@ from timerd.purgatory.memory.counters cimport counter
 from timerd.purgatory.memory.free_bitmap cimport free_spare
 from timerd.purgatory.memory.list cimport append, is_empty, make_empty, node_at
 from timerd.purgatory.memory.slab cimport free_record
-from timerd.purgatory.memory.transaction cimport TD_ORDERED_STORE, td_put, td_store_entries
+from timerd.purgatory.memory.transaction cimport td_put
 from timerd.purgatory.index.ids cimport chain_id
 from timerd.purgatory.index.keys cimport attach, chain_key
 from timerd.purgatory.wheel.state cimport Joined
@@ -67,29 +70,6 @@ ctypedef struct Marks:
     uint32_t named[EARLY]
     uint32_t named_at
     bint disordered  # the watchers of some keys are not in order
-
-
-cdef inline bint redo_is_sound(Arena *a) noexcept nogil:
-    """Whether it stores whole words within the arena, and none into itself or the region table."""
-    cdef RedoEntry *entry = <RedoEntry *>(a.base + REDO_OFFSET)
-    cdef uint64_t i
-    if a.header.redo_count > REDO_MAX or a.header.size < sizeof(uint64_t):
-        return False
-    for i in range(a.header.redo_count):
-        if entry[i].offset % 8 or entry[i].offset > a.header.size - 8:
-            return False
-        if REDO_OFFSET <= entry[i].offset < HEADER_SIZE:
-            return False
-    return True
-
-
-cdef inline uint64_t finish_transaction(Arena *a) noexcept nogil:
-    """Store the words of a committed transaction again; how many there were."""
-    cdef uint64_t count = a.header.redo_count
-    if count:
-        td_store_entries(a.base, count)
-        TD_ORDERED_STORE(a.base, &a.header.redo_count, 0)
-    return count
 
 
 cdef inline void clear_derived(Arena *a) noexcept nogil:
