@@ -29,14 +29,14 @@ from timerd.purgatory.members.slots cimport (
 from timerd.purgatory.commands.frame cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED
 from timerd.purgatory.turn.acknowledge cimport acknowledge_client, receive_frame
 from timerd.purgatory.turn.expiry cimport advance
-from timerd.purgatory.turn.turn cimport begin_turn, end_turn, next_wake, resume_work, take_time
+from timerd.purgatory.turn.duty_cycle cimport begin_turn, end_turn, next_wake, resume_work, take_time
 from timerd.purgatory.start.attach cimport attach_arena, drop_rooms
 from timerd.purgatory.start.redo cimport finish_transaction, redo_is_sound
 from timerd.purgatory.start.validate cimport Damage
 from timerd_shm.generated.records cimport *
 
 from timerd.purgatory import refusals as _refusals
-from timerd.purgatory.start import checks as _checks
+from timerd.purgatory.start import header as _header
 from timerd_shm.declare import errors as _errors, layout as _layout
 
 cdef extern from "faults.h":
@@ -95,18 +95,18 @@ cdef class Core:
         cdef Damage damage
         cdef bint made
         memset(&damage, 0, sizeof(damage))
-        _checks.check_header(view, LAYOUT_FINGERPRINT ^ (1 if TD_DEFECT(DEFECT_STALE_CONSTANT) else 0))
+        _header.check_header(view, LAYOUT_FINGERPRINT ^ (1 if TD_DEFECT(DEFECT_STALE_CONSTANT) else 0))
         a.base = <char *>self.buffer.buf
         a.header = <ArenaHeader *>a.base
         # Before anything is made of what it may change.
         if not redo_is_sound(a):
-            raise _checks.damaged(f"its redo slot (count {a.header.redo_count})")
+            raise _header.damaged(f"its redo slot (count {a.header.redo_count})")
         self.redo_replayed = finish_transaction(a)
-        _checks.check_regions(view)
+        _header.check_regions(view)
         with nogil:
             made = attach_arena(a, now_ns, &damage)
         if damage.found:
-            raise _checks.damaged_record(damage.region, damage.index)
+            raise _header.damaged_record(damage.region, damage.index)
         if not made:
             raise MemoryError("no memory for what the core remembers beside the arena")
         if self.redo_replayed:

@@ -1,4 +1,4 @@
-"""Runs (batch.pxd): commands of the usual kinds in one frame do what they do one by one, whatever the limits are."""
+"""Batches (command_batch.pxd, settle_batch.pxd): usual commands in one frame do what they do one by one, at every limit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Single commands: what FIRE and its kin, CANCEL, RESCHEDULE, SET_ORPHANS and GROUP_ACK do, each in one transaction.
 
-A REGISTER is only dispatched from here: operation/registration.pxd reads it, operation/register.pxd applies it.
+A REGISTER is only dispatched from here: operation/register_command.pxd reads it, operation/register.pxd applies it.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -26,7 +26,7 @@ from timerd.purgatory.operation.condition cimport Verdict, unmoved
 from timerd.purgatory.operation.delivery cimport begin_delivery, deliver, requeue_grant
 from timerd.purgatory.operation.quota cimport may_make_too_many_keys
 from timerd.purgatory.operation.register cimport apply_register
-from timerd.purgatory.operation.registration cimport Registration, deadline_of
+from timerd.purgatory.operation.register_command cimport Registration, deadline_of
 from timerd.purgatory.operation.settle cimport finish_free, finish_settle, stage_free, stage_settle
 from timerd_shm.generated.records cimport *
 

@@ -14,7 +14,7 @@ from timerd.purgatory.members.answers cimport can_answer
 from timerd.purgatory.members.clients cimport queue_report
 from timerd_shm.generated.records cimport *
 
-from .batch cimport cancel_batch, fire_batch, register_batch
+from .command_batch cimport cancel_batch, fire_batch, register_batch
 from .commands cimport apply_command
 from .prefetch cimport (
     PREFETCH_GROUP, Prefetched, length_of, prefetch_event, prefetch_operation, prefetch_registration, prefetch_further,

@@ -1,7 +1,7 @@
 """An operation with one key, when key and node are those of its own index: then all three are one place in memory.
 
-That is how most operations stand, so what commands/batch.pxd does with them goes this short way: no list is walked and no record is
-looked for. Whatever else an operation may be, operation/settle.pxd and keys.pxd deal with.
+That is how most operations stand, so commands/command_batch.pxd goes this short way: no list is walked, and no record
+is looked for. Whatever else an operation may be, operation/settle.pxd and keys.pxd deal with.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

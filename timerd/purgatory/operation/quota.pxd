@@ -8,7 +8,7 @@ from timerd.purgatory.members.answers cimport met
 from timerd.purgatory.members.groups cimport find_call
 from timerd_shm.generated.records cimport *
 
-from .registration cimport Registration
+from .register_command cimport Registration
 
 
 cdef inline bint has_too_many_keys(Arena *a, uint64_t own, uint32_t more) noexcept nogil:

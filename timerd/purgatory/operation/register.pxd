@@ -2,7 +2,8 @@
 
 The record is filled while nothing reaches it: keys, payload, and the replay of what the ring holds after the mark. One
 transaction then makes it true, pending or settled already, together with the client's command number, the id and the
-outcome number. So a crash leaves either nothing of it or all of it. registration.pxd reads the command, quota.pxd refuses it.
+outcome number. So a crash leaves either nothing of it or all of it. register_command.pxd reads the
+command, quota.pxd refuses it.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -28,7 +29,7 @@ from timerd_shm.generated.records cimport *
 
 from .condition cimport Verdict, judge, satisfy, settled_keys, unmoved
 from .quota cimport refusal_of
-from .registration cimport Registration, deadline_of, read_registration, registered_of
+from .register_command cimport Registration, deadline_of, read_registration, registered_of
 from .settle cimport finish_free, finish_settle, stage_free, stage_settle
 
 

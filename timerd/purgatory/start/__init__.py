@@ -1,6 +1,6 @@
 """What a start does: check what was found, finish the transaction that was cut, make anew what is derived.
 
-checks.py          the header and the region table, before any offset is followed; in Python
+header.py          the header and the region table, before any offset is followed; in Python
 redo.pxd           the transaction that was cut: its words are stored again (redo_is_sound, finish_transaction)
 attach.pxd         where the regions lie, and room for what the core remembers beside them
 validate.pxd       whether each record names only what is there

@@ -21,7 +21,7 @@ cdef inline void *region_at(Arena *a, int region) noexcept nogil:
 
 
 cdef inline void find_regions(Arena *a) noexcept nogil:
-    """Take the places of the regions from the table, which start/checks.py has found sound."""
+    """Take the places of the regions from the table, which start/header.py has found sound."""
     a.regions = <RegionRecord *>(a.base + REGIONS_OFFSET)
     a.ops = <OpRecord *>region_at(a, REGION_OPS)
     a.more_nodes = <WatchNode *>region_at(a, REGION_NODES)

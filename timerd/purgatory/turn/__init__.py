@@ -1,6 +1,6 @@
 """What a turn does besides commands: its time and bound, expiry, acknowledgements, the sweep, retention.
 
-turn.pxd         how a turn begins and ends, when the next one is due, and work that a turn before has left
+duty_cycle.pxd   how a turn begins and ends, when the next one is due, and work that a turn before has left
 state.pxd        what a turn remembers: its time, its bound, the work that was cut
 expiry.pxd       the wheel moves to the present, and operations that are due settle
 acknowledge.pxd  a frame is received: what it acknowledges is freed, then its commands are applied

@@ -25,13 +25,13 @@ from timerd.purgatory.index.keys cimport find_key, watch_event
 from timerd.purgatory.index.operation_table cimport find_operation, handle_insert
 from timerd.purgatory.wheel.wheel cimport wheel_insert
 from timerd.purgatory.events.ring cimport event_at, fill_event, make_room, stage_slot, value_of_newest
-from timerd.purgatory.operation.batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
+from timerd.purgatory.operation.settle_batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
 from timerd.purgatory.operation.condition cimport is_completed_by_one
 from timerd.purgatory.operation.quota cimport may_make_too_many_keys
 from timerd.purgatory.operation.register cimport (
     fill_first_node, fill_node, fill_payload, fill_record, kind_word, owner_word,
 )
-from timerd.purgatory.operation.registration cimport deadline_of, registered_of
+from timerd.purgatory.operation.register_command cimport deadline_of, registered_of
 from timerd_shm.generated.records cimport *
 
 from .prefetch cimport Prefetched, first_word
