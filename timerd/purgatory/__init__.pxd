@@ -4,7 +4,7 @@ So a call between rooms costs nothing, and the compiler sees a registration as o
 compiles all. A file therefore has one noun, and cimports only from rooms to the left, or from files of its own room
 without a circle. tests/docs/test_cimports.py reads the levels from here:
 
-    state < memory < journal < index < wheel < events < members < operation < commands < turn < start < timerd/core.pyx
+    state < memory < journal < index < wheel < events < members < operation < commands < turn < start < face < core.pyx
 
     state      of each room its file state.pxd: what the core remembers for it beside the arena's records
     memory     the arena's records as bytes: slabs, lists, blobs, transactions, counters, the log of errors
@@ -17,4 +17,5 @@ without a circle. tests/docs/test_cimports.py reads the levels from here:
     commands   frames, commands, batches of them, prefetching
     turn       what a turn does besides commands: expiry, acknowledgements, sweep, retention
     start      what a start checks, attaches to, finishes (a transaction that was cut) and makes anew
+    face       Python's objects become arguments in C, and results become Python's objects; no other room knows Python
 """

@@ -1,12 +1,13 @@
 """The exceptions of the core's face: each function makes one, with the value, the limit and the remedy in its text.
 
-The core's rooms are C and return a number. timerd.core raises what stands here.
+The core's rooms are C and return a number. The room face/ raises what stands here.
 """
 
 from __future__ import annotations
 
 from timerd_shm.declare.errors import (
     ArenaFullError,
+    ClosedError,
     InvalidKeyError,
     InvalidNameError,
     InvalidValueError,
@@ -14,10 +15,35 @@ from timerd_shm.declare.errors import (
     NotAMemberError,
     NotSupportedError,
     QuotaExceededError,
+    SessionGoneError,
     TimerdError,
 )
 from timerd_shm.declare.layout import DAEMON_COUNTERS_MAX
 from timerd_shm.declare.limits import GROUP_HELD_MAX, HANDLED_NAMES_MAX, KEY_SIZE_MAX, NAME_SIZE_MAX
+
+
+def attached_already() -> TimerdError:
+    return ClosedError("this Core is attached already; make another one")
+
+
+def released() -> TimerdError:
+    return ClosedError("the arena was released")
+
+
+def no_live_client(slot: int) -> TimerdError:
+    return SessionGoneError(f"slot {slot} is no live client's")
+
+
+def no_tombstone(slot: int) -> TimerdError:
+    return SessionGoneError(f"slot {slot} is no tombstone")
+
+
+def no_identity() -> TimerdError:
+    return InvalidValueError("a client needs 16 bytes of incarnation and of session")
+
+
+def not_sixteen_bytes(length: int) -> TimerdError:
+    return InvalidValueError(f"{length} bytes, not 16")
 
 
 def invalid_client() -> TimerdError:

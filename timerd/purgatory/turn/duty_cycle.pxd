@@ -59,6 +59,11 @@ cdef inline void take_time(Arena *a, uint64_t now_ns) noexcept nogil:
         a.turn.now_ns = now_ns
 
 
+cdef inline void allow(Arena *a, uint64_t budget) noexcept nogil:
+    """The call that begins may touch about so many records more. What is left then goes on at the next call (spent)."""
+    a.turn.limit = a.turn.touched + budget
+
+
 cdef inline void begin_turn(Arena *a) noexcept nogil:
     if a.journal.level == 0 and a.header.journal_level:
         # What happens from now on, no journal tells.

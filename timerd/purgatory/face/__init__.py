@@ -1,0 +1,8 @@
+"""What core.pyx needs to be thin: Python's objects become C's arguments here, and C's results become Python's objects.
+
+arguments.pxd      arguments are checked, and refused by an exception of refusals.py; then a room is called
+buffers.pxd        the memory of the arena, of the journal's buffer and of a frame: taken, checked, let go
+report_frames.pxd  reports as bytes
+
+The only room that knows Python. It decides nothing about operations.
+"""

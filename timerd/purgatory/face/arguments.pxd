@@ -1,0 +1,159 @@
+"""Arguments of the core's methods: checked, and refused by an exception with value, limit and remedy (refusals.py).
+
+For example, live_slot() gets slot -1 and raises SessionGoneError. The rooms behind this one are C. They believe what
+they get.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena, capacity
+from timerd.purgatory.memory.hash cimport key_hash
+from timerd.purgatory.index.purgatories cimport open_purgatory, purgatory_is_open
+from timerd.purgatory.members.clients cimport is_live
+from timerd.purgatory.members.membership cimport may_listen, open_group, set_calls, set_listening
+from timerd.purgatory.members.slots cimport Facts, find_client, free_slot, open_client, renew_session
+from timerd.purgatory.turn.duty_cycle cimport take_time
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    enum { PRESENT = 1 << CLIENT_STATE_LIVE | 1 << CLIENT_STATE_SILENT };  /* states of a client that is there */
+    """
+    enum:
+        PRESENT
+
+
+cdef inline object refusals():
+    """Imported when something is refused: a .pxd file has no names of Python's."""
+    from timerd.purgatory import refusals as module
+    return module
+
+
+# Clients.
+
+
+cdef inline uint32_t live_slot(Arena *a, int slot) except? 0xFFFFFFFF:
+    if slot < 0 or slot >= <int>capacity(a, REGION_CLIENTS) or not is_live(a, slot):
+        raise refusals().no_live_client(slot)
+    return slot
+
+
+cdef inline uint32_t tombstone_slot(Arena *a, int slot) except? 0xFFFFFFFF:
+    if slot < 0 or slot >= <int>capacity(a, REGION_CLIENTS) or a.clients[slot].state != CLIENT_STATE_TOMBSTONE:
+        raise refusals().no_tombstone(slot)
+    return slot
+
+
+cdef inline int slot_of(Arena *a, bytes wanted, bint by_session, uint32_t states) except -2:
+    """The client of that session hash, or incarnation, in one of these states; -1 if there is none."""
+    if len(wanted) != 16:
+        raise refusals().not_sixteen_bytes(len(wanted))
+    return find_client(a, PyBytes_AS_STRING(wanted), by_session, states)
+
+
+cdef inline Facts facts_of(
+    Arena *a, bytes name, uint32_t pid, uint64_t start_ticks, uint64_t pid_namespace, uint32_t orphans,
+    uint64_t lease_ns, uint64_t wall_ns, uint32_t group, bint listens,
+) except *:
+    """What open_client() and resume_client() get about a client. Valid as long as `name`."""
+    cdef Facts facts
+    if len(name) > NAME_SIZE_MAX or orphans >= ORPHANS_COUNT:
+        raise refusals().invalid_client()
+    if group > capacity(a, REGION_GROUPS) or (group and not a.groups[group - 1].state):
+        raise refusals().unknown_group(group)
+    if not group and (listens or orphans == ORPHANS_GROUP):
+        raise refusals().needs_a_group()
+    facts.name, facts.name_length = PyBytes_AS_STRING(name), <uint32_t>len(name)
+    facts.pid, facts.start_ticks, facts.pid_namespace = pid, start_ticks, pid_namespace
+    facts.lease_ns, facts.wall_ns = lease_ns, wall_ns
+    facts.orphans, facts.group, facts.listens = orphans, group, listens
+    return facts
+
+
+cdef inline int open_slot(Arena *a, bytes incarnation, bytes session_hash, Facts *facts, uint64_t now_ns) except -1:
+    """The slot of a client that says hello: its own if it has one, else a free one."""
+    cdef int slot
+    if len(incarnation) != 16 or len(session_hash) != 16:
+        raise refusals().no_identity()
+    take_time(a, now_ns)
+    slot = find_client(a, PyBytes_AS_STRING(incarnation), False, PRESENT)
+    if slot >= 0:
+        renew_session(a, slot, PyBytes_AS_STRING(session_hash), now_ns)
+        return slot
+    slot = free_slot(a)
+    if slot < 0:
+        raise refusals().clients_are_full(capacity(a, REGION_CLIENTS))
+    open_client(a, slot, PyBytes_AS_STRING(incarnation), PyBytes_AS_STRING(session_hash), facts)
+    return slot
+
+
+# Groups and purgatories.
+
+
+cdef inline uint32_t group_named(Arena *a, bytes name, uint32_t pid, uint64_t start_ticks) except 0:
+    """The group (index + 1) of that name, which is made if there is none."""
+    cdef uint32_t made, group
+    if not 1 <= len(name) <= NAME_SIZE_MAX:
+        raise refusals().invalid_name("group", len(name))
+    group = open_group(a, PyBytes_AS_STRING(name), <uint32_t>len(name), pid, start_ticks, &made)
+    if made:
+        raise refusals().too_many_groups(pid, made, capacity(a, REGION_GROUPS))
+    if group == 0:
+        raise refusals().groups_are_full(capacity(a, REGION_GROUPS))
+    return group
+
+
+cdef inline int purgatory_named(Arena *a, bytes name) except -1:
+    """The purgatory of that name, which is made if there is none."""
+    cdef int index
+    if not 1 <= len(name) <= NAME_SIZE_MAX:
+        raise refusals().invalid_name("purgatory", len(name))
+    index = open_purgatory(a, PyBytes_AS_STRING(name), <uint32_t>len(name))
+    if index < 0:
+        raise refusals().purgatories_are_full(capacity(a, REGION_PURGATORIES))
+    return index
+
+
+cdef inline int accept_outcomes(Arena *a, uint32_t slot, bint listens, uint64_t now_ns) except -1:
+    """Whether the member takes outcomes of its group from now on."""
+    if a.clients[slot].group == 0:
+        raise refusals().in_no_group("outcomes")
+    if listens and not may_listen(a.clients + slot):
+        return False
+    take_time(a, now_ns)
+    set_listening(a, slot, listens)
+    return listens
+
+
+cdef inline int accept_calls(Arena *a, uint32_t slot, int most, int purgatory, list names, uint64_t now_ns) except -1:
+    """How many calls of its group, of these names, the member takes at a time from now on."""
+    cdef uint64_t hashes[HANDLED_NAMES_MAX]
+    cdef uint32_t count = 0
+    if a.clients[slot].group == 0:
+        raise refusals().in_no_group("calls")
+    if not 0 <= most <= GROUP_HELD_MAX or len(names) > HANDLED_NAMES_MAX:
+        raise refusals().too_many_calls(len(names), most)
+    if purgatory < 0 or not purgatory_is_open(a, purgatory):
+        raise refusals().unknown_purgatory(purgatory)
+    if most and a.clients[slot].calls_held and not a.clients[slot].calls:
+        return 0  # it has stopped, and the sweep has not requeued all that it held
+    for name in names if most else ():
+        if not 1 <= len(name) <= KEY_SIZE_MAX:
+            raise refusals().invalid_call_name(len(name))
+        hashes[count] = key_hash(
+            a.header.hash_seed, purgatory, <const uint8_t *>PyBytes_AS_STRING(name), <uint32_t>len(name)
+        )
+        count += 1
+    take_time(a, now_ns)
+    if not set_calls(a, slot, most, hashes, count):
+        raise refusals().no_room_for_names(capacity(a, REGION_BLOCKS), count)
+    return most
+
+
+# Counters.
+
+
+cdef inline uint64_t *daemon_counter(Arena *a, uint32_t counter) except NULL:
+    if counter >= DAEMON_COUNTERS_MAX:
+        raise refusals().unknown_counter(counter)
+    return a.daemon + counter

@@ -1,0 +1,53 @@
+"""Reports as bytes: one frame for each client that something is to be delivered to, up to a number of bytes a call."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from timerd.purgatory.memory.arena cimport Arena
+from timerd.purgatory.members.clients cimport queue_report
+from timerd.purgatory.members.reports cimport (
+    Extent, Round, begin_round, measure_again, next_report, note_reported, report_size, write_report,
+)
+from timerd_shm.generated.records cimport *
+
+
+cdef inline bytes report_frame(Arena *a, uint32_t slot, uint32_t kind, Extent *x):
+    """The frame of a measured report."""
+    cdef bytes frame = PyBytes_FromStringAndSize(NULL, report_size(x))
+    cdef uint8_t *out = <uint8_t *>PyBytes_AS_STRING(frame)
+    with nogil:
+        write_report(a, slot, kind, x, out)
+    return frame
+
+
+cdef inline list report_frames(Arena *a, Round *round, uint64_t bytes_max):
+    """(slot, frame) of each client whose report is due. `round.due_ns` becomes when to ask for the rest."""
+    cdef Extent x
+    cdef int slot
+    cdef uint64_t size = 0
+    cdef bytes frame
+    cdef list frames = [], more = []
+    begin_round(a, round)
+    while True:
+        with nogil:
+            slot = next_report(a, round, size >= bytes_max, &x)
+        if slot < 0:
+            break
+        frame = report_frame(a, slot, DOWN_KIND_REPORT, &x)
+        note_reported(a, slot, &x)
+        if x.more:
+            more.append(slot)
+        frames.append((slot, frame))
+        size += <uint64_t>len(frame)
+    if more:
+        round.due_ns = a.turn.now_ns
+    for slot in more:
+        queue_report(a, slot)
+    return frames
+
+
+cdef inline bytes report_again(Arena *a, uint32_t slot, uint64_t outcome_after, uint64_t answer_after, uint32_t kind):
+    """The frame with what follows these numbers, for a client that asks again."""
+    cdef Extent x
+    with nogil:
+        measure_again(a, slot, outcome_after, answer_after, &x)
+    return report_frame(a, slot, kind, &x)
