@@ -239,7 +239,7 @@ def test_expiries_and_acknowledgements_go_on_between_the_parts_of_a_long_event()
 
 
 def test_frames_wait_up_to_a_bound_and_then_stay_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timerd.conductor.waiting.WAITING_FRAMES_MAX", 4)
+    monkeypatch.setattr("timerd.conductor.deferred.DEFERRED_FRAMES_MAX", 4)
     world, alice, bob = crowded_world(16 * STEP)
     bob.send(fire())
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""The small parts that a turn's larger ones share: frames that wait, and the gap."""
+"""The small parts that a turn's larger ones share: deferred frames, and the gap."""
 
 from __future__ import annotations
 
@@ -7,54 +7,54 @@ import pytest
 from harness import MS, S
 from timerd.clients.process import Process
 from timerd.clients.session import Session
+from timerd.conductor.deferred import DEFERRED_BYTES_MAX, DEFERRED_FRAMES_MAX, Deferred
 from timerd.conductor.gap import DRY_NS, GAP_READ_NS, Gap
-from timerd.conductor.waiting import WAITING_BYTES_MAX, WAITING_FRAMES_MAX, Waiting
 
 
 def session(slot: int) -> Session:
     return Session(slot, slot, Process(0, 0), 15 * S, 0)
 
 
-# frames that wait -------------------------------------------------------------------------------------------------
+# deferred frames --------------------------------------------------------------------------------------------------
 
 
 def test_clients_take_turns_and_the_frames_of_one_stay_in_order() -> None:
-    waiting, alice, bob = Waiting(), session(1), session(2)
+    deferred, alice, bob = Deferred(), session(1), session(2)
     for frame in (b"a1", b"a2", b"a3"):
-        waiting.add(alice, frame)
-    waiting.add(bob, b"b1")
+        deferred.add(alice, frame)
+    deferred.add(bob, b"b1")
     taken = []
-    while waiting.frames:
-        taken.append(waiting.first())
-        waiting.pass_on(done=True)
+    while deferred.frames:
+        taken.append(deferred.first())
+        deferred.pass_on(done=True)
     assert taken == [(alice, b"a1"), (bob, b"b1"), (alice, b"a2"), (alice, b"a3")]
 
 
 def test_a_frame_that_is_not_done_stays_first_of_its_client_and_the_next_client_comes_first() -> None:
-    waiting, alice, bob = Waiting(), session(1), session(2)
-    waiting.add(alice, b"a1")
-    waiting.add(bob, b"b1")
-    waiting.pass_on(done=False)
-    assert waiting.first() == (bob, b"b1")
-    waiting.pass_on(done=True)
-    assert waiting.first() == (alice, b"a1")
-    assert waiting.slots() == {1}
+    deferred, alice, bob = Deferred(), session(1), session(2)
+    deferred.add(alice, b"a1")
+    deferred.add(bob, b"b1")
+    deferred.pass_on(done=False)
+    assert deferred.first() == (bob, b"b1")
+    deferred.pass_on(done=True)
+    assert deferred.first() == (alice, b"a1")
+    assert deferred.slots() == {1}
 
 
 @pytest.mark.parametrize(
-    ("frame", "fit"), [(b"f", WAITING_FRAMES_MAX), (bytes(1 << 20), WAITING_BYTES_MAX >> 20)], ids=["frames", "bytes"]
+    ("frame", "fit"), [(b"f", DEFERRED_FRAMES_MAX), (bytes(1 << 20), DEFERRED_BYTES_MAX >> 20)], ids=["frames", "bytes"]
 )
 def test_it_is_full_by_frames_or_by_bytes_until_one_is_done(frame: bytes, fit: int) -> None:
-    waiting, alice = Waiting(), session(1)
+    deferred, alice = Deferred(), session(1)
     for _ in range(fit - 1):
-        waiting.add(alice, frame)
-    assert not waiting.is_full
-    waiting.add(alice, frame)
-    assert waiting.is_full
-    waiting.pass_on(done=False)
-    assert waiting.is_full
-    waiting.pass_on(done=True)
-    assert not waiting.is_full
+        deferred.add(alice, frame)
+    assert not deferred.is_full
+    deferred.add(alice, frame)
+    assert deferred.is_full
+    deferred.pass_on(done=False)
+    assert deferred.is_full
+    deferred.pass_on(done=True)
+    assert not deferred.is_full
 
 
 # the gap ----------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_it_is_full_by_frames_or_by_bytes_until_one_is_done(frame: bytes, fit: i
 def test_a_start_is_a_gap_that_ends_when_the_sockets_are_dry() -> None:
     gap = Gap(S)
     assert gap.is_open and gap.due_ns == S + DRY_NS
-    gap.heard(S + MS)
+    gap.received(S + MS)
     gap.end_if_dry(S + DRY_NS)
     assert gap.is_open, "something came a moment ago"
     assert gap.due_ns == S + MS + DRY_NS
@@ -74,10 +74,10 @@ def test_a_start_is_a_gap_that_ends_when_the_sockets_are_dry() -> None:
 def test_a_gap_ends_although_frames_go_on_coming() -> None:
     gap = Gap(0)
     for now_ns in range(0, GAP_READ_NS, MS):
-        gap.heard(now_ns)
+        gap.received(now_ns)
         gap.end_if_dry(now_ns)
         assert gap.is_open
-    gap.heard(GAP_READ_NS)
+    gap.received(GAP_READ_NS)
     gap.end_if_dry(GAP_READ_NS)
     assert not gap.is_open
 

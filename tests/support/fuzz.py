@@ -35,7 +35,7 @@ from mutations import down
 from networks import World
 from soundness import MEMORY, live_on
 from timerd.clients import ends, messages, sessions
-from timerd.conductor import hello, inbox, queries, subscriptions, turn, waiting
+from timerd.conductor import deferred, hello, inbox, queries, subscriptions, turn
 from timerd.journal import files, writer
 from timerd_client.protocol import protocol
 from timerd_shm.check import check
@@ -156,7 +156,7 @@ def seeds_of(target: str) -> list[bytes]:
 
 
 TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[ModuleType, ...]]] = {
-    "daemon": (attack_daemon, (turn, inbox, waiting, hello, queries, subscriptions, messages, sessions, ends)),
+    "daemon": (attack_daemon, (turn, inbox, deferred, hello, queries, subscriptions, messages, sessions, ends)),
     "client": (attack_client, (protocol,)),
     "arena": (attack_arena, (reader, walk, check)),
     "journal": (attack_journal, (journal_reader, segments, files, writer)),

@@ -1,4 +1,4 @@
-"""Who the clients are: their sessions, what they say of themselves, and how the daemon learns that one has ended.
+"""Clients: their sessions, the messages in which they describe themselves, and how the daemon learns of their end.
 
 Not here: what a client's commands do (purgatory/), and when a turn looks after clients (conductor/).
 """

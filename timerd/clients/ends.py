@@ -1,8 +1,8 @@
 """How the daemon learns that a client has certainly ended, and when that is acted upon.
 
-A *watch* is what tells: the connection over which the client has shown its session, or else a pidfd of its process.
-Where neither can be had, /proc is looked at now and then. An end is acted upon a moment later, when what the client
-sent last has been read. A client that changes its connection within that moment has not ended.
+The daemon has a *watch* on each client: the connection over which the client has shown its session, or else a pidfd of
+its process. Where neither can be had, /proc is looked at now and then. An end is acted upon 10 ms later, when the
+client's last frames have been read. A client that changes its connection within that time has not ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAST_WORDS_NS = 10_000_000  # what a client sent before it ended may still be wi
 
 
 class Ends:
-    """Which watch tells of which session, and the sessions that have ended and are not closed yet."""
+    """Which watch is on which session, and the sessions that have ended and are not closed yet."""
 
     def __init__(self, host: Host, liveness: Liveness) -> None:
         self._host = host
@@ -47,7 +47,7 @@ class Ends:
         self.ending.pop(session.slot, None)
 
     def hold(self, watch: int, session: Session) -> None:
-        """A connection has shown this session: from now on it tells of its client's end."""
+        """A connection has shown this session: from now on the connection's end is the client's end."""
         self._unwatch(session)
         self.ending.pop(session.slot, None)  # it has changed its connection
         session.ends_ns = NEVER
@@ -56,7 +56,7 @@ class Ends:
         self._by_watch[watch] = session
 
     def broken(self, watch: int, now_ns: int) -> None:
-        """A connection tells nothing any more: a pidfd does, where there can be one."""
+        """A connection cannot be watched any more: watch a pidfd instead, where there can be one."""
         session = self._by_watch.pop(watch, None)
         if session is not None:
             session.watch = 0
@@ -79,7 +79,7 @@ class Ends:
         session.ends_ns = now_ns + LAST_WORDS_NS
 
     def look_up(self, by_slot: Mapping[int, Session], now_ns: int) -> None:
-        """Look in /proc for the next few processes that nothing tells of, because pidfds are refused."""
+        """Look in /proc for the next few processes without a watch, because pidfds are refused."""
         if not self._looked_up:
             self._looked_up = [s for s in by_slot.values() if s.process.pid and not s.watch]
         looked, self._looked_up = self._looked_up[:LOOKED_UP_MAX], self._looked_up[LOOKED_UP_MAX:]
@@ -98,7 +98,7 @@ class Ends:
             return not self._host.has_ended(session.process)
         session.watch = watch
         self._by_watch[watch] = session
-        # None: it is hidden from us, or a zombie, which the pidfd tells.
+        # None: the process is hidden from us, or it is a zombie; the pidfd reports a zombie.
         return self._host.start_ticks_of(pid) in (None, start_ticks)
 
     def _unwatch(self, session: Session) -> None:

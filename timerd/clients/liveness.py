@@ -1,14 +1,14 @@
 """How the daemon notices for certain that a client has ended: `Liveness` for the sessions, `Watches` on the machine.
 
 A client holds a connection to NAME.live, over which it has shown its session. The connection's end of file is the
-client's end, in whatever pid namespace the client runs. While a client holds no connection, a pidfd tells, where the
-daemon can see its process. The kernel reports both by one epoll, so nothing is polled and an idle daemon sleeps. A
-process that is stopped has not ended.
+client's end, in whatever pid namespace the client runs. While a client holds no connection, a pidfd reports its end,
+where the daemon can see its process. The kernel reports both by one epoll, so nothing is polled and an idle daemon
+sleeps. A process that is stopped has not ended.
 
 The daemon sends nothing over these connections, and takes no more from them than a session. Every process that may open
-the socket may do mischief with it, so all is bounded: how many connections may stand there without having shown a
-session and for how long, how many there are at all (RLIMIT_NOFILE is shared with the other sockets), and how many are
-looked at in a turn. A connection over a bound is closed and counted. Its client goes on without one.
+the socket may misuse it, so three things are bounded: the connections that have not shown a session, in number and in
+time; all connections (RLIMIT_NOFILE is shared with the other sockets); and those that are looked at in a turn. A
+connection over a bound is closed and counted. Its client goes on without one.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ SOCKETS_PER_CLIENT = 2  # those of the transport
 
 
 class Kind(Enum):
-    """What a sign says."""
+    """What a sign reports."""
 
     SHOWN = "shown"  # a new connection has shown a session
     ENDED = "ended"  # the holder of the connection, or the process, has ended
-    BROKEN = "broken"  # the connection said more than a session: it is closed, and tells nothing any more
+    BROKEN = "broken"  # more than a session came over the connection: it is closed, and watched no longer
 
 
 class Sign(NamedTuple):
@@ -57,16 +57,16 @@ class Liveness(Protocol):
 
     @property
     def due_ns(self) -> int:
-        """When `signs` is to be called though nothing was noticed: the time of a connection is up."""
+        """When `signs` is to be called though nothing was noticed: a connection's time to show a session is up."""
 
     def signs(self, limit: int, now_ns: int) -> list[Sign]:
-        """What was noticed since the last call, about `limit` of it at most. A watch that has ended is gone."""
+        """What was noticed since the last call: about `limit` signs at most. A watch that has ended is dropped."""
 
     def watch(self, pid: int) -> int:
-        """Watch a process; 0 if that cannot be done here, or there is none. Whose pid it is, the caller looks up."""
+        """Watch a process; 0 if that cannot be done here, or there is none. The caller checks which process it is."""
 
     def drop(self, watch: int) -> None:
-        """Watch this no longer; a watch that is gone is ignored."""
+        """End this watch; one that was dropped before is ignored."""
 
     def take_refused(self) -> int:
         """Connections that were closed since the last call because they showed no session, or because of a bound."""
@@ -135,7 +135,7 @@ class Watches:
                 waiting = True
             else:
                 self._look(self._by_descriptor[descriptor], found)
-        # After the others: their descriptors must not be given to newcomers while events of theirs are looked at.
+        # After the others: the kernel must not give a newcomer the descriptor of a watch whose event is still to come.
         if waiting:
             self._accept(found, now_ns)
         if now_ns >= self.due_ns:
@@ -243,14 +243,14 @@ class Watches:
     def _remove(self, watch: _Watch) -> None:
         del self._by_descriptor[watch.descriptor], self._by_number[watch.number]
         self._newcomers.pop(watch.number, None)
-        os.close(watch.descriptor)  # which leaves the epoll with it: no other process has a copy
+        os.close(watch.descriptor)  # that takes it out of the epoll as well: no other process has a copy
 
 
 def room_for_watches(clients: int) -> int:
-    """How many watches fit beside the sockets of so many clients; the limit of open files is raised to what it may be.
+    """How many watches fit beside the sockets of so many clients; raises the soft limit of open files to the hard one.
 
-    The limit is raised because libzmq 4.3.5 ends its process where it may open no more (ipc_listener.cpp, EMFILE), and
-    the daemon cannot refuse a connection before. Raises ResourceLimitError where there is no room for the clients
+    Without that, libzmq 4.3.5 ends its process where it may open no more files (ipc_listener.cpp, EMFILE), and the
+    daemon cannot refuse a connection before. Raises ResourceLimitError where there is no room for the clients
     themselves.
     """
     beside = SOCKETS_PER_CLIENT * clients + DESCRIPTORS_BESIDE

@@ -1,6 +1,7 @@
-"""The msgpack messages of clients, checked field by field: what comes from a socket is hostile until then.
+"""The msgpack messages of clients, checked field by field: what comes from a socket is hostile until it is checked.
 
-Raises MalformedError for what is not of the agreed form, and the error of the condition for what is but cannot be done.
+A message that is not of the agreed form raises MalformedError. One that is, but cannot be done, raises the error for
+that: InvalidNameError for a name, NotSupportedError for an orphans policy that there is not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Value = TypeVar("Value")
 
 
 class Hello(NamedTuple):
-    """Who a client is, and what it waits for."""
+    """A client's description of itself, and the operations that it waits for."""
 
     incarnation: bytes
     name: bytes
@@ -41,34 +42,34 @@ class Hello(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A question, with the number that its answer carries. Its other fields are checked when they are asked for."""
+    """A question, with the number that its answer carries. The other fields are checked when they are read."""
 
     number: int
     query: str
-    said: dict[str, Any]
+    fields: dict[str, Any]
 
     def text(self, name: str) -> str:
         """A field that is a str."""
-        return _field(self.said, name, str)
+        return _field(self.fields, name, str)
 
     def flag(self, name: str) -> bool:
         """A field that is true or false."""
-        return _field(self.said, name, bool)
+        return _field(self.fields, name, bool)
 
     def amount(self, name: str, most: int) -> int:
         """A field that is a number from 0 to `most`."""
-        return _number(self.said, name, most)
+        return _number(self.fields, name, most)
 
     def texts(self, name: str, most: int) -> list[str]:
         """A field that is a list of so many str at most."""
-        texts = _field(self.said, name, list)
+        texts = _field(self.fields, name, list)
         if len(texts) > most or not all(type(text) is str for text in texts):
             raise MalformedError(f"query: {len(texts)} of {most} members in {name!r}, or one that is not a str")
         return texts
 
     def numbers(self, name: str, most: int) -> list[int]:
         """A field that is a list of so many 64-bit numbers at most."""
-        numbers = _numbers(self.said, name)
+        numbers = _numbers(self.fields, name)
         if len(numbers) > most:
             raise MalformedError(f"query: {len(numbers)} of {most} numbers in {name!r}")
         return numbers

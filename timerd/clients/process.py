@@ -16,7 +16,10 @@ class Process(NamedTuple):
 
 
 class Host(NamedTuple):
-    """What a client must share with the daemon for its clock and its pid to mean the same here; and a look at pids."""
+    """The boot and namespaces of the daemon, and a look at pids.
+
+    A client of the same boot and time namespace has the same clock; in the same pid namespace its pid is one here.
+    """
 
     boot_id: bytes
     pid_namespace: int

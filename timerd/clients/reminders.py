@@ -1,7 +1,7 @@
-"""Reminders: a client that does not acknowledge what it was sent is told again what is newest.
+"""Reminders: a client that does not acknowledge what it was sent is sent the newest numbers again.
 
-The first reminder is due 50 ms after the last sign that the client keeps up; the time doubles up to 1 s. For example, a
-client that has lost a report, and hears nothing else, finds that out after 50 ms.
+The first reminder is due 50 ms after the client's last acknowledgement; the time doubles up to 1 s. For example, a
+client that has lost a report, and receives nothing else, finds that out after 50 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Reminders:
         self._announcing: dict[int, Session] = {}  # by slot
         self.due_ns = NEVER
 
-    def heard(self, session: Session, received: tuple[int, int], now_ns: int) -> None:
+    def acknowledged(self, session: Session, received: tuple[int, int], now_ns: int) -> None:
         """The client has acknowledged these outcome and answer numbers: it keeps up, so reminders can wait."""
         session.received = received
         session.progress_ns = now_ns

@@ -27,9 +27,9 @@ class Session:
         "gone",
         "greeted_ns",
         "has_returned",
-        "heard_ns",
         "held",
         "is_silent",
+        "last_frame_ns",
         "lease_ns",
         "process",
         "progress_ns",
@@ -54,19 +54,19 @@ class Session:
         self.subscribed = False
         self.greeted_ns = -ANNOUNCE_LAST_NS  # when it was last welcomed
         self.published_ns = 0  # when it was last sent a report
-        self.gone = 0  # of its commands up to this one nothing is held: it was dead, and came back from its tombstone
+        self.gone = 0  # nothing is held of its commands up to this one: it was dead, and came back from its tombstone
         self.received = (0, 0)  # newest outcome and answer that it has acknowledged
-        self.progress_ns = 0  # when that last changed, or it was last reminded
-        self.gap_ns = ANNOUNCE_FIRST_NS  # when it is reminded next, after progress_ns
+        self.progress_ns = 0  # when `received` last changed, or the client was last reminded
+        self.gap_ns = ANNOUNCE_FIRST_NS  # from progress_ns to its next reminder
         self.held = False  # whether its next command waits until it acknowledges answers
-        self.expected = (-1, 0)  # what the last EXPECTED frame said, and the answers that were acknowledged then
-        self.expected_ns = 0  # when it was sent
-        self.has_returned = True  # False: it may have ended before this daemon could see, and has said nothing since
-        self.heard_ns = now_ns
-        self.silent_ns = 0  # since then, as far as it was counted
-        self.is_silent = False  # that is more than its lease
-        self.watch = 0  # what tells of its end: a number of liveness; 0 = nothing does
-        self.ends_ns = NEVER  # it has ended, and this is when that is acted upon
+        self.expected = (-1, 0)  # the command that the last EXPECTED frame named, and the answer acknowledged then
+        self.expected_ns = 0  # when that frame was sent
+        self.has_returned = True  # False: it may have ended before this daemon watched it, and has sent nothing since
+        self.last_frame_ns = now_ns
+        self.silent_ns = 0  # its silence since then, as far as it was counted
+        self.is_silent = False  # whether silent_ns is more than its lease
+        self.watch = 0  # the watch that reports its end (liveness.py); 0 = there is none
+        self.ends_ns = NEVER  # when its end is acted upon, if it has ended
 
 
 def session_hash(secret: bytes) -> bytes:

@@ -1,13 +1,13 @@
-"""Who the daemon's clients are: the table of their sessions, and which session a hello gets.
+"""The table of the clients' sessions, and which session a hello gets.
 
-A session's hash stands in the arena. By it a client that outlived the daemon is known again after a restart. Routing
-ids are where answers go, nothing else: the newest frame's counts.
+A session's hash stands in the arena. By it a client that outlived the daemon is known again after a restart. A routing
+id is only the address for answers: that of the newest frame counts.
 
     HELLO, session zero            a new incarnation: a slot and a session
     HELLO, its session             resumes: same slot, same session, its numbering goes on; a silent one is live again
     HELLO, session of a dead one   no answer while what it held is cleared away; then its tombstone is live again
     HELLO, known incarnation,      a new slot while no command was applied (its WELCOME was lost), and the old one is
-      session not shown            closed; else SessionGone, because the arena tells everybody the incarnation
+      session not shown            closed; else SessionGone, because every reader of the arena sees the incarnation
     HELLO, unknown incarnation,    SessionGone: what it had not acknowledged is unknown
       a session shown
 
@@ -39,7 +39,7 @@ BEAT_NS = HEARTBEAT_NS // 2  # heartbeats, silence and /proc are looked after on
 
 
 class Sessions:
-    """The table of sessions; what it has beside it keeps times in CLOCK_MONOTONIC nanoseconds."""
+    """The table of sessions, with the three parts that look after each. Times are in CLOCK_MONOTONIC nanoseconds."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Sessions:
         lease_ns: int,
         now_ns: int,
     ) -> None:
-        """Those that an earlier daemon left are taken over."""
+        """Take over the sessions that an earlier daemon left."""
         self.ends = Ends(host, liveness)
         self.silence = Silence(core, now_ns)
         self.reminders = Reminders(core)
@@ -75,7 +75,7 @@ class Sessions:
 
     @property
     def due_ns(self) -> int:
-        """When a client is due something."""
+        """When the next heartbeat, reminder or end is due."""
         due_ns = min(self._beat_ns, self.reminders.due_ns)
         return min(due_ns, self.ends.due_ns) if self.ends.ending else due_ns  # asked three times a turn
 
@@ -84,7 +84,7 @@ class Sessions:
         return self._by_slot.get(slot)
 
     def find(self, secret: bytes) -> Session | None:
-        """The session of that secret, also one that an earlier daemon gave."""
+        """The session of that secret, also where an earlier daemon made the session."""
         session = self.by_secret.get(secret)
         if session is None and secret != NO_SESSION:
             session = self._by_slot.get(self._core.find_session(session_hash(secret)))
@@ -93,7 +93,7 @@ class Sessions:
         return session
 
     def knows(self, secret: bytes) -> bool:
-        """Whether that is the session of a client, of one whose end is being dealt with, or of a tombstone."""
+        """Whether that is the session of a client, of a dead client that is being cleared away, or of a tombstone."""
         if secret == NO_SESSION or self.find(secret) is not None:
             return secret != NO_SESSION
         known = session_hash(secret)
@@ -102,9 +102,10 @@ class Sessions:
     def hello(self, hello: Hello, shown: bytes, *, now_ns: int, wall_ns: int) -> Session | None:
         """The session of a client that says hello and shows a session (zero: none).
 
-        None: it is not answered, because what it held when it died is still being cleared away; it says hello again.
-        Raises SessionGoneError (it must come back as a new incarnation), ArenaFullError (all slots, or all groups, are
-        in use), QuotaExceededError (its process has made as many groups as it may) and NotAMemberError.
+        None: the hello is not answered, because what the client held when it died is still being cleared away. The
+        client says hello again. Raises SessionGoneError (the client must come back as a new incarnation),
+        ArenaFullError (all slots, or all groups, are in use), QuotaExceededError (its process has made as many groups
+        as it may) and NotAMemberError.
         """
         core = self._core
         slot = core.find_incarnation(hello.incarnation)
@@ -115,7 +116,7 @@ class Sessions:
         if slot >= 0:
             if core.last_command(slot):
                 raise SessionGoneError("that incarnation is another session's: connect as a new one")
-            # Not the old slot: a reader of the arena knows the incarnation, and may have subscribed to its topic.
+            # A new slot: a reader of the arena knows the incarnation, and may have subscribed to the old slot's topic.
             self.close(self._by_slot[slot], now_ns, goodbye=True)
         elif shown != NO_SESSION:
             if core.is_dying(session_hash(shown)):
@@ -134,7 +135,7 @@ class Sessions:
         is_known = not self._host.has_ended(process)
         if not is_known:
             process = Process(0, 0)
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "name": hello.name,
             "pid": process.pid,
             "start_ticks": process.start_ticks,
@@ -147,15 +148,15 @@ class Sessions:
             "listens": hello.listens,
         }
         if tombstone is None:
-            slot = core.open_client(hello.incarnation, session_hash(secret), **said)
+            slot = core.open_client(hello.incarnation, session_hash(secret), **fields)
         else:
             slot = tombstone
-            core.resume_client(slot, **said)
+            core.resume_client(slot, **fields)
             core.count(TOMBSTONES_RESUMED)
         session = self._add(slot, process, self._lease_ns, now_ns)
         if tombstone is not None:
             session.gone = core.last_command(slot)
-        session.has_returned = is_known  # else it may have ended while its hello waited; its next word tells
+        session.has_returned = is_known  # else its process may have ended while the hello waited, until a frame comes
         self._bind(session, secret)
         self.ends.begin(session, now_ns)
         return session
@@ -165,7 +166,7 @@ class Sessions:
         return (hello.boot_id, hello.time_namespace) == (self._host.boot_id, self._host.time_namespace)
 
     def close(self, session: Session, now_ns: int, *, goodbye: bool) -> None:
-        """The client is no more: its operations go the way of their orphans policy. A `goodbye` leaves no tombstone."""
+        """Close a session; the client's operations follow its orphans policy. A `goodbye` leaves no tombstone."""
         self._core.close_client(session.slot, now_ns, goodbye=goodbye)
         self.ends.forget(session)
         self.reminders.forget(session)

@@ -1,11 +1,11 @@
-"""Silence: nothing came from a client for a lease. It is a suspicion, unlike an end, and ends with its next frame.
+"""Silence: nothing came from a client for a lease. Silence is a suspicion, not an end: the next frame ends it.
 
 Silence changes nothing for the client's own operations; what the client holds of its group goes to other members.
 Silence is counted only up to a turn that had read the sockets until they were dry, and at most a heartbeat from one
 count to the next; a start or a gap makes every lease whole. So a daemon that was stopped suspects no client.
 
-Silence becomes death only after an hour counted so. Where nothing can tell whether the client of an earlier daemon
-still is, it becomes death after 60 s in which the client has not come back.
+Silence becomes death only after an hour counted so. One case is quicker: a client of an earlier daemon, on which this
+daemon has no watch, is dead when it has not come back after 60 s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from timerd_shm.declare.limits import HEARTBEAT_NS
 from .session import Session
 
 DEAD_AFTER_NS = 3_600_000_000_000  # silence that counts as death
-BACK_WITHIN_NS = 60_000_000_000  # silence after a restart that does, where nothing can tell
+BACK_WITHIN_NS = 60_000_000_000  # silence after a restart that counts as death, where the client cannot be watched
 
 
 class Lapses(NamedTuple):
@@ -34,12 +34,12 @@ class Silence:
 
     def __init__(self, core: Core, now_ns: int) -> None:
         self._core = core
-        self._counted_ns = now_ns  # up to here silence was counted
+        self._counted_ns = now_ns  # silence was counted up to this time
 
     def came(self, session: Session, now_ns: int) -> None:
-        """Something came from the client: it is not silent, and has come back if there was a restart."""
+        """A frame came from the client: it is not silent, and has come back if there was a restart."""
         self._core.heard(session.slot, now_ns)
-        session.heard_ns = now_ns
+        session.last_frame_ns = now_ns
         session.silent_ns = 0
         session.has_returned = True
         if session.is_silent:
@@ -56,12 +56,12 @@ class Silence:
     def count(self, sessions: Iterable[Session], until_ns: int, now_ns: int) -> Lapses:
         """Count how long clients have been silent until the last turn that had read the sockets dry.
 
-        The core knows the silent ones from now on; the dead ones are the caller's to close.
+        Enters the silent ones in the core; the caller closes the dead ones.
         """
         lapses = Lapses([], [])
         counted_ns, self._counted_ns = self._counted_ns, max(until_ns, self._counted_ns)
         for session in sessions:
-            silence_ns = until_ns - max(counted_ns, session.heard_ns)
+            silence_ns = until_ns - max(counted_ns, session.last_frame_ns)
             if silence_ns <= 0:
                 continue
             session.silent_ns += min(silence_ns, HEARTBEAT_NS)
@@ -72,7 +72,7 @@ class Silence:
                 session.is_silent = True
                 self._core.silence(session.slot, now_ns)
                 lapses.silent.append(session)
-            nothing_tells = not session.has_returned and not session.watch
-            if session.silent_ns >= (BACK_WITHIN_NS if nothing_tells else DEAD_AFTER_NS):
+            is_unseen = not session.has_returned and not session.watch
+            if session.silent_ns >= (BACK_WITHIN_NS if is_unseen else DEAD_AFTER_NS):
                 lapses.dead.append(session)
         return lapses

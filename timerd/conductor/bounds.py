@@ -1,6 +1,6 @@
 """The bounds of a turn: how many records each of its steps may touch, and whether a bound has cut one of them.
 
-A record is an operation, a watcher or a bucket. For example: an event that 200,000 operations wait for takes four
+A record is an operation, a watcher or a bucket. For example: an event on a key that 200,000 operations watch takes four
 turns at least, because a turn touches 65,536 records in a step and then leaves the rest to the next turn.
 """
 
@@ -17,5 +17,5 @@ class Bounds:
         self.is_cut = False  # a bound was reached, or something is left: the next turn follows at once
 
     def cut(self) -> None:
-        """Something is left: the next turn is to follow at once."""
+        """Let the next turn follow at once, because something is left."""
         self.is_cut = True

@@ -1,7 +1,7 @@
 """Clients that leave without a goodbye: they have certainly ended, or they have been silent for too long.
 
-What was noticed comes from clients/: a sign of the kernel, or a count of silence. Here it is acted upon: the client is
-closed, logged and counted. A client that has ended is closed only when none of its frames waits any more.
+The room clients/ notices an end: by a sign of the kernel, or by a count of silence. This module acts upon it: it closes
+the client, logs it and counts it. A client that has ended is closed only when none of its frames is deferred any more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from timerd.core import Core
 from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 
 from .bounds import Bounds
-from .waiting import Waiting
+from .deferred import Deferred
 
 SIGNS_PER_TURN = 128
 CLIENTS_SILENCED = index_of(DAEMON_COUNTERS, "clients_silenced")
@@ -28,15 +28,15 @@ log = logging.getLogger("timerd")
 class Departures:
     """Closes the clients that have ended or are dead."""
 
-    def __init__(self, core: Core, sessions: Sessions, liveness: Liveness, waiting: Waiting, bounds: Bounds) -> None:
+    def __init__(self, core: Core, sessions: Sessions, liveness: Liveness, deferred: Deferred, bounds: Bounds) -> None:
         self._core = core
         self._sessions = sessions
         self._liveness = liveness
-        self._waiting = waiting
+        self._deferred = deferred
         self._bounds = bounds
 
     def take_signs(self, now_ns: int) -> int:
-        """Connections that show a session, connections and processes that have ended; the signs dealt with."""
+        """Deal with connections that show a session, and with connections and processes that have ended; how many."""
         sessions, liveness = self._sessions, self._liveness
         signs = liveness.signs(SIGNS_PER_TURN, now_ns)
         for watch, kind, secret in signs:
@@ -59,7 +59,7 @@ class Departures:
         if now_ns < sessions.due_ns:
             return 0
         ended = sessions.ends.take(now_ns)
-        unfinished = self._waiting.slots()
+        unfinished = self._deferred.slots()
         for session in ended:
             if session.slot in unfinished:
                 sessions.ends.put_off(session, now_ns)

@@ -16,7 +16,7 @@ class Gap:
     """Whether the wheel waits for the sockets, and when the sockets were last read until they were dry."""
 
     def __init__(self, now_ns: int) -> None:
-        self._heard_ns = now_ns
+        self._last_frame_ns = now_ns
         self._until_ns = now_ns + GAP_READ_NS
         self.is_open = True  # the wheel still waits for the sockets to be dry
         self.dry_ns = 0  # the last turn outside of a gap that had read all there was
@@ -24,17 +24,17 @@ class Gap:
     @property
     def due_ns(self) -> int:
         """When an open gap ends, if nothing comes."""
-        return min(self._until_ns, self._heard_ns + DRY_NS)
+        return min(self._until_ns, self._last_frame_ns + DRY_NS)
 
     def begin(self, now_ns: int) -> None:
         """This turn began late."""
-        self._heard_ns = now_ns
+        self._last_frame_ns = now_ns
         self._until_ns = now_ns + GAP_READ_NS
         self.is_open = True
 
-    def heard(self, now_ns: int) -> None:
+    def received(self, now_ns: int) -> None:
         """A frame was read in this turn."""
-        self._heard_ns = now_ns
+        self._last_frame_ns = now_ns
 
     def read_dry(self, now_ns: int) -> None:
         """This turn has read all that the command socket had."""

@@ -18,14 +18,14 @@ from timerd_shm.declare.wire import DownKind
 
 from .outbox import Outbox
 
-HELLO_SIZE_EASY = 262_144  # a larger one names what the client waits for, which is looked up one by one:
-HELLO_REST_NS = 100_000_000  # its client is welcomed once in that time
+HELLO_SIZE_EASY = 262_144  # a larger one lists many operations that its client waits for; each of them is looked up:
+HELLO_REST_NS = 100_000_000  # such a client is welcomed once in that time
 
 log = logging.getLogger("timerd")
 
 
 class Greeter:
-    """Answers hellos. `pid` is the daemon's own, which a welcome tells."""
+    """Answers hellos. `pid` is the daemon's own, which stands in a welcome."""
 
     def __init__(self, core: Core, clock: Clock, sessions: Sessions, outbox: Outbox, *, pid: int) -> None:
         self._core = core
@@ -49,7 +49,7 @@ class Greeter:
         core, sessions, outbox = self._core, self._sessions, self._outbox
         try:
             if len(frame) > HELLO_FIRST_SIZE_MAX and not sessions.knows(shown):
-                # Such a frame is not looked into: a client without a session here waits for nothing here.
+                # Such a frame is not unpacked: a client without a session here has no operation here to list.
                 if shown != NO_SESSION:
                     raise SessionGoneError("that session is not known any more: connect as a new incarnation")
                 raise MalformedError(f"a first hello has {len(frame)} bytes; at most {HELLO_FIRST_SIZE_MAX} are taken")

@@ -1,12 +1,12 @@
-"""What comes in from clients: frames are read within a turn's bounds, and each goes to where it is dealt with.
+"""What comes in from clients: frames are read within a turn's bounds, and each goes to the part that deals with it.
 
     HELLO               the greeter
-    COMMANDS            the core, in order; behind a long event they wait
-    ACK, ASK, QUERY     at once, also while commands wait
-    BYE                 at once, or behind the commands that wait
+    COMMANDS            the core, in order; they are deferred behind a long event
+    ACK, ASK, QUERY     at once, also while commands are deferred
+    BYE                 at once, or behind the deferred commands
 
-A *long event* is delivered over several turns. Until it is done the core answers UNFINISHED to commands, which then
-wait here in order. The same goes for a frame that needs more than its share of a turn.
+A *long event* is delivered over several turns. Until it is done the core answers UNFINISHED to commands, which are then
+deferred in order. A frame that needs more than its share of a turn is deferred as well.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from timerd_shm.declare.limits import ANNOUNCE_FIRST_NS, COMMANDS_PER_FRAME_MAX
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, DownKind, UpKind
 
 from .bounds import Bounds
+from .deferred import Deferred
 from .gap import Gap
 from .hello import Greeter
 from .outbox import Outbox
 from .queries import Queries
 from .transport import Transport
-from .waiting import Waiting
 
-# A frame is granted its share of the turn by what it says it holds; one that needs more waits its turn.
+# A frame is granted a share of the turn for as many commands as its header names; one that needs more is deferred.
 RECORDS_PER_FRAME = 512
 RECORDS_PER_COMMAND = 8
 BYTES_PER_RECORD = 64  # of a frame, up or down: to copy so many takes as long as to touch a record, at most
@@ -57,7 +57,7 @@ class Inbox:
         greeter: Greeter,
         queries: Queries,
         outbox: Outbox,
-        waiting: Waiting,
+        deferred: Deferred,
         gap: Gap,
         bounds: Bounds,
     ) -> None:
@@ -67,32 +67,32 @@ class Inbox:
         self._greeter = greeter
         self._queries = queries
         self._outbox = outbox
-        self._waiting = waiting
+        self._deferred = deferred
         self._gap = gap
         self._bounds = bounds
         self._incarnation = core.incarnation
 
     def read(self, now_ns: int) -> int:
-        """Apply what waits, then what the socket has, up to the turn's bounds; the frames dealt with."""
-        waiting, budget = self._waiting, self._bounds.records
+        """Apply the deferred frames, then those of the socket, up to the turn's bounds; how many were dealt with."""
+        deferred, budget = self._deferred, self._bounds.records
         frames = 0
-        while waiting.frames and budget > 0:
-            session, frame = waiting.first()
-            done = self._apply_waiting(session, frame, now_ns)
-            waiting.pass_on(done=done)
+        while deferred.frames and budget > 0:
+            session, frame = deferred.first()
+            done = self._apply_deferred(session, frame, now_ns)
+            deferred.pass_on(done=done)
             if not done:
                 self._bounds.cut()
                 break
             budget -= self._share(HEADER.unpack_from(frame)[3])
             frames += 1
-        if budget <= 0 or waiting.is_full:
+        if budget <= 0 or deferred.is_full:
             self._bounds.cut()
             return frames
         received = 0
         for routing, frame in self._transport.receive(self._bounds.records):
             received += 1
             budget -= self._take(routing, frame, now_ns) + len(frame) // BYTES_PER_RECORD
-            if budget <= 0 or waiting.is_full:
+            if budget <= 0 or deferred.is_full:
                 self._bounds.cut()
                 break
         else:
@@ -108,13 +108,13 @@ class Inbox:
         return min(RECORDS_PER_FRAME + RECORDS_PER_COMMAND * commands, self._bounds.records)
 
     def _share_of_map(self, frame: bytes) -> int:
-        """What a frame with a map takes: a hello may list very much that is waited for."""
+        """Records that a frame with a map takes: a hello may list many operations that its client waits for."""
         return RECORDS_PER_FRAME + len(frame) // BYTES_PER_ITEM
 
     # One frame --------------------------------------------------------------------------------------------------------
 
     def _take(self, routing: bytes, frame: bytes, now_ns: int) -> int:
-        """Deal with one frame; what it takes off the turn's budget of records."""
+        """Deal with one frame; how many records it takes off the turn's budget."""
         count: int
         if len(frame) < HEADER_SIZE:
             short = MalformedError(f"a frame has {len(frame)} bytes, and its header {HEADER_SIZE}")
@@ -141,14 +141,14 @@ class Inbox:
         self._sessions.silence.came(session, now_ns)
         go_on = session.held and answer > session.received[1]
         if (outcome, answer) != session.received:
-            self._sessions.reminders.heard(session, (outcome, answer), now_ns)
+            self._sessions.reminders.acknowledged(session, (outcome, answer), now_ns)
         if kind == UpKind.COMMANDS:
             return self._take_commands(session, frame, count, outcome, answer, now_ns)
         self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
         if go_on:
-            self._say_expected(session, now_ns)
-        if kind == UpKind.BYE and self._waiting.frames:
-            self._let_wait(session, frame)
+            self._send_expected(session, now_ns)
+        if kind == UpKind.BYE and self._deferred.frames:
+            self._defer(session, frame)
         elif kind == UpKind.ASK:
             self._core.count(ASKED_AGAIN)
             report = self._core.report(session.slot, outcome, answer, now_ns)
@@ -158,27 +158,27 @@ class Inbox:
             self._queries.answer(session, frame, now_ns)
             return self._share_of_map(frame)
         elif kind == UpKind.BYE:
-            self._say_goodbye(session, now_ns)
+            self._take_leave(session, now_ns)
         elif kind != UpKind.ACK:
             unknown = MalformedError(f"a frame is of kind {kind}, which there is not")
             self._outbox.refuse(routing, unknown, now_ns, session)
         return RECORDS_PER_FRAME
 
     def _take_commands(self, session: Session, frame: bytes, count: int, outcome: int, answer: int, now_ns: int) -> int:
-        """Apply a frame of commands, or let it wait; what it takes off the turn's budget of records."""
+        """Apply a frame of commands, or defer it; how many records it takes off the turn's budget."""
         if count > COMMANDS_PER_FRAME_MAX:
             error = MalformedError(f"a frame says {count} commands; at most {COMMANDS_PER_FRAME_MAX} fit")
             self._outbox.refuse(session.routing, error, now_ns, session)
             return RECORDS_PER_FRAME
-        if self._waiting.frames:
+        if self._deferred.frames:
             self._core.acknowledge(session.slot, outcome, answer, RECORDS_PER_FRAME)
-            self._let_wait(session, frame)
+            self._defer(session, frame)
         elif not self._apply(session, frame, count, now_ns):
-            self._let_wait(session, frame)
+            self._defer(session, frame)
         return self._share(count)
 
     def _apply(self, session: Session, frame: bytes, count: int, now_ns: int) -> bool:
-        """Apply a frame of commands; False if it has to wait: a long event is delivered, or its share is used up."""
+        """Apply a frame of commands; False if it has to be deferred: behind a long event, or its share is used up."""
         status = self._core.apply(session.slot, frame, now_ns, self._share(count))
         if status == APPLIED:
             session.held = False
@@ -189,36 +189,36 @@ class Inbox:
         if status == EXPECTED:
             # The next one is held back until answers are acknowledged; a later one was sent too early.
             session.held |= HEADER.unpack_from(frame)[6] <= self._core.last_command(session.slot) + 1
-            self._say_expected(session, now_ns)
+            self._send_expected(session, now_ns)
         else:
             assert status == MALFORMED, f"status={status}"
             error = MalformedError("a command ends where it should not, or names what there is not")
             self._outbox.refuse(session.routing, error, now_ns, session)
         return True
 
-    def _say_expected(self, session: Session, now_ns: int) -> None:
-        """Say which command is the next one: once for the many that were in flight behind a lost one."""
+    def _send_expected(self, session: Session, now_ns: int) -> None:
+        """Name the command that is expected next: once for the many that were in flight behind a lost one."""
         expected = self._core.last_command(session.slot), session.received[1]
         if expected != session.expected or now_ns - session.expected_ns >= ANNOUNCE_FIRST_NS:
             session.expected, session.expected_ns = expected, now_ns
             self._outbox.send(session.routing, self._outbox.empty_report(session, now_ns, DownKind.EXPECTED))
 
-    def _say_goodbye(self, session: Session, now_ns: int) -> None:
+    def _take_leave(self, session: Session, now_ns: int) -> None:
         log.debug("client %d says goodbye", session.slot)
         self._sessions.close(session, now_ns, goodbye=True)
 
-    # Frames that wait -------------------------------------------------------------------------------------------------
+    # Deferred frames --------------------------------------------------------------------------------------------------
 
-    def _let_wait(self, session: Session, frame: bytes) -> None:
-        self._waiting.add(session, frame)
+    def _defer(self, session: Session, frame: bytes) -> None:
+        self._deferred.add(session, frame)
         self._bounds.cut()
 
-    def _apply_waiting(self, session: Session, frame: bytes, now_ns: int) -> bool:
-        """A frame that has waited; False if it has to wait on."""
+    def _apply_deferred(self, session: Session, frame: bytes, now_ns: int) -> bool:
+        """Apply a deferred frame; False if it stays deferred."""
         if self._sessions.at(session.slot) is not session:
             return True  # its client has ended meanwhile
         _, kind, _, count, *_ = HEADER.unpack_from(frame)
         if kind == UpKind.BYE:
-            self._say_goodbye(session, now_ns)
+            self._take_leave(session, now_ns)
             return True
         return self._apply(session, frame, count, now_ns)

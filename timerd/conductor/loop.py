@@ -1,11 +1,12 @@
-"""Runs the conductor on the machine: sleeps until a socket, the timer or a signal wants a turn.
+"""Runs the conductor on the machine: sleeps until a socket, the timer or a signal calls for a turn.
 
-When it was quiet, a turn follows at once upon what wants it. Under load there is one turn in each TURN_INTERVAL_NS, and
-it takes all that has come meanwhile. Each client then gets one frame, instead of one for each frame that came in.
+When it was quiet, a frame, the timer or a signal starts a turn at once. Under load there is one turn in each
+TURN_INTERVAL_NS, and it takes all that has come meanwhile. Each client then gets one frame, instead of one for each
+frame that came in.
 
-With nothing due and nothing coming the process sleeps without limit: the timerfd is armed for what is due next, and the
-timeouts of epoll and zmq, whole milliseconds, are not used. libzmq's descriptors are edge-triggered: what waits is
-asked for (EVENTS) after each turn, before sleeping, or the loop would spin or stall.
+With nothing due and nothing coming the process sleeps without limit. The timerfd is armed for what is due next; the
+timeouts of epoll and zmq are not used, because they are whole milliseconds. libzmq's descriptors are edge-triggered.
+So after each turn, before it sleeps, the loop asks the sockets for their EVENTS: without that it would spin or stall.
 """
 
 from __future__ import annotations

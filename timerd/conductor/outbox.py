@@ -1,8 +1,8 @@
 """What goes out to clients: reports, announcements and heartbeats by topic; answers and errors by routing id.
 
-A report carries outcomes and answers. An *announcement* is a report without any, that says what is newest: the client
-finds by it that a report was lost, and asks. A *heartbeat* is the same frame, for a client to which nothing else was
-published for a while.
+A report carries outcomes and answers. An *announcement* is a report without any: it holds the newest numbers only. By
+these the client finds that a report was lost, and asks for it. A *heartbeat* is the same frame, for a client to which
+nothing else was published for a while.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .error_log import ErrorLog
 from .transport import Transport
 
 REPORT_BYTES_PER_TURN = 8 << 20
-ACKNOWLEDGE_NS = 1_000_000  # between reports that say nothing but which commands were applied
+ACKNOWLEDGE_NS = 1_000_000  # between reports that hold nothing but which commands were applied
 
 FRAMES_MALFORMED = index_of(DAEMON_COUNTERS, "frames_malformed")
 ANNOUNCEMENTS = index_of(DAEMON_COUNTERS, "announcements")
@@ -50,7 +50,7 @@ class Outbox:
         self.frames += 1
 
     def announce(self, session: Session, now_ns: int) -> None:
-        """Publish what is newest, without any of it."""
+        """Publish the newest numbers, without an outcome or answer."""
         self.publish(session, self.empty_report(session, now_ns), now_ns)
 
     def send(self, routing: bytes, frame: bytes) -> None:
@@ -71,11 +71,14 @@ class Outbox:
     # To all -----------------------------------------------------------------------------------------------------------
 
     def publish_reports(self, now_ns: int) -> None:
-        """Publish outcomes, answers and which commands were applied: of each client that has news."""
+        """Publish outcomes, answers and which commands were applied, to each client for which there is something new.
+
+        With more than REPORT_BYTES_PER_TURN to publish, the rest follows in the next turn.
+        """
         core = self._core
         for slot, frame in core.reports(now_ns, bytes_max=REPORT_BYTES_PER_TURN, acknowledge_ns=ACKNOWLEDGE_NS):
             session = self._sessions.at(slot)
-            # A client that has not subscribed yet hears the newest number when it does, and asks.
+            # A client that has not subscribed yet is sent the newest numbers when it does, and asks for what it lacks.
             if session is not None and session.subscribed:
                 self.publish(session, frame, now_ns)
         if core.reports_due_ns <= now_ns:
@@ -88,7 +91,7 @@ class Outbox:
             self.announce(session, now_ns)
 
     def beat(self, now_ns: int) -> bool:
-        """On the beat: a heartbeat to each client that heard nothing since the last one. False between beats."""
+        """On the beat: a heartbeat to each client that was sent nothing since the last one. False between beats."""
         quiet = self._sessions.beat(now_ns)
         if quiet is None:
             return False
@@ -105,7 +108,7 @@ class Outbox:
         return bare_header(kind, self._incarnation, self._core.newest, now_ns, topic, applied)
 
     def empty_report(self, session: Session, now_ns: int, kind: DownKind = DownKind.REPORT) -> bytes:
-        """A report that covers nothing, but says what is newest."""
+        """A report that covers nothing, and holds the newest numbers."""
         report = ReportHeader._make(REPORT.unpack_from(self._core.report(session.slot, NEVER, NEVER, now_ns, kind)))
         newest = report.outcome_newest
         return REPORT.pack(*report._replace(outcome_first=newest + 1, outcome_last=newest, answer_previous=0))

@@ -1,4 +1,4 @@
-"""Answers queries: what a client asks, or sets, beside its commands. A query carries a number, and so does its answer.
+"""Answers queries: what a client asks, or sets, apart from its commands. A query and its answer carry the same number.
 
 For example, {"id": 7, "query": "mark"} is answered by {"id": 7, "newest": 1201}. A snapshot is answered later, when
 the arena is at rest between two turns.

@@ -1,6 +1,7 @@
 """Subscriptions: a subscriber shows a session, and is given the topic of that client.
 
-A session is a secret, so nobody is given another client's topic. Anything else than a session is ignored, and counted.
+A session is a secret, so no subscriber is given another client's topic. Anything else than a session is ignored, and
+counted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Subscriptions:
         self._bounds = bounds
 
     def accept(self, now_ns: int) -> int:
-        """Give each subscriber that shows a session its topic, and what is newest; the messages that were taken."""
+        """Give each subscriber that shows a session its topic, and the newest numbers; how many messages were read."""
         taken = 0
         for message in self._transport.subscriptions(SUBSCRIPTIONS_PER_TURN):
             taken += 1

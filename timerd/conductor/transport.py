@@ -1,12 +1,15 @@
 """The daemon's two sockets. What the conductor needs of them is `Transport`; `ZmqTransport` is the real one.
 
 Commands come in by ROUTER and are answered by it; outcomes go out by XPUB, which drops rather than blocks. XPUB's
-subscriptions are manual: a client subscribes with its session, and what it is subscribed to is the topic that the
-daemon finds by that session, so nobody can listen to another's outcomes (a plain SUB of b"" hears nothing).
+subscriptions are manual: a client subscribes with its session, and the daemon subscribes it to the topic that belongs
+to that session. So no client can listen to another's outcomes (a plain SUB of b"" receives nothing).
 
-Seen with libzmq 4.3.5: under ZMQ_XPUB_MANUAL a ZMQ_SUBSCRIBE concerns the peer whose message was received last, also
-when messages of several are waiting; every message is handed up, repeated ones too; a peer's unsubscription and end
-come as messages with a leading 0, and its end drops its topics; a peer's own subscription takes no effect by itself.
+Seen with libzmq 4.3.5, under ZMQ_XPUB_MANUAL:
+
+* a ZMQ_SUBSCRIBE concerns the peer whose message was received last, also when messages of several are waiting;
+* every message is delivered to the application, repeated ones too;
+* a peer's unsubscription and its end come as messages with a leading 0, and its end drops its topics;
+* a peer's own subscription takes no effect by itself.
 """
 
 from __future__ import annotations
@@ -41,13 +44,13 @@ class Transport(Protocol):
         """Up to `limit` messages of subscribers. Until the next one is asked for, `subscribe` concerns its sender."""
 
     def subscribe(self, topic: bytes) -> None:
-        """Let the sender of the newest subscription message have what begins with `topic`."""
+        """Subscribe the sender of the newest subscription message to frames that begin with `topic`."""
 
     def publish(self, frame: bytes) -> None:
-        """Send a frame to those whose topic it begins with; dropped where they do not keep up."""
+        """Send a frame to the subscribers whose topic it begins with; dropped for those that do not keep up."""
 
     def send(self, routing: bytes, frame: bytes) -> None:
-        """Send a frame to the client of that routing id; dropped when it is gone or does not keep up."""
+        """Send a frame to the client of that routing id; dropped when the client is lost or does not keep up."""
 
 
 class ZmqTransport:
@@ -87,7 +90,7 @@ class ZmqTransport:
 
     def has_input(self) -> bool:
         """Whether something waits to be received. To be asked after the last send and before waiting on filenos()."""
-        # Both are asked, always: reading EVENTS is what re-arms a descriptor.
+        # Always both: reading EVENTS re-arms a descriptor.
         commands, outcomes = self._channels
         return bool((commands.events() | outcomes.events()) & POLLIN)
 
@@ -105,7 +108,7 @@ class ZmqTransport:
         self._channels[1].send(frame)
 
     def send(self, routing: bytes, frame: bytes) -> None:
-        # False: its queue is full, or its host is gone. The client asks again.
+        # Whether it was sent is ignored: where a queue is full, or the client has ended, a client asks again.
         self._channels[0].send_routed(routing, frame)
 
     def close(self) -> None:

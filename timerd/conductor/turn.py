@@ -7,7 +7,7 @@ A turn takes the time once and does, in this order, a bounded amount of each:
     resume                      long deliveries, acknowledgements and orphans that a bound has cut
     wheel                       expiries, sweeps; not during a gap
     reports, duties             outcomes out; announcements, heartbeats, silence
-    journal, snapshots          rows to their thread; a copy of the arena, when it is at rest
+    journal, snapshots          rows to the journal's thread; a copy of the arena, when it is at rest
 
 In a *gap* (gap.py) the sockets are read until they are dry, before the wheel moves and before the end of a client is
 acted upon; every lease is whole after it.
@@ -30,6 +30,7 @@ from timerd_shm.declare.counters import DAEMON_COUNTERS, index_of
 from timerd_shm.declare.limits import GAP_NS
 
 from .bounds import RECORDS_PER_STEP, Bounds
+from .deferred import Deferred
 from .departures import Departures
 from .error_log import ErrorLog
 from .gap import Gap
@@ -39,9 +40,8 @@ from .outbox import Outbox
 from .queries import Queries
 from .subscriptions import Subscriptions
 from .transport import Transport
-from .waiting import Waiting
 
-JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more to tell than its buffer takes at once
+JOURNAL_AGAIN_NS = 5_000_000  # when the journal has more rows to write than its buffer takes at once
 
 GAPS = index_of(DAEMON_COUNTERS, "gaps")
 FRAMES_OUT = index_of(DAEMON_COUNTERS, "frames_out")
@@ -82,9 +82,9 @@ class Conductor:
         self._subscriptions = Subscriptions(core, transport, sessions, outbox, bounds)
         self._snapshots = Snapshots(copies, sessions, clock)
         self._queries = queries = Queries(core, self._snapshots, outbox)
-        greeter, waiting = Greeter(core, clock, sessions, outbox, pid=pid), Waiting()
-        self._inbox = Inbox(core, transport, sessions, greeter, queries, outbox, waiting, gap, bounds)
-        self._departures = Departures(core, sessions, liveness, waiting, bounds)
+        greeter, deferred = Greeter(core, clock, sessions, outbox, pid=pid), Deferred()
+        self._inbox = Inbox(core, transport, sessions, greeter, queries, outbox, deferred, gap, bounds)
+        self._departures = Departures(core, sessions, liveness, deferred, bounds)
         self._journal_due_ns = NEVER
         self.due_ns = now_ns
 
@@ -108,7 +108,7 @@ class Conductor:
         work = self._subscriptions.accept(now_ns)
         frames = self._inbox.read(now_ns)
         if frames:
-            gap.heard(now_ns)
+            gap.received(now_ns)
         if gap.is_open:
             gap.end_if_dry(now_ns)
         work += self._departures.take_signs(now_ns)
