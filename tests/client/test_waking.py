@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from timerd_client.groups.duties import Membership
-from timerd_client.groups.outcome import say
+from timerd_client.groups.outcome import issue
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link import flows
 from timerd_client.link.link import Link
@@ -75,8 +75,8 @@ CALLS: dict[str, Callable[[Alone], Any]] = {
     "cancel": lambda alone: alone.operation._send_cancel(),
     "orphans of an operation": lambda alone: alone.operation.set_orphans("keep"),
     "orphans of all": lambda alone: drive(flows.set_orphans(alone.counted, "keep")),
-    "acknowledge": lambda alone: say(alone.counted, NOTHING),
-    "acknowledge with an answer": lambda alone: say(alone.counted, NOTHING, None, Reply(alone.counted)),
+    "acknowledge": lambda alone: issue(alone.counted, NOTHING),
+    "acknowledge with an answer": lambda alone: issue(alone.counted, NOTHING, None, Reply(alone.counted)),
 }
 QUESTIONS: dict[str, Callable[[Alone], Any]] = {
     "query": lambda alone: alone.counted.query({"query": "ping"}),

@@ -12,18 +12,19 @@ from jobs import (
     PERIOD_NS,
     Job,
     cancel,
+    due_call,
+    due_call_of_two,
     gone,
     later,
     pending,
     registrations,
     run,
     through_handler,
-    who_is_told,
     worker_of,
 )
 from networks import World
-from timerd_client.groups.calls import CALL_PAYLOAD_MAX, Ask, Call, Say
-from timerd_client.groups.outcome import say
+from timerd_client.groups.calls import CALL_PAYLOAD_MAX, Acknowledge, Ask, Call
+from timerd_client.groups.outcome import issue
 from timerd_client.groups.schedule import datetime_of
 from timerd_client.protocol.protocol import LinkState
 from timerd_shm.declare.errors import (
@@ -128,15 +129,11 @@ def test_a_call_that_is_told_again_while_the_word_that_it_is_done_is_on_its_way_
     world: World, periodic: bool
 ) -> None:
     job = Job()
-    worker = worker_of(world, job, periodic=periodic)
-    worker.begin() if periodic else later(worker, delay=10)
-    world.run(PERIOD_NS)
-    told = worker.take(worker.inbox.calls)
-    assert told is not None
+    worker, told = due_call(world, job, periodic=periodic)
     steps = through_handler(worker, told)
     step = next(steps)
-    assert isinstance(step, Ask | Say)
-    say(worker.link, step.command, step.done)  # and it is not sent yet
+    assert isinstance(step, Ask | Acknowledge)
+    issue(worker.link, step.command, step.done)  # and it is not sent yet
     told_again_to_the_same(world, worker)
     assert not worker.inbox.calls, "it is done"
     run(world, [worker], S)
@@ -147,11 +144,7 @@ def test_a_call_that_is_told_again_while_the_word_that_it_is_done_is_on_its_way_
 def test_the_word_that_something_is_done_is_not_said_to_another_arena(world: World) -> None:
     """Op ids of two arenas are the same numbers: what another arena has told would be lost."""
     job = Job()
-    worker = worker_of(world, job, periodic=False)
-    later(worker, delay=0)
-    world.run(S)
-    told = worker.take(worker.inbox.calls)
-    assert told is not None
+    worker, told = due_call(world, job, periodic=False)
     told.client = b"another incarnation"
     assert worker.ack(told) == 0
     worker.do(worker.calls.carry_out(told))
@@ -163,11 +156,7 @@ def test_the_word_that_something_is_done_is_not_said_to_another_arena(world: Wor
 def test_a_handler_that_outlived_its_arena_schedules_nothing_in_the_next(world: World) -> None:
     """There it has begun anew, and may be being done."""
     job = Job()
-    worker = worker_of(world, job)
-    worker.begin()
-    world.run(PERIOD_NS)
-    told = worker.take(worker.inbox.calls)
-    assert told is not None
+    worker, told = due_call(world, job)
     told.arena += 1
     before = registrations(world)
     worker.do(worker.calls.carry_out(told))
@@ -178,11 +167,7 @@ def test_a_handler_that_outlived_its_arena_schedules_nothing_in_the_next(world: 
 def test_a_call_whose_next_one_was_taken_though_nobody_heard_so_is_not_scheduled_twice(world: World) -> None:
     """The daemon is lost when the answer is due: what was asked may have been done."""
     job = Job()
-    worker = worker_of(world, job)
-    worker.begin()
-    world.run(PERIOD_NS)
-    told = worker.take(worker.inbox.calls)
-    assert told is not None
+    worker, told = due_call(world, job)
     steps = worker.calls.carry_out(told)
     next(steps)
     step = next(steps)
@@ -201,11 +186,7 @@ def test_a_call_whose_next_one_was_taken_though_nobody_heard_so_is_not_scheduled
 def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world: World) -> None:
     """Else its worker would hold it for ever, and be told nothing more."""
     job = Job()
-    worker = worker_of(world, job)
-    worker.begin()
-    world.run(PERIOD_NS)
-    told = worker.take(worker.inbox.calls)
-    assert told is not None
+    worker, told = due_call(world, job)
     steps = worker.calls.carry_out(told)
     next(steps)
     step = next(steps)
@@ -220,10 +201,7 @@ def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world:
 
 def test_who_was_taken_for_silent_in_a_handler_does_not_free_a_name_that_was_given_again(world: World) -> None:
     job = Job()
-    slow, heir = worker_of(world, job, periodic=False), worker_of(world, job, periodic=False)
-    later(slow, delay=0)
-    world.run(S)
-    slow, heir, told = who_is_told(slow, heir)
+    slow, heir, told = due_call_of_two(world, job, periodic=False)
     steps = slow.calls.carry_out(told)
     next(steps)
     for _ in range(20):
@@ -232,8 +210,8 @@ def test_who_was_taken_for_silent_in_a_handler_does_not_free_a_name_that_was_giv
     assert [call.deliveries for call in job.calls] == [2]
     assert later(heir, payload=b"new", delay=5)
     step = next(steps)
-    assert isinstance(step, Say)
-    say(slow.link, step.command, step.done)
+    assert isinstance(step, Acknowledge)
+    issue(slow.link, step.command, step.done)
     slow.pump()
     assert not later(heir), "the name is taken"
     run(world, [heir], 6 * S)
@@ -290,15 +268,15 @@ def test_a_name_is_taken_while_its_handler_runs_but_for_the_handler(world: World
 def test_a_handler_that_outlived_its_arena_or_client_takes_no_pending_calls_place(world: World, lost: str) -> None:
     """There it is not its own: somebody else's call of that name, with its payload, is left alone."""
     job = Job()
-    worker, other = worker_of(world, job, periodic=False), Worker(world)
+    other = Worker(world)
+    worker, told = due_call(world, job, periodic=False)
     answers: list[bool] = []
 
     def again(call: Call) -> None:
         job.during = lambda call: None
-        assert told is not None
         told.arena, told.client = (1, told.client) if lost == "arena" else (told.arena, b"before")
         assert cancel(other) is False
-        say(worker.link, worker.calls._done_and_free("job", kept), kept)  # so the name is free, as in another arena
+        issue(worker.link, worker.calls._done_and_free("job", kept), kept)  # so the name is free, as in another arena
         worker.pump()
         answers.append(later(other, payload=b"other's", delay=0))
         handling = worker.calls.handling.set("job")
@@ -306,10 +284,6 @@ def test_a_handler_that_outlived_its_arena_or_client_takes_no_pending_calls_plac
         worker.calls.handling.reset(handling)
 
     job.during = again
-    later(worker, delay=0)
-    world.run(S)
-    told = worker.take(worker.inbox.calls)
-    assert told is not None
     kept = copy(told)
     worker.do(worker.calls.carry_out(told))
     assert answers == [True, False]

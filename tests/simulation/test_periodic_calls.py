@@ -7,7 +7,18 @@ import random
 import pytest
 
 from harness import S
-from jobs import PERIOD_NS, Job, cancel, pending, registrations, run, through_handler, who_is_told, worker_of
+from jobs import (
+    PERIOD_NS,
+    Job,
+    cancel,
+    due_call,
+    due_call_of_two,
+    pending,
+    registrations,
+    run,
+    through_handler,
+    worker_of,
+)
 from networks import World
 from timerd_client.groups.calls import Ask, Call, Pause
 from timerd_shm.declare.errors import ArenaFullError, SessionGoneError
@@ -55,10 +66,7 @@ def test_a_worker_that_dies_at_any_point_neither_ends_nor_doubles_the_schedule(
 
 def test_a_worker_that_dies_in_the_handler_has_it_run_again_elsewhere(world: World) -> None:
     job = Job()
-    victim, heir = worker_of(world, job), worker_of(world, job)
-    victim.begin()
-    world.run(PERIOD_NS)
-    victim, heir, told = who_is_told(victim, heir)
+    victim, heir, told = due_call_of_two(world, job)
     through_handler(victim, told)
     victim.die()
     run(world, [heir], S)
@@ -68,11 +76,7 @@ def test_a_worker_that_dies_in_the_handler_has_it_run_again_elsewhere(world: Wor
 def test_what_was_handed_on_is_not_run_again_once_it_was_done(world: World) -> None:
     """Taken for silent in its handler, it ends all the same; who is told after that sees the next one pending."""
     job = Job()
-    slow = worker_of(world, job)
-    slow.begin()
-    heir = worker_of(world, job)
-    world.run(PERIOD_NS)
-    slow, heir, told = who_is_told(slow, heir)
+    slow, heir, told = due_call_of_two(world, job)
     steps = through_handler(slow, told)
     for _ in range(20):
         world.run(S)
@@ -88,11 +92,7 @@ def test_what_was_handed_on_is_not_run_again_once_it_was_done(world: World) -> N
 
 def test_a_refused_registration_leaves_the_call_undone(world: World) -> None:
     job = Job()
-    worker = worker_of(world, job)
-    worker.begin()
-    world.run(PERIOD_NS)
-    told = worker.take(worker.inbox.calls)
-    assert told is not None
+    worker, told = due_call(world, job)
     steps = worker.calls.carry_out(told)
     next(steps)
     step = next(steps)

@@ -12,7 +12,7 @@ from simulation.measured import Measure
 from simulation.measured import told as coverage
 from simulation.run import Failure, Simulation, simulate
 from tiers import in_tiers
-from timerd_client.groups.calls import Calls, Job, Say, Steps
+from timerd_client.groups.calls import Acknowledge, Calls, Job, Steps
 from timerd_client.protocol.inbox import Told
 from timerd_client.protocol.incoming import Incoming
 from timerd_client.protocol.outgoing import Outgoing
@@ -114,7 +114,7 @@ def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkey
     run = Calls._run
 
     def early(self: Calls, name: str, job: Job, told: Told, due_ns: int) -> Steps:
-        yield Say(self._done_and_free(name, told), told)
+        yield Acknowledge(self._done_and_free(name, told), told)
         yield from run(self, name, job, told, due_ns)
 
     monkeypatch.setattr(Calls, "_run", early)

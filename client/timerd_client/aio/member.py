@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from timerd_client.groups import flows
-from timerd_client.groups.calls import Ask, Calls, Pause, Run, Say, answer_of_cancel
+from timerd_client.groups.calls import Acknowledge, Ask, Calls, Pause, Run, answer_of_cancel
 from timerd_client.groups.duties import Duties, Duty, Membership
-from timerd_client.groups.outcome import GroupOutcome, say
+from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.types import Payload
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
@@ -78,8 +78,8 @@ class Runner:
                         value = await drive(flows.ask(self._link, command, done))
                     case Run():
                         await self._handle(step)
-                    case Say(command, done):
-                        say(self._link, command, done)
+                    case Acknowledge(command, done):
+                        issue(self._link, command, done)
                     case Pause(seconds):
                         await asyncio.sleep(seconds)
         except (StopIteration, ClosedError):

@@ -1,37 +1,40 @@
-"""Named calls: work that belongs to a group, not to a process, once or again and again. No I/O, no thread.
+"""Named calls: work of a group, which one of its workers does, once or by a schedule. No I/O, no thread.
 
-A call is an operation of the group with its deadline, in the purgatory "calls"; its watch key is the name, and so is
-its id (the group's name before it). One member is told when it is due, and does this:
+For example, call_later("remind", 0.5) in the group "web" registers an operation of that group in the purgatory "calls".
+Its watch key is "remind", its id is "web/remind", and its deadline is the time of the call. When it expires, the call
+is due. It is delivered to one member, which does this:
 
-    told --> run the handler --> register the next occurrence, with which this one is done (FOLLOWS)
-                                 (one-shot: acknowledge, with which its name is free: FREES_ID)
+    run the handler --> a schedule: register the next occurrence, which acknowledges this one (FOLLOWS)
+                        one-shot:   acknowledge it, which frees its name (FREES_ID)
 
-Either is one command, so nothing lies between its two parts. What is refused is said again; what may have been taken
-though nobody heard so, too: it is refused then, because the one that it follows is over.
+Either is one command, so a worker cannot die between its two effects. A refused registration is sent again. So is one
+whose answer was lost. If the daemon has applied that one, it refuses the second: what that follows is done already.
 
-That keeps a schedule alive and single. The id is that of one operation at a time. It names the pending call; while the
-call is told and being done it stands as "has settled", which refuses everybody's registration, so a worker that starts
-meanwhile makes no second one; the one that has done it *replaces* it. A worker that dies
+So a schedule goes on, and there is only one of it. An id belongs to one operation at a time. It belongs to the pending
+call first. While the handler runs, the call has settled, and the daemon refuses every registration with its id. A
+worker that starts meanwhile therefore makes no second call. The worker whose handler has returned registers the next
+occurrence in place of the settled call (REPLACE). When a worker
 
-    in the handler, or before the next is registered     the call is told again: it runs again, deliveries 2
-    after that                                           it was done
-    taken for dead or silent in the handler, but alive   it is told again: who is told before this one has ended runs it
-                                                         beside it, and the first that ends has done it; who has not
-                                                         begun by then asks, because it is told again, and does nothing
+    dies before it has registered the next one   the call is redelivered: it runs again, with deliveries 2
+    dies after that                              the call is done
+    lives, but is taken for dead or silent       the call is redelivered. A member that has it before the first handler
+                                                 has returned runs it at the same time: the first to return has done
+                                                 it. A member that begins later asks the daemon first, because
+                                                 deliveries is above 1, and then does nothing.
 
-A name is free when its last operation stands as cancelled: by `cancel_call`, or because the worker that has done a
-one-shot says so. The id of what settled otherwise is remembered for an hour.
+A name is free when its last operation is cancelled: by `cancel_call`, or by the acknowledgement of a one-shot. The id
+of an operation that settled otherwise is remembered for an hour.
 
-A call is told only to a member that handles its name, and as many at a time as it does at once. So new workers may name
-what old ones do not know, a long handler keeps nothing back that another could do, and what nobody handles is dropped
-when it was kept for the retention.
+A call is delivered only to a member that handles its name, and to no member more calls than it runs at once. So new
+workers may name calls that old workers do not know, and a long handler holds back no call that another member could
+run. A call whose name no member handles is dropped at the end of the group's retention.
 
-A schedule whose text differs from that of the pending occurrence takes its place (REPLACE_CHANGED), so a changed one
-counts as soon as a worker with it starts. While workers with the old one are there, the last to start or run decides.
+A changed schedule takes the place of the pending occurrence as soon as a worker with it starts (REPLACE_CHANGED
+compares the texts). While workers with the old schedule are there, the last worker to start or to run decides.
 
-Time: a schedule and `call_at` are on the wall clock, the daemon's deadlines on CLOCK_MONOTONIC. A call that is told
-more than a second before its time (the clock was set back) is registered again; after a clock was set forward the
-calls that were pending are told late.
+Time: schedules and `call_at` are on the wall clock, the daemon's deadlines on CLOCK_MONOTONIC. After the wall clock was
+set back, a call may be due more than a second before its time: it is registered again. After the clock was set forward,
+the pending calls are late.
 """
 
 from __future__ import annotations
@@ -67,19 +70,19 @@ if TYPE_CHECKING:
     from timerd_client.protocol.protocol import Protocol
     from timerd_shm.declare.errors import TimerdError
 
-EARLY_NS: Final = 1_000_000_000  # told so much before its time: the wall clock was set back
+EARLY_NS: Final = 1_000_000_000  # a call is due so much before its time: the wall clock was set back
 RETRY_S: Final = 1.0  # after a refusal that will not last (the arena is full)
-LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was being done
+LOOK_AGAIN_S: Final = 60.0  # for a schedule whose occurrence was running
 REPLACE: Final = int(RegisterFlag.REPLACE)
 CLAIM: Final = int(RegisterFlag.REPLACE_CANCELLED)
 BEGIN: Final = CLAIM | int(RegisterFlag.REPLACE_CHANGED)
 OF_CALL: Final = int(
     RegisterFlag.FOR_GROUP | RegisterFlag.CALL | RegisterFlag.HAS_ID | RegisterFlag.NO_MARK | RegisterFlag.WANTS_ANSWER
 )
-GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # nothing that this client was told counts any more
+GONE: Final = (ErrorCode.SESSION_GONE, ErrorCode.CLOSED)  # this client holds nothing of its group any more
 # Before the payload: kind, hash of the schedule's text (0 = none), wall clock in ns when it is due (0 = any).
 _ENVELOPE: Final = struct.Struct("<BQq")
-_SCHEDULE_SIZE: Final = 9  # what of it is the same in all occurrences of a schedule
+_SCHEDULE_SIZE: Final = 9  # so many first bytes are the same in all occurrences of a schedule
 _CALL: Final = 1
 _OCCURRENCE: Final = 2
 CALL_PAYLOAD_MAX: Final = PAYLOAD_SIZE_MAX - _ENVELOPE.size
@@ -87,12 +90,12 @@ WALL_NS_END: Final = 1 << 63
 
 
 class Call(NamedTuple):
-    """What a handler is given. Returning from it is the acknowledgement."""
+    """What a handler is given. When the handler returns, the call is acknowledged."""
 
     name: str
     payload: bytes
     due: datetime | None  # in UTC; None after call_later()
-    deliveries: int  # above 1: another worker was told before, and may have acted
+    deliveries: int  # above 1: the call was delivered before, to a worker that may have run its handler
     lateness_ns: int  # after its deadline, when it settled
 
 
@@ -104,9 +107,10 @@ class Job(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A step: say this when the daemon is not lost, go on with (value, error) of the answer.
+    """A step: issue this command when the daemon is not lost; the steps go on with (value, error) of its answer.
 
-    With NOT_ACKNOWLEDGED if it is not said, because what is done with it was told to a client that is no more.
+    With `done`, the command acknowledges that call. It is not issued if the call was delivered to an earlier
+    incarnation of this client, or in another arena: the steps go on with NOT_ACKNOWLEDGED then.
     """
 
     command: bytes
@@ -114,7 +118,7 @@ class Ask(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A step: run the handler; what it raises is logged."""
+    """A step: run the handler. An exception from it is logged."""
 
     handler: Callable[[Call], Any]
     call: Call
@@ -126,14 +130,14 @@ class Pause(NamedTuple):
     seconds: float
 
 
-class Say(NamedTuple):
-    """A step: say that something is done; no answer is waited for."""
+class Acknowledge(NamedTuple):
+    """A step: issue this command, which acknowledges a call; the steps do not wait for an answer."""
 
     command: bytes
     done: Told
 
 
-Step: TypeAlias = Ask | Run | Pause | Say
+Step: TypeAlias = Ask | Run | Pause | Acknowledge
 Steps: TypeAlias = Generator[Step, Any, None]
 
 
@@ -141,7 +145,7 @@ NOT_ACKNOWLEDGED: Final = (0, SessionGoneError("the daemon has lost sight of thi
 
 
 class Calls:
-    """The calls of one client: what it handles, and what it has to do when it is told."""
+    """The calls of one client: the names that it handles, and the steps for each call that is delivered to it."""
 
     def __init__(
         self,
@@ -157,7 +161,7 @@ class Calls:
         self.jobs: dict[str, Job] = {}
         self.handling: ContextVar[str | None] = ContextVar("timerd_handling", default=None)  # set around a handler
         self._doing: dict[str, Told] = {}  # calls whose handlers run
-        self._called_again: set[str] = set()  # by their own handlers
+        self._called_again: set[str] = set()  # names that their own handlers have called again
 
     @property
     def group(self) -> str:
@@ -183,7 +187,7 @@ class Calls:
         self.jobs[checked] = Job(handler, schedule)
         return checked
 
-    # what callers ask for
+    # commands of callers
 
     def later(self, name: object, delay: Timeout, payload: Payload) -> bytes:
         """The command of `call_later`."""
@@ -223,17 +227,17 @@ class Calls:
         return self._register(name, exists, _ENVELOPE.pack(_CALL, 0, due_ns) + body, timeout)
 
     def _is_its_own_again(self, name: str) -> bool:
-        """Whether the handler of a call asks for the next one, so that it may take the name, which is not free yet.
+        """Whether a handler calls its own name again. It may have the name, which is not free while the handler runs.
 
-        Where this client is not known any more, and in another arena, the name is another's, or anybody's.
+        False if the daemon does not know this client any more, or in another arena: the name may be another call's.
         """
         told = self._doing.get(name)
         return self.handling.get() == name and told is not None and self._protocol.inbox.is_ours(told)
 
-    # what a runner does
+    # steps of a runner
 
     def begin(self, name: str) -> Steps:
-        """Have a schedule run: register its next occurrence, unless there is one, or one is being done."""
+        """Begin a schedule: register its next occurrence, unless one is pending, or one is running."""
         job = self.jobs[name]
         assert job.schedule is not None, f"{name!r} has no schedule"
         while True:
@@ -245,35 +249,35 @@ class Calls:
             if error.code is not ErrorCode.OPERATION_EXISTS:
                 self._complain(f"{name!r} is not scheduled yet: {error}")
                 yield Pause(RETRY_S)
-            elif value:  # settled, not pending: being done, and then there is a next one; or it was lost
+            elif value:  # settled, not pending: it runs, and a next one follows; or it was dropped, and none does
                 yield Pause(LOOK_AGAIN_S)
             else:
                 return
 
     def carry_out(self, told: Told) -> Steps:
-        """Do what a member is told to do."""
+        """The steps for a call that was delivered to this client."""
         record = told.record
         name = told.keys[0] if told.keys else ""
         if record.state == Settled.CANCELLED:
-            yield Say(self._done(told), told)
+            yield Acknowledge(self._done(told), told)
             return
         job = self.jobs.get(name) if isinstance(name, str) else None
         if not isinstance(name, str) or job is None or len(told.payload) < _ENVELOPE.size:
-            self._complain(f"what was told as a call is none of this client's: {name!r} with {len(told.payload)} bytes")
-            yield Say(self._done(told), told)
+            self._complain(f"a call came that this client does not handle: {name!r} with {len(told.payload)} bytes")
+            yield Acknowledge(self._done(told), told)
             return
         _, _, due_ns = _ENVELOPE.unpack_from(told.payload)
         left_ns = due_ns - self._wall_ns()
         if due_ns and left_ns > EARLY_NS and record.state == Settled.EXPIRED:
             yield from self._insist(name, told, lambda: self._register(name, REPLACE, told.payload, left_ns, told))
-        elif record.deliveries == 1 or not (yield from self._is_over(name, told)):
+        elif record.deliveries == 1 or not (yield from self._is_done(name, told)):
             yield from self._run(name, job, told, due_ns)
 
     def _run(self, name: str, job: Job, told: Told, due_ns: int) -> Steps:
         record = told.record
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
         due = datetime_of(due_ns) if due_ns else None
-        self._called_again.discard(name)  # by what an earlier run has left behind
+        self._called_again.discard(name)  # an earlier run may have left it there
         self._doing[name] = told
         try:
             yield Run(job.handler, Call(name, told.payload[_ENVELOPE.size :], due, record.deliveries, lateness_ns))
@@ -282,17 +286,17 @@ class Calls:
         if (schedule := job.schedule) is not None:
             yield from self._insist(name, told, lambda: self._next(name, schedule, due_ns, told))
         else:
-            yield Say(self._done(told) if name in self._called_again else self._done_and_free(name, told), told)
+            yield Acknowledge(self._done(told) if name in self._called_again else self._done_and_free(name, told), told)
 
     def _next(self, name: str, schedule: Schedule, done_ns: int, told: Told) -> bytes:
-        """The occurrence after the one that has been done, which does not come again if it was a bit early."""
+        """The occurrence after the one that has run; one that ran a bit early does not come again."""
         after_ns = self._wall_ns()
         if done_ns - after_ns <= EARLY_NS:
             after_ns = max(after_ns, done_ns)
         return self._occurrence(name, REPLACE, schedule, after_ns, told)
 
     def _insist(self, name: str, told: Told, command: Callable[[], bytes]) -> Steps:
-        """Register what follows until the daemon has taken it, or what it follows is over."""
+        """Register the call that follows `told` until the daemon has applied it, or until `told` is done otherwise."""
         while True:
             _, error = yield Ask(command(), told)
             if error is None or error.code in (*GONE, ErrorCode.UNKNOWN_OPERATION):
@@ -301,15 +305,15 @@ class Calls:
                 self._complain(f"{name!r} is not scheduled yet: {error}")
                 yield Pause(RETRY_S)
 
-    def _is_over(self, name: str, told: Told) -> Generator[Step, Any, bool]:
-        """Whether nothing is to be done here: it is another's, it was done, or its name has been given again."""
+    def _is_done(self, name: str, told: Told) -> Generator[Step, Any, bool]:
+        """Whether a redelivered call is not to be run: another member holds it, it is done, or its name is in use."""
         flags = CommandFlag.WANTS_ANSWER
         while True:
             value, error = yield Ask(self._by_id(CommandKind.GROUP_ACK, name, flags, told.record.operation))
             if error is None:
                 return bool(value != GROUP_ACK_NOT_FOLLOWED)
             if error.code is not ErrorCode.UNAVAILABLE:
-                return True  # nothing that this client was told counts any more
+                return True  # this client holds nothing of its group any more
 
     # commands
 
@@ -330,7 +334,7 @@ class Calls:
         return self._register(name, exists, _ENVELOPE.pack(_OCCURRENCE, text, due_ns), due_ns - self._wall_ns(), told)
 
     def _register(self, name: str, exists: int, payload: bytes, timeout: int, told: Told | None = None) -> bytes:
-        """A call; with it `told` is done."""
+        """The command that registers a call; with `told`, it acknowledges that one."""
         if told is not None:
             exists |= RegisterFlag.FOLLOWS
         key = name.encode()
@@ -357,7 +361,7 @@ class Calls:
         return operation_command(CommandKind.GROUP_ACK, told.record.operation)
 
     def _done_and_free(self, name: str, told: Told) -> bytes:
-        """That it is done, and its name is free."""
+        """The command that acknowledges a call and frees its name."""
         record = told.record
         return self._by_id(
             CommandKind.GROUP_ACK, name, CommandFlag.FREES_ID, record.operation, registered_ns=record.settled_ns
@@ -375,7 +379,7 @@ class Calls:
 
 
 def answer_of_cancel(value: Any, error: TimerdError | None) -> bool:
-    """What `cancel_call` returns: False if nothing of that name is pending."""
+    """What `cancel_call` returns: False if no call of that name is pending."""
     if error is None:
         return bool(value)
     if error.code is ErrorCode.UNKNOWN_OPERATION:

@@ -1,6 +1,6 @@
-"""What a member does for its group, in either face: what its runner has to do next, and how handlers are taken.
+"""What a member does for its group, in either face: the next duty of its runner, and the decorators for handlers.
 
-No I/O, no thread: the faces (member.py, aio/member.py) wait, and do the steps.
+No I/O, no thread: the faces (threaded/member.py, aio/member.py) wait, and do the steps.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Handler = TypeVar("Handler", bound=Callable[[Call], object])
 
 
 class Duty(NamedTuple):
-    """Steps to do. `is_call`: of a call that was told; else a schedule is begun, which may be given up any time."""
+    """Steps to do: for a call that was delivered (`is_call`), or to begin a schedule, which may stop at any step."""
 
     steps: Steps
     is_call: bool
 
 
 class Duties:
-    """What there is to do now. The caller of every method holds the link's lock, or is the only thread."""
+    """What a runner has to do now. The caller of every method holds the link's lock, or is the only thread."""
 
     def __init__(self, link: Link, calls: Calls) -> None:
         self._protocol = link.protocol
@@ -44,7 +44,7 @@ class Duties:
         return self._to_begin() is not None or (inbox.may_have(inbox.calls) and self._turn_to_idle())
 
     def next(self, now_ns: int) -> Duty | None:
-        """What to do next; None: nothing, or the daemon was asked whether a call is still this client's."""
+        """What to do next. None: nothing, or the daemon has first been asked whether this client still holds a call."""
         if (name := self._to_begin()) is not None:
             self._begun[name] = self._here()
             return Duty(self._calls.begin(name), False)
@@ -64,7 +64,7 @@ class Duties:
         return next((name for name, job in jobs if job.schedule and self._begun.get(name) != here), None)
 
     def _turn_to_idle(self) -> bool:
-        """Have the first call be one whose name is not being done here: it may be told again while it runs."""
+        """Bring a call to the front whose name does not run here; a call may be redelivered while it runs."""
         calls = self._protocol.inbox.calls
         for _ in range(len(calls)):
             if calls[0].keys[:1] not in self._doing:
@@ -82,7 +82,7 @@ class Duties:
 
 
 class Membership:
-    """What a client's faces have in common as members of its group."""
+    """What both faces of a client have in common as members of a group."""
 
     AT_ONCE = 1
     """Handlers that run at once."""
@@ -93,12 +93,12 @@ class Membership:
         self._duties = Duties(link, self._calls)
 
     def handles(self, name: str) -> Callable[[Handler], Handler]:
-        """Decorate the handler of a named call; it is given a `Call`, and returning is the acknowledgement.
+        """Decorate the handler of a named call. It is given a `Call`; when it returns, the call is acknowledged.
 
-        Handlers run one after the other in a thread of this client; with asyncio as tasks, where they may be coroutine
-        functions. What one raises is logged, and the call is done. If this process dies in a handler, another member
-        runs its own, with `call.deliveries` above 1. A call is told only to members that handle its name. Raises
-        NotAMemberError, InvalidKeyError, KeyTooLongError.
+        Handlers run one after the other in a thread of this client; with asyncio they run as tasks, and may be
+        coroutine functions. An exception from a handler is logged, and the call is done. If this process dies in a
+        handler, another member runs its own, with `call.deliveries` above 1. A call is delivered only to members that
+        handle its name. Raises NotAMemberError, InvalidKeyError, KeyTooLongError.
         """
         self._calls.checked(name)
         return lambda handler: self._handle(name, handler, None)
@@ -111,12 +111,12 @@ class Membership:
         cron: str | None = None,
         timezone: str = "UTC",
     ) -> Callable[[Handler], Handler]:
-        """Decorate a handler that one worker of the group calls again and again, however many name it so.
+        """Decorate a handler that is called by a schedule, each time in one worker of the group.
 
         `seconds`: at its multiples since 1970 in UTC. `cron`: "0 3 * * *", in `timezone` (needs `timerd[cron]`).
-        What was missed is one call; the next one is set when the handler has returned, so they do not overlap. A
-        changed schedule replaces the pending call of the old one. A schedule that no worker names any more ends. Raises
-        as `handles`, and InvalidValueError, NotSupportedError.
+        All missed occurrences are one call. The next one is set when the handler has returned, so calls do not overlap.
+        A changed schedule replaces the pending call of the old one. A schedule that no worker names any more ends.
+        Raises as `handles`, and InvalidValueError, NotSupportedError.
         """
         from .schedule import schedule_of
 
@@ -137,11 +137,11 @@ class Membership:
         return handler
 
     def _start_runner(self) -> None:
-        """Have the handlers run, from the first one on. With the lock held."""
+        """Start what runs the handlers, with the first of them. The caller holds the lock."""
         raise NotImplementedError
 
     def _may_listen(self, timeout: float | timedelta | None) -> float | None:
-        """What `outcomes()` was given, in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
+        """The timeout of `outcomes()` in seconds. Raises ClosedError, NotAMemberError, TimeoutOutOfRangeError."""
         if self._member_link.sealed:
             self._member_link.refuse_closed()
         self._member_link.protocol.inbox.check_member()  # here, not in the first iteration

@@ -12,7 +12,7 @@ from timerd_client.protocol.inbox import Told
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 from .calls import NOT_ACKNOWLEDGED
-from .outcome import GroupOutcome, acknowledge, say
+from .outcome import GroupOutcome, acknowledge, issue
 
 Found = TypeVar("Found")
 
@@ -28,7 +28,7 @@ def ack_wait(outcome: GroupOutcome, timeout: float) -> Flow[bool]:
 
 
 def asked(link: Link, command: bytes) -> Flow[tuple[Any, Any]]:
-    """What a caller asks for: (value, error) of the answer. Raises TimerdUnavailableError."""
+    """A caller's command: (value, error) of its answer. Raises TimerdUnavailableError."""
     reply = Reply(link)
     with link.lock:
         link.refuse_lost()
@@ -39,10 +39,10 @@ def asked(link: Link, command: bytes) -> Flow[tuple[Any, Any]]:
 
 
 def ask(link: Link, command: bytes, done: Told | None) -> Flow[tuple[Any, Any]]:
-    """What a runner asks for: (value, error) of the answer, however long that takes."""
+    """A runner's command: (value, error) of its answer, however long that takes."""
     yield Until(link, lambda: not link.protocol.lost or link.closed, None)
     reply = Reply(link)
-    if not say(link, command, done, reply):
+    if not issue(link, command, done, reply):
         return NOT_ACKNOWLEDGED
     yield Settles(reply, None)
     return reply.result()
@@ -55,7 +55,7 @@ def take_next(
     until: float | None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Flow[Found | None]:
-    """What `take` gives; None when it is `until` (seconds of the link's clock), or `stop()`, or closed."""
+    """What `take` returns; None at the time `until` (seconds of the link's clock), after `stop()`, or when closed."""
     while True:
         with link.lock:
             if link.closed or stop():
@@ -71,7 +71,7 @@ def take_next(
 
 
 def listen(link: Link) -> None:
-    """One loop more wants outcomes."""
+    """Count one more loop that wants outcomes."""
     with link.lock:
         link.protocol.inbox.listen(link.now_ns())
         link.wake_if_due(link.protocol.ledger.issued)
@@ -89,6 +89,6 @@ def next_outcome(link: Link, seconds: float | None) -> Flow[Told | None]:
 
 
 def leave(link: Link) -> None:
-    """One loop less wants outcomes; needs no lock, because a garbage collection may end a loop."""
+    """Count one loop less that wants outcomes. Needs no lock, because a garbage collection may end a loop."""
     link.protocol.inbox.leave()
     link.ring()

@@ -1,4 +1,4 @@
-"""How an operation of this client's group settled, and how this client says that it has acted on it."""
+"""How an operation of this client's group settled, and how this client acknowledges that."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from timerd_shm.declare.wire import CommandFlag, CommandKind, OutcomeFlag
 
 
 class GroupOutcome(Outcome):
-    """How an operation of this client's group settled. Done only when `ack()` says so; else another member is told.
+    """How an operation of this client's group settled. Without `ack()` it is redelivered, to this or another member.
 
-    `keys` are the operation's, str where they are UTF-8. `deliveries` says how often it has been told: above 1 somebody
-    was told before, and may have acted. `redelivered` says the same as a bool.
+    `keys` are the operation's, str where they are UTF-8. `deliveries` counts how often it was delivered: above 1, an
+    earlier member may have acted on it. `redelivered` is true then, and where a requeued event has completed it.
     """
 
     def __init__(self, link: Link, told: Told) -> None:
@@ -37,18 +37,18 @@ class GroupOutcome(Outcome):
 
     @property
     def deliveries(self) -> int:
-        """How often it has been told, this time included; at most 255."""
+        """How often it has been delivered, this time included; at most 255."""
         return self._told.record.deliveries
 
     @property
     def redelivered(self) -> bool:
-        """Whether it was told before, or its operation was given what had been given to an owner that died."""
+        """Whether it was delivered before, or was completed by an event that an owner that died had been granted."""
         return self.deliveries > 1 or bool(self._told.record.flags & OutcomeFlag.REDELIVERED)
 
     def ack(self) -> None:
-        """Say that it is done. Returns at once; once it was handed on to another member it does nothing.
+        """Acknowledge that it is done. Returns at once. Does nothing if it was requeued to another member meanwhile.
 
-        Raises ClosedError: then another member is told.
+        Raises ClosedError: then it is redelivered to another member.
         """
         acknowledge(self._link, self._told)
 
@@ -57,18 +57,19 @@ class GroupOutcome(Outcome):
 
 
 def acknowledge(link: Link, told: Told, reply: Reply | None = None) -> None:
-    """Say that it is done; `reply` gets 1 if this client still held it, else 0. Raises ClosedError."""
+    """Acknowledge that it is done; `reply` gets 1 if this client still held it, else 0. Raises ClosedError."""
     flags = CommandFlag.WANTS_ANSWER if reply is not None else 0
     command = operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags)
-    if not say(link, command, told, reply) and reply is not None:
+    if not issue(link, command, told, reply) and reply is not None:
         reply.answer(0)
 
 
-def say(link: Link, command: bytes, done: Told | None = None, reply: Reply | None = None) -> bool:
-    """Issue a command, which may say that something is done; `reply` gets its answer.
+def issue(link: Link, command: bytes, done: Told | None = None, reply: Reply | None = None) -> bool:
+    """Issue a command; with `done`, the command acknowledges that outcome. `reply` gets the answer.
 
-    False, and nothing is said, if that was told to a client that is no more: its op ids mean nothing now, or something
-    else. Raises ClosedError. It goes beyond a full window, as a cancel does: it is bounded by what the member is told.
+    False, and nothing is issued, if `done` was delivered to an earlier incarnation of this client, or in another arena:
+    its op id may be another operation's now. Raises ClosedError. The command goes beyond a full window, as a cancel
+    does: its number is bounded, because a member holds a bounded number of outcomes.
     """
     with link.lock:
         if link.sealed:

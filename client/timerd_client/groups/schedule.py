@@ -1,10 +1,10 @@
-"""When periodic work is due: points on the wall clock that every process computes alike. Pure: no clock of its own.
+"""Schedules: points on the wall clock, which every process computes alike. No clock is read here.
 
     Every(60 s)            the multiples of 60 s since 1970-01-01 00:00 UTC
     Cron("0 3 * * *", tz)  03:00 in that time zone, as Debian's cron has it in the nights when the clocks change
 
-`after(t)` is the first point after t. All that was missed is one point: the next one is asked for after the last has
-been done. Times are nanoseconds since the epoch (of `time.time_ns()`).
+`after(t)` is the first point after t. It is asked for when the last point's work is done, so all missed points are one.
+Times are nanoseconds since the epoch (of `time.time_ns()`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Schedule(Protocol):
 
     @property
     def text(self) -> str:
-        """What tells it from another."""
+        """A text that differs where schedules differ."""
 
     def after(self, wall_ns: int) -> int:
-        """The first one after that."""
+        """The first point after that."""
 
 
 class Every:
@@ -82,12 +82,12 @@ class Cron:
         points = self._points(self._expression, datetime.fromtimestamp(wall_ns // SECOND_NS, self._zone))
         while True:
             point = wall_ns_of(next(points))
-            if point > wall_ns:  # in the hour that the clocks give twice a point may come again
+            if point > wall_ns:  # in the hour that the clocks show twice, a point may come again
                 return point
 
 
 def schedule_of(seconds: object, cron: object, timezone: object) -> Schedule:
-    """What `every()` was given; raises InvalidValueError, NotSupportedError."""
+    """The schedule of `every()`; raises InvalidValueError, NotSupportedError."""
     if (seconds is None) == (cron is None):
         raise InvalidValueError(f"seconds={shown(seconds)}, cron={shown(cron)}: give one of them")
     if cron is not None:

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from timerd_client.groups import flows
-from timerd_client.groups.calls import Ask, Calls, Pause, Run, Say, Steps, answer_of_cancel
+from timerd_client.groups.calls import Acknowledge, Ask, Calls, Pause, Run, Steps, answer_of_cancel
 from timerd_client.groups.duties import Duties, Membership
-from timerd_client.groups.outcome import GroupOutcome, say
+from timerd_client.groups.outcome import GroupOutcome, issue
 from timerd_client.protocol.inbox import Told
 from timerd_client.types import Payload
 from timerd_shm.declare.errors import ClosedError
@@ -102,8 +102,8 @@ class Runner:
                         value = self._ask(command, done)
                     case Run():
                         self._handle(step)
-                    case Say(command, done):
-                        say(self._link, command, done)
+                    case Acknowledge(command, done):
+                        issue(self._link, command, done)
                     case Pause(seconds):
                         self._paused.append((self._link.now_ns() / 1e9 + seconds, steps))
                         return

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from networks import HERE, Lifelines, World
-from timerd_client.groups.calls import NOT_ACKNOWLEDGED, Ask, Calls, Pause, Run, Say, Step, Steps
-from timerd_client.groups.outcome import acknowledge, say
+from timerd_client.groups.calls import NOT_ACKNOWLEDGED, Acknowledge, Ask, Calls, Pause, Run, Step, Steps
+from timerd_client.groups.outcome import acknowledge, issue
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.protocol.inbox import Told
@@ -135,7 +135,7 @@ class Worker:
     def issue(self, command: bytes, done: Told | None = None) -> Answer:
         """Issue a command that wants an answer, and wait for it."""
         answer = Answer()
-        if not say(self.link, command, done, cast(Reply, answer)):
+        if not issue(self.link, command, done, cast(Reply, answer)):
             answer.answer(*NOT_ACKNOWLEDGED)
         self.wait(lambda: answer.come)
         return answer
@@ -192,8 +192,8 @@ class Worker:
                     value = answer.value, answer.error
                 case Run(handler, call):
                     handler(call)
-                case Say(command, done):
-                    say(self.link, command, done)
+                case Acknowledge(command, done):
+                    issue(self.link, command, done)
                     self.pump()
                 case Pause(seconds):
                     self.world.run(round(seconds * 1e9))

@@ -67,14 +67,27 @@ def run(world: World, workers: list[Worker], for_ns: int) -> None:
             worker.do_all()
 
 
-def who_is_told(one: Worker, other: Worker) -> tuple[Worker, Worker, Told]:
-    """Which of two workers is told of the call that is due, which is not, and what it is told."""
-    told = one.take(one.inbox.calls)
-    if told is None:
-        one, other = other, one
-        told = one.take(one.inbox.calls)
-    assert told is not None
-    return one, other, told
+def due_call(world: World, job: Job, *, periodic: bool = True) -> tuple[Worker, Told]:
+    """A worker that has begun its schedule, or made a call, and the call that was just delivered to it."""
+    worker = worker_of(world, job, periodic=periodic)
+    return worker, delivered(world, worker, [worker], periodic=periodic)[1]
+
+
+def due_call_of_two(world: World, job: Job, *, periodic: bool = True) -> tuple[Worker, Worker, Told]:
+    """Of two workers: the one to which a call was just delivered, the other one, and that call."""
+    both = [worker_of(world, job, periodic=periodic) for _ in range(2)]
+    holder, call = delivered(world, both[0], both, periodic=periodic)
+    return holder, both[1] if holder is both[0] else both[0], call
+
+
+def delivered(world: World, maker: Worker, workers: list[Worker], *, periodic: bool) -> tuple[Worker, Told]:
+    """`maker` begins its schedule, or makes a call; the worker that has it when it is due, and the call."""
+    maker.begin() if periodic else later(maker, delay=0)
+    world.run(PERIOD_NS if periodic else S)
+    for worker in workers:
+        if (call := worker.take(worker.inbox.calls)) is not None:
+            return worker, call
+    raise AssertionError("no worker was told of the call")
 
 
 def through_handler(worker: Worker, told: Told) -> Steps:
