@@ -25,7 +25,7 @@ from timerd.host.group import group_id_of
 from timerd.host.lock import InstanceLock
 from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
 from timerd.journal.writer import open_journal
-from timerd_shm.host.paths import InstancePaths, make_instance, write_place
+from timerd_shm.host.paths import InstancePaths, make_instance, write_location
 
 from .clock import SystemClock
 from .core import NEVER, Core
@@ -58,7 +58,7 @@ def serve(config: Config) -> None:
             _open_directory(paths, group_id)
         arena = open_or_create(config, paths, wall_ns=clock.wall_ns(), group_id=group_id)
         undo.callback(arena.close)
-        kept = arena.news == ATTACHED
+        kept = arena.origin == ATTACHED
 
         def remove() -> None:
             """An arena that nobody ever used goes when the start fails, an ephemeral one always."""
@@ -70,7 +70,7 @@ def serve(config: Config) -> None:
         now_ns = clock.now_ns()
         huge = arena.map_pages()
         pages = f", {huge >> 20:,} MiB of it on huge pages" if huge else ""
-        log.info("arena %s: %s: %s%s", arena.news, arena.place.path, arena.plan.in_words(), pages)
+        log.info("arena %s: %s: %s%s", arena.origin, arena.location.path, arena.plan.in_words(), pages)
         core = Core(arena.memory, now_ns)
         undo.callback(core.release)
         log.info("attached in %.1f ms, at event %d", (clock.now_ns() - now_ns) / 1e6, core.newest)
@@ -113,7 +113,7 @@ def serve(config: Config) -> None:
             return 0 if now_ns >= over_ns else over_ns
 
         # Last, because a client that finds this file expects to be answered.
-        write_place(paths, arena.place, group_id)
+        write_location(paths, arena.location, group_id)
         log.info("ready: instance %s in %s, pid %d", paths.instance, paths.directory, os.getpid())
         notify(READY)
         kept = True

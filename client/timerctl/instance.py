@@ -78,11 +78,11 @@ def connected(arguments: argparse.Namespace) -> Iterator[Client]:
         ) from None
 
 
-def add_place(command: argparse.ArgumentParser) -> None:
+def add_purgatory(command: argparse.ArgumentParser) -> None:
     """Declare --purgatory of a command that acts."""
     command.add_argument("--purgatory", metavar="NAME", help="default: the default one")
 
 
-def place_of(client: Client, arguments: argparse.Namespace) -> Purgatory:
+def purgatory_of(client: Client, arguments: argparse.Namespace) -> Purgatory:
     """The client's default purgatory, or the one that --purgatory names."""
     return client if arguments.purgatory is None else client.purgatory(arguments.purgatory)

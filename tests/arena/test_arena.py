@@ -37,16 +37,16 @@ from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import CAPACITY_DEFAULT, IPC_PATH_MAX
 from timerd_shm.declare.records import ArenaHeader, CounterLabel, PurgatoryRecord, RegionRecord
 from timerd_shm.host.paths import (
-    ArenaPlace,
+    ArenaLocation,
     InstancePaths,
     daemon_running,
     find_instance,
     instance_name,
     make_instance,
     open_arena_file,
-    read_place,
+    read_location,
     runtime_directories,
-    write_place,
+    write_location,
 )
 from timerd_shm.host.process import boot_id, process_start_ticks
 
@@ -59,7 +59,11 @@ def paths(runtime_dir: Path) -> Iterator[InstancePaths]:
     made = make_instance("test")
     yield made
     for name in ("shm", "file"):
-        kind = ArenaPlace("shm", made.shm_name, 0) if name == "shm" else ArenaPlace("file", str(runtime_dir / "a"), 0)
+        kind = (
+            ArenaLocation("shm", made.shm_name, 0)
+            if name == "shm"
+            else ArenaLocation("file", str(runtime_dir / "a"), 0)
+        )
         kind.path.unlink(missing_ok=True)
 
 
@@ -165,20 +169,20 @@ def test_the_arena_carries_the_names_of_its_counters() -> None:
 def test_an_arena_is_made_private_and_attached_again(paths: InstancePaths, runtime_dir: Path, in_file: bool) -> None:
     config = SMALL._replace(arena_file=str(runtime_dir / "a") if in_file else None)
     first = open_arena(config, paths)
-    assert first.news == "made"
-    assert stat.S_IMODE(os.stat(first.place.path).st_mode) == 0o600
+    assert first.origin == "made"
+    assert stat.S_IMODE(os.stat(first.location.path).st_mode) == 0o600
     incarnation = first.header().incarnation
-    assert first.place.incarnation == incarnation
+    assert first.location.incarnation == incarnation
     first.close()
     second = open_arena(config, paths)
-    assert second.news == ATTACHED
+    assert second.origin == ATTACHED
     assert second.header().incarnation == incarnation
     second.close()
 
 
 def test_the_whole_arena_is_reserved_at_once(paths: InstancePaths) -> None:
     arena = open_arena(SMALL, paths)
-    status = os.stat(arena.place.path)
+    status = os.stat(arena.location.path)
     assert status.st_size == arena.plan.size
     assert status.st_blocks * 512 >= arena.plan.size
     arena.close()
@@ -205,7 +209,7 @@ def test_instances_and_directories_do_not_share_a_name(paths: InstancePaths) -> 
 def test_what_a_killed_maker_left_is_made_anew(paths: InstancePaths, runtime_dir: Path, unfinished: bytes) -> None:
     (runtime_dir / "a").write_bytes(unfinished)
     arena = open_arena(SMALL._replace(arena_file=str(runtime_dir / "a")), paths)
-    assert arena.news.startswith("made")
+    assert arena.origin.startswith("made")
     assert arena.header().layout_version == layout.LAYOUT_VERSION
     arena.close()
 
@@ -221,14 +225,14 @@ def test_a_file_that_is_no_arena_is_never_overwritten(paths: InstancePaths, runt
 def test_an_arena_of_another_boot_is_made_anew_as_another_object(paths: InstancePaths) -> None:
     first = open_arena(SMALL, paths)
     first.close()
-    store(first.place.path, "boot_id", b"x" * 16)
-    with open(first.place.path, "rb") as old_file:
+    store(first.location.path, "boot_id", b"x" * 16)
+    with open(first.location.path, "rb") as old_file:
         old = mmap.mmap(old_file.fileno(), 0, prot=mmap.PROT_READ)
     second = open_arena(SMALL, paths)
-    assert "another boot" in second.news
+    assert "another boot" in second.origin
     assert second.header().boot_id == boot_id()
     # Who mapped the old one still reads it, and not the new one's bytes.
-    assert unpack(ArenaHeader, old[:]).incarnation == first.place.incarnation != second.place.incarnation
+    assert unpack(ArenaHeader, old[:]).incarnation == first.location.incarnation != second.location.incarnation
     old.close()
     second.close()
 
@@ -250,12 +254,12 @@ def test_an_arena_of_another_layout_is_refused_with_both_values_and_left_alone(
 ) -> None:
     arena = open_arena(SMALL, paths)
     arena.close()
-    store(arena.place.path, field, value)
-    before = arena.place.path.read_bytes()
+    store(arena.location.path, field, value)
+    before = arena.location.path.read_bytes()
     with pytest.raises(LayoutMismatchError, match=said) as error:
         open_arena(SMALL, paths)
     assert "timerctl destroy --instance test" in str(error.value)
-    assert arena.place.path.read_bytes() == before
+    assert arena.location.path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -280,7 +284,7 @@ def test_an_arena_of_another_size_or_tick_is_refused_with_both_values_and_the_fl
 def test_a_shortened_arena_is_refused_by_name(paths: InstancePaths) -> None:
     arena = open_arena(SMALL, paths)
     arena.close()
-    os.truncate(arena.place.path, arena.plan.size - 4096)
+    os.truncate(arena.location.path, arena.plan.size - 4096)
     with pytest.raises(ArenaTruncatedError, match=f"has {arena.plan.size - 4096} bytes, .* says {arena.plan.size}"):
         open_arena(SMALL, paths)
 
@@ -290,7 +294,7 @@ def test_quotas_follow_the_configuration_of_the_next_start(paths: InstancePaths)
     arena = open_arena(
         SMALL._replace(quota_operations=5, ring_bytes=1000, settled_ids_kept=10**9, group_retention=2 * 10**9), paths
     )
-    assert arena.news == ATTACHED
+    assert arena.origin == ATTACHED
     header = arena.header()
     assert (header.quota_operations, header.ring_bytes_max) == (5, 1000)
     assert (header.ids_kept_ns, header.group_kept_ns) == (10**9, 2 * 10**9)
@@ -362,7 +366,7 @@ def test_a_client_takes_the_first_directory_that_holds_the_instance(
     assert all(str(directory) in str(error.value) for directory in runtime_directories())
     for directory in reversed(runtime_directories()):
         directory.mkdir(mode=0o700)
-        write_place(InstancePaths(directory, "jobs"), ArenaPlace("shm", "/timerd-x", 1))
+        write_location(InstancePaths(directory, "jobs"), ArenaLocation("shm", "/timerd-x", 1))
         assert find_instance("jobs").directory == directory
 
 
@@ -381,7 +385,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
 def test_a_directory_that_may_not_be_looked_into_is_said_to_be_that(
     monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
-    write_place(InstancePaths(runtime_dir, "default"), ArenaPlace("shm", "/timerd-x", 1))
+    write_location(InstancePaths(runtime_dir, "default"), ArenaLocation("shm", "/timerd-x", 1))
     hide(monkeypatch, runtime_dir)
     with pytest.raises(PermissionError, match="its group") as error:
         find_instance()
@@ -409,13 +413,13 @@ def test_an_instance_is_found_behind_a_directory_that_may_not_be_looked_into(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     hide(monkeypatch, tmp_path / "system")
     (tmp_path / "timerd").mkdir()
-    write_place(InstancePaths(tmp_path / "timerd", "default"), ArenaPlace("shm", "/timerd-x", 1))
+    write_location(InstancePaths(tmp_path / "timerd", "default"), ArenaLocation("shm", "/timerd-x", 1))
     assert find_instance().directory == tmp_path / "timerd"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_another_user_is_told_that_it_may_not_look(runtime_dir: Path) -> None:
-    write_place(InstancePaths(runtime_dir, "default"), ArenaPlace("shm", "/timerd-x", 1))
+    write_location(InstancePaths(runtime_dir, "default"), ArenaLocation("shm", "/timerd-x", 1))
     runtime_dir.chmod(0o750)
     child = os.fork()
     if child == 0:
@@ -442,7 +446,7 @@ def test_a_directory_under_tmp_that_others_may_write_is_not_trusted(
     planted = tmp_path / f"timerd-{os.geteuid()}"
     planted.mkdir()
     planted.chmod(0o777)
-    write_place(InstancePaths(planted, "default"), ArenaPlace("shm", "/timerd-x", 1))
+    write_location(InstancePaths(planted, "default"), ArenaLocation("shm", "/timerd-x", 1))
     with pytest.raises(TimerdUnavailableError):
         find_instance()
     with pytest.raises(ResourceLimitError, match="others may write it"):
@@ -472,7 +476,7 @@ def test_a_reader_gets_a_descriptor_that_cannot_write(paths: InstancePaths) -> N
     with pytest.raises(ArenaNotReadyError, match="has not made its arena yet"):
         open_arena_file(paths)
     arena = open_arena(SMALL, paths)
-    write_place(paths, arena.place)
+    write_location(paths, arena.location)
     assert stat.S_IMODE(paths.arena.stat().st_mode) == 0o600
     descriptor = open_arena_file(paths)
     assert os.pread(descriptor, 8, 0) == layout.MAGIC
@@ -490,7 +494,7 @@ def test_a_reader_gets_a_descriptor_that_cannot_write(paths: InstancePaths) -> N
 def test_a_place_file_that_is_not_ours_is_refused(paths: InstancePaths, text: str) -> None:
     paths.arena.write_text(text)
     with pytest.raises(LayoutMismatchError, match="does not name an arena"):
-        read_place(paths)
+        read_location(paths)
 
 
 def test_what_cleans_up_old_files_leaves_alone_those_of_a_running_daemon(paths: InstancePaths) -> None:

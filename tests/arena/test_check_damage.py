@@ -436,7 +436,7 @@ def test_an_outcome_too_many_for_a_member_is_said() -> None:
 def test_random_damage_never_breaks_the_checker(sound: bytes, rng: random.Random) -> None:
     with ArenaReader.from_bytes(sound) as reader:
         places = [
-            reader.table(region).place(index) + at
+            reader.table(region).offset_of(index) + at
             for region in (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS)
             for index in range(reader.region(region).high_water)
             for at in range(size_of(REGION_RECORDS[region]) - 3)

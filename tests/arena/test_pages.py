@@ -26,7 +26,7 @@ paths = make_instance("huge", sys.argv[1])
 config = Config(capacity=4096, arena_file=sys.argv[2])
 for _ in range(2):
     arena = open_or_create(config, paths, wall_ns=1)
-    print(arena.news, arena.map_pages(), arena.plan.size, os.stat(arena.place.path).st_blocks * 512)
+    print(arena.origin, arena.map_pages(), arena.plan.size, os.stat(arena.location.path).st_blocks * 512)
     arena.close()
 """
 
@@ -128,7 +128,7 @@ def test_an_arena_is_on_huge_pages_where_they_are_given_and_again_after_a_restar
         pytest.skip(f"no mount of one's own here: {ran.stderr.strip()}")
     assert ran.returncode == 0, ran.stderr
     made, attached = (line.rsplit(" ", 3) for line in ran.stdout.splitlines())
-    for news, huge, size, reserved in (made, attached):
-        assert int(reserved) >= int(size), news
-        assert int(huge) > int(size) // 2, f"{news}: {huge} of {size} bytes"
+    for origin, huge, size, reserved in (made, attached):
+        assert int(reserved) >= int(size), origin
+        assert int(huge) > int(size) // 2, f"{origin}: {huge} of {size} bytes"
     assert (made[0], attached[0]) == ("made", "attached")

@@ -23,7 +23,7 @@ from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import HEADER_SIZE, LAYOUT_VERSION, REGIONS_OFFSET, Region
 from timerd_shm.declare.records import RegionRecord
 from timerd_shm.declare.states import IdState, KeyKind, OpState
-from timerd_shm.host.paths import ArenaPlace, InstancePaths, write_place
+from timerd_shm.host.paths import ArenaLocation, InstancePaths, write_location
 from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import INCARNATION_WORD, NEWEST_WORD, TURN_WORD, ArenaReader, DamageError
 
@@ -105,7 +105,7 @@ def test_an_instance_is_opened_by_name(sound: bytes, runtime_dir: Path) -> None:
     with pytest.raises(TimerdUnavailableError, match="no timerd instance 'other'"):
         ArenaReader.open("other")
     file = runtime_dir / "arena"
-    write_place(InstancePaths(runtime_dir, "other"), ArenaPlace("file", str(file), 1))
+    write_location(InstancePaths(runtime_dir, "other"), ArenaLocation("file", str(file), 1))
     with pytest.raises(ArenaNotReadyError, match="does not exist"):
         ArenaReader.open("other")
     file.write_bytes(b"")

@@ -134,7 +134,7 @@ def test_what_is_not_there_is_refused_with_the_record_that_names_it(
     }.get(region, 0)
     memory = bytearray(MEMORY)
     width = next(each for each in fields(record) if each.name == field).storage.size
-    at = rig.arena.table(region).place(index) + offset_of(record, field)
+    at = rig.arena.table(region).offset_of(index) + offset_of(record, field)
     memory[at : at + width] = value.to_bytes(width, "little")
     with pytest.raises(ArenaDamagedError, match=r"record \d+ of region [A-Z]+ names what is not there.*timerctl check"):
         rig.clone(bytes(memory))

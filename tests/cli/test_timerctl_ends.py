@@ -18,12 +18,12 @@ from patience import eventually
 from shell import LOOKING, Run, command_of
 from timerctl.exits import Exit
 from timerd_client import connect
-from timerd_shm.host.paths import ArenaPlace, InstancePaths
+from timerd_shm.host.paths import ArenaLocation, InstancePaths
 
 
 def test_destroy_finds_what_a_daemon_left_that_was_killed_while_it_made_its_arena(runtime_dir: Path, run: Run) -> None:
     paths = InstancePaths(runtime_dir, "default")
-    arena = ArenaPlace("shm", paths.shm_name, 0).path
+    arena = ArenaLocation("shm", paths.shm_name, 0).path
     paths.lock.touch()
     arena.write_bytes(bytes(4096))
     try:

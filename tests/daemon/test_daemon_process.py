@@ -45,7 +45,7 @@ from timerd_shm.declare.wire import (
     ReportHeader,
     UpKind,
 )
-from timerd_shm.host.paths import daemon_running, read_place
+from timerd_shm.host.paths import daemon_running, read_location
 from timerd_shm.host.process import boot_id, namespace_inode, process_start_ticks
 
 MakeDaemon = Callable[..., Daemon]
@@ -164,7 +164,7 @@ def run(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def memory_of(daemon: Daemon) -> Memory:
-    return Memory(read_place(daemon.paths).path.read_bytes())
+    return Memory(read_location(daemon.paths).path.read_bytes())
 
 
 # files ----------------------------------------------------------------------------------------------------------
@@ -173,13 +173,13 @@ def memory_of(daemon: Daemon) -> Memory:
 def test_a_ready_daemon_has_made_its_files_for_its_user_alone(daemon: Daemon) -> None:
     paths = daemon.paths
     assert mode(paths.directory) == 0o700
-    for file in (paths.commands, paths.outcomes, paths.liveness, paths.arena, paths.lock, read_place(paths).path):
+    for file in (paths.commands, paths.outcomes, paths.liveness, paths.arena, paths.lock, read_location(paths).path):
         assert mode(file) == 0o600, file
     assert paths.commands.is_socket() and paths.outcomes.is_socket() and paths.liveness.is_socket()
     assert daemon_running(paths)
     header = memory_of(daemon).header
     assert header.pid == daemon.pid and header.start_ticks == process_start_ticks(daemon.pid)
-    assert header.incarnation == read_place(paths).incarnation
+    assert header.incarnation == read_location(paths).incarnation
     assert f"ready: instance default in {paths.directory}, pid {daemon.pid}" in daemon.log
 
 
@@ -190,14 +190,14 @@ def test_with_a_unix_group_its_members_may_connect_and_look(make_daemon: MakeDae
     assert mode(runtime_dir) == 0o750
     sockets = (paths.commands, paths.outcomes, paths.liveness)
     assert [mode(path) for path in sockets] == [0o660] * 3
-    assert mode(paths.arena) == mode(paths.lock) == mode(read_place(paths).path) == 0o640
-    for file in (runtime_dir, *sockets, paths.arena, paths.lock, read_place(paths).path):
+    assert mode(paths.arena) == mode(paths.lock) == mode(read_location(paths).path) == 0o640
+    for file in (runtime_dir, *sockets, paths.arena, paths.lock, read_location(paths).path):
         assert file.stat().st_gid == group.gr_gid, file
 
 
 def test_an_arena_in_a_file(make_daemon: MakeDaemon, runtime_dir: Path, context: zmq.Context[Any]) -> None:
     daemon = make_daemon(f"--arena-file={runtime_dir}/arena")
-    assert read_place(daemon.paths).path == runtime_dir / "arena"
+    assert read_location(daemon.paths).path == runtime_dir / "arena"
     assert (runtime_dir / "arena").read_bytes()[:8] == MAGIC
     peer = Peer(daemon, context).connect()
     peer.send(Register((Key(b"k"),), timeout_ns=5 * MS))
@@ -209,10 +209,10 @@ def test_an_arena_in_a_file(make_daemon: MakeDaemon, runtime_dir: Path, context:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly_and_keeps_the_arena(daemon: Daemon, number: signal.Signals) -> None:
-    place = read_place(daemon.paths)
+    location = read_location(daemon.paths)
     assert daemon._end(number) == 0
     assert f"ending: {number.name}; the arena is kept" in daemon.log
-    assert place.path.exists() and read_place(daemon.paths) == place
+    assert location.path.exists() and read_location(daemon.paths) == location
     assert not daemon_running(daemon.paths)
     paths = daemon.paths
     assert not paths.commands.exists() and not paths.outcomes.exists() and not paths.liveness.exists()
@@ -225,10 +225,10 @@ def test_a_restart_attaches_again_and_carries_on(daemon: Daemon, context: zmq.Co
     peer = Peer(daemon, context).connect()
     peer.send(Register((Key(b"k"),), timeout_ns=60 * S), Register((Key(b"j"),), timeout_ns=5 * MS))
     assert peer.outcome().state == Outcome.EXPIRED
-    incarnation = read_place(daemon.paths).incarnation
+    incarnation = read_location(daemon.paths).incarnation
     getattr(daemon, ending)()
     daemon.start()
-    assert read_place(daemon.paths).incarnation == incarnation
+    assert read_location(daemon.paths).incarnation == incarnation
     assert "arena attached" in daemon.log
     # The sockets reconnect by themselves and subscribe again; the session still holds.
     peer.send(KeyAct(CommandKind.FIRE, b"k", value=b"v"))
@@ -275,7 +275,7 @@ def test_an_ephemeral_daemon_ends_when_idle_and_leaves_no_arena(
     make_daemon: MakeDaemon, context: zmq.Context[Any]
 ) -> None:
     daemon = make_daemon("--ephemeral", "--idle-exit=300ms")
-    place = read_place(daemon.paths)
+    location = read_location(daemon.paths)
     peer = Peer(daemon, context).connect()
     time.sleep(0.5)
     assert daemon.process is not None and daemon.process.poll() is None, "it has a client"
@@ -283,7 +283,7 @@ def test_an_ephemeral_daemon_ends_when_idle_and_leaves_no_arena(
     assert daemon.process.wait(PATIENCE_S) == 0
     daemon.process = None
     assert "ending: idle; the arena is removed" in daemon.log
-    assert not place.path.exists() and not daemon.paths.arena.exists()
+    assert not location.path.exists() and not daemon.paths.arena.exists()
 
 
 # refusals -------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_a_second_daemon_of_the_instance_is_refused_by_name(daemon: Daemon) -> N
 
 def test_daemons_of_two_instances_run_side_by_side(make_daemon: MakeDaemon) -> None:
     first, second = make_daemon(), make_daemon(instance="other")
-    assert read_place(first.paths).name != read_place(second.paths).name
+    assert read_location(first.paths).name != read_location(second.paths).name
 
 
 def test_another_capacity_is_refused_with_both_figures_and_the_remedy(daemon: Daemon) -> None:

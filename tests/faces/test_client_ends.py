@@ -22,7 +22,7 @@ from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ClientRecord
 from timerd_shm.declare.states import ClientState
-from timerd_shm.host.paths import read_place
+from timerd_shm.host.paths import read_location
 from timerd_shm.read.reader import ArenaReader
 
 MakeDaemon = Callable[..., Daemon]
@@ -105,7 +105,7 @@ class Look:
         self._daemon = daemon
 
     def reader(self) -> ArenaReader:
-        return ArenaReader.from_path(read_place(self._daemon.paths).path)
+        return ArenaReader.from_path(read_location(self._daemon.paths).path)
 
     def counter(self, name: str) -> int:
         return int(self._daemon.stats()["counters"][name])
@@ -224,7 +224,7 @@ def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: Mak
     stranger, look = spawn(), Look(daemon)
     os.kill(stranger.pid, signal.SIGSTOP)
     daemon.kill()
-    path = read_place(daemon.paths).path
+    path = read_location(daemon.paths).path
     with look.reader() as reader:
         offset = reader.region(Region.CLIENTS).offset
         start_ticks = reader.clients[0].start_ticks

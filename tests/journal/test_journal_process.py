@@ -26,7 +26,7 @@ from timerd_client import connect
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.journal import RowKind
 from timerd_shm.declare.states import Outcome
-from timerd_shm.host.paths import read_place
+from timerd_shm.host.paths import read_location
 from timerd_shm.read.journal_reader import JournalReader
 
 MakeDaemon = Callable[..., Daemon]
@@ -219,7 +219,7 @@ def test_tail_follows_until_it_is_interrupted(settled: Path) -> None:
 
 def test_destroy_removes_buffer_and_link_and_leaves_the_files(make_daemon: MakeDaemon, directory: Path) -> None:
     daemon = make_daemon(*flags(directory))
-    buffer = read_place(daemon.paths).journal_buffer
+    buffer = read_location(daemon.paths).journal_buffer
     assert buffer.exists() and stat.S_IMODE(buffer.stat().st_mode) == 0o600
     daemon.stop()
     assert timerctl("destroy", "--yes").returncode == 0

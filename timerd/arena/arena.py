@@ -15,7 +15,7 @@ from timerd_shm.declare import layout
 from timerd_shm.declare.fields import fields, size_of, unpack
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ArenaHeader, ClientRecord, RegionRecord
-from timerd_shm.host.paths import ArenaPlace
+from timerd_shm.host.paths import ArenaLocation
 from timerd_shm.host.process import process_start_ticks
 
 from . import pages
@@ -28,10 +28,10 @@ ATTACHED = "attached"
 class Arena:
     """An arena that is mapped for writing, and locked against every other daemon, whatever its runtime directory."""
 
-    def __init__(self, descriptor: int, place: ArenaPlace, plan: ArenaPlan, news: str) -> None:
-        self.place = place
+    def __init__(self, descriptor: int, location: ArenaLocation, plan: ArenaPlan, origin: str) -> None:
+        self.location = location
         self.plan = plan
-        self.news = news  # a phrase for the log: made, made anew and why, or ATTACHED
+        self.origin = origin  # a phrase for the log: made, made anew and why, or ATTACHED
         self.memory = mmap.mmap(descriptor, plan.size)
         self._descriptor = descriptor
 
@@ -51,8 +51,8 @@ class Arena:
         """Have the pages mapped that a start will read, and by huge ones all; how many bytes huge pages map."""
         if pages.has_huge_pages(self._descriptor):
             pages.map_huge(self.memory)
-            return pages.huge_bytes(self.place.path)
-        if self.news == ATTACHED:
+            return pages.huge_bytes(self.location.path)
+        if self.origin == ATTACHED:
             pages.map_small(self.memory, self._used())
         return 0
 
@@ -78,8 +78,8 @@ class Arena:
 
     def remove(self) -> None:
         """Remove the names of the arena and of the journal's buffer; a process that maps them keeps them."""
-        self.place.path.unlink(missing_ok=True)
-        self.place.journal_buffer.unlink(missing_ok=True)
+        self.location.path.unlink(missing_ok=True)
+        self.location.journal_buffer.unlink(missing_ok=True)
 
     def refresh(self) -> None:
         """Enter what may change in an arena that was there: what is configured, and the labels of the counters."""

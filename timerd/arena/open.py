@@ -21,7 +21,7 @@ from timerd_shm.declare.errors import (
     LayoutMismatchError,
     ResourceLimitError,
 )
-from timerd_shm.host.paths import SHM_DIRECTORY, ArenaPlace, InstancePaths
+from timerd_shm.host.paths import SHM_DIRECTORY, ArenaLocation, InstancePaths
 from timerd_shm.host.process import boot_id
 
 from . import pages
@@ -40,21 +40,21 @@ def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_
     """
     plan, boot = plan_of(config), boot_id()
     if config.arena_file:
-        place = ArenaPlace("file", os.path.abspath(config.arena_file), 0)
+        location = ArenaLocation("file", os.path.abspath(config.arena_file), 0)
     else:
-        place = ArenaPlace("shm", paths.shm_name, 0)
-    descriptor = _open_locked(place)
+        location = ArenaLocation("shm", paths.shm_name, 0)
+    descriptor = _open_locked(location)
     try:
-        news = "made"
+        origin = "made"
         if os.fstat(descriptor).st_size:
             try:
                 _check_descriptor(descriptor, plan, boot)
             except ArenaNotReadyError as error:
-                news = f"made anew: {error}"
+                origin = f"made anew: {error}"
             except (LayoutMismatchError, ArenaTruncatedError) as error:
                 made_with = flags_as_made(descriptor, config)
                 raise type(error)(
-                    f"{place.path}: {error}: "
+                    f"{location.path}: {error}: "
                     + (
                         f"start with {made_with}, as it was made, or"
                         if made_with
@@ -63,49 +63,49 @@ def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_
                     + f" remove it with every operation in it (`timerctl destroy --instance {paths.instance}`)"
                 ) from None
             else:
-                news = ATTACHED
-        if news != ATTACHED:
+                origin = ATTACHED
+        if origin != ATTACHED:
             if os.fstat(descriptor).st_size:
-                place.path.unlink(missing_ok=True)
-                old, descriptor = descriptor, _open_locked(place)
+                location.path.unlink(missing_ok=True)
+                old, descriptor = descriptor, _open_locked(location)
                 os.close(old)
-            _reserve(descriptor, place, plan, config)
+            _reserve(descriptor, location, plan, config)
             with mmap.mmap(descriptor, plan.size) as memory, memoryview(memory) as view:
                 format_arena(view, plan, instance=paths.instance, boot=boot, wall_ns=wall_ns)
         give_to_group(descriptor, group_id)
-        arena = Arena(descriptor, place, plan, news)
+        arena = Arena(descriptor, location, plan, origin)
     except BaseException:
         os.close(descriptor)
         raise
-    arena.place = place._replace(incarnation=arena.header().incarnation)
-    if news == ATTACHED:
+    arena.location = location._replace(incarnation=arena.header().incarnation)
+    if origin == ATTACHED:
         arena.refresh()
     return arena
 
 
-def _open_locked(place: ArenaPlace) -> int:
+def _open_locked(location: ArenaLocation) -> int:
     """A descriptor of the arena's object, made (0600, empty) if it is not there, and locked."""
     while True:
         try:
-            if place.kind == "shm":
-                descriptor: int = posix_ipc.SharedMemory(place.name, posix_ipc.O_CREAT, mode=0o600).fd
+            if location.kind == "shm":
+                descriptor: int = posix_ipc.SharedMemory(location.name, posix_ipc.O_CREAT, mode=0o600).fd
             else:
-                descriptor = os.open(place.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                descriptor = os.open(location.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except (OSError, posix_ipc.Error) as error:
-            raise ResourceLimitError(f"the arena {place.path} cannot be opened: {error}") from None
+            raise ResourceLimitError(f"the arena {location.path} cannot be opened: {error}") from None
         try:
             if os.fstat(descriptor).st_uid != os.geteuid():
                 raise ResourceLimitError(
-                    f"the arena {place.path} belongs to uid {os.fstat(descriptor).st_uid}, and this is "
+                    f"the arena {location.path} belongs to uid {os.fstat(descriptor).st_uid}, and this is "
                     f"{os.geteuid()}: remove it, or give this daemon another --instance"
                 )
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InstanceRunningError(
-                    f"another daemon uses the arena {place.path}: stop it first, or give this one another --instance"
+                    f"another daemon uses the arena {location.path}: stop it first, or give this one another --instance"
                 ) from None
-            if _names(place.path, descriptor):
+            if _names(location.path, descriptor):
                 return descriptor
         except BaseException:
             os.close(descriptor)
@@ -125,14 +125,14 @@ def _check_descriptor(descriptor: int, plan: ArenaPlan, boot: bytes) -> None:
         check_arena(view, plan, boot)
 
 
-def _reserve(descriptor: int, place: ArenaPlace, plan: ArenaPlan, config: Config) -> None:
+def _reserve(descriptor: int, location: ArenaLocation, plan: ArenaPlan, config: Config) -> None:
     try:
         pages.reserve(descriptor, plan.size)
     except OSError as error:
         file_system = os.fstatvfs(descriptor)
         free = file_system.f_bavail * file_system.f_frsize
-        place.path.unlink(missing_ok=True)
-        where = SHM_DIRECTORY if place.kind == "shm" else place.path.parent
+        location.path.unlink(missing_ok=True)
+        where = SHM_DIRECTORY if location.kind == "shm" else location.path.parent
         raise ResourceLimitError(
             f"the arena of {plan.capacity} operations needs {plan.size} bytes, and {where} has {free} free "
             f"({error.strerror}): {flags_that_fit(config, free)}enlarge {where}, or use --arena-file elsewhere"

@@ -104,7 +104,7 @@ class Journal:
         elif rows != self._rows:
             self._rows = rows
             self._bell.set()
-        self._say()
+        self._report()
         return left
 
     def close(self) -> None:
@@ -118,9 +118,9 @@ class Journal:
             self._append()
             self._core.tend_journal(self._files.written)
             self._files.close()
-        self._say()
+        self._report()
 
-    def _say(self) -> None:
+    def _report(self) -> None:
         """Enter what has failed into the arena's errors."""
         core = self._core
         if self._files.failures != self._failures:
@@ -181,7 +181,7 @@ def open_journal(
     files = JournalFiles(plan, clock, header.boot_id)
     most = power_of_two((config.journal_buffer or BUFFER_SIZE_MOST) // ROW_SIZE)
     least = power_of_two((config.journal_buffer or BUFFER_SIZE_LEAST) // ROW_SIZE)
-    buffer, buffered = open_buffer(arena.place.journal_buffer, most, header, least)
+    buffer, buffered = open_buffer(arena.location.journal_buffer, most, header, least)
     if len(buffer) < BUFFER_HEADER_SIZE + most * ROW_SIZE:
         log.info("the journal's buffer has %d bytes: no more was free, or it was there", len(buffer))
     try:

@@ -14,7 +14,7 @@ from timerctl.exits import Exit, NoInstanceError, UsageError
 from timerctl.instance import paths_of
 from timerctl.show.text import size
 from timerd_shm.declare.errors import ArenaNotReadyError, InstanceRunningError, LayoutMismatchError
-from timerd_shm.host.paths import ArenaPlace, InstancePaths, find_remains, read_place
+from timerd_shm.host.paths import ArenaLocation, InstancePaths, find_remains, read_location
 
 EPILOG = """\
 The files of a journal stay where they are.
@@ -51,16 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
         paths = remains
     with locked(paths):
         try:
-            place = read_place(paths)
+            location = read_location(paths)
         except (ArenaNotReadyError, LayoutMismatchError):
-            place = ArenaPlace("shm", paths.shm_name, 0)
-        arena = place.path
+            location = ArenaLocation("shm", paths.shm_name, 0)
+        arena = location.path
         if not arguments.yes and not confirmed(paths, arena):
             print("Nothing was removed.")
             return Exit.PROBLEM
         for path in (
             arena,
-            place.journal_buffer,
+            location.journal_buffer,
             paths.commands,
             paths.outcomes,
             paths.liveness,

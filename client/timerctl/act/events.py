@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from timerctl.exits import Exit
-from timerctl.instance import add_place, connected, place_of
+from timerctl.instance import add_purgatory, connected, purgatory_of
 from timerctl.listing import declare_act
 from timerctl.show.text import U32_MAX, U64_MAX, key_of, whole
 
@@ -58,7 +58,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Declare the commands."""
     key = argparse.ArgumentParser(add_help=False, parents=[common])
     key.add_argument("key", metavar="KEY", type=key_of)
-    add_place(key)
+    add_purgatory(key)
     value = argparse.ArgumentParser(add_help=False)
     value.add_argument("--value", metavar="TEXT", default="", help="goes to whom it settles")
 
@@ -106,12 +106,12 @@ def acting(arguments: argparse.Namespace) -> Iterator[Client]:
 def run_fire(arguments: argparse.Namespace) -> int:
     """Fire; the number of completed operations with --wait."""
     with acting(arguments) as client:
-        place = place_of(client, arguments)
+        purgatory = purgatory_of(client, arguments)
         knobs = {"value": key_of(arguments.value), "amount": arguments.amount, "limit": arguments.limit}
         if not arguments.wait:
-            place.fire(arguments.key, **knobs)
+            purgatory.fire(arguments.key, **knobs)
             return Exit.OK
-        completed = place.fire_wait(arguments.key, **knobs)
+        completed = purgatory.fire_wait(arguments.key, **knobs)
     print(completed)
     return Exit.OK if completed else Exit.PROBLEM
 
@@ -119,26 +119,26 @@ def run_fire(arguments: argparse.Namespace) -> int:
 def run_advance(arguments: argparse.Namespace) -> int:
     """Raise a watermark."""
     with acting(arguments) as client:
-        place_of(client, arguments).advance(arguments.key, arguments.offset)
+        purgatory_of(client, arguments).advance(arguments.key, arguments.offset)
     return Exit.OK
 
 
 def run_fail(arguments: argparse.Namespace) -> int:
     """Settle a key as failed."""
     with acting(arguments) as client:
-        place_of(client, arguments).fail(arguments.key, code=arguments.code, value=key_of(arguments.value))
+        purgatory_of(client, arguments).fail(arguments.key, code=arguments.code, value=key_of(arguments.value))
     return Exit.OK
 
 
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel the operations that watch a key."""
     with acting(arguments) as client:
-        place_of(client, arguments).cancel_for_key(arguments.key)
+        purgatory_of(client, arguments).cancel_for_key(arguments.key)
     return Exit.OK
 
 
 def run_forget(arguments: argparse.Namespace) -> int:
     """Forget a watermark."""
     with acting(arguments) as client:
-        place_of(client, arguments).forget(arguments.key)
+        purgatory_of(client, arguments).forget(arguments.key)
     return Exit.OK

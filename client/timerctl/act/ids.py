@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from timerctl.exits import Exit
-from timerctl.instance import add_place, place_of
+from timerctl.instance import add_purgatory, purgatory_of
 from timerctl.listing import declare_act
 from timerctl.show.text import key_of
 
@@ -35,7 +35,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
     known = argparse.ArgumentParser(add_help=False, parents=[common])
     known.add_argument("id", metavar="ID", type=key_of)
-    add_place(known)
+    add_purgatory(known)
     cancel = declare_act(commands, [known], "cancel", "cancel the operation of an id", KNOWN, CANCEL_EPILOG)
     cancel.set_defaults(run=run_cancel)
     about = "give the operation of an id a new deadline"
@@ -47,7 +47,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel it."""
     with acting(arguments) as client:
-        place_of(client, arguments).cancel(arguments.id)
+        purgatory_of(client, arguments).cancel(arguments.id)
     return Exit.OK
 
 
@@ -55,5 +55,5 @@ def run_reschedule(arguments: argparse.Namespace) -> int:
     """Give it a new deadline."""
     with acting(arguments) as client:
         seconds = None if arguments.timeout is None else arguments.timeout / 1e9
-        place_of(client, arguments).reschedule(arguments.id, seconds)
+        purgatory_of(client, arguments).reschedule(arguments.id, seconds)
     return Exit.OK

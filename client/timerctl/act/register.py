@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from timerctl.exits import Exit, UsageError
-from timerctl.instance import add_place, connected, place_of
+from timerctl.instance import add_purgatory, connected, purgatory_of
 from timerctl.listing import declare
 from timerctl.show.text import U64_MAX, duration_ns, key_of, plain, print_json, span, whole
 from timerd_shm.declare.errors import InvalidConditionError
@@ -57,7 +57,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--payload", metavar="TEXT", default="", help="comes back with the outcome")
     command.add_argument("--id", metavar="ID", type=key_of, help="makes the registration idempotent")
     command.add_argument("--if-exists", choices=("error", "keep", "replace"), default="error", help="with --id")
-    add_place(command)
+    add_purgatory(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"key {plain(key)!r} is given twice")
         keys[key] = offset
     with connected(arguments) as client:
-        operation = place_of(client, arguments).register(
+        operation = purgatory_of(client, arguments).register(
             keys,
             timeout=None if arguments.timeout is None else arguments.timeout / 1e9,
             when=arguments.when,

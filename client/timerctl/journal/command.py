@@ -13,9 +13,9 @@ from .export import run_export
 from .tail import run_tail
 
 EPILOG = """\
-The directory is --directory, else that of the instance's daemon. Rows name a
-place in the journal, SEGMENT:RECORD; the place behind the last row of an export
-is printed to standard error, and --from it goes on there later.
+The directory is --directory, else that of the instance's daemon. Each row has
+a position in the journal, SEGMENT:RECORD. An export prints the position behind
+its last row to standard error; a later export goes on there with --from.
 
 examples:
   timerctl journal tail -f
@@ -57,7 +57,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     tail.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until Ctrl-C")
     tail.add_argument("-n", "--rows", metavar="N", type=whole(1, 100_000), default=10, help="so many rows (default 10)")
-    tail.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="all rows from this place on")
+    tail.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="all rows from this position on")
     tail.add_argument("--json", action="store_true", help="print a JSON object a line")
     tail.set_defaults(run=run_tail)
 
@@ -82,8 +82,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         help="of Parquet: a row for each operation that has settled (default), or all rows",
     )
     export.add_argument("--all", action="store_true", help="of Parquet: the file that is being written as well")
-    export.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="from this place on (the oldest)")
-    export.add_argument("--to", dest="end", metavar="OFFSET", type=offset, help="up to this place (the newest)")
+    export.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="from this position (the oldest)")
+    export.add_argument("--to", dest="end", metavar="OFFSET", type=offset, help="up to this position (the newest)")
     export.add_argument("--output", metavar="FILE", type=Path, help="append to this file; of Parquet, the directory")
     export.set_defaults(run=run_export)
 

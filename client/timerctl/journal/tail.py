@@ -40,7 +40,7 @@ def run_tail(arguments: argparse.Namespace) -> int:
 
 
 def lines(reader: JournalReader, show: RowFormat, as_json: bool) -> Iterator[str]:
-    """A line for each row that there is now and that tells something."""
+    """A line for each row that there is now and that people may want to see."""
     for row in reader.rows():
         show.follow(row)
         if row.record.kind in HIDDEN:
@@ -52,7 +52,7 @@ def lines(reader: JournalReader, show: RowFormat, as_json: bool) -> Iterator[str
 
 
 def before(reader: JournalReader, rows: int) -> Offset:
-    """A place so far before the end that the last `rows` rows that are shown are likely behind it."""
+    """A position so far before the end that the last `rows` rows that are shown are likely behind it."""
     end, back = reader.end(), 8 * rows + 64
     if end.record >= back or end.segment <= reader.position.segment:
         return max(Offset(end.segment, max(end.record - back, 0)), reader.position)

@@ -205,15 +205,15 @@ def buckets(reader: ArenaReader, limit: int) -> list[dict[str, Any]]:
     header = reader.header()
     now, tick_ns = now_ns(header), header.tick_ns
     rows = []
-    for place in islice(walk.occupied_buckets(reader), limit + 1):
-        shift = LEVEL_BITS * place.level
+    for bucket in islice(walk.occupied_buckets(reader), limit + 1):
+        shift = LEVEL_BITS * bucket.level
         # The first time after the wheel's own at which this bucket's turn comes.
         present = header.wheel_tick >> shift
-        start = (present + 1 + (place.index - present - 1) % BUCKETS) << shift
+        start = (present + 1 + (bucket.index - present - 1) % BUCKETS) << shift
         rows.append(
             {
-                "bucket": f"{place.level}:{place.index}",
-                "count": place.count,
+                "bucket": f"{bucket.level}:{bucket.index}",
+                "count": bucket.count,
                 "first_tick": start,
                 "ticks": 1 << shift,
                 "due": due_in(start * tick_ns, now),

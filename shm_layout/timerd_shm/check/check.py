@@ -203,7 +203,7 @@ class Checker(Truth):
         buckets = self.reader.buckets
         for level in range(LEVELS):
             first = level * BUCKETS
-            heads = bytes(self.reader.memory[buckets.place(first) : buckets.place(first + BUCKETS)])
+            heads = bytes(self.reader.memory[buckets.offset_of(first) : buckets.offset_of(first + BUCKETS)])
             empty = empty_heads(buckets.link(first))
             if heads == empty and self.bucket_ops.keys().isdisjoint(range(first, first + BUCKETS)):
                 continue
@@ -355,13 +355,13 @@ class Checker(Truth):
         with reader.memory[row.offset : row.offset + row.count * row.record_size] as rows, rows.cast("I") as flat:
             words = flat.tolist()
         tags, entries = words[0::2], words[1::2]
-        places: dict[int, int] = {}
-        for place, entry in enumerate(entries):
+        slots: dict[int, int] = {}
+        for slot, entry in enumerate(entries):
             if entry == 0:
                 continue
-            if entry - 1 not in self.handles or entry - 1 in places:
-                self.stale(f"handle {place} names operation {entry - 1}, which is not there, nobody's, or named twice")
-            places[entry - 1] = place
+            if entry - 1 not in self.handles or entry - 1 in slots:
+                self.stale(f"handle {slot} names operation {entry - 1}, which is not there, nobody's, or named twice")
+            slots[entry - 1] = slot
         for index, op in self.handles.items():
             tag = hashing.handle_tag(op.client, op.command)
             at = next((at for at in hashing.handle_probes(tag, row.count) if entries[at] in (0, index + 1)), -1)

@@ -4,7 +4,7 @@ One search order: $TIMERD_RUNTIME_DIR (when set, the only one), /run/timerd, $XD
 the user's own under the temporary directory. The daemon takes the first that it may write, a client the first that
 holds the instance. In it, for an instance NAME:
 
-    NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaPlace)
+    NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaLocation)
     NAME.pub    outcomes (XPUB)              NAME.lock   flocked by the daemon all its life, never unlinked
     NAME.live   what tells of ends: held by each client as long as it lives
                                              NAME.journal  link to the journal's directory, if there is one
@@ -111,7 +111,7 @@ class InstancePaths(NamedTuple):
         return f"/timerd-{os.geteuid()}-{self.instance}-{digest}"
 
 
-class ArenaPlace(NamedTuple):
+class ArenaLocation(NamedTuple):
     """Content of NAME.arena: what holds the arena, and which incarnation of it."""
 
     kind: Literal["shm", "file"]
@@ -191,7 +191,7 @@ def find_remains(instance: str | None = None) -> InstancePaths | None:
         if (
             _is_ours(directory)
             and os.access(paths.lock, os.F_OK)
-            and ArenaPlace("shm", paths.shm_name, 0).path.exists()
+            and ArenaLocation("shm", paths.shm_name, 0).path.exists()
         ):
             return paths
     return None
@@ -227,7 +227,7 @@ def make_instance(
     raise ResourceLimitError(f"no runtime directory ({'; '.join(refusals)}): {OTHER_DIRECTORY} that may be written")
 
 
-def read_place(paths: InstancePaths) -> ArenaPlace:
+def read_location(paths: InstancePaths) -> ArenaLocation:
     """What NAME.arena says. Raises ArenaNotReadyError when it is absent, LayoutMismatchError when it is not ours."""
     try:
         text = paths.arena.read_text()
@@ -237,17 +237,17 @@ def read_place(paths: InstancePaths) -> ArenaPlace:
         ) from None
     try:
         found = json.loads(text)
-        place = ArenaPlace(found["kind"], found["name"], found["incarnation"])
-        if place.kind not in ("shm", "file") or not isinstance(place.incarnation, int):
+        location = ArenaLocation(found["kind"], found["name"], found["incarnation"])
+        if location.kind not in ("shm", "file") or not isinstance(location.incarnation, int):
             raise ValueError(text)
-        if place.kind == "shm" and "/" in place.name[1:]:
+        if location.kind == "shm" and "/" in location.name[1:]:
             raise ValueError(text)
     except (ValueError, TypeError, KeyError):
         raise LayoutMismatchError(f"{paths.arena} does not name an arena: it holds {text[:80]!r}") from None
-    return place
+    return location
 
 
-def write_place(paths: InstancePaths, place: ArenaPlace, group_id: int | None = None) -> None:
+def write_location(paths: InstancePaths, location: ArenaLocation, group_id: int | None = None) -> None:
     """Write NAME.arena as a whole: a reader sees the old one or the new one. 0600, or 0640 for that group."""
     fresh = paths.arena.with_name(f".{paths.arena.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -255,7 +255,7 @@ def write_place(paths: InstancePaths, place: ArenaPlace, group_id: int | None = 
         if group_id is not None:
             os.fchown(descriptor, -1, group_id)
             os.fchmod(descriptor, 0o640)
-        json.dump(place._asdict(), file)
+        json.dump(location._asdict(), file)
         file.write("\n")
     os.rename(fresh, paths.arena)
 
@@ -265,12 +265,12 @@ def open_arena_file(paths: InstancePaths) -> int:
 
     Raises ArenaNotReadyError when there is none, LayoutMismatchError when NAME.arena is not ours.
     """
-    place = read_place(paths)
+    location = read_location(paths)
     try:
-        return os.open(place.path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(location.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise ArenaNotReadyError(
-            f"{paths.arena} names {place.path}, which does not exist: start the daemon, which makes it anew"
+            f"{paths.arena} names {location.path}, which does not exist: start the daemon, which makes it anew"
         ) from None
 
 

@@ -49,7 +49,7 @@ class Damage(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row: its place, its number within the arena's incarnation, and the record of its kind."""
+    """A row: its position, its number within the arena's incarnation, and the record of its kind."""
 
     offset: Offset
     number: int
@@ -206,11 +206,11 @@ class JournalReader:
     def _row(self, record: int) -> bytes | None:
         if self._segment is None:
             return None
-        block, place = divmod(record, BLOCK_ROWS)
+        block, row = divmod(record, BLOCK_ROWS)
         data, rows = self._segment.good(block, 1)
-        if place >= rows:
+        if row >= rows:
             return None
-        return bytes(data[(1 + place) * ROW_SIZE : (2 + place) * ROW_SIZE])
+        return bytes(data[(1 + row) * ROW_SIZE : (2 + row) * ROW_SIZE])
 
     # how it goes on -------------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class JournalReader:
         except OSError as error:
             raise JournalError(f"there is no journal in {self.directory}: {error.strerror}") from None
 
-    def _say(self, offset: Offset, what: str) -> None:
+    def _report(self, offset: Offset, what: str) -> None:
         damage = Damage(offset, what)
         if len(self.damage) < self.DAMAGE_MAX:
             self.damage.append(damage)
@@ -258,7 +258,7 @@ class JournalReader:
                 if successor is None:
                     return False
                 if self.position.record or self.position.segment:
-                    self._say(self.position, f"segments before {successor} were removed before they were read")
+                    self._report(self.position, f"segments before {successor} were removed before they were read")
                 self.position = Offset(successor, 0)
                 continue
             except JournalError as error:
@@ -267,7 +267,7 @@ class JournalReader:
                     return False  # it is being made, or a later one will tell
                 if self.position.segment > self._refused:
                     self._refused = self.position.segment
-                    self._say(self.position, str(error))
+                    self._report(self.position, str(error))
                 self.position = Offset(successor, 0)
                 continue
             self._segment = segment
@@ -282,7 +282,7 @@ class JournalReader:
             expected = self._next_row[1]
             if header.first_row + record > expected:
                 what = f"rows {expected} to {header.first_row + record - 1} are in no segment"
-                self._say(Offset(header.sequence, record), what)
+                self._report(Offset(header.sequence, record), what)
             elif header.first_row + record < expected:
                 record = expected - header.first_row
         self.position = Offset(header.sequence, record)
@@ -291,19 +291,19 @@ class JournalReader:
         """Good blocks from `position` on; None at the segment's end for now. Passes over what is damaged."""
         while True:
             record = self.position.record
-            block, place = divmod(record, BLOCK_ROWS)
+            block, row = divmod(record, BLOCK_ROWS)
             data, rows = segment.good(block, CHUNK_BLOCKS)
-            if rows > place:
+            if rows > row:
                 header = segment.header
                 self.position = Offset(header.sequence, block * BLOCK_ROWS + rows)
-                return Chunk(header, Offset(header.sequence, record), rows - place, data)
+                return Chunk(header, Offset(header.sequence, record), rows - row, data)
             # Nothing new here. Something good behind it, and still nothing here: then this is damage.
             later = segment.next_good(block + 1, None if finished else CHUNK_BLOCKS)
             if later is None:
                 if finished and rows == 0 and segment.is_written(block):
-                    self._say(self.position, "the end of the segment is damaged")
+                    self._report(self.position, "the end of the segment is damaged")
                 return None
-            if segment.good(block, 1)[1] > place:
+            if segment.good(block, 1)[1] > row:
                 continue
-            self._say(self.position, f"blocks {block} to {later - 1} are damaged")
+            self._report(self.position, f"blocks {block} to {later - 1} are damaged")
             self.position = Offset(segment.header.sequence, later * BLOCK_ROWS)

@@ -117,7 +117,7 @@ class Table(Generic[Record]):
             yield Stretch(0, first, row.offset + before, row.record_size, form, row.offset)
         yield Stretch(first, self.count - first, self.offset, self.size, self._struct, self.offset)
 
-    def place(self, index: int) -> int:
+    def offset_of(self, index: int) -> int:
         """Where a record lies, in bytes from the start of the arena."""
         stretch = self._stretches[0] if index < self._stretches[0].number else self._stretches[-1]
         return stretch.offset + (index - stretch.first) * stretch.step
@@ -128,7 +128,7 @@ class Table(Generic[Record]):
     def __getitem__(self, index: int) -> Record:
         if not 0 <= index < self.count:
             raise DamageError(f"{self.region.name}: record {index} does not exist, there are {self.count}")
-        return self.record._make(self._struct.unpack_from(self._memory, self.place(index)))
+        return self.record._make(self._struct.unpack_from(self._memory, self.offset_of(index)))
 
     def __iter__(self) -> Iterator[Record]:
         return map(self.record._make, self._first(self.count))
@@ -147,7 +147,7 @@ class Table(Generic[Record]):
 
     def link(self, index: int) -> int:
         """The link that names the (next, prev) pair of a record."""
-        return (self.place(index) + self._pair) // layout.LINK_UNIT
+        return (self.offset_of(index) + self._pair) // layout.LINK_UNIT
 
     def index_of_link(self, link: int) -> int | None:
         """The record whose (next, prev) pair a link names; None when it names something else."""

@@ -40,7 +40,7 @@ class JournalError(TimerdError):
 
 
 class Offset(NamedTuple):
-    """A place in a journal: the record that comes next in a segment. Offsets compare as they follow each other."""
+    """A position in a journal: the record that comes next in a segment. Offsets compare as they follow each other."""
 
     segment: int
     record: int

@@ -30,8 +30,8 @@ class Indexed(Protocol[Item]):
     def __getitem__(self, index: int, /) -> Item: ...
 
 
-class Place(NamedTuple):
-    """A bucket: where it is in the wheel, and how many operations it says it holds."""
+class OccupiedBucket(NamedTuple):
+    """A bucket: its level and index in the wheel, and the number of operations that its record counts."""
 
     level: int
     index: int
@@ -75,11 +75,11 @@ def chain(first: int, next_of: Callable[[int], int], most: int, what: str) -> It
     raise DamageError(f"{what}: it does not end within {most} records")
 
 
-def occupied_buckets(reader: ArenaReader) -> Iterator[Place]:
-    """The buckets that say they hold something, level by level."""
+def occupied_buckets(reader: ArenaReader) -> Iterator[OccupiedBucket]:
+    """The buckets whose record counts an operation at least, level by level."""
     for number, bucket in enumerate(reader.buckets):
         if bucket.count:
-            yield Place(*divmod(number, layout.BUCKETS), bucket.count)
+            yield OccupiedBucket(*divmod(number, layout.BUCKETS), bucket.count)
 
 
 def bucket(reader: ArenaReader, level: int, index: int, records: Indexed[OpRecord] | None = None) -> Iterator[int]:

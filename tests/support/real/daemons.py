@@ -20,7 +20,7 @@ import psutil
 
 from timerctl.instance import open_arena
 from timerctl.look.stats import collect, look
-from timerd_shm.host.paths import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths, read_place
+from timerd_shm.host.paths import INSTANCE_DEFAULT, RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstancePaths, read_location
 
 READY_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 20.0
@@ -99,9 +99,9 @@ class Daemon:
         if self.process is not None:
             self.stop()
         if self.paths.arena.exists():
-            place = read_place(self.paths)
-            place.path.unlink(missing_ok=True)
-            place.journal_buffer.unlink(missing_ok=True)
+            location = read_location(self.paths)
+            location.path.unlink(missing_ok=True)
+            location.journal_buffer.unlink(missing_ok=True)
             self.paths.arena.unlink()
 
     def stats(self) -> dict[str, Any]:

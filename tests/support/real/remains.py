@@ -7,7 +7,7 @@ from pathlib import Path
 from damage import Pen, busy_rig
 from harness import Rig, S
 from timerd_shm.declare.errors import ErrorCode
-from timerd_shm.host.paths import ArenaPlace, InstancePaths, write_place
+from timerd_shm.host.paths import ArenaLocation, InstancePaths, write_location
 from timerd_shm.host.process import boot_id
 
 
@@ -23,4 +23,4 @@ def rig_of_this_boot() -> Rig:
 def bury(rig: Rig, directory: Path) -> None:
     """Write the bench's arena where timerctl finds it: the default instance, whose daemon is dead."""
     (directory / "arena").write_bytes(rig.memory)
-    write_place(InstancePaths(directory, "default"), ArenaPlace("file", str(directory / "arena"), 1))
+    write_location(InstancePaths(directory, "default"), ArenaLocation("file", str(directory / "arena"), 1))

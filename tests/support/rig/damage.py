@@ -95,7 +95,7 @@ class Pen:
     def __init__(self, memory: bytearray) -> None:
         self.memory = memory
 
-    def _place(self, record: type, field: str, base: int) -> tuple[str, int]:
+    def _field_at(self, record: type, field: str, base: int) -> tuple[str, int]:
         storage = next(each.storage for each in fields(record) if each.name == field)
         return "<" + storage.code, base + offset_of(record, field)
 
@@ -105,12 +105,12 @@ class Pen:
 
     def set(self, region: Region, index: int, field: str, value: Any) -> None:
         with ArenaReader.from_bytes(self.memory) as reader:
-            place = reader.table(region).place(index)
-        code, offset = self._place(REGION_RECORDS[region], field, place)
+            at = reader.table(region).offset_of(index)
+        code, offset = self._field_at(REGION_RECORDS[region], field, at)
         struct.pack_into(code, self.memory, offset, value)
 
     def header(self, field: str, value: Any) -> None:
-        code, offset = self._place(ArenaHeader, field, 0)
+        code, offset = self._field_at(ArenaHeader, field, 0)
         struct.pack_into(code, self.memory, offset, value)
 
 
@@ -170,7 +170,7 @@ def read_arena(memory: bytes | bytearray) -> None:
     with reader:
         walks = [walk.settled_ids(reader), walk.events(reader)]
         with contextlib.suppress(DamageError):
-            walks += [walk.bucket(reader, place.level, place.index) for place in walk.occupied_buckets(reader)]
+            walks += [walk.bucket(reader, bucket.level, bucket.index) for bucket in walk.occupied_buckets(reader)]
         for slot in range(len(reader.clients)):
             walks += [walk.outcomes(reader, slot), walk.answers(reader, slot)]
         for key in range(min(reader.keys.row().high_water, len(reader.keys))):
