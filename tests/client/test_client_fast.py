@@ -95,7 +95,7 @@ def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def members(module: ModuleType) -> Iterator[tuple[str, list[str] | None]]:
     """The public names of what hot/ takes from a module, with the names of their parameters."""
-    for name in ("Caller", "Handle", "Ledger", "Line", "Promised", "Rows", "Waiting"):
+    for name in ("Caller", "Handle", "Ledger", "Line", "Promised", "Rows", "Pending"):
         for member, value in vars(getattr(slow, name)).items():
             if not member.startswith("_"):
                 found = getattr(getattr(module, name), member, None)
@@ -135,7 +135,7 @@ def test_register_and_fire_look_as_they_do_in_python() -> None:
 
 def test_who_waits_stands_in_a_table_that_does_what_a_dict_does(seed: int) -> None:
     rng = random.Random(seed)
-    table, model = fast.Waiting(), slow.Waiting()
+    table, model = fast.Pending(), slow.Pending()
     waiters = [ThreadedOperation(None, number, "k", b"", 0) for number in range(5)]
     before = [sys.getrefcount(waiter) for waiter in waiters]
     first = 1
@@ -170,7 +170,7 @@ def test_who_waits_is_found_up_to_the_last_number_there_is() -> None:
     end, waiter = 1 << 64, object()
     numbers = [*range(1, 21), *range(end - 40, end)]
     for module in (fast, slow):
-        table = module.Waiting()
+        table = module.Pending()
         for first in (end - 40, end - 20, 1):  # the last ones, and what comes out of order after them
             table.add_all(first, 20, waiter)
         assert sorted(table) == numbers and len(table) == 60
@@ -186,7 +186,7 @@ def test_one_that_ends_when_another_takes_its_place_may_take_that_place_itself()
     last = object()
     before = sys.getrefcount(last)
     for module in (fast, slow) * 500:
-        table = module.Waiting()
+        table = module.Pending()
         weakref.finalize(one := Waiter(), table.__setitem__, 5, last)
         table[5] = one
         del one
@@ -297,7 +297,7 @@ def test_calls_of_many_threads_have_a_number_each() -> None:
     assert program.protocol.ledger.issued - issued == 16_000
     numbers = sorted(operation.command for mine in made for operation in mine)
     assert len(set(numbers)) == len(numbers) == 8_000
-    assert [number for number in program.protocol.ledger.waiting] == numbers
+    assert [number for number in program.protocol.ledger.pending] == numbers
     for mine in made:
         for number, operation in enumerate(mine):
             assert program.protocol.ledger.command(operation.command).endswith(f"{number}".encode() + b"payload")

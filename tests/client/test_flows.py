@@ -103,7 +103,7 @@ def test_wait_for_gives_its_deadline_a_grace_and_then_looks_once_more(link: Stil
     assert isinstance(flow.send(False), Evaluate)  # nothing has settled
     with pytest.raises(TimerdUnavailableError, match="no word from the daemon for 1 s after the deadline"):
         flow.send(False)
-    assert not link.protocol.ledger.waiting
+    assert not link.protocol.ledger.pending
 
 
 def test_wait_for_that_is_broken_off_withdraws_its_operation(link: StillLink) -> None:
@@ -112,7 +112,7 @@ def test_wait_for_that_is_broken_off_withdraws_its_operation(link: StillLink) ->
     flow.close()
     outcome = operation.outcome()
     assert outcome is not None and outcome.state is State.FAILED
-    assert not link.protocol.ledger.waiting
+    assert not link.protocol.ledger.pending
 
 
 def test_wait_for_looks_again_after_what_is_no_reason_to_give_up(link: StillLink) -> None:

@@ -81,7 +81,7 @@ def test_what_piled_up_is_one_frame_and_settles(world: World) -> None:
     assert (outcome.state, outcome.key, outcome.value) == (State.COMPLETED, b"k7", b"v7")
     assert outcome.wait_ns == 1_000
     assert outcome.mark.incarnation == world.daemon.arena
-    assert not world.protocol.ledger.waiting
+    assert not world.protocol.ledger.pending
 
 
 def test_a_kept_outcome_does_not_keep_its_frame(world: World) -> None:

@@ -188,7 +188,7 @@ def test_each_row_of_a_batch_is_given_up_at_its_own_deadline(world: World) -> No
     for row in range(2):
         number = world.register().command
         batch.add_part(number, row, 1)
-        protocol.ledger.waiting[number] = batch
+        protocol.ledger.pending[number] = batch
     world.exchange()
     world.silence()
     world.pass_time(LOST_MS + 50)

@@ -43,7 +43,7 @@ def test_a_batch_that_met_backpressure_is_withdrawn_whole(client: td.Client, dae
         os.kill(daemon.pid, signal.SIGCONT)
     client.flush(PATIENCE_S)
     assert client.fire_wait("k") == 0
-    assert not client._protocol.ledger.waiting
+    assert not client._protocol.ledger.pending
 
 
 def test_a_registration_that_was_not_answered_is_withdrawn(

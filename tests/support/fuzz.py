@@ -82,7 +82,7 @@ def attack_client(data: bytes) -> None:
             waiter.tell()
         world.now += MS
         world.up()
-    assert world.protocol.ledger.kept <= 2 and len(world.protocol.ledger.waiting) <= 2
+    assert world.protocol.ledger.kept <= 2 and len(world.protocol.ledger.pending) <= 2
     # Whoever waits is let go of by nothing else, and libFuzzer counts memory.
     world.protocol.incoming.fail_all(ClosedError("the end"))
 

@@ -1,15 +1,11 @@
-"""What stands in the path of every request: compiled (compiled.pyx) where that was built, else in Python (python.py).
+"""What every request goes through: encoding, numbering, pending operations, settling. A leaf: it knows no link.
 
-    python.py      what each of these is; the measure of the compiled form
-    compiled.pyx   the same, compiled; it has the four .pxd files to itself
-    places.pxd     a table by command number: who waits for one operation
-    spans.pxd      who waits for many: a batch is one span of command numbers
-    stretch.pxd    the commands' bytes in one piece of memory, from which frames are cut
-    usual.pxd      arguments of usual calls as C has them, and their commands
+    python.py      what each of these is, in Python
+    compiled/      the same, compiled
     commands.py    commands as they travel, in Python: one `struct` each
 
-Both do the same, frame by frame and outcome by outcome:
-tests/client/test_client_fast.py shows it. $TIMERD_CLIENT chooses (timerd_wire/choice.py).
+Both forms give the same frames and the same outcomes (tests/client/test_client_fast.py). The compiled form is taken
+where it was built; $TIMERD_CLIENT chooses (timerd_wire/choice.py).
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ else:
     try:
         from . import compiled as chosen
     except ModuleNotFoundError as error:
-        if CHOICE or error.name != f"{__name__}.compiled":
+        if CHOICE or not (error.name or "").startswith(f"{__name__}.compiled"):
             raise
         from . import python as chosen
 
@@ -32,9 +28,9 @@ Caller = chosen.Caller
 Handle = chosen.Handle
 Ledger = chosen.Ledger
 Line = chosen.Line
+Pending = chosen.Pending
 Promised = chosen.Promised
 Rows = chosen.Rows
-Waiting = chosen.Waiting
 amounts_of = chosen.amounts_of
 are_bodies = chosen.are_bodies
 are_keys = chosen.are_keys

@@ -2,7 +2,7 @@
 
 This room is a leaf: it knows arguments, waiters and the bytes of commands, and neither a protocol nor a link.
 `takes_register` and `takes_fire` take the usual calls themselves, and give any other call to the method that they
-replace; here that is every call. The lock of the line is held wherever a ledger or a `Waiting` is changed.
+replace; here that is every call. The lock of the line is held wherever a ledger or a `Pending` is changed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def columns_of(record: type[Any], *names: str) -> struct.Struct:
 _OUTCOMES = columns_of(OutcomeRecord, "command", "heap_offset", "value_length")
 
 
-class Waiting(dict[int, Waiter]):
+class Pending(dict[int, Waiter]):
     """Who waits for the outcome of which registration, by its command number; iterates in the order of the numbers."""
 
     def add_all(self, first: int, rows: int, waiter: Waiter) -> None:
@@ -85,7 +85,7 @@ class Ledger:
         self.window = window
         self.issued = 0
         self.applied = 0
-        self.waiting = Waiting()
+        self.pending = Pending()
         self.incarnation = b""
         self.arena = 0
         self._commands: list[bytes] = []  # number `_base + i` is `_commands[i]`
@@ -426,7 +426,7 @@ def issue_events(
 
 
 def settle_all(
-    waiting: Waiting,
+    pending: Pending,
     ready: list[Notified],
     frame: bytes,
     outcomes: int,
@@ -445,7 +445,7 @@ def settle_all(
     heap = end + answers * _ANSWER_SIZE
     if heap > len(frame):
         raise ValueError(f"{outcomes} outcomes and {answers} answers do not fit")
-    take = waiting.pop
+    take = pending.pop
     tell = ready.append
     offset = _HEADER_SIZE
     for command, heap_offset, value_length in _OUTCOMES.iter_unpack(memoryview(frame)[offset:end]):

@@ -196,7 +196,7 @@ def register_many(
         _issue(surface, made, encoded, watched, when, registered_ns, since)
     except BaseException:  # the caller gets no handle of what has been registered
         with link.lock:
-            orphans = [number for number in made.commands() if link.protocol.ledger.waiting.get(number) is made]
+            orphans = [number for number in made.commands() if link.protocol.ledger.pending.get(number) is made]
         link.abandon(orphans)
         raise
     return made
@@ -236,7 +236,7 @@ def _issue(
             )
             first = issue_registrations(ledger, head, encoded, watched, made._payloads, made._durations_ns, start, room)
             made.add_part(first, start, room)
-            ledger.waiting.add_all(first, room, made)
+            ledger.pending.add_all(first, room, made)
             link.wake_if_due(ledger.issued)
         start += room
 

@@ -160,7 +160,7 @@ def set_orphans(link: Link, policy: str) -> Flow[int]:
     orphans = orphans_of(policy, link.protocol.session.identity.group)
     ledger = link.protocol.ledger
     with link.lock:
-        pending, maker = list(ledger.waiting), ledger.incarnation
+        pending, maker = list(ledger.pending), ledger.incarnation
     said = 0
     while said < len(pending):
         if said:

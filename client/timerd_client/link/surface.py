@@ -185,7 +185,7 @@ class Surface(Caller, Generic[OperationT]):
             number = ledger.issue(packed + tail)
             deadline_ns = deadline_after(registered_ns, duration_ns)
             operation: OperationT = self._operation(link, number, names, payload, deadline_ns)
-            ledger.waiting[number] = operation
+            ledger.pending[number] = operation
             if reply is not None:
                 operation._reply = self._protocol.incoming.replies[number] = reply
             if hashed is not None:

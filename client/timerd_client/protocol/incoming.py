@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
-from timerd_client.hot import Ledger, Waiting, settle_all
+from timerd_client.hot import Ledger, Pending, settle_all
 from timerd_client.hot.python import columns_of
 from timerd_client.waiter import Answerable, Asker, Notified, local
 from timerd_shm.declare.errors import SessionGoneError, TimerdError, TimerdUnavailableError
@@ -86,7 +86,7 @@ class Incoming:
 
     def fail_all(self, error: TimerdError) -> None:
         """Settle everything that waits with this error."""
-        waiting, self._ledger.waiting = self._ledger.waiting, Waiting()
+        waiting, self._ledger.pending = self._ledger.pending, Pending()
         settlement = local(error)
         for command, waiter in waiting.items():
             if waiter.settle(command, settlement):
@@ -107,7 +107,7 @@ class Incoming:
         settlement = local(error)
         given_up = 0
         for command in registrations:
-            waiter = self._ledger.waiting.pop(command, None)
+            waiter = self._ledger.pending.pop(command, None)
             if waiter is None:
                 continue
             given_up += 1
@@ -124,7 +124,7 @@ class Incoming:
     def unknown_to_daemon(self, commands: Iterable[int]) -> None:
         """The daemon does not hold these operations."""
         for command in commands:
-            waiter = self._ledger.waiting.pop(command, None)
+            waiter = self._ledger.pending.pop(command, None)
             if waiter is not None:
                 gone = SessionGoneError(f"the daemon no longer holds operation {command}; how it settled is unknown")
                 if waiter.settle(command, local(gone)):
@@ -132,7 +132,7 @@ class Incoming:
 
     def gone_at_daemon(self, last: int) -> None:
         """It took this client for dead after that command, and kept neither operations nor answers of those before."""
-        self.unknown_to_daemon([command for command in self._ledger.waiting if command <= last])
+        self.unknown_to_daemon([command for command in self._ledger.pending if command <= last])
         self._outgoing.skip_answers(last)
         lost = TimerdUnavailableError("the daemon took this client for dead before it heard the answer; it is unknown")
         for command in [command for command in self.replies if command <= last]:
@@ -153,7 +153,7 @@ class Incoming:
             elif OutcomeRecord._make(_OUTCOME.unpack(row)).number > self.received_outcome:
                 self.outcomes_unknown += 1
 
-        waiting = self._ledger.waiting
+        waiting = self._ledger.pending
         settle_all(waiting, self.ready, frame, header.outcomes, header.answers, header.incarnation, unclaimed)
 
     def _settled_too_late(self, outcome: OutcomeRecord) -> None:
@@ -202,13 +202,13 @@ class Incoming:
             self._unheard = {command for command in self._unheard if command > self._outgoing.answered}
 
     def _subject(self, command: int) -> Subject:
-        promise = self._ledger.waiting.get(command, self.replies.get(command))
+        promise = self._ledger.pending.get(command, self.replies.get(command))
         return NOBODY if promise is None else promise.subject(command)
 
     def answer(self, command: int, value: int, error: TimerdError | None) -> None:
         reply = self.replies.pop(command, None)
         if error is not None:
-            waiter = self._ledger.waiting.pop(command, None)
+            waiter = self._ledger.pending.pop(command, None)
             if waiter is not None:
                 if waiter.settle(command, local(error)):
                     self.ready.append(waiter)

@@ -172,7 +172,7 @@ class Protocol:
     def statistics(self) -> Statistics:
         """Counts for people."""
         return Statistics(
-            waiting=len(self.ledger.waiting),
+            waiting=len(self.ledger.pending),
             unacknowledged=self.ledger.issued - self.ledger.applied,
             commands_unknown=self.outgoing.commands_unknown,
             given_up=self.incoming.verdicts,
@@ -261,8 +261,8 @@ class Protocol:
                     "whether it has done what was asked is unknown"
                 )
             )
-        self._deadlines.collect(self.ledger.waiting, self.ledger.issued)
-        due = self._deadlines.take_due(now_ns - self.grace_ns, self.ledger.waiting)
+        self._deadlines.collect(self.ledger.pending, self.ledger.issued)
+        due = self._deadlines.take_due(now_ns - self.grace_ns, self.ledger.pending)
         if due:
             silence = TimerdUnavailableError(
                 f"not known: {self.grace_ns / 1e9:g} s after the deadline the daemon has been silent for "

@@ -95,7 +95,7 @@ class Session:
                 "orphans": int(identity.orphans),
                 "group": identity.group,
                 "listens": listens,
-                "waits": [command for command in ledger.waiting if command <= ledger.applied][:WAITS_MAX],
+                "waits": [command for command in ledger.pending if command <= ledger.applied][:WAITS_MAX],
                 "purgatories": list(self.purgatories),
             }
         )

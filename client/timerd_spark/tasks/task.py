@@ -155,7 +155,7 @@ class task_client:
         with contextlib.suppress(TimerdError):
             link = client._link
             with link.lock:
-                pending = list(client._protocol.ledger.waiting)
+                pending = list(client._protocol.ledger.pending)
             link.withdraw(pending)
             client.close(ABORT_TIMEOUT_S)
 

@@ -258,7 +258,7 @@ class Program(World):
             self.note(f"{operation.command} {operation.done()} {operation._settlement!r:.400}")
             self.attempt("repr", partial(repr, operation))
         self.note(self.protocol.statistics())
-        self.note([command for command, _ in self.protocol.ledger.waiting.items()][:20])
+        self.note([command for command, _ in self.protocol.ledger.pending.items()][:20])
 
     # the daemon -------------------------------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ class Program(World):
     def report(self) -> bytes:
         """A report on what waits and what does not, whose values lie anywhere."""
         rng, protocol = self.rng, self.protocol
-        commands = [*list(protocol.ledger.waiting)[:6], 0, 3, 1 << 40, (1 << 64) - 1]
+        commands = [*list(protocol.ledger.pending)[:6], 0, 3, 1 << 40, (1 << 64) - 1]
         heap = rng.randbytes(40)
         first, applied = protocol.incoming.received_outcome + 1, protocol.ledger.applied
         rows = []

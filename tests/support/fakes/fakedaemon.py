@@ -360,7 +360,7 @@ class World:
         )
         number = self.protocol.ledger.issue(fixed + tail)
         operation = ThreadedOperation(self.link, number, key, payload, deadline_after(self.now, timeout_ns))
-        self.protocol.ledger.waiting[number] = operation
+        self.protocol.ledger.pending[number] = operation
         if wait:
             operation._reply = self.protocol.incoming.replies[number] = Reply(self.link)
         return operation

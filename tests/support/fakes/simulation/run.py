@@ -14,7 +14,7 @@ from unittest.mock import patch
 from networks import PROCESSES
 from timerd.clients import sessions
 from timerd_client.audit.journal import audit_journal
-from timerd_client.hot import Waiting
+from timerd_client.hot import Pending
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.layout import Region
@@ -145,7 +145,7 @@ class Simulation:
             finally:
                 for process in self.processes:
                     process.kill()
-                    process.link.protocol.ledger.waiting = Waiting()  # the garbage collector does not look into it
+                    process.link.protocol.ledger.pending = Pending()  # the garbage collector does not look into it
                 self.daemon.kill()
                 self.schedule.end()
                 self.undo.close()

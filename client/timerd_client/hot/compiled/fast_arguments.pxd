@@ -1,4 +1,7 @@
-"""Usual arguments as C has them, and commands of usual calls as they travel. Nothing here keeps a reference."""
+"""The arguments that the fast path takes, as C values, and the commands that it writes. Nothing here keeps a reference.
+
+As an example, duration_of() takes 30, 2.5 and None. It answers "no" for a timedelta, and the general path looks at that.
+"""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.math cimport rint
@@ -18,7 +21,7 @@ cdef extern from *:
 
 
 cdef inline const char *key_of(object key, Py_ssize_t *size) except? NULL:
-    """The bytes of a usual key; NULL for any other. They are the key's own: nothing is to be let go of."""
+    """The bytes of a key, which the key itself owns. NULL = a key for the general path."""
     cdef const char *found
     if type(key) is str:
         try:
@@ -34,7 +37,7 @@ cdef inline const char *key_of(object key, Py_ssize_t *size) except? NULL:
 
 
 cdef inline bint duration_of(object timeout, uint64_t *duration_ns) except -1:
-    """Whether it is a usual timeout."""
+    """Whether the fast path takes this timeout (seconds, or None)."""
     cdef double seconds
     cdef int64_t whole
     cdef int overflow = 0
@@ -57,14 +60,14 @@ cdef inline bint duration_of(object timeout, uint64_t *duration_ns) except -1:
 
 
 cdef inline bint is_body(object body) noexcept:
-    """Whether it is a usual payload or value."""
+    """Whether the fast path takes this payload or value."""
     return type(body) is bytes and PyBytes_GET_SIZE(body) <= PAYLOAD_SIZE_MAX
 
 
 cdef inline void write_registration(
     char *to, RegisterCommand *head, const char *key, Py_ssize_t key_size, object payload
 ) noexcept:
-    """A registration that one event key completes: what is not in its head already."""
+    """Write a registration that one event key completes: its head, with the lengths added, the key, and the payload."""
     head.payload_length = <uint32_t>PyBytes_GET_SIZE(payload)
     head.length = <uint32_t>(sizeof(RegisterCommand) + 2 + key_size + head.payload_length)
     memcpy(to, head, sizeof(RegisterCommand))

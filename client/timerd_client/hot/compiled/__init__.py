@@ -1,0 +1,37 @@
+"""The compiled form of hot/python.py, in five extension modules: the same names, and the same results.
+
+ledger     pending operations, and unacknowledged commands     (pending_table, pending_batches, command_buffer)
+promises   an operation, or the rows of a batch, until it settles
+calls      register and fire with the arguments of the fast path   (fast_arguments)
+columns    register_many and fire_many, row by row
+outcomes   the outcomes of a report, to those that wait for them
+"""
+
+from __future__ import annotations
+
+from .calls import Caller, Line, takes_fire, takes_register
+from .columns import amounts_of, are_bodies, are_keys, durations_of, issue_events, issue_registrations, plain_keys
+from .ledger import Ledger, Pending
+from .outcomes import settle_all
+from .promises import Handle, Promised, Rows, copy_records
+
+__all__ = (
+    "Caller",
+    "Handle",
+    "Ledger",
+    "Line",
+    "Pending",
+    "Promised",
+    "Rows",
+    "amounts_of",
+    "are_bodies",
+    "are_keys",
+    "copy_records",
+    "durations_of",
+    "issue_events",
+    "issue_registrations",
+    "plain_keys",
+    "settle_all",
+    "takes_fire",
+    "takes_register",
+)

@@ -1,0 +1,256 @@
+"""The calls of a purgatory: `register` and `fire` with the arguments that the fast path takes.
+
+Under the GIL, code that calls nothing happens at once. A call therefore takes the link's lock only if some thread holds
+it: that thread may have lost the GIL in the middle of something. See `Line.enter`.
+"""
+
+from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int64_t, uint64_t
+from timerd_client.hot.compiled.command_buffer cimport buffer_reserve
+from timerd_client.hot.compiled.fast_arguments cimport *
+from timerd_client.hot.compiled.ledger cimport Ledger
+from timerd_client.hot.compiled.pending_table cimport table_put, table_reserve
+from timerd_client.hot.compiled.promises cimport Handle
+from timerd_shm.generated.records cimport *
+
+import threading
+import time
+from functools import update_wrapper
+
+from timerd_client.conditions import ANY
+from timerd_client.hot import python
+from timerd_client.mark import Mark
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        object (*tp_new)(type made, tuple arguments, PyObject *named)
+
+cdef extern from "<time.h>" nogil:
+    ctypedef long time_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int CLOCK_MONOTONIC
+    int clock_gettime(int clock, timespec *at)
+
+cdef object _monotonic_ns = time.monotonic_ns
+cdef int64_t ISSUED_MAX = python.ISSUED_MAX
+cdef object _ANY = ANY
+cdef object _ERROR = "error"
+cdef object _EMPTY = b""
+cdef tuple _NOTHING = ()
+
+
+cdef class Line:
+    cdef public bint closed
+    cdef public bint sealed
+    cdef public bint idle
+    cdef public int64_t alarm
+    cdef object guard
+    cdef object is_locked  # the lock's method: the look-up would cost more than the call
+    cdef object clock
+
+    def __init__(self, now_ns):
+        self.alarm = ISSUED_MAX
+        self.now_ns = now_ns
+        self.lock = threading.Lock()
+
+    @property
+    def lock(self):
+        return self.guard
+
+    @lock.setter
+    def lock(self, lock):
+        self.guard, self.is_locked = lock, lock.locked
+
+    @property
+    def now_ns(self):
+        return _monotonic_ns if self.clock is None else self.clock
+
+    @now_ns.setter
+    def now_ns(self, now_ns):
+        self.clock = None if now_ns is _monotonic_ns else now_ns
+
+    cdef inline uint64_t now(self) except? 0:
+        cdef timespec at
+        if self.clock is not None:
+            return self.clock()
+        clock_gettime(CLOCK_MONOTONIC, &at)
+        return <uint64_t>at.tv_sec * 1_000_000_000 + <uint64_t>at.tv_nsec
+
+    cdef inline bint enter(self) except -1:
+        """Take the lock if some thread holds it; whether to `leave` afterwards.
+
+        To be called before the ledger is changed. Without a holder no lock is needed, because the code until `leave`
+        calls nothing and so keeps the GIL. A holder may have lost the GIL in the middle of a change.
+        """
+        if self.is_locked():
+            self.guard.acquire()
+            return True
+        return False
+
+    cdef inline int leave(self, bint entered) except -1:
+        if entered:
+            self.guard.release()
+        return 0
+
+    def wake(self):
+        raise NotImplementedError
+
+    def wake_if_due(self, int64_t issued):
+        if self.idle or issued >= self.alarm:
+            self.wake()
+
+    cdef inline int ring(self, int64_t issued) except -1:
+        """Call wake_if_due(), where the lock is not held."""
+        if self.idle or issued >= self.alarm:
+            with self.guard:
+                self.wake_if_due(issued)
+        return 0
+
+
+cdef class Caller:
+    cdef readonly object name
+    cdef readonly Line _link
+    cdef readonly Ledger _ledger
+    cdef readonly dict _indices
+    cdef type operation
+
+    def __init__(self, Line line not None, Ledger ledger not None, dict indices not None, name, operation):
+        self.name = name
+        self._link = line
+        self._ledger = ledger
+        self._indices = indices
+        if not issubclass(operation, Handle):
+            raise TypeError(f"{operation!r} is no Handle")
+        self.operation = operation
+
+    @property
+    def _operation(self):
+        return self.operation
+
+
+cdef inline bint is_own_mark(Ledger ledger, object since, RegisterCommand *head) except -1:
+    """Whether this client made the mark in the present arena. If so, the mark is written into the head.
+
+    The types are compared exactly, so that no method of the caller's runs in the middle of a change of the ledger.
+    """
+    if type(since) is not Mark:
+        return False
+    incarnation, sequence, command, maker = <tuple>since
+    if type(incarnation) is not int or type(sequence) is not int or type(command) is not int:
+        return False
+    if maker is not ledger.incarnation or incarnation != ledger.arena:
+        return False
+    try:
+        head.mark_sequence = sequence
+        head.mark_command = command
+    except OverflowError:
+        return False
+    return True
+
+
+cdef Handle register_fast(Caller caller, object key, object timeout, object payload, object since):
+    """Register, if the fast path takes these arguments and the window has room. None = nothing was done."""
+    cdef Line line = caller._link
+    cdef Ledger ledger = caller._ledger
+    cdef RegisterCommand head
+    cdef Py_ssize_t key_size
+    cdef uint64_t size, duration_ns
+    cdef const char *name = key_of(key, &key_size)
+    cdef bint entered
+    cdef Handle made
+    if name == NULL or not is_body(payload) or not duration_of(timeout, &duration_ns):
+        return None
+    head.kind = COMMAND_KIND_REGISTER
+    head.purgatory = caller._indices[caller.name]
+    head.flags = 0
+    head.condition = CONDITION_AT_LEAST
+    head.needed = head.keys = 1
+    head.orphans = 0
+    head.total = 0
+    head.timeout_ns = duration_ns
+    head.registered_ns = line.now()
+    size = sizeof(RegisterCommand) + 2 + key_size + PyBytes_GET_SIZE(payload)
+    made = (<PyTypeObject *>caller.operation).tp_new(caller.operation, _NOTHING, NULL)
+    made._link = line
+    made._names = key
+    made.payload = payload
+    made.deadline_ns = NO_DEADLINE if duration_ns == NO_DEADLINE else head.registered_ns + duration_ns
+    entered = line.enter()
+    try:
+        if line.sealed or ledger.issued - ledger.applied >= ledger.window:
+            return None
+        if since is None:
+            head.mark_sequence = ledger.newest_sequence()
+            head.mark_command = ledger.issued
+        elif not is_own_mark(ledger, since, &head):
+            return None
+        buffer_reserve(&ledger.commands, size, 1)
+        table_reserve(&ledger.pending.table, 1)
+        write_registration(ledger.add(size), &head, name, key_size, payload)
+        made.command = ledger.issued
+        Py_INCREF(made)
+        table_put(&ledger.pending.table, made.command, <PyObject *>made)
+    finally:
+        line.leave(entered)
+    line.ring(ledger.issued)
+    return made
+
+
+cdef bint fire_fast(Caller caller, object key, object value, object amount) except -1:
+    """Fire, if the fast path takes these arguments and the window has room. False = nothing was done."""
+    cdef Line line = caller._link
+    cdef Ledger ledger = caller._ledger
+    cdef KeyCommand head
+    cdef Py_ssize_t key_size
+    cdef uint64_t size
+    cdef int64_t units
+    cdef int overflow = 0
+    cdef const char *name = key_of(key, &key_size)
+    cdef bint entered
+    if name == NULL or not is_body(value) or type(amount) is not int:
+        return False
+    units = PyLong_AsLongLongAndOverflow(amount, &overflow)
+    if overflow or units <= 0:
+        return False
+    head.kind = COMMAND_KIND_FIRE
+    head.purgatory = caller._indices[caller.name]
+    head.flags = 0
+    head.amount = units
+    head.limit = 0
+    size = sizeof(KeyCommand) + key_size + PyBytes_GET_SIZE(value)
+    entered = line.enter()
+    try:
+        if line.sealed or ledger.issued - ledger.applied >= ledger.window:
+            return False
+        buffer_reserve(&ledger.commands, size, 1)
+        write_event(ledger.add(size), &head, name, key_size, value)
+    finally:
+        line.leave(entered)
+    line.ring(ledger.issued)
+    return True
+
+
+def takes_register(method):
+    def register(
+        Caller self, keys, *, timeout, when=_ANY, payload=_EMPTY, id=None, if_exists=_ERROR, since=None, orphans=None,
+        wait=False,
+    ):
+        cdef Handle made
+        if when is _ANY and id is None and orphans is None and wait is False and if_exists is _ERROR:
+            made = register_fast(self, keys, timeout, payload, since)
+            if made is not None:
+                return made
+        return method(self, keys, timeout=timeout, when=when, payload=payload, id=id, if_exists=if_exists, since=since,
+                      orphans=orphans, wait=wait)
+    return update_wrapper(register, method)
+
+
+def takes_fire(method):
+    def fire(Caller self, key, *, value=_EMPTY, amount=1, limit=None):
+        if limit is not None or not fire_fast(self, key, value, amount):
+            method(self, key, value=value, amount=amount, limit=limit)
+    return update_wrapper(fire, method)

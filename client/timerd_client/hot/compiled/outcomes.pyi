@@ -1,0 +1,3 @@
+"""The same as hot/python.py has, compiled (see there)."""
+
+from timerd_client.hot.python import settle_all as settle_all

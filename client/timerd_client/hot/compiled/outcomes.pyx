@@ -1,0 +1,103 @@
+"""The outcomes of a report settle the operations that are pending.
+
+A record is copied into its operation or batch, so no object is made for it. A pending operation was written long ago and
+is in no cache: outcomes are therefore handled in groups of 16, and each group is prefetched before its turn.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+from timerd_client.hot.compiled.ledger cimport Pending
+from timerd_client.hot.compiled.pending_batches cimport PendingBatches, batch_has, batch_of
+from timerd_client.hot.compiled.pending_table cimport prefetch, prefetch_entry, prefetch_waiter
+from timerd_client.hot.compiled.promises cimport Handle, Rows, settlement_of
+from timerd_shm.generated.records cimport *
+
+cdef extern from *:
+    """
+    #define PREFETCHED 16u /* outcomes that are prefetched at together, before the turn of those before them */
+    """
+    const uint64_t PREFETCHED
+
+cdef object _EMPTY = b""
+
+
+cdef inline uint64_t command_in(const char *report, uint64_t row) noexcept:
+    """The command number in an outcome's record, which is its first field."""
+    cdef uint64_t command
+    memcpy(&command, report + sizeof(ReportHeader) + row * sizeof(OutcomeRecord), sizeof(command))
+    return command
+
+
+cdef inline void prefetch_cell(PendingBatches *batches, int64_t at, uint64_t command) noexcept:
+    """Prefetch where the record of this command goes, if it belongs to this batch."""
+    cdef object waiter
+    cdef Rows rows
+    cdef int64_t row
+    if not batch_has(batches, at, command):
+        return
+    waiter = <object>batches.row[at].waiter
+    if isinstance(waiter, Rows):
+        rows = <Rows>waiter
+        row = rows.find(command)
+        if row >= 0:
+            prefetch(rows.cells + row)
+            prefetch(<char *>(rows.cells + row) + 64)
+            prefetch(rows.column + row)
+
+
+def settle_all(
+    Pending pending not None, list ready not None, bytes frame not None, uint64_t outcomes, uint64_t answers,
+    uint64_t arena, unclaimed,
+):
+    cdef const char *start = PyBytes_AS_STRING(frame)
+    cdef uint64_t size = PyBytes_GET_SIZE(frame), heap, row, at, end, prefetched = 0, command
+    cdef uint64_t shared_at = 0, shared_end = 0
+    cdef int64_t batches[2 * PREFETCHED]  # the batches of the next outcomes, by row
+    cdef OutcomeRecord record
+    cdef PyObject *waiter
+    cdef object value, shared = _EMPTY, one
+    cdef bint notify
+    heap = sizeof(ReportHeader) + outcomes * sizeof(OutcomeRecord) + answers * sizeof(WireAnswer)
+    if heap > size:
+        raise ValueError(f"{outcomes} outcomes and {answers} answers do not fit")
+    for row in range(outcomes):
+        if row % PREFETCHED == 0:
+            while prefetched < min(row + 2 * PREFETCHED, outcomes):
+                command = command_in(start, prefetched)
+                batches[prefetched % (2 * PREFETCHED)] = batch_of(&pending.batches, command)
+                if batches[prefetched % (2 * PREFETCHED)] >= 0:
+                    prefetch_cell(&pending.batches, batches[prefetched % (2 * PREFETCHED)], command)
+                else:
+                    prefetch_entry(&pending.table, command)
+                prefetched += 1
+        if row + PREFETCHED // 2 < outcomes and batches[(row + PREFETCHED // 2) % (2 * PREFETCHED)] < 0:
+            prefetch_waiter(&pending.table, command_in(start, row + PREFETCHED // 2))
+        memcpy(&record, start + sizeof(ReportHeader) + row * sizeof(OutcomeRecord), sizeof(OutcomeRecord))
+        waiter = pending.remove(record.command, batches[row % (2 * PREFETCHED)])
+        if waiter == NULL:
+            unclaimed(
+                record.command, PyBytes_FromStringAndSize(<char *>&record, sizeof(OutcomeRecord)), frame, heap
+            )
+            continue
+        one = <object>waiter
+        Py_DECREF(one)
+        at = min(heap + record.heap_offset, size)
+        end = min(at + record.value_length, size)
+        if at == end:
+            value = _EMPTY
+        elif at == shared_at and end == shared_end:  # one event has settled several operations
+            value = shared
+        else:
+            value = shared = PyBytes_FromStringAndSize(start + at, end - at)
+            shared_at, shared_end = at, end
+        if isinstance(one, Handle):
+            notify = (<Handle>one).settle_record(&record, value, arena)
+        elif isinstance(one, Rows):
+            notify = (<Rows>one).settle_record(&record, value, arena)
+        else:
+            notify = one.settle(record.command, settlement_of(&record, value, arena))
+        if notify:
+            ready.append(one)

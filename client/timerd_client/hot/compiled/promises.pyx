@@ -1,0 +1,212 @@
+"""What is settled later: one operation (`Handle`), or the rows of a batch (`Rows`).
+
+An operation holds a copy of its outcome's record, so a request makes one object. The garbage collector sees a Handle
+only when it has a callback.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.ref cimport Py_XDECREF
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy
+from timerd_client.hot.compiled.pending_table cimport prefetch_handle
+
+from timerd_client.hot import python
+
+cdef extern from "Python.h":
+    bint PyObject_GC_IsTracked(object one)
+    void PyObject_GC_Track(void *one)
+    PyObject *PyList_GET_ITEM(object column, Py_ssize_t row)  # without a reference
+
+cdef object _EMPTY = b""
+
+
+cdef class Promised:
+    def __init__(self, link):
+        self._link = link
+
+    @property
+    def _callbacks(self):
+        return self.callbacks
+
+    @_callbacks.setter
+    def _callbacks(self, callbacks):
+        self.callbacks = callbacks
+        if callbacks is not None and not PyObject_GC_IsTracked(self):  # a Handle: from now on it may be part of a cycle
+            PyObject_GC_Track(<void *>self)
+
+    @property
+    def _settlement(self):
+        return self.settled_by
+
+    @_settlement.setter
+    def _settlement(self, settlement):
+        self.settled_by = settlement
+
+    def done(self):
+        return self.settled_by is not None
+
+    def settle(self, command, settlement):
+        if self.settled_by is not None:
+            return False
+        self.settled_by = settlement
+        return self.callbacks is not None
+
+
+cdef class Handle(Promised):
+    def __cinit__(self):
+        PyObject_GC_UnTrack(<void *>self)  # until it has a callback
+
+    def __init__(self, link, command, names, payload, deadline_ns):
+        self._link = link
+        self.command = command
+        self._names = names
+        self.payload = payload
+        self.deadline_ns = deadline_ns
+
+    @property
+    def _settlement(self):
+        if self.settled_by is None and self.recorded:
+            self.settled_by = settlement_of(&self.record, self.value, self.arena)
+        return self.settled_by
+
+    @_settlement.setter
+    def _settlement(self, settlement):
+        self.settled_by = settlement
+        self.recorded = False
+
+    def done(self):
+        return self.recorded or self.settled_by is not None
+
+    def settle(self, command, settlement):
+        if self.recorded or self.settled_by is not None:
+            return False
+        self.settled_by = settlement
+        return self.callbacks is not None
+
+
+cdef class Rows(Promised):
+    def __init__(self, link, int64_t rows):
+        self._link = link
+        self.left = self.rows = rows
+        self.others = {}
+        if rows:
+            self.cells = <OutcomeRecord *>calloc(rows, sizeof(OutcomeRecord))
+            self.column = <PyObject **>calloc(rows, sizeof(PyObject *))
+            if self.cells == NULL or self.column == NULL:
+                raise MemoryError(f"the outcomes of {rows} operations")
+        else:
+            self.settled_by = ()
+
+    def __dealloc__(self):
+        cdef int64_t row
+        if self.column != NULL:
+            for row in range(self.rows):
+                Py_XDECREF(self.column[row])
+        free(self.column)
+        free(self.cells)
+        free(self.parts)
+
+    def add_part(self, uint64_t first, int64_t row, int64_t rows):
+        cdef Part *last
+        cdef Part *made
+        if self.part_count:
+            last = self.parts + self.part_count - 1
+            if last.first + <uint64_t>last.rows == first:
+                last.rows += rows
+                return
+        made = <Part *>realloc(self.parts, (self.part_count + 1) * sizeof(Part))
+        if made == NULL:
+            raise MemoryError(f"{self.part_count + 1} parts of a batch")
+        self.parts = made
+        made[self.part_count] = Part(first, row, rows)
+        self.part_count += 1
+
+    def row_of(self, uint64_t command):
+        return self.find(command)
+
+    def commands(self):
+        cdef int64_t at
+        numbers = []
+        for at in range(self.part_count):
+            numbers += range(self.parts[at].first, self.parts[at].first + self.parts[at].rows)
+        return iter(numbers)
+
+    def settle(self, command, settlement):
+        cdef int64_t row = self.find(command)
+        if self.left == 0:
+            return False
+        if row >= 0:
+            self.others[row] = settlement
+        return self.settle_one()
+
+    def settle_rest(self, settlement):
+        cdef int64_t row
+        for row in range(self.rows):
+            if self.cells[row].number == 0:
+                self.others.setdefault(row, settlement)
+        self.left = 0
+        self.settled_by = ()
+
+    def settlement(self, int64_t row):
+        if not 0 <= row < self.rows:
+            raise IndexError(f"row {row} of {self.rows}")
+        other = self.others.get(row)
+        if other is not None or self.cells[row].number == 0:
+            return other
+        return settlement_of(self.cells + row, value_of(self, row), self.arena)
+
+    def copy_records(self, bytearray into not None, Py_ssize_t at):
+        cdef int64_t row
+        cdef char *to = room_in(into, at, self.rows)
+        if self.others:
+            return python.copy_records_in([self.settlement(row) for row in range(self.rows)], into, at)
+        for row in range(self.rows):
+            if self.cells[row].number == 0:
+                return False
+        if self.rows:  # else there are no cells
+            memcpy(to, self.cells, self.rows * sizeof(OutcomeRecord))
+        return True
+
+    def states_in_records(self):
+        cdef int64_t row
+        states = PyBytes_FromStringAndSize(NULL, self.rows)
+        cdef char *to = PyBytes_AS_STRING(states)
+        for row in range(self.rows):
+            to[row] = <char>self.cells[row].state
+        for row, settlement in self.others.items():
+            to[row] = 0 if settlement[0] is None else <char>(<OutcomeRecord *>PyBytes_AS_STRING(settlement[0])).state
+        return states
+
+    def values_in_records(self):
+        cdef int64_t row
+        values = [value_of(self, row) for row in range(self.rows)]
+        for row, settlement in self.others.items():
+            values[row] = settlement[1]
+        return values
+
+
+cdef inline object value_of(Rows rows, int64_t row):
+    return _EMPTY if rows.column[row] == NULL else <object>rows.column[row]
+
+
+cdef char *room_in(bytearray into, Py_ssize_t at, Py_ssize_t records) except NULL:
+    """Where to copy so many records to, in `into`."""
+    if not 0 <= at <= <Py_ssize_t>(len(into) - records * sizeof(OutcomeRecord)):
+        raise IndexError(f"{records * sizeof(OutcomeRecord)} bytes from {at} on, in {len(into)}")
+    return PyByteArray_AS_STRING(into) + at
+
+
+def copy_records(handles, bytearray into not None, Py_ssize_t at):
+    cdef list those = list(handles)
+    cdef Py_ssize_t rows = len(those), row
+    cdef Handle one
+    cdef char *to = room_in(into, at, rows)
+    for row in range(rows):
+        if row + 4 < rows:
+            prefetch_handle(PyList_GET_ITEM(those, row + 4))
+        one = those[row]
+        if not one.recorded:
+            return python.copy_records(those, into, at)
+        memcpy(to + row * sizeof(OutcomeRecord), &one.record, sizeof(OutcomeRecord))
+    return True
