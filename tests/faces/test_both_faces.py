@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
-from faces import FACES, client_of
+from faces import Face
 from patience import PATIENCE_S
 from timerd import ALL, ALL_SETTLED, State, at_least, total
 
@@ -22,19 +21,6 @@ from timerd import ALL, ALL_SETTLED, State, at_least, total
 @pytest.fixture
 def daemon(shared_daemon: Daemon) -> Daemon:
     return shared_daemon
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> str:
-    """One of the two; ids have its name, because the daemon is the same."""
-    return str(request.param)
-
-
-@pytest.fixture
-def client(daemon: Daemon, face: str) -> Iterator[Any]:
-    """A client of either face; its methods block."""
-    with client_of(face, timeout=PATIENCE_S) as made:
-        yield made
 
 
 def test_an_event_completes_an_operation_with_its_value(client: Any) -> None:
@@ -109,11 +95,11 @@ def test_cancel_tells_whether_it_won(client: Any) -> None:
     assert completed.cancel() is False
 
 
-def test_a_deadline_can_be_moved(client: Any, face: str) -> None:
-    operation = client.register("idle", timeout=PATIENCE_S, id=f"session/{face}", wait=True)
+def test_a_deadline_can_be_moved(client: Any, face: Face) -> None:
+    operation = client.register("idle", timeout=PATIENCE_S, id=f"session/{face.name}", wait=True)
     assert operation.reschedule(60, wait=True)
     with td.connect() as other:
-        assert other.reschedule(f"session/{face}", 0.01)
+        assert other.reschedule(f"session/{face.name}", 0.01)
     assert operation.result(PATIENCE_S).state is State.EXPIRED
     assert operation.reschedule(1) is False
     with pytest.raises(td.UnknownOperationError, match="of id 'never' is pending in purgatory 'default'"):
@@ -122,18 +108,18 @@ def test_a_deadline_can_be_moved(client: Any, face: str) -> None:
         client.purgatory("fetch").cancel("never")
 
 
-def test_an_id_makes_a_registration_idempotent(client: Any, face: str) -> None:
-    first = client.register("k", timeout=PATIENCE_S, id=f"x/{face}", wait=True)
-    assert client.register("k", timeout=1, id=f"x/{face}", if_exists="keep") is first
-    refused = client.register("k", timeout=PATIENCE_S, id=f"x/{face}").result(PATIENCE_S)
+def test_an_id_makes_a_registration_idempotent(client: Any, face: Face) -> None:
+    first = client.register("k", timeout=PATIENCE_S, id=f"x/{face.name}", wait=True)
+    assert client.register("k", timeout=1, id=f"x/{face.name}", if_exists="keep") is first
+    refused = client.register("k", timeout=PATIENCE_S, id=f"x/{face.name}").result(PATIENCE_S)
     assert isinstance(refused.error, td.OperationExistsError)
     with pytest.raises(
-        td.OperationExistsError, match=rf"id 'x/{face}' exists in purgatory 'default' \(it is pending\)"
+        td.OperationExistsError, match=rf"id 'x/{face.name}' exists in purgatory 'default' \(it is pending\)"
     ):
-        client.register("k", timeout=PATIENCE_S, id=f"x/{face}", wait=True)
-    second = client.register("k", timeout=PATIENCE_S, id=f"x/{face}", if_exists="replace")
+        client.register("k", timeout=PATIENCE_S, id=f"x/{face.name}", wait=True)
+    second = client.register("k", timeout=PATIENCE_S, id=f"x/{face.name}", if_exists="replace")
     assert first.result(PATIENCE_S).state is State.CANCELLED
-    assert client.cancel(f"x/{face}")
+    assert client.cancel(f"x/{face.name}")
     assert second.result(PATIENCE_S).state is State.CANCELLED
 
 
@@ -181,10 +167,12 @@ def test_a_mark_travels_to_another_process(client: Any) -> None:
         assert other.register("k", timeout=PATIENCE_S, since=mark).result(PATIENCE_S).value == b"between"
 
 
-def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: Any, face: str) -> None:
-    first = client.register("k", timeout=PATIENCE_S, id=f"y/{face}", wait=True)
-    assert isinstance(client.register("k", timeout=1, id=f"y/{face}").result(PATIENCE_S).error, td.OperationExistsError)
-    assert client.register("k", timeout=1, id=f"y/{face}", if_exists="keep") is first
+def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: Any, face: Face) -> None:
+    first = client.register("k", timeout=PATIENCE_S, id=f"y/{face.name}", wait=True)
+    assert isinstance(
+        client.register("k", timeout=1, id=f"y/{face.name}").result(PATIENCE_S).error, td.OperationExistsError
+    )
+    assert client.register("k", timeout=1, id=f"y/{face.name}", if_exists="keep") is first
 
 
 def test_columns_settle_in_their_order(client: Any) -> None:

@@ -11,10 +11,12 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
+from faces import THREADED
 from patience import PATIENCE_S, eventually
 from timerd_client.protocol.protocol import LinkState
 
 
+@THREADED
 def test_backpressure_after_a_second_and_flush_in_time(client: td.Client, daemon: Daemon) -> None:
     client.flush()
     os.kill(daemon.pid, signal.SIGSTOP)
@@ -32,6 +34,7 @@ def test_backpressure_after_a_second_and_flush_in_time(client: td.Client, daemon
     client.flush(PATIENCE_S)
 
 
+@THREADED
 def test_a_batch_that_met_backpressure_is_withdrawn_whole(client: td.Client, daemon: Daemon) -> None:
     client.flush()
     client._protocol.ledger.window = 100
@@ -46,6 +49,7 @@ def test_a_batch_that_met_backpressure_is_withdrawn_whole(client: td.Client, dae
     assert not client._protocol.ledger.pending
 
 
+@THREADED
 def test_a_registration_that_was_not_answered_is_withdrawn(
     client: td.Client, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +65,7 @@ def test_a_registration_that_was_not_answered_is_withdrawn(
     assert client.fire_wait("k") == 0
 
 
+@THREADED
 def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are_seen(
     client: td.Client, daemon: Daemon
 ) -> None:
@@ -86,6 +91,7 @@ def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are
         assert outcome._record.registered_ns < started + waited
 
 
+@THREADED
 def test_flush_says_when_it_cannot_know(client: td.Client, daemon: Daemon) -> None:
     daemon.kill()
     for _ in range(10):

@@ -8,6 +8,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
+from faces import THREADED
 from patience import PATIENCE_S
 from timerd import ALL, State
 from timerd_client.types import Keys
@@ -18,6 +19,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
     return shared_daemon
 
 
+@THREADED
 def test_columns_come_back_in_their_order(client: td.Client) -> None:
     keys = [f"k{index}" for index in range(400)]
     batch = client.register_many(keys, timeout=PATIENCE_S, payloads=[key.encode() for key in keys])
@@ -29,6 +31,7 @@ def test_columns_come_back_in_their_order(client: td.Client) -> None:
     assert client.register_many([], timeout=1).outcomes(0) == []
 
 
+@THREADED
 def test_a_batch_counts_events_from_the_mark_that_it_is_given(client: td.Client) -> None:
     before = client.mark()
     client.fire("a", value=b"own")
@@ -43,6 +46,7 @@ def test_a_batch_counts_events_from_the_mark_that_it_is_given(client: td.Client)
             client.register_many(keys, timeout=1, since=wrong)  # type: ignore[arg-type]
 
 
+@THREADED
 def test_columns_are_copied_and_checked_before_anything_is_sent(client: td.Client) -> None:
     keys: list[Keys] = ["a", {"w": 5}, ("b", "c"), (name for name in "de")]
     payloads = [b"1", b"2", b"3", b"4"]
@@ -75,6 +79,7 @@ def test_columns_are_copied_and_checked_before_anything_is_sent(client: td.Clien
     assert client._protocol.ledger.issued == issued
 
 
+@THREADED
 def test_a_column_says_which_of_its_rows_is_wrong(client: td.Client) -> None:
     columns: list[Any] = [["a", ""], [["a"], []], ["a", 5]]
     for keys in columns:

@@ -11,6 +11,7 @@ import pytest
 
 import timerd_client as td
 from daemons import Daemon
+from faces import THREADED
 from patience import eventually
 from timerd_client import aio
 
@@ -61,6 +62,7 @@ def test_who_has_said_all_waits_for_no_more_room(daemon: Daemon) -> None:
     assert asyncio.run(says_with_the_last_of_its_window(daemon)) == 10
 
 
+@THREADED
 def test_a_policy_is_checked_before_anything_is_sent(client: td.Client) -> None:
     with pytest.raises(td.NotAMemberError):
         client.set_orphans("group")

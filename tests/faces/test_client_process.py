@@ -19,6 +19,7 @@ import pytest
 
 import timerd as td
 from daemons import SMALL_BY_ENVIRONMENT, Daemon
+from faces import THREADED
 from patience import PATIENCE_S, eventually
 from shell import command_of
 from timerd_client import aio
@@ -97,6 +98,7 @@ def test_a_fork_under_the_clients_lock_leaves_the_child_no_lock_to_wait_for(daem
     parent.close()
 
 
+@THREADED
 def test_what_a_script_fired_is_sent_before_it_ends(client: td.Client) -> None:
     operation = client.register("script", timeout=PATIENCE_S)
     code = "import timerd as td; c = td.client(); [c.fire('x') for _ in range(500)]; c.fire('script', value=b'last')"
@@ -193,6 +195,7 @@ def test_150_clients_in_one_process(make_daemon: Callable[..., Daemon]) -> None:
             one.close()
 
 
+@THREADED
 def test_what_people_print_is_readable(client: td.Client) -> None:
     operation = client.register("k", timeout=None)
     batch = client.register_many(["a", "b"], timeout=None)

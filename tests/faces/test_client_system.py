@@ -11,6 +11,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
+from faces import THREADED
 from patience import PATIENCE_S, eventually
 from timerd import State
 from timerd_client import aio
@@ -33,6 +34,7 @@ def test_a_payload_beyond_the_quota_is_refused_with_its_size_the_limit_and_the_f
         assert "payload of 700 bytes is too much now" in str(second.error)
 
 
+@THREADED
 def test_kafkas_purgatory_calls(client: td.Client) -> None:
     ready: list[int] = []
     told: list[td.Delayed] = []
@@ -54,6 +56,7 @@ def test_kafkas_purgatory_calls(client: td.Client) -> None:
     assert told == [delayed]
 
 
+@THREADED
 def test_many_operations_are_waited_for(client: td.Client) -> None:
     operations = [client.register(f"w{index}", timeout=PATIENCE_S) for index in range(3)]
     client.fire("w1")
@@ -67,6 +70,7 @@ def test_many_operations_are_waited_for(client: td.Client) -> None:
         list(td.as_completed([client.register("never", timeout=None)], 0.01))
 
 
+@THREADED
 def test_the_operation_of_a_threaded_client_can_be_awaited(client: td.Client) -> None:
     async def main() -> td.Outcome:
         operation = client.register("k", timeout=PATIENCE_S)
@@ -76,6 +80,7 @@ def test_the_operation_of_a_threaded_client_can_be_awaited(client: td.Client) ->
     assert asyncio.run(main()).value == b"v"
 
 
+@THREADED
 def test_a_callback_may_fire_and_register_but_not_wait(client: td.Client) -> None:
     seen: list[object] = []
     again = threading.Event()
@@ -96,6 +101,7 @@ def test_a_callback_may_fire_and_register_but_not_wait(client: td.Client) -> Non
     assert len(seen) == 1
 
 
+@THREADED
 def test_many_threads_share_a_client(client: td.Client) -> None:
     failures: list[object] = []
 
@@ -114,6 +120,7 @@ def test_many_threads_share_a_client(client: td.Client) -> None:
     assert not failures
 
 
+@THREADED
 def test_whatever_a_callback_raises_others_are_told_and_the_client_lives(client: td.Client) -> None:
     first = client.register("k", timeout=PATIENCE_S)
     others = [client.register("k", timeout=PATIENCE_S) for _ in range(3)]

@@ -15,6 +15,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
+from faces import THREADED
 from patience import PATIENCE_S, eventually
 from timerd import State
 from timerd_client import aio
@@ -66,6 +67,7 @@ def find(client: td.Client, daemon: Daemon) -> None:
     assert client.connected
 
 
+@THREADED
 def test_the_log_says_when_the_daemon_is_lost_and_when_it_is_back(
     client: td.Client, daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,6 +82,7 @@ def test_the_log_says_when_the_daemon_is_lost_and_when_it_is_back(
     assert re.search(r"the daemon of instance 'default' is back after [\d.]+ s", said()[1])
 
 
+@THREADED
 def test_waits_live_through_a_kill_between_registration_and_event(client: td.Client, daemon: Daemon) -> None:
     before = client.register("before", timeout=60, wait=True)
     batch = client.register_many(["b0", "b1"], timeout=60)
@@ -162,6 +165,7 @@ def test_what_asks_a_lost_daemon_raises_at_once_and_sends_nothing(lost: td.Clien
     assert not operation.done()
 
 
+@THREADED
 def test_who_asks_just_before_the_daemon_is_lost_is_told_then(client: td.Client, daemon: Daemon) -> None:
     daemon.kill()
     start = time.monotonic()
@@ -174,6 +178,7 @@ def test_who_asks_just_before_the_daemon_is_lost_is_told_then(client: td.Client,
     find(client, daemon)
 
 
+@THREADED
 def test_what_is_given_up_is_withdrawn_when_the_daemon_is_back(client: td.Client, daemon: Daemon) -> None:
     batch = client.register_many(["k"] * 3, timeout=0.4)
     client.flush()
@@ -208,6 +213,7 @@ def test_flush_and_close_say_in_time_how_many_commands_are_unacknowledged(lost: 
     assert client.closed
 
 
+@THREADED
 def test_flush_says_that_what_was_kept_for_a_lost_daemon_went_to_none(client: td.Client, daemon: Daemon) -> None:
     lose(client, daemon)
     for _ in range(7):
@@ -266,6 +272,7 @@ def test_the_pauses_of_polling_double_up_to_a_second_and_end_with_the_timeout() 
     assert [polling.pause(None) for _ in range(2)] == [0.02, 0.04]
 
 
+@THREADED
 def test_wait_for_degrades_to_polling_and_returns_to_events(client: td.Client, daemon: Daemon) -> None:
     looks: list[bool] = []
     rows: list[int] = []
@@ -292,6 +299,7 @@ def test_wait_for_degrades_to_polling_and_returns_to_events(client: td.Client, d
     assert found == [[1]]
 
 
+@THREADED
 def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(client: td.Client, daemon: Daemon) -> None:
     short = client.register("short", timeout=0.2)
     long = client.register("long", timeout=60)
@@ -326,6 +334,7 @@ def test_no_daemon_is_said_within_the_stated_time(daemon: Daemon, runtime_dir: P
     assert 0.3 <= time.monotonic() - start < PATIENCE_S / 2
 
 
+@THREADED
 def test_a_client_lives_through_a_restart_of_its_daemon(client: td.Client, daemon: Daemon) -> None:
     before = client.register("before", timeout=60, wait=True)
     daemon.stop()
@@ -337,6 +346,7 @@ def test_a_client_lives_through_a_restart_of_its_daemon(client: td.Client, daemo
     assert during.result(PATIENCE_S).value == b"2"
 
 
+@THREADED
 def test_in_a_new_arena_what_was_waiting_fails_and_the_client_goes_on(client: td.Client, daemon: Daemon) -> None:
     purgatory = client.purgatory("p1")
     operation = client.register("k", timeout=60, wait=True)

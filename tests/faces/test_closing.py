@@ -15,6 +15,7 @@ import pytest
 
 import timerd_client as td
 from daemons import Daemon
+from faces import THREADED
 from patience import PATIENCE_S, eventually
 from timerd_client import aio
 from timerd_client.threaded.process import EXIT_SILENCE_S
@@ -62,6 +63,7 @@ def events_of(client: td.Client) -> int:
 
 
 @pytest.mark.parametrize("choice", ["compiled", "pure"])
+@THREADED
 def test_what_returned_before_a_close_in_another_thread_arrives(client: td.Client, choice: str) -> None:
     before = events_of(client)
     ran = subprocess.run(
@@ -75,6 +77,7 @@ def test_what_returned_before_a_close_in_another_thread_arrives(client: td.Clien
     assert events_of(client) - before == int(ran.stdout)
 
 
+@THREADED
 def test_what_tasks_fired_before_a_close_arrives(client: td.Client) -> None:
     before = events_of(client)
 
@@ -151,6 +154,7 @@ def test_an_await_that_is_cancelled_while_its_client_closes_is_cancelled(daemon:
     asyncio.run(main())
 
 
+@THREADED
 def test_a_handler_that_runs_while_its_client_is_closed_may_fire(daemon: Daemon, client: td.Client) -> None:
     worker = td.connect(group="closing")
     runs, goes_on = threading.Event(), threading.Event()
@@ -201,6 +205,7 @@ def test_a_process_that_ends_says_what_it_could_not_get_rid_of_and_waits_no_long
     assert EXIT_SILENCE_S <= float(ran.stdout) < CLOSE_TIMEOUT_S
 
 
+@THREADED
 def test_a_process_that_ends_waits_for_a_daemon_that_answers(client: td.Client) -> None:
     link = client._threaded
     send, lost_until = link.sockets.send, time.monotonic() + 1.2

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import timerd_client as td
+from faces import THREADED
 from patience import PATIENCE_S, eventually
 from timerd_client import aio
 
@@ -36,6 +37,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     assert done, "it waits for itself"
 
 
+@THREADED
 def test_an_await_of_a_threaded_operation_that_is_collected_under_the_lock_waits_for_nobody(client: td.Client) -> None:
     operation = client.register("k", timeout=None)
 
@@ -52,6 +54,7 @@ def test_an_await_of_a_threaded_operation_that_is_collected_under_the_lock_waits
     assert operation.result(PATIENCE_S)
 
 
+@THREADED
 def test_a_wait_for_in_a_loop_that_is_collected_under_the_lock_withdraws_its_operation(client: td.Client) -> None:
     async def main() -> None:
         mine = await aio.connect()

@@ -1,9 +1,20 @@
-"""A client of either face, called in the same way: what holds for both is said by one test.
+"""A face: the threaded client or the asyncio client, called in the same way. One test says what holds for both.
 
-    @pytest.fixture(params=FACES)
-    def client(request): ...        # faces.client_of(request.param, ...)
+    def test_an_event_completes(client: Any) -> None:        # runs twice: [threaded] and [aio]
+        operation = client.register("k", timeout=1)
+        client.fire("k")
+        assert operation.result(1)
 
-The asyncio client lives in a loop of its own thread. Every call runs there, and its caller waits for what it returns.
+    def test_connect_says_so(face: Face) -> None:            # where a test makes its clients itself
+        with pytest.raises(td.TimerdUnavailableError):
+            face.connect("absent")
+
+    @THREADED                                                # where only one face has a behaviour
+    def test_threads_share_a_client(client: td.Client) -> None: ...
+
+The threaded face is the library as it is. The asyncio face has a loop in a thread of its own. Each call runs there, and
+its caller waits for what a coroutine returns. Callbacks and predicates run in the loop. They may call what returns at
+once; a handler of named calls runs in a thread beside the loop, and may call everything.
 """
 
 from __future__ import annotations
@@ -11,61 +22,118 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
+
+import pytest
 
 import timerd as td
 from patience import PATIENCE_S
 from timerd_client import aio
+from timerd_client.aio.client import Waited
 from timerd_client.link.surface import Surface
 
-FACES = ("threaded", "asyncio")
+FACES = ("threaded", "aio")
+THREADED = pytest.mark.parametrize("face", ["threaded"], indirect=True)
 
 
-class InLoop:
-    """An object of the asyncio face, for a thread outside of its loop."""
+class Face:
+    """The threaded client."""
 
-    def __init__(self, loop: LoopThread, target: Any) -> None:
-        self._loop = loop
-        self._target = target
+    name = "threaded"
+    waits_for_room = True  # a call in a full window waits by itself
+    Operation: type[Any] = td.Operation
 
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._target, name)
-        return self._loop.calls(value) if callable(value) else value
+    def connect(self, *args: Any, **settings: Any) -> Any:
+        """A client; arguments and errors as `td.connect`'s."""
+        return td.connect(*args, **settings)
 
-    def register(self, *args: Any, wait: bool = False, **more: Any) -> Any:
-        """With `wait` as the threaded client has it: the refusal is raised here."""
-        operation = self._loop.call(self._target.register, *args, wait=wait, **more)
-        if wait:
-            operation.accepted()
-        return operation
+    def run(self, function: Callable[[], Any]) -> Any:
+        """What the function returns or raises where clients of this face may be touched: in their loop, or here."""
+        return function()
 
-    def __repr__(self) -> str:
-        return repr(self._target)
+    def wait(self, operations: Iterable[Any], timeout: float | None = None) -> Any:
+        """`td.wait`."""
+        return td.wait(operations, timeout)
+
+    def as_completed(self, operations: Iterable[Any], timeout: float | None = None) -> Iterator[Any]:
+        """`td.as_completed`."""
+        return td.as_completed(operations, timeout)
+
+    def drop(self, client: Any) -> None:
+        """End a client that does not wait for its daemon first."""
+        client._threaded.stop()
+
+    def end(self) -> None:
+        """End what the face itself has started."""
 
 
-class LoopThread:
-    """A thread with a loop."""
+class LoopedFace(Face):
+    """The asyncio client, in a loop of its own thread."""
+
+    name = "aio"
+    waits_for_room = False
+    Operation = aio.Operation
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop()
         self._known: dict[int, InLoop] = {}  # the same operation is the same object here as well
-        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="loop")
         self._thread.start()
+
+    def connect(self, *args: Any, **settings: Any) -> Any:
+        return self.call(aio.connect, *args, **settings)
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        return self.call(function)
+
+    def wait(self, operations: Iterable[Any], timeout: float | None = None) -> Any:
+        done, pending = self.call(aio.wait, operations, timeout)
+        return Waited([self.outside(one) for one in done], [self.outside(one) for one in pending])
+
+    def as_completed(self, operations: Iterable[Any], timeout: float | None = None) -> Iterator[Any]:
+        outcomes = aio.as_completed([self.inside(one) for one in operations], timeout)
+        try:
+            while True:
+                try:
+                    yield self.call(outcomes.__anext__)
+                except StopAsyncIteration:
+                    return
+        finally:
+            self.call(outcomes.aclose)  # type: ignore[attr-defined]
+
+    def drop(self, client: Any) -> None:
+        self.call(client._looped.stop)
+
+    def end(self) -> None:
+        self.call(self._cancel_tasks)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+
+    async def _cancel_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_default_executor()
 
     def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """What the function, or the coroutine function, returns or raises in the loop."""
+        given = [self.inside(one) for one in args]
+        if threading.current_thread() is self._thread:  # a callback
+            value = function(*given, **more)
+            if inspect.iscoroutine(value):
+                value.close()
+                raise AssertionError(f"a callback called {function!r}, which it would have to await")
+            return self.outside(value)
 
         async def run() -> Any:
-            value = function(*args, **more)
+            value = function(*given, **more)
             return await value if inspect.iscoroutine(value) else value
 
-        return self.outside(asyncio.run_coroutine_threadsafe(run(), self.loop).result(2 * PATIENCE_S))
-
-    def calls(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, called in the loop."""
-        return lambda *args, **more: self.call(function, *args, **more)
+        return self.outside(asyncio.run_coroutine_threadsafe(run(), self._loop).result(2 * PATIENCE_S))
 
     def outside(self, value: Any) -> Any:
         """The value, for a thread outside of the loop."""
@@ -73,23 +141,62 @@ class LoopThread:
             return self._known.setdefault(id(value), InLoop(self, value))
         return value
 
-    def end(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(PATIENCE_S)
-        self.loop.close()
+    def inside(self, value: Any) -> Any:
+        """The value, for the loop."""
+        if isinstance(value, InLoop):
+            return value._target
+        return [self.inside(one) for one in value] if isinstance(value, list) else value
+
+
+class InLoop:
+    """An object of the asyncio face, for a thread outside of its loop."""
+
+    def __init__(self, face: LoopedFace, target: Any) -> None:
+        self._face = face
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        return (lambda *args, **more: self._face.call(value, *args, **more)) if callable(value) else value
+
+    def register(self, *args: Any, wait: bool = False, **more: Any) -> Any:
+        """With `wait` as the threaded client has it: the refusal is raised here."""
+        operation = self._face.call(self._target.register, *args, wait=wait, **more)
+        if wait:
+            operation.accepted()
+        return operation
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """The callback is given the operation as its thread has it."""
+        self._face.call(self._target.add_done_callback, lambda promise: callback(self._face.outside(promise)))
+
+    def handles(self, *args: Any, **more: Any) -> Callable[[Any], Any]:
+        """The handler is a function; it runs in a thread beside the loop."""
+
+        def decorate(handler: Callable[[Any], object]) -> Callable[[Any], object]:
+            async def handle(call: Any) -> None:
+                await asyncio.to_thread(handler, call)
+
+            self._face.call(lambda: self._target.handles(*args, **more)(handle))
+            return handler
+
+        return decorate
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._face.call(self._target.__aexit__, *raised)
+
+    def __repr__(self) -> str:
+        return repr(self._target)
 
 
 @contextmanager
-def client_of(face: str, **settings: Any) -> Iterator[Any]:
-    """A client of that face, which is closed at the end."""
-    if face == "threaded":
-        with td.connect(**settings) as client:
-            yield client
-        return
-    loop = LoopThread()
+def face_of(name: str) -> Iterator[Face]:
+    """The face of that name, until the end of the block."""
+    face = LoopedFace() if name == LoopedFace.name else Face()
     try:
-        client = loop.call(aio.connect, **settings)
-        yield client
-        client.close()
+        yield face
     finally:
-        loop.end()
+        face.end()
