@@ -1,4 +1,8 @@
-"""What is issued while a client is being closed: it is refused, or it arrives."""
+"""What is issued while a client is being closed: it is refused, or it arrives.
+
+Threads race with a close in one face, tasks in the other: each has a test of its own. Only a task can be cancelled
+while it awaits. Only a threaded client says what is left when its process ends: a loop has ended by then.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,13 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
 import timerd_client as td
 from daemons import Daemon
-from faces import THREADED
+from faces import THREADED, Face
 from patience import PATIENCE_S, eventually
 from timerd_client import aio
 from timerd_client.threaded.process import EXIT_SILENCE_S
@@ -104,24 +109,25 @@ def test_what_tasks_fired_before_a_close_arrives(client: td.Client) -> None:
     assert fired and events_of(client) - before == fired
 
 
-def test_who_waits_for_room_is_told_that_the_client_closes(daemon: Daemon) -> None:
-    client = td.connect()
+def test_who_waits_for_room_is_told_that_the_client_closes(daemon: Daemon, face: Face) -> None:
+    client = face.connect()
     client._protocol.ledger.window = 4
+    wait_for_room = (lambda: client.fire("k")) if face.waits_for_room else client.room
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
         for _ in range(4):
             client.fire("k")
         refused: list[Exception] = []
 
-        def fire() -> None:
+        def wait() -> None:
             try:
-                client.fire("k")
+                wait_for_room()
             except td.TimerdError as error:
                 refused.append(error)
 
-        waiting = threading.Thread(target=fire)
+        waiting = threading.Thread(target=wait)
         waiting.start()
-        eventually(lambda: client._threaded._movers)
+        eventually(lambda: client._threaded._movers if face.waits_for_room else client._looped._waiters)
         with pytest.raises(td.TimerdUnavailableError, match="4 commands are unacknowledged"):
             client.close(0.2)
         waiting.join(PATIENCE_S)
@@ -154,13 +160,12 @@ def test_an_await_that_is_cancelled_while_its_client_closes_is_cancelled(daemon:
     asyncio.run(main())
 
 
-@THREADED
-def test_a_handler_that_runs_while_its_client_is_closed_may_fire(daemon: Daemon, client: td.Client) -> None:
-    worker = td.connect(group="closing")
+def test_a_handler_that_runs_while_its_client_is_closed_may_fire(daemon: Daemon, face: Face, client: Any) -> None:
+    worker = face.connect(group="closing")
     runs, goes_on = threading.Event(), threading.Event()
 
     @worker.handles("last")
-    def last(call: td.Call) -> None:
+    def last(call: Any) -> None:
         runs.set()
         goes_on.wait(PATIENCE_S)
         worker.fire("done", value=b"by the last")
