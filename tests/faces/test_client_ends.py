@@ -1,4 +1,8 @@
-"""Clients that die, stop, fork and come back, and daemons that do: with real processes."""
+"""Clients that die, stop, fork and come back, and daemons that do: with real processes.
+
+A client that ends is a process of its own here, mostly that of a threaded client. The daemon notices the end of the
+process, by what both faces share: the lifeline and the session. One test shows that for an asyncio process.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ import pytest
 
 import timerd_client as td
 from daemons import Daemon
+from faces import Face
 from patience import PATIENCE_S, eventually
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region
@@ -313,8 +318,10 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
     eventually(lambda: look.pending() == 1, "its operation was not cancelled")
 
 
-def test_a_client_that_has_seen_the_end_of_its_daemon_waits_two_seconds_for_the_next(daemon: Daemon) -> None:
-    with td.connect() as client:
+def test_a_client_that_has_seen_the_end_of_its_daemon_waits_two_seconds_for_the_next(
+    daemon: Daemon, face: Face
+) -> None:
+    with face.connect() as client:
         client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone says nothing
         time.sleep(1.1)  # a connection that ends sooner was refused, and says nothing of its daemon
         daemon.kill()
