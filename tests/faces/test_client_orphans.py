@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import timerd_client as td
 from daemons import Daemon
-from faces import THREADED
+from faces import Face
 from patience import eventually
-from timerd_client import aio
 
 
-def test_what_is_pending_is_kept_or_cancelled_as_its_client_says_last(daemon: Daemon) -> None:
-    with td.connect(orphans="cancel") as client:
+def test_what_is_pending_is_kept_or_cancelled_as_its_client_says_last(daemon: Daemon, face: Face) -> None:
+    with face.connect(orphans="cancel") as client:
         batch = client.register_many([f"k{number}" for number in range(1_000)], timeout=60)
         client.register("own", timeout=60)
         assert client.set_orphans("cancel") == client.set_orphans("keep") == 1_001
@@ -29,41 +28,21 @@ def test_what_is_pending_is_kept_or_cancelled_as_its_client_says_last(daemon: Da
         assert (other.fire_wait("k999"), other.fire_wait("own"), other.fire_wait("later")) == (1, 1, 0)
 
 
-async def ends_keeping_what_is_pending() -> int:
-    client = await aio.connect()
-    client.register_many([f"k{number}" for number in range(1_000)], timeout=60)
-    said = await client.set_orphans("keep")
-    client.register("later", timeout=60)
-    await client.close()
-    return said
-
-
-def test_in_a_loop_as_well(daemon: Daemon) -> None:
-    assert asyncio.run(ends_keeping_what_is_pending()) == 1_000
-    eventually(lambda: daemon.stats()["counters"]["pending"] == 1_000)
-
-
-async def says_with_the_last_of_its_window(daemon: Daemon) -> int:
-    client = await aio.connect()
+def test_who_has_said_all_waits_for_no_more_room(daemon: Daemon, face: Face) -> None:
+    client = face.connect()
     client.register_many([f"k{number}" for number in range(10)], timeout=60)
-    await client.flush()
+    client.flush()
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
         client._protocol.ledger.window = 10
-        said = await client.set_orphans("keep")
+        assert client.set_orphans("keep") == 10
         assert client._protocol.outgoing.room == 0
-        return said
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
-        await client.close()
+        client.close()
 
 
-def test_who_has_said_all_waits_for_no_more_room(daemon: Daemon) -> None:
-    assert asyncio.run(says_with_the_last_of_its_window(daemon)) == 10
-
-
-@THREADED
-def test_a_policy_is_checked_before_anything_is_sent(client: td.Client) -> None:
+def test_a_policy_is_checked_before_anything_is_sent(client: Any) -> None:
     with pytest.raises(td.NotAMemberError):
         client.set_orphans("group")
     with pytest.raises(td.InvalidValueError):
@@ -72,10 +51,10 @@ def test_a_policy_is_checked_before_anything_is_sent(client: td.Client) -> None:
 
 
 def test_a_runtime_directory_that_is_given_is_the_only_one(
-    daemon: Daemon, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    daemon: Daemon, face: Face, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
-    with td.connect(runtime_dir=os.path.relpath(runtime_dir)) as client:
+    with face.connect(runtime_dir=os.path.relpath(runtime_dir)) as client:
         assert client.connected
     with pytest.raises(td.TimerdUnavailableError, match=r"in .*empty: start it"):
-        td.connect(runtime_dir=str(tmp_path / "empty"))
+        face.connect(runtime_dir=str(tmp_path / "empty"))
