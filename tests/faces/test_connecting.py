@@ -1,8 +1,10 @@
-"""connect(): how long it waits for a daemon that is there, is about to be, or is not."""
+"""connect(): how long it waits for a daemon that is there, is about to be, or is not.
+
+Locks and clocks that connect() looks at are tested without a client.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import signal
@@ -16,9 +18,9 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
+from faces import Face
 from patience import PATIENCE_S
 from timerd.host.lock import InstanceLock
-from timerd_client import aio
 from timerd_client.link import search
 from timerd_client.link.search import RESTART_S, Search, has_run_lately
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
@@ -61,35 +63,33 @@ def starting(daemon: Daemon, after_s: float = 0.3) -> threading.Thread:
     return thread
 
 
-def test_where_nobody_has_started_a_daemon_it_is_said_at_once(looks: list[Search]) -> None:
+def test_where_nobody_has_started_a_daemon_it_is_said_at_once(face: Face, looks: list[Search]) -> None:
     with pytest.raises(td.TimerdUnavailableError, match=r"start it \(`timerd --instance default`\), or connect\(auto"):
-        td.connect()
+        face.connect()
     assert len(looks) == 1
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_daemon_that_has_ended_is_said_at_once_not_to_run(
-    daemon: Daemon, end: str, looks: list[Search], monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, face: Face, end: str, looks: list[Search], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     getattr(daemon, end)()
     ended_long_ago(daemon, monkeypatch)
     with pytest.raises(
         td.TimerdUnavailableError, match=r"'default' is not running: start it \(`timerd --i.*`\); connect\(timeout"
     ):
-        td.connect()
-    with pytest.raises(td.TimerdUnavailableError, match="is not running"):
-        asyncio.run(aio.connect())
-    assert len(looks) == 2
+        face.connect()
+    assert len(looks) == 1
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_who_connects_beside_a_restart_lives_through_it(
-    daemon: Daemon, end: str, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, face: Face, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "CONNECT_TIMEOUT_S", PATIENCE_S)  # on a slow machine a start takes longer than 2 s
     getattr(daemon, end)()
     restart = starting(daemon)
-    with td.connect() as client:
+    with face.connect() as client:
         assert client.connected
     restart.join()
 
@@ -128,53 +128,46 @@ def test_a_clock_that_was_set_back_makes_no_daemon_a_recent_one(
     assert not has_run_lately(daemon.paths)
 
 
-def test_a_daemon_that_does_not_come_back_is_waited_for_no_longer_than_that(daemon: Daemon) -> None:
+def test_a_daemon_that_does_not_come_back_is_waited_for_no_longer_than_that(face: Face, daemon: Daemon) -> None:
     daemon.kill()
     start = time.monotonic()
     with pytest.raises(td.TimerdUnavailableError, match=f"is not running: .*; waited {CONNECT_TIMEOUT_S:g} s for it"):
-        td.connect()
+        face.connect()
     assert CONNECT_TIMEOUT_S <= time.monotonic() - start < PATIENCE_S
 
 
-@pytest.mark.parametrize("face", ["threads", "asyncio"])
-def test_a_stated_timeout_waits_for_a_daemon_that_nobody_has_started_yet(make_daemon: MakeDaemon, face: str) -> None:
+def test_a_stated_timeout_waits_for_a_daemon_that_nobody_has_started_yet(make_daemon: MakeDaemon, face: Face) -> None:
     daemon = make_daemon(start=False)
     first = starting(daemon)
-    if face == "threads":
-        with td.connect(timeout=PATIENCE_S) as client:
-            assert client.connected
-    else:
-
-        async def connected() -> bool:
-            async with await aio.connect(timeout=PATIENCE_S) as client:
-                return client.connected
-
-        assert asyncio.run(connected())
+    with face.connect(timeout=PATIENCE_S) as client:
+        assert client.connected
     first.join()
     with pytest.raises(td.TimerdUnavailableError, match=r"no timerd instance 'other' .*; waited 0.05 s for it"):
-        td.connect("other", timeout=0.05)
+        face.connect("other", timeout=0.05)
 
 
-def test_a_daemon_that_runs_and_says_nothing_is_not_said_to_have_ended(daemon: Daemon) -> None:
+def test_a_daemon_that_runs_and_says_nothing_is_not_said_to_have_ended(face: Face, daemon: Daemon) -> None:
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
         with pytest.raises(td.TimerdUnavailableError, match=r"within 0\.\d+ s .*: it runs, but is stopped, overl"):
-            td.connect(timeout=0.3)
+            face.connect(timeout=0.3)
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
 
 
-def test_where_no_temporary_directory_may_be_written_there_is_no_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_temporary_directory_may_be_written_there_is_no_instance(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def nowhere() -> str:
         raise FileNotFoundError("No usable temporary directory found")  # as of a container whose root is read-only
 
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
     with pytest.raises(td.TimerdUnavailableError, match=f"/tmp/timerd-{os.geteuid()}: start it"):
-        td.connect("nobody-has-this-one")
+        face.connect("nobody-has-this-one")
 
 
-def test_the_command_in_the_message_is_for_the_directory_that_was_given(tmp_path: Path) -> None:
+def test_the_command_in_the_message_is_for_the_directory_that_was_given(face: Face, tmp_path: Path) -> None:
     where = str(tmp_path / "here")
     with pytest.raises(td.TimerdUnavailableError, match=f"`timerd --instance x --runtime-dir {where}`"):
-        td.connect("x", runtime_dir=where)
+        face.connect("x", runtime_dir=where)
