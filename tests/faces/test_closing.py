@@ -164,11 +164,12 @@ def test_a_handler_that_runs_while_its_client_is_closed_may_fire(daemon: Daemon,
     worker = face.connect(group="closing")
     runs, goes_on = threading.Event(), threading.Event()
 
-    @worker.handles("last")
     def last(call: Any) -> None:
         runs.set()
         goes_on.wait(PATIENCE_S)
         worker.fire("done", value=b"by the last")
+
+    worker.handles("last")(last)
 
     operation = client.register("done", timeout=PATIENCE_S, wait=True)
     worker.call_later("last", 0)
