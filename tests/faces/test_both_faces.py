@@ -175,14 +175,6 @@ def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: 
     assert client.register("k", timeout=1, id=f"y/{face.name}", if_exists="keep") is first
 
 
-def test_columns_settle_in_their_order(client: Any) -> None:
-    batch = client.register_many(["c0", "c1", "c2"], timeout=[PATIENCE_S, 0.01, PATIENCE_S], payloads=b"same")
-    client.fire_many(["c2", "c0"], values=[b"two", b"zero"])
-    assert batch.states(PATIENCE_S) == [State.COMPLETED, State.EXPIRED, State.COMPLETED]
-    assert batch.values(PATIENCE_S) == [b"zero", b"", b"two"]
-    assert batch.completed(PATIENCE_S) == 2
-
-
 def test_what_is_flushed_is_applied(client: Any) -> None:
     with td.connect() as other:
         operation = other.register("flushed", timeout=PATIENCE_S)

@@ -8,7 +8,6 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
-from faces import THREADED
 from patience import PATIENCE_S
 from timerd import ALL, State
 from timerd_client.types import Keys
@@ -19,8 +18,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
     return shared_daemon
 
 
-@THREADED
-def test_columns_come_back_in_their_order(client: td.Client) -> None:
+def test_columns_come_back_in_their_order(client: Any) -> None:
     keys = [f"k{index}" for index in range(400)]
     batch = client.register_many(keys, timeout=PATIENCE_S, payloads=[key.encode() for key in keys])
     client.fire_many(keys[::-1], values=[key.encode() for key in keys[::-1]])
@@ -31,8 +29,15 @@ def test_columns_come_back_in_their_order(client: td.Client) -> None:
     assert client.register_many([], timeout=1).outcomes(0) == []
 
 
-@THREADED
-def test_a_batch_counts_events_from_the_mark_that_it_is_given(client: td.Client) -> None:
+def test_columns_settle_in_their_order(client: Any) -> None:
+    batch = client.register_many(["c0", "c1", "c2"], timeout=[PATIENCE_S, 0.01, PATIENCE_S], payloads=b"same")
+    client.fire_many(["c2", "c0"], values=[b"two", b"zero"])
+    assert batch.states(PATIENCE_S) == [State.COMPLETED, State.EXPIRED, State.COMPLETED]
+    assert batch.values(PATIENCE_S) == [b"zero", b"", b"two"]
+    assert batch.completed(PATIENCE_S) == 2
+
+
+def test_a_batch_counts_events_from_the_mark_that_it_is_given(client: Any) -> None:
     before = client.mark()
     client.fire("a", value=b"own")
     client.fire_wait("b", value=b"other")
@@ -43,11 +48,10 @@ def test_a_batch_counts_events_from_the_mark_that_it_is_given(client: td.Client)
     assert client.register("a", timeout=PATIENCE_S, since=before).result(PATIENCE_S).value == b"own"
     for wrong in (3, before._replace(sequence=-1), "mark"):
         with pytest.raises(td.InvalidValueError, match="since"):
-            client.register_many(keys, timeout=1, since=wrong)  # type: ignore[arg-type]
+            client.register_many(keys, timeout=1, since=wrong)
 
 
-@THREADED
-def test_columns_are_copied_and_checked_before_anything_is_sent(client: td.Client) -> None:
+def test_columns_are_copied_and_checked_before_anything_is_sent(client: Any) -> None:
     keys: list[Keys] = ["a", {"w": 5}, ("b", "c"), (name for name in "de")]
     payloads = [b"1", b"2", b"3", b"4"]
     batch = client.register_many(keys, timeout=0.01, payloads=payloads)
@@ -63,24 +67,23 @@ def test_columns_are_copied_and_checked_before_anything_is_sent(client: td.Clien
     for wrong in ("abc", b"abc", {"a": 5}, {"a", "b"}, None, 5, ["a", 5], ["a", ""]):
         for when in (td.ANY, ALL):
             with pytest.raises((td.InvalidKeyError, td.InvalidValueError)):
-                client.register_many(wrong, timeout=1, when=when)  # type: ignore[arg-type]
+                client.register_many(wrong, timeout=1, when=when)
         with pytest.raises((td.InvalidKeyError, td.InvalidValueError)):
-            client.fire_many(wrong)  # type: ignore[arg-type]
+            client.fire_many(wrong)
     with pytest.raises(td.InvalidConditionError):
-        client.register_many(["a"], timeout=1, when="any")  # type: ignore[arg-type]
+        client.register_many(["a"], timeout=1, when="any")
     for timeout in (b"1", "1", [1, 2], [-1], [None, None]):
         with pytest.raises((td.TimeoutOutOfRangeError, td.InvalidValueError)):
-            client.register_many(["a"], timeout=timeout)  # type: ignore[arg-type]
+            client.register_many(["a"], timeout=timeout)
     for payload in ("x", None, 5, [None], ["x"], [b"x", b"y"]):
         with pytest.raises(td.InvalidValueError):
-            client.register_many(["a"], timeout=1, payloads=payload)  # type: ignore[arg-type]
+            client.register_many(["a"], timeout=1, payloads=payload)
         with pytest.raises(td.InvalidValueError):
-            client.fire_many(["a"], values=payload)  # type: ignore[arg-type]
+            client.fire_many(["a"], values=payload)
     assert client._protocol.ledger.issued == issued
 
 
-@THREADED
-def test_a_column_says_which_of_its_rows_is_wrong(client: td.Client) -> None:
+def test_a_column_says_which_of_its_rows_is_wrong(client: Any) -> None:
     columns: list[Any] = [["a", ""], [["a"], []], ["a", 5]]
     for keys in columns:
         with pytest.raises(td.InvalidKeyError, match=r"^keys\[1\]: "):
