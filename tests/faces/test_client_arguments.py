@@ -14,6 +14,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon
+from faces import Face
 from timerd_client import aio
 from timerd_client.arguments import (
     group_of,
@@ -254,34 +255,34 @@ def test_a_refusal_says_what_it_met(code: ErrorCode, value: int, says: str) -> N
     assert re.search(says, str(error)), str(error)
 
 
-WAITS: dict[str, tuple[Callable[[td.Client], object], type[Exception], str]] = {
-    "wait_for": (lambda c: c.wait_for(True, "k", 1), InvalidValueError, "predicate=True is bool: give a function"),  # type: ignore[arg-type]
+WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
+    "wait_for": (lambda _, c: c.wait_for(True, "k", 1), InvalidValueError, "predicate=True is bool: give a function"),
     "try_complete_else_watch": (
-        lambda c: c.try_complete_else_watch(None, "k", timeout=1),  # type: ignore[arg-type]
+        lambda _, c: c.try_complete_else_watch(None, "k", timeout=1),
         InvalidValueError,
         "try_complete=None is NoneType: give a function",
     ),
     "result": (
-        lambda c: c.register("k", timeout=9).result("x"),  # type: ignore[arg-type]
+        lambda _, c: c.register("k", timeout=9).result("x"),
         TimeoutOutOfRangeError,
         "timeout='x': give the seconds to wait",
     ),
     "outcomes of a batch": (
-        lambda c: c.register_many(["k"], timeout=9).outcomes(timedelta(1)),  # type: ignore[arg-type]
+        lambda _, c: c.register_many(["k"], timeout=9).outcomes(timedelta(1)),
         TimeoutOutOfRangeError,
         "timeout=datetime.timedelta",
     ),
     "wait": (
-        lambda c: td.wait([c.register("k", timeout=9)], math.nan),
+        lambda face, c: face.wait([c.register("k", timeout=9)], math.nan),
         TimeoutOutOfRangeError,
         "timeout=nan: give",
     ),
-    "flush": (lambda c: c.flush("x"), TimeoutOutOfRangeError, "timeout='x': give"),  # type: ignore[arg-type]
-    "close": (lambda c: c.close("x"), TimeoutOutOfRangeError, "timeout='x': give"),  # type: ignore[arg-type]
-    "outcomes": (lambda c: c.outcomes(), NotAMemberError, "outcomes() are a group's, and this client is in none"),
-    "call_later": (lambda c: c.call_later("n", -1), TimeoutOutOfRangeError, "delay=-1 s is not within 0 to"),
-    "call_later for ever": (lambda c: c.call_later("n", None), InvalidValueError, "delay=None: "),  # type: ignore[arg-type]
-    "call_later at": (lambda c: c.call_later("n", "soon"), TimeoutOutOfRangeError, "delay='soon' is str"),  # type: ignore[arg-type]
+    "flush": (lambda _, c: c.flush("x"), TimeoutOutOfRangeError, "timeout='x': give"),
+    "close": (lambda _, c: c.close("x"), TimeoutOutOfRangeError, "timeout='x': give"),
+    "outcomes": (lambda _, c: c.outcomes(), NotAMemberError, "outcomes() are a group's, and this client is in none"),
+    "call_later": (lambda _, c: c.call_later("n", -1), TimeoutOutOfRangeError, "delay=-1 s is not within 0 to"),
+    "call_later for ever": (lambda _, c: c.call_later("n", None), InvalidValueError, "delay=None: "),
+    "call_later at": (lambda _, c: c.call_later("n", "soon"), TimeoutOutOfRangeError, "delay='soon' is str"),
 }
 
 
@@ -291,10 +292,10 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 
 @pytest.mark.parametrize("call", WAITS)
-def test_a_call_names_what_it_was_given_wrongly(daemon: Daemon, call: str) -> None:
+def test_a_call_names_what_it_was_given_wrongly(daemon: Daemon, face: Face, call: str) -> None:
     wrong, error, says = WAITS[call]
-    with td.connect(group="web" if call.startswith("call") else None) as client, pytest.raises(error) as raised:
-        wrong(client)
+    with face.connect(group="web" if call.startswith("call") else None) as client, pytest.raises(error) as raised:
+        wrong(face, client)
     assert says in str(raised.value)
     assert call.startswith("call") is False or "no deadline" not in str(raised.value)
 

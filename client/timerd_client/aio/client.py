@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from timerd_client import errors
-from timerd_client.arguments import name_of
+from timerd_client.arguments import function_of, name_of
 from timerd_client.conditions import ALL, ALL_SETTLED, ANY, When, at_least, total
 from timerd_client.errors import *  # noqa: F403
 from timerd_client.groups.calls import Call
@@ -141,7 +141,7 @@ class Purgatory(Surface[AioOperation]):
         self, try_complete: Callable[[], bool | Awaitable[bool]], keys: Keys, *, timeout: Timeout
     ) -> bool:
         """Kafka's tryCompleteElseWatch: True when `try_complete()` is, tried now and after each event; else False."""
-        return bool(await self.wait_for(try_complete, keys, timeout))
+        return bool(await self.wait_for(function_of("try_complete", try_complete), keys, timeout))
 
     async def check_and_complete(self, key: Key) -> int:
         """Kafka's checkAndComplete: those who watch `key` look again; how many, in all processes."""
