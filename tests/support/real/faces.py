@@ -93,15 +93,13 @@ class LoopedFace(Face):
         return Waited([self.outside(one) for one in done], [self.outside(one) for one in pending])
 
     def as_completed(self, operations: Iterable[Any], timeout: float | None = None) -> Iterator[Any]:
-        outcomes = aio.as_completed([self.inside(one) for one in operations], timeout)
-        try:
-            while True:
-                try:
-                    yield self.call(outcomes.__anext__)
-                except StopAsyncIteration:
-                    return
-        finally:
-            self.call(outcomes.aclose)  # type: ignore[attr-defined]
+        settling = aio.as_completed([self.inside(one) for one in operations], timeout)
+
+        async def following() -> Any:
+            return await anext(settling, None)
+
+        while (operation := self.call(following)) is not None:
+            yield operation
 
     def drop(self, client: Any) -> None:
         self.call(client._looped.stop)

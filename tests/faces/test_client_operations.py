@@ -1,11 +1,13 @@
-"""Both faces against a real daemon: the threaded one and the asyncio one keep the same promises."""
+"""What each call of a client promises, against a real daemon: the threaded face and the asyncio face keep the same."""
 
 from __future__ import annotations
 
 import pickle
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 import timerd as td
 from daemons import Daemon
 from faces import Face
-from patience import PATIENCE_S
+from patience import PATIENCE_S, eventually
 from timerd import ALL, ALL_SETTLED, State, at_least, total
 
 
@@ -209,3 +211,110 @@ def test_after_close_calls_are_refused_and_what_was_pending_has_failed(client: A
     with pytest.raises(td.ClosedError):
         client.fire("k")
     client.close()
+
+
+def test_a_payload_beyond_the_quota_is_refused_with_its_size_the_limit_and_the_flag(
+    make_daemon: Callable[..., Daemon], face: Face
+) -> None:
+    make_daemon("--quota-bytes=1000")
+    with face.connect() as client:
+        with pytest.raises(td.QuotaExceededError, match=r"payload of 2000 bytes.* 1000 bytes in all.* --quota-bytes"):
+            client.register("k", timeout=1, payload=bytes(2000), wait=True)
+        first, second = client.register_many(["a", "b"], timeout=0.05, payloads=[bytes(600), bytes(700)]).outcomes(30)
+        assert first.state is State.EXPIRED
+        assert "payload of 700 bytes is too much now" in str(second.error)
+
+
+def test_kafkas_calls_try_watch_and_try_again(client: Any) -> None:
+    purgatory = client.purgatory("produce")
+
+    def completes(try_complete: Callable[[], bool], key: str, timeout: float) -> bool:
+        delayed = purgatory.try_complete_else_watch(try_complete, key, timeout=timeout)
+        if isinstance(delayed, bool):  # a loop has awaited it
+            return delayed
+        assert delayed.wait(PATIENCE_S)
+        return bool(delayed.state is State.COMPLETED)
+
+    ready: list[int] = []
+    tried: list[int] = []
+    ends: list[bool] = []
+
+    def try_complete() -> bool:
+        tried.append(1)
+        return bool(ready)
+
+    assert completes(lambda: True, "at once", 60)
+    assert not completes(lambda: False, "never", 0.02)
+    waiting = threading.Thread(target=lambda: ends.append(completes(try_complete, "acks", PATIENCE_S)))
+    waiting.start()
+    eventually(lambda: purgatory.check_and_complete("acks") == 1)
+    eventually(lambda: len(tried) >= 2)
+    assert not ends
+    ready.append(1)
+    eventually(lambda: purgatory.check_and_complete("acks") == 1 or ends)
+    waiting.join(PATIENCE_S)
+    assert ends == [True]
+
+
+def test_many_operations_are_waited_for(client: Any, face: Face) -> None:
+    operations = [client.register(f"w{index}", timeout=PATIENCE_S) for index in range(3)]
+    client.fire("w1")
+    assert operations[1].result(PATIENCE_S)
+    done, pending = face.wait(operations[1:], 0.01)
+    assert (done, pending) == ([operations[1]], [operations[2]])
+    client.fire("w2")
+    client.fire("w0")
+    assert set(face.as_completed(operations, PATIENCE_S)) == set(operations)
+    assert face.wait(operations, PATIENCE_S) == (operations, [])
+    with pytest.raises(TimeoutError, match=r"1 of 4 operations have not settled within 0\.01 s"):
+        list(face.as_completed([*operations, client.register("never", timeout=None)], 0.01))
+    with pytest.raises(TimeoutError, match=r"not settled within 0\.01 s: <\w+ 'late' PENDING>"):
+        client.register("late", timeout=5).result(0.01)
+
+
+def test_a_callback_may_fire_and_register_but_not_wait(client: Any) -> None:
+    seen: list[object] = []
+    again = threading.Event()
+
+    def callback(_: Any) -> None:
+        client.fire("second")
+        try:
+            client.register("other", timeout=1).wait()
+        except RuntimeError as error:
+            seen.append(error)
+        again.set()
+
+    second = client.register("second", timeout=PATIENCE_S)
+    client.register("first", timeout=PATIENCE_S).add_done_callback(callback)
+    client.fire("first")
+    assert second.result(PATIENCE_S)
+    assert again.wait(PATIENCE_S)
+    assert len(seen) == 1
+
+
+def test_whatever_a_callback_raises_others_are_told_and_the_client_lives(client: Any) -> None:
+    first = client.register("k", timeout=PATIENCE_S)
+    others = [client.register("k", timeout=PATIENCE_S) for _ in range(3)]
+    told = threading.Event()
+
+    def leave(_: Any) -> None:
+        raise SystemExit
+
+    first.add_done_callback(leave)
+    first.add_done_callback(lambda _: told.set())
+    threads = [threading.Thread(target=other.result) for other in others]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: all(other._callbacks for other in others))
+    client.fire("k")
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
+    assert told.wait(PATIENCE_S)
+    assert client.fire_wait("k") == 0
+
+
+@pytest.mark.parametrize("timeout", ["x", -1, float("nan"), True])
+def test_a_wrong_timeout_of_connect_is_a_named_error(daemon: Daemon, face: Face, timeout: Any) -> None:
+    with pytest.raises(td.TimeoutOutOfRangeError, match="timeout="):
+        face.connect(timeout=timeout)

@@ -1,0 +1,82 @@
+"""The threaded client against a real daemon: what it alone does.
+
+Only the threaded client is shared by threads. Only it has `Delayed`, which calls `on_done`, and `wait(until="first")`:
+a loop has tasks and asyncio.wait() for that. Its operations can be awaited in a loop, which is not its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import timerd as td
+from daemons import Daemon
+from faces import THREADED
+from patience import PATIENCE_S, eventually
+from timerd import State
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
+
+
+@THREADED
+def test_kafkas_purgatory_calls(client: td.Client) -> None:
+    ready: list[int] = []
+    told: list[td.Delayed] = []
+    purgatory = client.purgatory("produce")
+    delayed = purgatory.try_complete_else_watch(lambda: bool(ready), "acks", timeout=PATIENCE_S, on_done=told.append)
+    assert purgatory.check_and_complete("acks") == 1
+    assert not delayed.wait(0.05)
+    ready.append(1)
+    eventually(lambda: purgatory.check_and_complete("acks") == 1 or delayed.done())
+    assert delayed.wait(PATIENCE_S)
+    assert delayed.state is State.COMPLETED
+    expiring = purgatory.try_complete_else_watch(lambda: False, "never", timeout=0.02)
+    assert expiring.wait(PATIENCE_S)
+    assert expiring.state is State.EXPIRED
+    cancelled = purgatory.try_complete_else_watch(lambda: False, "gone", timeout=None)
+    assert purgatory.cancel_for_key_wait("gone") == 1
+    assert cancelled.wait(PATIENCE_S)
+    assert cancelled.state is State.CANCELLED
+    assert told == [delayed]
+
+
+@THREADED
+def test_the_first_of_many_operations_is_waited_for(client: td.Client) -> None:
+    operations = [client.register(f"w{index}", timeout=PATIENCE_S) for index in range(3)]
+    client.fire("w1")
+    done, pending = td.wait(operations, PATIENCE_S, until="first")
+    assert (done, pending) == ([operations[1]], [operations[0], operations[2]])
+
+
+@THREADED
+def test_the_operation_of_a_threaded_client_can_be_awaited(client: td.Client) -> None:
+    async def main() -> td.Outcome:
+        operation = client.register("k", timeout=PATIENCE_S)
+        client.fire("k", value=b"v")
+        return await operation
+
+    assert asyncio.run(main()).value == b"v"
+
+
+@THREADED
+def test_many_threads_share_a_client(client: td.Client) -> None:
+    failures: list[object] = []
+
+    def work(thread: int) -> None:
+        for index in range(200):
+            operation = client.register(f"{thread}/{index}", timeout=PATIENCE_S)
+            client.fire(f"{thread}/{index}", value=b"%d" % index)
+            if operation.result(PATIENCE_S).value != b"%d" % index:
+                failures.append((thread, index))
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
