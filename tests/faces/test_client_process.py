@@ -1,8 +1,11 @@
-"""A client and its process: fork, autostart, the end of a script, many clients, and what people are shown of them."""
+"""A client and its process: fork, autostart, the end of a script, many clients, and what people are shown of them.
+
+Only a threaded client has a lock that another thread may hold in a fork, a thread that may import, and a last word when
+its script ends. What a fork means for the client of a loop stands in test_client_aio.py.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import resource
@@ -13,16 +16,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 import timerd as td
 from daemons import SMALL_BY_ENVIRONMENT, Daemon
-from faces import THREADED
+from faces import THREADED, Face
 from patience import PATIENCE_S, eventually
 from shell import command_of
-from timerd_client import aio
 from timerd_client.link.autostart import _alone
 from timerd_shm.host.paths import daemon_running, find_instance
 
@@ -109,7 +112,7 @@ def test_what_a_script_fired_is_sent_before_it_ends(client: td.Client) -> None:
 def test_autostart_starts_one_daemon_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SMALL_BY_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    code = """
+    threaded = """
 import timerd as td
 with td.connect("auto", autostart=True, timeout=10) as client:
     operation = client.register("k", timeout=5)
@@ -117,7 +120,21 @@ with td.connect("auto", autostart=True, timeout=10) as client:
     assert operation.result(5)
     print(client._protocol.session.daemon_pid)
 """
-    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    looped = """
+import asyncio
+from timerd_client import aio
+async def main():
+    async with await aio.connect("auto", autostart=True, timeout=10) as client:
+        operation = client.register("k", timeout=5)
+        client.fire("k")
+        assert await operation
+        print(client._protocol.session.daemon_pid)
+asyncio.run(main())
+"""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for code in (threaded, looped, threaded)
+    ]
     pids = {process.communicate(timeout=30)[0].strip() for process in processes}
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(pids) == 1
@@ -154,11 +171,11 @@ with td.connect("auto", autostart=True, timeout=10) as client:
 
 
 def test_an_autostart_that_fails_says_how_to_see_why_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+    face: Face, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
     monkeypatch.setenv("TIMERD_TICK", "an hour")
     with pytest.raises(td.TimerdUnavailableError, match="ended with status 2; run `timerd --instance auto`"):
-        td.connect("auto", autostart=True)
+        face.connect("auto", autostart=True)
     assert list(runtime_dir.iterdir()) == []
 
 
@@ -183,9 +200,9 @@ def test_a_lock_file_that_goes_with_its_holder_is_never_held_by_two(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_150_clients_in_one_process(make_daemon: Callable[..., Daemon]) -> None:
+def test_150_clients_in_one_process(make_daemon: Callable[..., Daemon], face: Face) -> None:
     make_daemon("--clients=256", instance="many")
-    clients = [td.connect("many", timeout=PATIENCE_S) for _ in range(150)]
+    clients = [face.connect("many", timeout=PATIENCE_S) for _ in range(150)]
     try:
         operations = [one.register("all", timeout=PATIENCE_S, wait=True) for one in clients]
         assert clients[0].fire_wait("all") == len(clients)
@@ -195,29 +212,23 @@ def test_150_clients_in_one_process(make_daemon: Callable[..., Daemon]) -> None:
             one.close()
 
 
-@THREADED
-def test_what_people_print_is_readable(client: td.Client) -> None:
+def test_what_people_print_is_readable(client: Any, face: Face) -> None:
+    kind = {"threaded": "Threaded", "aio": "Aio"}[face.name]
     operation = client.register("k", timeout=None)
     batch = client.register_many(["a", "b"], timeout=None)
     client.fire("a")
     eventually(lambda: batch.settled() == 1)
-    assert repr(batch) == "<ThreadedBatch 1 of 2 settled>"
+    assert repr(batch) == f"<{kind}Batch 1 of 2 settled>"
     assert repr(client) == "<Client of 'default' live>"
     assert repr(client.purgatory("fetch")) == "<Purgatory 'fetch' of 'default'>"
-    assert repr(operation) == "<ThreadedOperation 'k' PENDING>"
+    assert repr(operation) == f"<{kind}Operation 'k' PENDING>"
     assert operation.cancel()
     assert repr(operation.result(0).state) == "State.CANCELLED"
 
-    async def main() -> str:
-        async with await aio.connect() as other:
-            return repr(other)
 
-    assert asyncio.run(main()) == "<Client of 'default' live>"
-
-
-def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, runtime_dir: Path) -> None:
+def test_a_client_may_be_called_anything_that_can_be_printed(daemon: Daemon, face: Face, runtime_dir: Path) -> None:
     name = "gunicorn: worker 7 (漢字)"
-    with td.connect(name=name):
+    with face.connect(name=name):
         (shown,) = json.loads(subprocess.run(command_of("clients", "--json"), capture_output=True, check=True).stdout)
     assert shown["name"] == name
 
