@@ -1,4 +1,7 @@
-"""Threads are woken in time: timerd's own ask the system for a microsecond of slack, and the program's keep theirs."""
+"""Threads are woken in time: timerd's own ask the system for a microsecond of slack, and the program's keep theirs.
+
+The asyncio client has no thread of its own: its loop's is the program's.
+"""
 
 from __future__ import annotations
 
