@@ -160,7 +160,7 @@ cdef class Core:
         return topic_of(&self.arena, self._live(slot))
 
     def heard(self, int slot, uint64_t now_ns):
-        self._client(slot).heard_ns = now_ns
+        self._client(slot).last_frame_ns = now_ns
 
     def live_slots(self):
         cdef Arena *a = self._here()

@@ -81,11 +81,11 @@ DEFECTS = (
     "WAKES_EVERY_TICK",  # rule 11: the timer is armed for the next tick, whatever is in it
     "UNLINK_FROM_ONE_LIST",  # removal leaves an operation on its other keys' lists
     "LIMIT_NOT_LOWERED",  # rule 5: what a limited event has left is not lowered
-    "FREED_UNACKNOWLEDGED",  # rule 6: an outcome's record is freed when it has been told
-    "GRANT_DROPPED",  # rule 5: what was handed over to an owner that died goes to nobody
-    "DELIVERED_TO_TWO_MEMBERS",  # a group's outcome is handed out again while its holder lives
-    "ACKNOWLEDGED_BY_FORMER_HOLDER",  # a member that does not hold an outcome any more can say that it is done
-    "ROWS_APART",  # rule 2: the journal's rows become true before what they tell
+    "FREED_UNACKNOWLEDGED",  # rule 6: an outcome's record is freed when it has been delivered
+    "GRANT_DROPPED",  # rule 5: what was granted to an owner that died goes to no other operation
+    "DELIVERED_TO_TWO_MEMBERS",  # a group's outcome is delivered again while its holder lives
+    "ACKNOWLEDGED_BY_FORMER_HOLDER",  # a member that does not hold an outcome any more can acknowledge it
+    "ROWS_APART",  # rule 2: the journal's rows become true before the change that they report
 )
 
 

@@ -175,7 +175,7 @@ def lease_over_downtime(patch: pytest.MonkeyPatch) -> None:
 
     def since_it_was_heard(self: Sessions, slot: int, *given: Any) -> Session:
         session = add(self, slot, *given)
-        session.silent_ns = max(0, given[-1] - self._record_of(slot).heard_ns)
+        session.silent_ns = max(0, given[-1] - self._record_of(slot).last_frame_ns)
         return session
 
     patch.setattr(Sessions, "_add", since_it_was_heard)

@@ -98,7 +98,7 @@ def row_of(slot: int, client: ClientRecord, group: str | None, header: ArenaHead
         "bytes_held": client.bytes_held,
         "orphans": Orphans(client.orphans).name.lower() if client.orphans in list(Orphans) else str(client.orphans),
         "last_command": client.last_command,
-        "heard_ns_ago": max(now_ns(header) - client.heard_ns, 0),
+        "heard_ns_ago": max(now_ns(header) - client.last_frame_ns, 0),
         "ended": process is None,
         "command": process.command if process else None,
         "cpu_percent": process.cpu_percent if process else None,

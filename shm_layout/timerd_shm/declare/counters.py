@@ -1,7 +1,7 @@
 """Every counter, declared once: its name, unit and a sentence that says what it counts and what it suggests.
 
 Ids are positions and append-only. The names also stand in the arena (region COUNTER_LABELS), so that an older timerctl
-prints a newer daemon's counters. "Since" a counter is always: since the arena was made.
+prints a newer daemon's counters. Every counter counts from when the arena was made.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ PURGATORY_COUNTERS: tuple[Counter, ...] = (
     Counter("rescheduled", "ops", "deadlines moved"),
     Counter("replayed", "ops", "operations settled by an event that had overtaken their registration"),
     Counter("granted", "ops", "operations completed by a limited event"),
-    Counter(
-        "values_dropped", "ops", "outcomes told without their value, because the receiver's byte quota was used up"
-    ),
+    Counter("values_dropped", "ops", "outcomes delivered without their value: the receiver's byte quota was used up"),
     Counter("refused_by_id", "commands", "commands refused because their id is known, or nothing of it is pending"),
 )
 
@@ -64,19 +62,19 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter(
         "orphans_cancelled",
         "ops",
-        "operations cancelled because their owner died, or nobody came to their group",
+        "operations cancelled because their owner died, or their group had no member",
     ),
     Counter("ids_forgotten", "ids", "settled ids dropped from the window of remembered ids"),
     Counter("starts", "starts", "daemons that attached to this arena"),
     Counter("busy_ns", "ns", "time spent in turns"),
     Counter("orphans_adopted", "ops", "operations of dead owners that their group took over"),
-    Counter("requeued", "ops", "completed by a limited event, and its owner did not take it: the event went on"),
-    Counter("group_outcomes_delivered", "outcomes", "outcomes of groups given to a member, each time"),
-    Counter("group_outcomes_requeued", "outcomes", "of these, taken back: the member died, or does not take any"),
-    Counter("group_outcomes_dropped", "outcomes", "outcomes of groups that nobody came for as long as they are kept"),
+    Counter("requeued", "ops", "completed by a limited event that their owner did not take: it went to the next"),
+    Counter("group_outcomes_delivered", "outcomes", "outcomes of groups delivered to a member, each time"),
+    Counter("group_outcomes_requeued", "outcomes", "of these, requeued: the member died, or takes none any more"),
+    Counter("group_outcomes_dropped", "outcomes", "outcomes of groups without a member for as long as they are kept"),
     Counter("clients_silenced", "clients", "clients that said nothing for a lease; live again at their next frame"),
     Counter("clients_died", "clients", "clients whose end was noticed, or that were silent for an hour; no goodbyes"),
-    Counter("tombstones_resumed", "clients", "clients that were taken for dead, and came back to their numbering"),
+    Counter("tombstones_resumed", "clients", "clients that were dead, and came back to their numbering"),
     Counter("liveness_refused", "connections", "connections to NAME.live that showed no known session, or too many"),
     Counter(
         "journal_rows_dropped", "rows", "rows that the journal lacks: its files were not written, or not fast enough"

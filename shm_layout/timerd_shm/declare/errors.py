@@ -127,7 +127,7 @@ class OperationExistsError(TimerdError):
     """An operation of that id exists or has settled lately. Use if_exists="keep" or "replace"."""
 
     code = ErrorCode.OPERATION_EXISTS
-    settled: int = 0  # how it has settled (layout.Outcome), as the daemon said; 0 = it is pending, or nobody said
+    settled: int = 0  # how it has settled (states.Outcome), from the daemon's answer; 0 = it is pending, or unknown
 
 
 class UnknownOperationError(TimerdError, LookupError):

@@ -51,7 +51,7 @@ class Role(Enum):
     SETTLEMENT = "settlement"  # means nothing until the state word says SETTLED; filled before it
     DERIVED = "derived"  # rebuilt from the truth at every start
     STATISTIC = "statistic"  # a crash may cost it one turn
-    HINT = "hint"  # says what to load early; it may be stale at any time, which costs time only
+    HINT = "hint"  # names what to load early; it may be stale at any time, which costs time only
 
 
 TRUTH, SETTLEMENT, DERIVED, STATISTIC, HINT = Role
@@ -63,7 +63,7 @@ u64 = Annotated[int, U64]
 
 
 class Field(NamedTuple):
-    """One field of a record, placed."""
+    """One field of a record, with its offset."""
 
     name: str
     storage: Storage

@@ -1,26 +1,26 @@
 """The journal's files, declared once: rows of 64 bytes in blocks of 4 KiB in segments. journal_reader.py reads them.
 
     DIR/000000000017.segment    header block (SegmentHeader, zeros), then blocks
-    DIR/holds/NAME              a consumer's word: segments from this number on are still needed
+    DIR/holds/NAME              a consumer's hold: segments from this number on are still needed
     DIR/lock                    flocked by the daemon that writes here, never unlinked
 
 A block is a BlockHeader and BLOCK_ROWS rows. Its CRC is of everything behind the CRC, so rows are believed block by
 block; the last block of the newest segment is written again and again while rows come in. Blocks that were not written
 yet are zero.
 
-*Row numbers.* The core numbers rows from 0 for each arena incarnation, and a segment says with which number it
-begins: what is missing or twice shows in the numbers. Where a row stands in a segment is its *record*, from 0;
+*Row numbers.* The core numbers rows from 0 for each arena incarnation, and a segment's header holds the number of its
+first row: so missing and repeated rows show in the numbers. A row's position in a segment is its *record*, from 0;
 (segment, record) is an Offset.
 
 *Texts.* Keys, clients, groups, purgatories and ids stand in TEXT rows, and other rows name them by the record of their
-TEXT row in the same segment (0 = none). So a reader may begin anywhere, and finds a text without having read what was
-before. A text may stand in a segment more than once.
+TEXT row in the same segment (0 = none). So a reader may begin anywhere, and finds a text without the rows before it. A
+text may stand in a segment more than once.
 
-The order of rows is the order in which the daemon applied things. Times are CLOCK_MONOTONIC of the segment's boot;
-SEGMENT and ANCHOR rows say what the wall clock said then.
+The order of rows is the order in which the daemon applied commands and events. Times are CLOCK_MONOTONIC of the
+segment's boot; its header and ANCHOR rows hold the wall clock's time as well.
 
-To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. The fingerprint
-refuses what was forgotten.
+To change the format: change the class here, raise JOURNAL_VERSION, run `make generate`, rebuild. Without the new
+version, the fingerprint makes readers refuse the files.
 """
 
 from enum import IntEnum, IntFlag
@@ -56,7 +56,7 @@ class RowKind(IntEnum):
     SEGMENT = 1  # record 0 of each segment
     TEXT = 2
     CONTINUED = 3  # more bytes of the TEXT row before it
-    ANCHOR = 4  # what the wall clock says
+    ANCHOR = 4  # the wall clock's time
     GAP = 5  # rows were dropped here
     OUTCOME = 6
     REGISTER = 7  # level EVENTS, as all that follow
@@ -70,12 +70,12 @@ class RowKind(IntEnum):
 
 
 class GroupStep(IntEnum):
-    """What becomes of an operation of a group. When it settles, an OUTCOME row says."""
+    """What becomes of an operation of a group. That it settles stands in its OUTCOME row."""
 
     ADOPTED = 1  # its client has died: it is the group's, pending or settled
-    DELIVERED = 2  # a member was told how it has settled
-    REQUEUED = 3  # that member is dead or silent, or listens no more: another is told
-    ACKNOWLEDGED = 4  # the member that was told has said so
+    DELIVERED = 2  # its outcome was delivered to a member
+    REQUEUED = 3  # that member is dead or silent, or listens no more: the outcome goes to another
+    ACKNOWLEDGED = 4  # the member that held it has done it
     DROPPED = 5  # the group had no member for as long as outcomes are kept
 
 
@@ -192,7 +192,7 @@ class OutcomeRow(NamedTuple):
     sequence: Annotated[
         int, U64, "of the event that settled it, else of the newest event that it could have been given"
     ]
-    owner: Annotated[int, U32, "text: its client, or its group while nobody is told; 0 = nobody"]
+    owner: Annotated[int, U32, "text: its client, or its group while no member holds it; 0 = neither"]
     error: Annotated[int, U32, "code given to fail()"]
     purgatory: Annotated[int, U32, "text"]
     id: Annotated[int, U32, "text: its id; 0 = none"]
@@ -223,7 +223,7 @@ class RegisteredRow(NamedTuple):
     kind: Annotated[int, U8, "RowKind"]
     reserved: Annotated[int, U8, "zero"]
     client: Annotated[int, U16, "slot of the client that registered it; under SNAPSHOT of its owner"]
-    client_generation: Annotated[int, U32, "generation of that slot; 0 = nobody's"]
+    client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's"]
     operation: Annotated[int, U64, "op id"]
     total: Annotated[int, U64, "amount to reach, under TOTAL; under SNAPSHOT what is missing of it"]
     applied_ns: Annotated[int, U64, "when it was applied"]
@@ -263,7 +263,7 @@ class EventRow(NamedTuple):
     owner: Annotated[int, U32, "text: its client"]
     limit: Annotated[int, U32, "operations that it may complete, with LIMITED"]
     purgatory: Annotated[int, U32, "text"]
-    client_generation: Annotated[int, U32, "generation of its client's slot; 0 = nobody's"]
+    client_generation: Annotated[int, U32, "generation of its client's slot; 0 = no client's"]
     client: Annotated[int, U16, "slot of its client"]
     reserved_half: Annotated[int, U16, "zero"]
     value_length: Annotated[int, U32, "bytes of its value"]
@@ -288,7 +288,7 @@ class ActionRow(NamedTuple):
 
 
 class ClientRow(NamedTuple):
-    """CLIENT: a client's state has changed. That a start makes silent ones live, its SEGMENT row says."""
+    """CLIENT: a client's state has changed. A start makes silent clients live; for that there is its SEGMENT row."""
 
     kind: Annotated[int, U8, "RowKind"]
     state: Annotated[int, U8, "ClientState"]
@@ -325,16 +325,16 @@ class GroupRow(NamedTuple):
 
     kind: Annotated[int, U8, "RowKind"]
     step: Annotated[int, U8, "GroupStep"]
-    deliveries: Annotated[int, U8, "members that were told of it, or may have acted on it; 255 = at least so many"]
+    deliveries: Annotated[int, U8, "times it was delivered, or may have been acted on; 255 = at least so many"]
     reserved: Annotated[int, U8, "zero"]
     group: Annotated[int, U32, "text: the group"]
     operation: Annotated[int, U64, "op id"]
     at_ns: Annotated[int, U64, "when"]
-    outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = nobody is told"]
+    outcome_number: Annotated[int, U64, "the member's number of this outcome; 0 = it is delivered to no member"]
     command: Annotated[int, U64, "command number, of ACKNOWLEDGED"]
     client: Annotated[int, U16, "slot of the member; of ADOPTED, of the owner that died"]
     reserved_half: Annotated[int, U16, "zero"]
-    client_generation: Annotated[int, U32, "generation of that slot; 0 = nobody's"]
+    client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's"]
     owner: Annotated[int, U32, "text: that client"]
     reserved_word: Annotated[int, U32, "zero"]
     rest: Annotated[bytes, raw(8), "zero"]
@@ -343,7 +343,7 @@ class GroupRow(NamedTuple):
 class BufferHeader(NamedTuple):
     """The start of the buffer between core and writer: shared memory, so that rows outlive a killed daemon.
 
-    Row n stands at BUFFER_HEADER_SIZE + n % rows * ROW_SIZE; which are there, the arena's header says.
+    Row n stands at BUFFER_HEADER_SIZE + n % rows * ROW_SIZE; the arena's header holds which rows are there.
     """
 
     magic: Annotated[bytes, raw(8), "b'timerdb', 1"]
@@ -368,7 +368,7 @@ ROWS: dict[RowKind, type] = {
     RowKind.WATERMARK: WatermarkRow,
     RowKind.GROUP: GroupRow,
 }
-# The field of each kind that says when.
+# The field of each kind that holds its time.
 TIMES: dict[RowKind, str] = {
     RowKind.SEGMENT: "monotonic_ns",
     RowKind.ANCHOR: "monotonic_ns",

@@ -1,4 +1,4 @@
-"""The arena, declared once: its parts, its regions, and which records lie in them (records.py).
+"""The arena, declared once: its parts, its regions, and the records in them (records.py).
 
     0                header (ArenaHeader)
     REDO_OFFSET      redo slot: REDO_MAX entries (RedoEntry); their count is in the header
@@ -10,8 +10,8 @@ so that 0 is "none". A *link* is an offset from the start of the arena in units 
 (next, prev): list heads are such pairs too, so unlinking needs no head. That reaches 32 GiB with 32 bits.
 
 To change the format: change the class in records.py or states.py, raise LAYOUT_VERSION, run `make generate`, rebuild,
-and add a golden arena of the old version to the tests if it was released. The fingerprint (CRC-32 of the field table)
-refuses what was forgotten.
+and add a golden arena of the old version to the tests if it was released. Without the new version, the fingerprint
+(CRC-32 of the field table) makes the daemon refuse the arena.
 """
 
 from enum import IntEnum
@@ -57,7 +57,7 @@ LINK_UNIT = 8
 
 LEVELS = 7  # 64 to the 7th ticks of 100 us are 13.9 years: more than the longest timeout
 SPAN = 64  # buckets in one turn of a level
-BUCKETS = 2 * SPAN  # two spans: what is swept early lies beside the current span, never on it
+BUCKETS = 2 * SPAN  # two spans: operations that are swept early enter the next span, never the current one
 LEVEL_BITS = 6
 
 HANDLE_LANE_BITS = 4
@@ -123,10 +123,10 @@ REGION_RECORDS: dict[Region, type] = {
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
 }
-# The regions that hand out records one by one. Those without a free link, the daemon finds free ones of by itself.
+# The regions whose records are allocated one by one. Where there is no free link, the daemon finds free records itself.
 ALLOCATED = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
-# The field that chains the free records of a region. The one behind it is used as well: the record some places further
-# on, as a hint of what to load.
+# The field that chains the free records of a region. The field behind it holds a hint of what to load: the record some
+# positions further on in the chain.
 FREE_LINKS: dict[Region, str] = {
     Region.OPS: "next",
     Region.BLOCKS: "next",
@@ -151,7 +151,7 @@ COLOCATED: dict[Region, int] = {
 
 
 def records_apart(region: Region, count: int, operations: int) -> int:
-    """How many of the `count` records of a region lie at its own offset, and not beside one of the operations."""
+    """How many of the `count` records of a region lie at its own offset, and are not co-located with an operation."""
     return max(count - operations, 0) if region in COLOCATED else count
 
 

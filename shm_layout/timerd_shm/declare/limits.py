@@ -32,7 +32,7 @@ ANSWERS_PER_CLIENT_MAX = 1_024
 OUTCOMES_PER_CLIENT_MAX = 65_536
 SETTLED_IDS_KEPT_NS = 3_600 * 1_000_000_000
 GROUP_KEPT_NS = 3_600 * 1_000_000_000  # outcomes of a group that has no member
-GROUP_HELD_MAX = 256  # outcomes of its group that a member is told before it has done some
+GROUP_HELD_MAX = 256  # outcomes of its group that a member holds at a time
 HANDLED_NAMES_MAX = 256  # names of calls that a member may handle
 HELD_QUERY_MAX = 4_096  # op ids in one "held" query
 TOMBSTONE_KEPT_NS = 3_600 * 1_000_000_000  # a dead client's numbering
@@ -40,10 +40,8 @@ TOMBSTONE_KEPT_NS = 3_600 * 1_000_000_000  # a dead client's numbering
 FRAME_SIZE_MAX = 4 << 20  # a frame holds at least one command of any legal size, and many of the usual
 COMMANDS_PER_FRAME_MAX = 16_384
 WINDOW_COMMANDS_MAX = 65_536  # commands a client may have in flight, unacknowledged
-HELLO_FIRST_SIZE_MAX = (
-    8_192  # of a client without a session: it names itself and its purgatories, and waits for nothing
-)
-WAITS_MAX = 262_144  # operations that a client can say it waits for in one HELLO, which is a frame
+HELLO_FIRST_SIZE_MAX = 8_192  # of a client without a session: it has no operation to list
+WAITS_MAX = 262_144  # operations that a client can list in one HELLO, which is a frame
 
 CONNECT_TIMEOUT_S = 2.0
 BACKPRESSURE_TIMEOUT_S = 1.0

@@ -56,7 +56,7 @@ class ArenaHeader(NamedTuple):
     ids_prev: Annotated[int, U32, "link: tail", DERIVED]
     journal_rows: Annotated[int, U64, "rows that were put in the journal: the number of the next one"]
     journal_segment: Annotated[int, U64, "row with which the journal's present segment begins"]
-    journal_gaps: Annotated[int, U64, "dropped rows that GAP rows have told"]
+    journal_gaps: Annotated[int, U64, "dropped rows that GAP rows have counted"]
     journal_level: Annotated[int, U64, "JournalLevel of the daemon that has attached"]
     journal_written: Annotated[int, U64, "rows that stand in the journal's files for good", STATISTIC]
     redo_count: Annotated[int, U64, "entries of a committed transaction that are being stored; 0 = none"]
@@ -73,7 +73,7 @@ class RegionRecord(NamedTuple):
     """Where the records of one kind lie."""
 
     offset: Annotated[
-        int, U64, "bytes from the start of the arena; of those that are not beside an operation (COLOCATED)"
+        int, U64, "bytes from the start of the arena, of those that are not co-located with an operation (COLOCATED)"
     ]
     record_size: Annotated[int, U32, "bytes of a record"]
     count: Annotated[int, U32, "records there are"]
@@ -84,7 +84,7 @@ class RegionRecord(NamedTuple):
 
 
 class OpRecord(NamedTuple):
-    """A delayed operation, and beside it the key record and the watch node of the same index: one place in memory.
+    """A delayed operation, with the key record and the watch node of the same index co-located in its last 96 bytes.
 
     Its op id is generation << 32 | index. As a rule its first key is that key, and its first node that node.
     """
@@ -92,7 +92,7 @@ class OpRecord(NamedTuple):
     state: Annotated[int, U8, "OpState"]
     outcome: Annotated[int, U8, "Outcome"]
     settled_key: Annotated[int, U8, "ordinal + 1 of the key whose event settled it; 0 = no key did"]
-    deliveries: Annotated[int, U8, "how often somebody of its group was told; 255 = that often or more"]
+    deliveries: Annotated[int, U8, "how often it was delivered to a member of its group; 255 = that often or more"]
     generation: Annotated[int, U32, "raised on each use of the record"]
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC", SETTLEMENT]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC when register() was called"]
@@ -112,13 +112,13 @@ class OpRecord(NamedTuple):
     payload: Annotated[int, U32, "first block of its payload (index + 1)"]
     value: Annotated[int, U32, "first block of the value that settled it (index + 1)", SETTLEMENT]
     failed: Annotated[int, U64, "failed keys, one bit each"]
-    outcome_number: Annotated[int, U64, "numbered per client, from 1; 0 = told to nobody now", SETTLEMENT]
-    client: Annotated[int, U16, "slot of its owner; of the member that is told now, if it is a group's"]
+    outcome_number: Annotated[int, U64, "numbered per client, from 1; 0 = it is with no client now", SETTLEMENT]
+    client: Annotated[int, U16, "slot of its owner; of the member that holds it now, if it is a group's"]
     bucket: Annotated[int, U16, "wheel bucket it is in (index + 1)", DERIVED]
-    client_generation: Annotated[int, U32, "generation of that slot; 0 = nobody's: kept, or waits in its group"]
+    client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's: kept, or waits in its group"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     error: Annotated[int, U32, "code given to fail()", SETTLEMENT]
-    ahead: Annotated[int, U32, "operation (index + 1) that joined the same list some places later", HINT]
+    ahead: Annotated[int, U32, "operation (index + 1) that joined the same list some positions later", HINT]
     next: Annotated[int, U32, "link: bucket list while pending, its client's or group's outcomes when settled", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
     colocated_key: Annotated[bytes, raw(64), "the KeyRecord of the same index", HINT]
@@ -145,7 +145,7 @@ class WatchNode(NamedTuple):
 
 
 class KeyRecord(NamedTuple):
-    """A key that somebody watches, or that has a watermark. Events alone make none."""
+    """A key that an operation watches, or that has a watermark. Events alone make none."""
 
     hash: Annotated[int, U64, "keyed hash of purgatory and name"]
     watermark: Annotated[int, U64, "highest offset advanced to; valid with HAS_WATERMARK"]
@@ -192,12 +192,12 @@ class ClientRecord(NamedTuple):
     answers_acknowledged: Annotated[int, U64, "answers up to this command number are acknowledged"]
     pid: Annotated[int, U32, "in the daemon's pid namespace; 0 = not known"]
     group: Annotated[int, U16, "the group it is a member of (index + 1); 0 = none, as in a tombstone"]
-    calls: Annotated[int, U16, "most calls of its group that it is told before it has done some; 0 = it takes none"]
+    calls: Annotated[int, U16, "most calls of its group that it holds at a time; 0 = it takes none"]
     start_ticks: Annotated[int, U64, "field 22 of /proc/PID/stat: tells a recycled pid"]
     pid_namespace: Annotated[int, U64, "inode of its pid namespace"]
     connected_wall_ns: Annotated[int, U64, "CLOCK_REALTIME of its hello"]
-    name: Annotated[bytes, raw(32), "what people call it"]
-    heard_ns: Annotated[int, U64, "CLOCK_MONOTONIC of its last frame", STATISTIC]
+    name: Annotated[bytes, raw(32), "its name, for people"]
+    last_frame_ns: Annotated[int, U64, "CLOCK_MONOTONIC of its last frame", STATISTIC]
     silent_ns: Annotated[int, U64, "time it has been silent while the daemon was reading", STATISTIC]
     lease_ns: Annotated[int, U64, "how long it may be silent"]
     next: Annotated[int, U32, "link: head of its settled operations, in order of outcome number", DERIVED]
@@ -210,8 +210,8 @@ class ClientRecord(NamedTuple):
     watermarks: Annotated[int, U32, "watermarks charged to it", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
     died_ns: Annotated[int, U64, "CLOCK_MONOTONIC when it was found dead"]
-    held: Annotated[int, U32, "outcomes of its group, no calls, that it was told and has not done", DERIVED]
-    calls_held: Annotated[int, U32, "calls of its group that it was told and has not done", DERIVED]
+    held: Annotated[int, U32, "outcomes of its group, no calls, that it holds: delivered, and not done", DERIVED]
+    calls_held: Annotated[int, U32, "calls of its group that it holds: delivered, and not done", DERIVED]
     names: Annotated[int, U32, "first block of the names that it handles (index + 1): the hash of each as a key, a U64"]
     nodes: Annotated[int, U32, "watch nodes of its own operations", DERIVED]
     reserved_tail: Annotated[bytes, raw(32), "zero"]
@@ -315,7 +315,7 @@ class AnswerRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """A named set of clients of which one live member is told.
+    """A named set of clients. An outcome of the group is delivered to one live member.
 
     A record that has neither a member nor an operation is used for the next new group.
     """
@@ -326,13 +326,13 @@ class GroupRecord(NamedTuple):
     members: Annotated[int, U32, "its clients that are live or silent", DERIVED]
     name: Annotated[bytes, raw(32), "its name"]
     empty_since_ns: Annotated[int, U64, "CLOCK_MONOTONIC when its last member left"]
-    next: Annotated[int, U32, "link: head of its settled operations, no calls, that nobody is told now", DERIVED]
+    next: Annotated[int, U32, "link: head of its settled operations, no calls, that no member holds now", DERIVED]
     prev: Annotated[int, U32, "link: tail", DERIVED]
-    calls_next: Annotated[int, U32, "link: head of its calls that are due and that nobody is told now", DERIVED]
+    calls_next: Annotated[int, U32, "link: head of its calls that are due and that no member holds now", DERIVED]
     calls_prev: Annotated[int, U32, "link: tail", DERIVED]
     pending: Annotated[int, U32, "its pending operations", DERIVED]
     endless: Annotated[int, U32, "of these, those without a deadline", DERIVED]
-    unacknowledged: Annotated[int, U32, "its settled operations, told or not", DERIVED]
+    unacknowledged: Annotated[int, U32, "its settled operations, held by a member or not", DERIVED]
     nodes: Annotated[int, U32, "watch nodes of its operations", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
     maker_pid: Annotated[int, U32, "process whose client has named it first; 0 = not known"]

@@ -15,7 +15,7 @@ class OpState(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How an operation settled; also on the wire. UNAVAILABLE is the client's own word, never in the arena."""
+    """How an operation settled; also on the wire. UNAVAILABLE is made by the client, and never in the arena."""
 
     NONE = 0
     COMPLETED = 1
@@ -62,10 +62,10 @@ class OpFlag(IntFlag):
     """Flags of an op record."""
 
     GRANTED = 1  # completed by a limited event: it goes on to the next watcher if the owner dies
-    KEYS_KEPT = 2  # its watch nodes outlive the settling, because another process may be told
+    KEYS_KEPT = 2  # its watch nodes outlive the settling, because another client may be sent its keys
     REDELIVERED = 4
     VALUE_DROPPED = 8
-    CALL = 16  # of a group: told to a member that handles the name, its first key
+    CALL = 16  # of a group: delivered to a member that handles the name, its first key
 
 
 class EventFlag(IntFlag):
@@ -74,8 +74,8 @@ class EventFlag(IntFlag):
     LIMITED = 1
     WANTS_ANSWER = 2  # fire_wait(): an answer row is due when it has been delivered
     DELIVERED = 4
-    REDELIVERED = 8  # handed on from an owner that did not acknowledge it
-    VALUE_DROPPED = 16  # handed on, and its value had been dropped before
+    REDELIVERED = 8  # requeued from an owner that did not acknowledge it
+    VALUE_DROPPED = 16  # requeued, and its value had been dropped before
 
 
 class KeyFlag(IntFlag):
@@ -87,7 +87,7 @@ class KeyFlag(IntFlag):
 class ClientState(IntEnum):
     """Life of a client slot: FREE -> LIVE <-> SILENT -> DEAD -> TOMBSTONE -> LIVE again, or FREE.
 
-    DEAD while its operations go the way of their orphans policy; a tombstone keeps the numbering only.
+    DEAD while the orphans policy is carried out on its operations; a tombstone keeps the numbering only.
     """
 
     FREE = 0

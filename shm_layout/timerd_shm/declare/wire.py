@@ -1,4 +1,4 @@
-"""The frames between client and daemon, declared once. PROTOCOL.md (client/) tells how they are used.
+"""The frames between client and daemon, declared once. client/PROTOCOL.md describes how they are used.
 
 Everything is little endian and unaligned; a receiver copies fields out. Up (DEALER to ROUTER), a frame is
 
@@ -8,10 +8,10 @@ and down (PUB or ROUTER to the client)
 
     ReportHeader, then `outcomes` OutcomeRecords, then `answers` AnswerRecords, then a heap with values and payloads
 
-Frames that are not hot carry one msgpack map instead (HELLO, QUERY; WELCOME, RESULT, ERROR).
+Rare frames carry one msgpack map instead (HELLO, QUERY; WELCOME, RESULT, ERROR).
 
 Commands are numbered one by one from `first_command`; acknowledgements are unnumbered and ride in every frame. An
-operation is named by its owner's command number, so a client cannot even say the name of another's.
+operation is named by its owner's command number, so a client has no way to name another client's operation.
 """
 
 from enum import IntEnum, IntFlag
@@ -29,9 +29,9 @@ class UpKind(IntEnum):
     COMMANDS = 1
     ACK = 2  # acknowledgements, and a sign of life
     ASK = 3  # send again, by ROUTER, what comes after these acknowledgements
-    HELLO = 4  # msgpack: who I am, what I wait for
+    HELLO = 4  # msgpack: the client's description of itself, and the operations that it waits for
     QUERY = 5  # msgpack: {"query": name, "id": n, ...}
-    BYE = 6  # this client ends; its operations go the way of their orphans policy
+    BYE = 6  # this client ends; the orphans policy decides about its operations
 
 
 class DownKind(IntEnum):
@@ -60,7 +60,7 @@ class CommandKind(IntEnum):
     RESCHEDULE_ID = 9  # OperationCommand with an id
     CANCEL_ID = 10  # OperationCommand with an id
     SET_ORPHANS = 11  # OperationCommand; orphans
-    GROUP_ACK = 12  # OperationCommand; operation is the op id of what the group's member has done
+    GROUP_ACK = 12  # OperationCommand; operation is the op id of the group's outcome that the member has done
 
 
 class RegisterFlag(IntFlag):
@@ -74,10 +74,10 @@ class RegisterFlag(IntFlag):
     MARK_OF_OTHER_ARENA = 32  # the mark is of another incarnation: too old
     NO_MARK = 64  # behaves as if registered when applied
     ORPHANS_GIVEN = 128  # `orphans` is this operation's own; else its client's
-    FOR_GROUP = 256  # it is the sender's group's from the start: who of it is told, is told as of a group's
+    FOR_GROUP = 256  # it belongs to the sender's group from the start: its outcome is delivered to a member
     REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
-    CALL = 1024  # with FOR_GROUP: told only to a member that handles the name, its first key
-    FOLLOWS = 4096  # with NO_MARK: the call whose op id is `mark_sequence` is done with it; refused if that is over
+    CALL = 1024  # with FOR_GROUP: delivered only to a member that handles the name, its first key
+    FOLLOWS = 4096  # with NO_MARK: it acknowledges the call whose op id is `mark_sequence`; refused if that is done
     REPLACE_CHANGED = 2048  # if the id is a pending operation's: replace it, unless its payload begins like this one's
 
 
@@ -87,8 +87,8 @@ class CommandFlag(IntFlag):
     LIMITED = 1
     WANTS_ANSWER = 8
     HAS_ID = 16
-    REQUEUE = 32  # CANCEL: its owner gave up on it; what a limited event handed over goes on to the next watcher
-    FREES_ID = 64  # GROUP_ACK: the id, if it settled at `registered_ns`, stands as cancelled from now on
+    REQUEUE = 32  # CANCEL: its owner gave up on it; the limited event that completed it goes on to the next watcher
+    FREES_ID = 64  # GROUP_ACK: the id, if it settled at `registered_ns`, counts as cancelled from now on
 
 
 class OutcomeFlag(IntFlag):
@@ -192,7 +192,7 @@ class ReportHeader(NamedTuple):
     applied: Annotated[int, U64, "last command applied: those up to it need not be sent again"]
     outcome_first: Annotated[int, U64, "this frame covers outcomes outcome_first..outcome_last; absent ones are void"]
     outcome_last: Annotated[int, U64, "less than outcome_first when it covers none"]
-    outcome_newest: Annotated[int, U64, "newest outcome number given: a later one than received was missed"]
+    outcome_newest: Annotated[int, U64, "newest outcome number of the client: if no frame brought it, one was lost"]
     answer_previous: Annotated[int, U64, "command number of the answer before the first of this frame; 0 = none"]
     answer_newest: Annotated[int, U64, "command number of the newest answer kept; 0 = none"]
     newest: Annotated[int, U64, "sequence of the newest event"]
@@ -208,7 +208,7 @@ class OutcomeRecord(NamedTuple):
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    sequence: Annotated[int, U64, "mark: what has been seen when it settled"]
+    sequence: Annotated[int, U64, "sequence of its mark, which is of when it settled"]
     satisfied: Annotated[int, U64, "satisfied keys, one bit each"]
     failed: Annotated[int, U64, "failed keys, one bit each"]
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]

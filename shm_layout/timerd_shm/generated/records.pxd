@@ -512,7 +512,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint64_t pid_namespace
         uint64_t connected_wall_ns
         uint8_t name[32]
-        uint64_t heard_ns
+        uint64_t last_frame_ns
         uint64_t silent_ns
         uint64_t lease_ns
         uint32_t next

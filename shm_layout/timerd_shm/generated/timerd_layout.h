@@ -360,7 +360,7 @@
 #define DEFECT_DELIVERED_TO_TWO_MEMBERS 16
 #define DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER 17
 #define DEFECT_ROWS_APART 18
-#define LAYOUT_FINGERPRINT 144839152
+#define LAYOUT_FINGERPRINT 1341511887
 #define JOURNAL_FINGERPRINT 1512811717
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -403,7 +403,7 @@ typedef struct ArenaHeader {
     uint32_t ids_prev; /* link: tail */
     uint64_t journal_rows; /* rows that were put in the journal: the number of the next one */
     uint64_t journal_segment; /* row with which the journal's present segment begins */
-    uint64_t journal_gaps; /* dropped rows that GAP rows have told */
+    uint64_t journal_gaps; /* dropped rows that GAP rows have counted */
     uint64_t journal_level; /* JournalLevel of the daemon that has attached */
     uint64_t journal_written; /* rows that stand in the journal's files for good */
     uint64_t redo_count; /* entries of a committed transaction that are being stored; 0 = none */
@@ -463,7 +463,7 @@ _Static_assert(offsetof(RedoEntry, value) == 8, "RedoEntry.value");
 
 /* Where the records of one kind lie. */
 typedef struct RegionRecord {
-    uint64_t offset; /* bytes from the start of the arena; of those that are not beside an operation (COLOCATED) */
+    uint64_t offset; /* bytes from the start of the arena, of those that are not co-located with an operation (COLOCATED) */
     uint32_t record_size; /* bytes of a record */
     uint32_t count; /* records there are */
     uint32_t high_water; /* records that were ever used: the rest is zero */
@@ -480,12 +480,12 @@ _Static_assert(offsetof(RegionRecord, in_use) == 20, "RegionRecord.in_use");
 _Static_assert(offsetof(RegionRecord, free_head) == 24, "RegionRecord.free_head");
 _Static_assert(offsetof(RegionRecord, free_link) == 28, "RegionRecord.free_link");
 
-/* A delayed operation, and beside it the key record and the watch node of the same index: one place in memory. */
+/* A delayed operation, with the key record and the watch node of the same index co-located in its last 96 bytes. */
 typedef struct OpRecord {
     uint8_t state; /* OpState */
     uint8_t outcome; /* Outcome */
     uint8_t settled_key; /* ordinal + 1 of the key whose event settled it; 0 = no key did */
-    uint8_t deliveries; /* how often somebody of its group was told; 255 = that often or more */
+    uint8_t deliveries; /* how often it was delivered to a member of its group; 255 = that often or more */
     uint32_t generation; /* raised on each use of the record */
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t registered_ns; /* CLOCK_MONOTONIC when register() was called */
@@ -505,13 +505,13 @@ typedef struct OpRecord {
     uint32_t payload; /* first block of its payload (index + 1) */
     uint32_t value; /* first block of the value that settled it (index + 1) */
     uint64_t failed; /* failed keys, one bit each */
-    uint64_t outcome_number; /* numbered per client, from 1; 0 = told to nobody now */
-    uint16_t client; /* slot of its owner; of the member that is told now, if it is a group's */
+    uint64_t outcome_number; /* numbered per client, from 1; 0 = it is with no client now */
+    uint16_t client; /* slot of its owner; of the member that holds it now, if it is a group's */
     uint16_t bucket; /* wheel bucket it is in (index + 1) */
-    uint32_t client_generation; /* generation of that slot; 0 = nobody's: kept, or waits in its group */
+    uint32_t client_generation; /* generation of that slot; 0 = no client's: kept, or waits in its group */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint32_t error; /* code given to fail() */
-    uint32_t ahead; /* operation (index + 1) that joined the same list some places later */
+    uint32_t ahead; /* operation (index + 1) that joined the same list some positions later */
     uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
     uint32_t prev; /* link */
     uint8_t colocated_key[64]; /* the KeyRecord of the same index */
@@ -578,7 +578,7 @@ _Static_assert(offsetof(WatchNode, linked) == 23, "WatchNode.linked");
 _Static_assert(offsetof(WatchNode, next) == 24, "WatchNode.next");
 _Static_assert(offsetof(WatchNode, prev) == 28, "WatchNode.prev");
 
-/* A key that somebody watches, or that has a watermark. Events alone make none. */
+/* A key that an operation watches, or that has a watermark. Events alone make none. */
 typedef struct KeyRecord {
     uint64_t hash; /* keyed hash of purgatory and name */
     uint64_t watermark; /* highest offset advanced to; valid with HAS_WATERMARK */
@@ -645,12 +645,12 @@ typedef struct ClientRecord {
     uint64_t answers_acknowledged; /* answers up to this command number are acknowledged */
     uint32_t pid; /* in the daemon's pid namespace; 0 = not known */
     uint16_t group; /* the group it is a member of (index + 1); 0 = none, as in a tombstone */
-    uint16_t calls; /* most calls of its group that it is told before it has done some; 0 = it takes none */
+    uint16_t calls; /* most calls of its group that it holds at a time; 0 = it takes none */
     uint64_t start_ticks; /* field 22 of /proc/PID/stat: tells a recycled pid */
     uint64_t pid_namespace; /* inode of its pid namespace */
     uint64_t connected_wall_ns; /* CLOCK_REALTIME of its hello */
-    uint8_t name[32]; /* what people call it */
-    uint64_t heard_ns; /* CLOCK_MONOTONIC of its last frame */
+    uint8_t name[32]; /* its name, for people */
+    uint64_t last_frame_ns; /* CLOCK_MONOTONIC of its last frame */
     uint64_t silent_ns; /* time it has been silent while the daemon was reading */
     uint64_t lease_ns; /* how long it may be silent */
     uint32_t next; /* link: head of its settled operations, in order of outcome number */
@@ -663,8 +663,8 @@ typedef struct ClientRecord {
     uint32_t watermarks; /* watermarks charged to it */
     uint64_t bytes_held; /* payload and value bytes charged to it */
     uint64_t died_ns; /* CLOCK_MONOTONIC when it was found dead */
-    uint32_t held; /* outcomes of its group, no calls, that it was told and has not done */
-    uint32_t calls_held; /* calls of its group that it was told and has not done */
+    uint32_t held; /* outcomes of its group, no calls, that it holds: delivered, and not done */
+    uint32_t calls_held; /* calls of its group that it holds: delivered, and not done */
     uint32_t names; /* first block of the names that it handles (index + 1): the hash of each as a key, a U64 */
     uint32_t nodes; /* watch nodes of its own operations */
     uint8_t reserved_tail[32]; /* zero */
@@ -690,7 +690,7 @@ _Static_assert(offsetof(ClientRecord, start_ticks) == 80, "ClientRecord.start_ti
 _Static_assert(offsetof(ClientRecord, pid_namespace) == 88, "ClientRecord.pid_namespace");
 _Static_assert(offsetof(ClientRecord, connected_wall_ns) == 96, "ClientRecord.connected_wall_ns");
 _Static_assert(offsetof(ClientRecord, name) == 104, "ClientRecord.name");
-_Static_assert(offsetof(ClientRecord, heard_ns) == 136, "ClientRecord.heard_ns");
+_Static_assert(offsetof(ClientRecord, last_frame_ns) == 136, "ClientRecord.last_frame_ns");
 _Static_assert(offsetof(ClientRecord, silent_ns) == 144, "ClientRecord.silent_ns");
 _Static_assert(offsetof(ClientRecord, lease_ns) == 152, "ClientRecord.lease_ns");
 _Static_assert(offsetof(ClientRecord, next) == 160, "ClientRecord.next");
@@ -858,7 +858,7 @@ _Static_assert(offsetof(AnswerRecord, value) == 16, "AnswerRecord.value");
 _Static_assert(offsetof(AnswerRecord, next) == 24, "AnswerRecord.next");
 _Static_assert(offsetof(AnswerRecord, prev) == 28, "AnswerRecord.prev");
 
-/* A named set of clients of which one live member is told. */
+/* A named set of clients. An outcome of the group is delivered to one live member. */
 typedef struct GroupRecord {
     uint8_t state; /* 1 while in use */
     uint8_t name_length; /* bytes of the name */
@@ -866,13 +866,13 @@ typedef struct GroupRecord {
     uint32_t members; /* its clients that are live or silent */
     uint8_t name[32]; /* its name */
     uint64_t empty_since_ns; /* CLOCK_MONOTONIC when its last member left */
-    uint32_t next; /* link: head of its settled operations, no calls, that nobody is told now */
+    uint32_t next; /* link: head of its settled operations, no calls, that no member holds now */
     uint32_t prev; /* link: tail */
-    uint32_t calls_next; /* link: head of its calls that are due and that nobody is told now */
+    uint32_t calls_next; /* link: head of its calls that are due and that no member holds now */
     uint32_t calls_prev; /* link: tail */
     uint32_t pending; /* its pending operations */
     uint32_t endless; /* of these, those without a deadline */
-    uint32_t unacknowledged; /* its settled operations, told or not */
+    uint32_t unacknowledged; /* its settled operations, held by a member or not */
     uint32_t nodes; /* watch nodes of its operations */
     uint64_t bytes_held; /* payload and value bytes charged to it */
     uint32_t maker_pid; /* process whose client has named it first; 0 = not known */
@@ -1077,7 +1077,7 @@ typedef struct ReportHeader {
     uint64_t applied; /* last command applied: those up to it need not be sent again */
     uint64_t outcome_first; /* this frame covers outcomes outcome_first..outcome_last; absent ones are void */
     uint64_t outcome_last; /* less than outcome_first when it covers none */
-    uint64_t outcome_newest; /* newest outcome number given: a later one than received was missed */
+    uint64_t outcome_newest; /* newest outcome number of the client: if no frame brought it, one was lost */
     uint64_t answer_previous; /* command number of the answer before the first of this frame; 0 = none */
     uint64_t answer_newest; /* command number of the newest answer kept; 0 = none */
     uint64_t newest; /* sequence of the newest event */
@@ -1109,7 +1109,7 @@ typedef struct OutcomeRecord {
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t registered_ns; /* CLOCK_MONOTONIC */
-    uint64_t sequence; /* mark: what has been seen when it settled */
+    uint64_t sequence; /* sequence of its mark, which is of when it settled */
     uint64_t satisfied; /* satisfied keys, one bit each */
     uint64_t failed; /* failed keys, one bit each */
     uint32_t heap_offset; /* of its value from the start of the heap */
@@ -1302,7 +1302,7 @@ typedef struct OutcomeRow {
     uint64_t deadline_ns; /* NO_DEADLINE = none */
     uint64_t settled_ns; /* when it settled */
     uint64_t sequence; /* of the event that settled it, else of the newest event that it could have been given */
-    uint32_t owner; /* text: its client, or its group while nobody is told; 0 = nobody */
+    uint32_t owner; /* text: its client, or its group while no member holds it; 0 = neither */
     uint32_t error; /* code given to fail() */
     uint32_t purgatory; /* text */
     uint32_t id; /* text: its id; 0 = none */
@@ -1361,7 +1361,7 @@ typedef struct RegisteredRow {
     uint8_t kind; /* RowKind */
     uint8_t reserved; /* zero */
     uint16_t client; /* slot of the client that registered it; under SNAPSHOT of its owner */
-    uint32_t client_generation; /* generation of that slot; 0 = nobody's */
+    uint32_t client_generation; /* generation of that slot; 0 = no client's */
     uint64_t operation; /* op id */
     uint64_t total; /* amount to reach, under TOTAL; under SNAPSHOT what is missing of it */
     uint64_t applied_ns; /* when it was applied */
@@ -1422,7 +1422,7 @@ typedef struct EventRow {
     uint32_t owner; /* text: its client */
     uint32_t limit; /* operations that it may complete, with LIMITED */
     uint32_t purgatory; /* text */
-    uint32_t client_generation; /* generation of its client's slot; 0 = nobody's */
+    uint32_t client_generation; /* generation of its client's slot; 0 = no client's */
     uint16_t client; /* slot of its client */
     uint16_t reserved_half; /* zero */
     uint32_t value_length; /* bytes of its value */
@@ -1476,7 +1476,7 @@ _Static_assert(offsetof(ActionRow, reserved) == 42, "ActionRow.reserved");
 _Static_assert(offsetof(ActionRow, owner) == 44, "ActionRow.owner");
 _Static_assert(offsetof(ActionRow, rest) == 48, "ActionRow.rest");
 
-/* CLIENT: a client's state has changed. That a start makes silent ones live, its SEGMENT row says. */
+/* CLIENT: a client's state has changed. A start makes silent clients live; for that there is its SEGMENT row. */
 typedef struct ClientRow {
     uint8_t kind; /* RowKind */
     uint8_t state; /* ClientState */
@@ -1536,16 +1536,16 @@ _Static_assert(offsetof(WatermarkRow, rest) == 40, "WatermarkRow.rest");
 typedef struct GroupRow {
     uint8_t kind; /* RowKind */
     uint8_t step; /* GroupStep */
-    uint8_t deliveries; /* members that were told of it, or may have acted on it; 255 = at least so many */
+    uint8_t deliveries; /* times it was delivered, or may have been acted on; 255 = at least so many */
     uint8_t reserved; /* zero */
     uint32_t group; /* text: the group */
     uint64_t operation; /* op id */
     uint64_t at_ns; /* when */
-    uint64_t outcome_number; /* the member's number of this outcome; 0 = nobody is told */
+    uint64_t outcome_number; /* the member's number of this outcome; 0 = it is delivered to no member */
     uint64_t command; /* command number, of ACKNOWLEDGED */
     uint16_t client; /* slot of the member; of ADOPTED, of the owner that died */
     uint16_t reserved_half; /* zero */
-    uint32_t client_generation; /* generation of that slot; 0 = nobody's */
+    uint32_t client_generation; /* generation of that slot; 0 = no client's */
     uint32_t owner; /* text: that client */
     uint32_t reserved_word; /* zero */
     uint8_t rest[8]; /* zero */

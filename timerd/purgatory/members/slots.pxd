@@ -89,7 +89,7 @@ cdef inline void fill_client(
     c.connected_wall_ns = facts.wall_ns
     memset(c.name, 0, NAME_SIZE_MAX)
     memcpy(c.name, facts.name, facts.name_length)
-    c.heard_ns = a.turn.now_ns
+    c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
     c.lease_ns = facts.lease_ns
     c.watermarks = 0
@@ -114,7 +114,7 @@ cdef inline void open_client(
     queue_report(a, slot)
 
 
-cdef inline void renew_session(Arena *a, uint32_t slot, const char *session_hash, uint64_t heard_ns) noexcept nogil:
+cdef inline void renew_session(Arena *a, uint32_t slot, const char *session_hash, uint64_t frame_ns) noexcept nogil:
     """A client that has a slot said hello once more: only its session hash changes."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t low, high
@@ -123,7 +123,7 @@ cdef inline void renew_session(Arena *a, uint32_t slot, const char *session_hash
     td_put(&a.tx, &c.session_low, low)
     td_put(&a.tx, &c.session_high, high)
     commit(a)
-    c.heard_ns = heard_ns
+    c.last_frame_ns = frame_ns
     queue_report(a, slot)
 
 
@@ -143,7 +143,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     journal_client(a, slot, CLIENT_STATE_LIVE, flags, facts.orphans, facts.group, facts.pid)
     commit(a)
     a.members.tombstones -= 1
-    c.heard_ns = a.turn.now_ns
+    c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
     # What it had not acknowledged is freed: its first report says that those numbers are void.
     clear_report_state(a, slot)
