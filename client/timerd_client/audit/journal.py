@@ -28,9 +28,9 @@ class Audited:
 
 
 def audit_journal(directory: str | os.PathLike[str]) -> Audited:
-    """Audit a journal from its beginning to what is there now; its daemon should have ended, or be idle.
+    """Audit a journal from its beginning to its present end; its daemon should have ended, or be idle.
 
-    Where it is of several arenas, one after the other, each is audited by itself.
+    A journal may hold the rows of several arenas, one after the other: each is audited by itself.
 
     Raises JournalError, also for a journal of level `outcomes`, and for one whose first segments are not kept any more.
     """
@@ -82,12 +82,12 @@ def feed(audit: Audit, reader: JournalReader, rows: Iterable[Row]) -> None:
                 name, listens = (r.client, r.client_generation), bool(r.flags & ClientFlag.LISTENS)
                 audit.client(number, name, ClientState(r.state), listens, r.orphans, text(r.group), r.at_ns)
             case RowKind.EVENT:
-                place, sender = (text(r.purgatory), text(r.key)), (r.client, r.client_generation)
+                watch_key, sender = (text(r.purgatory), text(r.key)), (r.client, r.client_generation)
                 audit.event(
                     number,
                     r.event_kind,
                     r.flags,
-                    place,
+                    watch_key,
                     r.sequence,
                     r.applied_ns,
                     r.amount,

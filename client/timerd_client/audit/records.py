@@ -1,4 +1,4 @@
-"""What an audit knows: registrations as rows tell them, and the clients, events and operations that it keeps."""
+"""What an audit knows: registrations as they stand in rows, and the clients, events and operations that it keeps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _FOR_GROUP, _CALL = int(RegisterFlag.FOR_GROUP), int(RegisterFlag.CALL)
 
 Text = str | bytes | None
 Name = tuple[int, int]  # a client's slot and generation
-Place = tuple[Text, Text]  # purgatory, key
+WatchKey = tuple[Text, Text]  # purgatory, key
+OperationId = tuple[Text, Text]  # purgatory, id
 
 
 class Finding(NamedTuple):
@@ -35,7 +36,7 @@ class Key(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """What REGISTER, REGISTERED and KEY rows say together."""
+    """What REGISTER, REGISTERED and KEY rows hold together."""
 
     row: int
     operation: int
@@ -68,7 +69,7 @@ class Settled(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A client as the CLIENT rows have it."""
+    """A client, from its CLIENT rows."""
 
     name: Name
     state: ClientState
@@ -78,10 +79,10 @@ class Member:
     pending: dict[int, Operation] = field(default_factory=dict)  # its own, not its group's nor kept
     commands: array[int] = field(default_factory=lambda: array("Q"))  # of its events, rising
     sequences: array[int] = field(default_factory=lambda: array("Q"))  # theirs
-    concerned: set[Operation] = field(default_factory=set)  # left by it, or told to it, since it was live
+    concerned: set[Operation] = field(default_factory=set)  # left by it, or held by it, since it was live
 
     def takes(self, op: Operation) -> bool:
-        """Whether it may be told of it. Which calls a client handles, rows do not tell."""
+        """Whether its outcome may be delivered to this client. Which calls a client handles stands in no row."""
         return bool(self.group) and self.state is ClientState.LIVE and (self.listens or op.call)
 
 
@@ -94,21 +95,21 @@ class Event:
         self,
         sequence: int,
         kind: int,
-        place: Place,
+        watch_key: WatchKey,
         amount: int,
         limit: int | None,
         client: Member | None,
         command: int,
     ) -> None:
         self.sequence, self.kind, self.amount = sequence, kind, amount
-        self.purgatory, self.key = place
+        self.purgatory, self.key = watch_key
         self.limited, self.left = limit is not None, limit or 0
         self.client, self.command = client, command
         self.applied_ns = 0
 
 
 class Operation:
-    """An operation that has not been told yet how it settled, or that a group or a limited event still goes on with."""
+    """An operation without its OUTCOME row, or one whose outcome or limited event may still go to another client."""
 
     __slots__ = (
         "adoptable",
@@ -117,7 +118,7 @@ class Operation:
         "condition",
         "deadline_ns",
         "deliveries",
-        "ended",
+        "done",
         "expected",
         "failed",
         "group",
@@ -148,17 +149,17 @@ class Operation:
         self.orphans = r.orphans
         self.call = bool(r.command_flags & _CALL)
         self.group: Text = client.group if r.command_flags & _FOR_GROUP else None
-        self.kept = False  # its client has died, and nobody will be told
+        self.kept = False  # its client has died, and its outcome is delivered to no other
         self.satisfied = self.failed = 0
         self.pending = True
-        self.expected: Settled | None = None  # its row is to say so
-        self.settled: Settled | None = None  # its row has said so
+        self.expected: Settled | None = None  # how its OUTCOME row should be
+        self.settled: Settled | None = None  # how its OUTCOME row was
         self.left: Member | None = None  # pending, of a dead client: to be cancelled, or adopted
-        self.left_ns = 0  # kept without a deadline: since when; it gets one behind that, by how much rows do not tell
-        self.requeue_asked = False  # a command has asked to hand it on
-        self.holder: Member | None = None  # of a group's: whom it is told to
+        self.left_ns = 0  # kept without a deadline: since when; it gets a later one, which stands in no row
+        self.requeue_asked = False  # a command has asked to requeue its event
+        self.holder: Member | None = None  # of a group's: the member that has its outcome
         self.deliveries = 0
-        self.ended = False  # handed on, done or dropped
+        self.done = False  # requeued, acknowledged or dropped
 
     def verdict(self, satisfied: int) -> int:
         """How it settles with these keys satisfied, if it does."""

@@ -1,0 +1,211 @@
+"""What a journal's events do to its registrations: the purgatory's rules computed again, on plain Python objects.
+
+A Replay takes registrations, events and watermarks in their order. An operation that settles by them has `expected`,
+which its OUTCOME row should be like. A Replay reports nothing; Audit (audit.py) compares. No deadline passes here, but
+for one case: an operation that is registered after its deadline expires.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from heapq import heappop, heappush
+
+from timerd_shm.declare.states import Condition, EventKind, Outcome
+from timerd_shm.declare.wire import RegisterFlag
+
+from .records import Event, Operation, OperationId, Registration, Settled, WatchKey
+
+# Members of enumerations as plain numbers, for what is done for each row.
+_FIRE, _ADVANCE, _FAIL = int(EventKind.FIRE), int(EventKind.ADVANCE), int(EventKind.FAIL)
+_CANCEL_FOR_KEY, _FORGET = int(EventKind.CANCEL_FOR_KEY), int(EventKind.FORGET)
+_NONE, _COMPLETED = int(Outcome.NONE), int(Outcome.COMPLETED)
+_EXPIRED, _CANCELLED = int(Outcome.EXPIRED), int(Outcome.CANCELLED)
+_TOTAL = int(Condition.TOTAL)
+_NO_MARK, _BY_SEQUENCE = int(RegisterFlag.NO_MARK), int(RegisterFlag.MARK_BY_SEQUENCE)
+
+
+class Replay:
+    """Pending operations by what they watch, the events of each key, watermarks and ids."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[WatchKey, dict[Operation, int]] = {}  # of events on a key, with the ordinal; oldest first
+        self._targets: dict[WatchKey, list[tuple[int, int, Operation, int]]] = {}  # a heap each
+        self._events: dict[WatchKey, list[Event]] = {}
+        self._watermarks: dict[WatchKey, int] = {}
+        self._ids: dict[OperationId, Operation] = {}
+
+    # what rows bring --------------------------------------------------------------------------------------------------
+
+    def replace(self, of_id: OperationId) -> None:
+        """Settle the pending operation of this id, if there is one: another one is registered in its place."""
+        if (replaced := self._ids.get(of_id)) is not None:
+            self.settle(replaced, _CANCELLED, None, None)
+
+    def register(self, op: Operation, r: Registration) -> None:
+        """Let an operation watch its keys, and settle it if it behaves so from its mark on."""
+        if op.id is not None:
+            self._ids[op.purgatory, op.id] = op
+        for ordinal, key in enumerate(op.keys):
+            watched = (op.purgatory, key.name)
+            if key.target is None:
+                self._watchers.setdefault(watched, {})[op] = ordinal
+            else:
+                heappush(self._targets.setdefault(watched, []), (key.target, op.registration, op, ordinal))
+        self._behave_as_if_registered_at_its_mark(op, r)
+
+    def enter(self, event: Event, key: WatchKey) -> None:
+        """Keep an event, and deliver it to the operations that watch its key."""
+        events = self._events.get(key)
+        if events is None:
+            self._events[key] = [event]
+        else:
+            events.append(event)
+        if event.kind == _ADVANCE:
+            self.raise_watermark(key, event.amount)
+        elif event.kind == _FORGET:
+            self._watermarks.pop(key, None)
+            return
+        self._deliver(event, key)
+
+    def raise_watermark(self, key: WatchKey, watermark: int) -> None:
+        """A key's watermark is this one, or a higher one that it has already."""
+        self._watermarks[key] = max(watermark, self._watermarks.get(key, 0))
+
+    def settle(self, op: Operation, state: int, ordinal: int | None, event: Event | None) -> None:
+        """Settle an operation: its OUTCOME row should be of this state, key and event."""
+        op.expected = Settled(state, ordinal, event)
+        self.end_pending(op)
+
+    def end_pending(self, op: Operation) -> None:
+        """The operation is not pending any more: nothing watches for it, and its id is free."""
+        op.pending = False
+        op.client.pending.pop(op.number, None)
+        for ordinal in range(len(op.keys)):
+            self._unwatch(op, ordinal)
+        if op.id is not None and self._ids.get((op.purgatory, op.id)) is op:
+            del self._ids[op.purgatory, op.id]
+
+    # what follows -----------------------------------------------------------------------------------------------------
+
+    def _behave_as_if_registered_at_its_mark(self, op: Operation, r: Registration) -> None:
+        """Events after the mark in sequence order, then present watermarks, and only then the deadline."""
+        if not r.command_flags & _NO_MARK:
+            found = self._since_mark(op, r)
+            for event in found:
+                if event.applied_ns < op.deadline_ns:
+                    for ordinal, key in enumerate(op.keys):
+                        if key.name == event.key:
+                            self._apply(op, ordinal, event)
+                    if not op.pending:
+                        return
+        for ordinal, key in enumerate(op.keys):
+            if key.target is not None and not (op.satisfied | op.failed) >> ordinal & 1:
+                watermark = self._watermarks.get((op.purgatory, key.name))
+                if watermark is not None and watermark >= key.target:
+                    op.satisfied |= 1 << ordinal
+                    if self._decide(op, ordinal, None):
+                        return
+        if op.deadline_ns <= r.applied_ns:
+            self.settle(op, _EXPIRED, None, None)
+
+    def _since_mark(self, op: Operation, r: Registration) -> list[Event]:
+        """Events on its keys after its mark: another client's by sequence, its own client's by command number."""
+        by_sequence = bool(r.command_flags & _BY_SEQUENCE)
+        floor = r.mark_sequence
+        if not by_sequence:  # an own event after the mark's command may have a lower number than the mark
+            own = bisect_right(op.client.commands, r.mark_command)
+            if own < len(op.client.sequences):
+                floor = min(floor, op.client.sequences[own] - 1)
+        found: list[Event] = []
+        for key in op.keys:
+            events = self._events.get((op.purgatory, key.name), ())
+            at = len(events)
+            while at and events[at - 1].sequence > floor:
+                at -= 1
+                event = events[at]
+                if event.client is op.client and not by_sequence:
+                    if event.command > r.mark_command:
+                        found.append(event)
+                elif event.sequence > r.mark_sequence:
+                    found.append(event)
+        if len(found) > 1:
+            found.sort(key=lambda event: event.sequence)
+        return found
+
+    def _deliver(self, event: Event, key: WatchKey) -> None:
+        """Apply an event to its key's watchers: of events by registration, of watermarks by (target, registration)."""
+        kind = event.kind
+        if kind != _ADVANCE:
+            watchers = self._watchers.get(key)
+            if watchers and event.limited:
+                while event.left and self._grant(event, watchers):
+                    pass
+            elif watchers:
+                for op, ordinal in list(watchers.items()):
+                    self._apply(op, ordinal, event)
+        heap = self._targets.get(key)
+        if not heap or kind == _FIRE:
+            return
+        if kind == _ADVANCE:
+            while heap and heap[0][0] <= event.amount:
+                _, _, op, ordinal = heappop(heap)
+                if op.pending:
+                    self._apply(op, ordinal, event)
+        else:
+            for _, _, op, ordinal in sorted(heap, key=lambda one: one[:2]):
+                if op.pending:
+                    self._apply(op, ordinal, event)
+
+    def _grant(self, event: Event, watchers: dict[Operation, int]) -> bool:
+        """Grant a limited event to the next operation that it completes; whether there is one."""
+        left = event.left
+        for op, ordinal in watchers.items():
+            self._apply(op, ordinal, event)
+            if event.left < left:
+                return True
+        return False
+
+    def _apply(self, op: Operation, ordinal: int, event: Event) -> None:
+        """Apply one event to one operation, by one of its keys."""
+        bit = 1 << ordinal
+        if not op.pending or (op.satisfied | op.failed) & bit:
+            return
+        kind, target = event.kind, op.keys[ordinal].target
+        if kind == _FIRE and target is None:
+            total = op.condition == _TOTAL
+            if event.limited:
+                completes = op.missing <= event.amount if total else op.verdict(op.satisfied | bit) == _COMPLETED
+                if event.left == 0 or op.kept or not completes:
+                    return
+            if total:
+                op.missing -= min(op.missing, event.amount)
+            else:
+                op.satisfied |= bit
+        elif kind == _CANCEL_FOR_KEY:
+            return self.settle(op, _CANCELLED, ordinal, event)
+        elif kind == _FAIL:
+            op.failed |= bit
+        elif kind == _ADVANCE and target is not None and event.amount >= target:
+            op.satisfied |= bit
+        else:
+            return
+        if self._decide(op, ordinal, event):
+            if event.limited:
+                event.left -= 1
+        elif op.condition != _TOTAL or kind == _FAIL:
+            self._unwatch(op, ordinal)
+
+    def _decide(self, op: Operation, ordinal: int, event: Event | None) -> bool:
+        """Settle the operation if its condition holds, or can hold no more; whether it has settled."""
+        verdict = op.verdict(op.satisfied)
+        if verdict != _NONE:
+            self.settle(op, verdict, ordinal, event)
+        return verdict != _NONE
+
+    def _unwatch(self, op: Operation, ordinal: int) -> None:
+        key = (op.purgatory, op.keys[ordinal].name)
+        watchers = self._watchers.get(key)
+        if watchers is not None:
+            watchers.pop(op, None)
+            if not watchers:
+                del self._watchers[key]
