@@ -1,8 +1,8 @@
-"""Serves an instance: opens what a daemon has, in order, runs its loop, and closes all in the opposite order.
+"""Serves an instance: opens the parts of a daemon in order, runs its loop, and closes all in the opposite order.
 
-    lock, arena, core, journal, transport, liveness, snapshots, sessions, conductor, loop; NAME.arena last
+    lock, arena, core, journal, transport, liveness, copies, sessions, conductor, loop; NAME.arena last
 
-Nothing is left when a start fails: an arena that nobody ever used goes as well.
+A start that fails leaves nothing: it also removes an arena that no daemon had used before.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections.abc import Callable
 from contextlib import ExitStack
 
-from timerd.arena.arena import ATTACHED
+from timerd.arena.arena import ATTACHED, Arena
 from timerd.arena.open import open_or_create
 from timerd.clients.liveness import Watches, room_for_watches
 from timerd.clients.process import Host
@@ -24,7 +25,7 @@ from timerd.config.config import Config
 from timerd.host.group import group_id_of
 from timerd.host.lock import InstanceLock
 from timerd.host.sd_notify import READY, STOPPING, notify, watchdog_ns
-from timerd.journal.writer import open_journal
+from timerd.journal.writer import Journal, open_journal
 from timerd_shm.host.paths import InstancePaths, make_instance, write_location
 
 from .clock import SystemClock
@@ -39,57 +40,24 @@ def serve(config: Config) -> None:
 
     Raises the errors of `__main__.EXITS` before it is ready, and leaves nothing then.
     """
-    clock = SystemClock()
     paths = make_instance(config.instance, config.runtime_dir)
     group_id = group_id_of(config.unix_group) if config.unix_group else None
-    _ = paths.commands_endpoint, paths.outcomes_endpoint  # too long a path is said before anything is made
-    watches_max = room_for_watches(config.clients)  # libzmq ends its process where it may open too few files
-    if watches_max < config.clients:
-        log.warning(
-            "of %d clients the ends of %d only are noticed at once: raise the limit of open files (LimitNOFILE=)",
-            config.clients,
-            watches_max,
-        )
+    _ = paths.commands_endpoint, paths.outcomes_endpoint  # too long a path is refused before anything is made
+    watches_max = _watches_max(config)  # first: libzmq ends its process where it may open too few files
     with ExitStack() as undo:
         # Undone in the opposite order: sockets before the arena, the lock last.
-        lock = InstanceLock(paths, group_id)
-        undo.callback(lock.release)
-        if group_id is not None:
-            _open_directory(paths, group_id)
-        arena = open_or_create(config, paths, wall_ns=clock.wall_ns(), group_id=group_id)
-        undo.callback(arena.close)
-        kept = arena.origin == ATTACHED
-
-        def remove() -> None:
-            """An arena that nobody ever used goes when the start fails, an ephemeral one always."""
-            if config.ephemeral or not kept:
-                paths.arena.unlink(missing_ok=True)
-                arena.remove()
-
-        undo.callback(remove)
-        now_ns = clock.now_ns()
-        huge = arena.map_pages()
-        pages = f", {huge >> 20:,} MiB of it on huge pages" if huge else ""
-        log.info("arena %s: %s: %s%s", arena.origin, arena.location.path, arena.plan.in_words(), pages)
-        core = Core(arena.memory, now_ns)
-        undo.callback(core.release)
-        log.info("attached in %.1f ms, at event %d", (clock.now_ns() - now_ns) / 1e6, core.newest)
-        if core.redo_replayed:
-            log.warning("an earlier daemon was killed in a transaction of %d words: finished", core.redo_replayed)
-        arena.sign(os.getpid(), now_ns)
-        undo.callback(arena.sign, 0, 0)
-        paths.journal.unlink(missing_ok=True)
-        journal = open_journal(config, paths, arena, core, clock, group_id) if config.journal else None
-        if journal is not None:
-            undo.callback(journal.close)
+        start = _Start(config, paths, group_id, undo)
+        arena = start.open_arena()
+        core = start.attach(arena)
+        journal = start.open_journal(arena, core)
         transport = ZmqTransport(paths, group_id)
         undo.callback(transport.close)
         liveness = Watches(paths, group_id, watches_max=watches_max)
         undo.callback(liveness.close)
-
         copies = CopyFiles(arena, paths, group_id)
         undo.callback(copies.remove)
-        now_ns = clock.now_ns()
+
+        clock, now_ns = start.clock, start.clock.now_ns()
         sessions = Sessions(core, arena.client, Host.here(), liveness, lease_ns=config.lease, now_ns=now_ns)
         conductor = Conductor(
             core,
@@ -105,21 +73,92 @@ def serve(config: Config) -> None:
         loop = Loop(conductor, transport, liveness, clock, watchdog_ns=watchdog_ns())
         undo.callback(loop.close)
 
-        def is_over(now_ns: int) -> int:
-            """0 when an ephemeral daemon has been idle for long enough, else when to ask again."""
-            if not config.ephemeral or sessions.idle_since_ns == NEVER:
-                return NEVER
-            over_ns = sessions.idle_since_ns + config.idle_exit
-            return 0 if now_ns >= over_ns else over_ns
-
         # Last, because a client that finds this file expects to be answered.
         write_location(paths, arena.location, group_id)
         log.info("ready: instance %s in %s, pid %d", paths.instance, paths.directory, os.getpid())
         notify(READY)
-        kept = True
-        reason = loop.run(is_over)
+        start.keeps_arena = not config.ephemeral
+        reason = loop.run(_idle_after(config, sessions))
         notify(STOPPING)
-        log.info("ending: %s; the arena is %s", reason, "removed" if config.ephemeral else "kept")
+        log.info("ending: %s; the arena is %s", reason, "kept" if start.keeps_arena else "removed")
+
+
+class _Start:
+    """The steps of a start that need an explanation. Each of them also says how it is undone."""
+
+    def __init__(self, config: Config, paths: InstancePaths, group_id: int | None, undo: ExitStack) -> None:
+        """Take the instance's lock, and let the group into the directory."""
+        self.clock = SystemClock()
+        self.keeps_arena = False  # when all is undone
+        self._config = config
+        self._paths = paths
+        self._group_id = group_id
+        self._undo = undo
+        undo.callback(InstanceLock(paths, group_id).release)
+        if group_id is not None:
+            _open_directory(paths, group_id)
+
+    def open_arena(self) -> Arena:
+        """Open the arena, or make it, with its pages mapped."""
+        arena = open_or_create(self._config, self._paths, wall_ns=self.clock.wall_ns(), group_id=self._group_id)
+        self._undo.callback(arena.close)
+        self.keeps_arena = arena.origin == ATTACHED and not self._config.ephemeral
+        self._undo.callback(self._remove_unless_kept, arena)
+        return arena
+
+    def attach(self, arena: Arena) -> Core:
+        """The core on this arena. It finishes what a killed daemon had begun, and rebuilds what is derived."""
+        now_ns = self.clock.now_ns()
+        huge = arena.map_pages()
+        pages = f", {huge >> 20:,} MiB of it on huge pages" if huge else ""
+        log.info("arena %s: %s: %s%s", arena.origin, arena.location.path, arena.plan.in_words(), pages)
+        core = Core(arena.memory, now_ns)
+        self._undo.callback(core.release)
+        log.info("attached in %.1f ms, at event %d", (self.clock.now_ns() - now_ns) / 1e6, core.newest)
+        if core.redo_replayed:
+            log.warning("an earlier daemon was killed in a transaction of %d words: finished", core.redo_replayed)
+        arena.sign(os.getpid(), now_ns)
+        self._undo.callback(arena.sign, 0, 0)
+        return core
+
+    def open_journal(self, arena: Arena, core: Core) -> Journal | None:
+        """The journal, if one is configured. A link to an earlier daemon's journal goes in any case."""
+        self._paths.journal.unlink(missing_ok=True)
+        if not self._config.journal:
+            return None
+        journal = open_journal(self._config, self._paths, arena, core, self.clock, self._group_id)
+        self._undo.callback(journal.close)
+        return journal
+
+    def _remove_unless_kept(self, arena: Arena) -> None:
+        """Remove an arena that no daemon ever used, when the start fails, and an ephemeral one always."""
+        if not self.keeps_arena:
+            self._paths.arena.unlink(missing_ok=True)
+            arena.remove()
+
+
+def _watches_max(config: Config) -> int:
+    """How many ends of clients can be watched; fewer than there may be clients are logged."""
+    watches_max = room_for_watches(config.clients)
+    if watches_max < config.clients:
+        log.warning(
+            "of %d clients the ends of %d only are noticed at once: raise the limit of open files (LimitNOFILE=)",
+            config.clients,
+            watches_max,
+        )
+    return watches_max
+
+
+def _idle_after(config: Config, sessions: Sessions) -> Callable[[int], int]:
+    """For Loop.run(): 0 when an ephemeral daemon has been idle for long enough, else when to ask again."""
+
+    def is_over(now_ns: int) -> int:
+        if not config.ephemeral or sessions.idle_since_ns == NEVER:
+            return NEVER
+        over_ns = sessions.idle_since_ns + config.idle_exit
+        return 0 if now_ns >= over_ns else over_ns
+
+    return is_over
 
 
 def _open_directory(paths: InstancePaths, group_id: int) -> None:
