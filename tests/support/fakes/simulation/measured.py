@@ -11,7 +11,7 @@ from types import CodeType
 import coverage
 
 CONDUCTOR = (
-    *("turn", "bounds", "gap", "waiting", "inbox", "hello", "subscriptions", "queries", "outbox", "departures"),
+    *("turn", "bounds", "gap", "deferred", "inbox", "hello", "subscriptions", "queries", "outbox", "departures"),
     "error_log",
 )
 SESSIONS = ("session", "sessions", "process", "ends", "silence", "reminders")
