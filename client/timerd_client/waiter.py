@@ -4,7 +4,7 @@
     protocol --answer(value, error)---------> Answerable  the answer to a command or a question
 
 Both are called with the link's lock held. If they return True, the protocol puts them into `ready`, and the link calls
-`tell()` once the lock is free. Nobody here knows a link, a thread or a loop.
+`notify()` once the lock is free. Nobody here knows a link, a thread or a loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def local(error: TimerdError) -> Settlement:
 class Notified(Interface):
     """Whoever is to be told when the lock is free."""
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake those who wait, and run their callbacks."""
 
 
@@ -48,7 +48,7 @@ class Waiter(Notified, Interface):
         """What that command was about, for the message of a refusal."""
 
     def settle(self, command: int, settlement: RawSettlement) -> bool:
-        """Take the settlement; whether `tell` is to be called when the lock is free."""
+        """Take the settlement; whether `notify` is to be called when the lock is free."""
 
     def due_ns(self, command: int) -> int:
         """Deadline of the operation with that command number; NO_DEADLINE or more = none."""
@@ -58,7 +58,7 @@ class Answerable(Notified, Interface):
     """Whoever waits for the answer to a question."""
 
     def answer(self, value: Any, error: TimerdError | None = None) -> bool:
-        """Take the answer, or why there is none; whether `tell` is to be called when the lock is free."""
+        """Take the answer, or why there is none; whether `notify` is to be called when the lock is free."""
 
 
 class Asker(Answerable, Interface):

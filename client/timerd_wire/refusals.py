@@ -20,7 +20,7 @@ class Subject(NamedTuple):
     client: str = "this client"
 
 
-NOBODY = Subject()
+NO_SUBJECT = Subject()
 # What fills up in an arena, and which flag of timerd makes it larger.
 FULL = {
     Met.OPERATIONS: ("{0} of {0} operations are pending or unacknowledged", "--capacity"),
@@ -56,7 +56,7 @@ QUOTAS = {
 }
 
 
-def refusal(code: int, value: int, about: Subject = NOBODY) -> TimerdError:
+def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
     """The error of a command that the daemon refused; `value` is what it met (wire.WireAnswer), or 0."""
     met, limit = value >> MET_SHIFT, value & ((1 << MET_SHIFT) - 1)
     message = ""

@@ -36,7 +36,7 @@ def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
                 frame = mutation(frame)
             protocol.receive(frame, world.now, published=published)
             for waiter in protocol.incoming.take_ready():
-                waiter.tell()
+                waiter.notify()
             world.now += wait_ms * MS
             world.up()
             protocol.incoming.complaints.clear()

@@ -457,7 +457,7 @@ def test_whatever_is_lost_doubled_or_reordered_each_operation_settles_once(rng: 
         for published, frame in arriving:
             world.protocol.receive(frame, world.now, published=published)
         for waiter in world.protocol.incoming.take_ready():
-            waiter.tell()
+            waiter.notify()
     while fired < len(operations):
         world.fire(b"%d" % fired)
         fired += 1

@@ -331,7 +331,7 @@ def test_what_was_registered_is_cancelled_and_what_is_pending_goes_on(world: Wor
     assert (told, state_of(given_up)) == ([given_up], State.UNAVAILABLE)
     assert not world.daemon.outcomes  # the cancellation was acknowledged, to nobody
     assert world.protocol.statistics()[:4] == (1, 0, 0, 1)
-    assert not world.protocol.incoming._given_up
+    assert not world.protocol.incoming._abandoned
 
 
 def test_an_outcome_after_giving_up_is_acknowledged_silently_and_counted(world: World) -> None:
@@ -378,7 +378,7 @@ def test_nor_is_one_whose_answer_is_lost_until_the_withdrawal_is_applied(world: 
     assert not world.daemon.answers
     assert not world.protocol.incoming.complaints
     assert world.protocol.statistics().commands_refused == 0
-    assert not world.protocol.incoming._given_up
+    assert not world.protocol.incoming._abandoned
 
 
 def test_a_hand_over_to_one_who_gave_up_goes_back_before_it_is_acknowledged(world: World) -> None:
@@ -459,8 +459,8 @@ def test_what_nobody_has_a_handle_of_is_withdrawn_while_the_daemon_lives(world: 
     world.up()  # on its way
     reply = operation._reply
     assert reply is not None
-    assert world.protocol.incoming.give_up([operation.command], TimerdUnavailableError("nobody waits")) == 1
-    assert world.protocol.incoming.give_up([operation.command], TimerdUnavailableError("nobody waits")) == 0
+    assert world.protocol.incoming.abandon([operation.command], TimerdUnavailableError("nobody waits")) == 1
+    assert world.protocol.incoming.abandon([operation.command], TimerdUnavailableError("nobody waits")) == 0
     assert reply.done()
     pass_with_heartbeats(world, 500)
     assert not world.daemon.pending
@@ -479,7 +479,7 @@ def test_in_another_arena_what_was_given_up_is_forgotten_and_what_waits_is_said(
     assert state_of(given_up) is State.UNAVAILABLE
     assert isinstance(forever.result(0).error, SessionGoneError)
     assert world.protocol.statistics().commands_unknown == 1  # the cancel
-    assert not world.protocol.incoming._given_up
+    assert not world.protocol.incoming._abandoned
     world.silence()
     world.pass_time(LOST_MS + 100)
     unsent = world.register(timeout_ns=0)
@@ -581,4 +581,4 @@ def test_through_outages_at_random_nothing_settles_twice_waits_for_ever_or_is_ha
     statistics = protocol.statistics()
     assert statistics.outcomes_after_giving_up == len(daemon.given_back)
     assert (statistics.waiting, statistics.unacknowledged, statistics.commands_unknown) == (0, 0, 0)
-    assert not protocol.incoming._given_up
+    assert not protocol.incoming._abandoned

@@ -13,7 +13,7 @@ from networks import World
 from timerd_client.groups.outcome import GroupOutcome
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import State
-from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.errors import ErrorCode, NotAMemberError
 from timerd_shm.declare.fields import unpack
 from timerd_shm.declare.limits import LEASE_NS
@@ -38,7 +38,7 @@ def register(worker: Worker, key: bytes = b"job", payload: bytes = b"load", *, t
     assert answer.come and answer.error is None, answer.error
 
 
-def told(worker: Worker) -> Told | None:
+def told(worker: Worker) -> DeliveredOutcome | None:
     return worker.take(worker.inbox.outcomes)
 
 

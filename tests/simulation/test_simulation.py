@@ -13,7 +13,7 @@ from simulation.measured import told as coverage
 from simulation.run import Failure, Simulation, simulate
 from tiers import in_tiers
 from timerd_client.groups.calls import Acknowledge, Calls, Job, Steps
-from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.incoming import Incoming
 from timerd_client.protocol.outgoing import Outgoing
 from timerd_shm.generate import DEFECTS
@@ -113,7 +113,7 @@ def test_a_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.Monkey
 def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Calls._run
 
-    def early(self: Calls, name: str, job: Job, told: Told, due_ns: int) -> Steps:
+    def early(self: Calls, name: str, job: Job, told: DeliveredOutcome, due_ns: int) -> Steps:
         yield Acknowledge(self._done_and_free(name, told), told)
         yield from run(self, name, job, told, due_ns)
 
@@ -134,12 +134,12 @@ def test_a_client_that_sends_commands_again_under_new_numbers_is_found(monkeypat
 
 
 def test_a_client_that_uses_numbers_again_after_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone_at_daemon = Incoming.gone_at_daemon  # the last of what a WELCOME says of commands
+    forgotten_by_daemon = Incoming.forgotten_by_daemon  # the last of what a WELCOME says of commands
 
     def forget_unacknowledged(self: Incoming, last: int) -> None:
-        gone_at_daemon(self, last)
+        forgotten_by_daemon(self, last)
         self._ledger.begin_after(self._ledger.applied)
         self._outgoing.sent = self._outgoing.offered = self._ledger.applied
 
-    monkeypatch.setattr(Incoming, "gone_at_daemon", forget_unacknowledged)
+    monkeypatch.setattr(Incoming, "forgotten_by_daemon", forget_unacknowledged)
     assert found()

@@ -79,7 +79,7 @@ def attack_client(data: bytes) -> None:
     for number, frame in enumerate(frames_of(data)):
         world.protocol.receive(frame, world.now, published=number % 2 == 0)
         for waiter in world.protocol.incoming.take_ready():
-            waiter.tell()
+            waiter.notify()
         world.now += MS
         world.up()
     assert world.protocol.ledger.kept <= 2 and len(world.protocol.ledger.pending) <= 2

@@ -109,14 +109,14 @@ class Member(Membership):
 
         A loop that is left by `break` ends its listening a moment later: `contextlib.aclosing` makes that sure.
         """
-        return self._told(self._may_listen(timeout))
+        return self._deliver(self._may_listen(timeout))
 
-    async def _told(self, seconds: float | None) -> AsyncIterator[AioGroupOutcome]:
+    async def _deliver(self, seconds: float | None) -> AsyncIterator[AioGroupOutcome]:
         link = self._member_link
         flows.listen(link)
         try:
-            while (told := await drive(flows.next_outcome(link, seconds))) is not None:
-                yield AioGroupOutcome(link, told)
+            while (outcome := await drive(flows.next_outcome(link, seconds))) is not None:
+                yield AioGroupOutcome(link, outcome)
         finally:
             flows.leave(link)
 

@@ -39,7 +39,7 @@ class AioOperation(Operation):
     async def cancel(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Withdraw it and wait for its outcome; True if that is CANCELLED. Raises TimerdUnavailableError."""
         self._send_cancel()
-        await told(self, timeout)
+        await settled_in_time(self, timeout)
         return self._withdrawn()
 
     async def reschedule(self, timeout: Timeout, *, wait: bool = False) -> bool:
@@ -114,12 +114,12 @@ async def settles(promise: Promise, timeout: float | None) -> bool:
     return True
 
 
-async def told(promise: Promise, timeout: float) -> None:
+async def settled_in_time(promise: Promise, timeout: float) -> None:
     """The same; a daemon that says nothing in that time is unavailable."""
     if not await settles(promise, timeout):
         raise promise._link.unavailable(timeout)
 
 
 async def answer_of(reply: Reply, timeout: float) -> Any:
-    await told(reply, timeout)
+    await settled_in_time(reply, timeout)
     return reply.get()

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from timerd_client.arguments import EVENT_PREFIX, id_hash, key_bytes, payload_bytes, shown, timeout_ns
 from timerd_client.hot.commands import REGISTER_SIZE, operation_command, pack_register
-from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.session import CALLS
 from timerd_client.types import Payload, Timeout
 from timerd_shm.declare.errors import (
@@ -114,7 +114,7 @@ class Ask(NamedTuple):
     """
 
     command: bytes
-    done: Told | None = None
+    done: DeliveredOutcome | None = None
 
 
 class Run(NamedTuple):
@@ -134,7 +134,7 @@ class Acknowledge(NamedTuple):
     """A step: issue this command, which acknowledges a call; the steps do not wait for an answer."""
 
     command: bytes
-    done: Told
+    done: DeliveredOutcome
 
 
 Step: TypeAlias = Ask | Run | Pause | Acknowledge
@@ -160,7 +160,7 @@ class Calls:
         self._now_ns = now_ns
         self.jobs: dict[str, Job] = {}
         self.handling: ContextVar[str | None] = ContextVar("timerd_handling", default=None)  # set around a handler
-        self._doing: dict[str, Told] = {}  # calls whose handlers run
+        self._doing: dict[str, DeliveredOutcome] = {}  # calls whose handlers run
         self._called_again: set[str] = set()  # names that their own handlers have called again
 
     @property
@@ -254,7 +254,7 @@ class Calls:
             else:
                 return
 
-    def carry_out(self, told: Told) -> Steps:
+    def carry_out(self, told: DeliveredOutcome) -> Steps:
         """The steps for a call that was delivered to this client."""
         record = told.record
         name = told.keys[0] if told.keys else ""
@@ -273,7 +273,7 @@ class Calls:
         elif record.deliveries == 1 or not (yield from self._is_done(name, told)):
             yield from self._run(name, job, told, due_ns)
 
-    def _run(self, name: str, job: Job, told: Told, due_ns: int) -> Steps:
+    def _run(self, name: str, job: Job, told: DeliveredOutcome, due_ns: int) -> Steps:
         record = told.record
         lateness_ns = max(0, record.settled_ns - record.deadline_ns) if record.state == Settled.EXPIRED else 0
         due = datetime_of(due_ns) if due_ns else None
@@ -288,14 +288,14 @@ class Calls:
         else:
             yield Acknowledge(self._done(told) if name in self._called_again else self._done_and_free(name, told), told)
 
-    def _next(self, name: str, schedule: Schedule, done_ns: int, told: Told) -> bytes:
+    def _next(self, name: str, schedule: Schedule, done_ns: int, told: DeliveredOutcome) -> bytes:
         """The occurrence after the one that has run; one that ran a bit early does not come again."""
         after_ns = self._wall_ns()
         if done_ns - after_ns <= EARLY_NS:
             after_ns = max(after_ns, done_ns)
         return self._occurrence(name, REPLACE, schedule, after_ns, told)
 
-    def _insist(self, name: str, told: Told, command: Callable[[], bytes]) -> Steps:
+    def _insist(self, name: str, told: DeliveredOutcome, command: Callable[[], bytes]) -> Steps:
         """Register the call that follows `told` until the daemon has applied it, or until `told` is done otherwise."""
         while True:
             _, error = yield Ask(command(), told)
@@ -305,7 +305,7 @@ class Calls:
                 self._complain(f"{name!r} is not scheduled yet: {error}")
                 yield Pause(RETRY_S)
 
-    def _is_done(self, name: str, told: Told) -> Generator[Step, Any, bool]:
+    def _is_done(self, name: str, told: DeliveredOutcome) -> Generator[Step, Any, bool]:
         """Whether a redelivered call is not to be run: another member holds it, it is done, or its name is in use."""
         flags = CommandFlag.WANTS_ANSWER
         while True:
@@ -328,12 +328,16 @@ class Calls:
     def _id(self, name: str) -> bytes:
         return id_hash(f"{self.group}/{name}")
 
-    def _occurrence(self, name: str, exists: int, schedule: Schedule, after_ns: int, told: Told | None = None) -> bytes:
+    def _occurrence(
+        self, name: str, exists: int, schedule: Schedule, after_ns: int, told: DeliveredOutcome | None = None
+    ) -> bytes:
         due_ns = schedule.after(after_ns)
         text = int.from_bytes(blake2b(schedule.text.encode(), digest_size=8).digest(), "little")
         return self._register(name, exists, _ENVELOPE.pack(_OCCURRENCE, text, due_ns), due_ns - self._wall_ns(), told)
 
-    def _register(self, name: str, exists: int, payload: bytes, timeout: int, told: Told | None = None) -> bytes:
+    def _register(
+        self, name: str, exists: int, payload: bytes, timeout: int, told: DeliveredOutcome | None = None
+    ) -> bytes:
         """The command that registers a call; with `told`, it acknowledges that one."""
         if told is not None:
             exists |= RegisterFlag.FOLLOWS
@@ -357,10 +361,10 @@ class Calls:
         )
         return head + tail
 
-    def _done(self, told: Told) -> bytes:
+    def _done(self, told: DeliveredOutcome) -> bytes:
         return operation_command(CommandKind.GROUP_ACK, told.record.operation)
 
-    def _done_and_free(self, name: str, told: Told) -> bytes:
+    def _done_and_free(self, name: str, told: DeliveredOutcome) -> bytes:
         """The command that acknowledges a call and frees its name."""
         record = told.record
         return self._by_id(

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from timerd_client.arguments import timeout_ns
-from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.inbox import DeliveredOutcome
 
 from .calls import Call, Calls, Steps
 
@@ -72,7 +72,7 @@ class Duties:
             calls.rotate(-1)
         return False
 
-    def _carry_out(self, told: Told) -> Generator[Any, Any, None]:
+    def _carry_out(self, told: DeliveredOutcome) -> Generator[Any, Any, None]:
         name = told.keys[:1]
         self._doing.add(name)
         try:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from timerd_client.link.flows import Flow, Settles, Until
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
-from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
 
 from .calls import NOT_ACKNOWLEDGED
@@ -38,7 +38,7 @@ def asked(link: Link, command: bytes) -> Flow[tuple[Any, Any]]:
     return reply.result()
 
 
-def ask(link: Link, command: bytes, done: Told | None) -> Flow[tuple[Any, Any]]:
+def ask(link: Link, command: bytes, done: DeliveredOutcome | None) -> Flow[tuple[Any, Any]]:
     """A runner's command: (value, error) of its answer, however long that takes."""
     yield Until(link, lambda: not link.protocol.lost or link.closed, None)
     reply = Reply(link)
@@ -77,7 +77,7 @@ def listen(link: Link) -> None:
         link.wake_if_due(link.protocol.ledger.issued)
 
 
-def next_outcome(link: Link, seconds: float | None) -> Flow[Told | None]:
+def next_outcome(link: Link, seconds: float | None) -> Flow[DeliveredOutcome | None]:
     """The next outcome of the group; None if none comes within so many seconds, or the link is closed."""
     inbox = link.protocol.inbox
     return take_next(

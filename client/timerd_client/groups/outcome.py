@@ -6,7 +6,7 @@ from timerd_client.hot.commands import operation_command
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
 from timerd_client.outcome import Outcome
-from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.types import Key
 from timerd_client.waiter import RawSettlement
 from timerd_shm.declare.wire import CommandFlag, CommandKind, OutcomeFlag
@@ -19,7 +19,7 @@ class GroupOutcome(Outcome):
     earlier member may have acted on it. `redelivered` is true then, and where a requeued event has completed it.
     """
 
-    def __init__(self, link: Link, told: Told) -> None:
+    def __init__(self, link: Link, told: DeliveredOutcome) -> None:
         settlement: RawSettlement = (told.row, told.value, told.arena, None)
         super().__init__(told.keys, told.payload, settlement)
         self._link = link
@@ -56,7 +56,7 @@ class GroupOutcome(Outcome):
         return f"<{type(self).__name__} {self.state.name} keys={self.keys!r:.80} deliveries={self.deliveries}>"
 
 
-def acknowledge(link: Link, told: Told, reply: Reply | None = None) -> None:
+def acknowledge(link: Link, told: DeliveredOutcome, reply: Reply | None = None) -> None:
     """Acknowledge that it is done; `reply` gets 1 if this client still held it, else 0. Raises ClosedError."""
     flags = CommandFlag.WANTS_ANSWER if reply is not None else 0
     command = operation_command(CommandKind.GROUP_ACK, told.record.operation, flags=flags)
@@ -64,7 +64,7 @@ def acknowledge(link: Link, told: Told, reply: Reply | None = None) -> None:
         reply.answer(0)
 
 
-def issue(link: Link, command: bytes, done: Told | None = None, reply: Reply | None = None) -> bool:
+def issue(link: Link, command: bytes, done: DeliveredOutcome | None = None, reply: Reply | None = None) -> bool:
     """Issue a command; with `done`, the command acknowledges that outcome. `reply` gets the answer.
 
     False, and nothing is issued, if `done` was delivered to an earlier incarnation of this client, or in another arena:

@@ -178,7 +178,7 @@ class Promised:
         return self._settlement is not None
 
     def settle(self, command: int, settlement: RawSettlement) -> bool:
-        """Called by the protocol, under the lock; whether somebody is to be told (`tell`). The first one counts."""
+        """Called by the protocol, under the lock; whether somebody is to be told (`notify`). The first one counts."""
         if self._settlement is not None:
             return False
         self._settlement = settlement
@@ -446,14 +446,14 @@ def settle_all(
     if heap > len(frame):
         raise ValueError(f"{outcomes} outcomes and {answers} answers do not fit")
     take = pending.pop
-    tell = ready.append
+    notify = ready.append
     offset = _HEADER_SIZE
     for command, heap_offset, value_length in _OUTCOMES.iter_unpack(memoryview(frame)[offset:end]):
         waiter = take(command, None)
         if waiter is not None:
             value = frame[heap + heap_offset : heap + heap_offset + value_length] if value_length else b""
             if waiter.settle(command, (frame[offset : offset + size], value, arena, None)):
-                tell(waiter)
+                notify(waiter)
         else:
             unclaimed(command, frame[offset : offset + size], frame, heap)
         offset += size

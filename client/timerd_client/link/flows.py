@@ -217,10 +217,10 @@ def wait_for(
         if is_known(outcome):
             continue
         if not polling.wanted:
-            return value_or_silence((yield Evaluate(predicate)))
+            return value_or_lost((yield Evaluate(predicate)))
 
 
-def value_or_silence(value: Value) -> Value:
+def value_or_lost(value: Value) -> Value:
     """The predicate's last value, if it is true; else the daemon's silence is an error, not an answer."""
     if not value:
         raise TimerdUnavailableError(

@@ -73,7 +73,7 @@ class Flush(NamedTuple):
 
     command: int  # until this one is applied, and its refusal would have been heard
     maker: bytes  # by a daemon that knows this incarnation
-    told: int  # of `commands_unknown`, by earlier flushes
+    reported: int  # of `commands_unknown`, by earlier flushes
 
 
 class Link(Line):
@@ -245,7 +245,7 @@ class Link(Line):
         def withdraw() -> None:
             if self.closed:
                 return
-            self.protocol.incoming.give_up(those, OperationCancelled("withdrawn: nobody waits for it any more"))
+            self.protocol.incoming.abandon(those, OperationCancelled("withdrawn: nobody waits for it any more"))
             self.wake_if_due(self.protocol.ledger.issued)
 
         self.soon(withdraw)
@@ -296,7 +296,7 @@ class Link(Line):
         If all is known, raises the refusal of what has no operation that it settles. With the lock held.
         """
         protocol = self.protocol
-        unknown = protocol.outgoing.commands_unknown - flush.told
+        unknown = protocol.outgoing.commands_unknown - flush.reported
         if unknown:
             self._reported_unknown = protocol.outgoing.commands_unknown
             raise SessionGoneError(
@@ -373,7 +373,7 @@ class Link(Line):
             if now_ns >= protocol.poll_deadline():
                 protocol.tick(now_ns)
         if protocol.lost and not self._lost_ns and protocol.session.arena:
-            self._lost_ns = protocol.silence.heard_ns
+            self._lost_ns = protocol.silence.last_frame_ns
             self.complain(
                 f"the daemon of instance {self.paths.instance!r} is lost: silent for "
                 f"{(now_ns - self._lost_ns) / 1e9:.1f} s; what is called is kept, and sent when it is back"
@@ -385,10 +385,10 @@ class Link(Line):
         """After each frame: tell promises, map the arena that the daemon named."""
         protocol = self.protocol
         for waiter in protocol.incoming.take_ready() if protocol.incoming.ready else ():
-            waiter.tell()
+            waiter.notify()
         if protocol.state is LIVE:
             if self._lost_ns:
-                silence_ns, self._lost_ns = protocol.silence.heard_ns - self._lost_ns, 0
+                silence_ns, self._lost_ns = protocol.silence.last_frame_ns - self._lost_ns, 0
                 self.complain(f"the daemon of instance {self.paths.instance!r} is back after {silence_ns / 1e9:.1f} s")
             if protocol.session.arena != self._mapped:
                 self._map_arena()
@@ -449,7 +449,7 @@ class Link(Line):
             waiters = protocol.incoming.take_ready()
             reader, self._reader = self._reader, None
         for waiter in waiters:
-            waiter.tell()
+            waiter.notify()
         self.sockets.close(linger=protocol.state is LinkState.CLOSED)
         self._let_go_of_lifeline()  # after the goodbye
         if reader is not None:

@@ -15,7 +15,7 @@ from timerd_client.arguments import wait_s
 from timerd_client.hot import Promised
 from timerd_client.waiter import Settlement, local
 from timerd_shm.declare.errors import ClosedError, TimerdError, TimerdUnavailableError
-from timerd_wire.refusals import NOBODY, Subject
+from timerd_wire.refusals import NO_SUBJECT, Subject
 
 if TYPE_CHECKING:
     import asyncio
@@ -59,9 +59,9 @@ class Promise(Promised):
 
     def subject(self, command: int) -> Subject:
         """What that command was about, for the message of a refusal."""
-        return NOBODY
+        return NO_SUBJECT
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Run the callbacks; what one raises is logged, and is no matter of the others."""
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
@@ -130,15 +130,15 @@ class Promise(Promised):
             if not future.done():
                 future.set_result(None)
 
-        def tell(_: object) -> None:
+        def wake_in_loop(_: object) -> None:
             self._link.call_in_loop(loop, wake)
 
-        if self._add(tell):
+        if self._add(wake_in_loop):
             try:
                 yield from future
             finally:
                 if not self.done():
-                    self._remove(tell)
+                    self._remove(wake_in_loop)
 
 
 class Reply(Promise):
@@ -146,7 +146,7 @@ class Reply(Promise):
 
     __slots__ = ("_error", "_subject", "_value")
 
-    def __init__(self, link: Home, subject: Subject = NOBODY) -> None:
+    def __init__(self, link: Home, subject: Subject = NO_SUBJECT) -> None:
         super().__init__(link)
         self._subject = subject
         self._value: Any = None

@@ -1,5 +1,5 @@
-"""What a client says to its daemon, and when: a Protocol that has outgoing, incoming, session and inbox.
+"""What a client sends to its daemon, and when: a Protocol that has outgoing, incoming, session and inbox.
 
-Frames and the time go in, frames and settlements come out; whoever waits is known by an interface (waiter.py). Not
-here: a socket, a clock, a thread; who carries the frames (link/), and how a caller waits (threaded/, aio/).
+Frames and the time go in, frames and settlements come out. A waiter is known by an interface only (waiter.py). Not
+here: sockets, clock and threads (link/), and how a caller waits (threaded/, aio/).
 """

@@ -1,7 +1,7 @@
-"""When a client gives up what it waits for: at deadline + grace, and only while the daemon is lost.
+"""When a client abandons an operation: at its deadline + grace, and only while the daemon is lost.
 
-While the daemon lives its word comes, however late, and nothing here costs anything. When it is lost the deadlines of
-all that waits are collected once, and then those of each registration that follows.
+While the daemon lives, its outcome comes, however late, and nothing here costs anything. When the daemon is lost, the
+deadlines of all pending operations are collected once, and then that of each registration that follows.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Protocol as Interface
 
 from timerd_shm.declare.limits import NO_DEADLINE
 
-NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF  # of a moment in ns
+NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF  # a time in ns that does not come
 
 
 class Deadlined(Interface):
-    """What waits under a command number."""
+    """What is pending under a command number."""
 
     def due_ns(self, command: int) -> int:
         """Its deadline; NO_DEADLINE or more = none."""
 
 
 class Deadlines:
-    """The deadlines of what waits, from the moment when the daemon was lost."""
+    """The deadlines of pending operations, from the moment when the daemon was lost."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []  # (deadline, command); one that has moved is there again
+        self._heap: list[tuple[int, int]] = []  # (deadline, command); a deadline that has moved is in it twice
         self._seen = 0  # commands up to this one have been collected
 
     def clear(self) -> None:
@@ -36,7 +36,7 @@ class Deadlines:
         self._seen = 0
 
     def collect(self, waiting: Mapping[int, Deadlined], issued: int) -> None:
-        """Take in what has been registered since the last time, up to command `issued`."""
+        """Collect the deadlines of what was registered since the last time, up to command `issued`."""
         if not self._seen:
             self._heap = [(one.due_ns(command), command) for command, one in waiting.items()]
             heapify(self._heap)
@@ -56,11 +56,11 @@ class Deadlines:
 
     @property
     def first_ns(self) -> int:
-        """The earliest deadline, or one that has moved meanwhile; NO_DEADLINE or more = there is none."""
+        """The earliest deadline, which may have moved meanwhile; NO_DEADLINE or more = there is none."""
         return self._heap[0][0] if self._heap else NO_DEADLINE
 
     def take_due(self, until_ns: int, waiting: Mapping[int, Deadlined]) -> list[int]:
-        """Commands that still wait and whose deadline is not after `until_ns`, in the order of their deadlines."""
+        """Commands that are pending and whose deadline is not after `until_ns`, in the order of their deadlines."""
         due: list[int] = []
         while self._heap and self._heap[0][0] <= until_ns:
             _, command = heappop(self._heap)

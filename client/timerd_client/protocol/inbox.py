@@ -1,22 +1,24 @@
-"""What this client is told for its group: outcomes of operations that it did not register. No I/O, no clock, no thread.
+"""What is delivered to this client for its group: outcomes of operations that it did not register. Sans I/O.
 
-    told by a report --> kept here --> handed to the caller --ack()--> done: the daemon frees it
-                            |
-                            '-- not sure that it is still ours: asked for ("held"), dropped if it is another's
+    delivered by a report --> kept here --> given to the caller --ack()--> done: the daemon frees it
+                                |
+                                '-- perhaps requeued meanwhile: the daemon is asked ("held"), and it may be dropped
 
 Ground rules (timerd/DESIGN.md, section "Groups, and owners that end"):
 
-* A member that is silent for a lease loses what it was told and has not done: another is told. It may have been
-  stopped, and then does not know. So, *just before an outcome is handed to the caller*, the newest answered question
-  must have been sent not longer ago than the lease (two thirds of it: the rest is for the way). Else the daemon is
-  asked, and what it does not confirm is dropped. Without a daemon nothing is confirmed, and the caller waits.
-* A pause that was longer lies between two answered questions. Whatever the daemon told before it answered the second
-  one may be another's by now, even if it is read after that answer: it is vouched for by the daemon's own clock, which
-  stands in every frame.
-* Outcomes are told to who listens (a loop over `outcomes()`), calls to who handles their name. What the daemon knows of
-  that is changed by one question at a time: a repeated old one would undo a newer one.
+* A member that is silent for a lease loses what was delivered to it and is not done: the daemon requeues that. If the
+  member was stopped, it does not know. So the age of the newest answered question counts *just before an outcome is
+  given to the caller*. Up to two thirds of a lease the outcome is surely this client's (the last third is for the way).
+  Later the daemon is asked, and an outcome that the daemon does not acknowledge as held is dropped. While no daemon
+  answers, the caller waits.
+* A longer pause shows as the time between two answered questions. What the daemon delivered before it answered the
+  second one may have been requeued, even if it is read after that answer. The daemon's own clock decides, which stands
+  in every frame.
+* Outcomes are delivered to a client that listens (a loop over `outcomes()`), calls to a client that handles their name.
+  One question at a time changes what the daemon knows of that. With two, a repeated old one would undo a newer one.
 
-Not closable: stopped between the check and the caller's code. That is what `deliveries` is for.
+One window remains: the process may be stopped after the check and before the caller's code runs. Fence with
+`deliveries`.
 
 The caller of every method holds the link's lock, or is the only thread.
 """
@@ -38,18 +40,18 @@ from .incoming import Incoming
 from .session import CALLS, Session
 
 Ask: TypeAlias = Callable[[dict[str, Any], Answerable, int], None]
-"""Asks the daemon: a question, who waits for the answer, and the time."""
+"""Asks the daemon. The arguments are the question, who waits for the answer, and the time in ns."""
 
 _UNPACK: Final = struct_of(OutcomeRecord).unpack
 
 
-class Told:
-    """One outcome of the group, as it was told."""
+class DeliveredOutcome:
+    """One outcome of the group, as it was delivered."""
 
     __slots__ = ("arena", "client", "keys", "payload", "purgatory", "record", "row", "value", "vouched_ns")
 
     def __init__(self, row: bytes, frame: bytes, heap: int, arena: int, client: bytes, delivered_ns: int) -> None:
-        """`heap` is where that of the frame starts; raises ValueError if the record points outside of it."""
+        """`heap` is the offset of the frame's heap. Raises ValueError if the record points outside of the frame."""
         self.row = row
         self.record = record = OutcomeRecord._make(_UNPACK(row))
         value_at = heap + record.heap_offset
@@ -63,13 +65,13 @@ class Told:
         names = _names(frame[names_at:end])
         self.purgatory = names[0].decode() if names else ""
         self.keys = tuple(_text(name) for name in names[1:])
-        self.arena = arena  # with `client`: to whom it was told, and so whose acknowledgement counts
+        self.arena = arena  # with `client`: to whom it was delivered; only that client may acknowledge it
         self.client = client
-        self.vouched_ns = delivered_ns  # the daemon's clock when it last said that this client holds it
+        self.vouched_ns = delivered_ns  # the daemon's clock when it last said that this client holds the outcome
 
 
 def _names(packed: bytes) -> list[bytes]:
-    """The names in u8 length + bytes."""
+    """The names in a sequence of u8 length + bytes."""
     names, at = [], 0
     while at < len(packed):
         end = at + 1 + packed[at]
@@ -79,7 +81,7 @@ def _names(packed: bytes) -> list[bytes]:
 
 
 def _text(name: bytes) -> str | bytes:
-    """A key as its owner most probably gave it: str where it is UTF-8."""
+    """A key as its owner probably gave it: str where the bytes are UTF-8, else bytes."""
     try:
         return name.decode()
     except UnicodeDecodeError:
@@ -87,34 +89,34 @@ def _text(name: bytes) -> str | bytes:
 
 
 class _Question(NamedTuple):
-    """A query's reply that goes to the inbox instead of a caller."""
+    """A query whose answer is for the inbox, and for no caller."""
 
-    taken: Callable[[Any, TimerdError | None], None]
+    on_answer: Callable[[Any, TimerdError | None], None]
 
     def answer(self, value: Any, error: TimerdError | None = None) -> bool:
-        self.taken(value, error)
+        self.on_answer(value, error)
         return False
 
-    def tell(self) -> None:
-        """Nobody waits for it: those who wait for outcomes look again after each frame."""
+    def notify(self) -> None:
+        """Do nothing: callers that wait for outcomes look again after each frame."""
 
 
 class _Standing:
-    """What the daemon is to know of this client until it is told otherwise."""
+    """One thing that the daemon is to know of this client: that it listens, or which calls it handles."""
 
     def __init__(self, inbox: Inbox, nothing: object) -> None:
         self._inbox = inbox
-        self._nothing = nothing  # what a daemon knows of a client that has said nothing
+        self._nothing = nothing  # what a daemon knows of a client that has asked nothing
         self.wanted = nothing
         self.forget()
 
     def forget(self) -> None:
-        """It is another daemon, or another client."""
-        self.known: object = self._nothing  # what the daemon has answered; None = it may be either
+        """The daemon is another one, or this client has a new incarnation."""
+        self.known: object = self._nothing  # what the daemon has answered last; None = unknown
         self.asking = False
 
     def ask(self, question: dict[str, Any], answer: Callable[[dict[str, Any]], object], now_ns: int) -> None:
-        """Have the daemon know what is wanted, by this question; `answer` gives from the result what it knows then."""
+        """Ask, so that the daemon knows what is wanted. `answer` reads from the result what it knows then."""
         inbox, wanted = self._inbox, self.wanted
         self.asking = True
 
@@ -122,51 +124,51 @@ class _Standing:
             self.asking = False
             if error is None:
                 self.known = answer(result)
-                inbox.told_daemon(self, wanted, now_ns)
+                inbox.daemon_knows(self, wanted, now_ns)
             elif error.code is ErrorCode.UNAVAILABLE:
                 self.known = None
                 inbox.ping_at = 0  # again as soon as the daemon is back
             elif error.code not in (ErrorCode.SESSION_GONE, ErrorCode.CLOSED):
-                inbox.complain(f"this client is told nothing for its group: {error}")
+                inbox.complain(f"nothing is delivered to this client for its group: {error}")
 
         inbox.query(question, _Question(answered), now_ns)
 
 
 class Inbox:
-    """What this client was told for its group and its caller has not been given yet."""
+    """What was delivered to this client for its group, and was not given to its caller yet."""
 
     def __init__(self, session: Session, incoming: Incoming, ask: Ask) -> None:
         self._session = session
         self._incoming = incoming
         self._ask_daemon = ask
-        self.outcomes: deque[Told] = deque()
-        self.calls: deque[Told] = deque()
+        self.outcomes: deque[DeliveredOutcome] = deque()
+        self.calls: deque[DeliveredOutcome] = deque()
         self.listeners = 0  # loops that want outcomes
-        self._left: deque[None] = deque()  # of these, those that have left
+        self._left: deque[None] = deque()  # one for each loop that was left and still counts in `listeners`
         self._calls_at_once = 0
         self._listening = _Standing(self, False)
         self._handling = _Standing(self, ())
         self.lease_ns = LEASE_NS
         self.ping_at = NEVER
-        self.requeued = 0  # outcomes that were another's when they were asked for
+        self.requeued = 0  # outcomes that had been requeued when the daemon was asked
         self.forget()
 
     def forget(self) -> None:
-        """Another arena, or a new incarnation: nothing of the old one is ours."""
+        """Begin with nothing: the arena is another one, or this client has a new incarnation."""
         self.outcomes.clear()
         self.calls.clear()
         self._listening.forget()
         self._handling.forget()
         self._pinging = False
-        self._asking = False  # a "held" is on its way
-        self._renewed_ns = -1  # when the newest answered question was sent; -1 = none was
-        self._doubt_before_ns = 0  # on the daemon's clock: what it told before must be asked for
-        self._done: dict[int, int] = {}  # operation -> the command that says that it is done, in the commands' order
+        self._asking = False  # a question "held" waits for its answer
+        self._renewed_ns = -1  # when the newest answered question was sent; -1 = there is none
+        self._doubt_before_ns = 0  # on the daemon's clock: for what was delivered before, the daemon must be asked
+        self._done: dict[int, int] = {}  # operation -> the command that ends it, in the order of the commands
         self.ping_at = NEVER
 
-    def is_ours(self, told: Told) -> bool:
-        """Whether it was told to this client as it is now, so that its op id means something."""
-        return (self._session.arena, self._session.incarnation) == (told.arena, told.client)
+    def is_ours(self, outcome: DeliveredOutcome) -> bool:
+        """Whether it was delivered to this incarnation in this arena. Only then its operation id means something."""
+        return (self._session.arena, self._session.incarnation) == (outcome.arena, outcome.client)
 
     def query(self, question: dict[str, Any], reply: _Question, now_ns: int) -> None:
         self._ask_daemon(question, reply, now_ns)
@@ -177,7 +179,7 @@ class Inbox:
     # what it takes ------------------------------------------------------------------------------------------------
 
     def listen(self, now_ns: int) -> None:
-        """One more who wants outcomes. Raises NotAMemberError."""
+        """Count one more loop that wants outcomes. Raises NotAMemberError."""
         self.check_member()
         self._let_go(now_ns)
         self.listeners += 1
@@ -198,43 +200,45 @@ class Inbox:
             raise NotAMemberError("outcomes() are a group's, and this client is in none: connect(group=NAME)")
 
     def leave(self) -> None:
-        """One less, from the next tick on. After the last, others are told what this client was told and has not done.
+        """Count one loop less, from the next tick on. After the last one, what is not done is requeued.
 
-        Needs no lock: a loop that was left may end in a garbage collection, wherever that is.
+        Needs no lock: a garbage collection may end a loop that was left, in any thread.
         """
         self._left.append(None)
         self.ping_at = 0
 
     def _let_go(self, now_ns: int) -> None:
-        """Take those off that have left."""
+        """Subtract the loops that were left."""
         while self._left:
             self._left.popleft()
             self.listeners -= 1
         self._switch(now_ns)
 
     def _switch(self, now_ns: int) -> None:
-        """Have the daemon know what this client takes."""
+        """Ask the daemon to deliver what this client takes, if the daemon knows otherwise."""
         listening, handling = self._listening, self._handling
         listening.wanted = self.listeners > 0
         if not listening.asking and listening.known is not listening.wanted:
-            # Not yet on, where something that was given up is not another's yet: then it is asked again.
+            # The daemon may answer "not yet", while it still requeues what this client had. It is then asked again.
             listening.ask({"query": "listen", "on": listening.wanted}, lambda result: bool(result["on"]), now_ns)
         if not handling.asking and handling.known != handling.wanted:
             names = handling.wanted
             question = {"query": "handle", "purgatory": CALLS, "names": names, "most": self._calls_at_once}
             handling.ask(question, lambda result: names if result["most"] else (), now_ns)
 
-    def told_daemon(self, standing: _Standing, wanted: object, now_ns: int) -> None:
-        """The daemon knows what was wanted."""
-        if wanted is False:  # to listen: all of it is another's now, and so is what is still on its way
+    def daemon_knows(self, standing: _Standing, wanted: object, now_ns: int) -> None:
+        """The daemon has answered that it knows what was wanted."""
+        if (
+            wanted is False
+        ):  # not to listen: the daemon has requeued all outcomes, also those that are still on their way
             self.outcomes.clear()
             self._doubt_before_ns = self._session.daemon_ns
         self._switch(now_ns)
 
-    def greeted(self, lease_ns: int, now_ns: int) -> None:
-        """A WELCOME has come: what this client takes is made sure of.
+    def welcomed(self, lease_ns: int, now_ns: int) -> None:
+        """A WELCOME has come: ask for everything again.
 
-        It may have been taken for dead within its lease, so that all that it was told before is another's.
+        The daemon may have taken this client for dead within its lease, and requeued all that was delivered before.
         """
         self.lease_ns = lease_ns
         self._doubt_before_ns = self._session.daemon_ns
@@ -247,38 +251,38 @@ class Inbox:
     def _takes_something(self) -> bool:
         return self.listeners > 0 or bool(self._handling.wanted)
 
-    # telling ------------------------------------------------------------------------------------------------------
+    # delivered ----------------------------------------------------------------------------------------------------
 
     def take_in(self, row: bytes, frame: bytes, heap: int) -> None:
-        """A report has an outcome of the group; `heap` is where that of the frame starts."""
+        """Take an outcome of the group from a report. `heap` is the offset of the frame's heap."""
         session = self._session
-        told = Told(row, frame, heap, session.arena, session.incarnation, session.daemon_ns)
-        if told.record.number <= self._incoming.received_outcome:
-            return  # it was in the report before: what was asked for twice may overlap
-        if told.record.operation in self._done:
-            return  # told again while the word that it is done was on its way, which goes for this time too
-        if told.record.flags & OutcomeFlag.CALL:
-            self.calls.append(told)
+        outcome = DeliveredOutcome(row, frame, heap, session.arena, session.incarnation, session.daemon_ns)
+        if outcome.record.number <= self._incoming.received_outcome:
+            return  # it was in an earlier report: reports that were asked for twice may overlap
+        if outcome.record.operation in self._done:
+            return  # redelivered while the command that ends it was on its way; that command ends this delivery, too
+        if outcome.record.flags & OutcomeFlag.CALL:
+            self.calls.append(outcome)
         elif self._listening.known is not False or self._listening.asking:
-            self.outcomes.append(told)  # else it crossed the end of the listening, which gave it to another
+            self.outcomes.append(outcome)  # else it crossed the question that ended listening, and was requeued
 
     def done(self, operation: int, command: int) -> None:
-        """The caller has acted, and says so by this command: it is not handed over again, however often it was told."""
+        """The caller has acted, and this command says so. A redelivered outcome is not given to a caller again."""
         self._done[operation] = command
         for queue in (self.outcomes, self.calls):
-            for told in [told for told in queue if told.record.operation == operation]:
-                queue.remove(told)
+            for outcome in [outcome for outcome in queue if outcome.record.operation == operation]:
+                queue.remove(outcome)
 
     def forget_done(self, applied: int) -> None:
-        """What is done by these commands is not told again, if all outcomes up to now were received."""
+        """These commands are applied. What they end is not redelivered, if all outcomes up to now were received."""
         while self._done:
             operation, command = next(iter(self._done.items()))
             if command > applied:
                 return
             del self._done[operation]
 
-    def next(self, queue: deque[Told], now_ns: int) -> Told | None:
-        """The next one to hand to the caller, now. None: there is none, or the daemon was asked whether it is ours."""
+    def next(self, queue: deque[DeliveredOutcome], now_ns: int) -> DeliveredOutcome | None:
+        """The next outcome to give to the caller at once. None = none is here, or the daemon was asked first."""
         if not queue or self._asking:
             return None
         if self._is_over(now_ns - self._renewed_ns) or queue[0].vouched_ns < self._doubt_before_ns:
@@ -286,12 +290,12 @@ class Inbox:
             return None
         return queue.popleft()
 
-    def may_have(self, queue: deque[Told]) -> bool:
-        """Whether next() is worth a call."""
+    def may_have(self, queue: deque[DeliveredOutcome]) -> bool:
+        """Whether next() may give an outcome."""
         return bool(queue) and not self._asking
 
     def tick(self, now_ns: int) -> None:
-        """A sign of life that is answered, each third of the lease, as long as there may be something to hand over."""
+        """Send a question each third of the lease, as long as something may be delivered to this client."""
         if now_ns < self.ping_at:
             return
         self.ping_at = now_ns + self.lease_ns // 3
@@ -309,7 +313,7 @@ class Inbox:
             self._ask_daemon({"query": "ping"}, _Question(answered), now_ns)
 
     def _ask(self, now_ns: int) -> None:
-        """Ask which of those that wait here are still ours."""
+        """Ask the daemon which of the outcomes that are kept here this client still holds."""
         asked = [*self.outcomes, *self.calls][:HELD_QUERY_MAX]
         self._asking = True
 
@@ -319,20 +323,20 @@ class Inbox:
                 return
             self._renewed(now_ns)
             held = set(result["held"])
-            lost = {id(told) for told in asked if told.record.operation not in held}
-            for told in asked:
-                told.vouched_ns = self._session.daemon_ns
+            lost = {id(outcome) for outcome in asked if outcome.record.operation not in held}
+            for outcome in asked:
+                outcome.vouched_ns = self._session.daemon_ns
             for queue in (self.outcomes, self.calls):
-                kept = [told for told in queue if id(told) not in lost]
+                kept = [outcome for outcome in queue if id(outcome) not in lost]
                 self.requeued += len(queue) - len(kept)
                 queue.clear()
                 queue.extend(kept)
 
-        operations = [told.record.operation for told in asked]
+        operations = [outcome.record.operation for outcome in asked]
         self._ask_daemon({"query": "held", "operations": operations}, _Question(answered), now_ns)
 
     def _renewed(self, sent_ns: int) -> None:
-        """A question that was sent then has been answered."""
+        """A question that was sent at that time has been answered."""
         if self._renewed_ns >= 0 and self._is_over(sent_ns - self._renewed_ns):
             self._doubt_before_ns = self._session.daemon_ns
         self._renewed_ns = max(self._renewed_ns, sent_ns)

@@ -1,12 +1,12 @@
-"""What a client waits for: outcomes of its operations, answers to its commands and questions; and what it gave up.
+"""What a client waits for: outcomes of operations, answers to commands and questions. Also abandoned operations.
 
-Outcomes are numbered, and received without a gap; an outcome heard twice finds nobody waiting and is dropped. An
-operation that was given up (UNAVAILABLE) has settled for its caller: it is withdrawn, and what the daemon says of it
-later is counted and acknowledged, to nobody. If that is a hand-over, it is acknowledged only after the command that
-gives it back was applied: until then the daemon keeps it.
+Outcomes are numbered, and received without a gap. An outcome that comes twice finds no waiter the second time, and is
+dropped. An operation that was abandoned has settled for its caller (UNAVAILABLE), and the client withdraws it. A late
+outcome of it is counted and acknowledged, and is delivered to nobody. If that outcome has a grant, it is acknowledged
+only after the command that requeues the grant was applied: until then the daemon keeps it.
 
-What is applied is known sooner than what was refused of it: WELCOME says the first, a report that was lost both. So a
-flush waits until all commands are `answered`.
+The client may learn that a command was applied before it learns that it was refused. WELCOME says only the first; a
+report says both, and may be lost. So a flush waits until all commands are `answered`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from timerd_shm.declare.errors import SessionGoneError, TimerdError, TimerdUnava
 from timerd_shm.declare.fields import size_of, struct_of
 from timerd_shm.declare.states import Outcome
 from timerd_shm.declare.wire import OutcomeFlag, OutcomeRecord, ReportHeader, WireAnswer
-from timerd_wire.refusals import NOBODY, Subject, refusal
+from timerd_wire.refusals import NO_SUBJECT, Subject, refusal
 
 from .outgoing import Outgoing
 
@@ -34,25 +34,25 @@ _ANSWERS = columns_of(WireAnswer, "command", "value", "code")
 
 
 OfGroup: TypeAlias = Callable[[bytes, bytes, int], None]
-"""Takes an outcome of this client's group: its record, the frame, and where the frame's heap starts."""
+"""Takes an outcome of this client's group: its record, the frame, and the offset of the frame's heap."""
 
 
 class Query(NamedTuple):
-    """A question as it travels, and whom its answer is for."""
+    """A question as it is sent, and who waits for its answer."""
 
     frame_map: bytes
     reply: Answerable
 
 
 class _Hold(NamedTuple):
-    """An outcome that is not acknowledged before a command is applied."""
+    """This outcome is not acknowledged before that command is applied."""
 
     outcome: int
     command: int
 
 
 class Incoming:
-    """Who waits for what, by command number and by number of the question. Outcomes are waited for in the ledger."""
+    """Who waits for answers, by the number of the command or question. The ledger has who waits for outcomes."""
 
     def __init__(self, ledger: Ledger, outgoing: Outgoing) -> None:
         self._ledger = ledger
@@ -62,30 +62,31 @@ class Incoming:
         self.received_outcome = 0
         self.received_answer = 0
         self._hold: _Hold | None = None
-        self._given_up: dict[int, int] = {}  # registration -> the command that withdraws it, in order of both
-        self._unheard: set[int] = set()  # commands whose callers were told that the answer is unknown; it may come yet
+        self._abandoned: dict[int, int] = {}  # registration -> the command that withdraws it, in order of both
+        # Commands whose callers have got "unknown" as the answer. The daemon's answer may still come.
+        self._answers_unknown: set[int] = set()
         self.ready: list[Notified] = []
         self.complaints: list[str] = []
-        self.verdicts = 0  # operations given up as UNAVAILABLE
+        self.settled_unavailable = 0  # operations that were abandoned as UNAVAILABLE
         self.outcomes_after_giving_up = 0
-        self.outcomes_unknown = 0  # outcomes nobody waited for
-        self.commands_refused = 0  # with no operation to settle, and nobody who waits for an answer
-        self.refusal: TimerdError | None = None  # of the first of these that no flush has told
+        self.outcomes_unknown = 0  # outcomes that nobody waited for
+        self.commands_refused = 0  # commands without an operation or a caller that could get the refusal
+        self.refusal: TimerdError | None = None  # the first refusal of these that no flush has raised yet
 
     @property
     def acknowledged_outcome(self) -> int:
-        """Outcomes up to this number have been received, and are not held back."""
+        """Outcomes up to this number have been received, and may be acknowledged."""
         return self.received_outcome if self._hold is None else max(self._hold.outcome - 1, 0)
 
     def take_ready(self) -> list[Notified]:
-        """Those that are to be told now that the lock is free."""
+        """Those to notify when the lock is free; each is given once."""
         ready, self.ready = self.ready, []
         return ready
 
     # settled here -------------------------------------------------------------------------------------------------
 
     def fail_all(self, error: TimerdError) -> None:
-        """Settle everything that waits with this error."""
+        """Settle all pending operations, and answer all questions, with this error."""
         waiting, self._ledger.pending = self._ledger.pending, Pending()
         settlement = local(error)
         for command, waiter in waiting.items():
@@ -94,23 +95,23 @@ class Incoming:
         self.fail_replies(error)
 
     def fail_replies(self, error: TimerdError) -> None:
-        """Tell all who have asked, but not those who wait for outcomes."""
+        """Answer all commands and questions with this error. Pending operations stay."""
         replies, self.replies = self.replies, {}
-        self._unheard.update(replies)
+        self._answers_unknown.update(replies)
         queries, self.queries = self.queries, {}
         for reply in [*replies.values(), *(query.reply for query in queries.values())]:
             if reply.answer(None, error):
                 self.ready.append(reply)
 
-    def give_up(self, registrations: Iterable[int], error: TimerdError) -> int:
-        """Settle these operations with this error, for good, and withdraw them; how many still waited."""
+    def abandon(self, registrations: Iterable[int], error: TimerdError) -> int:
+        """Settle these operations with this error, and withdraw them; how many were pending."""
         settlement = local(error)
-        given_up = 0
+        abandoned = 0
         for command in registrations:
             waiter = self._ledger.pending.pop(command, None)
             if waiter is None:
                 continue
-            given_up += 1
+            abandoned += 1
             if waiter.settle(command, settlement):
                 self.ready.append(waiter)
             reply = self.replies.pop(command, None)
@@ -118,11 +119,11 @@ class Incoming:
                 self.ready.append(reply)
             withdrawal = self._outgoing.withdraw(command)
             if withdrawal:
-                self._given_up[command] = withdrawal
-        return given_up
+                self._abandoned[command] = withdrawal
+        return abandoned
 
     def unknown_to_daemon(self, commands: Iterable[int]) -> None:
-        """The daemon does not hold these operations."""
+        """The daemon has no record of these operations."""
         for command in commands:
             waiter = self._ledger.pending.pop(command, None)
             if waiter is not None:
@@ -130,8 +131,8 @@ class Incoming:
                 if waiter.settle(command, local(gone)):
                     self.ready.append(waiter)
 
-    def gone_at_daemon(self, last: int) -> None:
-        """It took this client for dead after that command, and kept neither operations nor answers of those before."""
+    def forgotten_by_daemon(self, last: int) -> None:
+        """The daemon took this client for dead after this command. Up to there it kept no operation and no answer."""
         self.unknown_to_daemon([command for command in self._ledger.pending if command <= last])
         self._outgoing.skip_answers(last)
         lost = TimerdUnavailableError("the daemon took this client for dead before it heard the answer; it is unknown")
@@ -143,10 +144,10 @@ class Incoming:
     # settled by the daemon ----------------------------------------------------------------------------------------
 
     def take_outcomes(self, header: ReportHeader, frame: bytes, of_group: OfGroup) -> None:
-        """Settle what a report has outcomes for; those of this client's group go to `of_group`."""
+        """Settle the operations whose outcomes a report has. Outcomes of this client's group go to `of_group`."""
 
         def unclaimed(command: int, row: bytes, frame: bytes, heap: int) -> None:
-            if command in self._given_up:
+            if command in self._abandoned:
                 self._settled_too_late(OutcomeRecord._make(_OUTCOME.unpack(row)))
             elif command == GROUPS:
                 of_group(row, frame, heap)
@@ -157,29 +158,32 @@ class Incoming:
         settle_all(waiting, self.ready, frame, header.outcomes, header.answers, header.incarnation, unclaimed)
 
     def _settled_too_late(self, outcome: OutcomeRecord) -> None:
-        withdrawal = self._given_up.pop(outcome.command)
-        if outcome.state != Outcome.CANCELLED:  # which is what the withdrawal asked for
+        withdrawal = self._abandoned.pop(outcome.command)
+        if outcome.state != Outcome.CANCELLED:  # CANCELLED is what the withdrawal asked for
             self.outcomes_after_giving_up += 1
         if outcome.flags & OutcomeFlag.GRANTED and withdrawal > self._ledger.applied:
             first = outcome.number if self._hold is None else self._hold.outcome
             self._hold = _Hold(first, withdrawal if self._hold is None else max(withdrawal, self._hold.command))
 
     def release(self, applied: int) -> bool:
-        """Commands up to this one are applied; whether outcomes may be acknowledged that were held back."""
+        """Commands up to this one are applied. Whether outcomes that were held back may be acknowledged now."""
         if self._hold is None or applied < self._hold.command:
             return False
         self._hold = None
         return True
 
-    def forget_given_up(self, header: ReportHeader) -> None:
-        """Nothing more comes of what was withdrawn when this report was made, if all its outcomes were received."""
+    def forget_abandoned(self, header: ReportHeader) -> None:
+        """Forget the operations whose withdrawals were applied when this report was made.
+
+        No outcome of these comes any more, provided that all outcomes up to this report were received.
+        """
         if self.received_outcome < header.outcome_newest:
             return
-        while self._given_up:
-            command, withdrawal = next(iter(self._given_up.items()))
+        while self._abandoned:
+            command, withdrawal = next(iter(self._abandoned.items()))
             if withdrawal > min(header.applied, self._outgoing.answered):
                 return
-            del self._given_up[command]
+            del self._abandoned[command]
 
     def take_answers(self, header: ReportHeader, frame: bytes) -> None:
         start = _HEADER_SIZE + header.outcomes * _OUTCOME_SIZE
@@ -190,20 +194,20 @@ class Incoming:
             self.received_answer = command
             self.answer(command, value, refusal(code, value, self._subject(command)) if code else None)
 
-    def hear_answered(self, header: ReportHeader) -> None:
-        """After its answers were taken: if none is missing, all that was applied when it was made is answered."""
+    def note_answered(self, header: ReportHeader) -> None:
+        """After the answers of a report: if none is missing, all commands that it calls applied are answered."""
         if (
             header.answer_newest > self.received_answer
             or not self._outgoing.answered < header.applied <= self._ledger.applied
         ):
             return
         self._outgoing.answered = header.applied
-        if self._unheard:
-            self._unheard = {command for command in self._unheard if command > self._outgoing.answered}
+        if self._answers_unknown:
+            self._answers_unknown = {command for command in self._answers_unknown if command > self._outgoing.answered}
 
     def _subject(self, command: int) -> Subject:
         promise = self._ledger.pending.get(command, self.replies.get(command))
-        return NOBODY if promise is None else promise.subject(command)
+        return NO_SUBJECT if promise is None else promise.subject(command)
 
     def answer(self, command: int, value: int, error: TimerdError | None) -> None:
         reply = self.replies.pop(command, None)
@@ -212,8 +216,8 @@ class Incoming:
             if waiter is not None:
                 if waiter.settle(command, local(error)):
                     self.ready.append(waiter)
-            elif reply is None and command not in self._given_up:
-                if command not in self._unheard:
+            elif reply is None and command not in self._abandoned:
+                if command not in self._answers_unknown:
                     self.commands_refused += 1
                     self.refusal = self.refusal or error
                 self.complaints.append(f"command {command} was refused: {error}")
@@ -221,8 +225,8 @@ class Incoming:
             self.ready.append(reply)
 
     def begin_anew(self) -> None:
-        """Numbers begin anew; who still waited has been told."""
+        """Begin the numbers anew. Nobody waits any more."""
         self.received_outcome = self.received_answer = 0
         self._hold = None
-        self._given_up.clear()
-        self._unheard.clear()
+        self._abandoned.clear()
+        self._answers_unknown.clear()

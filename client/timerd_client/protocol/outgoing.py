@@ -1,13 +1,14 @@
 """The window: commands that the daemon has not acknowledged yet, numbered one by one from 1, kept and sent again.
 
-    1 .. answered     and what the daemon has to say of them, refusals too, has been heard
-    1 .. applied      acknowledged, gone
-    .. sent           in frames that nobody has answered yet; going back (go-back-n) sends them again
-    .. offered        have been in a frame at some time: the daemon may have applied them, or may do so yet
-    .. issued         kept; those above `offered` are nobody's secret but ours
+    1 .. answered     applied, and all answers to them, refusals too, were received
+    1 .. applied      acknowledged, and kept no longer
+    .. sent           in frames that are not acknowledged yet; going back (go-back-n) sends these commands again
+    .. offered        were in a frame at some time: the daemon may have applied them, or may still do so
+    .. issued         kept; the daemon cannot know of those above `offered`
 
-A number is never given to another command, but for one: a command that does nothing takes the place of what is
-withdrawn, or cannot be read. What was offered before may have been applied all the same, so it is cancelled as well.
+A number belongs to one command, with one exception. A command that is withdrawn, or that the daemon cannot read, is
+replaced by a command that does nothing. If its number was offered before, the daemon may have applied it all the same,
+so a withdrawn registration is cancelled as well.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class Outgoing:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.resets = 0  # raised when a frame that is not sent yet has become stale
-        self.commands_unknown = 0  # were unacknowledged when the daemon lost sight of this client
-        self.answered = 0  # up to this one they are applied, and all answers to them have been received
+        self.resets = 0  # one more each time when a frame that is not sent yet has become stale
+        self.commands_unknown = 0  # commands that were unacknowledged when the daemon forgot this client
+        self.answered = 0  # commands up to this one are applied, and their answers were received
         self.sent = 0
         self.offered = 0
 
@@ -38,10 +39,10 @@ class Outgoing:
         return self._ledger.window - (self._ledger.issued - self._ledger.applied)
 
     def withdraw(self, registration: int) -> int:
-        """Undo a registration, whose outcome nobody will see: it is not applied, or cancelled.
+        """Undo a registration: replace its command if it is not applied yet, and cancel it if it was offered.
 
-        What it may have been handed goes back (REQUEUE). The number of the command that does it; 0 = none is needed.
-        It goes beyond a full window, by one command for each registration at most.
+        A grant that it may have is requeued (REQUEUE). Returns the number of the CANCEL; 0 = none is needed.
+        The CANCEL may exceed the window: one command for each registration at most.
         """
         if registration > self._ledger.applied:
             self.void(registration)
@@ -56,11 +57,11 @@ class Outgoing:
 
     @property
     def in_flight(self) -> bool:
-        """Whether commands were sent that nobody has acknowledged."""
+        """Whether commands were sent that the daemon has not acknowledged."""
         return self._ledger.applied < self.sent
 
     def void(self, number: int) -> None:
-        """An unacknowledged number goes to a command that does nothing."""
+        """Replace an unacknowledged command by one that does nothing."""
         self._ledger.replace(number, NOTHING)
 
     def go_back(self) -> None:
@@ -69,7 +70,7 @@ class Outgoing:
         self.resets += 1
 
     def take(self) -> tuple[int, int]:
-        """The next commands that are not sent, as many as a frame holds; there are some. (first, number)"""
+        """The commands for the next frame: (first, number). There must be some to send."""
         first = self.sent + 1
         number = self._ledger.fit(first, COMMANDS_PER_FRAME_MAX, _BODY_SIZE_MAX)
         self.sent += number
@@ -81,12 +82,12 @@ class Outgoing:
         return self._ledger.join(header, first, number)
 
     def with_time_left(self, header: bytes, first: int, number: int, now_ns: int) -> bytes:
-        """As join(), for a daemon whose clock is another."""
+        """Like join(), for a daemon whose clock is another: commands then carry the time that is left."""
         commands = (self._ledger.command(one) for one in range(first, first + number))
         return header + b"".join(with_time_left(command, now_ns) for command in commands)
 
     def drop_applied(self, applied: int) -> bool:
-        """The daemon has applied commands up to this one; False if that is not news, or cannot be."""
+        """The daemon has applied commands up to this one. False if that was known, or is impossible."""
         if not self._ledger.applied < applied <= self._ledger.issued:
             return False
         self._ledger.drop(applied)
@@ -94,13 +95,13 @@ class Outgoing:
         return True
 
     def skip_answers(self, last: int) -> None:
-        """The daemon kept no answers to the commands up to this one: it is not known which were refused."""
+        """The daemon kept no answers to the commands up to this one, so it is unknown which were refused."""
         if self.answered < last <= self._ledger.applied:
             self.commands_unknown += last - self.answered
             self.answered = last
 
     def begin_anew(self) -> int:
-        """Forget what is unacknowledged, for a daemon that does not know this client; how many commands that were."""
+        """Forget all unacknowledged commands, because the daemon does not know this client; how many there were."""
         unknown = self._ledger.issued - self.answered
         self.commands_unknown += unknown
         self._ledger.begin_after(0)

@@ -1,35 +1,35 @@
 """The client's protocol: frames and `now_ns` in, frames and settled operations out. No socket, no clock, no thread.
 
-    CONNECTING --WELCOME--> HELLO --first report heard on the subscription--> LIVE
-        ^                         |                                             |
-        +--- "say hello", "session gone" ---------------------------------------+
+    CONNECTING --WELCOME--> HELLO --first report on the subscription--> LIVE
+        ^                         |                                       |
+        +--- "hello first", "session gone" --------------------------------+
     any of them --3 s without a frame--> LOST --WELCOME--> HELLO, or --any report--> LIVE
 
 A Protocol has five parts, and each knows only those above it:
 
-    ledger     the commands that are kept, and who waits for their outcomes (hot/): what each request goes through
+    ledger     unacknowledged commands and pending operations (hot/): what each request goes through
     outgoing   what of the ledger is sent, and sent again
-    incoming   outcomes, answers, and what was given up
+    incoming   outcomes, answers, and abandoned operations
     session    who this client is to its daemon, and what is known of the daemon
-    inbox      what this client is told for its group
+    inbox      what is delivered to this client for its group
 
-Beside them stand the silence of the daemon (silence.py) and the deadlines of what waits meanwhile (deadlines.py). What
-is left here is the state above, the timers, and which part a frame goes to.
+Two more parts are for a daemon that is lost: when it is (silence.py), and the deadlines of pending operations
+(deadlines.py). Here are the state above, the timers, and the choice of the part that takes a frame.
 
 Ground rules (DESIGN.md, rules 6 and 7):
 
-* Commands are numbered one by one and kept until the daemon says that it has applied them (outgoing.py). "Expected n",
-  or 250 ms without progress, sends again from the first unacknowledged one (go-back-n); the daemon skips what it has
-  applied.
-* Outcomes are numbered too, and acknowledged up to the last one received without a gap, in every frame (incoming.py). A
-  gap is asked for.
-* After a restart of the daemon the numbering goes on (`applied` of WELCOME). In another arena, or when the daemon knows
-  this client no more, what was waiting settles as failed with SessionGoneError: whether it was applied is unknown. The
-  client goes on under a new incarnation with numbers from 1.
-* A daemon is *lost* when no frame was heard of it for 3 s in which this client listened, or 2 s since its end was seen.
-  Who has asked it something is told at once. An operation is given up (UNAVAILABLE) only while the daemon is lost, not
-  before its deadline + 1 s (deadlines.py): while the daemon lives its word comes. What was given up is withdrawn as
-  soon as it is back.
+* Commands are numbered one by one, and kept until the daemon says that it has applied them (outgoing.py). After
+  "expected n", or 250 ms without progress, the client sends again from the first unacknowledged one (go-back-n). The
+  daemon skips those that it has applied.
+* Outcomes are numbered too. Each frame acknowledges them up to the last one received without a gap (incoming.py). The
+  client asks for outcomes that are missing.
+* After a restart of the daemon the numbering goes on (`applied` of WELCOME). In another arena, or when the daemon has
+  forgotten this client, pending operations settle as failed with SessionGoneError: whether they were applied is
+  unknown. The client goes on under a new incarnation, with numbers from 1.
+* A daemon is *lost* after 3 s without a frame in which this client listened, or 2 s after its end was seen. Questions
+  then fail at once. An operation is abandoned (UNAVAILABLE) only while the daemon is lost, and not before its
+  deadline + 1 s (deadlines.py): while the daemon lives, its outcome comes. Abandoned operations are withdrawn as soon
+  as the daemon is back.
 
 The caller of every method holds the link's lock, or is the only thread.
 """
@@ -72,8 +72,10 @@ ACKNOWLEDGE_DELAY_NS: Final = (
     5_000_000  # outcomes wait this long for a frame to ride in; the daemon reminds after 50 ms
 )
 ACKNOWLEDGE_OUTCOMES_MAX: Final = 4_096  # or until there are so many
-ACKNOWLEDGE_ANSWERS_MAX: Final = ANSWERS_PER_CLIENT_MAX // 4  # or so many answers, without which it may not go on
-# Ticks are never further apart while all is well, so a longer pause is this process's own.
+ACKNOWLEDGE_ANSWERS_MAX: Final = (
+    ANSWERS_PER_CLIENT_MAX // 4
+)  # or so many answers: the daemon stops when too many are unacknowledged
+# Ticks are no further apart than this while all is well, so a longer pause is this process's own.
 assert RETRANSMIT_LAST_NS <= HEARTBEAT_NS, f"{RETRANSMIT_LAST_NS=}; {HEARTBEAT_NS=}"
 
 _UP = struct_of(CommandHeader)
@@ -85,32 +87,32 @@ class LinkState(Enum):
     """Where the protocol stands."""
 
     CONNECTING = "connecting"  # HELLO is sent until WELCOME comes
-    HELLO = "hello"  # subscribed, nothing heard on the subscription yet
+    HELLO = "hello"  # subscribed, but no report has come on the subscription yet
     LIVE = "live"
-    LOST = "lost"  # nothing heard for 3 s; commands are kept
+    LOST = "lost"  # no frame for 3 s; commands are kept
     CLOSED = "closed"
 
 
-# To look a member up in its class costs as much as ten comparisons.
+# Looking up a member in its class costs as much as ten comparisons.
 CONNECTING, HELLO, LIVE, LOST, CLOSED = LinkState
-# What reading a frame may come to that is not as it should be: a map holds any type, and floats without end.
+# What reading a malformed frame may raise: a map may hold any type, and an infinite float.
 MALFORMED: Final = (struct.error, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _COMMANDS: Final = int(UpKind.COMMANDS)
 _REPORT: Final = int(DownKind.REPORT)
-GREETING: Final = (CONNECTING, LOST)  # hello is said until WELCOME comes
+SENDING_HELLO: Final = (CONNECTING, LOST)  # HELLO is sent until WELCOME comes
 
 
 class Statistics(NamedTuple):
-    """What this client has seen, in numbers since it was made; those of the daemon are in `timerctl stats`."""
+    """What this client has counted since it was made. The daemon's counters are in `timerctl stats`."""
 
     waiting: int  # operations that have not settled
     unacknowledged: int  # commands that the daemon has not acknowledged
-    commands_unknown: int  # commands that were unacknowledged when the daemon lost sight of this client
+    commands_unknown: int  # commands that were unacknowledged when the daemon forgot this client
     given_up: int  # operations that settled as UNAVAILABLE
-    outcomes_after_giving_up: int  # outcomes of these that came all the same, but for their cancellations
+    outcomes_after_giving_up: int  # late outcomes of these, cancellations not counted
     outcomes_unknown: int  # outcomes that nobody waited for
     frames_ignored: int  # frames of another daemon or version, or malformed
-    commands_refused: int  # commands that have no operation, as fire() and advance(), and were refused
+    commands_refused: int  # refused commands that have no operation, such as fire() and advance()
 
 
 class Protocol:
@@ -133,7 +135,7 @@ class Protocol:
         self.silence = Silence(now_ns, lost_ns)
         self.grace_ns = grace_ns
         self.state = CONNECTING
-        self.refused: TimerdError | None = None  # why the daemon does not take this client
+        self.refused: TimerdError | None = None  # why the daemon refuses this client
         self._query_id = 0
         self._acknowledged_outcome = 0  # acknowledged so far
         self._acknowledged_answer = 0
@@ -160,22 +162,22 @@ class Protocol:
 
     @property
     def lost(self) -> bool:
-        """Whether no frame was heard of the daemon for so long that what is asked now is not answered soon."""
+        """Whether the daemon is lost, so that a question would not be answered soon."""
         return self.state is LOST
 
     def plight(self, now_ns: int) -> str:
-        """How it stands with the daemon, for messages."""
-        silence_s = max(0, now_ns - self.silence.heard_ns) / 1e9
+        """The state of the connection, for messages."""
+        silence_s = max(0, now_ns - self.silence.last_frame_ns) / 1e9
         refused = f"; it refuses this client: {self.refused}" if self.refused is not None else ""
         return f"state: {self.state.value}, silent for {silence_s:.1f} s{refused}"
 
     def statistics(self) -> Statistics:
-        """Counts for people."""
+        """The counters of this client."""
         return Statistics(
             waiting=len(self.ledger.pending),
             unacknowledged=self.ledger.issued - self.ledger.applied,
             commands_unknown=self.outgoing.commands_unknown,
-            given_up=self.incoming.verdicts,
+            given_up=self.incoming.settled_unavailable,
             outcomes_after_giving_up=self.incoming.outcomes_after_giving_up,
             outcomes_unknown=self.incoming.outcomes_unknown,
             frames_ignored=self.frames_ignored,
@@ -188,7 +190,7 @@ class Protocol:
             self._deadlines.move(registration, due_ns)
 
     def query(self, question: dict[str, Any], reply: Answerable, now_ns: int) -> None:
-        """Ask; `reply` gets the RESULT map, or the error. Sent again until it is answered."""
+        """Ask a question, and repeat it until it is answered. `reply` gets the RESULT map, or the error."""
         self._query_id += 1
         packed: bytes = msgpack.packb({**question, "id": self._query_id})
         self.incoming.queries[self._query_id] = Query(packed, reply)
@@ -197,19 +199,19 @@ class Protocol:
         self._query_at = min(self._query_at, now_ns + RETRANSMIT_FIRST_NS)
 
     def close(self, now_ns: int) -> None:
-        """Say goodbye; what still waits settles as failed by the link."""
+        """Send BYE. The link settles pending operations as failed."""
         if self.session.secret != NO_SESSION:
             self._outbox.append(self._frame(UpKind.BYE))
         self.state = CLOSED
 
     def daemon_ended(self, now_ns: int) -> None:
-        """Its end was seen."""
+        """The daemon's end was seen."""
         self.silence.end_seen(now_ns)
 
     # time ---------------------------------------------------------------------------------------------------------
 
     def poll_deadline(self) -> int:
-        """When `tick` has something to do, if nothing else happens before (ns); NEVER when closed."""
+        """When `tick` has something to do, if no frame or call comes before (ns); NEVER when closed."""
         state = self.state
         if state is LIVE:
             return min(
@@ -229,7 +231,7 @@ class Protocol:
         return min(self._hello_at, self.silence.lost_at_ns)
 
     def tick(self, now_ns: int) -> None:
-        """Do what is due: hello, retransmission, questions, acknowledgements, the daemon's absence."""
+        """Do what is due: HELLO, retransmission, questions, acknowledgements, and what a lost daemon calls for."""
         if self.state is CLOSED:
             return
         self._look_at_silence(now_ns)
@@ -243,18 +245,18 @@ class Protocol:
             else:
                 if self.state is HELLO:
                     self.state = CONNECTING
-                self._say_hello()
+                self._send_hello()
             self._hello_at = now_ns + self._hello_wait_ns
             self._hello_wait_ns = min(2 * self._hello_wait_ns, RETRANSMIT_LAST_NS)
 
     def _look_at_silence(self, now_ns: int) -> None:
-        """Is the daemon lost? Then give up what is due."""
+        """If the daemon is lost, fail all questions and abandon the operations that are due."""
         silence_ns = self.silence.look(now_ns)
         if now_ns < self.silence.lost_at_ns:
             return
         if not self.lost:
             self._stand(LOST)
-            self._greet_again(now_ns)
+            self._restart_hello(now_ns)
             self.incoming.fail_replies(
                 TimerdUnavailableError(
                     f"the daemon was lost before it answered: it has been silent for {silence_ns / 1e9:.1f} s; "
@@ -268,7 +270,7 @@ class Protocol:
                 f"not known: {self.grace_ns / 1e9:g} s after the deadline the daemon has been silent for "
                 f"{silence_ns / 1e9:.1f} s; the operation is withdrawn when it is back"
             )
-            self.incoming.verdicts += self.incoming.give_up(due, silence)
+            self.incoming.settled_unavailable += self.incoming.abandon(due, silence)
 
     def _stand(self, state: LinkState) -> None:
         self.state = state
@@ -276,8 +278,8 @@ class Protocol:
             self._deadlines.clear()
             self.refused = None
 
-    def _greet_again(self, now_ns: int) -> None:
-        """Say hello at the next tick, and then ever more seldom."""
+    def _restart_hello(self, now_ns: int) -> None:
+        """Send HELLO at the next tick, then at intervals that double up to 1 s."""
         self._hello_wait_ns = RETRANSMIT_FIRST_NS
         self._hello_at = now_ns
 
@@ -294,13 +296,13 @@ class Protocol:
             self._ask(now_ns)
         if now_ns >= self._acknowledge_at or now_ns >= self._last_sent_ns + HEARTBEAT_NS:
             self._outbox.append(self._frame(UpKind.ACK))
-            self._last_sent_ns = now_ns  # or it would be due again before it is sent
+            self._last_sent_ns = now_ns  # else the frame would be due again before it is sent
 
     # frames up ----------------------------------------------------------------------------------------------------
 
     @property
     def has_messages(self) -> bool:
-        """Whether next_frame() would give a frame without commands; such go first, and do not wait for more."""
+        """Whether next_frame() would give a frame without commands. Such frames go first, and wait for nothing."""
         return bool(self._outbox)
 
     @property
@@ -313,7 +315,7 @@ class Protocol:
         return bool(self._outbox) or (self.state is LIVE and self.outgoing.has_commands)
 
     def next_frame(self, now_ns: int) -> bytes | None:
-        """The next frame for the DEALER, None if there is none. Commands that piled up share one."""
+        """The next frame for the DEALER; None = there is none. Commands that piled up share a frame."""
         if self._outbox:
             self._last_sent_ns = now_ns
             return self._outbox.popleft()
@@ -348,15 +350,15 @@ class Protocol:
         )
         return header + body
 
-    def _say_hello(self) -> None:
-        self._outbox.clear()  # questions are asked again, the rest was for the old session
+    def _send_hello(self) -> None:
+        self._outbox.clear()  # questions are asked again; all other frames were for the old session
         self._outbox.append(
             self._frame(UpKind.HELLO, self.session.hello(self._hello_at, listens=self.inbox.listeners > 0))
         )
         self.outgoing.resets += 1
 
     def _ask(self, now_ns: int) -> None:
-        """Ask for what was missed; not again before a time that doubles from 50 ms to 1 s."""
+        """Ask for what was missed, at intervals that double from 50 ms to 1 s."""
         if self._asking and now_ns < self._ask_at:
             return
         self._ask_wait_ns = min(2 * self._ask_wait_ns, ANNOUNCE_LAST_NS) if self._asking else ANNOUNCE_FIRST_NS
@@ -367,7 +369,7 @@ class Protocol:
     # frames down --------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now_ns: int, *, published: bool) -> None:
-        """Take a frame from the XSUB (`published`) or the DEALER. What is not a frame of this daemon is counted."""
+        """Take a frame from the XSUB (`published`) or the DEALER. A frame of another daemon is counted and dropped."""
         if self.state is CLOSED:
             return
         if len(frame) < _DOWN_SIZE:
@@ -376,7 +378,7 @@ class Protocol:
         header = ReportHeader._make(_DOWN.unpack_from(frame))
         if header.version != PROTOCOL_VERSION:
             self.frames_ignored += 1
-            if self.state in GREETING:
+            if self.state in SENDING_HELLO:
                 self.refused = error_for(
                     ErrorCode.UNSUPPORTED_VERSION,
                     f"the daemon speaks version {header.version} of the protocol, this client {PROTOCOL_VERSION}",
@@ -388,7 +390,7 @@ class Protocol:
                 self._report(header, frame, now_ns, published)
                 return
             if header.flags or header.reserved:
-                self.frames_ignored += 1  # no daemon sets them; a word of two bytes must not end a session
+                self.frames_ignored += 1  # no daemon sets these; otherwise any two bytes could end a session
                 return
             match header.kind:
                 case DownKind.EXPECTED:
@@ -402,7 +404,7 @@ class Protocol:
                 case DownKind.HELLO_FIRST:
                     self._hello_first(header, now_ns)
                 case DownKind.SESSION_GONE if self.session.secret == NO_SESSION:
-                    self.frames_ignored += 1  # the same: who shows no session cannot have lost it
+                    self.frames_ignored += 1  # the same: a client that has shown no session cannot lose it
                 case DownKind.SESSION_GONE:
                     self._begin_anew(now_ns)
                 case _:
@@ -418,10 +420,10 @@ class Protocol:
             self.frames_ignored += 1
             return
         incoming = self.incoming
-        self.silence.heard_ns = now_ns
+        self.silence.last_frame_ns = now_ns
         if self.state is LOST or (published and self.state is HELLO):
             self._go_live(now_ns)
-        self.session.hear_newest(header.newest)
+        self.session.note_newest(header.newest)
         if header.applied > self.ledger.applied:
             self._acknowledged(header.applied, now_ns)
 
@@ -443,25 +445,27 @@ class Protocol:
                 incoming.take_answers(header, frame)
         elif header.answer_newest > answered:
             missed = True
-        incoming.hear_answered(header)
+        incoming.note_answered(header)
 
         progress = incoming.received_outcome > received or incoming.received_answer > answered
         if progress:
-            if self._asking:  # is there more?
+            if self._asking:  # is more missing?
                 self._asking = False
                 missed = missed or (not published and header.outcome_newest > incoming.received_outcome)
             if incoming.received_answer > answered:
-                self._back_applied = -1  # if the daemon waited for their acknowledgement, what it expects now is news
+                self._back_applied = (
+                    -1
+                )  # the daemon may have stopped until these were acknowledged; its next "expected" counts again
             many = incoming.received_outcome - self._acknowledged_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
             if many or header.answers >= ACKNOWLEDGE_ANSWERS_MAX:
                 self._acknowledge_at = now_ns
             else:
                 self._acknowledge_at = min(self._acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
-        elif header.outcomes or header.answers:  # heard before: the acknowledgement was lost
+        elif header.outcomes or header.answers:  # received before: the acknowledgement was lost
             self._acknowledge_at = min(self._acknowledge_at, now_ns + ACKNOWLEDGE_DELAY_NS)
         if missed:
             self._ask(now_ns)
-        incoming.forget_given_up(header)
+        incoming.forget_abandoned(header)
         if incoming.received_outcome >= header.outcome_newest:
             self.inbox.forget_done(header.applied)
 
@@ -477,10 +481,10 @@ class Protocol:
         if header.incarnation != self.session.arena:
             self.frames_ignored += 1
             return
-        self.silence.heard_ns = now_ns
+        self.silence.last_frame_ns = now_ns
         self._acknowledged(header.applied, now_ns)
-        self.incoming.hear_answered(header)
-        # every frame in flight behind a lost one is answered so; going back once is enough
+        self.incoming.note_answered(header)
+        # each frame in flight after a lost one is answered by "expected"; going back once is enough
         again = header.applied == self._back_applied and now_ns < self._back_at + ANNOUNCE_FIRST_NS
         if header.applied == self.ledger.applied and self.outgoing.sent > self.ledger.applied and not again:
             self._back_applied, self._back_at = header.applied, now_ns
@@ -489,27 +493,27 @@ class Protocol:
     def _welcome(self, header: ReportHeader, welcome: dict[str, Any], now_ns: int) -> None:
         session, ledger = self.session, self.ledger
         if welcome.get("incarnation", session.incarnation) != session.incarnation:
-            self.frames_ignored += 1  # the answer to a hello that it said as another
+            self.frames_ignored += 1  # the answer to a HELLO of an earlier incarnation
             return
         applied = int(welcome["applied"])
         if header.incarnation == session.arena and welcome["session"] == session.secret and applied < ledger.applied:
-            # The answer to a hello that was said twice, overtaken by a report over PUB: it is known already.
+            # The answer to a HELLO that was sent twice. A report over PUB has overtaken it, so it says nothing new.
             self.frames_ignored += 1
             return
         if session.arena and header.incarnation != session.arena:
             self._forget(SessionGoneError("the daemon has another arena; what was not settled is unknown"))
         session.arena = header.incarnation
         if not ledger.applied <= applied <= ledger.issued:
-            # it knows less than it has acknowledged, or more than was said: this is not our record any more
+            # the daemon knows less than it has acknowledged, or more than was sent: this record is not this client's
             self._begin_anew(now_ns)
             return
-        self.silence.heard_ns = now_ns
+        self.silence.last_frame_ns = now_ns
         self._acknowledged(applied, now_ns)
         session.welcomed(welcome)
         incoming = self.incoming
         incoming.unknown_to_daemon(command for command in welcome.get("unknown", ()) if isinstance(command, int))
-        incoming.gone_at_daemon(int(welcome.get("gone", 0)))
-        self.inbox.greeted(int(welcome["lease_ns"]), now_ns)
+        incoming.forgotten_by_daemon(int(welcome.get("gone", 0)))
+        self.inbox.welcomed(int(welcome["lease_ns"]), now_ns)
         self._stand(HELLO)
         session.subscribe()
         self._subscribed = 1
@@ -524,22 +528,22 @@ class Protocol:
         self._query_at = now_ns if self.incoming.queries else NEVER
 
     def _hello_first(self, header: ReportHeader, now_ns: int) -> None:
-        self.silence.heard_ns = now_ns
+        self.silence.last_frame_ns = now_ns
         if self.state is CONNECTING:
-            return  # to a frame that crossed our HELLO
+            return  # it answers a frame that crossed this client's HELLO
         if header.incarnation != self.session.arena:
             self._begin_anew(now_ns)
             return
         self._stand(CONNECTING)
-        self._greet_again(now_ns)
+        self._restart_hello(now_ns)
 
     def _begin_anew(self, now_ns: int) -> None:
-        """The daemon does not know this client: a new incarnation says hello."""
-        self.silence.heard_ns = now_ns
+        """The daemon does not know this client. A new incarnation sends HELLO."""
+        self.silence.last_frame_ns = now_ns
         self._forget(SessionGoneError("the daemon no longer knows this client; what was not settled is unknown"))
         self.session.change_incarnation()
         self._stand(CONNECTING)
-        self._greet_again(now_ns)
+        self._restart_hello(now_ns)
 
     def _forget(self, error: SessionGoneError) -> None:
         self.incoming.fail_all(error)
@@ -556,7 +560,7 @@ class Protocol:
         self._outbox.clear()
 
     def _result(self, result: dict[str, Any], now_ns: int) -> None:
-        self.silence.heard_ns = now_ns
+        self.silence.last_frame_ns = now_ns
         query = self.incoming.queries.pop(int(result["id"]), None)
         if query is not None and query.reply.answer(result):
             self.incoming.ready.append(query.reply)
@@ -572,7 +576,7 @@ class Protocol:
         if error.code is ErrorCode.SESSION_GONE:
             self._begin_anew(now_ns)
             return
-        if self.state in GREETING:
+        if self.state in SENDING_HELLO:
             self.refused = error
             return
         self.incoming.complaints.append(f"the daemon refused a frame: {error}")
@@ -582,7 +586,7 @@ class Protocol:
         culprit = self.ledger.applied + 1
         if header.applied != self.ledger.applied or self.outgoing.sent < culprit:
             return
-        # The daemon has stopped before this command, and would do so for ever: its number goes to one it can read.
+        # The daemon has stopped at this command, and always would. The command is replaced by one that it can read.
         self.outgoing.void(culprit)
         self.incoming.answer(culprit, 0, error)
         self.outgoing.go_back()

@@ -1,4 +1,4 @@
-"""Who a client is to its daemon: what it says in HELLO, and what it got by WELCOME."""
+"""The session of a client: what it says of itself in HELLO, and what the daemon gives it in WELCOME."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from timerd_shm.declare.wire import PROTOCOL_VERSION
 DEFAULT_PURGATORY: Final = "default"
 CALLS: Final = "calls"  # the purgatory of named calls
 NO_SESSION: Final = bytes(16)
-NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that is named in the first hello; WELCOME tells the right one
+NOT_KNOWN_YET: Final = 0xFF  # index of a purgatory that the first HELLO names, until WELCOME gives the right one
 
 
 class Identity(NamedTuple):
@@ -52,12 +52,14 @@ class Session:
         if identity.group is not None:
             self.purgatories[CALLS] = NOT_KNOWN_YET
         self.subscriptions: deque[bytes] = deque()  # to send on the XSUB
-        self._newest_heard = [0]  # the newest event that the daemon has told: it counts where no arena is mapped
-        ledger.use_arena(self._newest_heard, 0)
+        self._newest_received = [
+            0
+        ]  # sequence of the newest event, as frames say it: for a client that has not mapped the arena
+        ledger.use_arena(self._newest_received, 0)
 
     @property
     def incarnation(self) -> bytes:
-        """Who this client is until the daemon loses sight of it. It stands in the ledger, where marks are made."""
+        """The 128 random bits of this client, until the daemon forgets it. They are in the ledger: marks need them."""
         incarnation: bytes = self._ledger.incarnation
         return incarnation
 
@@ -67,7 +69,7 @@ class Session:
 
     @property
     def arena(self) -> int:
-        """Incarnation of the daemon's arena; 0 = not known yet. It stands in the ledger, where marks are made."""
+        """Incarnation of the daemon's arena; 0 = not known yet. It is in the ledger: marks need it."""
         return self._ledger.arena
 
     @arena.setter
@@ -102,7 +104,7 @@ class Session:
         return packed
 
     def welcomed(self, welcome: dict[str, Any]) -> None:
-        """Take what the daemon gave."""
+        """Take what a WELCOME gives."""
         session = welcome["session"]
         if not isinstance(session, bytes) or len(session) != len(NO_SESSION):
             raise ValueError(f"a session is {len(NO_SESSION)} bytes, not {session!r:.60}")
@@ -113,10 +115,10 @@ class Session:
         self.daemon_pid = int(welcome.get("daemon_pid", 0))
         self.shared_clock = bool(welcome["shared_clock"])
         self.name_purgatories(welcome.get("purgatories", {}))
-        self.hear_newest(int(welcome["newest"]))
+        self.note_newest(int(welcome["newest"]))
 
     def name_purgatories(self, indices: dict[str, Any]) -> None:
-        """Take the daemon's indices; commands that were kept for another arena carry that one's. Raises ValueError."""
+        """Take the daemon's indices; commands kept for another arena get the new ones. Raises ValueError."""
         if wrong := [one for one in indices.values() if type(one) is not int or one not in range(NOT_KNOWN_YET)]:
             raise ValueError(f"the index of a purgatory is 0 to {NOT_KNOWN_YET - 1}, not {wrong[0]!r:.60}")
         known = self.purgatories
@@ -125,13 +127,13 @@ class Session:
             self._ledger.move_purgatories(moved)
         known.update(indices)
 
-    def hear_newest(self, sequence: int) -> None:
-        """The daemon has told the sequence of its newest event."""
-        if sequence > self._newest_heard[0]:
-            self._newest_heard[0] = sequence
+    def note_newest(self, sequence: int) -> None:
+        """Take the sequence of the newest event from a frame."""
+        if sequence > self._newest_received[0]:
+            self._newest_received[0] = sequence
 
     def subscribe(self, *, again: bool = False) -> None:
-        """Subscribe to the reports of this session; `again`: the subscription before may have been lost."""
+        """Subscribe to the reports of this session. With `again`, because the last subscription may have been lost."""
         if again:
             self._unsubscribe()
         self.subscriptions.append(b"\x01" + self.secret)
@@ -141,12 +143,12 @@ class Session:
             self.subscriptions.append(b"\x00" + self.secret)
 
     def leave_arena(self) -> None:
-        """Sequences of the arena that was known mean nothing any more."""
-        self._newest_heard = [0]
-        self._ledger.use_arena(self._newest_heard, 0)
+        """Forget the newest event: sequences of the old arena mean nothing any more."""
+        self._newest_received = [0]
+        self._ledger.use_arena(self._newest_received, 0)
 
     def change_incarnation(self) -> None:
-        """The daemon does not know this client: it becomes another."""
+        """The daemon does not know this client, so the client takes a new incarnation."""
         self._unsubscribe()
         self.secret = NO_SESSION
         self.arena = 0
@@ -154,7 +156,7 @@ class Session:
 
 
 class Naming:
-    """Takes the answer to the question for a purgatory's index: the session knows the index before the asker does."""
+    """Takes the answer to the question for a purgatory's index. The session gets the index before the asker does."""
 
     def __init__(self, session: Session, name: str, asker: Answerable) -> None:
         self._session = session
@@ -162,7 +164,7 @@ class Naming:
         self._asker = asker
 
     def answer(self, value: Any, error: TimerdError | None = None) -> bool:
-        """Have the session take the index, and give the answer to the asker."""
+        """Give the index to the session, then the answer to the asker."""
         if error is None:
             try:
                 self._session.name_purgatories({self._name: value.get("index")})
@@ -170,6 +172,6 @@ class Naming:
                 error = MalformedError(f"the daemon named purgatory {self._name!r} wrongly: {wrong}; report it")
         return self._asker.answer(value, error)
 
-    def tell(self) -> None:
-        """Tell the asker."""
-        self._asker.tell()
+    def notify(self) -> None:
+        """Notify the asker."""
+        self._asker.notify()

@@ -191,13 +191,15 @@ class ThreadedLink(Link):
         protocol = self.protocol
         deadline = self.deadline(timeout)
 
-        def heard_after(heard_ns: int) -> Callable[[], bool]:
-            return lambda: protocol.ledger.applied >= protocol.ledger.issued or protocol.silence.heard_ns != heard_ns
+        def frame_after(last_frame_ns: int) -> Callable[[], bool]:
+            return lambda: (
+                protocol.ledger.applied >= protocol.ledger.issued or protocol.silence.last_frame_ns != last_frame_ns
+            )
 
         with self.lock:
             while protocol.state is LinkState.LIVE and protocol.ledger.applied < protocol.ledger.issued:
                 left = self.seconds_left(deadline) or 0.0
-                if not self.wait_locked(heard_after(protocol.silence.heard_ns), min(left, silence)):
+                if not self.wait_locked(frame_after(protocol.silence.last_frame_ns), min(left, silence)):
                     break
             return protocol.ledger.issued - protocol.ledger.applied
 

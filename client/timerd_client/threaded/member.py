@@ -17,7 +17,7 @@ from timerd_client.groups import flows
 from timerd_client.groups.calls import Acknowledge, Ask, Calls, Pause, Run, Steps, answer_of_cancel
 from timerd_client.groups.duties import Duties, Membership
 from timerd_client.groups.outcome import GroupOutcome, issue
-from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.types import Payload
 from timerd_shm.declare.errors import ClosedError
 from timerd_shm.declare.limits import CLOSE_TIMEOUT_S
@@ -117,7 +117,7 @@ class Runner:
         finally:
             self._calls.handling.reset(handling)
 
-    def _ask(self, command: bytes, done: Told | None) -> tuple[Any, Any]:
+    def _ask(self, command: bytes, done: DeliveredOutcome | None) -> tuple[Any, Any]:
         """(value, error) of its answer, however long that takes."""
         self._asks = True
         try:
@@ -145,18 +145,18 @@ class Member(Membership):
         client is closed, and when nothing has come for `timeout` seconds. Raises NotAMemberError, ClosedError.
         """
         self._member_link.may_block()
-        return self._told(self._may_listen(timeout))
+        return self._deliver(self._may_listen(timeout))
 
-    def _told(self, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
+    def _deliver(self, seconds: float | None) -> Generator[ThreadedGroupOutcome, None, None]:
         link = self._member_link
         flows.listen(link)
         try:
             while True:
                 link.may_block()
-                told = drive(flows.next_outcome(link, seconds))
-                if told is None:
+                outcome = drive(flows.next_outcome(link, seconds))
+                if outcome is None:
                     return
-                yield ThreadedGroupOutcome(link, told)
+                yield ThreadedGroupOutcome(link, outcome)
         finally:
             flows.leave(link)
 

@@ -308,7 +308,7 @@ class Program(World):
 
     def tell(self) -> None:
         for waiter in self.protocol.incoming.take_ready():
-            waiter.tell()
+            waiter.notify()
 
     def of_corpus(self) -> bytes:
         """A frame of the corpus, changed at some places."""

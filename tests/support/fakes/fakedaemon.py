@@ -308,7 +308,7 @@ class World:
                 if not self.lose_down(frame):
                     self.protocol.receive(frame, self.now, published=published)
         for waiter in self.protocol.incoming.take_ready():
-            waiter.tell()
+            waiter.notify()
 
     def pass_time(self, ms: float, step_ms: float = 10) -> None:
         end = self.now + int(ms * MS)

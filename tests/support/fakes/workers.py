@@ -19,12 +19,12 @@ from timerd_client.groups.calls import NOT_ACKNOWLEDGED, Acknowledge, Ask, Calls
 from timerd_client.groups.outcome import acknowledge, issue
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
-from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_client.protocol.protocol import LinkState, Protocol
 from timerd_client.protocol.session import Identity
 from timerd_shm.declare.errors import TimerdError
 from timerd_shm.declare.states import Orphans
-from timerd_wire.refusals import NOBODY, Subject
+from timerd_wire.refusals import NO_SUBJECT, Subject
 
 
 class Answer:
@@ -35,11 +35,11 @@ class Answer:
         self.value: Any = None
         self.error: TimerdError | None = None
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Nobody waits."""
 
     def subject(self, command: int) -> Subject:
-        return NOBODY
+        return NO_SUBJECT
 
     def answer(self, value: Any, error: TimerdError | None = None) -> bool:
         self.come, self.value, self.error = True, value, error
@@ -122,7 +122,7 @@ class Worker:
         self.pump()
         return self
 
-    def take(self, queue: deque[Told]) -> Told | None:
+    def take(self, queue: deque[DeliveredOutcome]) -> DeliveredOutcome | None:
         """What the caller is given, after as many questions as it takes."""
         self.pump()
         for _ in range(3):
@@ -132,7 +132,7 @@ class Worker:
             self.pump()
         return None
 
-    def issue(self, command: bytes, done: Told | None = None) -> Answer:
+    def issue(self, command: bytes, done: DeliveredOutcome | None = None) -> Answer:
         """Issue a command that wants an answer, and wait for it."""
         answer = Answer()
         if not issue(self.link, command, done, cast(Reply, answer)):
@@ -150,14 +150,14 @@ class Worker:
             self.pump()
         raise AssertionError(f"it never holds; {self.protocol.plight(self.now_ns)}")
 
-    def ack(self, told: Told) -> int:
+    def ack(self, told: DeliveredOutcome) -> int:
         """Say that it is done; 1 if it was still this member's."""
         answer = Answer()
         acknowledge(self.link, told, cast(Reply, answer))
         self.wait(lambda: answer.come)
         return int(answer.value)
 
-    def holds(self, told: Told) -> bool:
+    def holds(self, told: DeliveredOutcome) -> bool:
         """Whether the daemon says so."""
         answer = Answer()
         self.protocol.query({"query": "held", "operations": [told.record.operation]}, answer, self.now_ns)

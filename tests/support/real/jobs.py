@@ -9,7 +9,7 @@ from networks import World
 from timerd.clients.messages import bare_header
 from timerd_client.groups.calls import Call, Run, Steps, answer_of_cancel
 from timerd_client.groups.schedule import Every
-from timerd_client.protocol.inbox import Told
+from timerd_client.protocol.inbox import DeliveredOutcome
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.states import OpState
 from timerd_shm.declare.wire import DownKind
@@ -67,20 +67,20 @@ def run(world: World, workers: list[Worker], for_ns: int) -> None:
             worker.do_all()
 
 
-def due_call(world: World, job: Job, *, periodic: bool = True) -> tuple[Worker, Told]:
+def due_call(world: World, job: Job, *, periodic: bool = True) -> tuple[Worker, DeliveredOutcome]:
     """A worker that has begun its schedule, or made a call, and the call that was just delivered to it."""
     worker = worker_of(world, job, periodic=periodic)
     return worker, delivered(world, worker, [worker], periodic=periodic)[1]
 
 
-def due_call_of_two(world: World, job: Job, *, periodic: bool = True) -> tuple[Worker, Worker, Told]:
+def due_call_of_two(world: World, job: Job, *, periodic: bool = True) -> tuple[Worker, Worker, DeliveredOutcome]:
     """Of two workers: the one to which a call was just delivered, the other one, and that call."""
     both = [worker_of(world, job, periodic=periodic) for _ in range(2)]
     holder, call = delivered(world, both[0], both, periodic=periodic)
     return holder, both[1] if holder is both[0] else both[0], call
 
 
-def delivered(world: World, maker: Worker, workers: list[Worker], *, periodic: bool) -> tuple[Worker, Told]:
+def delivered(world: World, maker: Worker, workers: list[Worker], *, periodic: bool) -> tuple[Worker, DeliveredOutcome]:
     """`maker` begins its schedule, or makes a call; the worker that has it when it is due, and the call."""
     maker.begin() if periodic else later(maker, delay=0)
     world.run(PERIOD_NS if periodic else S)
@@ -90,7 +90,7 @@ def delivered(world: World, maker: Worker, workers: list[Worker], *, periodic: b
     raise AssertionError("no worker was told of the call")
 
 
-def through_handler(worker: Worker, told: Told) -> Steps:
+def through_handler(worker: Worker, told: DeliveredOutcome) -> Steps:
     """Carry a call out as far as to the end of its handler; what is left to do."""
     steps = worker.calls.carry_out(told)
     step = next(steps)

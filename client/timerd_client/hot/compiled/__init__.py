@@ -1,10 +1,13 @@
 """The compiled form of hot/python.py, in five extension modules: the same names, and the same results.
 
-ledger     pending operations, and unacknowledged commands     (pending_table, pending_batches, command_buffer)
-promises   an operation, or the rows of a batch, until it settles
-calls      register and fire with the arguments of the fast path   (fast_arguments)
-columns    register_many and fire_many, row by row
-outcomes   the outcomes of a report, to those that wait for them
+    ledger     pending operations, and unacknowledged commands
+    promises   an operation, or the rows of a batch, until it settles
+    calls      register and fire with the arguments of the fast path
+    columns    register_many and fire_many, row by row
+    outcomes   the outcomes of a report settle what is pending
+
+The other .pxd files are plain C under these: pending_table and pending_batches find who waits for a command number,
+command_buffer keeps the bytes of commands, and fast_arguments checks arguments and writes commands.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ KNOWN_COMPLAINTS = (
     "still ran",
     "clients are connected",
     "is not scheduled yet",
-    "told nothing for its group",
+    "nothing is delivered to this client for its group",
     "is lost: silent for",
     "is back after",
 )
