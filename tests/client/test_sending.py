@@ -1,7 +1,12 @@
-"""Who sends, and how often: a caller when it was quiet, else the client's thread in intervals. A daemon in memory."""
+"""Who sends, and how often. A daemon in memory.
+
+Threaded: a caller when it was quiet, else the client's thread in intervals. Asyncio: the loop, after the iteration that
+issued something. What is said of intervals, of callers and of locks is of threads alone.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -15,7 +20,10 @@ from typing import Any
 
 import pytest
 
+from faces import FACES, THREADED, Face, face_of
 from fakedaemon import FakeDaemon
+from timerd_client import aio
+from timerd_client.aio.link import LoopLink
 from timerd_client.protocol.protocol import LinkState
 from timerd_client.threaded.client import Client
 from timerd_client.threaded.link import (
@@ -125,10 +133,22 @@ def sockets() -> Sockets:
     return Sockets()
 
 
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    with face_of(request.param) as made:
+        yield made
+
+
 @pytest.fixture
-def client(sockets: Sockets) -> Iterator[Client]:
-    link = ThreadedLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets)
-    client = Client(link)
+def client(face: Face, sockets: Sockets) -> Iterator[Any]:
+    paths = InstancePaths(Path("/nowhere"), "none")
+
+    def make() -> Client | aio.Client:
+        if face.name == "threaded":
+            return Client(ThreadedLink(paths, "", Orphans.CANCEL, None, sockets))
+        return aio.Client(LoopLink(paths, "", Orphans.CANCEL, None, sockets))
+
+    client = face.run(make)
     client.wait_ready(PATIENCE_S)
     assert client.state is LinkState.LIVE
     yield client
@@ -155,6 +175,7 @@ def test_when_it_was_quiet_the_caller_sends(sockets: Sockets) -> None:
     link.end()
 
 
+@THREADED
 def test_under_load_what_has_piled_up_is_sent_in_each_interval(client: Client, sockets: Sockets) -> None:
     events = 20_000
     began_ns = time.monotonic_ns()
@@ -167,7 +188,22 @@ def test_under_load_what_has_piled_up_is_sent_in_each_interval(client: Client, s
     assert len(frames) <= took_ns / SEND_INTERVAL_NS + SEND_BURST + 1, f"{len(frames)} frames in {took_ns} ns"
 
 
-def test_the_last_of_many_calls_is_sent_although_nothing_follows(client: Client, sockets: Sockets) -> None:
+def test_what_one_iteration_of_a_loop_issues_is_sent_as_one_batch(sockets: Sockets) -> None:
+    async def main() -> None:
+        client = aio.Client(LoopLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, sockets))
+        await client.wait_ready(PATIENCE_S)
+        for number in range(3):
+            for _ in range(100):
+                client.fire("k")
+            assert len(sockets.commands()) == number
+            await client.flush(PATIENCE_S)
+            assert [count for _, count, _ in sockets.commands()] == [100] * (number + 1)
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_the_last_of_many_calls_is_sent_although_nothing_follows(client: Any, sockets: Sockets) -> None:
     for _ in range(3 * SEND_BURST):
         last = client.register("k", timeout=PATIENCE_S)
     end = time.monotonic() + PATIENCE_S
@@ -215,7 +251,7 @@ def test_a_pass_that_something_else_wants_sends_what_would_be_due_soon(sockets: 
     link.end()
 
 
-def test_a_full_socket_keeps_nothing_back_for_ever(client: Client, sockets: Sockets) -> None:
+def test_a_full_socket_keeps_nothing_back_for_ever(client: Any, sockets: Sockets) -> None:
     sockets.full = True
     for _ in range(50):
         client.fire("k")
@@ -226,7 +262,7 @@ def test_a_full_socket_keeps_nothing_back_for_ever(client: Client, sockets: Sock
     assert sockets.daemon.applied == 50
 
 
-def test_what_a_callback_issues_is_sent(client: Client, sockets: Sockets) -> None:
+def test_what_a_callback_issues_is_sent(client: Any, sockets: Sockets) -> None:
     told = threading.Event()
 
     def on_done(_: object) -> None:
@@ -241,6 +277,7 @@ def test_what_a_callback_issues_is_sent(client: Client, sockets: Sockets) -> Non
     assert sockets.daemon.applied == 12
 
 
+@THREADED
 def test_a_busy_caller_sends_when_the_thread_does_not_get_to_it(client: Client, sockets: Sockets) -> None:
     busy, go_on = threading.Event(), threading.Event()
 
