@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.sockets import Sockets
 from timerd_client.link.surface import Surface
 from timerd_client.outcome import State
+from timerd_client.threaded.link import ThreadedLink
 from timerd_client.threaded.link import drive as drive_in_thread
 from timerd_client.waiter import local
 from timerd_shm.declare.errors import (
@@ -152,10 +154,12 @@ def test_close_ends_the_link_whatever_happens(link: StillLink) -> None:
     link.protocol.ledger.issue(b"a command")
     flow = flows.close(link, 3.0)
     assert next(flow) == Finish(link, 3.0)
-    assert isinstance(flow.send(None), Until)
+    until = flow.send(None)
+    assert isinstance(until, Until) and until.then is not None
     assert link.sealed and not link.stopped
     with pytest.raises(TimerdUnavailableError, match="1 command is unacknowledged"):
-        flow.send(False)
+        until.then()
+    flow.close()  # as each face does
     assert link.stopped == [3.0]
 
 
@@ -219,6 +223,53 @@ def test_an_error_of_the_flow_itself_reaches_the_caller(drive: Callable[[Flow[An
     link.closed = True
     with pytest.raises(ClosedError):
         drive(flows.flush(link, 1.0))
+
+
+class ThreadlessLink(ThreadedLink):
+    """A threaded link whose own thread never runs."""
+
+    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
+        return cast(threading.Thread, SimpleNamespace(start=lambda: None))
+
+
+class IntrudedLock:
+    """A lock; `intrude` is what another thread does as soon as the lock was let go of for the `number`-th time."""
+
+    def __init__(self, number: int, intrude: Callable[[], None]) -> None:
+        self._left = number
+        self._intrude = intrude
+
+    def __enter__(self) -> None:
+        """Nobody else holds it."""
+
+    def locked(self) -> bool:
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._intrude()
+
+
+@pytest.fixture
+def threaded_link() -> ThreadlessLink:
+    nothing = cast(Sockets, SimpleNamespace(lifeline=SimpleNamespace()))
+    return ThreadlessLink(InstancePaths(Path("/nowhere"), "none"), "", Orphans.CANCEL, None, nothing, lambda: 10**9)
+
+
+def test_a_refusal_reaches_its_caller_although_the_next_hello_is_welcomed(threaded_link: ThreadlessLink) -> None:
+    protocol = threaded_link.protocol
+    protocol.refused = ArenaFullError("full")
+    threaded_link.lock = cast(threading.Lock, IntrudedLock(1, lambda: setattr(protocol, "refused", None)))
+    with pytest.raises(ArenaFullError):
+        drive_in_thread(flows.ready(threaded_link, 1.0))
+
+
+def test_a_flush_does_not_raise_what_was_lost_after_it(threaded_link: ThreadlessLink) -> None:
+    outgoing = threaded_link.protocol.outgoing
+    threaded_link.lock = cast(threading.Lock, IntrudedLock(2, lambda: setattr(outgoing, "commands_unknown", 3)))
+    drive_in_thread(flows.flush(threaded_link, 1.0))
+    assert outgoing.commands_unknown == 3
 
 
 def test_a_predicate_of_the_asyncio_face_may_be_a_coroutine_function(link: StillLink) -> None:

@@ -191,9 +191,10 @@ async def drive(flow: Flow[Value]) -> Value:
 
 async def _do(step: Step) -> Any:
     match step:
-        case Until(link, condition, seconds):
+        case Until(link, condition, seconds, then):
             assert isinstance(link, LoopLink)
-            return await link.until(condition, seconds)
+            holds = await link.until(condition, seconds)
+            return holds if then is None else then()
         case Settles(promise, seconds):
             return await settles(promise, seconds)
         case Evaluate(function):

@@ -44,6 +44,9 @@ class Until(NamedTuple):
     link: Link
     condition: Callable[[], bool]
     seconds: float | None
+    then: Callable[[], Any] | None = (
+        None  # called before another thread may change anything; its result is given instead
+    )
 
 
 class Settles(NamedTuple):
@@ -122,14 +125,21 @@ def connect(
 def ready(link: Link, timeout: float) -> Flow[None]:
     """Wait until the daemon has taken this client; raises its refusal, or TimerdUnavailableError."""
     protocol = link.protocol
-    yield Until(
+
+    def error() -> TimerdError | None:
+        if protocol.state is LinkState.LIVE:
+            return None
+        return protocol.refused or link.unavailable(timeout)
+
+    # Under one lock: a hello that is sent again may be welcomed, and the refusal is gone.
+    refused = yield Until(
         link,
         lambda: protocol.state is LinkState.LIVE or protocol.refused is not None or link.closed,
         timeout,
+        error,
     )
-    if protocol.state is LinkState.LIVE:
-        return
-    raise protocol.refused if protocol.refused is not None else link.unavailable(timeout)
+    if refused is not None:
+        raise refused
 
 
 def flush(link: Link, timeout: float) -> Flow[None]:
@@ -137,9 +147,8 @@ def flush(link: Link, timeout: float) -> Flow[None]:
     wait_s(timeout)
     with link.lock:
         begun = link.begin_flush()
-    yield Until(link, lambda: link.flushed(begun), timeout)
-    with link.lock:
-        link.end_flush(begun, timeout)
+    # Under one lock: what is lost after that is not of this flush.
+    yield Until(link, lambda: link.flushed(begun), timeout, lambda: link.end_flush(begun, timeout))
 
 
 def close(link: Link, timeout: float) -> Flow[None]:

@@ -333,10 +333,11 @@ def drive(flow: Flow[Value]) -> Value:
 
 def _do(step: Step) -> Any:
     match step:
-        case Until(link, condition, seconds):
+        case Until(link, condition, seconds, then):
             assert isinstance(link, ThreadedLink)
             with link.lock:
-                return link.wait_locked(condition, seconds)
+                holds = link.wait_locked(condition, seconds)
+                return holds if then is None else then()
         case Settles(promise, seconds):
             return promise.wait(seconds)
         case Evaluate(function) | Do(function):
