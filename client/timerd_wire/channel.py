@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .choice import PURE
+from .choice import CHOICE, PURE
 from .plain_channel import PlainChannel
 
 if TYPE_CHECKING or PURE:
@@ -18,4 +18,6 @@ else:
     try:
         from ._channel import Channel
     except ImportError:
+        if CHOICE:
+            raise
         Channel = PlainChannel

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .choice import PURE
+from .choice import CHOICE, PURE
 from .plain_poller import PlainPoller, plain_sharpen
 
 if TYPE_CHECKING or PURE:
@@ -16,4 +16,6 @@ else:
     try:
         from ._poller import Poller, sharpen
     except ImportError:
+        if CHOICE:
+            raise
         Poller, sharpen = PlainPoller, plain_sharpen

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from timerd_client.hot import python as slow
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link.operation import ThreadedOperation
 from timerd_shm.declare.errors import ClosedError
-from trees import file_of_tests, python_path
+from trees import ROOT, file_of_tests, python_path
 
 PROGRAMS = int(os.environ.get("TIMERD_PROGRAMS", "24"))
 PURE_TESTS = (
@@ -345,6 +346,22 @@ def test_without_the_compiled_module_the_client_is_the_one_in_python() -> None:
     )
     assert python("", "-c", program).stdout == "False\n"
     assert "ModuleNotFoundError" in python("compiled", "-c", program).stderr
+
+
+def test_a_tree_that_was_never_compiled_imports(tmp_path: Path) -> None:
+    for package in ("shm_layout/timerd_shm", "client/timerd_wire", "client/timerd_client"):
+        left_out = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(ROOT / package, tmp_path / Path(package).name, ignore=left_out)
+    libraries = [path for path in sys.path if "site-packages" in path]
+    program = (
+        f"import sys; sys.path[:0] = {[str(tmp_path), *libraries]}\n"
+        "import timerd_client\n"
+        "from timerd_client import hot\n"
+        "from timerd_wire.channel import Channel\n"
+        "print(timerd_client.__file__, hot.COMPILED, Channel.__name__)"
+    )
+    ran = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True)
+    assert ran.stdout == f"{tmp_path}/timerd_client/__init__.py False PlainChannel\n", ran.stderr
     assert python("pure", "-c", "from timerd_client import hot; print(hot.COMPILED)").stdout == "False\n"
 
 

@@ -30,7 +30,7 @@ NO_COUNTERPART = {
 }
 ELSEWHERE = {  # code: where it is tested with real processes
     "T11": "test_daemon_process.py::test_what_came_due_while_no_daemon_ran_expires_at_the_start",
-    "O6": "test_client_system.py::test_whatever_a_callback_raises_others_are_told_and_the_client_lives",
+    "O6": "test_client_operations.py::test_whatever_a_callback_raises_others_are_told_and_the_client_lives",
 }
 
 

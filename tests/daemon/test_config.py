@@ -161,7 +161,14 @@ def test_a_tick_without_a_unit_is_refused_with_what_was_meant(tmp_path: Path) ->
 
 
 def test_a_misspelt_variable_is_ignored_with_a_warning_that_names_its_neighbour() -> None:
-    settings = settle(TIMERD_CAPCITY="64", TIMERD_PORT_80_TCP="x", TIMERD_CONFIG="", TIMERD_INSTANCE="a", HOME="/")
+    settings = settle(
+        TIMERD_CAPCITY="64",
+        TIMERD_PORT_80_TCP="x",
+        TIMERD_CONFIG="",
+        TIMERD_INSTANCE="a",
+        TIMERD_CLIENT="pure",
+        HOME="/",
+    )
     assert settings.config == Config(instance="a")
     assert settings.warnings == (
         "variable TIMERD_CAPCITY is ignored: did you mean TIMERD_CAPACITY?",

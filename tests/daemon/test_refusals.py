@@ -220,7 +220,7 @@ def test_who_was_told_that_it_is_unknown_is_not_told_again_by_flush(arrives: boo
     assert world.protocol.statistics().commands_refused == 0
     complaints = [complaint.partition(":")[0] for complaint in world.protocol.incoming.complaints]
     assert complaints == ["command 1 was refused", "command 2 was refused"]
-    assert not world.protocol.incoming._unheard
+    assert not world.protocol.incoming._answers_unknown
     world.fire()
     world.exchange()
     with pytest.raises(td.OperationExistsError, match="a command was refused: "):

@@ -25,6 +25,7 @@ from .settings import Settings
 
 PREFIX = "TIMERD_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+CODE_VARIABLE = "TIMERD_CLIENT"  # compiled code or Python: timerd_wire/choice.py reads it, and it is no knob
 NEAR = 0.8  # how alike two names are when one may be meant for the other (difflib's ratio)
 
 
@@ -80,7 +81,7 @@ def _check(config: Config, sources: Mapping[str, str]) -> None:
 
 def _odd_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """A sentence for each variable that begins as ours do, and is none."""
-    known = [CONFIG_VARIABLE, *map(variable, KNOBS)]
+    known = [CONFIG_VARIABLE, CODE_VARIABLE, *map(variable, KNOBS)]
     odd = []
     for name in sorted(environment):
         if name.startswith(PREFIX) and name not in known:

@@ -13,4 +13,5 @@ client.room()` first. A client belongs to the loop it was made in.
 """
 
 from .client import *  # noqa: F403
+from .client import Waited as Waited
 from .client import __all__ as __all__

@@ -25,7 +25,7 @@ class AioGroupOutcome(GroupOutcome):
     """A group outcome of an asyncio client."""
 
     async def ack_wait(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """`ack`, and whether this client still held it: False if it had been handed on, or was acknowledged before.
+        """`ack`, and whether this client still held it: False if it was requeued, or acknowledged before.
 
         Raises TimerdUnavailableError after `timeout` s: then it is not known.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from timerd_client.arguments import wait_s
 from timerd_client.link.flows import Flow, Settles, Until
 from timerd_client.link.link import Link
 from timerd_client.link.promise import Reply
@@ -20,10 +21,11 @@ Found = TypeVar("Found")
 def ack_wait(outcome: GroupOutcome, timeout: float) -> Flow[bool]:
     """Acknowledge, and wait for the answer: whether this client still held it. Raises TimerdUnavailableError."""
     link = outcome._link
+    seconds = wait_s(timeout)  # refused before anything is acknowledged
     reply = Reply(link)
     acknowledge(link, outcome._told, reply)
-    if not (yield Settles(reply, timeout)):
-        raise link.unavailable(timeout)
+    if not (yield Settles(reply, seconds)):
+        raise link.unavailable(seconds)
     return bool(reply.get())
 
 

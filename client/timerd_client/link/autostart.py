@@ -18,7 +18,7 @@ from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, 
 AUTOSTART_TIMEOUT_S = 15.0  # until a daemon that was started here serves; on top of connect's own timeout
 AUTOSTART_POLL_S = 0.01
 # Of the environment these are its parent's alone: whom to tell of readiness, and what Spark gives its workers.
-NOT_REQUEUED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
+NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
 
 _children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns about those that are forgotten alive
 
@@ -47,7 +47,7 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
             stderr=subprocess.DEVNULL,
             close_fds=True,
             start_new_session=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith(NOT_REQUEUED)},
+            env={name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)},
         )
         free_memory_of(daemon.pid)
         await_daemon(daemon, paths)

@@ -29,7 +29,7 @@ class ThreadedGroupOutcome(GroupOutcome):
     """A group outcome of a threaded client."""
 
     def ack_wait(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """`ack`, and whether this client still held it: False if it had been handed on, or was acknowledged before.
+        """`ack`, and whether this client still held it: False if it was requeued, or acknowledged before.
 
         Raises TimerdUnavailableError after `timeout` s: then it is not known.
         """
