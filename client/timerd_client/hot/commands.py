@@ -1,7 +1,7 @@
-"""Commands as they travel: one preformatted `struct` each, then the variable part. timerd_shm/declare/wire.py has them.
+"""Commands as they are sent: one preformatted `struct` each, then the variable part. See timerd_shm/declare/wire.py.
 
-The functions that stand in the path of every call are a bound `Struct.pack`; their arguments are the record's fields in
-order. Those that a caller waits for anyway are spelled out.
+Those of `register` and `fire` are a bound `Struct.pack`, whose arguments are the record's fields in their order. The
+others have named arguments: their callers wait for the daemon anyway.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pack_key = struct_of(KeyCommand).pack
 pack_operation = struct_of(OperationCommand).pack
 
 _REGISTER = int(CommandKind.REGISTER)
-_TIMED: Final = {  # where (registered_ns, timeout_ns) lie in the commands that carry them
+_TIMED: Final = {  # the offset of (registered_ns, timeout_ns) in the commands that have them
     CommandKind.REGISTER: offset_of(RegisterCommand, "registered_ns"),
     CommandKind.RESCHEDULE: offset_of(OperationCommand, "registered_ns"),
     CommandKind.RESCHEDULE_ID: offset_of(OperationCommand, "registered_ns"),
@@ -39,7 +39,7 @@ def operation_command(
     timeout_ns: int = 0,
     id_hash: bytes = b"",
 ) -> bytes:
-    """CANCEL, RESCHEDULE, their kin by id, SET_ORPHANS."""
+    """CANCEL, RESCHEDULE, the same two by id, or SET_ORPHANS."""
     if id_hash:
         flags |= CommandFlag.HAS_ID
     length = OPERATION_SIZE + len(id_hash)
@@ -53,11 +53,11 @@ def deadline_after(registered_ns: int, timeout_ns: int) -> int:
 
 
 NOTHING: Final = operation_command(CommandKind.CANCEL, 0)
-"""A command that does nothing: it takes the number of one that the daemon cannot read."""
+"""A command that does nothing. It replaces a command that is withdrawn, or that the daemon cannot read."""
 
 
 def with_time_left(command: bytes, now_ns: int) -> bytes:
-    """The command for a daemon whose clock is another: the time that is left instead of when it was registered."""
+    """The command for a daemon with another clock: it says how much time is left, and no time of registration."""
     offset = _TIMED.get(command[0])  # type: ignore[call-overload]
     if offset is None:
         return command
