@@ -1,4 +1,4 @@
-"""Starting a daemon where none runs; processes that do so at the same time start one."""
+"""Starting a daemon where none runs. Processes that try at the same time start one daemon between them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from pathlib import Path
 from timerd_shm.declare.errors import TimerdUnavailableError
 from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, make_instance
 
-AUTOSTART_TIMEOUT_S = 15.0  # until a daemon that was started here serves; on top of connect's own timeout
+# How long a daemon that was started here has until it serves. connect's own timeout begins after that.
+AUTOSTART_TIMEOUT_S = 15.0
 AUTOSTART_POLL_S = 0.01
-# Of the environment these are its parent's alone: whom to tell of readiness, and what Spark gives its workers.
+# These variables are for the parent alone: where to report readiness (systemd), and what Spark gives its workers.
 NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_UNIX_DOMAIN_")
 
-_children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns about those that are forgotten alive
+_children: list[subprocess.Popen[bytes]] = []  # kept, because subprocess warns when a running process is forgotten
 
 
 def start_daemon(instance: str | None = None, runtime_dir: str | None = None) -> InstancePaths:
-    """Start the instance's daemon unless one runs; returns when it serves. Raises TimerdUnavailableError.
+    """Start the instance's daemon unless one runs, and return when it serves. Raises TimerdUnavailableError.
 
-    Processes that do this at the same time agree by a lock file.
+    A lock file makes one of several processes start it.
     """
     try:
         found = find_instance(instance, runtime_dir)
@@ -57,10 +58,10 @@ def start_daemon(instance: str | None = None, runtime_dir: str | None = None) ->
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path`, which is there only meanwhile.
+    """Hold the lock file at `path`. The file exists only while it is held.
 
-    Who has waited may have got the lock of a file that its last holder removed, and then tries again: so two never hold
-    it. (The daemon's own NAME.lock stays for ever, because others look at it without such care.)
+    A process that has waited may get the lock of a file that its last holder has removed. It then tries again, so two
+    never hold the lock. (The daemon's own NAME.lock is never removed: others look at it without such care.)
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -81,16 +82,16 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def free_memory_of(pid: int) -> None:
-    """Lift what its parent may have set: Spark's spark.executor.pyspark.memory bounds a worker's address space."""
+    """Lift the bound on the daemon's address space: Spark sets one for its workers (spark.executor.pyspark.memory)."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    for wanted in (resource.RLIM_INFINITY, most):  # more than its hard limit needs a capability
+    for wanted in (resource.RLIM_INFINITY, most):  # a process without a capability cannot exceed its hard limit
         with suppress(OSError, ValueError):
             resource.prlimit(pid, resource.RLIMIT_AS, (wanted, wanted))
             return
 
 
 def await_daemon(daemon: subprocess.Popen[bytes], paths: InstancePaths) -> None:
-    """Wait until a daemon that was just started serves. Raises TimerdUnavailableError when it ends or is too slow."""
+    """Wait until a daemon that was just started serves. Raises TimerdUnavailableError if it ends or is too slow."""
     end = time.monotonic() + AUTOSTART_TIMEOUT_S
     while not (daemon_running(paths) and paths.arena.exists() and paths.commands.exists() and paths.outcomes.exists()):
         if daemon.poll() is not None:

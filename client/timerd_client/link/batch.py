@@ -1,7 +1,7 @@
-"""Columns in, columns out: `register_many` and `fire_many` without an object or a lock per operation.
+"""Columns in, columns out: `register_many` and `fire_many` need no object and no lock for each operation.
 
-Commands are encoded, and outcomes taken, row by row in hot/. A column that does not fit into the window goes out in
-parts of CHUNK, each of which waits for room as a single call does.
+hot/ encodes commands and takes outcomes, row by row. A column that does not fit into the window is sent in parts of
+CHUNK rows. Each part waits for room as a single call does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _COMPLETED = int(State.COMPLETED.value)
 
 
 class Batch(Rows, Promise):
-    """Many operations that were registered at once; everything it gives is in their order."""
+    """Many operations that were registered at once. All columns that it gives have the order of the registrations.
+
+    It derives from Rows: settled rows notify the batch, and two objects would refer to each other for that.
+    """
 
     __slots__ = ("_durations_ns", "_keys", "_payloads", "_registered_ns")
 
@@ -64,7 +67,7 @@ class Batch(Rows, Promise):
         return Subject(payload_size=len(self._payload(row)) if row >= 0 else 0)
 
     def due_ns(self, command: int) -> int:
-        """Deadline of one of its operations, for the protocol."""
+        """The deadline of one of its operations, for the protocol."""
         durations_ns, row = self._durations_ns, self.row_of(command)
         assert row >= 0, f"command {command} is in none of the parts"
         return deadline_after(self._registered_ns, durations_ns if isinstance(durations_ns, int) else durations_ns[row])
@@ -104,7 +107,7 @@ class Batch(Rows, Promise):
 
     @property
     def registered_ns(self) -> int:
-        """When register_many() was called: CLOCK_MONOTONIC. Their deadlines count from then."""
+        """When register_many() was called (CLOCK_MONOTONIC, ns). All deadlines count from then."""
         return self._registered_ns
 
     def settled(self) -> int:
@@ -113,7 +116,7 @@ class Batch(Rows, Promise):
 
 
 class ThreadedBatch(Batch):
-    """The batch of a threaded client: its methods wait until all have settled, `timeout` seconds at most."""
+    """The batch of a threaded client. Its methods wait until all operations have settled, `timeout` seconds at most."""
 
     __slots__ = ()
 
@@ -194,7 +197,7 @@ def register_many(
     made = batch(link, names, payload_column, registered_ns, durations_ns)
     try:
         _issue(surface, made, encoded, watched, when, registered_ns, since)
-    except BaseException:  # the caller gets no handle of what has been registered
+    except BaseException:  # the caller gets no handle, so what was registered is withdrawn
         with link.lock:
             orphans = [number for number in made.commands() if link.protocol.ledger.pending.get(number) is made]
         link.abandon(orphans)
@@ -211,7 +214,7 @@ def _issue(
     registered_ns: int,
     since: Mark | None,
 ) -> None:
-    """Issue a registration for each row, part by part; every part has the mark given, or of the call."""
+    """Issue a registration for each row, part by part. All parts have the given mark, or the mark of the call."""
     rows, start = len(encoded), 0
     link, ledger, session = surface._link, surface._ledger, surface._link.protocol.session
     with link.lock:
@@ -223,7 +226,7 @@ def _issue(
             link.ready_locked()
             room = min(rows - start, CHUNK, link.protocol.outgoing.room)
             flags, sequence, command = mark.on_wire(ledger.arena, ledger.incarnation)
-            if since is None and ledger.incarnation != maker:  # the mark of the call means nothing to the daemon
+            if since is None and ledger.incarnation != maker:  # the daemon does not know the mark of the call any more
                 flags, command = RegisterFlag.MARK_OF_OTHER_ARENA, 0
             head = Head(
                 surface._indices[surface.name],

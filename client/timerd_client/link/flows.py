@@ -1,9 +1,9 @@
-"""Each conversation that both faces have, once: a generator that says what it waits for, and a face that waits.
+"""The conversations of both faces, each written once: a generator says what it waits for, and a face waits.
 
     def flush(self, timeout):       drive(flows.flush(self._link, timeout))         # threaded: blocks
     async def flush(self, timeout): await drive(flows.flush(self._link, timeout))   # asyncio: awaits
 
-A flow yields a step, and goes on with what came of it. `drive` of each face knows how to do every step: see
+A flow yields a step, and goes on with the result of the step. `drive` of each face knows how to do every step: see
 threaded/link.py and aio/link.py. An error in a step ends the flow: its `finally` clauses run, and the caller gets the
 error.
 """
@@ -34,12 +34,16 @@ from .surface import Surface
 
 Value = TypeVar("Value")
 LinkT = TypeVar("LinkT", bound=Link)
-AGAIN = (ErrorCode.MARK_TOO_OLD, ErrorCode.SESSION_GONE, ErrorCode.KEY_FAILED)  # reasons to look again, not to give up
-ISSUED_AT_ONCE = 4_096  # commands with the lock held
+AGAIN = (
+    ErrorCode.MARK_TOO_OLD,
+    ErrorCode.SESSION_GONE,
+    ErrorCode.KEY_FAILED,
+)  # after these a waiter evaluates its predicate again
+ISSUED_AT_ONCE = 4_096  # commands that are issued in one go with the lock held
 
 
 class Until(NamedTuple):
-    """A step: wait until the condition holds, so many seconds at most; gives whether it does."""
+    """A step: wait until the condition holds, `timeout` seconds at most. Gives whether it holds."""
 
     link: Link
     condition: Callable[[], bool]
@@ -50,7 +54,7 @@ class Until(NamedTuple):
 
 
 class Settles(NamedTuple):
-    """A step: wait until the promise has settled, so many seconds at most; gives whether it has."""
+    """A step: wait until the promise has settled, `timeout` seconds at most. Gives whether it has."""
 
     promise: Promise
     seconds: float | None
@@ -69,13 +73,13 @@ class Do(NamedTuple):
 
 
 class Room(NamedTuple):
-    """A step: more is issued after this. With asyncio room is waited for; a thread waits as it issues."""
+    """A step: wait for room in the window, with asyncio. A thread needs no step: it waits when it issues."""
 
     link: Link
 
 
 class Finish(NamedTuple):
-    """A step: wait until the handlers of named calls have returned, so many seconds at most; none begins any more."""
+    """A step: start no more handlers of named calls, and wait for those that run, `timeout` seconds at most."""
 
     link: Link
     seconds: float
@@ -104,7 +108,7 @@ def connect(
     name: str,
     runtime_dir: str | None,
 ) -> Flow[LinkT]:
-    """Find the daemon, or start it, and make a link that it has taken."""
+    """Find the daemon, or start it, and make a link. Ends when the daemon has taken this client."""
     member_of = group_of(group)
     policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
     paths = (yield Do(partial(start_daemon, instance, runtime_dir))) if autostart else None
@@ -143,7 +147,7 @@ def ready(link: Link, timeout: float) -> Flow[None]:
 
 
 def flush(link: Link, timeout: float) -> Flow[None]:
-    """Wait until everything issued so far has been applied, and tell what was refused."""
+    """Wait until everything issued so far has been applied, and raise what was refused."""
     wait_s(timeout)
     with link.lock:
         begun = link.begin_flush()
@@ -152,20 +156,20 @@ def flush(link: Link, timeout: float) -> Flow[None]:
 
 
 def close(link: Link, timeout: float) -> Flow[None]:
-    """Wait until handlers have returned and everything is acknowledged, and end; it ends whatever was raised."""
+    """Wait until handlers have returned and everything is acknowledged, then end the link, whatever was raised."""
     deadline = link.deadline(timeout)
     try:
         yield Finish(link, timeout)
         link.seal()
         yield from flush(link, link.seconds_left(deadline) or 0.0)
     except ClosedError:
-        pass  # somebody else has closed it meanwhile
+        pass  # another thread has closed it meanwhile
     finally:
         link.stop(timeout)
 
 
 def set_orphans(link: Link, policy: str) -> Flow[int]:
-    """Give what is pending now this policy, in parts; how many operations those are."""
+    """Give all operations that are pending now this policy, in parts; how many they are."""
     orphans = orphans_of(policy, link.protocol.session.identity.group)
     ledger = link.protocol.ledger
     with link.lock:
@@ -176,7 +180,7 @@ def set_orphans(link: Link, policy: str) -> Flow[int]:
             yield Room(link)
         with link.lock:
             link.ready_locked()
-            if ledger.incarnation != maker:  # the daemon has lost sight of this client: those have failed
+            if ledger.incarnation != maker:  # the daemon has forgotten this client, so these operations have failed
                 return said
             part = pending[said : said + min(link.protocol.outgoing.room, ISSUED_AT_ONCE)]
             ledger.issue_all([operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part])
@@ -221,7 +225,7 @@ def wait_for(
                     break
             outcome = operation.outcome()
         finally:
-            if outcome is None:  # the wait was broken off, or the daemon says nothing
+            if outcome is None:  # the wait was cancelled, or the daemon is lost
                 link.abandon([operation.command])
         if is_known(outcome):
             continue
@@ -230,7 +234,7 @@ def wait_for(
 
 
 def value_or_lost(value: Value) -> Value:
-    """The predicate's last value, if it is true; else the daemon's silence is an error, not an answer."""
+    """The predicate's last value, if it is true. Raises for a false one: with a lost daemon it is no answer."""
     if not value:
         raise TimerdUnavailableError(
             f"no word from the daemon for {GRACE_S:g} s after the deadline, so events may be unknown: is it running?"
@@ -239,7 +243,7 @@ def value_or_lost(value: Value) -> Value:
 
 
 def is_known(outcome: Outcome | None) -> bool:
-    """Whether the daemon has said how the wait ended; raises what is no reason to look again."""
+    """Whether the daemon has settled the wait. Raises an error that is no reason to evaluate again."""
     if outcome is None or outcome.state is State.UNAVAILABLE:
         return False
     raise_unless_again(outcome)
@@ -247,11 +251,11 @@ def is_known(outcome: Outcome | None) -> bool:
 
 
 def raise_unless_again(outcome: Outcome) -> None:
-    """After an event, an expiry or a lost mark a waiter looks again; anything else it is told."""
+    """Raise an outcome's error, except after an event, an expiry or a lost mark: a waiter then evaluates again."""
     if outcome.state is State.FAILED and isinstance(outcome.error, TimerdError) and outcome.error.code not in AGAIN:
         raise outcome.error
 
 
 def unsettled(left: int, count: int, timeout: float | None) -> TimeoutError:
-    """What as_completed() raises when its time is over."""
+    """The error of as_completed() after its timeout."""
     return TimeoutError(f"{left} of {count} operations have not settled within {timeout:g} s")

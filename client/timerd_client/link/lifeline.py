@@ -1,9 +1,9 @@
-"""The connection by which the daemon knows for certain that this client has ended, and this client that the daemon has.
+"""The connection by which client and daemon each know for certain that the other one has ended.
 
-The client shows its session over it and holds it as long as it lives; the kernel closes it with the process, however
-that ends. The daemon sends nothing. What must not happen is that another process holds it too: an exec closes it, and a
-forked child closes its copy, or it would keep a dead parent alive. Without it (an older daemon, too many clients) all
-goes on; the daemon then looks at the process, or waits for a lease.
+The client shows its session over the connection, and holds it as long as it lives. The kernel closes it with the
+process, however the process ends. The daemon sends nothing. No other process may hold a copy, because that would keep a
+dead client alive: an exec closes it, and a forked child closes its copy. Without the connection (an older daemon, too
+many clients) all goes on: the daemon then looks at the process, or waits for a lease.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from typing import Final
 
 from timerd_shm.declare.limits import HEARTBEAT_NS
 
-REFUSED_NS: Final = HEARTBEAT_NS  # a connection that ends sooner was not taken; one that ends later has told something
+REFUSED_NS: Final = HEARTBEAT_NS  # a connection that ends sooner was refused; if it ends later, the daemon has ended
 RETRY_FIRST_NS: Final = 50_000_000
 RETRY_LAST_NS: Final = 60_000_000_000
 
-# Held while a connection is made or closed, and by who forks: a child never has a copy that nobody there knows of.
+# Held while a connection is made or closed, and during a fork: a child knows of every copy that it has.
 _changing = threading.RLock()
 _lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 
 
 class Lifeline:
-    """One client's connection to NAME.live, made when there is a session, and again after it has ended."""
+    """One client's connection to NAME.live. It is made when there is a session, and again after it has ended."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._socket: socket.socket | None = None
         self._session = b""
-        self._held_ns = 0  # when it was made
+        self._held_ns = 0  # when the connection was made
         self._retry_at_ns = 0
         self._retry_wait_ns = RETRY_FIRST_NS
         with _changing:
             _lifelines.add(self)
 
     def fileno(self) -> int:
-        """Readable when it has ended; -1 while there is none."""
+        """The descriptor, which is readable when the connection has ended; -1 = there is no connection."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def is_held(self, session: bytes) -> bool:
-        """Whether the daemon was shown this session."""
+        """Whether the session was shown to the daemon."""
         return self._session == session
 
     def hold(self, session: bytes, now_ns: int) -> bool:
-        """Show the daemon this session; False if that cannot be done now. Does not block."""
+        """Show this session to the daemon; False if that is not possible now. Does not block."""
         if now_ns < self._retry_at_ns:
             return False
         self.let_go()
@@ -69,7 +69,7 @@ class Lifeline:
         return True
 
     def has_ended(self, now_ns: int) -> bool:
-        """To be asked when it is readable: whether the daemon has ended, and not only refused this connection."""
+        """When the descriptor is readable: whether the daemon has ended. If not, it has refused this connection."""
         if self._socket is None:
             return False
         with contextlib.suppress(BlockingIOError, InterruptedError):
@@ -84,7 +84,7 @@ class Lifeline:
         return False
 
     def let_go(self) -> None:
-        """Close it."""
+        """Close the connection."""
         with _changing:
             if self._socket is not None:
                 self._socket.close()

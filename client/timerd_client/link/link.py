@@ -1,7 +1,7 @@
 """What both faces have in common: a protocol with its lock, sockets, a clock, and the daemon's arena, mapped read-only.
 
-A face says how sending is started (`wake`), how a caller makes room in a full window (`make_room`), whether the calling
-thread may block (`may_block`), and how a promise reaches a coroutine (`call_in_loop`).
+A face adds how sending is started (`wake`), how a caller waits for room in a full window (`make_room`), whether the
+calling thread may block (`may_block`), and how a promise wakes a coroutine (`call_in_loop`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ links: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process; process.py 
 
 
 def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
-    """What this process says of itself."""
+    """What this process says of itself in HELLO."""
     pid = os.getpid()
     return Identity(
         name,
@@ -59,7 +59,7 @@ def identity(name: str, orphans: Orphans, group: str | None) -> Identity:
 
 
 class Identified(Interface):
-    """An operation with an id of its own, which a later call may name."""
+    """An operation with an id, by which a later call may name it."""
 
     def done(self) -> bool:
         """Whether it has settled."""
@@ -71,13 +71,16 @@ class Identified(Interface):
 class Flush(NamedTuple):
     """What a flush waits for."""
 
-    command: int  # until this one is applied, and its refusal would have been heard
-    maker: bytes  # by a daemon that knows this incarnation
-    reported: int  # of `commands_unknown`, by earlier flushes
+    command: int  # until this command is applied, and all answers up to it were received
+    maker: bytes  # incarnation of the client: with another one the flush is over
+    reported: int  # so many of `commands_unknown` were raised by earlier flushes
 
 
 class Link(Line):
-    """A connection to one daemon. Only its own thread or loop receives; who holds the lock may send."""
+    """A connection to one daemon. Only its own thread or loop receives. A thread that holds the lock may send.
+
+    It derives from Line: its lock, clock and flags are those that the hot path reads.
+    """
 
     def __init__(
         self,
@@ -88,19 +91,19 @@ class Link(Line):
         sockets: Sockets | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`sockets`: those of libzmq, if none are given; `now_ns` is CLOCK_MONOTONIC."""
+        """Without `sockets`, those of libzmq are made. `now_ns` is CLOCK_MONOTONIC."""
         super().__init__(now_ns)
         self.paths = paths
         self.protocol = Protocol(identity(name, orphans, group), now_ns())
         self.ids: weakref.WeakValueDictionary[tuple[str, bytes], Identified] = weakref.WeakValueDictionary()
         self._reader: ArenaReader | None = None
-        self._mapped = 0  # incarnation that was tried last
+        self._mapped = 0  # the arena that was tried last, by its incarnation
         self._unsent: bytes | None = None
-        self._chores: deque[Callable[[], None]] = deque()  # what could not be done where it came up
+        self._chores: deque[Callable[[], None]] = deque()  # for the next pass: the lock was taken
         self._reported_unknown = 0
         self._reported_refused = 0
         self._resets = 0
-        self._lost_ns = 0  # since when the daemon is lost, as far as it was said; 0 = it is not
+        self._lost_ns = 0  # since when the daemon is lost, as the log says it; 0 = it is not lost
         self.sockets: Sockets = ZmqSockets(paths) if sockets is None else sockets
         self.lifeline = self.sockets.lifeline
         links.add(self)
@@ -108,11 +111,11 @@ class Link(Line):
     # what a face completes ----------------------------------------------------------------------------------------
 
     def notify_locked(self) -> None:
-        """With the lock held: those who wait look at their condition."""
+        """With the lock held: wake those who wait, so that they look at their conditions."""
         raise NotImplementedError
 
     def make_room(self) -> None:
-        """Called with the lock held when the window is full; returns when it is not, or raises BackpressureError."""
+        """With the lock held, in a full window: return when the window has room, or raise BackpressureError."""
         raise NotImplementedError
 
     def wall_ns(self) -> int:
@@ -120,18 +123,18 @@ class Link(Line):
         return time.time_ns()
 
     def gate(self) -> threading.Lock:
-        """What a caller waits at: a lock that another thread may release."""
+        """A lock at which a caller waits, and which another thread may release."""
         return threading.Lock()
 
     def may_block(self) -> None:
-        """Raises RuntimeError where blocking would wait for itself."""
+        """Raises RuntimeError in the thread that would have to end the wait."""
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        """Run `call` in a loop; a promise has settled."""
+        """Run `call` in a loop, because a promise has settled."""
         raise NotImplementedError
 
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Say goodbye and let go of the sockets, within `timeout` seconds where that may take a while."""
+        """Send BYE and close the sockets, within `timeout` seconds where that may take a while."""
         raise NotImplementedError
 
     def watch(self, descriptor: int) -> None:
@@ -139,18 +142,18 @@ class Link(Line):
         raise NotImplementedError
 
     def unwatch(self, descriptor: int) -> None:
-        """Look at that descriptor no longer: it is about to be closed."""
+        """Stop watching this descriptor: it is about to be closed."""
         raise NotImplementedError
 
     # for promises and surfaces ------------------------------------------------------------------------------------
 
     def deadline(self, timeout: float | None) -> float | None:
-        """When that many seconds are over, by the link's clock; None = never."""
+        """The time in so many seconds, by the link's clock; None = never."""
         seconds = wait_s(timeout)
         return None if seconds is None else self.now_ns() / 1e9 + seconds
 
     def seconds_left(self, deadline: float | None) -> float | None:
-        """What is left until then, at least 0."""
+        """The seconds that are left until then, at least 0."""
         return None if deadline is None else max(0.0, deadline - self.now_ns() / 1e9)
 
     def refuse_closed(self) -> None:
@@ -161,7 +164,7 @@ class Link(Line):
         )
 
     def refuse_lost(self) -> None:
-        """Raises TimerdUnavailableError if what is asked now would not be answered. With the lock held."""
+        """Raises TimerdUnavailableError if the daemon is lost, ClosedError if this is closed. With the lock held."""
         if self.sealed:
             self.refuse_closed()
         if self.protocol.lost:
@@ -171,7 +174,7 @@ class Link(Line):
             )
 
     def unavailable(self, seconds: float) -> TimerdUnavailableError:
-        """The error of a caller whose patience is over."""
+        """The error of a caller who has waited so many seconds for an answer."""
         remedy = f"start it if it has ended ({self.paths.command}), or try again when `client.connected`"
         if not self.protocol.session.arena:
             remedy = "it runs, but is stopped, overloaded or about to end; `timerctl stats` shows its turns"
@@ -183,34 +186,34 @@ class Link(Line):
         return f"{ledger.issued - ledger.applied} of {ledger.window} commands are unacknowledged"
 
     def plight(self) -> str:
-        """How it stands with the daemon, for messages."""
+        """The state of the connection, for messages."""
         return self.protocol.plight(self.now_ns())
 
     def ask(self, question: dict[str, Any], asker: Answerable) -> None:
-        """Send a question of `asker`; raises ClosedError, TimerdUnavailableError if the daemon is lost."""
+        """Send a question; `asker` gets the answer. Raises ClosedError, or TimerdUnavailableError if lost."""
         with self.lock:
             self.refuse_lost()
             self.protocol.query(question, asker, self.now_ns())
             self.wake_if_due(self.protocol.ledger.issued)
 
     def query(self, question: dict[str, Any]) -> Reply:
-        """Send a question; raises as `ask`."""
+        """Send a question; its reply. Raises what `ask` raises."""
         reply = Reply(self)
         self.ask(question, reply)
         return reply
 
     def ask_purgatory(self, name: str) -> Reply:
-        """Ask for the index of a purgatory; it is known when the reply has come. Raises as `ask`."""
+        """Ask for the index of a purgatory, which is known when the reply has come. Raises what `ask` raises."""
         reply = Reply(self)
         self.ask({"query": "purgatory", "name": name}, Naming(self.protocol.session, name, reply))
         return reply
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
-        """Log what no caller can be told."""
+        """Log what no caller can be given as an error."""
         logger.warning("timerd client: %s", what, exc_info=error)
 
     def complain_of_close(self, failure: TimerdError, error: BaseException) -> None:
-        """At the end of a block that `error` ends, which its caller has to see: log what close() raises."""
+        """Log what close() raises at the end of a `with` block that raises `error`: the caller has to see `error`."""
         self.complain(f"close() after {type(error).__name__} raises {type(failure).__name__}: {failure}")
 
     def issue(self, command: bytes) -> int:
@@ -219,17 +222,17 @@ class Link(Line):
             return self.issue_locked(command)
 
     def issue_locked(self, command: bytes) -> int:
-        """The same with the lock held."""
+        """Like issue(), with the lock held."""
         self.ready_locked()
         number = self.protocol.ledger.issue(command)
         self.wake_if_due(number)
         return number
 
     def withdraw(self, operations: Sequence[int]) -> None:
-        """Cancel own operations, given by command number. Raises ClosedError.
+        """Cancel operations of this client, by command number. Raises ClosedError.
 
-        It goes beyond a full window: who withdraws may be one who cannot wait, and what it adds is bounded by what was
-        registered.
+        The commands may exceed the window, because the caller may be unable to wait. There are at most as many as there
+        are registrations.
         """
         with self.lock:
             if self.sealed:
@@ -239,7 +242,7 @@ class Link(Line):
             self.wake_if_due(ledger.issued)
 
     def abandon(self, registrations: Iterable[int]) -> None:
-        """Withdraw operations of which nobody has a handle; what they may have been handed goes back."""
+        """Withdraw operations that no caller has a handle of. Grants that they have are requeued."""
         those = list(registrations)
 
         def withdraw() -> None:
@@ -251,9 +254,9 @@ class Link(Line):
         self.soon(withdraw)
 
     def soon(self, chore: Callable[[], None]) -> None:
-        """Do it with the lock held: now, or in the next pass if somebody holds that.
+        """Do a chore with the lock held: now, or in the next pass if the lock is taken.
 
-        For what ends with a generator: a garbage collection may end it, in a thread that holds the lock already.
+        As an example, a garbage collection may end a generator in a thread that holds the lock already.
         """
         if self.lock.acquire(blocking=False):
             try:
@@ -265,7 +268,7 @@ class Link(Line):
             self.ring()
 
     def ring(self) -> None:
-        """Have a pass made soon; needs no lock."""
+        """Start a pass soon. Needs no lock."""
         raise NotImplementedError
 
     def _do_chores(self) -> None:
@@ -273,27 +276,27 @@ class Link(Line):
             self._chores.popleft()()
 
     def seal(self) -> None:
-        """Issue nothing more: who tries gets ClosedError, and what was issued before a flush can wait for."""
+        """Issue nothing more: further calls raise ClosedError. A flush can still wait for what was issued before."""
         with self.lock:
             self.sealed = True
-            self.notify_locked()  # those who wait for room
+            self.notify_locked()  # for those who wait for room
 
     def begin_flush(self) -> Flush:
-        """A flush of what has been issued so far. With the lock held; raises ClosedError."""
+        """Begin a flush of all that was issued so far. With the lock held. Raises ClosedError."""
         if self.closed:
             self.refuse_closed()
         self._do_chores()
         return Flush(self.protocol.ledger.issued, self.protocol.session.incarnation, self._reported_unknown)
 
     def flushed(self, flush: Flush) -> bool:
-        """Whether there is nothing more to wait for."""
+        """Whether the flush has nothing more to wait for."""
         protocol = self.protocol
         return protocol.outgoing.answered >= flush.command or protocol.session.incarnation != flush.maker or self.closed
 
     def end_flush(self, flush: Flush, timeout: float) -> None:
-        """Raises TimerdUnavailableError if it is not done, SessionGoneError if what was applied is not known.
+        """Raises TimerdUnavailableError if the flush is not done, SessionGoneError if it is unknown what was applied.
 
-        If all is known, raises the refusal of what has no operation that it settles. With the lock held.
+        Otherwise raises the first refusal of a command that has no operation. With the lock held.
         """
         protocol = self.protocol
         unknown = protocol.outgoing.commands_unknown - flush.reported
@@ -317,7 +320,7 @@ class Link(Line):
             raise error_for(first.code, f"{said}: {first}")
 
     def ready_locked(self) -> None:
-        """Closed? Is there room? With the lock held; raises ClosedError, BackpressureError."""
+        """Check that the link is open and wait for room. With the lock held. Raises ClosedError, BackpressureError."""
         if self.sealed:
             self.refuse_closed()
         if self.protocol.outgoing.room <= 0:
@@ -326,7 +329,7 @@ class Link(Line):
     # for the sender -----------------------------------------------------------------------------------------------
 
     def send_some(self, now_ns: int) -> bool:
-        """Send the next frame; whether there may be more. False as well if the socket is full."""
+        """Send the next frame; whether there may be more to send. False if the socket is full."""
         with self.lock:
             while self.protocol.session.subscriptions:
                 self.sockets.subscribe(self.protocol.session.subscriptions.popleft())
@@ -345,9 +348,9 @@ class Link(Line):
         return sent
 
     def receive_some(self, *, answers: bool = True) -> bool:
-        """Take what the sockets have; whether they had something. The promises to tell are in `incoming.ready`.
+        """Take what the sockets have; whether they had something. The promises to notify are in `incoming.ready`.
 
-        Without `answers` the DEALER is left alone, where somebody has looked already.
+        Without `answers` the DEALER is left out: the caller has looked at it already.
         """
         heard = False
         while (frame := self.sockets.receive(published=True)) is not None:
@@ -356,7 +359,7 @@ class Link(Line):
                 self.protocol.receive(frame, self.now_ns(), published=True)
             self.received()
         while answers:
-            with self.lock:  # what it is received from, callers send by
+            with self.lock:  # callers send by the socket from which this receives
                 frame = self.sockets.receive(published=False)
                 if frame is None:
                     break
@@ -382,7 +385,7 @@ class Link(Line):
             self.received()
 
     def received(self) -> None:
-        """After each frame: tell promises, map the arena that the daemon named."""
+        """After frames: notify promises, and map the arena that the daemon named."""
         protocol = self.protocol
         for waiter in protocol.incoming.take_ready() if protocol.incoming.ready else ():
             waiter.notify()
@@ -410,7 +413,7 @@ class Link(Line):
             self.lifeline.let_go()
 
     def lifeline_ended(self) -> None:
-        """The daemon has ended, or does not take this connection."""
+        """The lifeline has ended: the daemon has ended, or refuses the connection."""
         now_ns = self.now_ns()
         if self.lifeline.fileno() >= 0:
             self.unwatch(self.lifeline.fileno())
@@ -419,7 +422,7 @@ class Link(Line):
                     self.protocol.daemon_ended(now_ns)
 
     def _map_arena(self) -> None:
-        """Map the daemon's arena, so that marks are exact; where it cannot be, they are what the daemon said last."""
+        """Map the daemon's arena, so that marks are exact. Otherwise marks have the sequence of the last frame."""
         protocol = self.protocol
         self._mapped = protocol.session.arena
         old, self._reader = self._reader, None
@@ -439,7 +442,7 @@ class Link(Line):
             old.close()
 
     def close_sockets(self) -> None:
-        """Let go of sockets and arena; what still waits settles as failed with ClosedError."""
+        """Close the sockets and the arena. Pending operations settle as failed with ClosedError."""
         with self.lock:
             protocol = self.protocol
             self.sealed = self.closed = True
@@ -451,12 +454,12 @@ class Link(Line):
         for waiter in waiters:
             waiter.notify()
         self.sockets.close(linger=protocol.state is LinkState.CLOSED)
-        self._let_go_of_lifeline()  # after the goodbye
+        self._let_go_of_lifeline()  # after BYE
         if reader is not None:
             reader.close()
         links.discard(self)
 
 
 def unacknowledged(commands: int) -> str:
-    """That so many are, for messages."""
+    """How many commands are unacknowledged, for messages."""
     return "1 command is unacknowledged" if commands == 1 else f"{commands} commands are unacknowledged"

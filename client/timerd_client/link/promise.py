@@ -1,7 +1,7 @@
 """Something that the daemon settles later: an operation, a batch of them, an answer.
 
-A promise has one slot for its settlement and one for whom to tell. Both change under its link's lock (threaded face) or
-in its loop (asyncio face); callbacks run without the lock, in the link's thread or loop, and must not block.
+A promise has one slot for its settlement and one for its callbacks. Both change with the link's lock held (threaded
+face) or in its loop (asyncio face). Callbacks run without the lock, in the link's thread or loop. They must not block.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ class Home(Interface):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing settles any more."""
+        """Whether the link is closed, so that nothing settles any more."""
 
     @property
     def lock(self) -> threading.Lock:
         """Held while a promise changes."""
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
-        """Log what no caller can be told."""
+        """Log what no caller can be given as an error."""
 
     def soon(self, chore: Callable[[], None]) -> None:
-        """Do it with the lock held: now, or in the next pass."""
+        """Do a chore with the lock held: now, or in the next pass."""
 
     def may_block(self) -> None:
-        """Raises RuntimeError where blocking would wait for itself."""
+        """Raises RuntimeError in the thread that would have to end the wait."""
 
     def gate(self) -> threading.Lock:
-        """What a caller waits at."""
+        """A lock at which a caller waits."""
 
     def call_in_loop(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         """Run `call` in a loop."""
 
     def unavailable(self, seconds: float) -> TimerdUnavailableError:
-        """The error of a caller whose patience is over."""
+        """The error of a caller who has waited so many seconds for an answer."""
 
 
 class Promise(Promised):
-    """Done or not; who waits is told once."""
+    """Done or not. Each callback is called once."""
 
     __slots__ = ()
     _link: Home
@@ -62,23 +62,23 @@ class Promise(Promised):
         return NO_SUBJECT
 
     def notify(self) -> None:
-        """Run the callbacks; what one raises is logged, and is no matter of the others."""
+        """Run the callbacks. An error in one is logged, and the others still run."""
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
                 callback(self)
-            except BaseException as error:  # also SystemExit: the client's thread, and who waits, must live on
+            except BaseException as error:  # also SystemExit: the client's thread has to live on
                 self._link.complain(f"callback {callback!r} failed", error)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback(self)` when it has settled, at once if it has. It must not block."""
+        """Call `callback(self)` when this has settled; at once if it has already. The callback must not block."""
         if not self._add(callback):
             callback(self)
 
     def _add(self, callback: Callable[[Any], object]) -> bool:
         with self._link.lock:
             if self._link.closed and not self.done():
-                # close() would have settled it, so it was made before a fork, and its thread is in the parent
+                # close() would have settled it: it was made before a fork, and its thread is in the parent
                 self._abandon(ClosedError("its client was made before a fork; it can only settle in the parent"))
             if self.done():
                 return False
@@ -88,7 +88,7 @@ class Promise(Promised):
             return True
 
     def _abandon(self, error: TimerdError) -> None:
-        """Settle what nobody else will; with the lock held."""
+        """Settle it with an error, because the daemon will not. With the lock held."""
         self._settlement = local(error)
 
     def _remove(self, callback: Callable[[Any], object]) -> None:
@@ -99,7 +99,7 @@ class Promise(Promised):
         self._link.soon(remove)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until it has settled, `timeout` seconds at most; whether it has."""
+        """Block until it has settled, `timeout` seconds at most. Returns whether it has."""
         if self.done():
             return True
         wait_s(timeout)
@@ -118,7 +118,7 @@ class Promise(Promised):
         return self.done()
 
     def _wait_in_loop(self) -> Generator[Any, None, None]:
-        """`yield from` it in a coroutine: until it has settled."""
+        """Wait until it has settled, by `yield from` in a coroutine."""
         if self.done():
             return
         import asyncio
@@ -142,7 +142,7 @@ class Promise(Promised):
 
 
 class Reply(Promise):
-    """What the daemon says to a command that wants an answer, or to a query."""
+    """The answer to a command that wants one, or to a question."""
 
     __slots__ = ("_error", "_subject", "_value")
 
@@ -156,7 +156,7 @@ class Reply(Promise):
         return self._subject
 
     def answer(self, value: Any, error: TimerdError | None = None) -> bool:
-        """Called by the protocol, under the lock; whether somebody is to be told."""
+        """Called by the protocol, with the lock held. Whether to call `notify` later."""
         self._value, self._error = value, error
         return self.settle(0, local(error) if error is not None else Settlement(None, b"", 0, None))
 

@@ -1,4 +1,4 @@
-"""Finding a daemon: is there one, was there one lately, how long is it looked for."""
+"""Finding a daemon: whether one runs, whether one has run lately, and for how long to look for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.host.paths import InstancePaths, daemon_running, find_instance, open_arena_file
 from timerd_shm.read.reader import ArenaReader
 
-RESTART_S = 10.0  # who has run so lately may be starting again
-LOOK_AGAIN_S = 0.05  # a look holds the daemon's lock for a moment, and it tries for a second
+RESTART_S = 10.0  # a daemon that has run within this time may be restarting
+LOOK_AGAIN_S = 0.05  # a look holds the daemon's lock for a moment; a starting daemon tries for 1 s to get it
 
 
 class Search:
-    """A daemon that is looked for, with a patience that is stated, or usual."""
+    """The search for a daemon, with an explicit timeout or the default patience."""
 
     def __init__(self, instance: str | None, runtime_dir: str | None, timeout: float | None) -> None:
         self._instance = instance
@@ -26,7 +26,7 @@ class Search:
     def look(self) -> InstancePaths | None:
         """The instance, if its daemon runs; None = look again soon.
 
-        Raises TimerdUnavailableError when it is over, or PermissionError where this user may not look.
+        Raises TimerdUnavailableError when the time is over, PermissionError if this user may not look.
         """
         try:
             paths = find_instance(self._instance, self._runtime_dir)
@@ -44,7 +44,7 @@ class Search:
         return None
 
     def patience(self) -> float:
-        """The seconds that a daemon which was found has to answer."""
+        """For how many seconds to wait for the answer of a daemon that was found."""
         return max(0.0, self._end - time.monotonic()) if self._stated else CONNECT_TIMEOUT_S
 
     def _go_on(self, waits: bool, missing: str) -> None:
@@ -55,7 +55,7 @@ class Search:
 
 
 def runs(paths: InstancePaths) -> bool:
-    """Whether a daemon holds the instance's lock; True where this user may not look."""
+    """Whether a daemon holds the instance's lock; True if this user may not look."""
     try:
         return daemon_running(paths)
     except PermissionError:
@@ -63,12 +63,12 @@ def runs(paths: InstancePaths) -> bool:
 
 
 def has_run_lately(paths: InstancePaths) -> bool:
-    """Whether a daemon, which does not run now, did RESTART_S ago: by the lock, written as one starts and as it ends.
+    """Whether a daemon has run within RESTART_S. The lock file is written when a daemon starts and when it ends.
 
-    One that was killed has not written it then; its arena says when its last turn was.
+    A daemon that was killed has not written it at its end, but its arena says when its last turn was.
     """
     try:
-        # No age is below 0, but where the clock was set back, or the arena is of an earlier boot.
+        # An age below 0 means that the clock was set back, or that the arena is of an earlier boot.
         if 0 <= time.time() - paths.lock.stat().st_mtime < RESTART_S:
             return True
         with ArenaReader.from_descriptor(open_arena_file(paths)) as reader:

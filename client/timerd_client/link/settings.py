@@ -1,4 +1,4 @@
-"""What `client()` of both faces gives to connect(), as `configure()` has said."""
+"""The arguments that `client()` of both faces gives to connect(). `configure()` sets them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from timerd_client.arguments import group_of, label_of, orphans_of, patience_of
 
 settings: dict[str, Any] = {}
-guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the change that it is given, or raises
+guards: list[Callable[[Callable[[], None]], None]] = []  # each makes the change that it is given, or raises an error
 
 
 def configure(
@@ -22,10 +22,10 @@ def configure(
     name: str = "",
     runtime_dir: str | None = None,
 ) -> None:
-    """What `client()`, timerd_client.aio's too, gives to connect(), here and in forked processes. Connects to nothing.
+    """Set what `client()`, also of timerd_client.aio, gives to connect(), here and in forked processes.
 
-    So it may stand in a module that gunicorn loads before it forks. Raises what connect() raises for wrong arguments,
-    and InvalidValueError if `client()` has been used in this process.
+    It does not connect, so a module that gunicorn loads before it forks may call it. Raises what connect() raises for
+    wrong arguments, and InvalidValueError if `client()` has been used in this process.
     """
     orphans_of(orphans, group_of(group))
     label_of(name)

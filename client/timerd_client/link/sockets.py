@@ -1,6 +1,6 @@
-"""What a link reaches its daemon by: two ZeroMQ sockets and the lifeline, and the arena that it maps.
+"""How a link reaches its daemon: two ZeroMQ sockets, the lifeline, and the arena that it maps.
 
-A link is given one of these, so that it may be anything that keeps the promises of `Sockets`.
+A link is given an object with the methods of `Sockets`. As an example, the simulation gives it a network of its own.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from timerd_wire.channel import Channel
 
 from .lifeline import Lifeline
 
-SOCKETS_MAX = 8_192  # two for each client; libzmq's own default of 1,023 ends at 511 clients
+SOCKETS_MAX = 8_192  # two for each client; libzmq's default of 1,023 allows 511 clients
 RECONNECT_MS = 20
 RECONNECT_MS_MAX = 500
-SEND_FRAMES_MAX = 8  # few, so that what piles up becomes one frame instead of many queued ones
-GOODBYE_LINGER_MS = 200  # for the goodbye alone: everything else has been acknowledged by then
+SEND_FRAMES_MAX = 8  # few, so that commands pile up into one frame, and not into many queued frames
+GOODBYE_LINGER_MS = 200  # for BYE alone: everything else has been acknowledged by then
 
 POLLIN = int(zmq.POLLIN)
 POLLOUT = int(zmq.POLLOUT)
@@ -30,7 +30,7 @@ _context_lock = threading.Lock()
 
 
 class Held(Protocol):
-    """A lifeline: see `Lifeline`, whose methods these are."""
+    """The methods of a `Lifeline`."""
 
     def fileno(self) -> int: ...
     def is_held(self, session: bytes) -> bool: ...
@@ -42,16 +42,16 @@ class Held(Protocol):
 class Sockets(Protocol):
     """The DEALER for commands, the XSUB for outcomes, the lifeline, and the way to the arena. Nothing here blocks.
 
-    What concerns the DEALER is called with the link's lock held, in any thread; the XSUB is its own thread's.
+    Methods of the DEALER are called in any thread, with the link's lock held. Only the link's own thread uses the XSUB.
     """
 
     lifeline: Held
 
     def send(self, frame: bytes) -> bool:
-        """Send a frame to the daemon; False if it cannot be taken now."""
+        """Send a frame to the daemon; False if the socket is full."""
 
     def has_answer(self) -> bool:
-        """Whether the DEALER has a frame to receive: its descriptor may not tell, when something was sent."""
+        """Whether the DEALER has a frame to receive. After a send its descriptor may not say so."""
 
     def subscribe(self, message: bytes) -> None:
         """Send a subscription, or the end of one."""
@@ -63,16 +63,16 @@ class Sockets(Protocol):
         """Whether a frame that could not be sent may be tried again."""
 
     def filenos(self) -> list[int]:
-        """Descriptors that become readable, once, when there may be something to receive, or room, that was not there.
+        """Descriptors that become readable once, when there is something new to receive, or new room.
 
-        That may be missed when something was sent since the socket was looked at.
+        That may be missed if something was sent since the socket was last looked at.
         """
 
     def map_arena(self) -> ArenaReader:
-        """The arena of the daemon that is there now. Raises TimerdError, OSError."""
+        """Map the arena of the daemon that runs now. Raises TimerdError, OSError."""
 
     def close(self, *, linger: bool) -> None:
-        """Let go of both sockets; `linger`: what was sent last may still go out for a moment."""
+        """Close both sockets. With `linger`, what was sent last may still go out for a moment."""
 
 
 def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
@@ -86,7 +86,7 @@ def shared_context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 def forget_context() -> zmq.Context[zmq.Socket[bytes]] | None:
-    """In a forked child: the parent's context is not ours; the caller keeps it from being terminated."""
+    """In a forked child: forget the parent's context. The caller keeps a reference, so that it is never terminated."""
     global _context, _context_lock
     old, _context = _context, None
     _context_lock = threading.Lock()
@@ -103,7 +103,7 @@ class ZmqSockets:
         commands = self._socket(context, zmq.DEALER)
         outcomes = self._socket(context, zmq.XSUB)
         commands.set(zmq.SNDHWM, SEND_FRAMES_MAX)
-        commands.set(zmq.IMMEDIATE, 1)  # or frames would queue up for a daemon that is not there
+        commands.set(zmq.IMMEDIATE, 1)  # else frames would queue up while no daemon runs
         outcomes.connect(paths.outcomes_endpoint)
         commands.connect(paths.commands_endpoint)
         self._descriptors = [cast(int, socket.get(zmq.FD)) for socket in (outcomes, commands)]

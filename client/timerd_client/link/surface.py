@@ -1,8 +1,8 @@
-"""What a purgatory can do without waiting: the part of the surface that the threaded and the asyncio face share.
+"""What a purgatory can do without waiting: the methods that the threaded and the asyncio face share.
 
-`register` and `fire` are the hot path: where hot/ is compiled it takes the usual calls. Here the usual arguments (a
-str key, ANY, no id) are checked and encoded right there, everything else goes through `arguments`. Nothing is sent
-before everything has been checked.
+`register` and `fire` are the hot path. Where hot/ is compiled, it takes the calls of the fast path (a str key, ANY, no
+id). Here these calls are checked and encoded in place, and all others go through `arguments`. Nothing is sent before
+everything has been checked.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ _IF_EXISTS = {
 
 
 class Surface(Caller, Generic[OperationT]):
-    """A purgatory as a client sees it."""
+    """A purgatory as a client sees it.
+
+    It derives from Caller, because looking up a Caller would cost 11 % of `register` and 17 % of `fire`.
+    """
 
     _link: Link
 
@@ -86,21 +89,21 @@ class Surface(Caller, Generic[OperationT]):
     ) -> OperationT:
         """Register an operation: it completes when its condition holds over `keys`, or expires after `timeout` s.
 
-        `keys` are a key, several, or {key: watermark}; None as a timeout means no deadline. The deadline counts from
+        `keys` are a key, several, or {key: watermark}. A timeout of None means no deadline. The deadline counts from
         this call; it may be late, never early. `payload` stays with the operation. `id` (1..255 bytes) makes it
         idempotent in its purgatory: `if_exists` is "error", "keep", "replace", or "replace_cancelled", which takes
-        over the id of one that was cancelled and refuses for any other. `since` is the mark from which events count
-        (default: now). `orphans` is what becomes of it when this process dies, if not what connect() was told:
-        "cancel", "keep" (it runs on) or "group" (the group's next member is told). `wait=True` also waits for the
-        daemon's word (in asyncio: `await op.accepted()`).
+        over the id of a cancelled operation and refuses for any other. `since` is the mark from which events count
+        (default: now). `orphans` is what becomes of it when this process dies (default: that of connect()):
+        "cancel", "keep" (it runs on) or "group" (its outcome goes to a member of the group). `wait=True` also waits
+        until the daemon has accepted it (in asyncio: `await op.accepted()`).
 
-        Raises the named error for what the caller can know to be wrong; what only the daemon knows (arena full, quota,
-        id exists) settles the operation as failed with it. Raises BackpressureError, ClosedError.
+        Raises the named error for a wrong argument. A refusal of the daemon (arena full, quota, id exists) settles the
+        operation as failed with that error. Raises BackpressureError, ClosedError.
 
-        While the daemon is lost (nothing heard of it for 3 s) registrations are kept, and sent when it is back. What
-        reaches its deadline before, and a second more, settles as UNAVAILABLE: nobody knows what became of it. That is
-        final here, and the operation is withdrawn when the daemon is back; the deadline is the one of this call, or of
-        the last `reschedule` by this client. `wait=True` raises TimerdUnavailableError at once.
+        While the daemon is lost (no frame for 3 s) registrations are kept, and sent when it is back. A second after its
+        deadline an operation then settles as UNAVAILABLE: its outcome is unknown. That is final here, and the client
+        withdraws the operation when the daemon is back. The deadline is that of this call, or of the last `reschedule`
+        by this client. `wait=True` raises TimerdUnavailableError at once.
         """
         names: Key | tuple[Key, ...]
         if when is ANY and (keys.__class__ is str or keys.__class__ is bytes):
@@ -190,7 +193,7 @@ class Surface(Caller, Generic[OperationT]):
                 operation._reply = self._protocol.incoming.replies[number] = reply
             if hashed is not None:
                 operation._id = (id, self.name)  # type: ignore[assignment]
-                if not held or if_exists == "replace":  # else it will be refused
+                if not held or if_exists == "replace":  # else the daemon will refuse it
                     link.ids[self.name, hashed] = operation
             link.wake_if_due(ledger.issued)
         if reply is not None:
@@ -202,12 +205,12 @@ class Surface(Caller, Generic[OperationT]):
 
     @takes_fire
     def fire(self, key: Key, *, value: Payload = b"", amount: int = 1, limit: int | None = None) -> None:
-        """An event on a key. Returns at once; `fire_wait` gives the number of operations it completed.
+        """Fire an event on a key. Returns at once; `fire_wait` gives the number of operations that it completed.
 
-        `value` goes to those it completes; `amount` adds to those that wait for a total; with `limit` it completes that
-        many at most, in order of registration, and one that comes later may have what is left.
-        Raises the named error for a wrong argument, BackpressureError, ClosedError. If the daemon refuses it (the arena
-        has no room for its value), that is logged, counted in `stats()`, and raised by the next flush() or close().
+        `value` goes to the operations that it completes. `amount` adds to the total of operations that wait for one.
+        With `limit` the event completes so many at most, in order of registration; later ones may have what is left.
+        Raises the named error for a wrong argument, BackpressureError, ClosedError. If the daemon refuses it (no room
+        in the arena for its value), that is logged, counted in `stats()`, and raised by the next flush() or close().
         """
         if limit is None and key.__class__ is str and value.__class__ is bytes and amount.__class__ is int:
             encoded = key.encode() if key.isascii() else key_bytes(key)
@@ -237,10 +240,10 @@ class Surface(Caller, Generic[OperationT]):
         self._link.issue(self._fire_command(key, value, amount, limit, 0))
 
     def advance(self, key: Key, watermark: int) -> None:
-        """Raise the watermark of a key: operations that wait for it or less complete. It is remembered until `forget`.
+        """Raise the watermark of a key. Operations that wait for it, or for less, complete. `forget` removes it.
 
-        A lower one than the present changes nothing. Watermarks count against this client's quota: a refusal
-        (QuotaExceededError, ArenaFullError) is told as one of `fire` is, by the next flush() or close().
+        A watermark that is lower than the present one changes nothing. Watermarks count against this client's quota:
+        the next flush() or close() raises a refusal (QuotaExceededError, ArenaFullError).
         """
         self._link.issue(self._key_command(CommandKind.ADVANCE, key, unsigned("watermark", watermark, U64_MAX)))
 
@@ -249,7 +252,7 @@ class Surface(Caller, Generic[OperationT]):
         self._link.issue(self._key_command(CommandKind.FAIL, key, unsigned("code", code, U32_MAX), value))
 
     def cancel_for_key(self, key: Key) -> None:
-        """Cancel every operation that watches the key, anybody's."""
+        """Cancel every operation that watches the key, of all clients."""
         self._link.issue(self._key_command(CommandKind.CANCEL_FOR_KEY, key))
 
     def forget(self, key: Key) -> None:
@@ -283,7 +286,7 @@ class Surface(Caller, Generic[OperationT]):
         return fixed + encoded + body
 
     def _ask(self, command: bytes, id: Key | None = None) -> Reply:
-        """Issue a command that wants an answer; `id` is what it names, if it does.
+        """Issue a command that wants an answer. `id` is the id that the command names, if any.
 
         Raises TimerdUnavailableError, and sends nothing, if the daemon is lost.
         """
