@@ -6,10 +6,10 @@
     outcome = await client.register("inbox/7", timeout=30)
     client.fire("inbox/8", value=b"hello")
 
-`register`, `fire` and their kin return at once; what is awaited is an operation, a batch, and what asks the daemon.
-Awaiting an operation gives its outcome; a cancelled await cancels the operation. What piles up while the loop is busy
-with one iteration goes out as one batch. In a full window a call raises BackpressureError at once: `await
-client.room()` first. A client belongs to the loop it was made in.
+`register`, `fire` and the like return at once. An operation, a batch, and a call that asks the daemon are awaited.
+Awaiting an operation gives its outcome; a cancelled await cancels the operation. Calls in one iteration of the loop are
+sent as one frame. In a full window a call raises BackpressureError at once: `await client.room()` first. A client
+belongs to the loop that it was made in.
 """
 
 from .client import *  # noqa: F403

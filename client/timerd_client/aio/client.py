@@ -81,8 +81,8 @@ class Purgatory(Surface[AioOperation]):
     ) -> int:
         """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
 
-        0 does not say that it completes none: a registration that was called before, and reaches the daemon after it,
-        is completed by it as well, and is not counted.
+        0 does not mean that it completes none: it also completes registrations that were called before and reach the
+        daemon after it, and these are not counted.
         """
         reply = self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
         return int(await answer_of(reply, wait))
@@ -144,7 +144,7 @@ class Purgatory(Surface[AioOperation]):
         return bool(await self.wait_for(function_of("try_complete", try_complete), keys, timeout))
 
     async def check_and_complete(self, key: Key) -> int:
-        """Kafka's checkAndComplete: those who watch `key` look again; how many, in all processes."""
+        """Kafka's checkAndComplete: the watchers of `key` look again, in all processes; how many they are."""
         return await self.fire_wait(key)
 
 
@@ -157,7 +157,7 @@ class Client(Purgatory, Member):
         self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
 
     async def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
-        """Wait until the daemon has taken this client; raises its refusal, or TimerdUnavailableError."""
+        """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
         await drive(flows.ready(self._link, timeout))
 
     @property
@@ -167,21 +167,21 @@ class Client(Purgatory, Member):
 
     @property
     def connected(self) -> bool:
-        """Whether the daemon was heard of lately: False before the first time, after 3 s without, 2 s after its end."""
+        """Whether the daemon is there: False before its first frame, after 3 s without one, and 2 s after its end."""
         return self._protocol.state is LinkState.LIVE
 
     def stats(self) -> Statistics:
-        """What this client has seen, in numbers: what waits, what was given up, what came too late."""
+        """The counters of this client: pending operations, operations given up, late outcomes, and more."""
         with self._link.lock:
             return self._protocol.statistics()
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called, or the process has forked since."""
+        """Whether close() was called, or this process is a fork of the one that made the client."""
         return self._link.sealed
 
     async def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
-        """The purgatory of that name ([a-z0-9_-]{1,32}), made if it is new; raises InvalidNameError, ArenaFullError."""
+        """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError."""
         known = self._purgatories.get(name_of("purgatory", name))
         if known is not None:
             return known
@@ -189,17 +189,17 @@ class Client(Purgatory, Member):
         return self._purgatories.setdefault(name, Purgatory(self._looped, name))
 
     async def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
-        """Seconds that a question and its answer took; raises TimerdUnavailableError."""
+        """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError."""
         start = time.monotonic()
         await answer_of(self._link.query({"query": "ping"}), timeout)
         return time.monotonic() - start
 
     async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
-        """Wait until the window has room; how many commands it takes. Raises BackpressureError after `timeout` s."""
+        """Wait until the window has room; for how many commands. Raises BackpressureError after `timeout` s."""
         return await self._looped.room(timeout)
 
     async def set_orphans(self, policy: str) -> int:
-        """What becomes of the operations that are pending here when this client ends, as the threaded client does."""
+        """Set what becomes of the pending operations when this client ends, as the threaded client does."""
         return await drive(flows.set_orphans(self._link, policy))
 
     async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
@@ -251,8 +251,8 @@ os.register_at_fork(after_in_child=_clients.clear)
 async def client() -> Client:
     """The client of this process and the running loop: made on first use, and again after a fork or its close().
 
-    It is made as `timerd_client.configure` said; else its instance is $TIMERD_INSTANCE, else "default", and it is in no
-    group. Raises TimerdUnavailableError. Those of loops that have closed are let go of at the next call.
+    It has the settings of `timerd_client.configure`. Without these its instance is $TIMERD_INSTANCE, else "default",
+    and it is in no group. Raises TimerdUnavailableError. Clients of loops that have closed are freed at the next call.
     """
     loop = asyncio.get_running_loop()
     for ended in [one for one in _clients if one.is_closed()]:
@@ -261,7 +261,7 @@ async def client() -> Client:
     making = _clients.get(loop)
     if making is None or (making.done() and _made(making) is None):
         making = _clients[loop] = loop.create_task(connect(**settings))
-    return await asyncio.shield(making)  # others may wait for the same
+    return await asyncio.shield(making)  # other tasks may wait for the same client
 
 
 def _made(making: asyncio.Task[Client]) -> Client | None:
@@ -273,7 +273,7 @@ def _made(making: asyncio.Task[Client]) -> Client | None:
 
 
 class Waited(NamedTuple):
-    """Those that had settled when `wait` returned, and those that had not; each in the order given."""
+    """Operations that had settled when `wait` returned, and those that had not. Both keep the order given."""
 
     done: list[AioOperation]
     pending: list[AioOperation]
@@ -292,7 +292,7 @@ async def wait(operations: Iterable[AioOperation], timeout: float | None = None)
 
 
 async def as_completed(operations: Iterable[AioOperation], timeout: float | None = None) -> AsyncIterator[AioOperation]:
-    """The operations as they settle; raises TimeoutError if some have not after `timeout` seconds from now."""
+    """The operations as they settle. Raises TimeoutError if some have not settled `timeout` seconds from now."""
     given = list(operations)
     settled: asyncio.Queue[AioOperation] = asyncio.Queue()
     for one in given:

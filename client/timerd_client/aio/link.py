@@ -1,7 +1,7 @@
 """The link of an asyncio client: its loop watches the sockets, and nothing blocks.
 
-What piles up while the loop is busy with one iteration goes out as one batch, in a pass (`_pump`). A pass ends when
-nothing came in after the last send; then those who wait (`until`) look at their conditions, and a timer is set.
+The calls of one iteration of the loop are sent as one frame, in a pass (`_pump`). A pass ends when nothing came in
+after the last send. Then those who wait (`until`) look at their conditions, and a timer is set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from timerd_shm.host.paths import InstancePaths
 from .operation import settles
 
 Value = TypeVar("Value")
-TIMER_SLACK_S = 0.0005  # loops sleep whole milliseconds: one wake-up instead of two
+TIMER_SLACK_S = 0.0005  # loops sleep for whole milliseconds: this saves a second wake-up
 
 
 class LoopLink(Link):
@@ -41,7 +41,7 @@ class LoopLink(Link):
         self.loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
-        self.before_stop: list[Callable[[float], Awaitable[None]]] = []  # what has to end before the connection does
+        self.before_stop: list[Callable[[float], Awaitable[None]]] = []  # what must end before the connection
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         super().__init__(paths, name, orphans, group, sockets, now_ns)
         self._descriptors = self.sockets.filenos()
@@ -61,7 +61,7 @@ class LoopLink(Link):
             self.wake()
 
     def notify_locked(self) -> None:
-        self.wake()  # after which it looks at those who wait
+        self.wake()  # the pass then looks at the conditions of those who wait
 
     def make_room(self) -> None:
         raise BackpressureError(f"{self.fullness()} ({self.plight()}); `await client.room()` before the next")
@@ -84,7 +84,7 @@ class LoopLink(Link):
         self._rest()
 
     async def until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until the condition holds, `timeout` seconds at most; whether it does."""
+        """Wait until the condition holds, `timeout` seconds at most. Returns whether it holds."""
         if condition():
             return True
         future: asyncio.Future[None] = self.loop.create_future()
@@ -100,12 +100,12 @@ class LoopLink(Link):
         return True
 
     async def finish(self, timeout: float) -> None:
-        """Wait, `timeout` seconds at most, until handlers that run have returned; none begins any more."""
+        """Start no more handlers, and wait until those that run have returned, `timeout` seconds at most."""
         for stop in self.before_stop:
             await stop(timeout)
 
     async def room(self, timeout: float = BACKPRESSURE_TIMEOUT_S) -> int:
-        """Wait until the window has room; how many commands it takes. Raises BackpressureError after `timeout` s."""
+        """Wait until the window has room; for how many commands. Raises BackpressureError after `timeout` s."""
         ledger, outgoing = self.protocol.ledger, self.protocol.outgoing
         if not await self.until(lambda: outgoing.room > 0 or self.sealed, timeout):
             raise BackpressureError(
@@ -124,7 +124,7 @@ class LoopLink(Link):
     def _exchange(self) -> bool:
         """Take what came in, send what is due; whether there may be more."""
         busy = self.receive_some()
-        if self.closed:  # by a callback
+        if self.closed:  # a callback has closed it
             return False
         now_ns = self.now_ns()
         self.tick(now_ns)
@@ -133,7 +133,7 @@ class LoopLink(Link):
         return self.send_some(now_ns) or busy
 
     def _rest(self) -> None:
-        """Until a socket, a call or the timer wakes it."""
+        """Rest until a socket, a call or the timer starts a pass."""
         if self.closed:
             return
         self._wake_waiters()
@@ -147,7 +147,7 @@ class LoopLink(Link):
 
     def _arm(self, at_ns: int) -> None:
         if at_ns >= self._timer_at:
-            return  # the timer that is set wakes up before, and sets the next
+            return  # the timer that is set comes first, and then sets the next one
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at_ns
@@ -159,7 +159,7 @@ class LoopLink(Link):
         self._pump()
 
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Say goodbye and let go of the sockets."""
+        """Send BYE and close the sockets."""
         if self.closed:
             return
         if self._timer is not None:
@@ -174,7 +174,7 @@ class LoopLink(Link):
 
 
 async def drive(flow: Flow[Value]) -> Value:
-    """Do the steps of a conversation, and await each; what it returns, or raises."""
+    """Do the steps of a flow, and await each. Returns what the flow returns, or raises its error."""
     done: Any = None
     try:
         while True:
@@ -185,7 +185,7 @@ async def drive(flow: Flow[Value]) -> Value:
                 return value
             done = await _do(step)
     except BaseException:
-        flow.close()  # its `finally` clauses run now, not when a traceback is let go of
+        flow.close()  # its `finally` clauses run now, and not when a traceback is freed
         raise
 
 

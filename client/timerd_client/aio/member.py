@@ -1,6 +1,6 @@
-"""What an asyncio client does as a member of its group: as member.py, in the loop.
+"""What an asyncio client does as a member of its group: threaded/member.py does the same with a thread.
 
-The handlers of named calls run as tasks, AT_ONCE at once; those of one name never do.
+The handlers of named calls run as tasks, AT_ONCE of them at the same time, but never two of one name.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class AioGroupOutcome(GroupOutcome):
     """A group outcome of an asyncio client."""
 
     async def ack_wait(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """`ack`, and whether this client still held it: False if it was requeued, or acknowledged before.
+        """`ack`, and whether this client still held it: False if it was requeued or acknowledged before.
 
-        Raises TimerdUnavailableError after `timeout` s: then it is not known.
+        Raises TimerdUnavailableError after `timeout` s: then that is unknown.
         """
         return await drive(flows.ack_wait(self, timeout))
 
@@ -45,7 +45,7 @@ class Runner:
         self._task = link.loop.create_task(self._run())
 
     async def stop(self, timeout: float) -> None:
-        """Take no more; wait until the handlers that run have returned and their outcomes are acknowledged."""
+        """Start no more handlers; wait until those that run have returned and their outcomes are acknowledged."""
         for task in (self._task, *self._beginning):
             task.cancel()
         doing = self._doing - {asyncio.current_task()}
@@ -86,7 +86,7 @@ class Runner:
             pass
 
     async def _handle(self, step: Run) -> None:
-        self._calls.handling.set(step.call.name)  # in this task's context alone
+        self._calls.handling.set(step.call.name)  # in the context of this task alone
         try:
             result = step.handler(step.call)
             if isinstance(result, Awaitable):
@@ -105,9 +105,9 @@ class Member(Membership):
     _runner: Runner | None = None
 
     def outcomes(self, timeout: float | timedelta | None = None) -> AsyncIterator[AioGroupOutcome]:
-        """What this process is told without having registered it: `async for`, as `timerd_client.Client.outcomes`.
+        """Outcomes of the group's operations, for `async for`. See `timerd_client.Client.outcomes`.
 
-        A loop that is left by `break` ends its listening a moment later: `contextlib.aclosing` makes that sure.
+        After a `break`, listening ends some time later. With `contextlib.aclosing` it ends at once.
         """
         return self._deliver(self._may_listen(timeout))
 

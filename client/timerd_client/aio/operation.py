@@ -32,12 +32,12 @@ class AioOperation(Operation):
         return self._outcome()
 
     async def result(self, timeout: float | None = None) -> Outcome:
-        """The outcome; raises TimeoutError after `timeout` seconds, and the operation goes on."""
+        """The outcome. Raises TimeoutError after `timeout` seconds; the operation then stays pending."""
         await settled(self, timeout)
         return self._outcome()
 
     async def cancel(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Withdraw it and wait for its outcome; True if that is CANCELLED. Raises TimerdUnavailableError."""
+        """Cancel it and wait for its outcome; True if it was cancelled. Raises TimerdUnavailableError."""
         self._send_cancel()
         await settled_in_time(self, timeout)
         return self._withdrawn()
@@ -49,7 +49,7 @@ class AioOperation(Operation):
         return sent if reply is None or not sent else bool(await answer_of(reply, CLOSE_TIMEOUT_S))
 
     async def accepted(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until the daemon has taken it in (after `register(wait=True)`); raises its refusal."""
+        """Wait until the daemon has accepted it, after `register(wait=True)`. Raises the daemon's refusal."""
         self._accepted_error()
         assert self._reply is not None
         await answer_of(self._reply, timeout)
@@ -86,7 +86,7 @@ class AioBatch(Batch):
 
 
 async def settled(promise: Promise, timeout: float | None) -> None:
-    """Until it has settled, without cancelling it; raises TimeoutError."""
+    """Wait until it has settled, without cancelling it. Raises TimeoutError."""
     wait_s(timeout)
     if promise.done():
         return
@@ -115,7 +115,7 @@ async def settles(promise: Promise, timeout: float | None) -> bool:
 
 
 async def settled_in_time(promise: Promise, timeout: float) -> None:
-    """The same; a daemon that says nothing in that time is unavailable."""
+    """Wait until it has settled. Raises TimerdUnavailableError after `timeout` seconds."""
     if not await settles(promise, timeout):
         raise promise._link.unavailable(timeout)
 

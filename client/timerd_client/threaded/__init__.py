@@ -1,1 +1,1 @@
-"""The face for threads: calls block, and a thread of the client does what nobody waits for."""
+"""The face for threads: calls block, and a thread of the client receives, and sends under load."""

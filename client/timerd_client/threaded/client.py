@@ -29,7 +29,7 @@ class Client(Purgatory, Member):
         self._purgatories: dict[str, Purgatory] = {DEFAULT_PURGATORY: self}
 
     def wait_ready(self, timeout: float = CONNECT_TIMEOUT_S) -> None:
-        """Wait until the daemon has taken this client; raises its refusal, or TimerdUnavailableError."""
+        """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
         drive(flows.ready(self._link, timeout))
 
     @property
@@ -39,21 +39,21 @@ class Client(Purgatory, Member):
 
     @property
     def connected(self) -> bool:
-        """Whether the daemon was heard of lately: False before the first time, after 3 s without, 2 s after its end."""
+        """Whether the daemon is there: False before its first frame, after 3 s without one, and 2 s after its end."""
         return self._protocol.state is LinkState.LIVE
 
     def stats(self) -> Statistics:
-        """What this client has seen, in numbers: what waits, what was given up, what came too late."""
+        """The counters of this client: pending operations, operations given up, late outcomes, and more."""
         with self._link.lock:
             return self._protocol.statistics()
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called, or the process has forked since."""
+        """Whether close() was called, or this process is a fork of the one that made the client."""
         return self._link.sealed
 
     def purgatory(self, name: str, *, timeout: float = CONNECT_TIMEOUT_S) -> Purgatory:
-        """The purgatory of that name ([a-z0-9_-]{1,32}), made if it is new; raises InvalidNameError, ArenaFullError."""
+        """The purgatory of a name ([a-z0-9_-]{1,32}), made if it is new. Raises InvalidNameError, ArenaFullError."""
         known = self._purgatories.get(name_of("purgatory", name))
         if known is not None:
             return known
@@ -63,9 +63,10 @@ class Client(Purgatory, Member):
     def snapshot(self, timeout: float = SNAPSHOT_TIMEOUT_S) -> str:
         """Path of a copy of the arena between two turns (for `timerctl check`), to be opened within 10 s.
 
-        The daemon removes it after that, or before when this client ends; who has opened it keeps it. There is one at a
-        time, so another client's is waited for, and 9 times as long as the last one took to make. Raises
-        TimerdUnavailableError after `timeout` s, ResourceLimitError if the runtime directory has no room for it.
+        The daemon removes the copy after that, or when this client ends before. A process that has opened it keeps it.
+        There is one copy at a time, and a pause of 9 times what the last one took. So the call may wait for another
+        client's copy. Raises TimerdUnavailableError after `timeout` s, ResourceLimitError if the runtime directory has
+        no room.
         """
         reply = self._link.query({"query": "snapshot"})
         if not reply.wait(timeout):
@@ -76,25 +77,26 @@ class Client(Purgatory, Member):
         return str(reply.get()["path"])
 
     def ping(self, timeout: float = CONNECT_TIMEOUT_S) -> float:
-        """Seconds that a question and its answer took; raises TimerdUnavailableError, at once if the daemon is lost."""
+        """Ask the daemon, and return how many seconds it took. Raises TimerdUnavailableError, at once if it is lost."""
         start_ns = self._link.now_ns()
         self._answer(self._link.query({"query": "ping"}), timeout)
         return (self._link.now_ns() - start_ns) / 1e9
 
     def set_orphans(self, policy: str) -> int:
-        """What becomes of the operations that are pending here when this client ends: "cancel", "keep" or "group".
+        """Set what becomes of the pending operations when this client ends: "cancel", "keep" or "group".
 
-        How many those are. Later ones have connect()'s policy. Raises NotAMemberError, ClosedError, BackpressureError.
+        Returns how many they are. Later registrations have the policy of connect(). Raises NotAMemberError,
+        ClosedError, BackpressureError.
         """
         return drive(flows.set_orphans(self._link, policy))
 
     def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until everything issued so far has been applied; raises TimerdUnavailableError after `timeout` s.
+        """Wait until everything issued so far has been applied. Raises TimerdUnavailableError after `timeout` s.
 
-        Raises SessionGoneError if the daemon has lost sight of this client since the last flush: what it has applied is
-        unknown. Raises the refusal (ArenaFullError, QuotaExceededError) if it has refused since the last flush what has
-        no operation to settle: `fire`, `advance`, `fail` and their kin, a deadline or policy moved without waiting. All
-        say how many commands that were; of several refusals the first is raised, all are in the log.
+        Raises SessionGoneError if the daemon has forgotten this client since the last flush: it is then unknown what
+        was applied. Raises a refusal (ArenaFullError, QuotaExceededError) of a command that has no operation to settle:
+        `fire`, `advance`, `fail` and the like, or a deadline or policy that was changed without waiting. Each error
+        says how many commands were concerned. Of several refusals the first is raised, and the log has all.
         """
         self._threaded.may_block()
         drive(flows.flush(self._link, timeout))
@@ -102,11 +104,11 @@ class Client(Purgatory, Member):
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait until handlers have returned and everything is acknowledged, `timeout` seconds at most, and end.
 
-        Once the handlers have returned, calls in other threads raise ClosedError; what was called before is waited for.
-        What this client still waits for goes the way of its orphans policy; its operations here fail with ClosedError.
-        Raises TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown, and
-        what was refused since the last flush(), as that does; the client is closed all the same. At the end of a `with`
-        block that raises itself these are logged instead.
+        Once the handlers have returned, calls in other threads raise ClosedError; earlier calls are waited for. Pending
+        operations follow the orphans policy at the daemon, and fail here with ClosedError. Raises
+        TimerdUnavailableError if commands were left unacknowledged, SessionGoneError if that is unknown, and refusals
+        as flush() does. The client is closed all the same. At the end of a `with` block that raises an error, these
+        errors are logged instead.
         """
         if self._link.closed:
             return

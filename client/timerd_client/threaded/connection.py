@@ -20,17 +20,18 @@ def connect(
 ) -> Client:
     """A client of the instance (default: $TIMERD_INSTANCE, else "default"), ready for use.
 
-    `group` is a named set of clients of which one live member is told what is the group's: named calls, and what it has
-    adopted. `orphans` says what becomes of this client's operations when its process dies: "cancel", "keep" (they run
-    on, and nobody is told) or "group" (its group adopts them). `autostart` starts the instance's daemon if none runs;
-    it ends 10 s after its last client. `name` is a label for `timerctl clients`: printable text of at most 32 bytes.
-    `runtime_dir` is where the instance is, if not where $TIMERD_RUNTIME_DIR or the usual places say.
+    `group` is a named set of clients. What belongs to the group is delivered to one live member: named calls, and
+    operations that the group has adopted. `orphans` says what becomes of this client's operations when its process
+    dies: "cancel", "keep" (they run on, and their outcomes go to nobody) or "group" (its group adopts them).
+    `autostart` starts the instance's daemon if none runs; it ends 10 s after its last client. `name` is a label for
+    `timerctl clients`: printable text of at most 32 bytes. `runtime_dir` is the instance's directory (default:
+    $TIMERD_RUNTIME_DIR, else the standard places).
 
-    `timeout`, in seconds, waits so long for a daemon to be there and to answer, also for one that nobody has started
-    yet. Without it a daemon that runs has 2 s to answer, and where none runs TimerdUnavailableError is raised at once;
-    unless one has run within the last 10 s: it may be restarting, so it is waited for 2 s. (Workers that boot beside a
-    restart live through it; those that boot before the first start need a `timeout`.) It is about this call alone:
-    a client that has connected waits for a daemon that restarts, however long that takes.
+    With a `timeout`, in seconds, connect() waits so long for a daemon to run and to answer, even if none was ever
+    started. Without it, a running daemon has 2 s to answer. If none runs, TimerdUnavailableError is raised at once, or
+    after 2 s if one has run within the last 10 s, because it may be restarting. (So workers that boot during a restart
+    connect; workers that boot before the first start need a `timeout`.) The `timeout` is for this call alone: a
+    connected client waits for a daemon that restarts, however long that takes.
 
     Raises TimerdUnavailableError, PermissionError (this user may not look into the runtime directory),
     InvalidNameError, TimeoutOutOfRangeError, NotAMemberError (orphans="group" without a group).

@@ -1,8 +1,8 @@
-"""The link of a threaded client: an I/O thread, which receives, and sends under load; else callers send themselves.
+"""The link of a threaded client. Its I/O thread receives, and sends under load; otherwise callers send themselves.
 
-A caller appends its command under the lock. When it was quiet it sends it as well, which is quicker than to wake a
-thread. Under load it leaves that to the thread, which sends each SEND_INTERVAL_NS what has piled up, for as long as
-something does: so a call costs no system call. Callbacks run in the thread and must not block.
+A caller writes its command down with the lock held. When it was quiet, the caller sends it as well, which is quicker
+than waking a thread. Under load the thread sends what has piled up, every SEND_INTERVAL_NS, until nothing piles up any
+more: so a call costs no system call. Callbacks run in the thread and must not block.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 POLL_NS_MAX = 60_000_000_000
-SEND_INTERVAL_NS = 100_000  # from frame to frame of commands under load, at least
-SEND_INTERVAL_NS_MAX = 1_000_000  # and at most
-WAKE_NS = 130_000  # what a pass of the thread costs beside its own time: wake-ups at both ends, caches gone cold
-SEND_COMMANDS = 512  # when so many have piled up the thread does not get the GIL: callers send again
-SEND_BURST = 4  # that may follow each other at once when it was quiet
+SEND_INTERVAL_NS = 100_000  # under load: the least time from one frame of commands to the next
+SEND_INTERVAL_NS_MAX = 1_000_000  # and the longest
+WAKE_NS = 130_000  # what a pass costs besides its own time: wake-ups at both ends, and cold caches
+SEND_COMMANDS = 512  # if so many pile up, the thread does not get the GIL: callers then send again
+SEND_BURST = 4  # so many frames may follow each other at once when it was quiet
 
 
 class Condition:
-    """What callers wait at with a lock held, which they have again even if a signal's handler has raised meanwhile.
+    """A condition at which callers wait with a lock held. Afterwards they hold it, even if a signal handler has raised.
 
-    (With threading's they may not have it then, and who leaves `with lock` releases it for another thread, as is
-    the client's own.) Handlers run between calls, so to acquire and to know it is one call in C: `extend` has done
-    both, or neither. Against a second one that raises before the first was handled, a switch of threads away, nothing
-    is done.
+    With threading.Condition they may not hold it then, and leaving `with lock` would release it for another thread, as
+    the client's own. A signal handler runs between calls of Python. So one call of C, `extend`, acquires the lock and
+    notes that: it has done both, or neither. A second handler that raises before the first error was handled is not
+    provided for.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
@@ -53,7 +53,7 @@ class Condition:
         self._gates: list[threading.Lock] = []
 
     def notify_all(self) -> None:
-        """With the lock held: those who wait look again."""
+        """With the lock held: wake those who wait, so that they look at their conditions."""
         gates, self._gates = self._gates, []
         for gate in gates:
             gate.release()
@@ -103,29 +103,29 @@ class ThreadedLink(Link):
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self._bell = -1
-        self.before_stop: list[Callable[[float], None]] = []  # what has to end before the connection does
+        self.before_stop: list[Callable[[float], None]] = []  # what must end before the connection
         self._poller = Poller()
         self._spacing = Spacing(SEND_INTERVAL_NS, SEND_INTERVAL_NS_MAX, SEND_BURST)
-        self._woke_ns = 0  # when the thread's pass began
-        self._next_frame_ns = NEVER  # when the thread, under load, sends what has piled up
+        self._woke_ns = 0  # when the present pass of the thread began
+        self._next_frame_ns = NEVER  # under load: when the thread sends next
         super().__init__(paths, name, orphans, group, sockets, now_ns)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._moved = self.condition()  # told when commands were applied or the state changed
+        self._moved = self.condition()  # notified when commands were applied or the state has changed
         self._movers = 0
         self._stopping = False
         self._thread = self.thread(self._run, "timerd-client")
         self._thread.start()
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        """A thread of this client, not started yet."""
+        """A thread of this client; the caller starts it."""
         return threading.Thread(target=run, name=name, daemon=True)
 
     def in_own_thread(self) -> bool:
-        """Whether the caller is the thread of the sockets: a callback."""
+        """Whether the caller is a callback, which runs in the thread of the sockets."""
         return threading.current_thread() is self._thread
 
     def condition(self) -> Condition:
-        """What callers wait at with the lock held."""
+        """A condition at which callers wait with the lock held."""
         return Condition(self.lock)
 
     def wake(self) -> None:
@@ -136,7 +136,7 @@ class ThreadedLink(Link):
         now_ns = self.now_ns()
         if now_ns >= self._spacing.due_ns and self.send_locked(now_ns):
             self._spacing.done(now_ns)
-            # Sending may have eaten the edge by which the thread would have been told of an answer.
+            # Sending may have used up the edge that would have woken the thread for an answer.
             if not protocol.wants_to_send() and not self.sockets.has_answer():
                 return
         if self.idle or self._unsent is not None:
@@ -144,7 +144,7 @@ class ThreadedLink(Link):
             self.wake_thread()
 
     def wake_thread(self) -> None:
-        """Have the thread make a pass."""
+        """Wake the thread for a pass."""
         os.eventfd_write(self._bell, 1)
 
     def may_block(self) -> None:
@@ -166,17 +166,17 @@ class ThreadedLink(Link):
             self.refuse_closed()
 
     def ring(self) -> None:
-        """Have the thread look at what is due; needs no lock."""
+        """Wake the thread for a pass. Needs no lock."""
         if self.idle and not self.closed:
-            with contextlib.suppress(OSError):  # it ends
+            with contextlib.suppress(OSError):  # the thread ends
                 self.wake_thread()
 
     def notify_locked(self) -> None:
-        """With the lock held: those who wait look at their condition."""
+        """With the lock held: wake those who wait, so that they look at their conditions."""
         self._moved.notify_all()
 
     def wait_locked(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """With the lock held: wait until the condition holds, `timeout` seconds at most; whether it does."""
+        """With the lock held: wait until the condition holds, `timeout` seconds at most. Returns whether it holds."""
         self._movers += 1
         try:
             return self._moved.wait_for(condition, timeout)
@@ -186,7 +186,7 @@ class ThreadedLink(Link):
     def wait_applied(self, timeout: float, silence: float) -> int:
         """Wait until everything issued is acknowledged; how many commands are not.
 
-        `timeout` seconds at most, and no longer than `silence` while nothing is heard of the daemon.
+        It waits `timeout` seconds at most, and no longer than `silence` seconds without a frame of the daemon.
         """
         protocol = self.protocol
         deadline = self.deadline(timeout)
@@ -220,12 +220,12 @@ class ThreadedLink(Link):
             loop.call_soon_threadsafe(call)
 
     def finish(self, timeout: float) -> None:
-        """Wait, `timeout` seconds at most, until handlers that run have returned; none begins any more."""
+        """Start no more handlers, and wait until those that run have returned, `timeout` seconds at most."""
         for stop in self.before_stop:
             stop(timeout)
 
     def stop(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """End the thread, which lets go of the sockets; it is waited for `timeout` seconds at most."""
+        """End the thread, which closes the sockets. Waits `timeout` seconds at most."""
         with self.lock:
             if self._stopping:
                 return
@@ -250,7 +250,7 @@ class ThreadedLink(Link):
             os.close(bell)
 
     def exchange(self) -> bool:
-        """Take what came in, do what is due, send what is due, until the next pass; False if this is the end."""
+        """One pass: take what came in, do and send what is due. False if the thread is to end."""
         protocol, sockets, answers = self.protocol, self.sockets, False
         self._woke_ns = self.now_ns()
         while True:
@@ -262,23 +262,23 @@ class ThreadedLink(Link):
                     return False
                 if protocol.session.subscriptions:
                     sockets.subscribe(protocol.session.subscriptions.popleft())
-                    continue  # which may have eaten the edge of something that came in: its descriptor tells it once
+                    continue  # sending may have used up the edge of something that came in
                 self._send_due(now_ns)
-                answers = sockets.has_answer()  # the same; and it is asked here first
+                answers = sockets.has_answer()  # the same; but here it is checked
                 if not answers and (self._unsent is None or not sockets.has_room()):
                     self.idle = self._next_frame_ns == NEVER and self._unsent is None
                     return True
 
     def _send_due(self, now_ns: int) -> None:
-        """Send what does not wait, and commands if they are due; with the lock held."""
+        """Send frames without commands at once, and commands if they are due. With the lock held."""
         protocol, spacing = self.protocol, self._spacing
         while (protocol.has_messages or self._unsent is not None) and self.send_locked(now_ns):
             pass
-        if self._unsent is not None:  # the socket is full; its descriptor tells when there is room
+        if self._unsent is not None:  # the socket is full; its descriptor becomes readable when there is room
             self._next_frame_ns = NEVER
         elif protocol.has_commands:
             at_ns = min(self._next_frame_ns, max(spacing.due_ns, now_ns))
-            # Whatever has woken the thread: what would be due within half an interval needs no wake-up of its own.
+            # The thread is awake, so commands that are due within half an interval need no wake-up of their own.
             if now_ns < at_ns - spacing.interval_ns // 2:
                 self._next_frame_ns = at_ns
                 return
@@ -291,11 +291,11 @@ class ThreadedLink(Link):
             self._next_frame_ns = NEVER
 
     def due_ns(self) -> int:
-        """When the next pass is due, if nothing wakes the thread before."""
+        """When the next pass is due, unless something wakes the thread before."""
         return min(self.protocol.poll_deadline(), self._next_frame_ns)
 
     def _sleep(self) -> None:
-        """Until a descriptor or the clock wakes the thread."""
+        """Sleep until a descriptor or the clock wakes the thread."""
         readable = self._poller.poll(min(max(0, self.due_ns() - self.now_ns()), POLL_NS_MAX))
         self.idle = False
         if self._bell in readable:
@@ -305,7 +305,7 @@ class ThreadedLink(Link):
             self.lifeline_ended()
 
     def end(self) -> None:
-        """Say goodbye and let go of the sockets."""
+        """Send BYE and close the sockets."""
         self.protocol.close(self.now_ns())
         while self.send_some(self.now_ns()):
             pass
@@ -316,7 +316,7 @@ class ThreadedLink(Link):
 
 
 def drive(flow: Flow[Value]) -> Value:
-    """Do the steps of a conversation, and block for each; what it returns, or raises."""
+    """Do the steps of a flow, and block for each. Returns what the flow returns, or raises its error."""
     done: Any = None
     try:
         while True:
@@ -327,7 +327,7 @@ def drive(flow: Flow[Value]) -> Value:
                 return value
             done = _do(step)
     except BaseException:
-        flow.close()  # its `finally` clauses run now, not when a traceback is let go of
+        flow.close()  # its `finally` clauses run now, and not when a traceback is freed
         raise
 
 

@@ -1,7 +1,7 @@
-"""What a threaded client does as a member of its group: outcomes that it is told, and named calls.
+"""What a threaded client does as a member of its group: the group's outcomes, and named calls.
 
-`outcomes()` runs in the thread that iterates; the handlers of named calls run one after the other in one daemon thread
-of the client, which starts with the first one.
+`outcomes()` runs in the thread that iterates. The handlers of named calls run one after another in one daemon thread of
+the client, which starts with the first handler.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class ThreadedGroupOutcome(GroupOutcome):
     """A group outcome of a threaded client."""
 
     def ack_wait(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """`ack`, and whether this client still held it: False if it was requeued, or acknowledged before.
+        """`ack`, and whether this client still held it: False if it was requeued or acknowledged before.
 
-        Raises TimerdUnavailableError after `timeout` s: then it is not known.
+        Raises TimerdUnavailableError after `timeout` s: then that is unknown.
         """
         return drive(flows.ack_wait(self, timeout))
 
@@ -44,7 +44,7 @@ class Runner:
         self._calls = calls
         self._duties = duties
         self._stopping = False
-        self._asks = False  # and waits for the answer
+        self._asks = False  # a handler's outcome was sent, and its answer is waited for
         self._ended = False
         self._paused: deque[tuple[float, Steps]] = deque()
         self._thread = link.thread(self._run, "timerd-calls")
@@ -53,7 +53,7 @@ class Runner:
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Take no more; wait until the handler that runs has returned and its outcome is acknowledged."""
+        """Start no more handlers; wait until the one that runs has returned and its outcome is acknowledged."""
         link = self._link
         with link.lock:
             self._stopping = True
@@ -82,7 +82,7 @@ class Runner:
                 link.notify_locked()
 
     def _due(self) -> Steps | None:
-        """Steps whose pause is over."""
+        """The steps whose pause has ended."""
         for _ in range(len(self._paused)):
             at, steps = self._paused.popleft()
             if at <= self._link.now_ns() / 1e9:
@@ -112,13 +112,13 @@ class Runner:
         handling = self._calls.handling.set(step.call.name)
         try:
             step.handler(step.call)
-        except BaseException as error:  # also SystemExit: the thread must live on, and so must the schedule
+        except BaseException as error:  # also SystemExit: the thread and the schedule have to live on
             self._link.complain(f"the handler of {step.call.name!r} failed", error)
         finally:
             self._calls.handling.reset(handling)
 
     def _ask(self, command: bytes, done: DeliveredOutcome | None) -> tuple[Any, Any]:
-        """(value, error) of its answer, however long that takes."""
+        """(value, error) of the answer, however long that takes."""
         self._asks = True
         try:
             return drive(flows.ask(self._link, command, done))
@@ -133,16 +133,17 @@ class Member(Membership):
     _runner: Runner | None = None
 
     def outcomes(self, timeout: float | timedelta | None = None) -> Generator[ThreadedGroupOutcome, None, None]:
-        """What this process is told without having registered it: outcomes of its group's operations, as they come.
+        """Outcomes of the group's operations, as they come. This process need not have registered them.
 
             for outcome in client.outcomes():
                 save(outcome.payload)
                 outcome.ack()
 
-        One member of the group at a time is told. What is not acknowledged is told to another when this process dies or
-        falls silent, and when this client listens no more: when its last loop is left. So `ack()` before that. Up to
-        256 that are not acknowledged are told ahead. Listening begins with the first iteration. The loop ends when the
-        client is closed, and when nothing has come for `timeout` seconds. Raises NotAMemberError, ClosedError.
+        An outcome is delivered to one member of the group at a time. Unacknowledged outcomes are requeued when this
+        process dies or falls silent, and when the client stops listening: when its last loop is left. So call `ack()`
+        before that. Up to 256 unacknowledged outcomes are delivered ahead. Listening begins with the first iteration.
+        The loop ends when the client is closed, and when nothing has come for `timeout` seconds. Raises
+        NotAMemberError, ClosedError.
         """
         self._member_link.may_block()
         return self._deliver(self._may_listen(timeout))
@@ -166,20 +167,20 @@ class Member(Membership):
         """Have one worker of the group call the handler of `name` in `delay` seconds, even if this process ends before.
 
         Idempotent: False, and nothing is changed, while a call of that name is pending or being done. (Its own handler
-        may call it again, once or more: the last counts, as one of a schedule does.) Returns when the daemon has it.
+        may call this; then the last of its calls counts.) Returns when the daemon has accepted it.
         `payload` has 65,519 bytes at most. Raises NotAMemberError, ArenaFullError, QuotaExceededError,
         TimerdUnavailableError, and what is wrong with the arguments.
         """
         return self._calls.called(name, *self._asked(self._calls.later(name, delay, payload)))
 
     def call_at(self, name: str, when: datetime, payload: Payload = b"") -> bool:
-        """`call_later` for a moment: an aware datetime, else InvalidValueError. One in the past is due at once."""
+        """`call_later` for an aware datetime; another one raises InvalidValueError. A past one is due at once."""
         return self._calls.called(name, *self._asked(self._calls.at(name, when, payload)))
 
     def cancel_call(self, name: str) -> bool:
-        """Withdraw the pending call of that name, a schedule's next one too; False if none is pending.
+        """Cancel the pending call of that name, also the next one of a schedule; False if none is pending.
 
-        One that is due is not pending any more: it is made, also where it waits for a worker. A schedule begins anew
+        A call that is due is not pending any more: it is made, even if no worker is free yet. A schedule begins anew
         when a worker that names it starts.
         """
         return answer_of_cancel(*self._asked(self._calls.cancel(name)))

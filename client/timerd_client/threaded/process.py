@@ -20,7 +20,7 @@ from .client import Client
 from .connection import connect
 from .link import ThreadedLink
 
-EXIT_SILENCE_S = 1.0  # the end of a process waits no longer for a daemon that says nothing
+EXIT_SILENCE_S = 1.0  # the end of a process waits no longer without a frame of the daemon
 
 _client: Client | None = None
 _client_lock = threading.Lock()
@@ -28,7 +28,7 @@ _inherited: list[Link | zmq.Context[zmq.Socket[bytes]] | Client] = []  # the par
 
 
 def _change_settings(change: Callable[[], None]) -> None:
-    """Change what the next client is made with; raises InvalidValueError while one is connected."""
+    """Change the settings of the next client. Raises InvalidValueError while a client is connected."""
     with _client_lock:
         if _client is not None and not _client.closed:
             raise InvalidValueError("configure() after client(): it is connected; configure() first, or close() it")
@@ -41,8 +41,8 @@ guards.append(_change_settings)
 def client() -> Client:
     """The client of this process: made on first use, and again after a fork or after it was closed.
 
-    It is made as `configure()` said; else its instance is $TIMERD_INSTANCE, else "default", and it is in no group.
-    Raises TimerdUnavailableError, and PermissionError where this user may not look.
+    It has the settings of `configure()`. Without these its instance is $TIMERD_INSTANCE, else "default", and it is in
+    no group. Raises TimerdUnavailableError, and PermissionError where this user may not look.
     """
     global _client
     mine = _client
@@ -55,7 +55,7 @@ def client() -> Client:
 
 
 def _after_fork_in_child() -> None:
-    # The I/O thread does not exist here, locks may be held for ever, and the sockets are the parent's.
+    # In the child there is no I/O thread, locks may stay held for ever, and the sockets belong to the parent.
     global _client, _client_lock
     _client_lock = threading.Lock()
     if _client is not None:
@@ -73,10 +73,10 @@ def _after_fork_in_child() -> None:
 
 
 def _at_exit() -> None:
-    """Say what was issued and goodbye: as in close() while the daemon answers, and nothing to one that is not there.
+    """Close the clients at exit as close() does, while the daemon answers. A lost daemon is not waited for.
 
-    A handler that runs is waited for, and so is the word that its call is done: else another would be told, and run it
-    again.
+    A handler that runs is waited for, and so is the acknowledgement of its end. Otherwise the call would be requeued,
+    and run again.
     """
     for link in list(link_module.links):
         if isinstance(link, ThreadedLink) and not link.closed:

@@ -34,7 +34,7 @@ class Purgatory(Surface[ThreadedOperation]):
         try:
             operation.accepted()
         except BaseException:
-            self._link.abandon([operation.command])  # the caller gets no handle of it
+            self._link.abandon([operation.command])  # the caller gets no handle
             raise
 
     def _answer(self, reply: Reply, timeout: float) -> Any:
@@ -53,9 +53,9 @@ class Purgatory(Surface[ThreadedOperation]):
     ) -> int:
         """`fire`, and the number of operations that it completed; raises TimerdUnavailableError after `wait` s.
 
-        After that it may be done yet, as all that is called while the daemon is away: do not fire again because of it.
-        0 does not say that it completes none: a registration that was called before, and reaches the daemon after it,
-        is completed by it as well, and is not counted.
+        After the error it may still be applied, like every call while the daemon is lost. So do not fire it again.
+        0 does not mean that it completes none: it also completes registrations that were called before and reach the
+        daemon after it, and these are not counted.
         """
         reply = self._ask(self._fire_command(key, value, amount, limit, CommandFlag.WANTS_ANSWER))
         return int(self._answer(reply, wait))
@@ -82,7 +82,7 @@ class Purgatory(Surface[ThreadedOperation]):
         when: When = ANY,
         since: Mark | None = None,
     ) -> ThreadedBatch:
-        """Register an operation for each member of `keys`; timeouts and payloads are one for each, or one for all.
+        """Register an operation for each of `keys`. Timeouts and payloads are one for each, or one for all.
 
         The batch gives outcomes, states and values in the order of `keys`. `since` is the mark from which events count
         for all of them (default: now).
@@ -94,7 +94,7 @@ class Purgatory(Surface[ThreadedOperation]):
     def fire_many(
         self, keys: Sequence[Key], *, values: Sequence[Payload] | Payload = b"", amounts: Sequence[int] | int = 1
     ) -> None:
-        """Fire each of `keys`, in order; values and amounts are one for each, or one for all. Returns at once."""
+        """Fire each of `keys`, in order. Values and amounts are one for each, or one for all. Returns at once."""
         fire_many(self, keys, values, amounts)
 
     def wait_for(
@@ -109,12 +109,12 @@ class Purgatory(Surface[ThreadedOperation]):
     ) -> Value:
         """A condition variable across processes: until `predicate()` is true, or `timeout` s are over; its last value.
 
-        It is evaluated here, first at once and then after each event on `keys`; no event is missed in between. At the
-        end of the time it is evaluated once more. Raises TimerdUnavailableError if it is false then and the daemon, for
-        a second more, has said nothing: nobody knows of events.
+        The predicate is evaluated here, first at once and then after each event on `keys`; no event is missed in
+        between. After `timeout` it is evaluated once more. Raises TimerdUnavailableError if it is false then, and no
+        frame of the daemon comes for a second more: events are unknown.
 
-        With `unavailable="poll"` nothing is raised for want of a daemon: while it is lost the predicate is evaluated
-        every `poll_interval` s, growing to 1 s, and when it is back events are waited for again.
+        With `unavailable="poll"` a lost daemon is no error. While it is lost, the predicate is evaluated at intervals
+        that grow from `poll_interval` s to 1 s. When it is back, events are waited for again.
         """
         found: Value = drive(flows.wait_for(self, predicate, keys, timeout, when, unavailable, poll_interval))
         return found
@@ -127,15 +127,15 @@ class Purgatory(Surface[ThreadedOperation]):
         timeout: Timeout,
         on_done: Callable[[Delayed], object] | None = None,
     ) -> Delayed:
-        """Kafka's tryCompleteElseWatch: what the owner evaluates itself.
+        """Kafka's tryCompleteElseWatch: the owner evaluates the condition itself.
 
         `try_complete()` is called now, and after each event on `keys` in the client's thread, until it returns true
-        (completed) or the time is over (expired); it must not block. `on_done` is told, exactly once.
+        (completed) or `timeout` is over (expired). It must not block. `on_done` is called exactly once.
         """
         delayed = Delayed(self, try_complete, keys, timeout, on_done)
         delayed.start()
         return delayed
 
     def check_and_complete(self, key: Key) -> int:
-        """Kafka's checkAndComplete: those who watch `key` look again; how many, in all processes."""
+        """Kafka's checkAndComplete: the watchers of `key` look again, in all processes; how many they are."""
         return self.fire_wait(key)

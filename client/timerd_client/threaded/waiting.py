@@ -16,7 +16,7 @@ EVERY = "all"
 
 
 class Waited(NamedTuple):
-    """Those that had settled when `wait` returned, and those that had not; each in the order given."""
+    """Operations that had settled when `wait` returned, and those that had not. Both keep the order given."""
 
     done: list[ThreadedOperation]
     pending: list[ThreadedOperation]
@@ -39,7 +39,7 @@ def wait(operations: Iterable[ThreadedOperation], timeout: float | None = None, 
 
 
 def as_completed(operations: Iterable[ThreadedOperation], timeout: float | None = None) -> Iterator[ThreadedOperation]:
-    """The operations as they settle; raises TimeoutError if some have not after `timeout` seconds from now."""
+    """The operations as they settle. Raises TimeoutError if some have not settled `timeout` seconds from now."""
     given = list(operations)
     seen = 0
     for operation in _settling(given, monotonic_deadline(timeout)):
