@@ -7,7 +7,7 @@
     client.fire("inbox/7", value=b"hello")  # from any process
     op.result().value
 
-`timerd_client.aio` has the same surface for asyncio. PROTOCOL.md tells what goes over the wire.
+`timerd_client.aio` has the same surface for asyncio. PROTOCOL.md says what goes over the wire.
 """
 
 from timerd_client.groups.calls import Call

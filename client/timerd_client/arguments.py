@@ -1,4 +1,4 @@
-"""What callers may pass, checked before anything is done: every mistake is a named error with value and limit."""
+"""The arguments that callers may pass. They are checked first: a mistake is a named error with value and limit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ U32_MAX = (1 << 32) - 1
 TIMEOUT_S_MAX = TIMEOUT_NS_MAX // 1_000_000_000
 _TARGET = struct.Struct("<Q")
 
-# what stands before the bytes of a key in a REGISTER: its length and its KeyKind
+# the two bytes before a key in a REGISTER: its length and its KeyKind
 EVENT_PREFIX = tuple(bytes((size, KeyKind.EVENT)) for size in range(KEY_SIZE_MAX + 1))
 WATERMARK_PREFIX = tuple(bytes((size, KeyKind.WATERMARK)) for size in range(KEY_SIZE_MAX + 1))
 
@@ -61,7 +61,7 @@ class Watch(NamedTuple):
 
 
 def shown(value: object) -> str:
-    """A value as messages quote it: what is long is cut, and says so."""
+    """A value as messages quote it. A long one is cut, and marked as cut."""
     if isinstance(value, (str, bytes)) and len(value) > SHOWN_MAX:
         return f"{value[:SHOWN_MAX]!r}..."
     text = repr(value)
@@ -69,7 +69,7 @@ def shown(value: object) -> str:
 
 
 def each(what: str, values: Iterable[Value], read: Callable[[Value], Result]) -> list[Result]:
-    """What `read` makes of each; its error says which of them was wrong."""
+    """`read` of each value. The error of a wrong value says which one it was."""
     results: list[Result] = []
     try:
         for value in values:
@@ -80,7 +80,7 @@ def each(what: str, values: Iterable[Value], read: Callable[[Value], Result]) ->
 
 
 def key_bytes(key: object) -> bytes:
-    """A key as it travels; raises InvalidKeyError, KeyTooLongError."""
+    """A key as it is sent. Raises InvalidKeyError, KeyTooLongError."""
     if isinstance(key, str):
         try:
             encoded = key.encode()
@@ -144,7 +144,7 @@ def watch(keys: Keys, when: When) -> Watch:
 
 
 def timeout_ns(timeout: Timeout, what: str = "timeout", none: str = "; None means no deadline") -> int:
-    """A timeout in ns, NO_DEADLINE for None; raises TimeoutOutOfRangeError, which calls it `what`."""
+    """A timeout in ns, NO_DEADLINE for None. Raises TimeoutOutOfRangeError, whose message names it `what`."""
     if timeout is None:
         return NO_DEADLINE
     if isinstance(timeout, timedelta):
@@ -182,7 +182,7 @@ def unsigned(what: str, value: object, largest: int, smallest: int = 0) -> int:
 
 
 def id_hash(identifier: object) -> bytes:
-    """The 16 bytes by which an id is known to the daemon; raises InvalidKeyError, KeyTooLongError."""
+    """The hash of an id, 16 bytes: the daemon knows only that. Raises InvalidKeyError, KeyTooLongError."""
     if isinstance(identifier, str):
         try:
             encoded = identifier.encode()
@@ -202,7 +202,7 @@ def id_hash(identifier: object) -> bytes:
 
 
 def mark_of(since: object) -> Mark:
-    """A mark; raises InvalidValueError for what is none."""
+    """A mark. Raises InvalidValueError for another object."""
     if not isinstance(since, Mark):
         raise InvalidValueError(f"since={shown(since)} is not a Mark")
     unsigned("since.sequence", since.sequence, U64_MAX)
@@ -211,9 +211,9 @@ def mark_of(since: object) -> Mark:
 
 
 def column(what: str, given: object, rows: int | None = None) -> list[Any]:
-    """A copy of the values for many operations, as many as there are keys (`rows`).
+    """A copy of the values for many operations, one for each key (`rows`).
 
-    Raises InvalidKeyError, InvalidValueError for what has no order or is a single one.
+    Raises InvalidKeyError or InvalidValueError for a single value, and for a collection without an order.
     """
     if isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable):
         wrong = InvalidKeyError if what == "key" else InvalidValueError
@@ -225,7 +225,7 @@ def column(what: str, given: object, rows: int | None = None) -> list[Any]:
 
 
 def wait_s(timeout: object) -> float | None:
-    """The seconds to wait for what may never come, None = without end; raises TimeoutOutOfRangeError."""
+    """How many seconds to wait; None = without end. Raises TimeoutOutOfRangeError."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout != timeout:
@@ -236,7 +236,7 @@ def wait_s(timeout: object) -> float | None:
 
 
 def function_of(what: str, given: Callable[..., Value]) -> Callable[..., Value]:
-    """What is called again and again, checked; raises InvalidValueError."""
+    """A function that is called repeatedly. Raises InvalidValueError."""
     if not callable(given):
         raise InvalidValueError(
             f"{what}={shown(given)} is {type(given).__name__}: give a function without arguments, which is called "
@@ -246,7 +246,7 @@ def function_of(what: str, given: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def patience_of(timeout: object) -> float | None:
-    """The seconds to wait for the daemon, None where that is left open; raises TimeoutOutOfRangeError."""
+    """How many seconds to wait for the daemon; None = the default. Raises TimeoutOutOfRangeError."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= TIMEOUT_S_MAX:
@@ -257,7 +257,7 @@ def patience_of(timeout: object) -> float | None:
 
 
 def label_of(name: object) -> str:
-    """What a client is called in `timerctl clients`; raises InvalidNameError."""
+    """The label of a client in `timerctl clients`. Raises InvalidNameError."""
     if not isinstance(name, str) or not name.isprintable():
         raise InvalidNameError(f"client name {shown(name)} is not printable text")
     size = len(name.encode())  # printable text has no lone surrogate

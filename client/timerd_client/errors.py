@@ -1,6 +1,6 @@
 """The errors of a client: those of `timerd_shm.declare.errors`, and what `Outcome.unwrap()` raises.
 
-`__all__` is what users are given, by `timerd_client` and by `timerd_client.aio`.
+`timerd_client` and `timerd_client.aio` give users what `__all__` names.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class OperationExpired(TimerdError, TimeoutError):
 
 
 class OperationCancelled(TimerdError):
-    """The operation was withdrawn: by its owner, by key or id, or replaced."""
+    """The operation was cancelled by its owner, by key or by id, or it was replaced."""
 
 
 class OperationFailed(_OperationFailed):
-    """`fail()` on its keys, so that its condition can no longer hold."""
+    """`fail()` was called on its keys, so its condition can no longer hold."""
 
     def __init__(self, message: str, fail_code: int = 0, value: bytes = b"") -> None:
         super().__init__(message)
-        self.fail_code = fail_code  # what was given to fail()
+        self.fail_code = fail_code  # the code that was given to fail()
         self.value = value
 
     def __reduce__(self) -> tuple[type[OperationFailed], tuple[str, int, bytes]]:

@@ -1,9 +1,9 @@
 """A mark: a point in the history of events, from which a registration counts.
 
-It is (arena incarnation, sequence of the newest event, last command that its maker had issued), read together. Another
-client's events count by sequence; the maker's own by command number, because an earlier own `fire` may still be on its
-way when the mark is read and must not complete a later own `register`. A mark in other hands than its maker's, or one
-made by the daemon (`outcome.mark`), counts by sequence alone. Marks can be pickled.
+It is (arena incarnation, sequence of the newest event, last command that its maker had issued), read together. Events
+of other clients count by sequence, and those of the maker by command number: an earlier `fire` of the maker may still
+be on its way when the mark is read, and must not complete a later `register` of the maker. If another client uses the
+mark, or the daemon made it (`outcome.mark`), all events count by sequence. Marks can be pickled.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from timerd_shm.declare.wire import RegisterFlag
 
 
 class Mark(NamedTuple):
-    """Read it before checking, register with `since=` it after: mark, check, register, in this order."""
+    """Take a mark, check, then register with `since=` the mark, in this order."""
 
     incarnation: int  # of the arena; sequences compare only within one
-    sequence: int  # newest event then
+    sequence: int  # of the newest event at that time
     command: int = 0  # last command number that the maker had issued
     maker: bytes = b""  # the maker's client incarnation; empty = by sequence alone
 

@@ -1,4 +1,4 @@
-"""How an operation settled. An Outcome keeps its 96 bytes of the frame and reads them when somebody looks."""
+"""How an operation settled. An Outcome keeps its record of 96 bytes, and decodes a field when it is read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _STATES = {int(state.value): state for state in State}
 
 
 def state_of(settlement: RawSettlement) -> State:
-    """What a settlement says: the daemon's word, UNAVAILABLE, or FAILED for what it refused."""
+    """The state of a settlement: the one in the daemon's record, UNAVAILABLE, or FAILED after a refusal."""
     record = settlement[_RECORD]
     if record is not None:
         return _STATES[record[_STATE_AT]]
@@ -54,8 +54,8 @@ def state_of(settlement: RawSettlement) -> State:
 class Outcome:
     """The end of an operation; true only if it was completed.
 
-    `satisfied` and `missing` are the keys that did and did not do their part (for quorums), in the order of the
-    registration. `payload` is the registration's.
+    `satisfied` and `missing` are the keys that were satisfied and those that were not (for quorums), in the order of
+    the registration. `payload` is that of the registration.
     """
 
     __slots__ = ("_error", "_names", "_read", "_settlement", "payload")
@@ -84,24 +84,24 @@ class Outcome:
 
     @property
     def value(self) -> bytes:
-        """Value of the event that settled it; empty if none did."""
+        """The value of the event that settled it; empty if no event did."""
         return self._settlement[_VALUE]
 
     @property
     def value_dropped(self) -> bool:
-        """Whether the event's value was left out because this client holds as many bytes as it may."""
+        """Whether the event's value was left out, because this client holds as many bytes as it may."""
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.VALUE_DROPPED)
 
     @property
     def redelivered(self) -> bool:
-        """Whether what it was given had been given to an owner that died."""
+        """Whether its grant had been given before, to an owner that died."""
         record = self._record
         return record is not None and bool(record.flags & OutcomeFlag.REDELIVERED)
 
     @property
     def key(self) -> Key | None:
-        """The key whose event settled it; None if none did."""
+        """The key whose event settled it; None if no event did."""
         record = self._settlement[_RECORD]
         if record is None or not 1 <= record[_KEY_AT] <= len(self._names):
             return None
@@ -128,7 +128,7 @@ class Outcome:
     @property
     def error(self) -> Exception | None:
         """Why it is FAILED or UNAVAILABLE, else None: OperationFailed (somebody called `fail`), the daemon's refusal,
-        or TimerdUnavailableError, which says how long the daemon had been silent.
+        or TimerdUnavailableError, which says for how long no frame of the daemon had come.
         """
         if self._error is None:
             self._error = self._find_error()
@@ -154,13 +154,13 @@ class Outcome:
 
     @property
     def wait_ns(self) -> int:
-        """From the registration to the settling, in ns; 0 if the daemon never settled it."""
+        """The time from the registration to the settlement, in ns; 0 if the daemon never settled it."""
         record = self._record
         return 0 if record is None else max(0, record.settled_ns - record.registered_ns)
 
     @property
     def mark(self) -> Mark:
-        """What had been seen when it settled: register with `since=outcome.mark` to miss nothing after it."""
+        """The mark of its settlement: a registration with `since=outcome.mark` misses no later event."""
         record = self._record
         return Mark(self._settlement[_ARENA], 0 if record is None else record.sequence)
 

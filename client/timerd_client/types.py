@@ -1,6 +1,6 @@
-"""What callers pass, as types: `register("inbox/7", timeout=30)` has a Key and a Timeout.
+"""The types of arguments. As an example, `register("inbox/7", timeout=30)` has a Key and a Timeout.
 
-arguments.py checks the values; nothing is checked here.
+arguments.py checks the values.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the sans-I/O layer asks of whoever waits: interfaces, and the settlement that they are given.
+"""The interfaces by which the sans-I/O layer knows those that wait, and the settlement that it gives them.
 
     protocol --settle(command, settlement)--> Waiter    the outcome of a registration
     protocol --answer(value, error)---------> Answerable  the answer to a command or a question
 
 Both are called with the link's lock held. If they return True, the protocol puts them into `ready`, and the link calls
-`notify()` once the lock is free. Nobody here knows a link, a thread or a loop.
+`notify()` once the lock is free. Nothing here knows a link, a thread or a loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Settlement(NamedTuple):
 
     record: bytes | None
     value: bytes
-    arena: int  # its incarnation, for marks
+    arena: int  # incarnation of the arena, for marks
     error: TimerdError | None
 
 
@@ -30,39 +30,39 @@ RawSettlement: TypeAlias = tuple[bytes | None, bytes, int, TimerdError | None]
 
 
 def local(error: TimerdError) -> Settlement:
-    """The settlement of what the daemon refused or does not know."""
+    """The settlement of an operation that the daemon refused or does not know."""
     return Settlement(None, b"", 0, error)
 
 
 class Notified(Interface):
-    """Whoever is to be told when the lock is free."""
+    """Something to notify when the lock is free."""
 
     def notify(self) -> None:
         """Wake those who wait, and run their callbacks."""
 
 
 class Waiter(Notified, Interface):
-    """Whoever waits for the outcomes of registrations."""
+    """Something that waits for the outcomes of registrations."""
 
     def subject(self, command: int) -> Subject:
         """What that command was about, for the message of a refusal."""
 
     def settle(self, command: int, settlement: RawSettlement) -> bool:
-        """Take the settlement; whether `notify` is to be called when the lock is free."""
+        """Take the settlement. Whether to call `notify` when the lock is free."""
 
     def due_ns(self, command: int) -> int:
-        """Deadline of the operation with that command number; NO_DEADLINE or more = none."""
+        """The deadline of the operation with that command number; NO_DEADLINE or more = none."""
 
 
 class Answerable(Notified, Interface):
-    """Whoever waits for the answer to a question."""
+    """Something that waits for the answer to a question."""
 
     def answer(self, value: Any, error: TimerdError | None = None) -> bool:
-        """Take the answer, or why there is none; whether `notify` is to be called when the lock is free."""
+        """Take the answer, or the reason why there is none. Whether to call `notify` when the lock is free."""
 
 
 class Asker(Answerable, Interface):
-    """Whoever waits for the answer to a command."""
+    """Something that waits for the answer to a command."""
 
     def subject(self, command: int) -> Subject:
         """What that command was about, for the message of a refusal."""

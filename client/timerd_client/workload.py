@@ -46,12 +46,12 @@ _LOW = tuple(f"{low:03x}" for low in range(1 << _LOW_BITS))
 
 
 class Workload(NamedTuple):
-    """What is asked of a run. All that is planned follows from it."""
+    """The parameters of a run. The whole plan follows from them."""
 
     rate: float  # operations per second, over all registrars
     count: int  # operations in all
     timeout_ns: int = 200_000_000
-    p50_ns: int = 20_000_000  # of the delay until the event
+    p50_ns: int = 20_000_000  # median of the delay until the event
     p75_ns: int = 60_000_000
     payload: int = 100  # bytes of each operation's payload
     keys: int = 0  # operations share so many keys; 0 = each has its own
@@ -86,7 +86,7 @@ class Spans(NamedTuple):
 
 
 def check(workload: Workload) -> Workload:
-    """The workload, if it makes sense; raises InvalidValueError, which names what does not, its limits and a remedy."""
+    """The workload, if it is valid. Raises InvalidValueError, which names the parameter, its limits and a remedy."""
     w = workload
     _within("rate", w.rate, 0.001, RATE_MAX, "operations a second")
     _within("registrars", w.registrars, 1, PROCESSES_MAX)
@@ -107,12 +107,12 @@ def _within(name: str, value: float, low: float, high: float, unit: str = "") ->
 
 
 def rows_of(workload: Workload, registrar: int) -> int:
-    """How many operations that registrar registers."""
+    """How many operations a registrar registers."""
     return -(-(workload.count - registrar) // workload.registrars)
 
 
 def plan(workload: Workload, registrar: int = 0) -> Rows:
-    """What one registrar registers, and when the events for it are due."""
+    """The registrations of one registrar, and when their events are due."""
     rows = rows_of(workload, registrar)
     generator = random.Random(f"{workload.seed}/{registrar}")
     intervals = _intervals(workload.registrars / workload.rate * NS)
@@ -124,9 +124,9 @@ def plan(workload: Workload, registrar: int = 0) -> Rows:
 
 
 def fire_plan(workload: Workload, firer: int = 0) -> Events:
-    """What one firer fires: an event for each of its operations, but none that comes after every deadline."""
+    """The events of one firer: one for each of its operations, except those that would come after every deadline."""
     plans = [plan(workload, registrar) for registrar in range(workload.registrars)]
-    due: list[float] = []  # floats, because they are compared in half the time
+    due: list[float] = []  # floats: comparing them takes half the time
     operations: list[int] = []
     keys: list[int] = []
     for rows in plans:
@@ -148,7 +148,7 @@ def fire_plan(workload: Workload, firer: int = 0) -> Events:
 
 
 def end_ns(workload: Workload, plans: Sequence[Rows]) -> int:
-    """When the last deadline is over, from the start of the run, with the margin."""
+    """When the last deadline has passed, from the start of the run, with the margin."""
     return max(rows.due_ns[-1] for rows in plans) + workload.timeout_ns + MARGIN_NS
 
 
@@ -199,7 +199,7 @@ def spans(workload: Workload, plans: Sequence[Rows]) -> list[Spans]:
         times.sort()
 
     def first_after(first: int, at_ns: int) -> int:
-        """When an operation's keys have their first event from then on."""
+        """The time of the first event on an operation's keys from a given time on."""
         watched = [fired[key] for key in watched_keys(workload, first) if key in fired]
         found = [times[at] for times in watched if (at := bisect_left(times, at_ns)) < len(times)]
         return min(found, default=TIMEOUT_NS_MAX)
@@ -214,7 +214,7 @@ def spans(workload: Workload, plans: Sequence[Rows]) -> list[Spans]:
 
 
 def _draw(generator: random.Random, rows: int) -> array[int]:
-    """So many quantiles, each as likely as the other."""
+    """Draw so many quantiles, each with the same probability."""
     drawn = array("H")
     drawn.frombytes(generator.randbytes(rows * drawn.itemsize))
     return drawn

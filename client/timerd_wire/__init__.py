@@ -1,5 +1,5 @@
-"""What daemon and client share above the declarations: sockets that never block, waits below a millisecond, pauses, and
-the sentences of a refusal.
+"""What daemon and client share above the declarations: sockets that never block, waits below a millisecond, intervals,
+and the messages of refusals.
 
 Not here: what the frames mean (timerd_client/protocol/ on one side, timerd/conductor/ on the other).
 """

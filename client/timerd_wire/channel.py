@@ -1,8 +1,8 @@
-"""A ZeroMQ socket as links and the daemon use it: nothing blocks, and what is not possible now is no exception.
+"""A ZeroMQ socket as links and the daemon use it: no call blocks, and a full or empty socket is no exception.
 
-`Channel` is compiled where the rest is (choice.py), else it is PlainChannel. The compiled one keeps the GIL in its
-calls, which take less than to hand it over: pyzmq gives it up in each of them, and where another thread is busy gets it
-back only 5 ms later (sys.getswitchinterval). It must be used by one thread at a time.
+`Channel` is the compiled one where it was built (choice.py), else PlainChannel. The compiled one keeps the GIL in its
+calls, because a call takes less time than releasing and taking the GIL. pyzmq releases the GIL in each call. Beside a
+busy thread it then gets the GIL back only 5 ms later (sys.getswitchinterval). One thread at a time may use a channel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether compiled code is wanted, by $TIMERD_CLIENT.
 
-"pure" takes what is written in Python; "compiled" raises ImportError where it was not built; unset takes what there is.
+"pure" takes the form in Python. "compiled" raises ImportError where it was not built. Unset takes what was built.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The channel by means of pyzmq alone: for where the compiled one was not built, and as its measure."""
+"""The channel over pyzmq, for where the compiled one was not built. Tests compare both."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import zmq
 
 
 class PlainChannel:
-    """By means of pyzmq alone."""
+    """A channel over pyzmq."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
 
     def receive(self) -> bytes | None:
-        """The next message; None if there is none. Of several parts, which nobody sends: b""."""
+        """The next message; None if there is none; b"" for one of several parts, which nobody sends."""
         try:
             parts = self._socket.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
@@ -22,7 +22,7 @@ class PlainChannel:
         return parts[0] if len(parts) == 1 else b""
 
     def receive_routed(self) -> tuple[bytes, bytes] | None:
-        """The next message of a ROUTER: routing id and frame, b"" if that has another number of parts than one."""
+        """The next message of a ROUTER: routing id and frame; the frame is b"" unless it has exactly one part."""
         try:
             parts = self._socket.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
@@ -30,19 +30,19 @@ class PlainChannel:
         return parts[0], parts[1] if len(parts) == 2 else b""
 
     def send(self, frame: bytes) -> bool:
-        """Send a message; False if it cannot be taken now, or there is nobody any more."""
+        """Send a message; False if the socket is full, or has no peer any more."""
         return self._send(frame, 0)
 
     def send_routed(self, routing: bytes, frame: bytes) -> bool:
-        """Send a frame by a ROUTER; False as above."""
+        """Send a frame by a ROUTER; False as send() says."""
         return self._send(routing, zmq.SNDMORE) and self._send(frame, 0)
 
     def events(self) -> int:
-        """ZMQ_EVENTS: what can be done now."""
+        """ZMQ_EVENTS: whether the socket can send, and can receive, now."""
         return int(cast(int, self._socket.get(zmq.EVENTS)))
 
     def close(self, linger: int) -> None:
-        """Close the socket, which is not to be used any more."""
+        """Close the socket. It must not be used after that."""
         self._socket.close(linger)
 
     def _send(self, part: bytes, flags: int) -> bool:

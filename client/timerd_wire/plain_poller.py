@@ -1,4 +1,4 @@
-"""The poller by means of the standard library alone: for where the compiled one was not built, and as its measure."""
+"""The poller over the standard library, for where the compiled one was not built. Tests compare both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import select
 
 
 class PlainPoller:
-    """By means of the standard library alone. One thread polls; others do not touch it meanwhile."""
+    """A poller over select.poll. One thread polls; other threads do not use it meanwhile."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -16,14 +16,14 @@ class PlainPoller:
         self._poll.register(descriptor, select.POLLIN)
 
     def unregister(self, descriptor: int) -> None:
-        """Watch it no more; raises KeyError if it is not watched."""
+        """Stop watching it. Raises KeyError if it is not watched."""
         self._poll.unregister(descriptor)
 
     def poll(self, timeout_ns: int) -> list[int]:
-        """Those that are readable, or have ended, when there are some, or when the time is over; perhaps earlier."""
+        """Wait for descriptors that are readable or have ended, until a time; it may return earlier, with none."""
         return [descriptor for descriptor, _ in self._poll.poll(-(-timeout_ns // 1_000_000))]
 
 
 def plain_sharpen() -> None:
-    """Nothing: PlainPoller has whole milliseconds. The compiled one lets the waits of the calling thread end 1 us after
-    their time at most from now on, instead of 50 (PR_SET_TIMERSLACK)."""
+    """Do nothing: PlainPoller waits for whole milliseconds. The compiled one sets the timer slack of the calling thread
+    from 50 us to 1 us (PR_SET_TIMERSLACK): its waits end so much later at most."""

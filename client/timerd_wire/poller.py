@@ -1,6 +1,6 @@
-"""Waiting for a few descriptors, or for a moment that is nearer than a millisecond.
+"""Waiting for a few descriptors, or for a time that is nearer than a millisecond.
 
-`Poller` is compiled where the rest is (choice.py), else it is PlainPoller, which rounds up to whole milliseconds.
+`Poller` is the compiled one where it was built (choice.py), else PlainPoller, which rounds up to whole milliseconds.
 """
 
 from __future__ import annotations

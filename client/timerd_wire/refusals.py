@@ -1,4 +1,4 @@
-"""The error that a refused command becomes, in a sentence: by its client for the caller, by the daemon for its log."""
+"""The error of a refused command, with its message: the client makes it for the caller, the daemon for its log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Subject(NamedTuple):
 
 
 NO_SUBJECT = Subject()
-# What fills up in an arena, and which flag of timerd makes it larger.
+# What may be full in an arena, and the flag of timerd that makes it larger.
 FULL = {
     Met.OPERATIONS: ("{0} of {0} operations are pending or unacknowledged", "--capacity"),
     Met.NODES: ("{0} of {0} watch nodes are in use, one for each key of each operation", "--nodes or --capacity"),
@@ -57,7 +57,7 @@ QUOTAS = {
 
 
 def refusal(code: int, value: int, about: Subject = NO_SUBJECT) -> TimerdError:
-    """The error of a command that the daemon refused; `value` is what it met (wire.WireAnswer), or 0."""
+    """The error of a command that the daemon refused. `value` is the one of wire.WireAnswer, or 0."""
     met, limit = value >> MET_SHIFT, value & ((1 << MET_SHIFT) - 1)
     message = ""
     match code:
@@ -100,16 +100,16 @@ def _beyond_bytes(limit: int, size: int) -> str:
 
 
 def _sentence(code: int) -> str:
-    """What the error's own documentation says."""
+    """The error's documentation, on one line."""
     named = type(error_for(code, ""))
     return f"error code {code}" if named is TimerdError else " ".join((named.__doc__ or "").split())
 
 
 def _met(code: int, limit: int) -> str:
-    """What else the value of a refusal says."""
+    """What the value of a refusal adds to its message."""
     match code:
         case ErrorCode.NOT_SUPPORTED:
             return f" (command {limit})"
         case ErrorCode.MARK_TOO_OLD | ErrorCode.TOO_OLD_TO_TELL | ErrorCode.OPERATION_EXISTS:
-            return ""  # a sequence, a time, a state: nothing that is a limit
+            return ""  # a sequence, a time or a state is no limit
     return f" (the limit is {limit})" if limit else ""
