@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Set, Sized
 from datetime import timedelta
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from timerd_shm.declare.errors import (
@@ -97,6 +98,13 @@ def key_bytes(key: object) -> bytes:
             f"key {shown(key)} has {len(encoded)} bytes of at most {KEY_SIZE_MAX}; hash or shorten it"
         )
     return encoded
+
+
+def kept(keys: Keys) -> Keys:
+    """Keys for more than one registration: an iterator gives them once, and a list may be changed meanwhile."""
+    if isinstance(keys, (str, bytes, Mapping)) or not isinstance(keys, Iterable):
+        return keys
+    return list(keys if isinstance(keys, Sized) else islice(keys, KEYS_MAX + 1))
 
 
 def watch(keys: Keys, when: When) -> Watch:

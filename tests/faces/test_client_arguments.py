@@ -262,6 +262,16 @@ WAITS: dict[str, tuple[Callable[[Face, Any], object], type[Exception], str]] = {
         InvalidValueError,
         "try_complete=None is NoneType: give a function",
     ),
+    "wait_for no keys": (
+        lambda _, c: c.wait_for(bool, 5, 1),
+        InvalidKeyError,
+        "an iterable of them or a dict, not int",
+    ),
+    "try_complete_else_watch no keys": (
+        lambda _, c: c.try_complete_else_watch(bool, 5, timeout=1),
+        InvalidKeyError,
+        "an iterable of them or a dict, not int",
+    ),
     "result": (
         lambda _, c: c.register("k", timeout=9).result("x"),
         TimeoutOutOfRangeError,

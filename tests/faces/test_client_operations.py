@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -159,6 +160,44 @@ def test_wait_for_never_misses_an_event_between_check_and_registration(client: A
         start = time.monotonic()
         assert client.wait_for(check, keys="rows", timeout=PATIENCE_S)
         assert time.monotonic() - start < PATIENCE_S / 2
+
+
+@pytest.mark.parametrize("call", ["wait_for", "try_complete_else_watch"])
+def test_keys_that_an_iterator_gives_are_watched_after_each_look(client: Any, call: str) -> None:
+    looks: list[int] = []
+
+    def look() -> bool:
+        looks.append(1)
+        return len(looks) == 3
+
+    waited = threading.Thread(target=lambda: getattr(client, call)(look, (key for key in "ab"), timeout=PATIENCE_S))
+    waited.start()
+    for number, key in enumerate("ab", 1):
+        eventually(lambda key=key: client.fire_wait(key) == 1)  # type: ignore[misc]
+        eventually(lambda number=number: len(looks) > number)  # type: ignore[misc]
+    waited.join(PATIENCE_S)
+    assert len(looks) == 3
+
+
+@pytest.mark.parametrize("call", ["wait_for", "try_complete_else_watch"])
+def test_the_watermarks_of_any_mapping_are_watched(client: Any, face: Face, call: str) -> None:
+    offset = f"{call}/{face.name}"
+    looks: list[int] = []
+
+    def look() -> bool:
+        looks.append(1)
+        return len(looks) == 2
+
+    keys = MappingProxyType({offset: 5})
+    waited = threading.Thread(target=lambda: getattr(client, call)(look, keys, timeout=PATIENCE_S))
+    waited.start()
+    eventually(lambda: client.stats().waiting == 1)
+    client.advance(offset, 4)
+    client.flush()
+    assert len(looks) == 1
+    client.advance(offset, 5)
+    eventually(lambda: len(looks) == 2)
+    waited.join(PATIENCE_S)
 
 
 def test_a_mark_travels_to_another_process(client: Any) -> None:

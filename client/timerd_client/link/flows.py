@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from timerd_client.arguments import function_of, group_of, label_of, orphans_of, patience_of, timeout_ns, wait_s
+from timerd_client.arguments import function_of, group_of, kept, label_of, orphans_of, patience_of, timeout_ns, wait_s
 from timerd_client.conditions import When
 from timerd_client.hot.commands import operation_command
 from timerd_client.outcome import Outcome, State
@@ -204,6 +204,7 @@ def wait_for(
     """A condition variable across processes: see `Purgatory.wait_for`."""
     polling = Polling(unavailable, poll_interval)
     function_of("predicate", predicate)
+    keys = kept(keys)
     link, protocol = surface._link, surface._protocol
     duration_ns = timeout_ns(timeout)
     deadline = link.deadline(None if timeout is None else duration_ns / 1e9)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from timerd_client.arguments import function_of, timeout_ns
+from timerd_client.arguments import function_of, kept, timeout_ns
 from timerd_client.link.flows import raise_unless_again
 from timerd_client.link.operation import ThreadedOperation
 from timerd_client.link.surface import Surface
@@ -30,7 +30,7 @@ class Delayed:
     ) -> None:
         self._purgatory = purgatory
         self._try = function_of("try_complete", try_complete)
-        self._keys = keys if isinstance(keys, (str, bytes, dict)) else list(keys)
+        self._keys = kept(keys)
         duration_ns = timeout_ns(timeout)
         self._deadline = purgatory._link.deadline(None if timeout is None else duration_ns / 1e9)
         self._on_done = on_done
