@@ -1,8 +1,9 @@
-"""timerctl: look at an instance of timerd, and lend it a hand.
+"""timerctl: the command line that looks at an instance of timerd, and acts on it.
 
-What only looks (stats, ops, keys, clients, errors) maps the arena read-only, or reads files (journal), and asks nobody,
-so it works when the daemon is dead, and says so. What acts (register, fire, ...) is a client like any other. One
-command a module; each has `add`, which declares it, and a function of its parsed arguments that returns an exit status.
+Commands that only look (stats, ops, keys, clients, errors) map the arena read-only, or read files (journal). They need
+no daemon: where it is dead, they say so. Commands that act (register, fire, ...) are clients like any other. There is
+one command a module; each has `add`, which declares it, and a function of its parsed arguments that returns an exit
+status.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ $XDG_RUNTIME_DIR/timerd and the user's own directory under the temporary one.
 
 
 class Parser(argparse.ArgumentParser):
-    """Says which word may be meant where one is none of the choices."""
+    """Suggests the nearest choice for a word that is none of the choices."""
 
     def error(self, message: str) -> NoReturn:
         wrong, found, choices = message.partition(" (choose from ")
@@ -90,9 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"timerctl: {error.filename}: {error.strerror}{remedy}", file=sys.stderr)
         return Exit.PROBLEM
     except BrokenPipeError:
-        forget_output()  # whoever read it has had enough (`timerctl ops | head`)
+        forget_output()  # its reader has had enough (`timerctl ops | head`)
         return Exit.OK
-    except OSError as error:  # a file that is none, a disk that is full
+    except OSError as error:  # for example: a disk that is full
         print(f"timerctl: {error}", file=sys.stderr)
         try:
             sys.stdout.flush()
@@ -104,5 +105,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def forget_output() -> None:
-    """What could not be written is not to be tried again when Python ends."""
+    """Drop the output that could not be written, or Python tries to write it again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Exit statuses, declared once: what they are called here, and what --help says of them."""
+"""Exit statuses, declared once: their names, and their meanings for --help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding the instance that is meant: its files, its arena, its daemon."""
+"""Finds the instance that the command line means: its files, its arena, its daemon."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def now_ns(header: ArenaHeader) -> int:
 
 
 def note_if_dead(paths: InstancePaths, alive: bool) -> str:
-    """A line that says that what is shown is what a daemon has left behind; empty when it runs."""
+    """A line for output that shows what a dead daemon has left behind; empty when the daemon runs."""
     return "" if alive else f"The daemon of {paths.instance!r} is not running: this is what its arena holds."
 
 

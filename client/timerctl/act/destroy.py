@@ -41,7 +41,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask, then remove. Raises InstanceRunningError, UsageError where nobody can be asked."""
+    """Ask, then remove. Raises InstanceRunningError, and UsageError where there is no terminal to ask at."""
     try:
         paths = paths_of(arguments)
     except NoInstanceError:

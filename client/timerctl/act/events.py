@@ -1,4 +1,4 @@
-"""timerctl fire, advance, fail, cancel-for-key, forget: what acts by key, for a person at a shell."""
+"""timerctl fire, advance, fail, cancel-for-key, forget: commands that act by key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ when it was none.
 
 examples:
   timerctl fire inbox/7 --value hello
-  timerctl fire jobs --limit 1 --wait       hand it to the first waiter
+  timerctl fire jobs --limit 1 --wait       grant it to the first watcher
   timerctl fire topic/p0 --amount 4096
 """
 REFUSED = "It returns when the daemon has applied it; a refusal is exit status 1."
@@ -39,15 +39,15 @@ examples:
   timerctl fail r1 --code 6 --value "not leader"
 """
 CANCEL_EPILOG = """\
-Their owners are told that they were cancelled.
+Their owners get the outcome CANCELLED.
 
 examples:
-  timerctl ops --key inbox/7                who waits for it
+  timerctl ops --key inbox/7                the operations that watch it
   timerctl cancel-for-key inbox/7
 """
 FORGET_EPILOG = """\
-It settles nothing. A watermark that nobody forgets is remembered as long as the
-arena is.
+It settles nothing. Without it, a watermark is remembered as long as the arena
+is there.
 
 examples:
   timerctl forget p0
@@ -60,7 +60,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     key.add_argument("key", metavar="KEY", type=key_of)
     add_purgatory(key)
     value = argparse.ArgumentParser(add_help=False)
-    value.add_argument("--value", metavar="TEXT", default="", help="goes to whom it settles")
+    value.add_argument("--value", metavar="TEXT", default="", help="goes to the owners of what it settles")
 
     def declare(name: str, parents: list[argparse.ArgumentParser], about: str, epilog: str) -> argparse.ArgumentParser:
         return declare_act(commands, parents, name, about, REFUSED, epilog)
@@ -79,7 +79,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
     fail = declare("fail", [key, value], "settle a key as failed", FAIL_EPILOG)
     fail.add_argument(
-        "--code", metavar="N", type=whole(0, U32_MAX), default=0, help="goes to whom it fails (default 0)"
+        "--code", metavar="N", type=whole(0, U32_MAX), default=0, help="goes to the owners as well (default 0)"
     )
     fail.set_defaults(run=run_fail)
 
@@ -92,7 +92,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def acting(arguments: argparse.Namespace) -> Iterator[Client]:
-    """A client whose refusals close() raises, and the log does not repeat."""
+    """A client whose close() raises refusals; they are not logged as well."""
     log = logging.getLogger("timerd_client")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""timerctl cancel, reschedule: what acts on one operation by the id that it was given, for a person at a shell."""
+"""timerctl cancel, reschedule: commands that act on one operation by its id."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .register import timeout
 
 KNOWN = "It may be of any process. Exit status 1 when none of that id is pending."
 CANCEL_EPILOG = """\
-Its owner is told that it was cancelled.
+Its owner gets the outcome CANCELLED.
 
 examples:
   timerctl register session/9 --timeout 15m --id session/9
   timerctl cancel session/9
 """
 RESCHEDULE_EPILOG = """\
-TIME counts from now. Its owner is told nothing until it settles.
+TIME counts from now. Its owner is not told of the new deadline.
 
 examples:
   timerctl reschedule session/9 --timeout 15m

@@ -1,4 +1,4 @@
-"""timerctl register: one operation, for a person at a shell; waits for its outcome and prints it."""
+"""timerctl register: registers one operation, waits for its outcome and prints it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .source import directory_of, opened
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    """Print them all, and where to go on."""
+    """Print all rows, and the position behind the last."""
     if arguments.format != "json":
         return run_export_files(arguments)
     with opened(arguments, arguments.start) as reader:

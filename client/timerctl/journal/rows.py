@@ -52,7 +52,7 @@ class RowFormat:
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
         self._segment = -1
-        self._wall_ns = 0  # what the wall clock says at monotonic 0
+        self._wall_ns = 0  # the wall clock's time at monotonic 0
 
     def follow(self, row: Row) -> None:
         """Follow the clocks; for every row."""
@@ -74,30 +74,30 @@ class RowFormat:
         """A row as a JSON object."""
         record = row.record
         kind = RowKind(record.kind)
-        said: dict[str, Any] = {"offset": str(row.offset), "kind": kind.name.lower()}
+        fields: dict[str, Any] = {"offset": str(row.offset), "kind": kind.name.lower()}
         if at := TIMES.get(kind):
-            said["at"] = self.when(getattr(record, at))
+            fields["at"] = self.when(getattr(record, at))
         for name, value in record._asdict().items():
             if name == "kind" or name.startswith(("reserved", "rest")):
                 continue
             if name in TEXTS:
-                said.update(self._text(name, value))
+                fields.update(self._text(name, value))
             elif name in ENUMS:
-                said[name] = member(ENUMS[name], value)
+                fields[name] = member(ENUMS[name], value)
             elif name == "flags":
-                said[name] = names(FLAGS.get(kind, RowFlag), value)
+                fields[name] = names(FLAGS.get(kind, RowFlag), value)
             elif name == "command_flags":
-                said[name] = names(RegisterFlag, value)
+                fields[name] = names(RegisterFlag, value)
             else:
-                said[name] = None if name == "deadline_ns" and value == NO_DEADLINE else value
+                fields[name] = None if name == "deadline_ns" and value == NO_DEADLINE else value
         if kind is RowKind.OUTCOME:
-            said["wait_ns"] = record.settled_ns - record.registered_ns
+            fields["wait_ns"] = record.settled_ns - record.registered_ns
             if record.outcome == Outcome.EXPIRED:
-                said["lateness_ns"] = record.settled_ns - record.deadline_ns
-        return said
+                fields["lateness_ns"] = record.settled_ns - record.deadline_ns
+        return fields
 
     def line(self, row: Row) -> str:
-        """A row as a line of the terminal's width; empty for what says nothing to people."""
+        """A row as a line of the terminal's width; empty for rows that are of no use to people."""
         what = self._what(row)
         at = TIMES.get(RowKind(row.record.kind))
         if not what or at is None:
@@ -112,11 +112,11 @@ class RowFormat:
         record, text = row.record, self._plain
         match RowKind(record.kind):
             case RowKind.OUTCOME:
-                said = f"{member(Outcome, record.outcome).lower():<{WORD}}  {text('key', record.key)}"
-                said += f"  after {span(record.settled_ns - record.registered_ns)}"
+                line = f"{member(Outcome, record.outcome).lower():<{WORD}}  {text('key', record.key)}"
+                line += f"  after {span(record.settled_ns - record.registered_ns)}"
                 if record.outcome == Outcome.EXPIRED:
-                    said += f", {span(record.settled_ns - record.deadline_ns)} late"
-                return said + (f"  ({owner})" if (owner := text("owner", record.owner)) else "")
+                    line += f", {span(record.settled_ns - record.deadline_ns)} late"
+                return line + (f"  ({owner})" if (owner := text("owner", record.owner)) else "")
             case RowKind.KEY:
                 return ""
             case RowKind.REGISTER:
@@ -134,9 +134,9 @@ class RowFormat:
                     f"{'client':<{WORD}}  {text('owner', record.owner)} is {member(ClientState, record.state).lower()}"
                 )
             case RowKind.GROUP:
-                said = f"{member(GroupStep, record.step).lower():<{WORD}}  operation {record.operation:#x}"
-                said += f" of {text('group', record.group)}"
-                return said + (f"  ({owner})" if (owner := text("owner", record.owner)) else "")
+                line = f"{member(GroupStep, record.step).lower():<{WORD}}  operation {record.operation:#x}"
+                line += f" of {text('group', record.group)}"
+                return line + (f"  ({owner})" if (owner := text("owner", record.owner)) else "")
             case RowKind.GAP:
                 return f"{'gap':<{WORD}}  {record.rows} rows are missing here"
             case RowKind.WATERMARK:

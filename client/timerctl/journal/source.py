@@ -1,4 +1,4 @@
-"""The journal that a command is about: its directory, and a reader of it that says what is damaged."""
+"""The journal that a command reads: its directory, and a reader of it that prints what is damaged."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from timerd_shm.read.segment import SEGMENT_SUFFIX, JournalError, Offset, segmen
 
 @contextmanager
 def opened(arguments: argparse.Namespace, start: Offset | None) -> Iterator[JournalReader]:
-    """The journal that is meant. Raises NoInstanceError, JournalError."""
+    """A reader of the journal that the command line means. Raises NoInstanceError, JournalError."""
     directory = directory_of(arguments)
-    with JournalReader(directory, start=start, on_damage=say) as reader:
+    with JournalReader(directory, start=start, on_damage=print_damage) as reader:
         if not segments_of(directory):
             raise JournalError(f"there is no journal in {directory}: it holds no *{SEGMENT_SUFFIX}")
         yield reader
@@ -36,5 +36,5 @@ def directory_of(arguments: argparse.Namespace) -> Path:
     return paths.journal.resolve()
 
 
-def say(damage: Damage) -> None:
+def print_damage(damage: Damage) -> None:
     print(f"timerctl: {damage.offset}: {damage.what}", file=sys.stderr)

@@ -20,7 +20,7 @@ POLL_S = 0.2
 
 
 def run_tail(arguments: argparse.Namespace) -> int:
-    """Print the last rows, and those that come."""
+    """Print the last rows, and with --follow those that come."""
     start = arguments.start
     with opened(arguments, start) as reader:
         show = RowFormat(reader)

@@ -23,14 +23,14 @@ a time-out. Offsets count from one moment, whatever the daemon does: what is
 late is sent at once, and its lateness is reported.
 
 what it counts:
-  violations   what no load excuses, and a fault of timerd: lost, duplicated
-               (told twice), early (expired before its deadline), overruled
+  violations   faults of timerd, which no load excuses: lost, duplicated
+               (delivered twice), early (expired before its deadline), overruled
                (expired, though its event was applied before its deadline),
                mistaken (completed with the value of another event)
-  misjudged    ended other than the plan says: late, somewhere on the way
+  misjudged    settled other than the plan says: late, somewhere on the way
   overtaken    completed by an event that was fired before register() was
                called: their marks are read before they are due
-  undecided    planned to end within 5 ms of the deadline: either end is right
+  undecided    planned to settle within 5 ms of the deadline, either way
   sustained    a rate: 99 % of it reached, everything settled 1 s after the last
                operation was due, 0.1 % misjudged at most, and no violation
   invalid      a run that says nothing of the daemon: the harness itself was

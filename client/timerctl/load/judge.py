@@ -1,17 +1,23 @@
-"""Whether each operation of a run ended as it should have: column by column, nothing but arithmetic.
+"""Judges whether each operation of a run settled as it should have: column by column, nothing but arithmetic.
 
-*Violations*, which no load excuses. Lost: no outcome. Duplicated: told more than once, or the owner was given more
-outcome numbers than it has operations that were told. Early: expired before its deadline by the daemon's settled_ns,
-given a deadline before the call of register() + timeout, or told before it. Overruled: expired although an event on its
-key was applied before its deadline, by the time that stands with the event in the daemon's ring (applied_ns) and the
-deadline in the outcome; the event must have come after the operation's mark had been read. The times of an event and of
-a settling are those of the turn that did it. Mistaken: completed with the value of another event than its own, where
-keys are not shared and somebody has looked.
+*Violations* are faults that no load excuses:
 
-*Misjudged* is measured by the plan: due to complete MARGIN_NS or more before the timeout, an operation should have
-completed, MARGIN_NS or more after it, expired; in between (`undecided`) either is right. One that ended otherwise was
-late somewhere, in the daemon or on the way; many of them mean that the rate was not sustained. A registration that is
-late loses nothing: its mark was read before it was due, so an event that has overtaken it completes it (`overtaken`).
+    lost         it has no outcome
+    duplicated   it was delivered more than once, or its owner received more outcome numbers than operations settled
+    early        it expired before its deadline (by the daemon's settled_ns), or was delivered before its deadline, or
+                 its deadline lies before the call of register() + timeout
+    overruled    it expired, although an event on its key was applied before its deadline: by the event's applied_ns in
+                 the daemon's ring, and the deadline in the outcome. The event came after the operation's mark was read.
+    mistaken     it completed with the value of another event than its own (not where keys are shared, or the value was
+                 not looked at)
+
+The times of an event and of a settling are those of their turns.
+
+*Misjudged* is measured by the plan. An operation whose event is due MARGIN_NS or more before the timeout should have
+completed; MARGIN_NS or more after it, expired; in between (`undecided`) either is right. An operation that settled
+otherwise was late somewhere, in the daemon or on the way; many of them mean that the rate was not sustained. A late
+registration loses nothing: its mark was read before it was due, so an event that has overtaken it completes it
+(`overtaken`).
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ NAMES = {int(state.value): state.name.lower() for state in State}
 
 
 class Judgement(NamedTuple):
-    """What became of the operations of a run, and how long it took; times in ns."""
+    """How the operations of a run settled, and how long it took; times in ns."""
 
     registered: int
     completed: int
@@ -97,7 +103,7 @@ class Applied:
 def judge(
     workload: Workload, answers: Sequence[Registered], applied: Applied, start_ns: int, *, partial: bool = False
 ) -> Judgement:
-    """Judge every operation that was registered. In a partial run one without an outcome is not lost: nobody waited."""
+    """Judge every operation that was registered. In a partial run, an operation without an outcome is not lost."""
     counts = dict.fromkeys(NAMES, 0)
     lost = duplicated = early = overruled = mistaken = expected = undecided = misjudged = overtaken = (
         last_delivered_ns
@@ -119,24 +125,24 @@ def judge(
         rows = answer.rows
         duplicated += max(answer.outcomes - sum(map(bool, answer.deadline_ns)), 0)
         table = zip(
-            answer.sent_ns, answer.marked_ns, planned.earliest_ns, planned.latest_ns, answer.told, answer.state,
+            answer.sent_ns, answer.marked_ns, planned.earliest_ns, planned.latest_ns, answer.deliveries, answer.state,
             answer.settled_ns, answer.deadline_ns, answer.fired_ns, applied.fired_ns(rows.registrar),
             answer.delivered_ns,
             strict=False,
         )  # fmt: skip
         for row, columns in enumerate(table):
-            sent, marked, earliest, latest, told, state, settled, deadline, stamp, fired, delivered_ns = columns
+            sent, marked, earliest, latest, deliveries, state, settled, deadline, stamp, fired, delivered_ns = columns
             span = (earliest, latest)
             expected += latest > workload.timeout_ns
-            if not told:
+            if not deliveries:
                 if not partial:
                     lost += 1
                     show("lost", rows.registrar, row, span)
                 continue
             counts[state] += 1
             last_delivered_ns = max(last_delivered_ns, delivered_ns or settled)
-            if told > 1:
-                duplicated += told - 1
+            if deliveries > 1:
+                duplicated += deliveries - 1
                 show("duplicated", rows.registrar, row, span)
             if state == EXPIRED:
                 daemon.append(settled - deadline)
@@ -205,5 +211,5 @@ def story(answer: Registered, row: int, span: tuple[int, int], start_ns: int, fi
         "deadline": answer.deadline_ns[row],
         NAMES.get(answer.state[row], "settled"): answer.settled_ns[row],
     }
-    told = ", ".join(f"{what} {ms(at_ns)}" for what, at_ns in times.items())
-    return f"operation {row} of registrar {answer.rows.registrar}, to complete after {planned} ms: {told}"
+    events = ", ".join(f"{what} {ms(at_ns)}" for what, at_ns in times.items())
+    return f"operation {row} of registrar {answer.rows.registrar}, to complete after {planned} ms: {events}"

@@ -1,4 +1,4 @@
-"""What a run has come to: one JSON document, or tables for people. Every figure is computed here, once.
+"""The result of a run: one JSON document, or tables for people. Every figure is computed here, once.
 
 Latencies are in microseconds, each as p50, p99, p999, max over `count` operations:
 
@@ -7,7 +7,7 @@ Latencies are in microseconds, each as p50, p99, p999, max over `count` operatio
     expiry_lateness_us               from the deadline to the owner's callback
     expiry_settled_lateness_us       from the deadline to the daemon's settling
     harness_lateness_us              of every register() and fire(): when it was called, less when it was due
-    harness_own_lateness_us          what of it the harness itself is to blame for (pace.py)
+    harness_own_lateness_us          the part of it that the harness itself has caused (pace.py)
 
 Where there are too many, only some operations have a callback (registrar.py); with --bulk, one of each call.
 """
@@ -66,7 +66,7 @@ class Report:
         print_json(self.document)
 
     def print(self) -> None:
-        """Tables, and why it is not well where it is not."""
+        """Print tables, and what is wrong where something is."""
         document = self.document
         print(
             f"{document['registered']:,} operations, {document['reached_rate']:,.0f}/s reached: {verdict(document)}\n"
@@ -85,7 +85,8 @@ class Report:
         print()
         usage = Table(Column("process"), Column("CPU", right=True), Column("memory", right=True))
         usage.print(
-            (who, f"{seconds:.2f} s", size(document["rss_bytes"][who])) for who, seconds in document["cpu_s"].items()
+            (process, f"{seconds:.2f} s", size(document["rss_bytes"][process]))
+            for process, seconds in document["cpu_s"].items()
         )
         print(f"CPU for an operation, in all of them: {document['cpu_us_per_request']:.2f} us")
         if document["stolen_percent"] >= STOLEN_PERCENT_SHOWN:
@@ -173,7 +174,7 @@ def document(result: Result) -> dict[str, Any]:
         "expiry_settled_lateness_us": percentiles(judged.expiry_daemon_ns),
         "harness_lateness_us": percentiles(lateness(result)),
         "harness_own_lateness_us": own,
-        "cpu_s": {who: round(seconds, 3) for who, seconds in cpu_s.items()},
+        "cpu_s": {process: round(seconds, 3) for process, seconds in cpu_s.items()},
         "stolen_percent": round(100 * result.stolen, 2),
         "cpu_us_per_request": round(1e6 * sum(cpu_s.values()) / max(judged.registered, 1), 3),
         "rss_bytes": {
@@ -209,7 +210,7 @@ def reached_rate(result: Result) -> float:
 
 
 def backlog(result: Result) -> float:
-    """Seconds from when the last operation was due to settle until the last outcome was told."""
+    """Seconds from when the last operation was due to settle until the last outcome was delivered."""
     timeout_ns = result.workload.timeout_ns
     due_ns = max(
         (
@@ -243,7 +244,7 @@ def percentiles(values_ns: Iterable[int]) -> dict[str, float]:
 
 
 def machine() -> dict[str, Any]:
-    """Where it ran, and how busy that was."""
+    """The machine of the run, and how busy it was."""
     model = platform.processor() or platform.machine()
     with open("/proc/cpuinfo") as file:
         for line in file:

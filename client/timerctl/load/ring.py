@@ -1,10 +1,10 @@
-"""When each event was applied, by the daemon's own word: the ring is read from shared memory before it is overwritten.
+"""When each event was applied: read from the daemon's ring in shared memory, before it is overwritten.
 
-The load test's own process looks at what is new in the ring, every few milliseconds, but not at every event. Where one
-turn has applied two of a client, which stand as far apart as their commands are numbered, it has applied those between
-them as well, and they are that client's, one for each command. (A command that was refused makes no event, but a
-firer's ends the run.) Else what is between is halved, and looked at. An event that was overwritten before that is not
-judged by, and counted (`unseen`).
+The load test's own process looks at the new part of the ring, every few milliseconds, but not at every event. It looks
+at two events. Are they of one client and one turn, and as far apart in the ring as in the numbers of their commands?
+Then all events between them are that client's and that turn's as well, one for each command. (A refused command makes
+no event, but it ends the run.) Otherwise the stretch between the two is halved, and looked at again. An event that was
+overwritten before it was looked at is counted (`unseen`), and no operation is judged by it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ assert offset_of(EventRecord, "client") % 8 == 0 and offset_of(EventRecord, "cli
 
 
 class Seen(NamedTuple):
-    """What the ring says of an event, but for its place: the same for all that one turn has applied in a row."""
+    """What a look at an event yields: it is the same for all events that one turn has applied in a row."""
 
     applied_ns: int
     client: int

@@ -1,4 +1,4 @@
-"""Whether machine and instance have room for a run: asked before it begins, so that nonsense is not suffered."""
+"""Whether machine and instance have room for a run: asked before it begins."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class Stolen:
         self._before = psutil.cpu_times()
 
     def share(self) -> float:
-        """Its part of the time of all processors so far, 0 to 1; 0 where nothing tells."""
+        """Its part of the time of all processors so far, 0 to 1; 0 where that is not known."""
         after = psutil.cpu_times()
         passed = sum(after[:TIMES]) - sum(self._before[:TIMES])
         return max(after.steal - self._before.steal, 0.0) / passed if passed > 0 else 0.0

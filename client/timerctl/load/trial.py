@@ -1,9 +1,9 @@
-"""One run of the load test: daemon and processes, from their start to what they have seen.
+"""One run of the load test: the daemon and the processes, from their start to the judgement.
 
-    check the room  ->  processes make ready  ->  Start at one moment  ->  follow the ring, say how far it is
+    check the room  ->  processes make ready  ->  Start at one moment  ->  follow the ring, show the progress
     ->  take the columns  ->  judge
 
-A run that is cut short (Ctrl-C, a process or the daemon that ends) says why, and shows what there is.
+A run that is cut short (Ctrl-C, a process or the daemon that ends) has a reason (`partial`), and shows what there is.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Trial:
                         raise CrewError(f"{member}: {member.answer.failure}", Exit.NO_DAEMON)
             if now_ns >= progress_ns + PROGRESS_NS:
                 progress_ns += PROGRESS_NS
-                self._say(now_ns - start_ns, before)
+                self._show_progress(now_ns - start_ns, before)
         for member in members:
             if member.answer is not None and member.answer.failure:
                 raise CrewError(f"{member}: {member.answer.failure}", Exit.NO_DAEMON)
@@ -187,7 +187,7 @@ class Trial:
         first = names.index(PURGATORY) * PURGATORY_COUNTERS_MAX
         return {name: reader.purgatory_counters[first + at].value for name, at in COUNTERS.items()}
 
-    def _say(self, since_ns: int, before: dict[str, int]) -> None:
+    def _show_progress(self, since_ns: int, before: dict[str, int]) -> None:
         """The progress line: on a terminal it is written over."""
         counts = {name: count - before[name] for name, count in self._counters().items()}
         line = f"{span(since_ns)}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items())

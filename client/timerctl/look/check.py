@@ -1,7 +1,7 @@
 """timerctl check: holds an arena's links, counts and tables against its records, in pure Python.
 
-A live daemon is asked for a copy of its arena between two turns, because one that is read while it is written always
-looks broken. A dead daemon's arena is read as it is.
+A live daemon is asked for a copy of its arena between two turns: an arena that is read while it is written always looks
+broken. A dead daemon's arena is read as it is.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from timerd_shm.declare.errors import (
 from timerd_shm.read.reader import RETRY, ArenaReader
 
 EPILOG = """\
-Exit status 1 when something is wrong. What of a dead daemon's arena is merely
-derived (lists, counts) and was being changed when it was killed is made anew
-by the next start; it is said, and is not an error.
+Exit status 1 when something is wrong. A daemon that was killed may have left
+derived things (lists, counts) half changed: its next start makes them anew.
+They are printed, and are not an error.
 
 examples:
   timerctl check
@@ -48,7 +48,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "check",
         run,
         help="hold an arena's links against its records",
-        description="Recompute what in an arena is derived from its records; say what differs.",
+        description="Compute again what in an arena is derived from its records, and print what\ndiffers.",
         epilog=EPILOG,
     )
     command.add_argument("--file", metavar="PATH", type=Path, help="a copy of an arena, instead of an instance")
@@ -59,13 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
     with arena_of(arguments) as (reader, live):
         began = time.monotonic()
         header = reader.header()
-        # Read while it is still, so a turn that has begun was never ended.
+        # Nothing changes this arena, so an odd turn is one that has never ended.
         killed_in_turn = not live and bool(header.turn & 1 or header.redo_count)
         with ArenaReader.from_bytes(finished(reader)) as whole:
-            found = examine(whole, cut=True, progress=tell if sys.stderr.isatty() else None)
+            found = examine(whole, cut=True, progress=show_progress if sys.stderr.isatty() else None)
             operations = whole.ops.row().in_use
     if sys.stderr.isatty():
-        tell("")
+        show_progress("")
     if killed_in_turn:
         problems, mended = found.truth, found.derived
     else:
@@ -91,20 +91,20 @@ def report(found: Findings, problems: list[str], mended: list[str], operations: 
     print(f"{verdict}: {operations} operations checked in {seconds:.2f} s.")
 
 
-def tell(part: str) -> None:
-    """Say at a terminal what is being looked at."""
+def show_progress(part: str) -> None:
+    """Show at a terminal which part is being checked."""
     print(f"\r{part:20}", end="" if part else "\r", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def arena_of(arguments: argparse.Namespace) -> Iterator[tuple[ArenaReader, bool]]:
-    """An arena that nobody writes, and whether it is a copy of a live one."""
+    """An arena that no process writes, and whether it is a copy of a live one."""
     if arguments.file is not None:
         try:
             reader = ArenaReader.from_path(arguments.file)
         except (ArenaNotReadyError, LayoutMismatchError, ArenaTruncatedError) as error:
-            said = str(error).removesuffix(RETRY)
-            raise LayoutMismatchError(f"{arguments.file} is no arena that can be read: {said}") from None
+            message = str(error).removesuffix(RETRY)
+            raise LayoutMismatchError(f"{arguments.file} is no arena that can be read: {message}") from None
         with reader:
             yield reader, False
         return
@@ -122,7 +122,7 @@ def arena_of(arguments: argparse.Namespace) -> Iterator[tuple[ArenaReader, bool]
 def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
     """The copy that the daemon makes of its arena, and removes when this client ends: it is opened before."""
     if sys.stderr.isatty():
-        tell("the daemon's copy")
+        show_progress("the daemon's copy")
     with connected(arguments) as client:
         try:
             reader = ArenaReader.from_path(client.snapshot())

@@ -1,4 +1,4 @@
-"""timerctl clients: who is connected, what each holds, and what the system says of its process."""
+"""timerctl clients: the clients, what each holds, and facts of its process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EPILOG = """\
 state: live; silent (nothing came for its lease); dead (what it held is being
 cleared away); tombstone (dead, and its numbering is kept for an hour).
 silent: for how long, as far as the daemon was reading. pending: operations that
-have not settled. backlog: outcomes that it has not acknowledged. doing: what it
-was told for its group, outcomes and calls, and has not done. held: payload and
-value bytes charged to it. cpu: of one core, on average since the process
-started.
+have not settled. backlog: outcomes that it has not acknowledged. doing:
+outcomes and calls of its group that were delivered to it, and are not done.
+held: payload and value bytes charged to it. cpu: of one core, on average since
+the process started.
 
 examples:
   timerctl clients

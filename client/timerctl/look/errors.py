@@ -14,10 +14,10 @@ from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.records import ErrorRecord
 
 EPILOG = """\
-Here is every refusal of which a client was told, by its reason, but for those
-by an id, which are what ids are for: `refused_by_id` of `timerctl stats` counts
-them, and `rejected` those that stand here. The log is the arena's: it outlives
-the daemon, and `timerctl destroy` removes it.
+Every refusal that was sent to a client is counted here, by its reason. Refusals
+by an id are not here, because ids are for that: `refused_by_id` of `timerctl
+stats` counts them, and `rejected` counts the others. The log is in the arena:
+it outlives the daemon, and `timerctl destroy` removes it.
 
 examples:
   timerctl errors

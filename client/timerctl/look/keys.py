@@ -21,9 +21,9 @@ ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "watermark": lambda row: (-(row["watermark"] if row["watermark"] is not None else -1), row["key"]),
 }
 EPILOG = """\
-A key stands here while somebody watches it, or while it has a watermark.
-`events` waits for a fire, `advance` for the watermark; an operation leaves a
-key once that key is satisfied or failed.
+A key stands here while an operation watches it, or while it has a watermark.
+`events` are watchers that wait for a fire, `advance` those that wait for the
+watermark. An operation leaves a key once that key is satisfied or failed.
 
 examples:
   timerctl keys                             the keys with the most watchers

@@ -1,4 +1,4 @@
-"""What the system says of a client's process, as far as psutil is installed and we may look."""
+"""Facts of a client's process, as far as psutil is installed and we may look."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def distribution(kind: Histogram, about: str, records: dict[str, HistogramRecord
         for power in range(FIRST_POWER, LAST_POWER + 1, POWER_STEP):
             below = sum(counts[: histogram.index_of(1 << power)])
             yield f'{name}_bucket{{{labels},le="{((1 << power) - 1) / NS!r}"}} {below}'
-        # The sum of the buckets, not the count that is stored beside them: a histogram must agree with itself.
+        # The sum of the buckets, not the stored count: a histogram must agree with itself.
         yield f'{name}_bucket{{{labels},le="+Inf"}} {sum(counts)}'
         yield f"{name}_sum{{{labels}}} {record.sum / NS!r}"
         yield f"{name}_count{{{labels}}} {sum(counts)}"

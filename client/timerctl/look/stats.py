@@ -1,4 +1,4 @@
-"""timerctl stats: capacity, counters and latencies, straight from shared memory; nobody is asked.
+"""timerctl stats: capacity, counters and latencies, straight from shared memory, without the daemon.
 
 The names of counters come from the arena itself, so an older timerctl shows a newer daemon's.
 """

@@ -1,4 +1,4 @@
-"""The processes of a load test, as the load test sees them: started, told, listened to, ended."""
+"""The processes of a load test, from the load test's side: it starts them, sends and receives messages, ends them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Crew:
         return member
 
     def listen(self, timeout_s: float) -> None:
-        """Take what they say, for so long at most. Raises CrewError for what keeps one from going on."""
+        """Receive their messages, for so long at most. Raises CrewError when a process cannot go on."""
         open_ones: dict[Any, Member] = {member.connection: member for member in self.members if not member.answer}
         for connection in wait(list(open_ones), timeout_s):
             member = open_ones[connection]
@@ -98,7 +98,7 @@ class Crew:
             member.connection.send(Start(start_ns))
 
     def stop(self, members: list[Member]) -> None:
-        """Have those members end early, and take what answers they give within a while."""
+        """Have those members end early, and receive the answers that they send within STOP_TIMEOUT_S."""
         for member in members:
             if member.answer is None and member.process.poll() is None:
                 try:

@@ -33,7 +33,7 @@ class Marks:
             self._kept.popleft()
 
     def before(self, due_ns: int) -> tuple[Mark, int]:
-        """The newest that was read before then, or the oldest; when it had been read. Nobody asks for one before."""
+        """The newest that was read before then, or the oldest, and when it was read. Calls have rising `due_ns`."""
         kept = self._kept
         while len(kept) > 1 and kept[1][1] <= self._start_ns + due_ns:
             kept.popleft()

@@ -1,4 +1,4 @@
-"""What the load test and its processes tell each other, pickled over a socket pair. Columns are arrays."""
+"""The messages between the load test and its processes, pickled over a socket pair. Columns are arrays."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ class Usage(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """A registrar's answer: columns in the order of its plan. 0 = it did not happen, or nobody looked."""
+    """A registrar's answer: columns in the order of its plan. 0 = it did not happen, or was not looked at."""
 
     rows: Rows
     sent_ns: array[int]  # when register() was called; as many as were
     marked_ns: array[int]  # when its mark had been read, so that events applied from then on count for it
     state: array[int]  # Outcome, as the wire has it
-    told: array[int]  # how often its outcome was told
+    deliveries: array[int]  # how often its outcome was delivered
     settled_ns: array[int]  # the daemon's time
     deadline_ns: array[int]  # the daemon's
     fired_ns: array[int]  # when fire() was called, as the event's value says; in bulk only for some
     delivered_ns: array[int]  # when its callback was called; in bulk only for some
     ended_ns: int  # when the last call had returned
-    outcomes: int  # that were numbered for this client and received: one for each operation that was told
+    outcomes: int  # that were numbered for this client and received: one for each operation that has settled
     own_lateness_ns: array[int]  # see pace.py
     errors: dict[str, int]  # why operations were refused, and how many
     usage: Usage

@@ -1,4 +1,4 @@
-"""Outcomes of millions of operations: of each nothing but bytes is kept during a run, and columns are made after it.
+"""Outcomes of millions of operations: during a run only their bytes are kept, and columns are made after it.
 
 The records of many outcomes are joined, and a column is every twelfth word of that.
 """
@@ -35,15 +35,15 @@ class Columns(NamedTuple):
     state: array[int]
     settled_ns: array[int]
     deadline_ns: array[int]
-    fired_ns: array[int]  # the stamp that is the event's value; 0 = it has none, or nobody looked
-    delivered_ns: array[int]  # 0 = nobody looked at the clock
+    fired_ns: array[int]  # the stamp that is the event's value; 0 = it has none, or was not looked at
+    delivered_ns: array[int]  # 0 = the clock was not read
 
 
 class Outcomes:
-    """What one client was told."""
+    """The outcomes that were delivered to one client."""
 
     def __init__(self, rows: int) -> None:
-        """There is room for so many without new memory from the system, whose pages would be a run's to clear."""
+        """Make room for so many. Memory that the system gives during a run would be cleared then, page by page."""
         self._records = bytearray(RECORD_SIZE * rows)
         pages = range(0, len(self._records), PAGE_SIZE)
         self._records[:: pages.step] = bytes(len(pages))  # a page is given when it is written
@@ -51,7 +51,7 @@ class Outcomes:
         self._seen = array("q")  # which of them have the times that follow
         self._fired_ns = array("q")
         self._delivered_ns = array("q")
-        self._refused: list[tuple[int, int]] = []  # that the daemon never took: (command, when it was told)
+        self._refused: list[tuple[int, int]] = []  # refused by the daemon: (command, when that was delivered)
         self.errors: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class Outcomes:
     def add(
         self, commands: Iterable[int], settlements: Sequence[RawSettlement], delivered_ns: Sequence[int] | None
     ) -> None:
-        """Take some; `delivered_ns` is None where nobody looked at the clock."""
+        """Take some; `delivered_ns` is None where the clock was not read."""
         times = repeat(0) if delivered_ns is None else delivered_ns
         for command, settlement, at_ns in zip(commands, settlements, times, strict=False):
             if settlement[0] is None:
@@ -105,7 +105,7 @@ class Outcomes:
         return int.from_bytes(value, "little")
 
     def _times(self, times: array[int]) -> array[int]:
-        """A column of what is known of some."""
+        """A column of times that are known for some."""
         column = array("q", bytes(STAMP_SIZE * (self._used // RECORD_SIZE)))
         for row, at_ns in zip(self._seen, times, strict=True):
             column[row] = at_ns
@@ -120,7 +120,7 @@ class Outcomes:
         return column
 
     def _refuse(self, command: int, settlement: RawSettlement, delivered_ns: int) -> None:
-        """One that the daemon never took: there is no record of it."""
+        """One that the daemon has refused: there is no record of it."""
         text = f"{type(settlement[3]).__name__}: {settlement[3]}"
         self.errors[text] = self.errors.get(text, 0) + 1
         self._refused.append((command, delivered_ns))

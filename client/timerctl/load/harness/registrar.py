@@ -1,9 +1,9 @@
 """The process that registers: by single calls as a user would, or in bulk what is due since the last call.
 
-Each of its rows is one command, so row i of the plan has the command number `first + i`. Handles are kept, and
-looked at once, when they must have settled: a callback for each would cost half as much as registering it. So that the
-latency is seen, some have one, which notes when it was called: all of them up to CALLBACKS_PER_S, beyond that every so
-many-th.
+Each of its rows is one command, so row i of the plan has the command number `first + i`. Handles are kept, and looked
+at when they must have settled: a callback for each would cost half as much as its registration. Some handles have a
+callback that notes the time, by which the latency is measured: all of them up to CALLBACKS_PER_S, beyond that every
+n-th.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Registrar(Part):
         rate = task.workload.rate / task.workload.registrars
         self._every = 1 if task.bulk else math.ceil(rate / CALLBACKS_PER_S)
         self._names: list[str] | list[tuple[str, ...]] = []  # the keys of each row
-        self._told: list[tuple[int, ThreadedOperation]] = []  # filled by the client's thread
+        self._delivered: list[tuple[int, ThreadedOperation]] = []  # filled by the client's thread
         self._together = TOGETHER
         self._look_ns = task.workload.timeout_ns + LOOK_NS
         self._fresh: list[ThreadedOperation] = []  # those of the last passes, to be looked at together
@@ -129,14 +129,14 @@ class Registrar(Part):
         self._register_each(keys[-1:], mark)
 
     def _note(self, operation: ThreadedOperation) -> None:
-        self._told.append((time.monotonic_ns(), operation))
+        self._delivered.append((time.monotonic_ns(), operation))
 
     def _collect(self) -> None:
         """Make columns of what has settled."""
-        if len(self._told) >= self._together:
-            told = self._told[:]
-            del self._told[: len(told)]
-            self._take([operation for _, operation in told], [at for at, _ in told])
+        if len(self._delivered) >= self._together:
+            deliveries = self._delivered[:]
+            del self._delivered[: len(deliveries)]
+            self._take([operation for _, operation in deliveries], [at for at, _ in deliveries])
         now_ns = time.monotonic_ns()
         while self._open and self._open[0][0] <= now_ns:
             _, operations = self._open.popleft()
@@ -157,12 +157,12 @@ class Registrar(Part):
                 self._batches.append((now_ns + LOOK_NS, batch))
 
     def _take(self, operations: list[ThreadedOperation], delivered_ns: list[int] | None) -> None:
-        """Of operations that have settled."""
+        """Take the outcomes of operations that have settled."""
         commands = (operation.command for operation in operations)
         self._outcomes.add(commands, [operation._settlement for operation in operations], delivered_ns)
 
     def _await_outcomes(self, until_ns: int) -> None:
-        """Until all are told; in bulk what has not settled by then is looked for in its batch."""
+        """Wait until all outcomes are there; in bulk, those that are not are looked for in their batches."""
         self._set_aside(time.monotonic_ns() + self._look_ns)
         self._together = 1
         while not self.stopped:
@@ -187,14 +187,14 @@ class Registrar(Part):
     def _answer(self, first: int, ended_ns: int, pace: Pace, used: Usage, failure: str) -> Registered:
         """The columns in the order of the plan."""
         found, errors, rows = self._outcomes.columns(), self._outcomes.errors, len(self._rows.due_ns)
-        state, told = array("B", bytes(rows)), array("B", bytes(rows))
+        state, deliveries = array("B", bytes(rows)), array("B", bytes(rows))
         settled_ns, deadline_ns, fired_ns, delivered_ns = (array("q", bytes(8 * rows)) for _ in range(4))
         for at, command in enumerate(found.command):
             row = command - first
             if not 0 <= row < rows:
                 errors["an outcome of a command that registered nothing"] = 1
                 continue
-            told[row] = min(told[row] + 1, 255)
+            deliveries[row] = min(deliveries[row] + 1, 255)
             state[row] = found.state[at]
             settled_ns[row] = found.settled_ns[at]
             deadline_ns[row] = found.deadline_ns[at]
@@ -205,7 +205,7 @@ class Registrar(Part):
             self._sent_ns.column(),
             self._marked_ns.column(),
             state,
-            told,
+            deliveries,
             settled_ns,
             deadline_ns,
             fired_ns,

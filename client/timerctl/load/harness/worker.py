@@ -1,7 +1,7 @@
 """A process of the load test: python -m timerctl.load.harness.worker DESCRIPTOR
 
-It has a session of its own, so that Ctrl-C reaches the load test alone, which then says Stop. When the load test is
-gone (end of file), it ends as well, and its client's end cancels what it has registered.
+It has a session of its own, so that Ctrl-C reaches the load test alone, which then sends Stop. When the load test has
+ended (end of file), the process ends as well, and its client's end cancels what it has registered.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ def main(descriptor: int) -> int:
     try:
         part = PARTS[task.role](task)
     except TimerdError as error:
-        with suppress(OSError):  # the load test may be gone
+        with suppress(OSError):  # the load test may have ended
             connection.send(Failure(str(error), exit_of(error)))
         return Exit.PROBLEM
-    heard: queue.SimpleQueue[Start | Stop] = queue.SimpleQueue()
-    threading.Thread(target=listen, args=(connection, part, heard), daemon=True).start()
+    messages: queue.SimpleQueue[Start | Stop] = queue.SimpleQueue()
+    threading.Thread(target=listen, args=(connection, part, messages), daemon=True).start()
     try:
         part.prepare()
         connection.send(Ready(part.client._protocol.session.topic))
         gc.collect()
         gc.disable()  # a run makes no cycles, and a collection would look through all operations that are pending
-        start = heard.get()
+        start = messages.get()
         if isinstance(start, Start):
             connection.send(part.play(start.start_ns))
     except TimerdError as error:
         with suppress(OSError):
             connection.send(Failure(str(error), exit_of(error)))
     except (BrokenPipeError, ConnectionResetError):
-        pass  # the load test is gone: nobody waits for the answer
+        pass  # the load test has ended, and needs no answer
     finally:
         part.close()
     return Exit.OK
 
 
-def listen(connection: Connection, part: Part, heard: queue.SimpleQueue[Start | Stop]) -> None:
-    """Take what the load test says, in a thread; its end means Stop."""
+def listen(connection: Connection, part: Part, messages: queue.SimpleQueue[Start | Stop]) -> None:
+    """Receive the load test's messages, in a thread; end of file means Stop."""
     while not part.stopped:
         try:
             message: Start | Stop = connection.recv()
         except (EOFError, OSError):
             message = Stop()
         part.stopped = isinstance(message, Stop)
-        heard.put(message)
+        messages.put(message)
 
 
 if __name__ == "__main__":
