@@ -95,9 +95,9 @@ class Holder:
         due = sorted((word for word in self.words if word[0] <= now_ns), key=lambda word: word[0])
         self.words = [word for word in self.words if word[0] > now_ns]
         for _, batch, outcome in due:
-            if not batch.ended:
+            if not batch.settled:
                 self.said[batch.number] = outcome
-            accumulator.ended(batch, outcome, now_ns)
+            accumulator.settled(batch, outcome, now_ns)
 
 
 class Program:
@@ -389,7 +389,7 @@ def test_a_claim_waits_for_the_word_of_who_holds_the_deadline() -> None:
         accumulator.append(record, 0)
     assert drive(accumulator, network, 300 * MS) == [] and told.claims == [DELIVERED] * 3
     for batch, word in zip(told.batches, (DELIVERED, EXPIRED, None), strict=True):
-        accumulator.ended(batch, word, 300 * MS)
+        accumulator.settled(batch, word, 300 * MS)
     ended = accumulator.take()
     assert [(delivery.record, delivery.outcome) for delivery in ended] == [
         ("confirmed", DELIVERED),
@@ -418,7 +418,7 @@ def test_a_lane_goes_on_when_the_word_for_its_first_batch_comes() -> None:
     accumulator.append("second", 900 * MS, lane="a")
     drive(accumulator, network, 1_200 * MS)  # past the deadline of the first, and no word
     assert [records for _, _, records in network.log].count(("second",)) == 0
-    accumulator.ended(told.batches[0], EXPIRED, 1_200 * MS)
+    accumulator.settled(told.batches[0], EXPIRED, 1_200 * MS)
     network.now_ns = 1_200 * MS
     drive(accumulator, network, 1_250 * MS)
     assert network.log[-1][0] == 1_200 * MS and network.log[-1][2] == ("second",)

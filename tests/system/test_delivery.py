@@ -261,7 +261,7 @@ def test_of_records_one_of_which_is_too_large_none_is_taken(make_courier: MakeCo
 def test_what_has_ended_is_given_before_the_error_that_ended_the_courier(make_courier: MakeCourier) -> None:
     courier = make_courier(lambda records: None, linger_ns=0)
     courier.offer(["r"])
-    eventually(lambda: not courier._ended.empty())
+    eventually(lambda: not courier._deliveries.empty())
 
     def broken(now_ns: int) -> None:
         raise RuntimeError("broken")

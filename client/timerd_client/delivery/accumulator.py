@@ -1,19 +1,19 @@
 """KIP-91 as an accumulator without I/O: each record is delivered, failed or expired within delivery_timeout.
 
-Records enter an open batch of their *lane* (Kafka's partition). A batch is ready when it is full or `linger` is over;
-it is sent, and sent again after errors that a retry may cure, until it is delivered, fails, or its deadline has come.
-The deadline counts from the batch's first record and covers batching, waiting, retries and what is in flight; the
-request timeout bounds one attempt. A batch takes records for `linger` only, so a record has delivery_timeout - linger
-at least (Kafka's takes them until it is sent, which leaves the last ones what is left).
+Records enter an open batch of their *lane* (Kafka's partition). A batch is ready when it is full, or `linger` after its
+first record. It is sent, and sent again after errors that a retry may cure, until it is delivered, fails, or its
+deadline has come. The deadline counts from the batch's first record, and covers batching, waiting, retries and attempts
+in flight; the request timeout bounds one attempt. A batch takes records for `linger` only, so a record has
+delivery_timeout - linger at least. (Kafka's batches take records until they are sent, so the last ones have less.)
 
-Order: the records of a lane are sent in order. One batch of it is under way at a time; a batch that is tried again
-goes to the front; and while an attempt whose batch has expired is still under way, the lane waits for it, for the
-request timeout at most. What is in no lane (None) has no order and waits for nobody.
+Order: the records of a lane are sent in order. One batch of a lane is under way at a time, and a batch that is tried
+again goes to the front. Where a batch expires while an attempt is under way, the lane waits for that attempt, for the
+request timeout at most. Records without a lane (None) have no order, and wait for no other.
 
-Who decides: `Deadlines`, if there are some. They hold each batch's deadline elsewhere (timerd: deadlines.py), so that
-it comes whatever this process is stuck in, and what was found out here is a *claim* that they confirm or refuse: that
-is one arbiter, so nobody is told "expired" of what others were told is delivered. If they say nothing for their grace
-after the deadline, the clock decides.
+Deadlines: where there is a `Deadlines`, it alone decides how a batch settles. It holds each batch's deadline elsewhere
+(in timerd: deadlines.py), so a deadline passes even when this process is stuck. The result of an attempt is then a
+*claim*, which it accepts or refuses. With one arbiter, no batch can be expired for one process and delivered for
+another. If it has not decided when its grace after the deadline is over, the clock here decides.
 
 Sources: KIP-91; KIP-19 (batches and linger), KIP-580 (exponential backoff with jitter). Times are ns of one monotonic
 clock, which is passed in.
@@ -36,7 +36,7 @@ JITTER: Final = 0.2  # a backoff is drawn from within so much of it, up and down
 
 
 class Transport(Protocol):
-    """Who sends."""
+    """What sends batches."""
 
     def room(self) -> int:
         """How many attempts could be begun now."""
@@ -45,19 +45,19 @@ class Transport(Protocol):
         """Begin an attempt, without waiting; `Accumulator.finished` is called for it later, never from here."""
 
     def abandon(self, attempt: Attempt) -> None:
-        """Its request timeout is over: nobody waits for it any more."""
+        """The attempt's request timeout is over: its result is not waited for any more."""
 
 
 class Deadlines(Protocol):
-    """Who holds the deadlines of batches and says how each ended, by `Accumulator.ended`, later and never from here."""
+    """What holds the deadlines of batches, and calls `Accumulator.settled` for each: later, and never from here."""
 
-    grace_ns: int  # after the deadline, in which their word is waited for
+    grace_ns: int  # so long after the deadline its decision is waited for
 
     def hold(self, batch: Batch) -> bool:
-        """From now to its deadline; then it has expired. False if that cannot be: then the clock decides."""
+        """Hold the batch's deadline, at which it expires. False if that cannot be done: then the clock decides."""
 
     def claim(self, batch: Batch, outcome: DeliveryOutcome) -> bool:
-        """It has ended so, unless it has expired. False if they cannot say."""
+        """Claim that the batch has settled so, unless it has expired. False if that cannot be decided."""
 
 
 class Accumulator:
@@ -78,23 +78,23 @@ class Accumulator:
         self._lanes: dict[Hashable, Lane] = {}
         self._number = 0
         self._live: OrderedDict[int, Batch] = OrderedDict()  # by number: deadlines in order
-        self._overdue: OrderedDict[int, Batch] = OrderedDict()  # past the deadline, without a word of who holds it
+        self._overdue: OrderedDict[int, Batch] = OrderedDict()  # past the deadline, and not settled by its holder
         self._in_flight: OrderedDict[Attempt, None] = OrderedDict()  # request deadlines in order
         self._wakes: list[tuple[int, int, Lane]] = []  # a heap: when a lane may be ready (linger, backoff)
         self._wake_number = 0
         self._candidates: OrderedDict[Lane, None] = OrderedDict()  # lanes that may be ready
-        self._ended: list[Delivery] = []
+        self._deliveries: list[Delivery] = []
         self._closed = False
-        self.records = 0  # that have not ended
+        self.records = 0  # that have not settled
         self.size = 0  # of those, bytes
 
     # what goes in -------------------------------------------------------------------------------------------------
 
     def append(self, record: Any, now_ns: int, *, lane: Hashable = None, size: int = 0) -> None:
-        """A record of `size` bytes enters; its time begins.
+        """Take in a record of `size` bytes; its time begins.
 
-        Raises BackpressureError when the accumulator is full (what is open is then sent without lingering; try again
-        when something has ended), PayloadTooLargeError for a record that would never fit, ClosedError.
+        Raises BackpressureError when the accumulator is full (open batches are then sent without lingering; try again
+        when a record has settled), PayloadTooLargeError for a record that would never fit, ClosedError.
         """
         options = self._options
         if self._closed:
@@ -104,7 +104,7 @@ class Accumulator:
             self.flush()
             raise BackpressureError(
                 f"the accumulator holds {self.records} of {options.buffer_records} records, {self.size} of "
-                f"{options.buffer_bytes} bytes: wait until some have ended"
+                f"{options.buffer_bytes} bytes: wait until some have settled"
             )
         line = self._lanes.get(lane)
         if line is None:
@@ -131,13 +131,13 @@ class Accumulator:
             )
 
     def flush(self) -> None:
-        """What is in the accumulator is sent without lingering."""
+        """Send the open batches without lingering."""
         for lane in self._lanes.values():
             if lane.open is not None:
                 self._seal(lane.open)
 
     def close(self) -> None:
-        """No more records come; those that are there end as they would."""
+        """Take no more records; those that are there settle as usual, without lingering."""
         self._closed = True
         self.flush()
 
@@ -182,7 +182,7 @@ class Accumulator:
         return self._deadlines.grace_ns if self._deadlines is not None else 0
 
     def poll(self, now_ns: int) -> None:
-        """Do what is due: deadlines first, then attempts that take too long, then what is to be sent."""
+        """Do what is due: deadlines first, then attempts that take too long, then batches that are ready."""
         self._pass_deadlines(now_ns)
         while self._in_flight and (attempt := next(iter(self._in_flight))).deadline_ns <= now_ns:
             self._transport.abandon(attempt)
@@ -198,12 +198,12 @@ class Accumulator:
             if batch.held:
                 self._overdue[batch.number] = batch
             else:
-                self._end_by_clock(batch, now_ns)
+                self._settle_by_clock(batch, now_ns)
         while self._overdue:
             batch = next(iter(self._overdue.values()))
             if batch.deadline_ns + self._grace_ns > now_ns:
                 return
-            self._end_by_clock(batch, now_ns)
+            self._settle_by_clock(batch, now_ns)
 
     def _send_ready(self, now_ns: int) -> None:
         candidates = self._candidates
@@ -215,7 +215,7 @@ class Accumulator:
                 self._let_go(lane)
                 continue
             if not self._is_ready(batch, now_ns) or lane.busy is not None:
-                continue  # what it waits for makes it a candidate again
+                continue  # the event that it waits for makes it a candidate again
             lane.queue.popleft()
             self._send(batch, now_ns)
             room -= 1
@@ -237,26 +237,26 @@ class Accumulator:
         self._transport.send(attempt)
 
     def _let_go(self, lane: Lane) -> None:
-        """A lane that holds nothing is forgotten; it is made again."""
+        """Forget a lane that holds nothing; its next record makes it again."""
         if lane.busy is None and not lane.queue and self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
 
-    # what others say ----------------------------------------------------------------------------------------------
+    # what transport and deadlines report --------------------------------------------------------------------------
 
     def finished(self, attempt: Attempt, now_ns: int, error: str | None = None, *, retriable: bool = True) -> None:
-        """An attempt has ended, by an error if there is one; nothing if it was given up before."""
+        """An attempt has ended, with an error if there is one. Ignored if the attempt was abandoned before."""
         if attempt not in self._in_flight:
             return
         del self._in_flight[attempt]
         batch, lane = attempt.batch, attempt.batch.lane
         lane.busy = None  # an ordered one has no other attempt under way
         self._candidates[lane] = None
-        if batch.ended:
+        if batch.settled:
             return
         if error is not None:
             batch.error = error
         if now_ns >= batch.deadline_ns:
-            return  # it has expired, and who holds its deadline will say so
+            return  # it has expired, and the holder of its deadline will report that
         if error is None:
             self._claim(batch, DeliveryOutcome.DELIVERED, now_ns)
         elif not retriable or (self._options.retries is not None and attempt.number > self._options.retries):
@@ -277,23 +277,23 @@ class Accumulator:
     def _claim(self, batch: Batch, outcome: DeliveryOutcome, now_ns: int) -> None:
         batch.claimed = outcome
         if not batch.held or self._deadlines is None or not self._deadlines.claim(batch, outcome):
-            self._end(batch, outcome, now_ns)
+            self._settle(batch, outcome, now_ns)
 
-    def ended(self, batch: Batch, outcome: DeliveryOutcome | None, now_ns: int) -> None:
-        """The word of who holds the deadline: it has ended so. None: they do not know, so the clock decides."""
-        if batch.ended:
+    def settled(self, batch: Batch, outcome: DeliveryOutcome | None, now_ns: int) -> None:
+        """The holder of the deadline has decided how the batch settles. None: it cannot decide, so the clock does."""
+        if batch.settled:
             return
         if outcome is not None:
-            self._end(batch, outcome, now_ns)
+            self._settle(batch, outcome, now_ns)
             return
         batch.held = False
         if batch.claimed is not None or batch.number in self._overdue:
-            self._end_by_clock(batch, now_ns)
+            self._settle_by_clock(batch, now_ns)
 
-    def _end_by_clock(self, batch: Batch, now_ns: int) -> None:
-        self._end(batch, batch.claimed or DeliveryOutcome.EXPIRED, now_ns)
+    def _settle_by_clock(self, batch: Batch, now_ns: int) -> None:
+        self._settle(batch, batch.claimed or DeliveryOutcome.EXPIRED, now_ns)
 
-    def _end(self, batch: Batch, outcome: DeliveryOutcome, now_ns: int) -> None:
+    def _settle(self, batch: Batch, outcome: DeliveryOutcome, now_ns: int) -> None:
         self._live.pop(batch.number, None)
         self._overdue.pop(batch.number, None)
         if outcome is DeliveryOutcome.EXPIRED:
@@ -302,21 +302,21 @@ class Accumulator:
             batch.lane.open = None
         self.records -= len(batch.records)
         self.size -= batch.size
-        self._ended += batch.end(outcome, now_ns)
+        self._deliveries += batch.settle(outcome, now_ns)
         self._candidates[batch.lane] = None
 
     def _why_expired(self, batch: Batch) -> str:
-        said = f"delivery_timeout={seconds(self._options.delivery_timeout_ns)} is over after {batch.attempts} attempts"
-        return f"{said}; the last error: {batch.error}" if batch.error is not None else said
+        text = f"delivery_timeout={seconds(self._options.delivery_timeout_ns)} is over after {batch.attempts} attempts"
+        return f"{text}; the last error: {batch.error}" if batch.error is not None else text
 
     # what comes out -----------------------------------------------------------------------------------------------
 
     @property
-    def has_ended(self) -> bool:
-        """Whether take() would give something."""
-        return bool(self._ended)
+    def has_settled(self) -> bool:
+        """Whether take() would return something."""
+        return bool(self._deliveries)
 
     def take(self) -> list[Delivery]:
-        """The records that have ended since the last call, in that order."""
-        ended, self._ended = self._ended, []
-        return ended
+        """The deliveries of records that have settled since the last call, in the order in which they did."""
+        deliveries, self._deliveries = self._deliveries, []
+        return deliveries

@@ -1,4 +1,4 @@
-"""What is delivered: records in batches, the attempts to send a batch, and the lanes that keep batches in order."""
+"""Batches of records, the attempts to send a batch, and the lanes that keep batches in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class DeliveryOutcome(Enum):
-    """How the delivery of a record ended."""
+    """How the delivery of a record settled."""
 
     DELIVERED = "delivered"
     FAILED = "failed"
@@ -17,7 +17,7 @@ class DeliveryOutcome(Enum):
 
 
 class Delivery(NamedTuple):
-    """The end of one record."""
+    """How one record settled."""
 
     record: Any
     outcome: DeliveryOutcome
@@ -27,14 +27,13 @@ class Delivery(NamedTuple):
 
 
 class Batch:
-    """Records that are sent together, and end together."""
+    """Records that are sent together, and settle together."""
 
     __slots__ = (
         "_entered",
         "attempts",
         "claimed",
         "deadline_ns",
-        "ended",
         "error",
         "held",
         "lane",
@@ -42,6 +41,7 @@ class Batch:
         "opened_ns",
         "records",
         "sealed",
+        "settled",
         "size",
         "wait_until_ns",
     )
@@ -58,8 +58,8 @@ class Batch:
         self.sealed = False  # takes no more records
         self.wait_until_ns = now_ns  # not tried again before
         self.held = False  # its deadline is held elsewhere
-        self.claimed: DeliveryOutcome | None = None  # what was found out here
-        self.ended = False
+        self.claimed: DeliveryOutcome | None = None  # how it should settle by its attempts
+        self.settled = False
         self._entered: list[int] = []  # ns, of each record
 
     def add(self, record: Any, size: int, now_ns: int) -> None:
@@ -68,14 +68,14 @@ class Batch:
         self._entered.append(now_ns)
         self.size += size
 
-    def end(self, outcome: DeliveryOutcome, now_ns: int) -> list[Delivery]:
-        """The end of each of its records, which are let go of."""
+    def settle(self, outcome: DeliveryOutcome, now_ns: int) -> list[Delivery]:
+        """Settle the batch; the delivery of each of its records, which it forgets."""
         error = None if outcome is DeliveryOutcome.DELIVERED else self.error
         deliveries = [
             Delivery(record, outcome, self.attempts, now_ns - entered_ns, error)
             for record, entered_ns in zip(self.records, self._entered, strict=True)
         ]
-        self.ended = True
+        self.settled = True
         self.records, self._entered = [], []
         return deliveries
 
@@ -102,11 +102,11 @@ class Lane:
         self.ordered = ordered
         self.queue: deque[Batch] = deque()  # not under way; the last may be open
         self.open: Batch | None = None
-        self.busy: Attempt | None = None  # what an ordered lane waits for
+        self.busy: Attempt | None = None  # the attempt that an ordered lane waits for
 
     def head(self, now_ns: int) -> Batch | None:
-        """The first that has not ended, and where there is no order is not past its deadline: that is sent no more."""
+        """The first batch that has not settled. Without order, one past its deadline is left out: it is not sent."""
         queue = self.queue
-        while queue and (queue[0].ended or (not self.ordered and queue[0].deadline_ns <= now_ns)):
+        while queue and (queue[0].settled or (not self.ordered and queue[0].deadline_ns <= now_ns)):
             queue.popleft()
         return queue[0] if queue else None

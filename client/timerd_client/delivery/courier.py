@@ -2,7 +2,7 @@
 
 courier = Courier(client, post, options)            # post(records) delivers them, or raises
 taken = courier.offer(records, lanes, sizes)        # how many of them there was room for
-for delivery in courier.take(timeout=1.0): ...      # what has ended
+for delivery in courier.take(timeout=1.0): ...      # records that have settled
 courier.close(); courier.stop()
 """
 
@@ -31,7 +31,7 @@ IDLE_S: Final = 60.0
 
 
 class Courier:
-    """Delivers records; each one offered and taken comes out of `take()`, in time. One thread offers and takes."""
+    """Delivers records. Each record that offer() took in comes out of take(), in time. One thread calls both."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Courier:
         """`send(records)` runs in several threads; `prefix` names this courier's batches among all clients'."""
         self._now_ns = purgatory._link.now_ns
         self._retriable = retriable
-        # What the courier's thread has to call; any thread puts it in, which never blocks. The second is for take().
+        # Functions for the courier's thread to call; any thread puts them in, which never blocks.
         self._work: SimpleQueue[Callable[[int], None] | None] = SimpleQueue()
-        self._ended: SimpleQueue[list[Delivery]] = SimpleQueue()
+        self._deliveries: SimpleQueue[list[Delivery]] = SimpleQueue()
         self._broken: BaseException | None = None
         self._senders = Senders(send, options.max_in_flight, self._sent)
         self._accumulator = Accumulator(
@@ -56,16 +56,16 @@ class Courier:
         )
         self._lock = threading.Lock()  # of the accumulator
         self._stopping = False
-        self.pending = 0  # offered and taken in, and not given out by take()
+        self.pending = 0  # taken in, and not returned by take()
         self._thread = threading.Thread(target=self._run, name="timerd-courier", daemon=True)
         self._thread.start()
 
     def offer(
         self, records: Sequence[Any], lanes: Sequence[Hashable] | None = None, sizes: Sequence[int] | None = None
     ) -> int:
-        """Take in as many of the records, from the first on, as there is room for; how many. Does not wait.
+        """Take in as many of the records as there is room for, from the first on; how many. Does not wait.
 
-        Raises PayloadTooLargeError for one that is larger than the buffer, and ClosedError: then none is taken.
+        Raises PayloadTooLargeError for a record that is larger than the buffer, and ClosedError: then none is taken.
         """
         taken = 0
         self._accumulator.refuse_larger(max(() if sizes is None else sizes, default=0))
@@ -90,15 +90,15 @@ class Courier:
         return taken
 
     def take(self, timeout: float | None = None) -> list[Delivery]:
-        """What has ended since; waits for the first, `timeout` seconds at most (None: as long as it takes).
+        """Records that settled since the last call; waits for the first, `timeout` seconds at most (None: no limit).
 
-        Raises what has ended the courier's thread, if something has, when what ended before that has been given.
+        If an error has ended the courier's thread, take() raises it once all that settled before has been returned.
         """
         deliveries: list[Delivery] = []
         try:
-            deliveries += self._ended.get(timeout=timeout if self._broken is None else 0)
+            deliveries += self._deliveries.get(timeout=timeout if self._broken is None else 0)
             while True:
-                deliveries += self._ended.get_nowait()
+                deliveries += self._deliveries.get_nowait()
         except Empty:
             pass
         self.pending -= len(deliveries)
@@ -107,13 +107,13 @@ class Courier:
         return deliveries
 
     def close(self) -> None:
-        """No more is offered: what is there is sent without lingering. Does not wait."""
+        """Take no more records; those that are there are sent without lingering. Does not wait."""
         with self._lock:
             self._accumulator.close()
         self._work.put(_look)
 
     def stop(self) -> None:
-        """End the threads that can be ended; what has not ended never will. Waits for no send."""
+        """End the threads that can be ended; records that have not settled never will. Waits for no send."""
         self._stopping = True
         self._work.put(None)
         self._thread.join()
@@ -126,7 +126,7 @@ class Courier:
             self._drive()
         except BaseException as error:  # take() raises it; else it would wait for ever
             self._broken = error
-            self._ended.put([])
+            self._deliveries.put([])
 
     def _drive(self) -> None:
         due_ns = 0
@@ -145,29 +145,29 @@ class Courier:
                         happened(now_ns)
                 self._accumulator.poll(now_ns)
                 due_ns = self._accumulator.due_ns()
-                ended = self._accumulator.take()
-            if ended:
-                self._ended.put(ended)
+                deliveries = self._accumulator.take()
+            if deliveries:
+                self._deliveries.put(deliveries)
 
     # in others ----------------------------------------------------------------------------------------------------
 
     def _sent(self, attempt: Attempt, error: BaseException | None) -> None:
-        retriable, said = True, None
+        retriable, text = True, None
         if error is not None:
             try:
-                retriable, said = isinstance(error, Exception) and self._retriable(error), text_of(error)
+                retriable, text = isinstance(error, Exception) and self._retriable(error), text_of(error)
             except BaseException as worse:  # of the user's code: it must not end the sender's thread
-                retriable, said = False, f"{type(error).__name__}, and {type(worse).__name__} when it was looked at"
+                retriable, text = False, f"{type(error).__name__}, and {type(worse).__name__} when it was looked at"
 
         def happened(now_ns: int) -> None:
             self._senders.returned()
-            self._accumulator.finished(attempt, now_ns, said, retriable=retriable)
+            self._accumulator.finished(attempt, now_ns, text, retriable=retriable)
 
         self._work.put(happened)
 
     def _settled(self, batch: Batch, outcome: DeliveryOutcome | None) -> None:
-        self._work.put(lambda now_ns: self._accumulator.ended(batch, outcome, now_ns))
+        self._work.put(lambda now_ns: self._accumulator.settled(batch, outcome, now_ns))
 
 
 def _look(_now_ns: int) -> None:
-    """There is something new in the accumulator."""
+    """Do nothing but wake the courier's thread: there is something new in the accumulator."""

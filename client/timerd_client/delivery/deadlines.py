@@ -1,7 +1,7 @@
 """The deadlines of batches as operations of timerd: they pass on time, also while this process is stuck.
 
 A batch is an operation. Its key is fired when the batch was delivered, and failed when the batch failed. Otherwise the
-operation expires on time. What timerd says is the outcome of the batch's records.
+operation expires on time. The operation's outcome is the outcome of the batch's records.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from timerd_shm.declare.errors import TimerdError
 from .batch import Batch, DeliveryOutcome
 from .options import S
 
-Ended = Callable[[Batch, DeliveryOutcome | None], object]
+Settled = Callable[[Batch, DeliveryOutcome | None], object]
 
 
 class TimerdDeadlines:
-    """An operation for each batch; `settled` is called in the client's thread with the batch and how it ended."""
+    """An operation for each batch; `settled` is called in the client's thread with the batch and its outcome."""
 
-    def __init__(self, purgatory: Surface[ThreadedOperation], prefix: str, settled: Ended) -> None:
-        """`prefix` begins the keys, PREFIX/NUMBER; nobody else uses them."""
+    def __init__(self, purgatory: Surface[ThreadedOperation], prefix: str, settled: Settled) -> None:
+        """`prefix` begins the keys, PREFIX/NUMBER; no other client uses them."""
         self.grace_ns = round((GRACE_S + 0.5) * S)  # the client gives an operation up after GRACE_S
         self._purgatory = purgatory
         self._prefix = prefix
@@ -55,7 +55,7 @@ class TimerdDeadlines:
 
 
 def outcome_of(operation: Operation) -> DeliveryOutcome | None:
-    """What the end of a batch's operation says; None if it says nothing: refused, not known, cancelled by somebody."""
+    """The outcome of a batch by that of its operation; None if that decides nothing: refused, unknown, cancelled."""
     outcome = operation.outcome()
     assert outcome is not None, f"{operation!r} has not settled"
     if outcome.state is State.COMPLETED:

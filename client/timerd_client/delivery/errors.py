@@ -1,4 +1,4 @@
-"""Errors of deliveries, and what an error of a send says: whether to send again, and the text that is kept of it."""
+"""Errors of deliveries; and for an error of a send: whether to send again, and the text that is kept of it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ class DeliveryTimeoutTooShortError(InvalidValueError):
 
 
 class RetriableError(Exception):
-    """What a send may raise to be tried again, whatever the reason."""
+    """An error that a send may raise to be tried again, whatever the reason."""
 
 
 def is_retriable(error: Exception) -> bool:
-    """Whether to send again: RetriableError, and OSError (timeouts, connections) and errors of http.client, unless they
-    say that the request is wrong: by a status of HTTP (4xx, but 408, 425 and 429), or by being a ValueError or
-    InvalidURL as well.
+    """Whether to send again after this error.
+
+    True for RetriableError, OSError (timeouts, connections), errors of http.client, and HTTP status 408, 425, 429, 5xx.
+    False for what a retry cannot cure: other HTTP statuses, and errors that are a ValueError or InvalidURL as well.
     """
     status = _status_of(error)
     if status is not None:
         return status >= 500 or status in STATUS_RETRIABLE
     if isinstance(error, RetriableError):
         return True
-    from http.client import HTTPException, InvalidURL  # it takes a while to import, and most never need it
+    from http.client import HTTPException, InvalidURL  # its import is slow, and most programs never need it
 
     return isinstance(error, (OSError, HTTPException)) and not isinstance(error, (ValueError, InvalidURL))
 
@@ -44,6 +45,6 @@ def _status_of(error: Exception) -> int | None:
 
 
 def text_of(error: BaseException) -> str:
-    """An error as a delivery tells it: text that can be encoded, whatever name of a file it tells."""
-    said = f"{type(error).__name__}: {error}"[:ERROR_SIZE_MAX]
-    return said.encode(errors="backslashreplace").decode()
+    """The text of an error in a delivery. It can be encoded, whatever bytes a file's name in it has."""
+    text = f"{type(error).__name__}: {error}"[:ERROR_SIZE_MAX]
+    return text.encode(errors="backslashreplace").decode()

@@ -13,10 +13,10 @@ Send = Callable[[Sequence[Any]], object]
 
 
 class Senders:
-    """A transport of threads, made when they are needed: as many as attempts are under way, stuck ones included.
+    """A transport of threads. They are made when they are needed: one for each attempt under way, stuck ones included.
 
-    A thread cannot be stopped. One that is stuck beyond its request timeout is left alone, and others take its place,
-    up to twice `threads` in all; it ends with its process.
+    A thread cannot be stopped. A thread that is stuck beyond its request timeout is left alone, and another does its
+    work, up to twice `threads` in all; it ends with its process.
     """
 
     def __init__(self, send: Send, threads: int, finished: Callable[[Attempt, BaseException | None], object]) -> None:
@@ -39,14 +39,14 @@ class Senders:
         self._jobs.put(attempt)
 
     def returned(self) -> None:
-        """An attempt that was begun has ended, given up or not; by the thread that calls `send`."""
+        """An attempt that was begun has ended, abandoned or not. Called by the thread that calls `send`."""
         self._busy -= 1
 
     def abandon(self, attempt: Attempt) -> None:
         pass
 
     def stop(self) -> None:
-        """End the threads; those that are stuck end when they are no longer."""
+        """End the threads; a thread that is stuck ends when its send returns."""
         for _ in range(self._threads):
             self._jobs.put(None)
 
@@ -55,6 +55,6 @@ class Senders:
             error: BaseException | None = None
             try:
                 self._send(attempt.records)
-            except BaseException as raised:  # SystemExit of a send is no reason to lose what it was about
+            except BaseException as raised:  # also SystemExit: the attempt must be reported
                 error = raised
             self._finished(attempt, error)

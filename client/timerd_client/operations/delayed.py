@@ -1,7 +1,7 @@
 """A delayed operation whose condition only its owner can evaluate, as Kafka's purgatories have them.
 
-Mark, try, watch from the mark, and try again after each event: whatever happens between a try and the registration
-completes the registration, so no wake-up is lost.
+It reads a mark, tries, watches its keys from the mark on, and tries again after each event. An event between a try and
+the registration is after the mark, so it completes the registration, and no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from timerd_client.types import Keys, Timeout
 
 
 class Delayed:
-    """Completed by its own `try_complete`, expired, cancelled, failed or unavailable; exactly one of them, once."""
+    """It settles once: completed by its own `try_complete`, expired, cancelled, failed or unavailable."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Delayed:
         self.error: Exception | None = None
 
     def start(self) -> None:
-        """Try, else watch."""
+        """Try; if that does not complete it, watch its keys."""
         mark = self._purgatory.mark()
         if self._try():
             self._settle(State.COMPLETED)
@@ -62,7 +62,7 @@ class Delayed:
         return self.state is not None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until it has settled, `timeout` seconds at most; whether it has."""
+        """Wait until it has settled, `timeout` seconds at most; whether it has."""
         return self._settled.wait(timeout)
 
     def cancel(self) -> bool:
