@@ -344,7 +344,7 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         write(Region.GROUPS, 0, state=0),
     ),
     "a pending one that somebody is told of": (
-        r"is of group \d and pending, and a client is said to be told",
+        r"is of group \d and pending, and a client is said to hold it",
         write(Region.OPS, of_group(OpState.PENDING), client_generation=1),
     ),
     "a waiting one with a number": (
@@ -352,11 +352,11 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         write(Region.OPS, of_group(OpState.SETTLED), outcome_number=3),
     ),
     "told to who is of no group": (
-        r"of group 0 is said to be told to client \d of group -1",
+        r"of group 0 is said to be held by client \d of group -1",
         write(Region.CLIENTS, slot(ClientState.LIVE, 1), group=0),
     ),
     "told, and never counted": (
-        r"is said to be told to client \d .* for the 0\. time",
+        r"is said to be held by client \d .* after 0 deliveries",
         write(Region.OPS, of_group(OpState.SETTLED, told=True), deliveries=0),
     ),
     "held, and in a list": (
@@ -368,7 +368,7 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         write(Region.CLIENTS, slot(ClientState.LIVE, 1), acknowledged=0),
     ),
     "without its keys": (
-        r"has settled without its keys, and somebody else may be told",
+        r"has settled without its keys, and may go to another client",
         write(Region.OPS, of_group(OpState.SETTLED), flags=0),
     ),
     "another's waiting one": (

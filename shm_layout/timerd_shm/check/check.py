@@ -1,11 +1,11 @@
-"""Holds everything that is derived in an arena against the truth it is derived from, and the truth against itself.
+"""Checks an arena: compares all derived fields with the truth they are derived from, and the truth with itself.
 
     for sentence in check(reader): print(sentence)        # none: the arena is sound
 
-Written from the declarations alone (declare/), independently of the core: slow and dumb, a list and a dictionary where
-the core has links and counts. It must be given an arena between two turns (a copy, a snapshot, a dead daemon's): in the
-middle of one, derived fields may lag. What of an arena is truth (it must hold wherever the daemon was killed) and what
-is derived (the next start makes it anew) are kept apart in Findings.
+Written from the declarations alone (declare/), independently of the core: slow and simple, with lists and dictionaries
+where the core has links and counts. The arena must be between two turns (a copy, a snapshot, a dead daemon's): in the
+middle of a turn, derived fields may lag. Findings keeps two kinds apart: truth must hold wherever the daemon was
+killed, and derived fields are made anew by the next start.
 
 Cost: about 15 us an operation, its keys included; 2 ms on an arena of 64 operations.
 """
@@ -37,10 +37,10 @@ Progress = Callable[[str], None]
 def check(
     arena: ArenaReader | bytes | bytearray | memoryview, *, cut: bool = False, progress: Progress | None = None
 ) -> list[str]:
-    """Sentences that say what does not hold in an arena, with the values; empty when it is sound.
+    """A sentence, with the values, for each thing that does not hold in an arena; empty when it is sound.
 
-    `cut` says that the last turn may have left acknowledged outcomes and answers for the next one to free. `progress`
-    is called with the name of each part before it is looked at. Raises what ArenaReader raises.
+    With `cut`, the last turn may have left acknowledged outcomes and answers for the next one to free. `progress` is
+    called with the name of each part before it is checked. Raises the errors of ArenaReader.
     """
     found = examine(arena, cut=cut, progress=progress)
     return [*found.truth, *found.derived]
@@ -57,7 +57,7 @@ def examine(
 
 
 def finished(reader: ArenaReader) -> bytearray:
-    """A copy of the arena in which a transaction that its daemon was killed in is stored to its end, as a start does.
+    """A copy of the arena, with the unfinished transaction of a killed daemon stored to its end, as a start does it.
 
     Raises LayoutMismatchError when the redo slot is damaged.
     """
@@ -82,7 +82,7 @@ def empty_heads(link: int) -> bytes:
 
 
 class Checker(Truth):
-    """One look at one arena. What the truth says is gathered first; then every derived thing is compared with it."""
+    """One look at one arena. The truth is gathered first; then every derived field is compared with it."""
 
     def run(self, progress: Progress | None) -> Findings:
         for name, part in (
@@ -103,10 +103,10 @@ class Checker(Truth):
                 progress(name)
             try:
                 part()
-            except DamageError as error:  # of a region that is smaller than its place says: no part can go on
+            except DamageError as error:  # for example: a region is smaller than its row says
                 self.wrong(str(error))
         for sentences, kind in zip(self.found, ("of truth", "derived"), strict=True):
-            if left := self.unsaid[id(sentences)]:
+            if left := self.left_out[id(sentences)]:
                 sentences.append(f"and {left} more that are {kind}")
         return self.found
 
@@ -229,8 +229,8 @@ class Checker(Truth):
                 got = list(walk.linked(reader.ops, link, first, last, name, self.ops))
                 for index in sorted(expected.symmetric_difference(got)):
                     is_ = "is not" if index in expected else "is"
-                    said = self.ops[index].bucket - 1
-                    self.stale(f"{self.name_op(index)} {is_} in {name}, and says that it is in bucket {said}")
+                    stated = self.ops[index].bucket - 1
+                    self.stale(f"{self.name_op(index)} {is_} in {name}, and says that it is in bucket {stated}")
         for level, record in enumerate(reader.levels):
             bits = record.occupied_low | record.occupied_high << 64
             if bits != occupied[level]:
@@ -281,7 +281,7 @@ class Checker(Truth):
     def check_client_gauges(
         self, slot: int, client: ClientRecord, unacknowledged: int, answers: int, watermarks: int
     ) -> None:
-        for name, said, is_ in (
+        for name, stated, is_ in (
             ("pending", client.pending, self.pending_of[slot]),
             ("unacknowledged", client.unacknowledged, unacknowledged),
             ("answers", client.answers, answers),
@@ -291,8 +291,8 @@ class Checker(Truth):
             ("held", client.held, self.held_of[slot]),
             ("calls_held", client.calls_held, self.calls_held_of[slot]),
         ):
-            if said != is_:
-                self.stale(f"client {slot} says {name}={said}, and it is {is_}")
+            if stated != is_:
+                self.stale(f"client {slot} says {name}={stated}, and it is {is_}")
 
     def check_membership(self, slot: int, client: ClientRecord) -> None:
         """What a client's state, group and flags say of each other, and how much of its group it may hold."""
@@ -320,7 +320,7 @@ class Checker(Truth):
             name = group.name[: group.name_length]
             if group.state and (other := names.setdefault(name, number) - number):
                 self.wrong(f"groups {number} and {number + other} are both {name!r}")
-            for what, said, is_ in (
+            for what, stated, is_ in (
                 ("members", group.members, members[number]),
                 ("pending", group.pending, self.pending_for[number]),
                 ("endless", group.endless, self.endless_for[number]),
@@ -328,8 +328,8 @@ class Checker(Truth):
                 ("nodes", group.nodes, self.nodes_for[number]),
                 ("bytes_held", group.bytes_held, self.bytes_for[number]),
             ):
-                if said != is_:
-                    self.stale(f"group {number} says {what}={said}, and it is {is_}")
+                if stated != is_:
+                    self.stale(f"group {number} says {what}={stated}, and it is {is_}")
             with self.derived_links():
                 got = list(walk.waiting(self.reader, number, self.ops))
                 calls = list(walk.waiting_calls(self.reader, number, self.ops))
@@ -472,13 +472,13 @@ class Checker(Truth):
             if not purgatory.state:
                 continue
             first = number * layout.PURGATORY_COUNTERS_MAX
-            said = {name: table[first + at].value for name, at in positions.items()}
+            stated = {name: table[first + at].value for name, at in positions.items()}
             for name, is_ in (("pending", self.pending_in[number]), ("watched", self.watched_in[number])):
-                if said[name] != is_:
-                    self.stale(f"purgatory {number} says {name}={said[name]}, and it is {is_}")
-            ended = sum(said[name] for name in ("completed", "expired", "cancelled", "failed"))
-            if said["registered"] != said["pending"] + ended:
+                if stated[name] != is_:
+                    self.stale(f"purgatory {number} says {name}={stated[name]}, and it is {is_}")
+            settled = sum(stated[name] for name in ("completed", "expired", "cancelled", "failed"))
+            if stated["registered"] != stated["pending"] + settled:
                 self.stale(
-                    f"purgatory {number} says registered={said['registered']}, which is not pending={said['pending']} "
-                    f"plus settled={ended}"
+                    f"purgatory {number} says registered={stated['registered']}, which is not "
+                    f"pending={stated['pending']} plus settled={settled}"
                 )

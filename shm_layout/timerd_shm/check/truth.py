@@ -1,4 +1,4 @@
-"""What the truth of an arena says, gathered, and held against itself: the first half of check.py."""
+"""Gathers the truth of an arena, and compares it with itself: the first half of check.py."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from timerd_shm.read.reader import ArenaReader, DamageError
 CALL, GRANTED, KEYS_KEPT = (int(flag) for flag in (OpFlag.CALL, OpFlag.GRANTED, OpFlag.KEYS_KEPT))
 HAS_WATERMARK = int(KeyFlag.HAS_WATERMARK)
 PRESENT = (ClientState.LIVE, ClientState.SILENT)
-SENTENCES_MAX = 200  # of each kind; what follows is counted
+SENTENCES_MAX = 200  # of each kind; further ones are counted
 
 
 class Findings(NamedTuple):
-    """What is wrong, in sentences."""
+    """Sentences, one for each thing that is wrong."""
 
     truth: list[str]  # no start mends it
     derived: list[str]  # the next start makes it anew
 
 
 class Truth:
-    """One look at one arena: its records, what is wrong with them, and what everything derived should be."""
+    """One look at one arena: its records, what is wrong with them, and what its derived fields should be."""
 
     def __init__(self, reader: ArenaReader, cut: bool) -> None:
         self.reader = reader
         self.cut = cut
         self.header = reader.header()
         self.found = Findings([], [])
-        self.unsaid: Counter[int] = Counter()
+        self.left_out: Counter[int] = Counter()
         self.ops = list(reader.ops.used())
         self.nodes = list(reader.nodes.used())
         self.keys = list(reader.keys.used())
@@ -69,38 +69,38 @@ class Truth:
         self.settled_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # client slot -> (outcome number, op)
         self.nodes_of: Counter[int] = Counter()
         self.bytes_of: Counter[int] = Counter()
-        self.held_of: Counter[int] = Counter()  # client slot -> its group's outcomes that it was told and has not done
+        self.held_of: Counter[int] = Counter()  # client slot -> outcomes of its group that it holds
         self.calls_held_of: Counter[int] = Counter()
         self.pending_for: Counter[int] = Counter()  # group -> operations
         self.endless_for: Counter[int] = Counter()
         self.settled_for: Counter[int] = Counter()
         self.nodes_for: Counter[int] = Counter()
         self.bytes_for: Counter[int] = Counter()
-        self.waiting: dict[int, set[int]] = defaultdict(set)  # group -> operations that nobody is told now
+        self.waiting: dict[int, set[int]] = defaultdict(set)  # group -> operations that no member holds now
         self.received: set[int] = set()  # operations of groups that are held, and in no list
         self.pending_in: Counter[int] = Counter()  # purgatory -> operations
         self.watched_in: Counter[int] = Counter()
         self.handles: dict[int, OpRecord] = {}
 
-    # saying it -------------------------------------------------------------------------------------------------------
+    # findings --------------------------------------------------------------------------------------------------------
 
     def wrong(self, sentence: str) -> None:
         """The truth contradicts itself."""
-        self._say(self.found.truth, sentence)
+        self._add(self.found.truth, sentence)
 
     def stale(self, sentence: str) -> None:
         """Something derived is not what the truth makes it."""
-        self._say(self.found.derived, sentence)
+        self._add(self.found.derived, sentence)
 
-    def _say(self, sentences: list[str], sentence: str) -> None:
+    def _add(self, sentences: list[str], sentence: str) -> None:
         if len(sentences) < SENTENCES_MAX:
             sentences.append(sentence)
         else:
-            self.unsaid[id(sentences)] += 1
+            self.left_out[id(sentences)] += 1
 
     @contextmanager
     def derived_links(self) -> Iterator[None]:
-        """A walk over derived links that does not end is itself a finding."""
+        """Damage in a walk over derived links is a finding."""
         try:
             yield
         except DamageError as error:
@@ -228,14 +228,14 @@ class Truth:
         if op.outcome:
             self.wrong(f"{self.name_op(index)} is pending and has outcome {op.outcome}")
         if op.group and op.client_generation:
-            self.wrong(f"{self.name_op(index)} is of group {op.group - 1} and pending, and a client is said to be told")
+            self.wrong(f"{self.name_op(index)} is of group {op.group - 1} and pending, and a client is said to hold it")
         if op.deadline_ns != NO_DEADLINE:
             self.check_bucket_of(index, op)
         elif op.bucket:
             self.stale(f"{self.name_op(index)} has no deadline, and says that it is in bucket {op.bucket - 1}")
 
     def check_bucket_of(self, index: int, op: OpRecord) -> None:
-        """The bucket that a pending operation says it is in, held against its deadline."""
+        """Compare the bucket in a pending operation's record with its deadline."""
         tick = self.header.wheel_tick
         due = max(-(-op.deadline_ns // self.header.tick_ns), tick + 1)
         if not 1 <= op.bucket <= LEVELS * BUCKETS:
@@ -259,9 +259,9 @@ class Truth:
             self.wrong(f"{self.name_op(index)} expired at {op.settled_ns}, and its deadline was {op.deadline_ns}")
         if op.settled_key > op.keys:
             self.wrong(f"{self.name_op(index)} was settled by key {op.settled_key} of {op.keys}")
-        told_to_others = op.group or op.orphans == Orphans.GROUP or op.flags & GRANTED
-        if told_to_others and not op.flags & KEYS_KEPT:
-            self.wrong(f"{self.name_op(index)} has settled without its keys, and somebody else may be told")
+        may_go_to_others = op.group or op.orphans == Orphans.GROUP or op.flags & GRANTED
+        if may_go_to_others and not op.flags & KEYS_KEPT:
+            self.wrong(f"{self.name_op(index)} has settled without its keys, and may go to another client")
         if op.group:
             self.settled_for[op.group - 1] += 1
             self.bytes_for[op.group - 1] += self.blob_length(op.value)
@@ -271,9 +271,7 @@ class Truth:
                     self.wrong(f"{self.name_op(index)} waits in its group, and has outcome number {op.outcome_number}")
                 return
         if not of_client:
-            self.wrong(
-                f"{self.name_op(index)} has settled, and its client is gone: nobody will be told, and it is kept"
-            )
+            self.wrong(f"{self.name_op(index)} has settled, and its client is gone: it goes to no client, and is kept")
             return
         client = self.clients[op.client]
         if op.group:
@@ -294,13 +292,13 @@ class Truth:
             )
 
     def check_held(self, index: int, op: OpRecord, client: ClientRecord) -> None:
-        """An outcome of a group that a member was told and has not done."""
+        """Check an outcome of a group that a member holds."""
         held_of = self.calls_held_of if op.flags & CALL else self.held_of
         held_of[op.client] += 1
         if client.state == ClientState.TOMBSTONE or client.group != op.group or not op.deliveries:
             self.wrong(
-                f"{self.name_op(index)} of group {op.group - 1} is said to be told to client {op.client} of group "
-                f"{client.group - 1} in state {client.state}, for the {op.deliveries}. time"
+                f"{self.name_op(index)} of group {op.group - 1} is said to be held by client {op.client} of group "
+                f"{client.group - 1} in state {client.state}, after {op.deliveries} deliveries"
             )
         if op.outcome_number > client.acknowledged:
             return

@@ -1,4 +1,4 @@
-"""What this host says: where an instance's files are, which processes run, and quantities as people write them.
+"""Facts of this host: the files of an instance, its processes, and quantities as people write them.
 
 Not here: anything about the bytes of the arena.
 """

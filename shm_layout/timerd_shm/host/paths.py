@@ -1,4 +1,4 @@
-"""Where an instance lives on disk, for daemon and client alike.
+"""The files of an instance, for daemon and client alike.
 
 One search order: $TIMERD_RUNTIME_DIR (when set, the only one), /run/timerd, $XDG_RUNTIME_DIR/timerd, and a directory of
 the user's own under the temporary directory. The daemon takes the first that it may write, a client the first that
@@ -6,7 +6,7 @@ holds the instance. In it, for an instance NAME:
 
     NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaLocation)
     NAME.pub    outcomes (XPUB)              NAME.lock   flocked by the daemon all its life, never unlinked
-    NAME.live   what tells of ends: held by each client as long as it lives
+    NAME.live   connections of clients: the end of one is the end of its client
                                              NAME.journal  link to the journal's directory, if there is one
                                              NAME.snapshot.NUMBER  a copy of the arena, for a short time
 """
@@ -37,7 +37,7 @@ INSTANCE_VARIABLE = "TIMERD_INSTANCE"
 INSTANCE_DEFAULT = "default"
 OTHER_DIRECTORY = f"choose one ({RUNTIME_DIR_VARIABLE}, or --runtime-dir of timerd)"
 HIDDEN = (
-    "Permission denied: who may look is its owner, and its group after `timerd --unix-group`; "
+    "Permission denied: only its owner may look, and its group after `timerd --unix-group`; "
     f"or name another directory ({RUNTIME_DIR_VARIABLE})"
 )
 SYSTEM_DIRECTORY = Path("/run/timerd")
@@ -62,12 +62,12 @@ class InstancePaths(NamedTuple):
 
     @property
     def liveness(self) -> Path:
-        """Socket that clients hold a connection to; its end is theirs, or the daemon's."""
+        """Socket to which each client holds a connection. The connection ends with the client, or with the daemon."""
         return self.directory / f"{self.instance}.live"
 
     @property
     def arena(self) -> Path:
-        """The file that says where the arena is."""
+        """The file that holds the arena's location."""
         return self.directory / f"{self.instance}.arena"
 
     @property
@@ -100,7 +100,7 @@ class InstancePaths(NamedTuple):
 
     @property
     def command(self) -> str:
-        """What starts its daemon at a shell whose environment is this one, for messages."""
+        """The command that starts its daemon at a shell with this environment, for messages."""
         usual = f"`timerd --instance {self.instance}"
         return f"{usual}`" if self.directory in runtime_directories() else f"{usual} --runtime-dir {self.directory}`"
 
@@ -112,7 +112,7 @@ class InstancePaths(NamedTuple):
 
 
 class ArenaLocation(NamedTuple):
-    """Content of NAME.arena: what holds the arena, and which incarnation of it."""
+    """The content of NAME.arena: shared memory or a file, its name, and the arena's incarnation."""
 
     kind: Literal["shm", "file"]
     name: str
@@ -130,7 +130,7 @@ class ArenaLocation(NamedTuple):
 
 
 def instance_name(name: str | None = None) -> str:
-    """The instance meant: `name`, else $TIMERD_INSTANCE, else "default". Raises InvalidNameError."""
+    """The instance's name: `name`, else $TIMERD_INSTANCE, else "default". Raises InvalidNameError."""
     name = name if name is not None else os.environ.get(INSTANCE_VARIABLE) or INSTANCE_DEFAULT
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         raise InvalidNameError(f"instance {name!r} is not of the form {NAME_PATTERN.pattern}")
@@ -228,7 +228,7 @@ def make_instance(
 
 
 def read_location(paths: InstancePaths) -> ArenaLocation:
-    """What NAME.arena says. Raises ArenaNotReadyError when it is absent, LayoutMismatchError when it is not ours."""
+    """The content of NAME.arena. Raises ArenaNotReadyError where there is none, LayoutMismatchError if not ours."""
     try:
         text = paths.arena.read_text()
     except FileNotFoundError:
@@ -301,7 +301,7 @@ def _endpoint(path: Path) -> str:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Anybody can make a directory under /tmp with our name, so that one must be ours and ours alone."""
+    """Whether we may trust a directory: any user can make one under /tmp with our name, so that one must be our own."""
     if directory != private_directory():
         return True
     try:

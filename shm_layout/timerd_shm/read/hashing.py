@@ -1,7 +1,7 @@
 """The hashes of the arena, as the core computes them (purgatory/memory/hash.pxd): the same arithmetic, modulo 2 ** 64.
 
-None of them is secret or cryptographic; the key hash is keyed with a random seed of the arena, so that nobody can aim
-keys at one chain. Only the hash of a user's id is wide enough (128 bits) to stand for what was hashed.
+None of them is secret or cryptographic. The key hash is keyed with a random seed of the arena, so that a client cannot
+aim its keys at one chain. Only the hash of a user's id is wide enough (128 bits) to stand for the id itself.
 """
 
 from __future__ import annotations

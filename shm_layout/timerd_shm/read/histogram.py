@@ -20,7 +20,7 @@ COUNTS = struct.Struct(f"<{HISTOGRAM_BUCKETS}Q")
 
 
 class Summary(NamedTuple):
-    """What people look at. Values are in the histogram's unit (ns)."""
+    """The figures of a histogram for people, in the histogram's unit (ns)."""
 
     count: int
     mean: float

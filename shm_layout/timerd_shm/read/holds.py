@@ -1,4 +1,4 @@
-"""Holds: small files by which a consumer of a journal says which segments it still needs.
+"""Holds: small files with which a consumer of a journal keeps the segments that it still needs.
 
 hold("/var/lib/timerd/journal", "spark", 17)      # "spark" needs segment 17 and those behind it
 """
@@ -15,9 +15,9 @@ HOLDS = "holds"
 
 
 def hold(directory: str | os.PathLike[str], name: str, segment: int | None) -> None:
-    """Say that `name` still needs the segments from this number on; None: that it needs none. Raises JournalError.
+    """Hold the segments from this number on for the consumer `name`; None: none of them. Raises JournalError.
 
-    The daemon keeps them, up to its --journal-hold-limit.
+    The daemon keeps held segments, up to its --journal-hold-limit.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise JournalError(f"the consumer {name!r} is not of the form [A-Za-z0-9_-]{{1,64}}")
@@ -34,7 +34,7 @@ def hold(directory: str | os.PathLike[str], name: str, segment: int | None) -> N
 
 
 def holds_of(directory: Path) -> dict[str, int]:
-    """Who needs which segments on; what is not a number is left out."""
+    """The first segment that each consumer needs, by the consumer's name; files without a number are left out."""
     found: dict[str, int] = {}
     try:
         for path in (directory / HOLDS).iterdir():

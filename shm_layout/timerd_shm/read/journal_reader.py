@@ -1,17 +1,17 @@
 """Reads a journal: typed rows or whole blocks, from any offset, while it is being written; standard library alone.
 
     reader = JournalReader("/var/lib/timerd/journal")      # from its beginning, or start=Offset(17, 40960)
-    for row in reader.rows():                              # up to what there is now; call it again for what came since
+    for row in reader.rows():                              # up to the present end; call it again for newer rows
         row.record.outcome, reader.text(row.record.key), row.offset
-    reader.position                                        # an Offset: where to go on, now or in another process
-    reader.damage                                          # what could not be read, and was passed over
+    reader.position                                        # an Offset: go on from here, now or in another process
+    reader.damage                                          # parts that could not be read, and were passed over
 
     for chunk in reader.chunks():                          # many rows at once: chunk.blocks is a multiple of 4 KiB
         numpy.frombuffer(chunk.blocks, "u1").reshape(-1, 64, 64)[:, 1:]      # a row of 64 bytes for each place
 
 Blocks are read into memory and believed by their CRC; a mapping would be a SIGBUS when the writer cuts a finished file
-to its length. What is damaged is said in `damage` and passed over, what was not written yet is the end for now. Row
-numbers only rise within an arena's incarnation, so a row that stands in two segments is given once.
+to its length. Damaged blocks are listed in `damage` and passed over; a block that was not written yet is the end for
+now. Row numbers only rise within an arena's incarnation, so a row that stands in two segments is yielded once.
 
 Raises JournalError, and nothing else, whatever the files hold.
 """
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Blocks whose CRC holds. Rows before `first` in the first of them were given before; unused rows are PAD."""
+    """Blocks whose CRC holds. Rows before `first` in the first of them were yielded before; unused rows are PAD."""
 
     header: SegmentHeader
     first: Offset
@@ -80,14 +80,14 @@ class JournalReader:
         start: Offset | None = None,
         on_damage: Callable[[Damage], None] | None = None,
     ) -> None:
-        """Raises JournalError when there is no such directory, or `start` is before what it holds."""
+        """Raises JournalError when there is no such directory, or `start` is before its oldest segment."""
         self.directory = Path(directory)
         self.damage: list[Damage] = []
-        self.incarnation = 0  # of the arena whose rows are given
+        self.incarnation = 0  # of the arena whose rows are yielded
         self._on_damage = on_damage
         self._segment: Segment | None = None
         self._texts: dict[int, tuple[bytes, int]] = {}  # with their kinds
-        self._next_row: tuple[int, int] | None = None  # (incarnation, row number) of what comes next
+        self._next_row: tuple[int, int] | None = None  # (incarnation, row number) of the row that comes next
         self._refused = -1  # newest segment that was passed over because of its header
         there = self._list()
         oldest = there[0] if there else 0
@@ -97,7 +97,7 @@ class JournalReader:
 
     @property
     def position(self) -> Offset:
-        """What comes next: where this reader, or another one, goes on."""
+        """The row that comes next: this reader, or another one, goes on there."""
         return Offset(self._at, self._record)
 
     @position.setter
@@ -122,7 +122,7 @@ class JournalReader:
         return self._segment.header if self._segment else None
 
     def end(self) -> Offset:
-        """Where the journal ends now."""
+        """The present end of the journal."""
         for sequence in reversed(self._list()):
             try:
                 segment = Segment(self.directory, sequence)
@@ -135,7 +135,7 @@ class JournalReader:
         return self.position
 
     def chunks(self, end: Offset | None = None) -> Iterator[Chunk]:
-        """What there is now, up to `end`, as blocks; `position` is behind a chunk when it is given."""
+        """The rows that there are now, up to `end`, as blocks; `position` is behind a chunk when it is yielded."""
         while end is None or self.position < end:
             chunk = self._next_chunk()
             if chunk is None:
@@ -150,7 +150,7 @@ class JournalReader:
             yield chunk
 
     def rows(self, end: Offset | None = None) -> Iterator[Row]:
-        """What there is now, up to `end`, row by row, without PAD. `position` is behind a row when it is given."""
+        """The rows that there are now, up to `end`, without PAD. `position` is behind a row when it is yielded."""
         for chunk in self.chunks(end):
             behind, blocks = self.position, chunk.blocks
             segment, first = chunk.first
@@ -182,7 +182,7 @@ class JournalReader:
         return self._texts[record][0]
 
     def text_kind(self, record: int) -> TextKind | None:
-        """What the text that text() gives is the name of; None where that is of a newer version."""
+        """The kind of thing that the text of a record names; None where that is of a newer version."""
         if self.text(record) is None:
             return None
         try:
@@ -212,7 +212,7 @@ class JournalReader:
             return None
         return bytes(data[(1 + row) * ROW_SIZE : (2 + row) * ROW_SIZE])
 
-    # how it goes on -------------------------------------------------------------------------------------------------
+    # from segment to segment ----------------------------------------------------------------------------------------
 
     def _list(self) -> list[int]:
         try:
@@ -234,7 +234,7 @@ class JournalReader:
                 return None
             segment = self._segment
             assert segment is not None
-            # Asked before the blocks: what is written after a successor was there, is not in this segment.
+            # Looked for before the blocks: once there is a successor, nothing more is written to this segment.
             successor = self._successor(segment.header.sequence)
             chunk = self._read(segment, finished=successor is not None)
             if chunk is not None:
@@ -264,7 +264,7 @@ class JournalReader:
             except JournalError as error:
                 successor = self._successor(self.position.segment)
                 if successor is None:
-                    return False  # it is being made, or a later one will tell
+                    return False  # it is still being made, or it is reported when there is a later one
                 if self.position.segment > self._refused:
                     self._refused = self.position.segment
                     self._report(self.position, str(error))
@@ -276,7 +276,7 @@ class JournalReader:
             return True
 
     def _follow_on(self, header: SegmentHeader) -> None:
-        """Row numbers go on from the segment before, or say what is missing or given already."""
+        """Compare row numbers with the segment before: report missing rows, and pass over those yielded before."""
         record = max(self.position.record, header.first_block * BLOCK_ROWS)
         if self._next_row is not None and self._next_row[0] == header.incarnation:
             expected = self._next_row[1]
@@ -297,7 +297,7 @@ class JournalReader:
                 header = segment.header
                 self.position = Offset(header.sequence, block * BLOCK_ROWS + rows)
                 return Chunk(header, Offset(header.sequence, record), rows - row, data)
-            # Nothing new here. Something good behind it, and still nothing here: then this is damage.
+            # No new row here. If there is a good block behind this one, and still no new row here, this one is damaged.
             later = segment.next_good(block + 1, None if finished else CHUNK_BLOCKS)
             if later is None:
                 if finished and rows == 0 and segment.is_written(block):

@@ -7,8 +7,8 @@
         reader.between_turns(lambda: ...)             # several words that belong together
 
 The arena is mapped PROT_READ from a read-only descriptor: no reader can harm it. A live daemon writes while we read.
-One word is always whole; several words belong together only when no turn came in between (header.turn, a seqlock). What
-is damaged is reported as DamageError, with the values; no loop here depends on what the arena says.
+One word is always whole; several words belong together only when no turn came in between (header.turn, a seqlock).
+Damage is reported as DamageError, with the values. No loop here is without a bound, whatever the arena holds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LAYOUT_VERSION_WORD = offset_of(ArenaHeader, "layout_version") // 8
 INCARNATION_WORD = offset_of(ArenaHeader, "incarnation") // 8
 NEWEST_WORD = offset_of(ArenaHeader, "newest") // 8
 TURN_WORD = offset_of(ArenaHeader, "turn") // 8
-RETRY = ": retry shortly"  # ends the message of what may be ready soon
+RETRY = ": retry shortly"  # ends a message where a retry may succeed
 CHUNK = 1 << 16  # bytes that are looked at in one go
 ZEROS = bytes(CHUNK)
 BETWEEN_TURNS_S = 0.05  # how long a reader waits for a moment between two turns
@@ -107,7 +107,7 @@ class Table(Generic[Record]):
         self._stretches = list(self._lie())
 
     def _lie(self) -> Iterator[Stretch]:
-        """Where the records lie: beside the operations (layout.COLOCATED), then at the region's own offset."""
+        """The stretches of records: co-located with operations (layout.COLOCATED), then at the region's own offset."""
         first = 0
         if self.region in layout.COLOCATED:
             row, before = unpack(RegionRecord, self._memory, OPS_ROW), layout.COLOCATED[self.region]
@@ -118,7 +118,7 @@ class Table(Generic[Record]):
         yield Stretch(first, self.count - first, self.offset, self.size, self._struct, self.offset)
 
     def offset_of(self, index: int) -> int:
-        """Where a record lies, in bytes from the start of the arena."""
+        """The offset of a record, in bytes from the start of the arena."""
         stretch = self._stretches[0] if index < self._stretches[0].number else self._stretches[-1]
         return stretch.offset + (index - stretch.first) * stretch.step
 
@@ -134,7 +134,7 @@ class Table(Generic[Record]):
         return map(self.record._make, self._first(self.count))
 
     def used(self) -> Iterator[Record]:
-        """The records that were ever used, in order; for regions that hand out records one by one."""
+        """The records that were ever used, in order; for regions whose records are allocated one by one."""
         return map(self.record._make, self._first(min(self.row().high_water, self.count)))
 
     def raw(self) -> Iterator[tuple[Any, ...]]:
@@ -158,7 +158,7 @@ class Table(Generic[Record]):
         return None
 
     def is_zero_from(self, index: int) -> bool:
-        """Whether all records from this one on are zero; of an operation its own fields, not what lies beside it."""
+        """Whether all records from this one on are zero; of an operation its own fields, not the co-located records."""
         own = min(layout.COLOCATED.values()) if self.region is Region.OPS else self.size
         for stretch in self._stretches:
             begin = stretch.offset + max(index - stretch.first, 0) * stretch.step
@@ -166,7 +166,7 @@ class Table(Generic[Record]):
             looked = CHUNK // stretch.step * stretch.step
             for at in range(begin, end, looked):
                 part = bytes(self._memory[at : min(at + looked, end)])
-                # Other records may lie between these: then each is looked at by itself.
+                # Other records may lie between these records: then each is looked at by itself.
                 if part != ZEROS[: len(part)] and any(
                     part[record : record + own] != ZEROS[:own] for record in range(0, len(part), stretch.step)
                 ):
@@ -177,14 +177,14 @@ class Table(Generic[Record]):
         pieces: list[Iterator[tuple[Any, ...]]] = []
         for stretch in self._stretches:
             taken = min(max(count - stretch.first, 0), stretch.number)
-            # A copy, so that nobody holds a view of the mapping when the reader is closed.
+            # A copy, so that there is no view of the mapping left when the reader is closed.
             copy = bytes(self._memory[stretch.start : stretch.start + taken * stretch.step])
             pieces.append(stretch.form.iter_unpack(copy))
         return chain(*pieces)
 
 
 class TableOf(Generic[Record]):
-    """A reader's table of a region, made when it is first asked for: most who read want a few regions."""
+    """A reader's table of a region, made at its first use: most readers need a few regions."""
 
     def __init__(self, region: Region, record: type[Record]) -> None:
         self._region, self._record = region, record
@@ -336,7 +336,7 @@ class ArenaReader:
         return self.blob(event.key_blob) if event.key_blob else event.key[: event.key_length]
 
     def event(self, sequence: int) -> EventRecord:
-        """The ring record at a sequence's place; its own `sequence` differs when it was overwritten."""
+        """The ring record at a sequence's position; its own `sequence` differs when it was overwritten."""
         return self.events[sequence & (self.events.count - 1)]
 
     def purgatory_name(self, index: int) -> str:
@@ -347,9 +347,9 @@ class ArenaReader:
     def between_turns(self, read: Callable[[], Result]) -> Result:
         """What `read` returns when no turn ran while it read, so that its words belong together.
 
-        Waits 50 ms at most for such a moment, then takes what there is: a daemon that was killed in a turn leaves the
-        turn counter odd for ever, and a busy one leaves hardly a gap. May call `read` several times. A DamageError
-        counts as a turn in between, until the time is over.
+        Waits 50 ms at most for such a moment, and then reads without it: after a daemon that was killed in a turn the
+        turn counter is odd for ever, and a busy daemon has hardly a gap. May call `read` several times. Until the time
+        is over, a DamageError counts as a turn in between.
         """
         end = time.monotonic() + BETWEEN_TURNS_S
         while True:
@@ -368,7 +368,7 @@ class ArenaReader:
 
 
 def check_header(memory: memoryview) -> None:
-    """Whether this program can read the arena in `memory`. Raises what ArenaReader says."""
+    """Check that this program can read the arena in `memory`. Raises the errors of ArenaReader."""
     if len(memory) < layout.HEADER_SIZE:
         raise ArenaNotReadyError(f"the arena has {len(memory)} bytes, and its header {layout.HEADER_SIZE}{RETRY}")
     header = unpack(ArenaHeader, memory)
