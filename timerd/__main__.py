@@ -1,4 +1,4 @@
-"""The command line `timerd`: reads the configuration, shows it or serves it (serve.py), and says why it could not."""
+"""The command line `timerd`: reads the configuration, shows it or serves it (serve.py), and prints why it could not."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def _show(text: str) -> int:
         return 0
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries it again at its end
-        if isinstance(error, BrokenPipeError):  # whoever read it has had enough (`timerd --show-config | head -1`)
+        if isinstance(error, BrokenPipeError):  # its reader has had enough (`timerd --show-config | head -1`)
             return 0
         print(f"timerd: what was to be shown cannot be written: {error.strerror}", file=sys.stderr)
         return EXIT_RESOURCES
 
 
 def _ask_the_machine(config: Config) -> None:
-    """What of a configuration only this machine knows to be wrong, without making anything. Raises as serve() does."""
+    """Check what only this machine knows of a configuration, without making anything. Raises the errors of serve()."""
     paths = make_instance(config.instance, config.runtime_dir, look_only=True)
     _ = paths.commands_endpoint, paths.outcomes_endpoint
     if config.unix_group:

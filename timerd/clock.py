@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the daemon knows of time, in integer nanoseconds."""
+    """The times that the daemon uses, in integer nanoseconds."""
 
     def now_ns(self) -> int:
         """CLOCK_MONOTONIC: deadlines, lateness, turns."""

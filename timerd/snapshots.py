@@ -4,8 +4,8 @@ There is one copy at a time, under a name of its own. It answers every client th
 that asks again gets the same answer: its first answer was lost, or it asked again while the daemon was copying.
 
 The copy is removed when all these clients have ended, or KEEP_NS after it was made, or at the daemon's end. A client
-that has opened the copy keeps it. What a killed daemon has left is removed at the next start. So no other process needs
-the right to remove copies, and nothing is copied for a client that has ended.
+that has opened the copy keeps it. A copy that a killed daemon has left is removed at the next start. So no other
+process needs the right to remove copies, and no copy is made for a client that has ended.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from timerd_shm.host.paths import InstancePaths
 from .clock import Clock
 from .core import NEVER
 
-WANTED_MAX = 8  # questions of one client; beyond it it asks again
-REST = 9  # times as long as the last copy took, until the next: a tenth of the time at most
-KEEP_NS = 10_000_000_000  # in which an asker opens it
+WANTED_MAX = 8  # questions of one client; beyond that it asks again
+REST = 9  # until the next copy, times as long as the last one took: copies take a tenth of the time at most
+KEEP_NS = 10_000_000_000  # the time in which a client opens the copy
 
 
 class Files(Protocol):
@@ -72,12 +72,12 @@ class Snapshots:
         self._clock = clock
         self._wanted: dict[Session, dict[int, None]] = {}  # by whom, and the numbers of its questions
         self._answer: str | ResourceLimitError | None = None  # the copy's path, or why there is none
-        self._answered: dict[Session, dict[int, None]] = {}  # to whom
+        self._answered: dict[Session, dict[int, None]] = {}  # the clients that have the answer
         self._until_ns = NEVER  # the answer holds, and the copy stays
         self._rest_ns = 0  # no copy is made before this time
 
     def ask(self, session: Session, number: int) -> str | ResourceLimitError | None:
-        """Take a question; the answer, if it has been given before. None = `tend` gives it."""
+        """Take a question; the answer, if it was given before. None: `tend` gives it later."""
         if number in self._answered.get(session, ()):
             return self._answer
         numbers = self._wanted.setdefault(session, {})

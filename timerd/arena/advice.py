@@ -1,4 +1,4 @@
-"""Advice for an arena that cannot be had: the flags with which the one that is there fits, or a new one finds room."""
+"""Advice for a start that is refused: the flags that fit the arena that is there, or that make a new one fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .plan import SIZED_BY, plan_of
 
 
 def flags_as_made(descriptor: int, config: Config) -> str:
-    """The flags that make the configuration fit the arena; empty where none do, as for one of another layout."""
+    """The flags that make the configuration fit the arena; empty where none do, as for an arena of another layout."""
     flags = []
     with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
         if len(view) < layout.HEADER_SIZE or unpack(ArenaHeader, view).fingerprint != layout.fingerprint():
@@ -34,7 +34,7 @@ def flags_as_made(descriptor: int, config: Config) -> str:
 
 
 def flags_that_fit(config: Config, free: int) -> str:
-    """Flags with which the arena fits into so many bytes, the one that costs least first; empty where none do."""
+    """Flags with which the arena fits into so many bytes, the cheapest first; empty where none do."""
 
     def size(capacity: int, ring_events: int) -> int:
         return plan_of(config._replace(capacity=capacity, ring_events=ring_events)).size
@@ -44,7 +44,7 @@ def flags_that_fit(config: Config, free: int) -> str:
     ring = config.ring_events
     while ring > RING_EVENTS_MIN and size(config.capacity, ring) > free:
         ring //= 2
-    # A ring of less than what one registration may walk is not the first thing to give up.
+    # The ring is made smaller first, as long as it holds as many events as one registration may walk.
     if size(config.capacity, ring) <= free and ring >= REPLAY_WALK_MAX:
         return f"--ring-events {ring} would fit; else "
     # The largest capacity of two digits, beside the ring as it is, or one that leaves half of the room.

@@ -1,4 +1,4 @@
-"""An arena that is mapped for writing. This writes the daemon's process and what is configured; the core, the rest.
+"""An arena that is mapped for writing. This module stores the daemon's process and its configuration; the core, the rest.
 
 An arena that is made anew is always a new object under the old name: a worker that still maps the old one keeps it, and
 finds by the incarnation that it is another (an arena that shrinks under a reader would be a SIGBUS).
@@ -26,7 +26,7 @@ ATTACHED = "attached"
 
 
 class Arena:
-    """An arena that is mapped for writing, and locked against every other daemon, whatever its runtime directory."""
+    """An arena that is mapped for writing, and locked against every other daemon in any runtime directory."""
 
     def __init__(self, descriptor: int, location: ArenaLocation, plan: ArenaPlan, origin: str) -> None:
         self.location = location
@@ -48,7 +48,7 @@ class Arena:
             return unpack(ClientRecord, view, region.offset + slot * region.record_size)
 
     def map_pages(self) -> int:
-        """Have the pages mapped that a start will read, and by huge ones all; how many bytes huge pages map."""
+        """Map the pages that a start will read, or all pages where they are huge; how many bytes huge pages map."""
         if pages.has_huge_pages(self._descriptor):
             pages.map_huge(self.memory)
             return pages.huge_bytes(self.location.path)
@@ -82,7 +82,7 @@ class Arena:
         self.location.journal_buffer.unlink(missing_ok=True)
 
     def refresh(self) -> None:
-        """Enter what may change in an arena that was there: what is configured, and the labels of the counters."""
+        """Enter what may change in an arena that was there: the configuration, and the labels of the counters."""
         for word, value in self.plan.words.items():
             self._store(word, value)
         with memoryview(self.memory) as view:

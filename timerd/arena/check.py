@@ -19,14 +19,14 @@ def check_arena(view: memoryview, plan: ArenaPlan, boot: bytes) -> None:
     more), ArenaTruncatedError, and LayoutMismatchError with both values where it can never be attached.
     """
     if not any(view[: layout.HEADER_SIZE]):
-        raise ArenaNotReadyError("whoever made the arena did not begin to write it")
+        raise ArenaNotReadyError("its maker did not begin to write it")
     if len(view) < layout.HEADER_SIZE:
         raise LayoutMismatchError(
             f"there are {len(view)} bytes, which are no arena: its header has {layout.HEADER_SIZE}"
         )
     header = unpack(ArenaHeader, view)
     if header.layout_version == 0 and header.magic == layout.MAGIC:
-        raise ArenaNotReadyError("whoever made the arena did not finish")
+        raise ArenaNotReadyError("its maker did not finish it")
     for what, found, wanted in (
         ("magic", header.magic, layout.MAGIC),
         ("layout version", header.layout_version, layout.LAYOUT_VERSION),

@@ -1,4 +1,4 @@
-"""Formats an arena: header, region table, labels, and the layout version last, which says that all else is there."""
+"""Formats an arena: header, region table, labels. The layout version comes last: with it, all else is there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def format_arena(
     hash_seed: int | None = None,
     wall_ns: int = 0,
 ) -> None:
-    """Write an empty arena into `view`, which is all zero and has `plan.size` bytes. The core makes what is derived.
+    """Write an empty arena into `view`, which is all zero and has `plan.size` bytes. The core makes the derived fields.
 
     `incarnation` and `hash_seed` are random unless a test gives them.
     """

@@ -1,7 +1,7 @@
 """Makes an arena, or opens the one that is there: POSIX shared memory or a file, as the configuration says.
 
 The one that is there is attached to if it fits (check.py), and else refused with the flags that would fit (advice.py).
-Only an arena that nobody can use any more, unfinished or of another boot, is made anew.
+An arena is made anew only if no daemon can use it any more: it is unfinished, or of another boot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .plan import ArenaPlan, plan_of
 
 
 def open_or_create(config: Config, paths: InstancePaths, *, wall_ns: int, group_id: int | None = None) -> Arena:
-    """The instance's arena: the one that is there if it fits, else a new one. NAME.arena is the caller's to write.
+    """The instance's arena: the one that is there if it fits, else a new one. The caller writes NAME.arena.
 
     Raises LayoutMismatchError and ArenaTruncatedError (never attached, never overwritten), InstanceRunningError when
     another daemon has it, ResourceLimitError when the machine does not give it.

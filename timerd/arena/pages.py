@@ -1,8 +1,8 @@
-"""The pages of an arena: all there before they are used, and of 2 MiB where the machine allows it.
+"""The pages of an arena: all of them are there before they are used, and of 2 MiB where the machine allows it.
 
-Beside a million operations each is on pages of its own, and so a miss of the TLB: with huge pages an expiry takes three
-fifths of the time (timerd/DESIGN.md). A tmpfs that is mounted with `huge=advise` or more gives them to a process
-that asks by madvise(2), when a page is first touched: posix_fallocate(3) alone makes small ones.
+Among a million operations, each operation is on pages of its own, and so costs a miss of the TLB: with huge pages an
+expiry takes three fifths of the time (timerd/DESIGN.md). A tmpfs that is mounted with `huge=advise` or more gives huge
+pages to a process that asks by madvise(2), when a page is first touched; posix_fallocate(3) alone makes small pages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-# linux/mman.h, since Linux 5.14; Python 3.11 has no names for them. Unlike a touch, they tell what would be a SIGBUS.
+# linux/mman.h, since Linux 5.14; Python 3.11 has no names for them. They return an error where a touch is a SIGBUS.
 MADV_POPULATE_READ = 22
 MADV_POPULATE_WRITE = 23
 MOUNTS = Path("/proc/self/mountinfo")
@@ -28,7 +28,7 @@ def has_huge_pages(descriptor: int) -> bool:
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Give a file its size and its pages: ftruncate(2) beyond what is there succeeds, and SIGBUS comes later.
+    """Give a file its size and its pages. ftruncate(2) alone would succeed without room, and a SIGBUS would come later.
 
     Raises OSError when there is no room.
     """
@@ -40,14 +40,14 @@ def reserve(descriptor: int, size: int) -> None:
 
 
 def map_huge(memory: mmap.mmap) -> None:
-    """Map all pages for writing, huge ones where there are; a want of room is not reported here."""
+    """Map all pages for writing, huge ones where possible; a lack of room is not reported here."""
     with contextlib.suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
         memory.madvise(MADV_POPULATE_WRITE)
 
 
 def map_small(memory: mmap.mmap, spans: Iterable[tuple[int, int]]) -> None:
-    """Map the pages of these spans (offset and bytes) in one go: met one by one they are a fifth of a start."""
+    """Map the pages of these spans (offset and bytes) at once: page faults one by one are a fifth of a start's time."""
     with contextlib.suppress(OSError):
         for offset, size in spans:
             start = offset // mmap.PAGESIZE * mmap.PAGESIZE
@@ -59,7 +59,7 @@ def huge_bytes(path: Path) -> int:
     # One entry for each mapping: a line that ends with the file's name, then its figures.
     entries = _text(MAPPINGS).split(f" {path}\n")[1:]
     figures = (entry.partition("ShmemPmdMapped:")[2].split(None, 1) for entry in entries)
-    return sum(int(figure[0]) << 10 for figure in figures if figure)  # a kernel may tell none
+    return sum(int(figure[0]) << 10 for figure in figures if figure)  # a kernel may report none
 
 
 def _gives_huge_pages(mount: str) -> bool:

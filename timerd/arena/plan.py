@@ -40,7 +40,7 @@ CONFIGURED = {
 
 
 class ArenaPlan(NamedTuple):
-    """What an arena is to be: its regions in order, its size in bytes, and the words of its header that are chosen."""
+    """The plan of an arena: its regions in order, its size in bytes, and the configured words of its header."""
 
     capacity: int
     regions: tuple[RegionRecord, ...]
@@ -49,7 +49,7 @@ class ArenaPlan(NamedTuple):
     words: Mapping[str, int]  # those of CONFIGURED
 
     def in_words(self) -> str:
-        """What the arena takes, in a sentence."""
+        """The memory that the arena takes, in a sentence."""
         size = self.size / (1 << 20)
         return f"an arena of {self.capacity:,} operations takes {size:,.0f} MiB of memory, all of it from the start"
 
@@ -78,7 +78,7 @@ def plan_of(
         Region.KEY_TABLE: power_of_two(keys),  # two heads a record
         Region.HANDLES: power_of_two(2 * max(capacity, 8)),  # at most half full; 16 make one probing group
         Region.ID_TABLE: power_of_two(max(ids // 2, 1)),
-        Region.ANSWERS: answers + sizes["clients"],  # one is kept back for each, so that nobody can use up all
+        Region.ANSWERS: answers + sizes["clients"],  # one is reserved for each, so that no client can use up all
         Region.GROUPS: groups,
         Region.PURGATORIES: purgatories,
         Region.PURGATORY_COUNTERS: purgatories * layout.PURGATORY_COUNTERS_MAX,

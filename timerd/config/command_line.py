@@ -1,4 +1,4 @@
-"""The command line of `timerd`: a flag for each knob, made from `Config`, and what is asked for beside them."""
+"""The command line of `timerd`: a flag for each knob, made from `Config`, and --version, --config and --show-config."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .sources import CONFIG_VARIABLE, NEAR, read_file, settle, variable
 EXIT_STATUSES = """\
 exit status:
   0  ended by SIGTERM or SIGINT (the arena is kept), or idle (--ephemeral)
-  1  a mistake of ours: please report what it said
+  1  a mistake of ours: please report what it printed
   2  a flag, variable or key is wrong; the message names it, its limits and
      the remedy
   3  a daemon of this instance is running
@@ -39,7 +39,7 @@ class Invocation(NamedTuple):
 
 
 def read_command_line(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Invocation:
-    """What `timerd ARGUMENTS` is asked to do. Raises InvalidConfigError; --help and wrong usage raise SystemExit."""
+    """Read `timerd ARGUMENTS`. Raises InvalidConfigError; --help and wrong usage raise SystemExit."""
     command_line = parser()
     read, unknown = command_line.parse_known_args(arguments)
     if unknown:

@@ -1,4 +1,4 @@
-"""The daemon's knobs, each declared once: all else about a knob follows from its line in `Config`, by its name.
+"""The daemon's knobs, each declared once: everything else about a knob follows from its line in `Config`, by name.
 
 For example, `quota_keys` is declared here with its unit, sentence, limits, default and formula. From that line follow
 the flag --quota-keys, the variable TIMERD_QUOTA_KEYS, the key `quota-keys` of a file, the checks, --help and

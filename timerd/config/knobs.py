@@ -13,7 +13,7 @@ from timerd_shm.host.quantity import DURATIONS, SIZES, byte_count, duration_ns
 
 
 class Formula(NamedTuple):
-    """What a number is made from where it is not given. `of` takes a Config that has the knobs before it."""
+    """How a number is computed where it is not given. `of` takes a Config that has the knobs before it."""
 
     text: str
     of: Callable[[Any], int]
@@ -32,7 +32,7 @@ class Knob(NamedTuple):
     word: str = ""  # the word of the arena's header that holds it, where that has another name
 
     def read(self, text: str) -> int | str | bool:
-        """The value that a flag or a variable says; raises ValueError with what is wrong and what to write instead."""
+        """The value of a flag's or variable's text; raises ValueError with what is wrong and what to write instead."""
         match self.unit:
             case "flag":
                 if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
@@ -50,7 +50,7 @@ class Knob(NamedTuple):
         return text
 
     def accept(self, given: object) -> int | str | bool:
-        """The checked value of something given by a file, variable or flag; raises ValueError as `read` does."""
+        """The checked value of what a file, variable or flag gives; raises ValueError as `read` does."""
         if self.unit == "flag" and isinstance(given, bool):
             return given
         if self.unit in ("count", "bytes") and type(given) is int:

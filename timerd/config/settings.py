@@ -1,4 +1,4 @@
-"""A configuration as people look at it: `--show-config` prints each knob's value and where it comes from."""
+"""A configuration for people: `--show-config` prints each knob's value and where it comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The effective numbers of a configuration: what it says, and what formulas make of that where it says nothing."""
+"""The effective numbers of a configuration: those that are given, and those that formulas make from them."""
 
 from __future__ import annotations
 

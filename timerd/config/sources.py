@@ -1,13 +1,13 @@
-"""Where a knob's value comes from: the first of flag, environment, file and default that says one.
+"""Where a knob's value comes from: the first of flag, environment, file and default that has one.
 
     flag          --ring-events 1024
     environment   TIMERD_RING_EVENTS=1024
     file          ring-events = 1024
     default       that of `Config`
 
-An unknown key of the file is an error that names its nearest neighbour. An unknown variable is a warning, because an
-environment is shared: TIMERD_ may also begin a name that an application, or Kubernetes for a service called timerd, has
-chosen.
+An unknown key of the file is an error that names the nearest knob. An unknown variable is a warning, because an
+environment is shared: an application, or Kubernetes for a service called timerd, may have chosen a name that begins
+with TIMERD_.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _check(config: Config, sources: Mapping[str, str]) -> None:
 
 
 def _odd_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """A sentence for each variable that begins as ours do, and is none."""
+    """A sentence for each variable that begins with TIMERD_, and is no knob's."""
     known = [CONFIG_VARIABLE, CODE_VARIABLE, *map(variable, KNOBS)]
     odd = []
     for name in sorted(environment):

@@ -20,9 +20,9 @@ class InstanceLock:
     """flock on NAME.lock. The kernel releases it with the process, however that ends.
 
     The file is never unlinked. Otherwise a daemon that had opened it before would get the lock of a file without a name
-    while the next daemon locks a new one, and both would serve the instance. Nor may systemd-tmpfiles unlink it: that
-    leaves alone what is in a directory with a lock, however old (systemd.io/TEMPORARY_DIRECTORIES). So the directory
-    has a shared lock.
+    while the next daemon locks a new one, and both would serve the instance. systemd-tmpfiles may not unlink it either.
+    It leaves alone the files in a directory with a lock (systemd.io/TEMPORARY_DIRECTORIES), so the directory has a
+    shared lock.
 
     Raises InstanceRunningError with the pid of the daemon that holds it, ResourceLimitError when it cannot be made.
     """
@@ -58,7 +58,7 @@ class InstanceLock:
 
 
 def _kept(directory: Path) -> int:
-    """A descriptor of the directory, by which nothing in it is too old to be kept."""
+    """A locked descriptor of the directory: with it, systemd-tmpfiles removes no old file there."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(OSError):  # a file system without locks; or systemd-tmpfiles cleans up right now
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ BACKLOG = 1_024  # connections that wait to be accepted: all workers of a host s
 
 def bind_guarded(bind: Callable[[], object], path: Path, group_id: int | None) -> None:
     """Bind a socket to `path`, from then on for this user alone, or for the group too; raises ResourceLimitError."""
-    # bind(2) is called in this thread, by libzmq as well, and the umask is the only say over the file's mode then.
+    # bind(2) is called in this thread, by libzmq as well, and only the umask sets the file's mode then.
     before = os.umask(0o177)
     try:
         bind()

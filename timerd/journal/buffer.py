@@ -1,7 +1,7 @@
 """The journal's buffer: shared memory beside the arena, for rows that stand in no file yet.
 
-The buffer outlives the daemon, as the arena does: what a killed daemon had not written, the next one writes, once. A
-buffer of another size, or of another arena, is replaced; rows that are not written yet go over to the new one.
+The buffer outlives the daemon, as the arena does: the next daemon writes the rows that a killed one has not written,
+once. A buffer of another size, or of another arena, is replaced; rows that are not written yet go over to the new one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from timerd_shm.declare.records import ArenaHeader
 
 
 def open_buffer(path: Path, rows: int, header: ArenaHeader, least: int) -> tuple[mmap.mmap, bool]:
-    """The buffer beside an arena, and whether it holds what no file has: the one that is there, or a new one.
+    """The buffer beside an arena, old or new, and whether it may hold rows that stand in no file.
 
-    It has `rows`, or, where there is no room, half as many, and so on, not less than `least`. Rows in a buffer of
+    It has `rows` rows; where there is no room, half as many, and so on, but not less than `least`. Rows in a buffer of
     another size go over to the new one; the old buffer stays if they are too many. Raises ResourceLimitError.
     """
     try:

@@ -1,9 +1,9 @@
 """The journal's files: segments in a directory, appended to in blocks, sealed when they are full, removed when old.
 
-A directory is written by one daemon, which holds its lock. How far the files have come is found out at a start from the
-newest segment, and from what the arena's header says.
+A directory is written by one daemon, which holds its lock. A start finds out from the newest segment, and from the
+arena's header, which rows stand in files.
 
-Rows of the block that is not full yet stay in the buffer, so that a torn one can be written again as a whole.
+Rows of a block that is not full yet stay in the buffer, so that a torn block can be written again as a whole.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .blocks import write_blocks
 
 
 class JournalPlan(NamedTuple):
-    """What the files of a journal are to be."""
+    """The plan of a journal's files."""
 
     directory: Path
     level: JournalLevel
@@ -59,17 +59,17 @@ class JournalPlan(NamedTuple):
 
 
 class JournalFiles:
-    """The segments in a directory, and how far they have come. Held by one daemon, by a lock.
+    """The segments in a directory, and how many rows stand in them. One daemon holds them, by a lock.
 
-    `written` counts the rows that stand in them in full blocks. append() is one thread's; `written` and `notes` may be
-    read by another.
+    `written` counts the rows that stand in full blocks. One thread calls append(); another may read `written` and
+    `notes`.
     """
 
     def __init__(self, plan: JournalPlan, clock: Clock, boot: bytes) -> None:
         """Raises InstanceRunningError when another daemon writes there, ResourceLimitError."""
         self.plan = plan
         self.written = 0
-        self.notes: list[str] = []  # what the conductor is to log as errors; taken by list.pop(0)
+        self.notes: list[str] = []  # errors for the conductor to log; taken by list.pop(0)
         self.failures = 0
         self.renew = False  # the present segment is lost: the core is to begin another
         self._clock = clock
@@ -89,9 +89,9 @@ class JournalFiles:
             raise ResourceLimitError(f"the journal's directory {plan.directory}: {error.strerror}") from None
 
     def attach(self, buffer: memoryview, header: ArenaHeader, buffered: bool) -> int:
-        """Find out how far the files have come with the rows of this arena; `written`, for the core.
+        """Find out which rows of this arena stand in files; `written`, for the core.
 
-        `buffered`: the buffer holds the newest rows; else it is new, and what no file has is lost.
+        `buffered`: the buffer holds the newest rows. Otherwise it is new, and rows that stand in no file are lost.
         """
         self._buffer = buffer
         self._incarnation = header.incarnation
@@ -100,14 +100,14 @@ class JournalFiles:
         rows = header.journal_rows
         oldest = rows  # of those that the buffer holds
         if buffered:
-            # What a killed daemon had begun to put behind the last row lies on the oldest ones.
+            # A killed daemon may have begun rows behind the last one: these lie on the oldest ones.
             capacity = unpack(BufferHeader, buffer).rows
             oldest = min(header.journal_written, max(0, rows - capacity + BUFFER_ROWS_MIN))
         self._go_on(header)
         if self._descriptor < 0:
             if oldest <= self.written < rows and self._begins_segment(self.written):
                 self._segment = self.written  # killed again before the first file: the buffer holds several segments
-            # In a directory without the present segment: what is before it has nowhere to stand.
+            # In a directory without the present segment: rows before it have no file to stand in.
             oldest = max(oldest, self._segment)
         if not oldest <= self.written <= rows:
             self._seal(self._next())
@@ -120,7 +120,7 @@ class JournalFiles:
         return self.written
 
     def append(self, rows: int) -> None:
-        """Write what there is up to row `rows`. Raises OSError; then what is missing is written by the next call."""
+        """Write the rows up to row `rows`. Raises OSError; then the next call writes the missing ones."""
         self._look_for_removal()
         at = self._next()
         while at < rows and rows > self._shown:
@@ -142,7 +142,7 @@ class JournalFiles:
         os.close(self._lock)
 
     def _look_for_removal(self) -> None:
-        """A file that was removed takes what is written to it with it: make another, and the directory too."""
+        """Rows in a file that was removed are lost: make another file, and the directory where it was removed too."""
         if self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0:
             self._close()
             self.renew = True

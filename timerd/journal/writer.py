@@ -1,12 +1,14 @@
-"""Writes the journal: a thread takes rows from the core's buffer to the files; a turn only rings a bell.
+"""Writes the journal: a thread copies rows from the core's buffer to the files; a turn only rings a bell.
 
     core  --rows-->  buffer (shared memory)  --JournalFiles.append-->  DIR/000000000017.segment
 
-The buffer and the arena's header say what there is to write, and they outlive the daemon: what a killed one had not
-written, the next one writes, once. Only the machine's end costs the tail of the journal, because files are not synced.
+The buffer and the arena's header hold the rows that are to be written, and they outlive the daemon: the next daemon
+writes the rows that a killed one has not written, once. Only a crash of the machine costs the tail of the journal,
+because files are not synced.
 
-A disk that is full, or a directory that is gone, stops nothing: rows wait in the buffer, then the core drops and counts
-them; writing is tried again after a pause, and a GAP row tells what is missing. `timerctl errors` says why.
+A disk that is full, or a directory that was removed, stops nothing: rows wait in the buffer, then the core drops and
+counts them. Writing is tried again after a pause, and a GAP row counts the missing rows. `timerctl errors` has the
+reason.
 """
 
 from __future__ import annotations
@@ -38,18 +40,18 @@ from .files import JournalFiles, JournalPlan
 
 JOURNAL_FAILURES = index_of(DAEMON_COUNTERS, "journal_failures")
 ANCHOR_NS = 10_000_000_000  # between two rows with both clocks, while there are rows
-PAUSE_S = 0.001  # rows of so much time are written at once
+PAUSE_S = 0.001  # the rows of so much time are written together
 RETRY_FIRST_S = 0.25
 RETRY_LAST_S = 10.0
 BUFFER_SIZE_MOST = 16 << 20
 BUFFER_SIZE_LEAST = 1 << 20
-END_TIMEOUT_S = 5.0  # for the last rows; what stays in the buffer, the next start writes
+END_TIMEOUT_S = 5.0  # for the last rows; the next start writes those that stay in the buffer
 
 log = logging.getLogger("timerd")
 
 
 class Journal:
-    """What the conductor knows of the journal: tend() once a turn, close() at the end."""
+    """The journal for the conductor: tend() once a turn, close() at the end."""
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class Journal:
     ) -> None:
         """Open the journal of a core on this buffer. Without start() the files are written by tend() itself.
 
-        `buffered`: the buffer was there, and holds what was not written yet.
+        `buffered`: the buffer was there, and may hold rows that were not written yet.
         """
         self._core = core
         self._files = files
@@ -86,7 +88,7 @@ class Journal:
         self._thread.start()
 
     def tend(self, now_ns: int) -> bool:
-        """Ring for what the turn has put in the buffer, free what was written; True if the snapshot goes on."""
+        """Ring the bell if the turn has made rows, and free written rows; True if the journal's snapshot goes on."""
         core, files = self._core, self._files
         if files.renew:
             files.renew = False
@@ -108,7 +110,7 @@ class Journal:
         return left
 
     def close(self) -> None:
-        """Write what is left, for a while; the rest stays in the buffer for the next start."""
+        """Write the last rows, for END_TIMEOUT_S at most; the next start writes those that stay in the buffer."""
         if self._thread is not None:
             self._ending.set()
             self._bell.set()
@@ -146,7 +148,7 @@ class Journal:
         return True
 
     def _run(self) -> None:
-        """The thread: what the bell calls for, not more often than each PAUSE_S; after a failure later and later."""
+        """The thread: write when the bell rings, once in PAUSE_S at most; after failures with growing pauses."""
         retry_s = 0.0
         while not self._ending.is_set():
             if not retry_s:
