@@ -127,7 +127,7 @@ class Outcome:
 
     @property
     def error(self) -> Exception | None:
-        """Why it is FAILED or UNAVAILABLE, else None: OperationFailed (somebody called `fail`), the daemon's refusal,
+        """Why it is FAILED or UNAVAILABLE, else None: OperationFailed (`fail` was called), the daemon's refusal,
         or TimerdUnavailableError, which says for how long no frame of the daemon had come.
         """
         if self._error is None:

@@ -1,7 +1,7 @@
 """The compiled Channel (see channel.py).
 
-libzmq is the one that pyzmq has loaded: its functions are found through pyzmq's own extension module, so that nothing is
-linked and both have the same. Its messages are 64 bytes that only it looks into.
+It uses the libzmq that pyzmq has loaded. The functions are found through pyzmq's extension module, so nothing is linked,
+and both use the same library. A message of libzmq is 64 bytes, which only libzmq reads.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ ctypedef int (*errno_function)() noexcept nogil
 
 
 def _functions():
-    """Where pyzmq's libzmq has its functions. Raises ImportError where they cannot be found."""
+    """The addresses of the functions of pyzmq's libzmq. Raises ImportError if they cannot be found."""
     try:
         library = ctypes.CDLL(sys.modules[zmq.backend.Socket.__module__].__file__)
         return {
@@ -94,7 +94,7 @@ cdef class Channel:
         return part
 
     cdef int _skip(self) except -1:
-        """What is left of a message whose last part read was not its last."""
+        """Read and drop the remaining parts of a message."""
         cdef bint more = True
         while more and self._part(&more) is not None:
             pass

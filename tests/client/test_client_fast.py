@@ -339,9 +339,10 @@ def test_each_file_of_this_folder_runs_over_both_or_says_why_not() -> None:
     )
 
 
-def test_without_the_compiled_module_the_client_is_the_one_in_python() -> None:
+@pytest.mark.parametrize("missing", ["compiled", "compiled.ledger"])
+def test_without_the_compiled_module_the_client_is_the_one_in_python(missing: str) -> None:
     program = (
-        "import sys; sys.modules['timerd_client.hot.compiled'] = None\n"
+        f"import sys; sys.modules['timerd_client.hot.{missing}'] = None\n"
         "import timerd_client; from timerd_client import hot; print(hot.COMPILED)"
     )
     assert python("", "-c", program).stdout == "False\n"

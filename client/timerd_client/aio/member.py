@@ -54,7 +54,7 @@ class Runner:
             for task in late:
                 task.cancel()
             if late:
-                self._link.complain(f"{len(late)} handlers still ran: their calls are told to another member")
+                self._link.complain(f"{len(late)} handlers still ran: their calls are requeued")
 
     async def _run(self) -> None:
         link, duties = self._link, self._duties

@@ -108,7 +108,7 @@ def connect(
     name: str,
     runtime_dir: str | None,
 ) -> Flow[LinkT]:
-    """Find the daemon, or start it, and make a link. Ends when the daemon has taken this client."""
+    """Find the daemon, or start it, and make a link. Ends when the daemon has accepted this client."""
     member_of = group_of(group)
     policy, label, patience = orphans_of(orphans, member_of), label_of(name), patience_of(timeout)
     paths = (yield Do(partial(start_daemon, instance, runtime_dir))) if autostart else None
@@ -116,18 +116,18 @@ def connect(
     while paths is None and (paths := search.look()) is None:
         yield Sleep(LOOK_AGAIN_S)
     link = make(paths, label, policy, member_of)
-    taken = False
+    accepted = False
     try:
         yield from ready(link, search.patience())
-        taken = True
+        accepted = True
     finally:
-        if not taken:
+        if not accepted:
             link.stop()
     return link
 
 
 def ready(link: Link, timeout: float) -> Flow[None]:
-    """Wait until the daemon has taken this client; raises its refusal, or TimerdUnavailableError."""
+    """Wait until the daemon has accepted this client. Raises its refusal, or TimerdUnavailableError."""
     protocol = link.protocol
 
     def error() -> TimerdError | None:
@@ -174,19 +174,19 @@ def set_orphans(link: Link, policy: str) -> Flow[int]:
     ledger = link.protocol.ledger
     with link.lock:
         pending, maker = list(ledger.pending), ledger.incarnation
-    said = 0
-    while said < len(pending):
-        if said:
+    sent = 0
+    while sent < len(pending):
+        if sent:
             yield Room(link)
         with link.lock:
             link.ready_locked()
             if ledger.incarnation != maker:  # the daemon has forgotten this client, so these operations have failed
-                return said
-            part = pending[said : said + min(link.protocol.outgoing.room, ISSUED_AT_ONCE)]
+                return sent
+            part = pending[sent : sent + min(link.protocol.outgoing.room, ISSUED_AT_ONCE)]
             ledger.issue_all([operation_command(CommandKind.SET_ORPHANS, number, orphans=orphans) for number in part])
             link.wake_if_due(ledger.issued)
-        said += len(part)
-    return said
+        sent += len(part)
+    return sent
 
 
 # waiting for a predicate ------------------------------------------------------------------------------------------

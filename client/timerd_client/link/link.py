@@ -316,8 +316,8 @@ class Link(Line):
                 incoming.commands_refused - self._reported_refused,
                 incoming.commands_refused,
             )
-            said = "a command was refused" if refused == 1 else f"{refused} commands were refused, the first"
-            raise error_for(first.code, f"{said}: {first}")
+            what = "a command was refused" if refused == 1 else f"{refused} commands were refused, the first"
+            raise error_for(first.code, f"{what}: {first}")
 
     def ready_locked(self) -> None:
         """Check that the link is open and wait for room. With the lock held. Raises ClosedError, BackpressureError."""
@@ -352,9 +352,9 @@ class Link(Line):
 
         Without `answers` the DEALER is left out: the caller has looked at it already.
         """
-        heard = False
+        received = False
         while (frame := self.sockets.receive(published=True)) is not None:
-            heard = True
+            received = True
             with self.lock:
                 self.protocol.receive(frame, self.now_ns(), published=True)
             self.received()
@@ -364,9 +364,9 @@ class Link(Line):
                 if frame is None:
                     break
                 self.protocol.receive(frame, self.now_ns(), published=False)
-            heard = True
+            received = True
             self.received()
-        return heard
+        return received
 
     def tick(self, now_ns: int) -> None:
         """Do what is due by now."""

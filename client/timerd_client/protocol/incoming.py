@@ -127,8 +127,8 @@ class Incoming:
         for command in commands:
             waiter = self._ledger.pending.pop(command, None)
             if waiter is not None:
-                gone = SessionGoneError(f"the daemon no longer holds operation {command}; how it settled is unknown")
-                if waiter.settle(command, local(gone)):
+                unknown = SessionGoneError(f"the daemon no longer holds operation {command}; how it settled is unknown")
+                if waiter.settle(command, local(unknown)):
                     self.ready.append(waiter)
 
     def forgotten_by_daemon(self, last: int) -> None:

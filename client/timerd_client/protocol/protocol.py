@@ -453,9 +453,8 @@ class Protocol:
                 self._asking = False
                 missed = missed or (not published and header.outcome_newest > incoming.received_outcome)
             if incoming.received_answer > answered:
-                self._back_applied = (
-                    -1
-                )  # the daemon may have stopped until these were acknowledged; its next "expected" counts again
+                # The daemon may have stopped until these were acknowledged: its next "expected" counts again.
+                self._back_applied = -1
             many = incoming.received_outcome - self._acknowledged_outcome >= ACKNOWLEDGE_OUTCOMES_MAX
             if many or header.answers >= ACKNOWLEDGE_ANSWERS_MAX:
                 self._acknowledge_at = now_ns

@@ -52,9 +52,8 @@ class Session:
         if identity.group is not None:
             self.purgatories[CALLS] = NOT_KNOWN_YET
         self.subscriptions: deque[bytes] = deque()  # to send on the XSUB
-        self._newest_received = [
-            0
-        ]  # sequence of the newest event, as frames say it: for a client that has not mapped the arena
+        # Sequence of the newest event, as frames say it: for a client that has not mapped the arena.
+        self._newest_received = [0]
         ledger.use_arena(self._newest_received, 0)
 
     @property

@@ -62,7 +62,7 @@ class Runner:
                 return
             ended = link.wait_locked(lambda: self._ended or (self._asks and link.protocol.lost), max(timeout, 0))
         if not ended:
-            link.complain("a handler still runs: its call is told to another member")
+            link.complain("a handler still runs: its call is requeued")
 
     def _run(self) -> None:
         link, duties = self._link, self._duties
