@@ -37,7 +37,7 @@ MISSED = 0.001
 NARROWLY = 0.9
 ATTEMPTS = 2
 NOT_REACHED = 2  # rates in a row
-MEMORY_PER_REQUEST = 1_500  # of what is drawn, encoded and told
+MEMORY_PER_REQUEST = 1_500  # for its plan, its command and its outcome
 ARTICLE = '"Apache Kafka, Purgatory, and Hierarchical Timing Wheels", Confluent: on its own machine'
 TRUNK = "its own benchmark, of the original semantics: JDK 17, another 2-core machine of this kind"
 # What others have measured, case by case: requests a second after which it saturates.

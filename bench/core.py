@@ -108,7 +108,7 @@ class Rig:
         return time.perf_counter() - began
 
     def acknowledge(self) -> tuple[int, float]:
-        """Take every report and acknowledge it; how many outcomes were told, and the seconds that the core took."""
+        """Take every report and acknowledge it; how many outcomes they held, and the seconds that the core took."""
         told, spent, header = 0, 0.0, struct_of(ReportHeader)
         while self.core.has_reports():
             began = time.perf_counter()

@@ -299,7 +299,7 @@ class Conductor:
         self._words = memoryview(self.memory).cast("Q")
 
     def turn(self, commands: Commands, first: int, last: int) -> None:
-        """Apply these commands, let the wheel move, and take what is told."""
+        """Apply these commands, let the wheel move, and take the reports."""
         core, now_ns = self.core, time.monotonic_ns()
         woken = core.next_wake_ns() <= now_ns
         core.begin_turn(now_ns)
@@ -322,7 +322,7 @@ class Conductor:
         core.end_turn(now_ns)
 
     def _take_reports(self, now_ns: int) -> None:
-        """Keep what is told, and acknowledge it."""
+        """Keep the outcomes of a report, and acknowledge them."""
         header = struct_of(ReportHeader)
         while self.core.has_reports():
             for _, frame in self.core.reports(now_ns):
@@ -415,7 +415,7 @@ def play_timerd(requests: Requests, budget: int) -> Point:
 
 
 def outcomes(reports: Sequence[bytes]) -> Iterator[OutcomeRecord]:
-    """All that was told."""
+    """All outcomes that were reported."""
     header, record = struct_of(ReportHeader), struct_of(OutcomeRecord)
     for report in reports:
         count = ReportHeader(*header.unpack_from(report)).outcomes
@@ -428,7 +428,7 @@ def outcomes(reports: Sequence[bytes]) -> Iterator[OutcomeRecord]:
 def outcomes_of(
     script: Script, registered: int, reports: Sequence[bytes]
 ) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]:
-    """States, settlings, registered_ns and settled_ns, by request. What was not told is taken for refused."""
+    """States, settlings, registered_ns and settled_ns, by request. A request without an outcome counts as refused."""
     request_of = {number: request for request, number in enumerate(script.number_of[:registered])}
     states, settlings = bytearray([REFUSED]) * registered, bytearray(registered)
     began, ended = array("q", bytes(8 * registered)), array("q", bytes(8 * registered))

@@ -1,4 +1,4 @@
-"""What an idle daemon costs: wake-ups and CPU with operations that are due in two to three hours, and nobody there.
+"""The cost of an idle daemon: wake-ups and CPU with operations that are due in two to three hours, and no client.
 
     python bench/idle.py [--pending 0,1M] [--seconds 20] [--short] [--json FILE]
 

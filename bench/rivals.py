@@ -4,11 +4,11 @@
                            [--huge-pages] [--short] [--json FILE]
 
 Each contestant is measured in a process of its own, all of them in turns, beside so many pending timers with deadlines
-spread over a minute; bench/timers.py tells what each is, and how it is measured. Table `recent`: cancel, complete and
+spread over a minute; bench/timers.py describes each, and how it is measured. Table `recent`: cancel, complete and
 reschedule of those inserted just before, as requests do; table `any`: of any, where each step is a miss of the cache.
 
 What the figures leave out is in timerd's disfavour: it alone keeps clients apart, logs each change so that a SIGKILL
-harms nothing, and tells every outcome to an owner; its commands come encoded, and are decoded within the figure. Its
+harms nothing, and delivers every outcome to an owner; its commands come encoded, and are decoded within the figure. Its
 bytes are those of the arena; of the wheel of 20 those of its records and table; else the growth of the process.
 "bare" is no rival but the floor: the core's records and lists without what it promises (bench/bare.pyx).
 

@@ -43,7 +43,7 @@ TIMEOUT_S = 0.5
 PATIENCE_S = 120.0
 EPHEMERAL_S = 11.0  # a daemon that was started by a client ends 10 s after its last
 WARM_ROWS = 100  # that a stream has let expire before anything is measured: its first micro-batches compile
-FEED_S = 0.05  # so often a row comes for which nobody waits: there is always a micro-batch for a timer
+FEED_S = 0.05  # so often a row comes that no operation waits for: there is always a micro-batch for a timer
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STATE = "org.apache.spark.sql.execution.streaming.state"
 

@@ -91,7 +91,7 @@ class Timers:
         raise NotImplementedError
 
     def bytes_per_timer(self) -> float | None:
-        """Bytes for each, if it knows; else the process's memory tells."""
+        """Bytes for each, if it knows them; otherwise they are measured by the process's memory."""
         return None
 
     def huge_share(self) -> float | None:

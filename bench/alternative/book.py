@@ -24,7 +24,7 @@ COMPLETED, EXPIRED = int(State.COMPLETED.value), int(State.EXPIRED.value)
 
 
 class Book:
-    """An owner's columns, in the order of its plan. Filled by whichever thread is told."""
+    """An owner's columns, in the order of its plan. Filled by the thread that receives an outcome."""
 
     def __init__(self, workload: Workload) -> None:
         count = workload.count
@@ -45,11 +45,11 @@ class Book:
         return deadline_ns
 
     def completed(self, key: str | bytes, fired_ns: int) -> None:
-        """The owner was told that its event has come."""
+        """The owner has received the outcome: its event has come."""
         self._tell(row_of(key), COMPLETED, 0, fired_ns)
 
     def expired(self, key: str | bytes, settled_ns: int = 0) -> None:
-        """The owner was told that its time is over; when it was found to be, if somebody else did."""
+        """The owner has received the outcome: its time is over; when that was found, if another process found it."""
         self._tell(row_of(key), EXPIRED, settled_ns, 0)
 
     def _tell(self, row: int, state: int, settled_ns: int, fired_ns: int) -> None:
@@ -70,7 +70,7 @@ def row_of(key: str | bytes) -> int:
 
 
 class Owner(ABC):
-    """The side that registers and is told; `book` has its columns."""
+    """The side that registers and receives outcomes; `book` has its columns."""
 
     def __init__(self, directory: Path, book: Book) -> None:
         self.directory = directory

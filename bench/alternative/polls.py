@@ -79,7 +79,7 @@ class PollOwner(Owner):
 
 
 class PollFirer(Firer):
-    """RPUSH, and an end for what nobody takes."""
+    """RPUSH, and an expiry for what no process takes."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -1,7 +1,7 @@
 """A Redis sorted set of deadlines, a hash of who waits, Lua to make each step whole, and a client written by hand.
 
 The usual design: registering adds to both, an event or a poller (a process that asks each millisecond what is due)
-removes from both, and whoever did removes and publishes. An event that comes before its registration finds nobody.
+removes from both, and the process that did removes and publishes. An event before its registration finds no waiter.
 The client packs up to BATCH operations into one call of a script, pipelines calls, and does not wait for replies.
 """
 

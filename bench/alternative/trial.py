@@ -118,7 +118,7 @@ def serve(connection: Connection, play: Callable[[int], Any], close: Callable[[]
         close()
         connection.send(found)
     except (EOFError, OSError):
-        pass  # nobody waits for it any more
+        pass  # its result is not needed any more
 
 
 def unheard(workload: Workload, owner: Registered, fired: Fired) -> int:

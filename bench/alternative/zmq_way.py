@@ -42,7 +42,7 @@ def listens(address: Path) -> bool:
 
 
 class ZmqOwner(Owner):
-    """Registers by one socket, and is told by another."""
+    """Registers by one socket, and receives outcomes by another."""
 
     def __init__(self, directory: Path, book: Book) -> None:
         super().__init__(directory, book)

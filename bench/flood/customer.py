@@ -28,7 +28,7 @@ class Customer(threading.Thread):
         self.client = td.connect(instance, timeout=PATIENCE_S, name="customer")
         self.taken = self.client.register("taken", timeout=None, id="taken")
         self.rounds: list[Round] = []
-        self.told: dict[int, int] = {}  # how often each operation was told
+        self.told: dict[int, int] = {}  # how often each operation's outcome was delivered
         self.wrong: list[str] = []
         self.stop = threading.Event()
 

@@ -86,7 +86,7 @@ class Sink(threading.Thread):
 
 
 class Sender:
-    """One process that floods. What it is told matters to it only as far as it has to go on."""
+    """One process that floods. It reads the daemon's answers only as far as it needs them to go on."""
 
     def __init__(self, paths: InstancePaths, sink: str, flood: str, index: int, counts: Counts) -> None:
         self.sink, self.flood, self.index, self.counts, self.row = sink, flood, index, counts, counts.rows[index]
@@ -216,7 +216,7 @@ class Sender:
         return [(UpKind.HELLO, 0, packed(hello))]
 
     def write_all(self) -> None:
-        """Write the same frames to a socket behind which nobody does anything with them."""
+        """Write the same frames to a socket whose other end only reads them."""
         into = self.context.socket(zmq.DEALER)
         into.set(zmq.LINGER, 0)
         into.set(zmq.SNDHWM, self.commands.get(zmq.SNDHWM))

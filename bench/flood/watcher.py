@@ -23,7 +23,7 @@ class Watcher(threading.Thread):
         self.paths, self.process = paths, psutil.Process(pid)
         self.memory: list[tuple[float, int]] = []  # (seconds, private bytes)
         self.stats_ns: list[int] = []
-        self.counters: dict[str, int] = {}  # of the daemon, as it was told last
+        self.counters: dict[str, int] = {}  # of the daemon, as they were read last
         self.wrong: list[str] = []
         self.stop = threading.Event()
 

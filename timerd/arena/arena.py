@@ -1,4 +1,4 @@
-"""An arena that is mapped for writing. This module stores the daemon's process and its configuration; the core, the rest.
+"""An arena that is mapped for writing. This module stores the daemon's process and configuration; the core, the rest.
 
 An arena that is made anew is always a new object under the old name: a worker that still maps the old one keeps it, and
 finds by the incarnation that it is another (an arena that shrinks under a reader would be a SIGBUS).

@@ -110,7 +110,7 @@ def play(
 
     with connect(instance, runtime_dir=runtime_dir) as client:
         start_ns = start()
-        # Both clocks now: what was played is told in times of the wall clock.
+        # Both clocks at one moment: the times of the run are shown on the wall clock.
         origin_us = (time.time_ns() - time.monotonic_ns() + start_ns) // 1_000
         sent: list[tuple[int, int, int, ThreadedBatch]] = []  # rows from .. to, when, handles
         order, fires_ns = fires_of(part)

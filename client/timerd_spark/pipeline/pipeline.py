@@ -65,7 +65,7 @@ def check_out(out: Path) -> None:
 
 @contextmanager
 def alone_in(out: Path) -> Iterator[None]:
-    """Nobody else writes into that directory, by its lock. Raises InvalidValueError where somebody does."""
+    """Hold the directory's lock, so that no other process writes there. Raises InvalidValueError where one does."""
     descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -274,7 +274,7 @@ class Pipeline:
 
 
 def told_of(journal: Path) -> int:
-    """Operations that a journal tells the outcomes of."""
+    """Operations whose outcomes stand in a journal."""
     from timerd_spark.source.batches import batches
 
     spans = Walk(journal, first_offset(journal)).spans()

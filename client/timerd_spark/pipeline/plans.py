@@ -94,7 +94,7 @@ def shape_of(profile: str, *, ops: int, rate: float, seed: int, timeout: str | N
 
 
 def draws(seed: int, stream: int, first: int, count: int) -> np.ndarray:
-    """`count` random numbers of 64 bits: those of the rows from `first` on, a multiple of 4, whoever asks."""
+    """`count` random numbers of 64 bits: those of the rows from `first` on, a multiple of 4; always the same."""
     import numpy as np
 
     assert first % 4 == 0, f"first={first}"

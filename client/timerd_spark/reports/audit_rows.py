@@ -2,7 +2,7 @@
 
 A registration is three rows or more of a journal, which follow each other. They are put together where they are read;
 those between which a part of the journal ends go apart, and join_again() puts them together once they are side by side.
-What an Audit is told of a row travels as one value, `told`: Spark has its columns only where it groups by them.
+The arguments that an Audit takes for a row travel as one value, `told`: Spark has columns only to group by.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, wh
 _PLACE: Final = ("host", "incarnation", "row", "kind")
 _WORD: Final = (1 << 64) - 1
 
-# Of each kind of row the columns that an Audit is told, in the order in which its function below takes them.
+# For each kind of row the columns that an Audit needs, in the order in which its function below takes them.
 _TOLD: Final[dict[str, tuple[str, ...]]] = {
     "event": (
         "event_kind", "flags", "purgatory", "key", "sequence", "applied_ns", "amount", "command", "limit", "client",

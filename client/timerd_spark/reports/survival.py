@@ -79,7 +79,7 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
     survival = F.when(F.col("left") <= 0, 0.0).otherwise(F.exp("log_left"))
     curve = (
         steps.withColumn("watched", F.sum("ended").over(group) - F.coalesce(F.sum("ended").over(past), F.lit(0)))
-        # After all that were watched have settled nobody waits; the logarithm of that cannot be added up.
+        # When all watched operations have settled, the share that waits is 0, and its logarithm cannot be added up.
         .withColumn("stay", 1 - F.col("settled") / F.col("watched"))
         .withColumn("log_stay", F.when(F.col("stay") > 0, F.log("stay")).otherwise(0.0))
         .withColumn("log_left", F.sum("log_stay").over(ordered))

@@ -138,7 +138,7 @@ def chunks(rows: Iterable[Row], size: int, limit: int = FRAME_BYTES) -> Iterator
 def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
     """Register or fire all of these; returns when the daemon has acknowledged the last. Raises what it refuses.
 
-    What a client that has ended leaves counts against nobody's quota, so one that has no room is followed by the next.
+    What a client that has ended leaves counts against no quota. So a client without room is followed by the next one.
     """
     one, size = (register, REGISTRATIONS) if options.action == REGISTER else (fire, EVENTS)
     total = Counts(0, 0)
@@ -205,7 +205,7 @@ def fire_later(events: Iterable[Event]) -> None:
 
 
 def claimed(claims: Asking, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
-    """Those whose event nobody has fired, and which are ours to fire now.
+    """The claims whose event was not fired yet, and which are ours to fire now.
 
     One that another attempt has claimed is waited for: it completes, or that attempt's end is noticed.
     """
@@ -215,7 +215,7 @@ def claimed(claims: Asking, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
         asked = [
             claims.register(
                 op_id,
-                timeout=None,  # it ends with its attempt, and not before: an end that nobody fired would lose the event
+                timeout=None,  # it settles with its attempt, and not before: to expire would lose the event
                 id=op_id,
                 if_exists="replace_cancelled",
                 orphans="cancel",

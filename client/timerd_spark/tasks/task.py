@@ -69,7 +69,7 @@ class Sidecar(NamedTuple):
         return task_client(self.instance, runtime_dir=self.runtime_dir, autostart=self.autostart)
 
     def row_client(self) -> row_client:
-        """The same for an attempt that tells of all its operations by rows."""
+        """The same for an attempt whose rows report all its operations."""
         return row_client(self.instance, runtime_dir=self.runtime_dir, autostart=self.autostart)
 
 
@@ -105,9 +105,9 @@ class task_client:
         timeout: float = CONNECT_TIMEOUT_S,
         drain_timeout: float = DRAIN_TIMEOUT_S,
     ) -> None:
-        """`group`: who is told of what was committed (`client.outcomes()` of its members); else nobody is, and the
-        journal tells. `autostart` starts the host's daemon if none runs. Arguments that are not given are those of the
-        environment, here on the executor. Nothing happens before the block begins.
+        """`group`: its members receive the outcomes of what was committed (`client.outcomes()`); without a group, these
+        stand in the journal only. `autostart` starts the host's daemon if none runs. Arguments that are not given are
+        those of the environment, here on the executor. Nothing happens before the block begins.
         """
         self._sidecar = Sidecar(instance, runtime_dir, autostart)
         self._group = group
@@ -161,7 +161,7 @@ class task_client:
 
 
 class row_client(task_client):
-    """The same for an attempt whose rows tell how all that it registered has ended, also without a daemon.
+    """The same for an attempt whose rows report how all its operations have settled, also without a daemon.
 
     It commits nothing, so it does not fail where the daemon is gone: another attempt would do again what was done.
     """

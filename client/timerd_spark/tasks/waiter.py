@@ -1,4 +1,4 @@
-"""Rows that wait for an event: a DataFrame's rows, each until somebody on its host fires its key, or its time is over.
+"""Rows that wait for an event: a DataFrame's rows, each until a process on its host fires its key, or its time is over.
 
     answered = timerd_spark.await_events(df, key="callback_key", timeout="2s")
 
