@@ -256,6 +256,23 @@ cdef inline void attach_nodes(Arena *a, OpRecord *op) noexcept nogil:
         node = node_of(a, node - 1).next_of_op
 
 
+cdef inline void count_registered(Arena *a, uint32_t purgatory, uint32_t count, uint32_t pending) noexcept nogil:
+    """Count the operations that one transaction has made true; so many of them are pending."""
+    counter(a, purgatory, COUNT_REGISTERED)[0] += count
+    counter(a, purgatory, COUNT_PENDING)[0] += pending
+    a.turn.touched += count
+
+
+cdef inline void link_registered(
+    Arena *a, OpRecord *op, uint32_t index, uint32_t tag, bint owned, bint pending
+) noexcept nogil:
+    """An operation is true: if a client owns it, its command number leads to it; if it is pending, it has a bucket."""
+    if owned:
+        handle_insert(a, index, tag)
+    if pending:
+        wheel_insert(a, op)
+
+
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
     """Apply a REGISTER command; False if it is malformed. What else is wrong with it is refused by its code."""
     cdef RegisterCommand *command = r.command
@@ -269,7 +286,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     cdef Verdict v, old
     cdef uint64_t limit = 0, word
     cdef uint32_t code, index, known = 0, fresh_id = 0, ordinal = 0, settled_key = 0
-    cdef bint remembered = False
+    cdef bint remembered = False, pending
     if not read_registration(a, r, end):
         return False
     code = refusal_of(a, r, &limit)
@@ -360,12 +377,10 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     td_put(&a.tx, &c.last_command, r.number)
     commit(a)
     # What is derived from it.
+    pending = op.state == OP_STATE_PENDING
     a.header.registrations = op.registration
-    charge(a, op, op.state == OP_STATE_PENDING, 0, nodes_of(op), 0)
-    counter(a, op.purgatory, COUNT_REGISTERED)[0] += 1
-    if op.group == 0:
-        handle_insert(a, index, r.tag)
-    a.turn.touched += 1
+    charge(a, op, pending, 0, nodes_of(op), 0)
+    count_registered(a, op.purgatory, 1, pending)
     if remembered:
         unlink(a, &a.ids[known - 1].next)
     if replaced != NULL:
@@ -373,9 +388,8 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     if followed != NULL:
         a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
         finish_free(a, followed)
-    if op.state == OP_STATE_PENDING:
-        counter(a, op.purgatory, COUNT_PENDING)[0] += 1
-        wheel_insert(a, op)
+    link_registered(a, op, index, r.tag, op.group == 0, pending)
+    if pending:
         attach_nodes(a, op)
     else:
         if by != NULL:
