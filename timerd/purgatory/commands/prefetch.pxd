@@ -51,7 +51,7 @@ ctypedef struct Prefetched:
     uint32_t name_length
     const uint8_t *name
     uint64_t hash
-    uint64_t place  # head in the key table, or position in the handle table
+    uint64_t position  # head in the key table, or position in the handle table
     uint32_t tag  # of the handle
 
 
@@ -97,8 +97,8 @@ cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcep
 cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uint32_t length) noexcept nogil:
     """Its key's places in the tables."""
     x.hash = key_hash(a.header.hash_seed, x.at[1], name, length)
-    x.place = x.hash & a.key_mask
-    __builtin_prefetch(a.key_heads + x.place)
+    x.position = x.hash & a.key_mask
+    __builtin_prefetch(a.key_heads + x.position)
     __builtin_prefetch(a.slots + (x.hash & a.slot_mask))
 
 
@@ -136,13 +136,13 @@ cdef inline void prefetch_operation(Arena *a, Prefetched *x, uint32_t slot) noex
         return
     x.kind = command.kind
     x.tag = handle_tag(slot, command.operation)
-    x.place = x.tag & a.handle_mask
-    __builtin_prefetch(a.handles + x.place)
+    x.position = x.tag & a.handle_mask
+    __builtin_prefetch(a.handles + x.position)
 
 
 cdef inline void touch_key(Arena *a, Prefetched *x) noexcept nogil:
     """Ask for a key; of an event's, with the operation beside it, which as a rule is the one that watches it."""
-    if x.kind == COMMAND_KIND_REGISTER or x.key > a.keys_beside:
+    if x.kind == COMMAND_KIND_REGISTER or x.key > a.keys_colocated:
         TOUCH(key_of(a, x.key - 1))
     else:
         touch_op(a, x.key)
@@ -165,14 +165,14 @@ cdef inline void find_first(Arena *a, Prefetched *x) noexcept nogil:
     cdef uint32_t probe
     if x.kind == COMMAND_KIND_CANCEL or x.kind == COMMAND_KIND_RESCHEDULE:
         for probe in range(HANDLE_PROBES):
-            if a.handles[x.place].tag == x.tag or a.handles[x.place].op == 0:
+            if a.handles[x.position].tag == x.tag or a.handles[x.position].op == 0:
                 break
-            x.place = next_handle(a, x.place)
-        x.op = a.handles[x.place].op
+            x.position = next_handle(a, x.position)
+        x.op = a.handles[x.position].op
         if x.op:
             touch_op(a, x.op)
     elif x.kind:
-        x.key = a.key_heads[x.place]
+        x.key = a.key_heads[x.position]
         if x.key:
             touch_key(a, x)
         if x.kind == COMMAND_KIND_REGISTER and a.slots[x.hash & a.slot_mask].newest > (<RegisterCommand *>x.at).mark_sequence:

@@ -43,14 +43,14 @@ cdef inline void chain_key(Arena *a, uint32_t found) noexcept nogil:
 
 
 cdef inline uint32_t fill_key(
-    Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length, uint32_t beside
+    Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length, uint32_t colocated
 ) noexcept nogil:
-    """A new key record (index + 1), that of index `beside` if it is free; 0 when keys or blocks are used up."""
+    """A new key record (index + 1), that of index `colocated` if it is free; 0 when keys or blocks are used up."""
     cdef KeyRecord *key
     cdef uint32_t found
     if length > KEY_INLINE and unused(a, REGION_BLOCKS) < blocks_for(length):
         return 0
-    found = allocate_spare(a, REGION_KEYS, &a.slab.keys, beside)
+    found = allocate_spare(a, REGION_KEYS, &a.slab.keys, colocated)
     if found == 0:
         return 0
     key = key_of(a, found - 1)

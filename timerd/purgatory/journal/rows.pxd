@@ -348,8 +348,8 @@ cdef inline bint open_journal(Arena *a, uint32_t level, uint64_t segment_rows, u
     j.tail = tail
     j.segment = a.header.journal_segment
     j.segment_rows = segment_rows
-    j.told = a.header.journal_gaps
-    j.lost = a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] - j.told if a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] > j.told else 0
+    j.reported = a.header.journal_gaps
+    j.lost = a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] - j.reported if a.daemon[DAEMON_JOURNAL_ROWS_DROPPED] > j.reported else 0
     j.lost_from_ns = 0
     j.lost_to_ns = a.turn.now_ns
     j.snapshot_op = j.snapshot_key = 0

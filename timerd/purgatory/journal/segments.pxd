@@ -18,7 +18,7 @@ cdef extern from *:
         ACTION_ROWS_MAX = 1 + 1,                  /* of an owner */
         GROUP_ROWS_MAX = 1 + 2,                   /* of an owner and a group */
     };
-    _Static_assert((TEXTS_SEEN & (TEXTS_SEEN - 1)) == 0, "a text's place is its hash with a mask");
+    _Static_assert((TEXTS_SEEN & (TEXTS_SEEN - 1)) == 0, "a text's position is its hash with a mask");
     _Static_assert(16 + NAME_SIZE_MAX <= TEXT_INLINE, "the texts of clients, groups, purgatories and ids take a row each");
     """
     enum:
@@ -104,18 +104,18 @@ cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
         gap.rows = j.lost
         gap.from_ns = j.lost_from_ns
         gap.to_ns = j.lost_to_ns
-        j.told += j.lost
+        j.reported += j.lost
         j.lost = 0
     measure_room(j)
     return True
 
 
-cdef inline bint journal_room(Arena *a, uint32_t rows, uint32_t told) noexcept nogil:
+cdef inline bint journal_room(Arena *a, uint32_t rows, uint32_t lost) noexcept nogil:
     """Whether up to so many rows can follow; if not, `told` rows are counted as dropped."""
     cdef Journal *j = &a.journal
     if j.lost == 0 and j.opening == 0 and j.head + j.staged + rows <= j.room:
         return True
     if make_journal_room(a, rows):
         return True
-    drop_rows(a, told)
+    drop_rows(a, lost)
     return False

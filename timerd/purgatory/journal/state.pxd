@@ -29,7 +29,7 @@ ctypedef struct Journal:
     uint64_t room  # rows may be staged up to this number without a look at anything else
     uint64_t segment  # row with which the present segment begins
     uint64_t segment_rows  # rows of a segment
-    uint64_t told  # dropped rows that GAP rows have told
+    uint64_t reported  # dropped rows that GAP rows have told
     uint64_t lost  # dropped rows that none has told yet
     uint64_t lost_from_ns
     uint64_t lost_to_ns

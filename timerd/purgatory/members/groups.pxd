@@ -63,16 +63,16 @@ cdef inline void count_held(Arena *a, OpRecord *op, int by) noexcept nogil:
         a.clients[op.client].calls_held += by
     else:
         a.clients[op.client].held += by
-    place_in_rings(a, op.client)
+    join_rings(a, op.client)
 
 
-cdef inline void place_in_rings(Arena *a, uint32_t slot) noexcept nogil:
+cdef inline void join_rings(Arena *a, uint32_t slot) noexcept nogil:
     """See that a client stands in its group's rings exactly while it can be told something."""
-    place_in_ring(a, slot, OUTCOMES)
-    place_in_ring(a, slot, CALLS)
+    join_ring(a, slot, OUTCOMES)
+    join_ring(a, slot, CALLS)
 
 
-cdef inline void place_in_ring(Arena *a, uint32_t slot, int kind) noexcept nogil:
+cdef inline void join_ring(Arena *a, uint32_t slot, int kind) noexcept nogil:
     cdef ClientRecord *c = a.clients + slot
     cdef Member *members = a.members.rings[kind]
     cdef Member *m = members + slot
@@ -93,8 +93,8 @@ cdef inline void place_in_ring(Arena *a, uint32_t slot, int kind) noexcept nogil
         else:
             turns[m.group - 1] = slot + 1
         if kind == CALLS:
-            look_at_calls(a, m.group)
-        a.members.handing = 1
+            match_calls(a, m.group)
+        a.members.dispatching = 1
         return
     if m.next == slot:
         turns[m.group - 1] = 0
@@ -106,11 +106,11 @@ cdef inline void place_in_ring(Arena *a, uint32_t slot, int kind) noexcept nogil
     m.group = 0
 
 
-cdef inline void look_at_calls(Arena *a, uint32_t group) noexcept nogil:
+cdef inline void match_calls(Arena *a, uint32_t group) noexcept nogil:
     """Look for somebody to tell of each of the group's (index + 1) calls: somebody takes calls that did not."""
     cdef GroupRecord *g = a.groups + (group - 1)
     a.members.unmatched[group - 1] = 0 if is_empty(a, &g.calls_next) else g.calls_next
-    a.members.handing = 1
+    a.members.dispatching = 1
 
 
 cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
@@ -191,7 +191,7 @@ cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
     if kind == CALLS and a.members.unmatched[op.group - 1] == 0:
         a.members.unmatched[op.group - 1] = link_of(a, &op.next)
     if a.members.turns[kind][op.group - 1]:
-        a.members.handing = 1
+        a.members.dispatching = 1
     if g.members == 0 or kind == CALLS:
         look_again_at(a, kept_until(a, g, op))
 
@@ -291,7 +291,7 @@ cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
     cdef uint32_t group
     cdef int slot
     cdef OpRecord *op
-    if not a.members.handing:
+    if not a.members.dispatching:
         return True
     for group in range(capacity(a, REGION_GROUPS)):
         while a.members.turns[OUTCOMES][group] and not is_empty(a, &a.groups[group].next):
@@ -309,7 +309,7 @@ cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
             else:
                 a.turn.touched += 1
                 a.members.unmatched[group] = following(a, op)
-    a.members.handing = 0
+    a.members.dispatching = 0
     return True
 
 
@@ -354,7 +354,7 @@ cdef inline void join_group(Arena *a, uint32_t slot) noexcept nogil:
     """The client is a live member now; so its truth says already."""
     if a.clients[slot].group:
         a.groups[a.clients[slot].group - 1].members += 1
-        place_in_rings(a, slot)
+        join_rings(a, slot)
 
 
 cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
@@ -362,7 +362,7 @@ cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
     cdef GroupRecord *g
     if a.clients[slot].group == 0:
         return
-    place_in_rings(a, slot)
+    join_rings(a, slot)
     g = a.groups + (a.clients[slot].group - 1)
     g.members -= 1
     if g.members == 0:

@@ -10,7 +10,7 @@ from timerd.purgatory.journal.rows cimport journal_client, journal_state
 from timerd.purgatory.events.ring cimport make_room
 from timerd_shm.generated.records cimport *
 
-from .groups cimport holds_unaccepted, is_used, look_at_calls, place_in_rings
+from .groups cimport holds_unaccepted, is_used, match_calls, join_rings
 from .slots cimport listening_flag, stage_calls
 
 
@@ -65,9 +65,9 @@ cdef inline uint32_t open_group(
     return unused + 1
 
 
-cdef inline void place_member(Arena *a, uint32_t slot) noexcept nogil:
+cdef inline void join_or_requeue(Arena *a, uint32_t slot) noexcept nogil:
     """What the client takes of its group may have changed: what it holds stays with it, or goes on."""
-    place_in_rings(a, slot)
+    join_rings(a, slot)
     if holds_unaccepted(a.clients + slot):
         a.turn.sweeping = 1
 
@@ -84,7 +84,7 @@ cdef inline void set_listening(Arena *a, uint32_t slot, bint listens) noexcept n
     if listens != (c.flags & CLIENT_FLAG_LISTENS != 0):
         journal_client(a, slot, c.state, listening_flag(listens), c.orphans, c.group, c.pid)
     commit(a)
-    place_member(a, slot)
+    join_or_requeue(a, slot)
 
 
 cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *hashes, uint32_t count) noexcept nogil:
@@ -96,8 +96,8 @@ cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *has
     stage_calls(a, c, most, fill_blob(a, <const uint8_t *>hashes, count * sizeof(uint64_t)))
     commit(a)
     drop_blob(a, old)
-    place_member(a, slot)
-    look_at_calls(a, c.group)
+    join_or_requeue(a, slot)
+    match_calls(a, c.group)
     return True
 
 
@@ -109,4 +109,4 @@ cdef inline void set_client_state(Arena *a, uint32_t slot, uint32_t state) noexc
     td_put(&a.tx, ClientRecord_word_state(c), ClientRecord_with_state(ClientRecord_word_state(c)[0], state))
     journal_state(a, slot, state)
     commit(a)
-    place_member(a, slot)
+    join_or_requeue(a, slot)

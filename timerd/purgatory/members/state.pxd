@@ -52,7 +52,7 @@ ctypedef struct Members:
     # Of groups: rings of members that can be told something, and whose turn it is in each (slot + 1; 0 = nobody).
     Member *rings[KINDS]
     uint16_t *turns[KINDS]
-    uint8_t handing  # something may wait for a member
+    uint8_t dispatching  # something may wait for a member
     # Of each group's calls that wait, links: the first that may have somebody to be told, and the first that may be kept
     # too long; 0 = none.
     uint32_t *unmatched

@@ -26,8 +26,8 @@ ctypedef struct Arena:
     # The rest of nodes and keys, from these indexes on; those below lie in the operation's record of their index.
     WatchNode *more_nodes
     KeyRecord *more_keys
-    uint32_t nodes_beside
-    uint32_t keys_beside
+    uint32_t nodes_colocated
+    uint32_t keys_colocated
     Block *blocks
     ClientRecord *clients
     LevelRecord *levels
@@ -91,23 +91,23 @@ cdef inline OpRecord *settled_of(Arena *a, uint64_t operation) noexcept nogil:
 
 cdef inline WatchNode *node_of(Arena *a, uint32_t index) noexcept nogil:
     """The watch node of an index."""
-    if index < a.nodes_beside:
+    if index < a.nodes_colocated:
         return <WatchNode *>a.ops[index].colocated_node
-    return a.more_nodes + (index - a.nodes_beside)
+    return a.more_nodes + (index - a.nodes_colocated)
 
 
 cdef inline uint32_t index_of_node(Arena *a, WatchNode *node) noexcept nogil:
     cdef uint64_t distance = <uint64_t>(<char *>node - <char *>a.ops)
-    if distance < <uint64_t>a.nodes_beside * sizeof(OpRecord):
+    if distance < <uint64_t>a.nodes_colocated * sizeof(OpRecord):
         return <uint32_t>(distance // sizeof(OpRecord))
-    return <uint32_t>(node - a.more_nodes) + a.nodes_beside
+    return <uint32_t>(node - a.more_nodes) + a.nodes_colocated
 
 
 cdef inline KeyRecord *key_of(Arena *a, uint32_t index) noexcept nogil:
     """The key record of an index."""
-    if index < a.keys_beside:
+    if index < a.keys_colocated:
         return <KeyRecord *>a.ops[index].colocated_key
-    return a.more_keys + (index - a.keys_beside)
+    return a.more_keys + (index - a.keys_colocated)
 
 
 cdef inline bint spent(Arena *a) noexcept nogil:

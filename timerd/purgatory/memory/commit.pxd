@@ -28,8 +28,8 @@ cdef inline void commit(Arena *a) noexcept nogil:
         td_put(&a.tx, &a.header.journal_rows, a.journal.head + a.journal.staged)
         if a.journal.segment != a.header.journal_segment:
             td_put(&a.tx, &a.header.journal_segment, a.journal.segment)
-        if a.journal.told != a.header.journal_gaps:
-            td_put(&a.tx, &a.header.journal_gaps, a.journal.told)
+        if a.journal.reported != a.header.journal_gaps:
+            td_put(&a.tx, &a.header.journal_gaps, a.journal.reported)
         a.journal.head += a.journal.staged
         a.journal.staged = 0
     if a.journal.dropping:

@@ -86,18 +86,18 @@ cdef inline void raise_high_water(Arena *a, int region, Spares *s, uint32_t inde
     )
 
 
-cdef inline uint32_t allocate_spare(Arena *a, int region, Spares *s, uint32_t beside) noexcept nogil:
-    """A free record (index + 1): the one of index `beside`, if that is free; 0 when all are in use."""
+cdef inline uint32_t allocate_spare(Arena *a, int region, Spares *s, uint32_t colocated) noexcept nogil:
+    """A free record (index + 1): the one of index `colocated`, if that is free; 0 when all are in use."""
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t got
-    if beside < r.high_water and s.bits[beside // SPARE_BITS] >> (beside & (SPARE_BITS - 1)) & 1:
-        clear_spare(s, beside)
+    if colocated < r.high_water and s.bits[colocated // SPARE_BITS] >> (colocated & (SPARE_BITS - 1)) & 1:
+        clear_spare(s, colocated)
         r.in_use += 1
-        return beside + 1
-    if r.high_water <= beside < r.count:
-        raise_high_water(a, region, s, beside)
+        return colocated + 1
+    if r.high_water <= colocated < r.count:
+        raise_high_water(a, region, s, colocated)
         r.in_use += 1
-        return beside + 1
+        return colocated + 1
     got = find_spare(s)
     if got:
         clear_spare(s, got - 1)

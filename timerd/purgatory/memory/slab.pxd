@@ -22,12 +22,12 @@ cdef inline uint32_t allocate(Arena *a, int region) noexcept nogil:
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t got = r.free_head
     cdef uint32_t *link
-    cdef uint32_t *place = a.slab.newest[region] + (r.high_water - r.in_use - 1) % FREED
+    cdef uint32_t *newest = a.slab.newest[region] + (r.high_water - r.in_use - 1) % FREED
     if got:
         link = free_link(a, region, got - 1)
         r.free_head = link[0]
         # The chain is one of misses: ask for the record that will be taken a few commands later.
-        place[0] = link[1]
+        newest[0] = link[1]
         if link[1]:
             __builtin_prefetch(free_link(a, region, link[1] - 1))
             __builtin_prefetch(<char *>free_link(a, region, link[1] - 1) - r.free_link)
@@ -50,9 +50,9 @@ cdef inline void free_record(Arena *a, int region, uint32_t index) noexcept nogi
     """Free a record. Its truth says so already."""
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t *link = free_link(a, region, index)
-    cdef uint32_t *place = a.slab.newest[region] + (r.high_water - r.in_use) % FREED
+    cdef uint32_t *newest = a.slab.newest[region] + (r.high_water - r.in_use) % FREED
     link[0] = r.free_head
-    link[1] = place[0]
-    place[0] = index + 1
+    link[1] = newest[0]
+    newest[0] = index + 1
     r.free_head = index + 1
     r.in_use -= 1

@@ -49,10 +49,10 @@ cdef inline void stage_outcome(
 ) noexcept nogil:
     """Stage the words by which any operation settles, and the journal's row. `number` 0: nobody is told of it now."""
     cdef uint32_t state = OP_STATE_SETTLED if number or op.group else OP_STATE_FREE
-    stage_end(a, op, outcome, settled_key, e, flags, value, number, error, state)
+    stage_settled(a, op, outcome, settled_key, e, flags, value, number, error, state)
 
 
-cdef inline void stage_end(
+cdef inline void stage_settled(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint32_t flags, uint32_t value,
     uint64_t number, uint32_t error, uint32_t state,
 ) noexcept nogil:

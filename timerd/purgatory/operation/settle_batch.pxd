@@ -17,7 +17,7 @@ from timerd.purgatory.members.state cimport ReportState
 from timerd.purgatory.members.clients cimport is_live, nodes_of, queue_report
 from timerd_shm.generated.records cimport *
 
-from .settle cimport count_settled, join_outcomes, leave_keys, share_value, stage_end
+from .settle cimport count_settled, join_outcomes, leave_keys, share_value, stage_settled
 
 
 cdef extern from *:
@@ -60,7 +60,7 @@ cdef inline void stage_plain(
     cdef uint32_t flags = op.flags, value = 0
     if e != NULL and e.value:
         value = share_value(a, e, &a.clients[op.client].bytes_held, &flags)
-    stage_end(a, op, outcome, settled_key, e, flags, value, number, 0, OP_STATE_SETTLED)
+    stage_settled(a, op, outcome, settled_key, e, flags, value, number, 0, OP_STATE_SETTLED)
 
 
 cdef inline void finish_batch(
@@ -70,7 +70,7 @@ cdef inline void finish_batch(
 
     They are of one client and one purgatory, and no event is in delivery.
     """
-    cdef uint32_t slot, i, index, beside = 0
+    cdef uint32_t slot, i, index, colocated = 0
     cdef ClientRecord *c
     cdef ReportState *report_states
     cdef OpRecord *op
@@ -91,16 +91,16 @@ cdef inline void finish_batch(
         wheel_remove(a, op)
         if is_colocated(op, index):
             leave_colocated(a, op, index)
-            beside += 1
+            colocated += 1
         else:
             leave_keys(a, op)
             c.nodes -= op.keys - nodes_of(op)
         join_outcomes(a, c, report_states, op)
-    a.regions[REGION_NODES].in_use -= beside
-    a.regions[REGION_KEYS].in_use -= beside
-    counter(a, purgatory, COUNT_WATCHED)[0] -= beside
-    a.turn.touched += count + beside
-    c.nodes -= beside
+    a.regions[REGION_NODES].in_use -= colocated
+    a.regions[REGION_KEYS].in_use -= colocated
+    counter(a, purgatory, COUNT_WATCHED)[0] -= colocated
+    a.turn.touched += count + colocated
+    c.nodes -= colocated
     c.pending -= count
     c.unacknowledged += count
     queue_report(a, slot)

@@ -251,7 +251,7 @@ cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s)
             free_spare(a, region, s, i)
 
 
-cdef inline void ask_for_record(OpRecord *op) noexcept nogil:
+cdef inline void prefetch_record(OpRecord *op) noexcept nogil:
     """Ask for an operation, with the key and the node beside it; it may lie beyond the arena."""
     cdef char *record = <char *>op
     __builtin_prefetch(record)
@@ -266,7 +266,7 @@ cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nog
     cdef OpRecord *op
     for i in range(a.regions[REGION_OPS].high_water):
         op = a.ops + i
-        ask_for_record(op + EARLY)
+        prefetch_record(op + EARLY)
         if op.state == OP_STATE_FREE:
             continue
         if op.client >= capacity(a, REGION_CLIENTS):
@@ -475,15 +475,15 @@ cdef inline void restore_counters(Arena *a) noexcept nogil:
 cdef inline void restore_operations(Arena *a, Marks *m, Order *order, Damage *damage) noexcept nogil:
     """Operations and keys. What takes no more than the operations' own records is made by a thread beside this one."""
     cdef pthread_t thread
-    cdef bint beside = pthread_create(&thread, NULL, restore_order, order) == 0
+    cdef bint threaded = pthread_create(&thread, NULL, restore_order, order) == 0
     cdef uint64_t k
-    if not beside:
+    if not threaded:
         restore_order(order)
     use_operations(a, m, damage)
     if not damage.found:
         restore_watermarks(a, m, damage)
     name_last_keys(a, m)
-    if beside:
+    if threaded:
         pthread_join(thread, NULL)
     if damage.found:
         return

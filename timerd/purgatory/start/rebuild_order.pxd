@@ -143,17 +143,17 @@ cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept n
 
     Records come by in order of index, which is that of their numbers but for those that were used again.
     """
-    cdef Ordered *place = g.items + g.count
+    cdef Ordered *entry = g.items + g.count
     if g.count and number < g.items[g.count - 1].number:
-        place = g.strays + g.stray_count
+        entry = g.strays + g.stray_count
         g.stray_count += 1
         if g.count == 1 or number >= g.items[g.count - 2].number:
-            place[0] = g.items[g.count - 1]
-            place = g.items + (g.count - 1)
+            entry[0] = g.items[g.count - 1]
+            entry = g.items + (g.count - 1)
     else:
         g.count += 1
-    place.number = number
-    place.index = index
+    entry.number = number
+    entry.index = index
 
 
 cdef inline void make_unlinked(Arena *a, OpRecord *op) noexcept nogil:
@@ -170,7 +170,7 @@ cdef inline void link_pending(Order *o, uint64_t k, uint32_t index) noexcept nog
     o.pending[k] = index
 
 
-cdef inline void ask_for_deadline(Arena *a, Ordered *items, uint64_t count, uint64_t k) noexcept nogil:
+cdef inline void prefetch_deadline(Arena *a, Ordered *items, uint64_t count, uint64_t k) noexcept nogil:
     if k + EARLY < count:
         __builtin_prefetch(&a.ops[items[k + EARLY].index].deadline_ns)
 
@@ -180,11 +180,11 @@ cdef inline void link_in_order(Order *o, Gathered *g) noexcept nogil:
     sort_by_number(g.strays, o.spare, g.stray_count)
     while i < g.count or k < g.stray_count:
         if k == g.stray_count or (i < g.count and g.items[i].number < g.strays[k].number):
-            ask_for_deadline(o.a, g.items, g.count, i)
+            prefetch_deadline(o.a, g.items, g.count, i)
             link_pending(o, i + k, g.items[i].index)
             i += 1
         else:
-            ask_for_deadline(o.a, g.strays, g.stray_count, k)
+            prefetch_deadline(o.a, g.strays, g.stray_count, k)
             link_pending(o, i + k, g.strays[k].index)
             k += 1
     o.pending_count = i + k

@@ -90,7 +90,7 @@ cdef inline uint64_t next_wake(Arena *a) noexcept nogil:
     """When the next turn is due by itself: now, if work is left."""
     cdef uint64_t tick = next_tick(a), due
     cdef int level
-    if a.turn.sweeping or a.members.handing or a.turn.dropping:
+    if a.turn.sweeping or a.members.dispatching or a.turn.dropping:
         return a.turn.now_ns
     for level in range(1, LEVELS):
         if a.wheel.owed[level]:
