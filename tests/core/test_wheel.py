@@ -162,7 +162,7 @@ def test_hints_may_say_anything() -> None:
     choose = random.Random(12)
     rig = Rig(capacity=512)
     client = rig.client()
-    at, size = offset_of(OpRecord, "ahead"), size_of(OpRecord)
+    at, size = offset_of(OpRecord, "prefetch_hint"), size_of(OpRecord)
     free_hint = offset_of(OpRecord, FREE_LINKS[Region.OPS]) + 4
     due: dict[int, int] = {}
     for _ in range(12):

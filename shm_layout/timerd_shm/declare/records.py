@@ -118,7 +118,7 @@ class OpRecord(NamedTuple):
     client_generation: Annotated[int, U32, "generation of that slot; 0 = no client's: kept, or waits in its group"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     error: Annotated[int, U32, "code given to fail()", SETTLEMENT]
-    ahead: Annotated[int, U32, "operation (index + 1) that joined the same list some positions later", HINT]
+    prefetch_hint: Annotated[int, U32, "operation (index + 1) that joined the same list some positions later", HINT]
     next: Annotated[int, U32, "link: bucket list while pending, its client's or group's outcomes when settled", DERIVED]
     prev: Annotated[int, U32, "link", DERIVED]
     colocated_key: Annotated[bytes, raw(64), "the KeyRecord of the same index", HINT]

@@ -352,7 +352,6 @@ cdef extern from "timerd_layout.h" nogil:
         DEFECT_DELIVERED_TO_TWO_MEMBERS
         DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER
         DEFECT_ROWS_APART
-        LAYOUT_FINGERPRINT
         JOURNAL_FINGERPRINT
     const uint64_t TIMEOUT_NS_MAX
     const uint64_t NO_DEADLINE
@@ -361,6 +360,7 @@ cdef extern from "timerd_layout.h" nogil:
     const uint64_t TOMBSTONE_KEPT_NS
     const uint64_t DAEMON_LOST_NS
     const uint64_t LEASE_NS
+    const uint64_t LAYOUT_FINGERPRINT
 
     ctypedef struct ArenaHeader:
         uint8_t magic[8]
@@ -449,7 +449,7 @@ cdef extern from "timerd_layout.h" nogil:
         uint32_t client_generation
         uint64_t deadline_ns
         uint32_t error
-        uint32_t ahead
+        uint32_t prefetch_hint
         uint32_t next
         uint32_t prev
         uint8_t colocated_key[64]

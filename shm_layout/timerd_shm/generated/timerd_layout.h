@@ -360,7 +360,7 @@
 #define DEFECT_DELIVERED_TO_TWO_MEMBERS 16
 #define DEFECT_ACKNOWLEDGED_BY_FORMER_HOLDER 17
 #define DEFECT_ROWS_APART 18
-#define LAYOUT_FINGERPRINT 1341511887
+#define LAYOUT_FINGERPRINT 3721851407ULL
 #define JOURNAL_FINGERPRINT 1512811717
 
 /* The first bytes of an arena. `layout_version` is stored last, with release order: until then it reads 0. */
@@ -511,7 +511,7 @@ typedef struct OpRecord {
     uint32_t client_generation; /* generation of that slot; 0 = no client's: kept, or waits in its group */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint32_t error; /* code given to fail() */
-    uint32_t ahead; /* operation (index + 1) that joined the same list some positions later */
+    uint32_t prefetch_hint; /* operation (index + 1) that joined the same list some positions later */
     uint32_t next; /* link: bucket list while pending, its client's or group's outcomes when settled */
     uint32_t prev; /* link */
     uint8_t colocated_key[64]; /* the KeyRecord of the same index */
@@ -547,7 +547,7 @@ _Static_assert(offsetof(OpRecord, bucket) == 98, "OpRecord.bucket");
 _Static_assert(offsetof(OpRecord, client_generation) == 100, "OpRecord.client_generation");
 _Static_assert(offsetof(OpRecord, deadline_ns) == 104, "OpRecord.deadline_ns");
 _Static_assert(offsetof(OpRecord, error) == 112, "OpRecord.error");
-_Static_assert(offsetof(OpRecord, ahead) == 116, "OpRecord.ahead");
+_Static_assert(offsetof(OpRecord, prefetch_hint) == 116, "OpRecord.prefetch_hint");
 _Static_assert(offsetof(OpRecord, next) == 120, "OpRecord.next");
 _Static_assert(offsetof(OpRecord, prev) == 124, "OpRecord.prev");
 _Static_assert(offsetof(OpRecord, colocated_key) == 128, "OpRecord.colocated_key");

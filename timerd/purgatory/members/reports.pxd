@@ -110,7 +110,7 @@ cdef inline void measure(
     x.answer_after = answer_after
     while link and link != head:
         op = op_at(a, link)
-        prefetch_outcome(a, op.ahead)
+        prefetch_outcome(a, op.prefetch_hint)
         if op.outcome_number > outcome_after:
             length = heap_length(a, op, last_value)
             if x.outcomes == outcomes_max or (x.outcomes and x.heap + length > REPORT_HEAP_MAX):

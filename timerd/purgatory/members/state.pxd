@@ -28,7 +28,7 @@ ctypedef struct ReportState:
     uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
     uint8_t queued
     uint8_t at  # place in `latest` of the one that joined longest ago
-    OpRecord *latest[LATEST_OUTCOMES]  # the operations that joined its outcomes last, for their `ahead` hints
+    OpRecord *latest[LATEST_OUTCOMES]  # the operations that joined its outcomes last, for their `prefetch_hint`
 
 
 ctypedef struct Member:

@@ -70,7 +70,7 @@ cdef inline void fill_record(
     OpRecord_word_client(op)[0] = owner
     op.deadline_ns = deadline_ns
     op.error = 0
-    op.ahead = 0
+    op.prefetch_hint = 0
 
 
 cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command, uint32_t slot, uint64_t number) noexcept nogil:

@@ -177,7 +177,7 @@ cdef inline void join_outcomes(Arena *a, ClientRecord *owner, ReportState *repor
     report_states.latest[report_states.at] = op
     report_states.at = (report_states.at + 1) & (LATEST_OUTCOMES - 1)
     if before != NULL:
-        before.ahead = <uint32_t>(op - a.ops) + 1
+        before.prefetch_hint = <uint32_t>(op - a.ops) + 1
     if report_states.unreported == 0:
         report_states.unreported = link_of(a, &op.next)
 

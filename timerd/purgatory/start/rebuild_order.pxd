@@ -158,7 +158,7 @@ cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept n
 
 cdef inline void make_unlinked(Arena *a, OpRecord *op) noexcept nogil:
     op.bucket = 0
-    op.ahead = 0
+    op.prefetch_hint = 0
     make_empty(a, &op.next)  # without a deadline it is in no list, and is looked at all the same
 
 

@@ -32,7 +32,7 @@ cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noex
         op = op_at(a, link)
         if op.group or op.outcome_number > acknowledged:
             break
-        prefetch_outcome(a, op.ahead)
+        prefetch_outcome(a, op.prefetch_hint)
         tags[n] = handle_tag(slot, op.command)
         __builtin_prefetch(a.handles + (tags[n] & a.handle_mask))
         if op.payload:

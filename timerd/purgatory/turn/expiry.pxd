@@ -75,8 +75,8 @@ cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil
     cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, node
     while link != head and seen < PREFETCH_GROUP:
         ops[seen] = <uint32_t>(op_at(a, link) - a.ops) + 1
-        if a.ops[ops[seen] - 1].ahead:
-            __builtin_prefetch(&a.ops[a.ops[ops[seen] - 1].ahead - 1].next)
+        if a.ops[ops[seen] - 1].prefetch_hint:
+            __builtin_prefetch(&a.ops[a.ops[ops[seen] - 1].prefetch_hint - 1].next)
         seen += 1
         link = at(a, link).next
     for i in range(seen):

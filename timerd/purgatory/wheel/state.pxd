@@ -13,7 +13,7 @@ cdef extern from *:
 
 
 ctypedef struct Joined:
-    # Of a bucket, operations (index + 1): those that joined it last, round and round, from which their `ahead` hints are
+    # Of a bucket, operations (index + 1): those that joined it last, round and round, from which their `prefetch_hint` are
     # made; and those that joined it first, to which no such hint leads.
     uint32_t at
     uint32_t op[JOINED]

@@ -81,9 +81,9 @@ cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op, uint32_t cou
     joined.op[joined.at] = op
     joined.at = joined.at + 1 if joined.at + 1 < JOINED else 0
     if before:
-        a.ops[before - 1].ahead = op
+        a.ops[before - 1].prefetch_hint = op
     if joined.op[joined.at]:
-        __builtin_prefetch(&a.ops[joined.op[joined.at] - 1].ahead)  # for the next one to join
+        __builtin_prefetch(&a.ops[joined.op[joined.at] - 1].prefetch_hint)  # for the next one to join
 
 
 cdef inline uint64_t *occupied_word(Arena *a, uint32_t bucket) noexcept nogil:
@@ -206,8 +206,8 @@ cdef inline void sweep_bucket(Arena *a, uint32_t number, uint64_t count) noexcep
     for i in range(count):
         op = op_at(a, link)
         link = op.next
-        if op.ahead:
-            __builtin_prefetch(&a.ops[op.ahead - 1].next)
+        if op.prefetch_hint:
+            __builtin_prefetch(&a.ops[op.prefetch_hint - 1].next)
         wheel_insert(a, op)
     bucket.next = link
     at(a, link).prev = link_of(a, &bucket.next)
