@@ -146,5 +146,5 @@ def test_attaching_to_a_sound_arena_changes_no_truth() -> None:
     again = rig.clone(bytes(rig.memory))
     assert truth(again.memory) == truth(rig.memory)
     assert again.arena.in_use() == rig.arena.in_use()
-    assert again.arena.region(Region.OPS).in_use == again.arena.count("pending", 0) + len(a.told)
+    assert again.arena.region(Region.OPS).in_use == again.arena.count("pending", 0) + len(a.delivered)
     again.check()

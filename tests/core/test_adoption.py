@@ -20,14 +20,14 @@ def test_the_group_adopts_what_its_dead_member_left_pending_and_settled() -> Non
     b = worker(rig)
     rig.close(a)
     rig.turn()
-    (told,) = b.told_for_group
-    assert (told.payload, told.value, told.keys) == (b"s", b"v" * 100, (b"settled",))
-    assert told.deliveries == 2, "its owner may have acted"
-    assert OutcomeFlag.REDELIVERED in told.flags
+    (delivered,) = b.delivered_for_group
+    assert (delivered.payload, delivered.value, delivered.keys) == (b"s", b"v" * 100, (b"settled",))
+    assert delivered.deliveries == 2, "its owner may have acted"
+    assert OutcomeFlag.REDELIVERED in delivered.flags
     rig.do(b, fire(b"pending"))
-    assert (b.told_for_group[1].payload, b.told_for_group[1].deliveries) == (b"p", 1)
+    assert (b.delivered_for_group[1].payload, b.delivered_for_group[1].deliveries) == (b"p", 1)
     assert rig.arena.count("orphans_adopted") == 2
-    for each in b.told_for_group:
+    for each in b.delivered_for_group:
         assert answer(rig, b, each) == 1
     assert rig.arena.in_use()["OPS"] == 0
     rig.check()
@@ -55,14 +55,14 @@ def test_what_happens_before_the_sweep_comes_by_happens_to_the_group() -> None:
     rig.resume()
     rig.report()
     rig.core.end_turn(rig.now_ns)
-    assert [(told.keys[0], told.state) for told in b.told_for_group] == [
+    assert [(each.keys[0], each.state) for each in b.delivered_for_group] == [
         (b"k", Outcome.COMPLETED),
         (b"once", Outcome.COMPLETED),
         (b"x", Outcome.CANCELLED),
         (b"y", Outcome.CANCELLED),
         (b"z", Outcome.EXPIRED),
     ]
-    assert {told.deliveries for told in b.told_for_group} == {1}
+    assert {each.deliveries for each in b.delivered_for_group} == {1}
     rig.check()
 
 
@@ -78,7 +78,7 @@ def test_what_is_kept_runs_on_and_nobody_is_told() -> None:
     rig.do(b, fire(b"k"))
     rig.turn(START_NS + 6 * MS)
     assert rig.arena.count("pending", 0) == 0
-    assert not b.told_for_group and b.state(late) is Outcome.COMPLETED
+    assert not b.delivered_for_group and b.state(late) is Outcome.COMPLETED
     rig.check()
 
 
@@ -96,7 +96,7 @@ def test_an_operation_may_have_a_policy_of_its_own_and_change_it() -> None:
     )
     rig.close(a)
     rig.do(b, fire(b"k"))
-    assert [told.payload for told in b.told_for_group] == [b"given", b"changed"]
+    assert [each.payload for each in b.delivered_for_group] == [b"given", b"changed"]
     assert rig.arena.count("orphans_cancelled") == 1
     rig.check()
 
@@ -113,7 +113,7 @@ def test_adoption_of_every_condition_goes_on_where_it_was() -> None:
     rig.close(a)
     rig.restart()
     rig.do(b, fire(b"k", 5), advance(b"p", 8))
-    assert len(b.told_for_group) == 1
+    assert len(b.delivered_for_group) == 1
     rig.do(b, fire(b"k"))
-    assert len(b.told_for_group) == 2
+    assert len(b.delivered_for_group) == 2
     rig.check()

@@ -61,7 +61,7 @@ def state_of(rig: Rig, clients: list[Client]) -> object:
     held = [rig.arena.record(Region.CLIENTS, client.slot) for client in clients]
     names = ("registered", "completed", "cancelled", "expired", "rejected", "values_dropped", "pending", "watched")
     return (
-        [[(told.command, told.number, told.state, told.value) for told in client.told] for client in clients],
+        [[(each.command, each.number, each.state, each.value) for each in client.delivered] for client in clients],
         [client.answers for client in clients],
         [(c.last_command, c.next_outcome, c.bytes_held, c.pending, c.unacknowledged, c.nodes) for c in held],
         [rig.arena.count(name, 0) for name in names],
@@ -80,7 +80,7 @@ def test_what_is_fired_with_one_value_on_many_keys_has_it_once(together: bool) -
     fires = [fire(b"k%d" % at, value=value) for at, value in enumerate(values)]
     for some in [fires] if together else [[one] for one in fires]:
         rig.do(firer, *some)
-    assert [told.value for told in owner.told] == list(values)
+    assert [each.value for each in owner.delivered] == list(values)
     assert rig.arena.in_use()["BLOCKS"] == 3, "one for the first three, one for each that differs from the one before"
     rig.acknowledge()
     rig.do(firer, *(fire(b"nobody%d" % at) for at in range(16 - len(values) + 2)))
@@ -148,7 +148,7 @@ def test_a_run_of_values_leaves_out_those_that_the_receiver_may_not_hold() -> No
     keys = [b"k%d" % n for n in range(5)]
     rig.do(client, *(Register((Key(key),), 50 * MS) for key in keys))
     rig.do(other, *(fire(key, value=bytes(100)) for key in keys))
-    assert [told.state for told in client.told] == [Outcome.COMPLETED] * 5
-    assert [len(told.value) for told in client.told] == [100, 100, 0, 0, 0]
+    assert [each.state for each in client.delivered] == [Outcome.COMPLETED] * 5
+    assert [len(each.value) for each in client.delivered] == [100, 100, 0, 0, 0]
     assert rig.arena.count("values_dropped", 0) == 3
     rig.check()

@@ -38,9 +38,9 @@ def handler(rig: Rig, *names: bytes, most: int = 1, listens: bool = False, group
     return client
 
 
-def told(*clients: Client) -> list[list[bytes]]:
+def delivered(*clients: Client) -> list[list[bytes]]:
     """The names of what each was told."""
-    return [[each.keys[0] for each in client.told_for_group] for client in clients]
+    return [[each.keys[0] for each in client.delivered_for_group] for client in clients]
 
 
 def waiting(rig: Rig) -> int:
@@ -52,7 +52,7 @@ def waiting(rig: Rig) -> int:
 
 
 def finish(rig: Rig, client: Client, which: int = -1) -> None:
-    number = rig.do(client, done(client.told_for_group[which]))
+    number = rig.do(client, done(client.delivered_for_group[which]))
     found = client.answer(number)
     assert found is not None and found.value == 1
     rig.turn()
@@ -67,7 +67,7 @@ def test_plain_outcomes_go_to_who_listens_and_calls_to_who_handles_them() -> Non
     worker = handler(rig, b"job", most=8)
     rig.do(worker, *(call(b"job") for _ in range(3)))
     rig.do(worker, *(Register((Key(b"k"),), for_group=True) for _ in range(3)), fire(b"k"))
-    assert told(listener, worker) == [[b"k"] * 3, [b"job"] * 3]
+    assert delivered(listener, worker) == [[b"k"] * 3, [b"job"] * 3]
     rig.check()
 
 
@@ -75,7 +75,7 @@ def test_a_call_goes_to_the_member_that_handles_its_name_and_holds_the_fewest() 
     rig = Rig()
     old, new, both = handler(rig, b"a", most=9), handler(rig, b"b", most=9), handler(rig, b"a", b"b", most=9)
     rig.do(old, *(call(name) for name in (b"b", b"a", b"b", b"a", b"b", b"a", b"b", b"a")))
-    names = told(old, new, both)
+    names = delivered(old, new, both)
     assert set(names[0]) == {b"a"} and set(names[1]) == {b"b"} and set(names[2]) == {b"a", b"b"}
     assert sum(map(len, names)) == 8
     rig.check()
@@ -85,10 +85,10 @@ def test_what_nobody_handles_keeps_nothing_back() -> None:
     rig = Rig()
     worker = handler(rig, b"job", most=9)
     rig.do(worker, call(b"unknown"), call(b"job"), call(b"unknown too"), call(b"job"))
-    assert told(worker) == [[b"job", b"job"]]
+    assert delivered(worker) == [[b"job", b"job"]]
     late = handler(rig, b"unknown too", b"unknown", most=9)
     rig.turn()
-    assert told(late) == [[b"unknown", b"unknown too"]]
+    assert delivered(late) == [[b"unknown", b"unknown too"]]
     rig.check()
 
 
@@ -96,14 +96,14 @@ def test_a_member_is_told_no_more_calls_at_a_time_than_it_takes() -> None:
     rig = Rig()
     busy, idle = handler(rig, b"job"), handler(rig, b"job")
     rig.do(busy, *(call(b"job", payload=b"%d" % number) for number in range(4)))
-    assert told(busy, idle) == [[b"job"], [b"job"]]
+    assert delivered(busy, idle) == [[b"job"], [b"job"]]
     rig.acknowledge()
     rig.turn()
-    assert told(busy, idle) == [[b"job"], [b"job"]], "received is not done"
+    assert delivered(busy, idle) == [[b"job"], [b"job"]], "received is not done"
     finish(rig, idle)
     finish(rig, idle)
-    assert [each.payload for each in idle.told_for_group] == [b"1", b"2", b"3"]
-    assert told(busy) == [[b"job"]]
+    assert [each.payload for each in idle.delivered_for_group] == [b"1", b"2", b"3"]
+    assert delivered(busy) == [[b"job"]]
     rig.check()
 
 
@@ -112,10 +112,10 @@ def test_calls_that_are_held_do_not_keep_outcomes_back_and_the_other_way_round()
     worker = handler(rig, b"job", listens=True)
     rig.do(worker, *(Register((Key(b"k"),), for_group=True) for _ in range(GROUP_HELD_MAX + 1)), fire(b"k"))
     rig.do(worker, call(b"job"), call(b"job"))
-    assert len(worker.told_for_group) == GROUP_HELD_MAX + 1
-    assert told(worker)[0][-1] == b"job"
+    assert len(worker.delivered_for_group) == GROUP_HELD_MAX + 1
+    assert delivered(worker)[0][-1] == b"job"
     finish(rig, worker, 0)
-    assert told(worker)[0][-1] == b"k"
+    assert delivered(worker)[0][-1] == b"k"
     rig.check()
 
 
@@ -123,14 +123,14 @@ def test_more_names_and_other_names_count_from_then_on() -> None:
     rig = Rig()
     worker = handler(rig, b"a", most=9)
     rig.do(worker, call(b"b"), call(b"c"))
-    assert told(worker) == [[]]
+    assert delivered(worker) == [[]]
     assert rig.core.set_calls(worker.slot, 9, 0, [b"a", b"b"], rig.now_ns) == 9
     rig.turn()
-    assert told(worker) == [[b"b"]]
+    assert delivered(worker) == [[b"b"]]
     assert rig.core.set_calls(worker.slot, 9, 0, [b"%d" % n for n in range(HANDLED_NAMES_MAX - 1)] + [b"c"], 0) == 9
     rig.turn()
     rig.do(worker, call(b"a"), call(b"254"))
-    assert told(worker) == [[b"b", b"c", b"254"]]
+    assert delivered(worker) == [[b"b", b"c", b"254"]]
     rig.check()
 
 
@@ -139,10 +139,10 @@ def test_a_name_is_one_of_its_purgatory() -> None:
     other = rig.core.purgatory(b"other")
     worker = handler(rig, b"job", most=9)
     rig.do(worker, call(b"job", purgatory=other))
-    assert told(worker) == [[]]
+    assert delivered(worker) == [[]]
     rig.core.set_calls(worker.slot, 9, other, [b"job"], rig.now_ns)
     rig.turn()
-    assert told(worker) == [[b"job"]]
+    assert delivered(worker) == [[b"job"]]
 
 
 @pytest.mark.parametrize("end", ["dead", "silent", "takes none"])
@@ -158,12 +158,12 @@ def test_a_call_is_told_to_the_next_member_that_handles_it(end: str) -> None:
         assert rig.core.set_calls(first.slot, 0, 0, [], rig.now_ns) == 0
         assert rig.core.set_calls(first.slot, 1, 0, [b"job"], rig.now_ns) == 0, "not before what it held is another's"
     rig.turn()
-    assert told(other, next_one) == [[], [b"job"]]
-    assert next_one.told_for_group[0].deliveries == 2
+    assert delivered(other, next_one) == [[], [b"job"]]
+    assert next_one.delivered_for_group[0].deliveries == 2
     if end == "takes none":
         assert rig.core.set_calls(first.slot, 1, 0, [b"job"], rig.now_ns) == 1
         rig.do(other, call(b"job"))
-        assert told(first) == [[b"job", b"job"]]
+        assert delivered(first) == [[b"job", b"job"]]
     rig.check()
 
 
@@ -175,14 +175,14 @@ def test_a_restart_knows_who_handles_what() -> None:
     rig.restart()
     rig.check()
     rig.turn()
-    assert told(a, b) == [[b"a"], [b"b"]]
+    assert delivered(a, b) == [[b"a"], [b"b"]]
     rig.do(a, call(b"a"), call(b"a"), call(b"b"))
-    assert told(a, b) == [[b"a"] * 2, [b"b"] * 2]
+    assert delivered(a, b) == [[b"a"] * 2, [b"b"] * 2]
     finish(rig, a)
-    assert told(a) == [[b"a"] * 3]
-    assert told(c := handler(rig, b"c")) == [[]]
+    assert delivered(a) == [[b"a"] * 3]
+    assert delivered(c := handler(rig, b"c")) == [[]]
     rig.turn()
-    assert told(c) == [[b"c"]]
+    assert delivered(c) == [[b"c"]]
     rig.check()
 
 
@@ -194,7 +194,7 @@ def test_matching_is_bounded_in_a_turn_and_misses_nobody() -> None:
     rig.budget = 3
     rig.do(workers[0], *(call(name) for pair in zip(nobody, names[::2], strict=True) for name in pair))
     rig.do(workers[0], *(call(name) for name in names[1::2]))
-    assert sorted(name for each in told(*workers) for name in each) == sorted(names)
+    assert sorted(name for each in delivered(*workers) for name in each) == sorted(names)
     assert waiting(rig) == len(nobody)
     rig.check()
 
@@ -243,7 +243,7 @@ def test_a_call_that_no_member_handles_is_kept_for_the_retention_and_one_whose_h
     assert waiting(rig) == 2, "a silent member may come back"
     rig.core.revive(worker.slot, rig.now_ns)
     rig.turn()
-    assert told(worker)[0] == [b"slow"] * 2
+    assert delivered(worker)[0] == [b"slow"] * 2
     rig.close(worker)
     rig.turn(rig.now_ns + GROUP_KEPT_NS)
     rig.turn(rig.now_ns + GROUP_KEPT_NS)
@@ -288,7 +288,7 @@ def test_who_comes_back_in_time_finds_what_has_no_deadline() -> None:
     heir = rig.client(group=WORKERS, listens=True)
     rig.turn(rig.now_ns + 3 * GROUP_KEPT_NS)
     rig.do(heir, fire(b"k"))
-    assert [each.state for each in heir.told_for_group] == [Outcome.COMPLETED]
+    assert [each.state for each in heir.delivered_for_group] == [Outcome.COMPLETED]
     rig.check()
 
 
@@ -343,21 +343,23 @@ def test_what_follows_a_call_takes_its_place_whatever_its_group_holds(knobs: dic
     rig = Rig(**knobs)
     worker = handler(rig, b"job", most=4)
     rig.do(worker, *(call(b"job") for _ in range(4)))
-    assert len(worker.told_for_group) == 4
+    assert len(worker.delivered_for_group) == 4
     refused = rig.do(worker, call(b"job"))
-    followed = [rig.do(worker, call(b"job", timeout_ns=S, follows=each.operation)) for each in worker.told_for_group]
+    followed = [
+        rig.do(worker, call(b"job", timeout_ns=S, follows=each.operation)) for each in worker.delivered_for_group
+    ]
     assert [answer.command for answer in worker.answers] == [refused]
     assert rig.arena.count("pending", 0) == len(followed) == 4
     rig.check()
     rig.turn(rig.now_ns + 2 * S)
-    assert len(worker.told_for_group) == 8
+    assert len(worker.delivered_for_group) == 8
 
 
 def test_what_follows_a_call_has_no_more_keys_than_that() -> None:
     rig = Rig()
     worker = handler(rig, b"job", most=4)
     rig.do(worker, call(b"job"))
-    (told_of,) = worker.told_for_group
+    (told_of,) = worker.delivered_for_group
     keys = (Key(b"job"), Key(b"more"))
     rig.do(worker, replace(call(b"job", timeout_ns=S, follows=told_of.operation), keys=keys))
     assert (worker.answers[-1].code, worker.answers[-1].value) == (ErrorCode.TOO_MANY_KEYS, 1)
@@ -369,7 +371,7 @@ def test_only_a_call_of_its_own_group_is_followed_and_once() -> None:
     rig = Rig()
     worker, other = handler(rig, b"job", most=4), handler(rig, b"job", most=4, group=b"others")
     rig.do(worker, call(b"job"), Register((Key(b"k"),), timeout_ns=0, for_group=True))
-    (told_of,) = worker.told_for_group
+    (told_of,) = worker.delivered_for_group
     wrong = (told_of.operation + (1 << 32), told_of.operation + 1, 1 << 31, told_of.operation)
     for sender, operation in zip((worker, worker, worker, other), wrong, strict=True):
         number = rig.do(sender, call(b"job", follows=operation))

@@ -231,9 +231,13 @@ def test_what_is_legal_at_its_limits_is_taken() -> None:
     rig.do(
         client, *(fire(key.name, value=bytes(PAYLOAD_SIZE_MAX)) for key in keys[:2]), *(fire(k.name) for k in keys[2:])
     )
-    told = client.outcome(most)
-    assert told is not None
-    assert (told.state, told.satisfied, told.settled_key) == (Outcome.COMPLETED, (1 << KEYS_MAX) - 1, KEYS_MAX)
+    delivered = client.outcome(most)
+    assert delivered is not None
+    assert (delivered.state, delivered.satisfied, delivered.settled_key) == (
+        Outcome.COMPLETED,
+        (1 << KEYS_MAX) - 1,
+        KEYS_MAX,
+    )
     rig.check()
 
 
@@ -327,7 +331,7 @@ def test_a_value_beyond_its_receivers_quota_is_dropped_and_said() -> None:
     first, second = rig.do(a, ON_K), rig.do(a, ON_K) + 0
     rig.do(b, fire(b"k", value=bytes(800)))
     assert [a.state(first), a.state(second)] == [Outcome.COMPLETED, Outcome.COMPLETED]
-    assert sorted(len(told.value) for told in a.told) == [0, 800]
+    assert sorted(len(each.value) for each in a.delivered) == [0, 800]
     assert rig.arena.count("values_dropped", 0) == 1
     rig.check()
 
@@ -338,7 +342,7 @@ def test_a_value_that_an_operation_finds_when_it_is_registered_counts_beside_its
     rig.do(other, fire(b"k", value=bytes(60)))
     payload = bytes(60)
     rig.do(client, Register((Key(b"k"),), S, mark=Mark(0, 0), payload=payload))
-    assert [(told.state, told.value) for told in client.told] == [(Outcome.COMPLETED, b"")]
+    assert [(each.state, each.value) for each in client.delivered] == [(Outcome.COMPLETED, b"")]
     assert rig.arena.count("values_dropped", 0) == 1
     assert rig.arena.record(Region.CLIENTS, client.slot).bytes_held == len(payload)
     rig.check()
@@ -361,8 +365,12 @@ def test_a_report_holds_a_value_once_and_nothing_else() -> None:
     rig.resume()
     frame = dict(rig.core.reports(rig.now_ns))[client.slot]
     rig.core.end_turn(rig.now_ns)
-    client.hear(frame)
-    assert [(told.command, told.value) for told in client.told] == [(1, b"v" * 300), (2, b""), (3, b"v" * 300)]
+    client.receive(frame)
+    assert [(each.command, each.value) for each in client.delivered] == [
+        (1, b"v" * 300),
+        (2, b""),
+        (3, b"v" * 300),
+    ]
     spare = len(frame) - size_of(ReportHeader) - 3 * size_of(OutcomeRecord) - 300
     assert spare == 0, f"{spare} bytes of the daemon's memory went out behind the value"
 

@@ -84,13 +84,13 @@ def test_a_condition(name: str, overtaken: bool) -> None:
     else:
         number = rig.do(owner, command)
         rig.do(other, *events)
-    told = owner.outcome(number)
+    delivered = owner.outcome(number)
     if wanted[0] is PENDING:
-        assert told is None, f"{name}: {told}"
+        assert delivered is None, f"{name}: {delivered}"
     else:
-        assert told is not None, f"{name}: pending"
-        assert (told.state, told.settled_key, told.satisfied, told.failed) == wanted
-        assert told.error == (events[-1].amount if events[-1].kind.name == "FAIL" else 0)
+        assert delivered is not None, f"{name}: pending"
+        assert (delivered.state, delivered.settled_key, delivered.satisfied, delivered.failed) == wanted
+        assert delivered.error == (events[-1].amount if events[-1].kind.name == "FAIL" else 0)
     rig.check()
 
 
@@ -99,8 +99,8 @@ def test_the_value_is_the_settling_event_s() -> None:
     client = rig.client()
     number = rig.do(client, ALL)
     rig.do(client, *(fire(key, value=b"of " + key) for key in (b"b", b"c", b"a")))
-    told = client.outcome(number)
-    assert told is not None and told.value == b"of a"
+    delivered = client.outcome(number)
+    assert delivered is not None and delivered.value == b"of a"
 
 
 def test_one_value_settles_many_and_stands_in_the_arena_once() -> None:
@@ -109,8 +109,8 @@ def test_one_value_settles_many_and_stands_in_the_arena_once() -> None:
     numbers = [client.issue(register(A)) for _ in range(100)]
     rig.turn()
     rig.do(client, fire(b"a", value=bytes(range(250)) * 4))
-    assert {told.value for told in client.told} == {bytes(range(250)) * 4}
-    assert [told.command for told in client.told] == numbers
+    assert {each.value for each in client.delivered} == {bytes(range(250)) * 4}
+    assert [each.command for each in client.delivered] == numbers
     assert rig.arena.in_use()["BLOCKS"] == 9
     rig.acknowledge()
     rig.check()
@@ -123,8 +123,8 @@ def test_watchers_settle_in_the_order_of_registration() -> None:
     for _ in range(3):
         numbers += [rig.do(a, ANY), rig.do(b, ANY) + 100]
     rig.do(a, fire(b"a", limit=3))
-    assert [told.command for told in a.told] == [1, 2]
-    assert [told.command for told in b.told] == [1]
+    assert [each.command for each in a.delivered] == [1, 2]
+    assert [each.command for each in b.delivered] == [1]
 
 
 def test_watermark_watchers_settle_by_target_then_registration_and_only_those_reached() -> None:
@@ -139,10 +139,10 @@ def test_watermark_watchers_settle_by_target_then_registration_and_only_those_re
         client.issue(cancel(number))
         targets[number - 1] = 0
     rig.turn()
-    cancelled = len(client.told)
+    cancelled = len(client.delivered)
     for watermark in (3, 3, 2, 17, 39):
         rig.do(client, advance(b"p", watermark))
-    order = [told.command for told in client.told[cancelled:]]
+    order = [each.command for each in client.delivered[cancelled:]]
     assert order == [n for _, n in sorted((target, number) for number, target in enumerate(targets, 1) if target)]
     rig.check()
 

@@ -6,10 +6,10 @@ import pytest
 
 import timerd.core
 from commands import KeyAct, OperationAct
-from frames import GroupTold
+from frames import DeliveredForGroup
 from groups import HOUR, LONG, WORKERS, answer, silence, waiting, watch, work, worker
 from harness import MS, START_NS, Rig, S, cancel, fire
-from rules import done_by_a_former_holder_is_refused, told_to_one_at_a_time
+from rules import delivered_to_one_at_a_time, done_by_a_former_holder_is_refused
 from timerd_shm.declare.errors import ArenaFullError, ErrorCode, InvalidNameError, NotAMemberError
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.limits import GROUP_HELD_MAX, GROUP_KEPT_NS, MET_SHIFT
@@ -25,13 +25,13 @@ def test_one_live_member_is_told_with_payload_and_names() -> None:
     a, b, c = worker(rig), worker(rig), rig.client(group=WORKERS)
     rig.do(c, work(b"k", LONG, payload=b"p" * 300, needed=2, purgatory=other))
     rig.do(c, *(fire_in(other, key, value=b"v" * 200) for key in (LONG, b"k")))
-    (told,) = a.told_for_group + b.told_for_group
-    assert told == GroupTold(
-        1, told.operation, Outcome.COMPLETED, 1, b"v" * 200, 1, told.flags, b"p" * 300, b"other", (b"k", LONG)
+    (delivered,) = a.delivered_for_group + b.delivered_for_group
+    assert delivered == DeliveredForGroup(
+        1, delivered.operation, Outcome.COMPLETED, 1, b"v" * 200, 1, delivered.flags, b"p" * 300, b"other", (b"k", LONG)
     )
-    assert told.flags == OutcomeFlag.HAS_PAYLOAD | OutcomeFlag.HAS_VALUE
-    assert not c.told_for_group, "it does not listen"
-    assert not a.told + b.told + c.told, "nobody's own"
+    assert delivered.flags == OutcomeFlag.HAS_PAYLOAD | OutcomeFlag.HAS_VALUE
+    assert not c.delivered_for_group, "it does not listen"
+    assert not a.delivered + b.delivered + c.delivered, "nobody's own"
     rig.check()
 
 
@@ -43,7 +43,7 @@ def test_members_are_told_in_turn() -> None:
     rig = Rig()
     members = [worker(rig) for _ in range(3)]
     rig.do(members[0], *(work(b"k", payload=b"%d" % n) for n in range(9)), fire(b"k"))
-    assert [[told.payload for told in each.told_for_group] for each in members] == [
+    assert [[delivered.payload for delivered in each.delivered_for_group] for each in members] == [
         [b"0", b"3", b"6"],
         [b"1", b"4", b"7"],
         [b"2", b"5", b"8"],
@@ -56,7 +56,7 @@ def test_an_expiry_is_told_in_the_turn_in_which_it_comes() -> None:
     a = worker(rig)
     rig.do(a, work(b"k", timeout_ns=5 * MS), watch(b"k", timeout_ns=5 * MS))
     rig.turn(START_NS + 5 * MS)
-    assert [told.state for told in a.told_for_group] == [Outcome.EXPIRED]
+    assert [each.state for each in a.delivered_for_group] == [Outcome.EXPIRED]
     assert a.state(2) is Outcome.EXPIRED
 
 
@@ -64,7 +64,7 @@ def test_what_is_done_is_forgotten_received_or_not() -> None:
     rig = Rig()
     a = worker(rig)
     rig.do(a, work(b"k", payload=b"p"), work(b"k"), fire(b"k", value=b"v"))
-    first, second = a.told_for_group
+    first, second = a.delivered_for_group
     assert answer(rig, a, first) == 1, "before it is acknowledged"
     rig.acknowledge(a)
     assert rig.arena.in_use()["OPS"] == 1, "received is not done"
@@ -81,15 +81,15 @@ def test_a_member_is_told_no_more_than_it_may_hold() -> None:
     rig = Rig(capacity=1024, quota_operations=1024)
     a = worker(rig)
     rig.do(a, *(work(b"k") for _ in range(GROUP_HELD_MAX + 10)), fire(b"k"))
-    assert len(a.told_for_group) == GROUP_HELD_MAX
+    assert len(a.delivered_for_group) == GROUP_HELD_MAX
     rig.acknowledge(a)
     rig.turn()
-    assert len(a.told_for_group) == GROUP_HELD_MAX, "received is not done"
-    assert answer(rig, a, a.told_for_group[7]) == 1
-    assert len(a.told_for_group) == GROUP_HELD_MAX + 1
+    assert len(a.delivered_for_group) == GROUP_HELD_MAX, "received is not done"
+    assert answer(rig, a, a.delivered_for_group[7]) == 1
+    assert len(a.delivered_for_group) == GROUP_HELD_MAX + 1
     b = worker(rig)
     rig.turn()
-    assert len(b.told_for_group) == 9
+    assert len(b.delivered_for_group) == 9
     rig.check()
 
 
@@ -100,11 +100,11 @@ def test_the_next_member_is_told_when_the_first_dies_before_it_has_done() -> Non
     rig = Rig()
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k", LONG, payload=b"p" * 200), work(b"k"), fire(b"k", value=b"v" * 200))
-    first, kept = a.told_for_group[0], b.told_for_group[0]
+    first, kept = a.delivered_for_group[0], b.delivered_for_group[0]
     rig.acknowledge(a)
     rig.close(a)
     rig.turn()
-    again = b.told_for_group[1]
+    again = b.delivered_for_group[1]
     assert again.operation == first.operation
     assert (again.deliveries, first.deliveries, kept.deliveries) == (2, 1, 1)
     assert OutcomeFlag.REDELIVERED in again.flags and OutcomeFlag.REDELIVERED not in first.flags
@@ -116,9 +116,9 @@ def test_the_next_member_is_told_when_the_first_falls_silent_before_it_has_done(
     rig = Rig()
     a, b = worker(rig), worker(rig)
     mine = rig.do(a, watch(b"own"), work(b"k"), fire(b"k"))
-    (first,) = a.told_for_group
+    (first,) = a.delivered_for_group
     silence(rig, a)
-    (again,) = b.told_for_group
+    (again,) = b.delivered_for_group
     assert (again.operation, again.deliveries) == (first.operation, 2)
     rig.do(b, fire(b"own"))
     assert a.state(mine) is Outcome.COMPLETED, "its own operations are as if it were not silent"
@@ -136,12 +136,12 @@ def test_a_silent_member_that_comes_back_in_time_keeps_what_it_holds() -> None:
     rig.core.silence(a.slot, rig.now_ns)
     rig.core.revive(a.slot, rig.now_ns)
     rig.turn()
-    assert not b.told_for_group
-    assert answer(rig, a, a.told_for_group[0]) == 1
+    assert not b.delivered_for_group
+    assert answer(rig, a, a.delivered_for_group[0]) == 1
     rig.do(b, work(b"k"), fire(b"k"))
-    assert len(a.told_for_group) == 1 and len(b.told_for_group) == 1, "and it is told again, in its turn"
+    assert len(a.delivered_for_group) == 1 and len(b.delivered_for_group) == 1, "and it is told again, in its turn"
     rig.do(b, work(b"k"), fire(b"k"))
-    assert len(a.told_for_group) == 2
+    assert len(a.delivered_for_group) == 2
     rig.check()
 
 
@@ -150,7 +150,7 @@ def test_a_silent_member_is_told_nothing_new() -> None:
     a, b = worker(rig), worker(rig)
     silence(rig, a)
     rig.do(b, *(work(b"k") for _ in range(4)), fire(b"k"))
-    assert (len(a.told_for_group), len(b.told_for_group)) == (0, 4)
+    assert (len(a.delivered_for_group), len(b.delivered_for_group)) == (0, 4)
     rig.check()
 
 
@@ -161,10 +161,10 @@ def test_a_member_that_does_not_listen_any_more_gives_back_what_it_holds() -> No
     rig.core.set_listening(a.slot, False, rig.now_ns)
     assert rig.core.next_wake_ns() <= rig.now_ns, "somebody else is to be told"
     rig.turn()
-    assert len(b.told_for_group) == 1
+    assert len(b.delivered_for_group) == 1
     assert rig.core.set_listening(a.slot, True, rig.now_ns)
     rig.do(b, work(b"k"), work(b"k"), fire(b"k"))
-    assert (len(a.told_for_group), len(b.told_for_group)) == (2, 2)
+    assert (len(a.delivered_for_group), len(b.delivered_for_group)) == (2, 2)
     rig.check()
 
 
@@ -172,8 +172,8 @@ def test_done_on_condition_that_what_follows_is_pending() -> None:
     rig = Rig()
     a, follower = worker(rig), b"follower".ljust(16, b".")
     rig.do(a, work(b"k"), fire(b"k"))
-    (told,) = a.told_for_group
-    conditional = OperationAct(CommandKind.GROUP_ACK, told.operation, id=follower, wants_answer=True)
+    (delivered,) = a.delivered_for_group
+    conditional = OperationAct(CommandKind.GROUP_ACK, delivered.operation, id=follower, wants_answer=True)
     assert a.answer(rig.do(a, conditional)).value == 2, "nothing of that id is pending"  # type: ignore[union-attr]
     rig.do(a, work(b"k", id=follower, timeout_ns=MS))
     rig.turn(rig.now_ns + MS)
@@ -194,12 +194,12 @@ def test_a_member_that_stopped_listening_begins_again_when_all_that_it_held_is_o
     rig.turn()
     assert rig.core.set_listening(a.slot, True, rig.now_ns)
     rig.turn()
-    assert [told.deliveries for told in a.told_for_group] == [1, 2]
+    assert [each.deliveries for each in a.delivered_for_group] == [1, 2]
     rig.check()
 
 
 def test_what_a_live_member_holds_is_told_to_nobody_else() -> None:
-    told_to_one_at_a_time(Rig())
+    delivered_to_one_at_a_time(Rig())
 
 
 def test_the_delivery_count_stays_at_its_end() -> None:
@@ -210,8 +210,8 @@ def test_the_delivery_count_stays_at_its_end() -> None:
         a, b = b, a
         silence(rig, b)
         rig.core.revive(b.slot, rig.now_ns)
-    assert a.told_for_group[-1].deliveries == 255
-    assert answer(rig, a, a.told_for_group[-1]) == 1
+    assert a.delivered_for_group[-1].deliveries == 255
+    assert answer(rig, a, a.delivered_for_group[-1]) == 1
     rig.check()
 
 
@@ -225,7 +225,7 @@ def test_withdrawn_numbers_are_void_and_acknowledged_over() -> None:
     rig.resume()
     rig.core.end_turn(rig.now_ns)
     rig.report()
-    assert len(b.told_for_group) == 4
+    assert len(b.delivered_for_group) == 4
     own = rig.do(a, watch(b"own"), fire(b"own"))
     assert a.state(own) is Outcome.COMPLETED
     rig.acknowledge()
@@ -244,8 +244,8 @@ def test_a_late_listener_gets_what_waits() -> None:
     assert waiting(rig) == 2
     b = worker(rig)
     rig.turn()
-    assert [told.payload for told in b.told_for_group] == [b"1", b"2"]
-    assert {told.deliveries for told in b.told_for_group} == {1}
+    assert [each.payload for each in b.delivered_for_group] == [b"1", b"2"]
+    assert {each.deliveries for each in b.delivered_for_group} == {1}
     rig.check()
 
 
@@ -288,21 +288,23 @@ def test_a_restart_changes_nothing_for_a_group() -> None:
     a, b = worker(rig), worker(rig)
     rig.do(b, *(work(b"k", payload=b"%d" % n) for n in range(6)), work(b"l"), fire(b"k"))
     rig.acknowledge(a)
-    assert answer(rig, a, a.told_for_group[0]) == 1
+    assert answer(rig, a, a.delivered_for_group[0]) == 1
     silence(rig, b)
-    assert len(a.told_for_group) == 6
-    told = [each.operation for each in a.told_for_group]
+    assert len(a.delivered_for_group) == 6
+    delivered = [each.operation for each in a.delivered_for_group]
     rig.restart()
     rig.check()
     assert rig.arena.record(Region.CLIENTS, b.slot).state == ClientState.LIVE, "a start makes leases whole"
     rig.turn()
-    assert [each.operation for each in a.told_for_group] == told, "what was told is not told again under a new number"
-    assert rig.core.held(a.slot, told) == told[1:]
+    assert [each.operation for each in a.delivered_for_group] == delivered, (
+        "what was told is not told again under a new number"
+    )
+    assert rig.core.held(a.slot, delivered) == delivered[1:]
     rig.do(b, fire(b"l"))
-    assert len(a.told_for_group) + len(b.told_for_group) == 3 + 3 + 3 + 1
-    for each in a.told_for_group[1:]:
+    assert len(a.delivered_for_group) + len(b.delivered_for_group) == 3 + 3 + 3 + 1
+    for each in a.delivered_for_group[1:]:
         answer(rig, a, each)
-    for each in b.told_for_group:
+    for each in b.delivered_for_group:
         answer(rig, b, each)
     assert rig.arena.in_use()["OPS"] == 0
     rig.check()
@@ -326,11 +328,11 @@ def test_a_group_has_the_quota_of_a_client_and_adoption_is_above_it() -> None:
     assert (group.pending, group.members) == (6, 1)
     c = worker(rig)
     rig.do(c, fire(b"k"), fire(b"own"))
-    assert len(c.told_for_group) == 6
+    assert len(c.delivered_for_group) == 6
     refused = rig.do(b, work(b"k"))
     assert (found := b.answer(refused)) and found.code == ErrorCode.QUOTA_EXCEEDED, "settled ones count until done"
-    for told in c.told_for_group[:4]:
-        answer(rig, c, told)
+    for delivered in c.delivered_for_group[:4]:
+        answer(rig, c, delivered)
     assert rig.do(b, work(b"k")) and b.answer(b.issued) is None
     rig.check()
 
@@ -339,7 +341,7 @@ def test_a_value_beyond_the_groups_byte_quota_is_dropped_and_said() -> None:
     rig = Rig(quota_bytes=1000)
     a = worker(rig)
     rig.do(a, work(b"k", payload=b"p" * 600), work(b"k"), fire(b"k", value=b"v" * 300))
-    values = [(told.value, OutcomeFlag.VALUE_DROPPED in told.flags) for told in a.told_for_group]
+    values = [(each.value, OutcomeFlag.VALUE_DROPPED in each.flags) for each in a.delivered_for_group]
     assert values == [(b"v" * 300, False), (b"", True)]
     refused = rig.do(a, work(b"k", payload=b"p" * 200))
     assert (found := a.answer(refused)) and found.code == ErrorCode.QUOTA_EXCEEDED
@@ -357,7 +359,7 @@ def test_group_work_is_answered_and_cancelled_by_id_not_by_its_number() -> None:
     assert (found := b.answer(again)) and found.code == ErrorCode.OPERATION_EXISTS
     assert (found := a.answer(rig.do(a, cancel(number, wait=True)))) and found.value == 0, "it is not its own"
     rig.do(a, OperationAct(CommandKind.CANCEL_ID, id=b"i" * 16))
-    assert [told.state for told in b.told_for_group] == [Outcome.CANCELLED]
+    assert [each.state for each in b.delivered_for_group] == [Outcome.CANCELLED]
     rig.check()
 
 
@@ -371,9 +373,9 @@ def test_an_own_earlier_fire_does_not_complete_later_work_for_the_group() -> Non
     b = rig.client()
     mark = a.mark()
     rig.do(b, fire(b"k", value=b"v"))
-    assert len(a.told_for_group) == 1
+    assert len(a.delivered_for_group) == 1
     rig.do(a, work(b"k", mark=mark))
-    assert [told.value for told in a.told_for_group] == [b"v", b"v"], "another's fire that overtook it does"
+    assert [each.value for each in a.delivered_for_group] == [b"v", b"v"], "another's fire that overtook it does"
     rig.check()
 
 
@@ -425,7 +427,7 @@ def test_handing_out_is_cut_into_turns() -> None:
     touched = rig.resume_in_turns(100)
     assert max(touched) <= 110 and len(touched) >= 20, touched
     rig.turn()
-    assert {len(each.told_for_group) for each in members} == {100}
+    assert {len(each.delivered_for_group) for each in members} == {100}
     rig.check()
 
 

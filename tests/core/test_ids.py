@@ -74,7 +74,7 @@ def test_replacing_cancels_the_old_op_and_tells_its_owner() -> None:
 @pytest.mark.parametrize("settled_by", ("fire", "deadline", "cancel"))
 def test_a_settled_id_is_remembered_and_may_be_replaced(settled_by: str) -> None:
     rig, client = after(settled_by)
-    assert len(client.told) == 1
+    assert len(client.delivered) == 1
     assert code(client, rig.do(client, arm())) == ErrorCode.OPERATION_EXISTS
     assert code(client, rig.do(client, arm(OTHER_ID))) is None
     again = rig.do(client, arm(if_exists="replace"))

@@ -90,7 +90,7 @@ class Scene:
 
     def compare(self) -> None:
         for client, twin in self.twins.items():
-            assert client.told == twin.told
+            assert client.delivered == twin.delivered
             assert [answer.code for answer in client.answers] == [answer.code for answer in twin.answers]
         self.rig.check()
 
@@ -236,9 +236,9 @@ def test_H4_replayed_events_count_in_sequence_over_all_keys() -> None:
     a, b = rig.client(), rig.client()
     mark = a.mark()
     rig.do(b, fire(b"k2", value=b"first"), fire(b"k1", value=b"second"))
-    told = a.outcome(rig.do(a, Register(TWO, timeout_ns=30 * MS, mark=mark)))
-    assert told is not None
-    assert (told.settled_key, told.value) == (2, b"first")
+    delivered = a.outcome(rig.do(a, Register(TWO, timeout_ns=30 * MS, mark=mark)))
+    assert delivered is not None
+    assert (delivered.settled_key, delivered.value) == (2, b"first")
 
 
 def test_H4_a_fail_after_a_completion_does_not_beat_it() -> None:
@@ -249,9 +249,9 @@ def test_H4_a_fail_after_a_completion_does_not_beat_it() -> None:
     assert a.state(rig.do(a, Register(TWO, timeout_ns=30 * MS, mark=mark))) is Outcome.COMPLETED
     mark = a.mark()
     rig.do(b, fail(b"k1", 6, value=b"not leader"), fire(b"k1"))
-    told = a.outcome(rig.do(a, Register(ONE, timeout_ns=30 * MS, mark=mark)))
-    assert told is not None
-    assert (told.state, told.error, told.value) == (Outcome.FAILED, 6, b"not leader")
+    delivered = a.outcome(rig.do(a, Register(ONE, timeout_ns=30 * MS, mark=mark)))
+    assert delivered is not None
+    assert (delivered.state, delivered.error, delivered.value) == (Outcome.FAILED, 6, b"not leader")
 
 
 def test_H4_cancel_for_key_is_an_event_that_a_late_registration_sees() -> None:
@@ -270,10 +270,10 @@ def test_H4_an_event_after_the_deadline_does_not_count() -> None:
     rig.turn(rig.now_ns + 9 * MS, only=[])
     rig.do(b, fire(b"k1"))
     rig.turn(rig.now_ns + MS)
-    told = a.outcome(number)
-    assert told is not None
-    assert told.state is Outcome.EXPIRED
-    assert a.marks[told.number] < rig.core.newest, "re-registering since the outcome's mark would lose that event"
+    delivered = a.outcome(number)
+    assert delivered is not None
+    assert delivered.state is Outcome.EXPIRED
+    assert a.marks[delivered.number] < rig.core.newest, "re-registering since the outcome's mark would lose that event"
 
 
 def test_H4_an_event_before_the_deadline_counts_even_if_the_registration_arrives_after_it() -> None:

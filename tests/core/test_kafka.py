@@ -57,9 +57,9 @@ def test_T1_the_deadline_is_the_call_plus_the_timeout_however_late_it_arrives() 
     number = client.issue(Register((K,), timeout_ns=10 * MS, registered_ns=rig.now_ns))
     rig.turn(rig.now_ns + 7 * MS)
     rig.turn(START_NS + 10 * MS)
-    told = client.outcome(number)
-    assert told is not None
-    assert (told.deadline_ns, told.settled_ns) == (START_NS + 10 * MS, START_NS + 10 * MS)
+    delivered = client.outcome(number)
+    assert delivered is not None
+    assert (delivered.deadline_ns, delivered.settled_ns) == (START_NS + 10 * MS, START_NS + 10 * MS)
 
 
 def test_T2_overdue_operations_expire_at_once() -> None:
@@ -68,8 +68,8 @@ def test_T2_overdue_operations_expire_at_once() -> None:
     for late in range(1, 6):
         client.issue(Register((K,), timeout_ns=0, registered_ns=rig.now_ns - late * MS))
     rig.turn()
-    assert Counter(told.state for told in client.told) == {Outcome.EXPIRED: 5}
-    assert [told.settled_ns - told.deadline_ns for told in client.told] == [late * MS for late in range(1, 6)]
+    assert Counter(each.state for each in client.delivered) == {Outcome.EXPIRED: 5}
+    assert [each.settled_ns - each.deadline_ns for each in client.delivered] == [late * MS for late in range(1, 6)]
 
 
 def test_T3_due_is_judged_by_the_turn_s_clock_not_by_where_the_wheel_stands() -> None:
@@ -92,8 +92,8 @@ def test_T4_every_operation_expires_exactly_once() -> None:
     numbers = {client.issue(after(delay * MS)): delay for delay in delays}
     for tick in range(500):
         rig.turn(START_NS + tick * MS)
-    assert sorted(told.command for told in client.told) == sorted(numbers)
-    assert all(told.settled_ns == START_NS + numbers[told.command] * MS for told in client.told)
+    assert sorted(each.command for each in client.delivered) == sorted(numbers)
+    assert all(each.settled_ns == START_NS + numbers[each.command] * MS for each in client.delivered)
 
 
 def test_T5_rescheduling_is_a_move_not_a_second_entry() -> None:
@@ -104,7 +104,7 @@ def test_T5_rescheduling_is_a_move_not_a_second_entry() -> None:
         rig.do(client, reschedule(number, timeout * MS))
         assert sum(bucket.count for bucket in rig.arena.all_records(Region.BUCKETS)) == 1
     rig.turn(rig.now_ns + 10_000 * MS)
-    assert [told.command for told in client.told] == [number]
+    assert [each.command for each in client.delivered] == [number]
 
 
 def test_T6_cancelling_is_idempotent_and_too_late_after_the_end() -> None:
@@ -118,7 +118,7 @@ def test_T6_cancelling_is_idempotent_and_too_late_after_the_end() -> None:
     answers.append(rig.do(client, cancel(4711, wait=True)))
     assert [answer.value for answer in client.answers] == [1, 0, 0, 0]
     assert [answer.command for answer in client.answers] == answers
-    assert [told.state for told in client.told] == [Outcome.CANCELLED, Outcome.EXPIRED]
+    assert [each.state for each in client.delivered] == [Outcome.CANCELLED, Outcome.EXPIRED]
 
 
 def test_T7_there_is_no_wake_up_per_tick() -> None:
@@ -161,7 +161,7 @@ def test_T10_buckets_expire_in_order_and_within_one_in_order_of_registration() -
         client.issue(after(timeout * MS))
     rig.turn()
     rig.turn(rig.now_ns + 20 * MS)
-    assert [told.command for told in client.told] == [2, 4, 6, 5, 1, 3]
+    assert [each.command for each in client.delivered] == [2, 4, 6, 5, 1, 3]
 
 
 def test_T12_never_early_not_even_by_a_nanosecond() -> None:
@@ -185,7 +185,7 @@ def test_L1_L5_what_leaves_a_bucket_leaves_the_others_in_their_order() -> None:
     rig.do(client, cancel(1), cancel(4), after(10 * MS), cancel(6))
     assert rig.gauges()[0] == 4
     rig.turn(rig.now_ns + 10 * MS)
-    expired = [told.command for told in client.told if told.state is Outcome.EXPIRED]
+    expired = [each.command for each in client.delivered if each.state is Outcome.EXPIRED]
     assert expired == [2, 3, 5, 9]
 
 
@@ -210,8 +210,8 @@ def test_L3_cancelling_all_of_one_bucket_leaves_the_others() -> None:
     rig.turn()
     rig.do(client, *(cancel(number) for number in range(1, 21, 2)))
     rig.turn(rig.now_ns + 30 * MS)
-    assert Counter(told.state for told in client.told) == {Outcome.CANCELLED: 10, Outcome.EXPIRED: 10}
-    assert {told.command % 2 for told in client.told if told.state is Outcome.EXPIRED} == {0}
+    assert Counter(each.state for each in client.delivered) == {Outcome.CANCELLED: 10, Outcome.EXPIRED: 10}
+    assert {each.command % 2 for each in client.delivered if each.state is Outcome.EXPIRED} == {0}
 
 
 def test_L4_a_second_removal_counts_nothing() -> None:
@@ -232,7 +232,7 @@ def test_L6_a_bucket_is_waited_for_once_whatever_it_holds() -> None:
         while (wake := rig.core.next_wake_ns()) != NEVER:
             rig.turn(wake)
             wakes += 1
-        assert len(client.told) == 3 * many
+        assert len(client.delivered) == 3 * many
         assert (wakes, rig.arena.count("bucket_visits") - visits) == (3, 3)
 
 
@@ -264,7 +264,7 @@ def test_W3_a_clock_that_goes_back_moves_nothing() -> None:
     rig.core.end_turn(START_NS)
     assert rig.arena.header.wheel_tick == tick
     rig.turn(START_NS + 20 * MS)
-    assert len(client.told) == 1
+    assert len(client.delivered) == 1
 
 
 def test_W4_precision_is_one_tick_whatever_the_delay() -> None:
@@ -275,7 +275,7 @@ def test_W4_precision_is_one_tick_whatever_the_delay() -> None:
     rig.turn()
     while (wake := rig.core.next_wake_ns()) != NEVER:
         rig.turn(wake)
-    assert {told.command: (told.settled_ns - START_NS) // MS for told in client.told} == numbers
+    assert {each.command: (each.settled_ns - START_NS) // MS for each in client.delivered} == numbers
 
 
 def test_W5_an_insert_costs_the_same_on_every_level_and_a_cancel_in_every_bucket() -> None:
@@ -317,8 +317,8 @@ def test_O1_completes_at_most_once() -> None:
     a.issue(fire(b"k", value=b"a's"))
     a.issue(cancel(number))
     rig.turn(rig.now_ns + 5 * MS)
-    assert len(a.told) == 1
-    assert a.told[0].state is Outcome.COMPLETED
+    assert len(a.delivered) == 1
+    assert a.delivered[0].state is Outcome.COMPLETED
 
 
 def test_O2_an_operation_completed_in_time_never_expires() -> None:
@@ -354,7 +354,7 @@ def test_O5_a_state_change_followed_by_a_check_is_never_lost() -> None:
         for key in choose.sample(keys, len(keys)):
             choose.choice(checkers).issue(advance(key, check))
         rig.turn()
-        assert len(owner.told) == (100 if check == 20 else 0)
+        assert len(owner.delivered) == (100 if check == 20 else 0)
 
 
 # 5. Purgatory ---------------------------------------------------------------------------------------------------------
@@ -398,10 +398,17 @@ def test_P4_cancel_for_key_settles_its_watchers_in_order_and_no_others() -> None
     rig.do(client, after(S, Key(b"1")), after(S, Key(b"2")), after(S, Key(b"2"), Key(b"1")))
     answer = client.answer(rig.do(client, cancel_for_key(b"1", wait=True)))
     assert answer is not None and answer.value == 2
-    assert [(told.command, told.state) for told in client.told] == [(1, Outcome.CANCELLED), (3, Outcome.CANCELLED)]
+    assert [(each.command, each.state) for each in client.delivered] == [
+        (1, Outcome.CANCELLED),
+        (3, Outcome.CANCELLED),
+    ]
     assert rig.gauges() == (1, 1)
     rig.turn(rig.now_ns + S)
-    assert [told.state for told in client.told] == [Outcome.CANCELLED, Outcome.CANCELLED, Outcome.EXPIRED]
+    assert [each.state for each in client.delivered] == [
+        Outcome.CANCELLED,
+        Outcome.CANCELLED,
+        Outcome.EXPIRED,
+    ]
     answer = client.answer(rig.do(client, cancel_for_key(b"unknown", wait=True)))
     assert answer is not None and answer.value == 0
 
@@ -430,7 +437,7 @@ def test_P6_an_operation_never_joins_a_list_that_is_gone() -> None:
         rig.do(client, fire(b"k"))
         rig.acknowledge()  # until then a credit may have to go on to the next of its key
         assert rig.arena.in_use()["KEYS"] == 0
-    assert Counter(told.state for told in client.told) == {Outcome.COMPLETED: 9, Outcome.CANCELLED: 3}
+    assert Counter(each.state for each in client.delivered) == {Outcome.COMPLETED: 9, Outcome.CANCELLED: 3}
     rig.check()
 
 
@@ -452,9 +459,9 @@ def test_P9_a_restart_neither_completes_nor_expires_anything() -> None:
     rig.restart()
     assert rig.gauges() == (3, 3)
     rig.turn()
-    assert not client.told
+    assert not client.delivered
     rig.do(client, fire(b"k"), advance(b"p", 5))
-    assert [told.command for told in client.told] == [1, 2, 3]
+    assert [each.command for each in client.delivered] == [1, 2, 3]
 
 
 # 7. raft --------------------------------------------------------------------------------------------------------------
@@ -466,9 +473,9 @@ def test_R1_thresholds_are_reached_in_order_and_the_announcement_stops_at_the_fi
     targets = {rig.do(client, Register((Key(b"offset", target),), timeout_ns=S)): target for target in (3, 1, 5)}
     reached = []
     for watermark in range(1, 6):
-        told = len(client.told)
+        delivered = len(client.delivered)
         rig.do(client, advance(b"offset", watermark))
-        reached.append([targets[each.command] for each in client.told[told:]])
+        reached.append([targets[each.command] for each in client.delivered[delivered:]])
     assert reached == [[1], [], [3], [], [5]]
 
 
@@ -480,7 +487,7 @@ def test_R1_an_announcement_touches_only_what_it_completes() -> None:
     rig.turn()
     client.issue(advance(b"offset", 3))
     assert rig.turn() < 32
-    assert [told.command for told in client.told] == [1, 2, 3]
+    assert [each.command for each in client.delivered] == [1, 2, 3]
 
 
 def test_R2_all_waiting_ones_can_be_completed_or_failed_together() -> None:
@@ -488,9 +495,9 @@ def test_R2_all_waiting_ones_can_be_completed_or_failed_together() -> None:
     client = rig.client()
     offsets = [Register((Key(b"offset", target),), timeout_ns=S) for target in (3, 1, 5)]
     rig.do(client, *offsets, advance(b"offset", (1 << 64) - 1))
-    assert Counter(told.state for told in client.told) == {Outcome.COMPLETED: 3}
+    assert Counter(each.state for each in client.delivered) == {Outcome.COMPLETED: 3}
     rig.do(client, KeyAct(CommandKind.FORGET, b"offset"), *offsets, fail(b"offset", 6))
-    assert Counter(told.state for told in client.told) == {Outcome.COMPLETED: 3, Outcome.FAILED: 3}
+    assert Counter(each.state for each in client.delivered) == {Outcome.COMPLETED: 3, Outcome.FAILED: 3}
     assert rig.gauges() == (0, 0)
 
 
@@ -500,7 +507,7 @@ def test_R3_each_wait_has_its_own_deadline() -> None:
     numbers = [rig.do(client, Register((Key(b"offset", 9),), timeout_ns=t * MS)) for t in (5, 3, 1, 4, 2)]
     for tick in range(1, 6):
         rig.turn(START_NS + tick * MS)
-    assert [numbers.index(told.command) for told in client.told] == [2, 4, 1, 3, 0]
+    assert [numbers.index(each.command) for each in client.delivered] == [2, 4, 1, 3, 0]
     assert rig.gauges() == (0, 0)
 
 
@@ -523,9 +530,9 @@ def test_R5_a_fetch_is_answered_when_the_log_grows_at_its_time_out_or_when_the_l
         number = rig.do(client, fetch)
         rig.do(client, *([] if end is None else [end]))
         rig.turn(rig.now_ns + 500 * MS)
-        told = client.outcome(number)
-        assert told is not None
-        ends.append((told.state, told.error))
+        delivered = client.outcome(number)
+        assert delivered is not None
+        ends.append((delivered.state, delivered.error))
         rig.do(client, KeyAct(CommandKind.FORGET, b"log end"))
     assert ends == [(Outcome.COMPLETED, 0), (Outcome.EXPIRED, 0), (Outcome.FAILED, 6)]
     assert client.state(appended) is Outcome.NONE
@@ -540,9 +547,9 @@ def test_R6_deferred_events_complete_up_to_an_offset_in_its_order_and_the_rest_f
     offsets = [4, 2, 2, 9, 1, 4]
     rig.do(client, *(Register((Key(b"offset", offset),)) for offset in offsets))
     rig.do(client, advance(b"offset", 4))
-    assert [told.command for told in client.told] == [5, 2, 3, 1, 6]
+    assert [each.command for each in client.delivered] == [5, 2, 3, 1, 6]
     rig.do(client, fail(b"offset", 6))
-    assert (client.told[-1].command, client.told[-1].state) == (4, Outcome.FAILED)
+    assert (client.delivered[-1].command, client.delivered[-1].state) == (4, Outcome.FAILED)
 
 
 def test_R7_a_lock_s_time_is_set_anew_by_each_batch() -> None:
@@ -552,6 +559,6 @@ def test_R7_a_lock_s_time_is_set_anew_by_each_batch() -> None:
     for _ in range(5):
         rig.turn(rig.now_ns + 20 * MS)
         rig.do(client, reschedule(lock, 30 * MS))
-    assert not client.told
+    assert not client.delivered
     rig.turn(rig.now_ns + 30 * MS)
     assert client.state(lock) is Outcome.EXPIRED

@@ -53,8 +53,8 @@ def test_KAFKA_664_a_million_operations_on_keys_without_events_leave_nothing_beh
         rig.now_ns += 200 * MS
         rig.core.begin_turn(rig.now_ns)
         assert not rig.core.advance(rig.now_ns, BUDGET)
-        told = [unpack(ReportHeader, memoryview(frame)) for _, frame in rig.core.reports(rig.now_ns, BATCH)]
-        expired += sum(header.outcomes for header in told)
+        delivered = [unpack(ReportHeader, memoryview(frame)) for _, frame in rig.core.reports(rig.now_ns, BATCH)]
+        expired += sum(header.outcomes for header in delivered)
         rig.core.acknowledge(client.slot, expired, 0, BUDGET)
         while rig.core.resume(rig.now_ns, BUDGET):
             pass

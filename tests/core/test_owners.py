@@ -43,8 +43,8 @@ def test_value_and_key_survive_the_going_on(key: bytes) -> None:
     rig.restart()
     rig.check()
     number = rig.do(b, watch(key, mark=mark))
-    told = b.outcome(number)
-    assert told is not None and told.value == b"v" * 500
+    delivered = b.outcome(number)
+    assert delivered is not None and delivered.value == b"v" * 500
     rig.acknowledge()
     assert rig.arena.in_use()["OPS"] == 0
     rig.check()
@@ -93,7 +93,7 @@ def test_what_was_acknowledged_and_not_freed_yet_goes_to_nobody() -> None:
     rig.resume()
     rig.report()
     rig.core.end_turn(rig.now_ns)
-    assert not b.told and not b.told_for_group
+    assert not b.delivered and not b.delivered_for_group
     assert (rig.arena.count("requeued"), rig.arena.count("orphans_adopted")) == (0, 0)
     rig.check()
 
@@ -134,7 +134,7 @@ def test_several_credits_of_several_dead_go_on() -> None:
         rig.clients.remove(client)
         rig.core.close_client(client.slot, rig.now_ns)
     rig.turn()
-    assert sorted(told.command for told in c.told) == [1, 2, 3, 5], "three k of four, in order, and l"
+    assert sorted(each.command for each in c.delivered) == [1, 2, 3, 5], "three k of four, in order, and l"
     assert rig.arena.count("requeued") == 4
     rig.check()
 
@@ -157,7 +157,7 @@ def test_it_waits_while_a_long_event_is_being_delivered() -> None:
     rig.resume()
     rig.report()
     rig.core.end_turn(rig.now_ns)
-    assert [told.command for told in b.told] == [*range(2, 1002), 1]
+    assert [each.command for each in b.delivered] == [*range(2, 1002), 1]
     assert rig.core.newest == long_event + 1
     rig.check()
 
@@ -173,7 +173,7 @@ def test_a_long_way_to_the_next_watcher_is_cut_into_turns() -> None:
     touched = rig.resume_in_turns(100)
     assert max(touched) <= 110 and len(touched) >= 10, touched
     rig.turn()
-    assert [told.command for told in b.told] == [1001]
+    assert [each.command for each in b.delivered] == [1001]
     rig.check()
 
 
@@ -184,8 +184,8 @@ def test_a_value_that_its_first_receiver_had_no_room_for_is_said_to_be_dropped()
     rig.do(b, watch(b"k"), fire(b"k", limit=1, value=b"v" * 200))
     rig.close(a)
     rig.turn()
-    (told,) = b.told
-    assert told.value == b"" and OutcomeFlag.VALUE_DROPPED in b.flags[told.number]
+    (delivered,) = b.delivered
+    assert delivered.value == b"" and OutcomeFlag.VALUE_DROPPED in b.flags[delivered.number]
     rig.check()
 
 
@@ -196,7 +196,7 @@ def test_total_and_quorum_credits_go_on_with_an_amount_of_one() -> None:
     rig.do(b, watch(b"k", condition=Condition.TOTAL, total=5), watch(b"k"), fire(b"k", 5, limit=1))
     rig.close(a)
     rig.turn()
-    assert [told.command for told in b.told] == [2]
+    assert [each.command for each in b.delivered] == [2]
     rig.check()
 
 
@@ -211,8 +211,8 @@ def test_what_its_owner_gives_back_goes_to_the_next_watcher() -> None:
     assert a.state(1) is Outcome.COMPLETED
     number = rig.do(a, requeue(1, wait=True))
     assert (found := a.answer(number)) and (found.code, found.value) == (ErrorCode.NONE, 1)
-    (told,) = b.told
-    assert told.value == b"v" * 300 and b.flags[told.number] & REQUEUED == REQUEUED
+    (delivered,) = b.delivered
+    assert delivered.value == b"v" * 300 and b.flags[delivered.number] & REQUEUED == REQUEUED
     assert rig.core.unknown_waits(a.slot, [1]) == [1]
     rig.acknowledge()
     rig.check()
@@ -229,7 +229,7 @@ def test_giving_back_cancels_what_is_pending_and_leaves_what_was_not_handed_over
         number = rig.do(a, requeue(operation, wait=True))
         assert (found := a.answer(number)) and found.value == value, f"operation {operation}"
     assert a.state(1) is Outcome.CANCELLED
-    assert not b.told and rig.arena.count("requeued") == 0
+    assert not b.delivered and rig.arena.count("requeued") == 0
     rig.check()
 
 
@@ -239,7 +239,7 @@ def test_a_plain_cancel_takes_nothing_back() -> None:
     rig.do(a, watch(b"k"))
     rig.do(b, watch(b"k"), fire(b"k", limit=1))
     assert (found := a.answer(rig.do(a, cancel(1, wait=True)))) and found.value == 0
-    assert not b.told
+    assert not b.delivered
     rig.check()
 
 
@@ -256,7 +256,7 @@ def test_silence_changes_nothing_for_a_clients_own_operations() -> None:
     assert rig.core.find_session(a.session) == rig.core.find_incarnation(a.incarnation) == a.slot
     rig.do(b, fire(b"k"), fire(b"once", limit=1))
     rig.turn(START_NS + 5 * MS)
-    assert [told.state for told in a.told] == [Outcome.COMPLETED, Outcome.COMPLETED, Outcome.EXPIRED]
+    assert [each.state for each in a.delivered] == [Outcome.COMPLETED, Outcome.COMPLETED, Outcome.EXPIRED]
     rig.core.revive(a.slot, rig.now_ns)
     rig.core.revive(a.slot, rig.now_ns)
     assert state(rig, a) is ClientState.LIVE
@@ -291,7 +291,7 @@ def test_a_session_that_comes_back_finds_its_numbering_and_none_of_its_operation
     rig.do(a, watch(b"k"), watch(b"pending"), fire(b"k"), fire(b"k", wait=True))
     topic = rig.core.topic(a.slot)
     missed = rig.do(a, watch(b"l"), fire(b"l"))
-    a.told.pop()
+    a.delivered.pop()
     a.received = 1
     rig.close(a)
     assert rig.core.find_session(a.session) == rig.core.find_incarnation(a.incarnation) == -1
@@ -305,8 +305,8 @@ def test_a_session_that_comes_back_finds_its_numbering_and_none_of_its_operation
     assert a.issued == missed + 1
     number = rig.do(a, watch(b"m"), fire(b"m"))
     assert a.state(number) is Outcome.COMPLETED, "its next command is the next one"
-    told = a.outcome(number)
-    assert told is not None and told.number == 3, "numbers go on; those of what is gone are void"
+    delivered = a.outcome(number)
+    assert delivered is not None and delivered.number == 3, "numbers go on; those of what is gone are void"
     assert a.received == 3, "and are covered by the first report"
     rig.acknowledge()
     rig.check()
@@ -421,7 +421,7 @@ def test_a_client_comes_back_into_a_group() -> None:
         rig.core.resume_client(a.slot, now_ns=rig.now_ns, listens=True)
     come_back(rig, a, orphans=Orphans.GROUP, group=rig.core.group(b"g"), listens=True)
     rig.turn()
-    assert [told.payload for told in a.told_for_group] == [b"p"]
+    assert [each.payload for each in a.delivered_for_group] == [b"p"]
     rig.check()
     with pytest.raises(SessionGoneError):
         rig.core.resume_client(a.slot, now_ns=rig.now_ns)
@@ -449,7 +449,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_nothing() -> None:
     heir = rig.client()
     rig.do(heir, *(watch(b"once") for _ in range(100)))
     rig.do(member, *(watch(b"w", for_group=True) for _ in range(100)), fire(b"w"))
-    assert len(silent.told_for_group) == 50 and credited
+    assert len(silent.delivered_for_group) == 50 and credited
     rig.clients = [member, silent, heir]
     for owner in owners[:3]:
         rig.core.close_client(owner.slot, rig.now_ns)
@@ -470,7 +470,7 @@ def test_a_mass_death_is_cut_into_turns_and_misses_nothing() -> None:
     assert rig.arena.count("orphans_cancelled") == many // 4
     assert rig.arena.count("orphans_adopted") == many // 2
     assert rig.arena.count("requeued") == 100
-    assert len(heir.told) == 100 and len(member.told_for_group) == 100
+    assert len(heir.delivered) == 100 and len(member.delivered_for_group) == 100
     assert rig.arena.count("pending", 0) == many // 4 * 3
     assert rig.arena.record(Region.GROUPS, 0).pending == many // 2
     assert [state(rig, owner) for owner in owners] == [ClientState.TOMBSTONE] * 4

@@ -108,7 +108,7 @@ def test_a_group_has_a_clients_quota_of_watchers_and_adoption_is_above_it() -> N
     assert rig.arena.record(Region.GROUPS, 0).nodes == 5
     listener = rig.client(group=WORKERS, listens=True)
     rig.turn()
-    rig.do(listener, *map(done, list(listener.told_for_group)))
+    rig.do(listener, *map(done, list(listener.delivered_for_group)))
     assert rig.arena.record(Region.GROUPS, 0).nodes == 0
     rig.check()
 

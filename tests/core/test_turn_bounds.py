@@ -47,13 +47,13 @@ def test_mass_expiry_is_cut_into_turns() -> None:
     rig = Rig(capacity=CAPACITY)
     client = crowd(rig, timeout_ns=5_000 * MS)
     rig.turn(START_NS + 4_999 * MS)
-    assert not client.told
+    assert not client.delivered
     rig.now_ns = START_NS + 5_000 * MS
     touched = finish(rig, "advance")
     assert max(touched) <= TURN_BUDGET + SLACK, f"a turn touched {max(touched)} records"
     rig.turn()
-    assert sorted(told.command for told in client.told) == list(range(1, MANY + 1))
-    assert {(told.state, told.settled_ns - told.deadline_ns) for told in client.told} == {(Outcome.EXPIRED, 0)}
+    assert sorted(each.command for each in client.delivered) == list(range(1, MANY + 1))
+    assert {(each.state, each.settled_ns - each.deadline_ns) for each in client.delivered} == {(Outcome.EXPIRED, 0)}
 
 
 def test_mass_acknowledgement_is_cut_into_turns() -> None:
@@ -85,7 +85,7 @@ def test_a_sweep_spreads_a_full_bucket_over_the_ticks_before_it() -> None:
         assert not rig.core.advance(rig.now_ns, BUDGET)
         worst = max(worst, rig.core.end_turn(rig.now_ns))
     rig.report()
-    assert len(client.told) == many
+    assert len(client.delivered) == many
     assert worst <= 2 * (many // 64) + SLACK, f"one tick touched {worst} records of {many}"
 
 
@@ -104,14 +104,14 @@ def test_an_op_that_comes_due_between_the_parts_is_given_the_unfinished_event_fi
     rig.core.end_turn(rig.now_ns)
     states = {number: late.outcome(number) for number in (watching, both, elsewhere)}
     assert all(states.values()), f"not all have settled: {states}"
-    assert [(told.state, told.satisfied) for told in states.values() if told] == [
+    assert [(each.state, each.satisfied) for each in states.values() if each] == [
         (Outcome.COMPLETED, 1),
         (Outcome.EXPIRED, 1),
         (Outcome.EXPIRED, 0),
     ]
     finish(rig, "resume")
     rig.turn()
-    assert len(late.told) == 3
+    assert len(late.delivered) == 3
     rig.check()
 
 
@@ -155,7 +155,7 @@ def test_a_kill_between_the_parts_loses_nothing() -> None:
     small_turn(rig, "resume")
     rig.restart()
     rig.turn()
-    assert [told.command for told in watchers.told] == list(range(1, 5 * TURN_BUDGET + 1))
+    assert [each.command for each in watchers.delivered] == list(range(1, 5 * TURN_BUDGET + 1))
     assert [answer.value for answer in firer.answers] == [5 * TURN_BUDGET]
     rig.check()
 
@@ -171,10 +171,10 @@ def test_reports_are_bounded_and_complete() -> None:
     while rig.core.has_reports():
         for slot, frame in rig.core.reports(rig.now_ns, 512):
             if slot == client.slot:
-                told = len(client.told)
-                client.hear(bytes(frame))
-                assert len(client.told) - told <= 512
+                delivered = len(client.delivered)
+                client.receive(bytes(frame))
+                assert len(client.delivered) - delivered <= 512
                 parts += 1
     rig.core.end_turn(rig.now_ns)
-    assert len(client.told) == MANY
+    assert len(client.delivered) == MANY
     assert parts >= MANY // 512

@@ -37,7 +37,10 @@ def expire_at(rig: Rig, timeouts_ns: Sequence[int], steps: Sequence[int]) -> dic
         rig.turn((start_ns // tick_ns + step) * tick_ns)
         rig.acknowledge(client)
     rig.check()
-    return {numbers[told.command]: told.settled_ns // tick_ns - start_ns // tick_ns for told in client.told}
+    return {
+        numbers[delivered.command]: delivered.settled_ns // tick_ns - start_ns // tick_ns
+        for delivered in client.delivered
+    }
 
 
 # index arithmetic -----------------------------------------------------------------------------------------------------
@@ -109,11 +112,11 @@ def test_random_timeouts_cancels_and_reschedules_expire_in_their_tick(seed: int,
                 timeout = choose.randrange(tick_ns, tick_ns * SPAN ** choose.randrange(1, 4))
                 client.issue(reschedule(number, timeout, registered_ns=rig.now_ns))
                 deadlines[number] = rig.now_ns + timeout
-        told = len(client.told)
+        delivered = len(client.delivered)
         rig.turn()  # at the time of the registrations
         rig.turn(rig.now_ns + choose.randrange(tick_ns * SPAN ** choose.randrange(1, 4)))
         due = {n for n, deadline in deadlines.items() if expiry_tick(deadline, tick_ns) <= rig.now_ns // tick_ns}
-        expired = {each.command for each in client.told[told:] if each.state is Outcome.EXPIRED}
+        expired = {each.command for each in client.delivered[delivered:] if each.state is Outcome.EXPIRED}
         assert expired == due, f"seed={seed}, step={step}, tick={tick_ns}: only one side has {expired ^ due}"
         for number in due:
             del deadlines[number]
@@ -135,13 +138,13 @@ def test_sweeps_leave_nothing_behind_when_every_tick_is_walked() -> None:
         if tick < SPAN * SPAN and len(due) < 900:
             timeout = choose.randrange(1, choose.choice((3, SPAN, 3 * SPAN, 2 * SPAN * SPAN - tick))) * MS
             due[client.issue(Register(KEY, timeout_ns=timeout))] = rig.now_ns // MS + timeout // MS
-        told = len(client.told)
+        delivered = len(client.delivered)
         rig.turn()
         rig.turn(rig.now_ns + MS)
-        for each in client.told[told:]:
+        for each in client.delivered[delivered:]:
             assert due.pop(each.command) == rig.now_ns // MS, f"tick={tick}: {each}"
         assert not [number for number, at in due.items() if at <= rig.now_ns // MS], f"tick={tick}: left behind"
-        if client.told[told:]:
+        if client.delivered[delivered:]:
             rig.acknowledge(client)
     rig.check()
 
@@ -153,12 +156,12 @@ def test_operations_of_one_bucket_expire_in_the_order_of_their_ticks() -> None:
     due = {client.issue(Register(KEY, timeout_ns=timeout * MS)): timeout for timeout in timeouts}
     rig.turn()
     rig.turn(rig.now_ns + 2000 * MS)  # one jump over all of them
-    order = [due[told.command] for told in client.told]
+    order = [due[each.command] for each in client.delivered]
     assert order == sorted(timeouts)
 
 
 def test_hints_may_say_anything() -> None:
-    """What leads ahead in a bucket, or in a chain of free records, is asked for: never believed, nor even read."""
+    """A hint in a bucket, or in a chain of free records, is only prefetched: never believed, nor even read."""
     choose = random.Random(12)
     rig = Rig(capacity=512)
     client = rig.client()
@@ -178,7 +181,7 @@ def test_hints_may_say_anything() -> None:
         rig.turn(rig.now_ns + 500 * MS)
         rig.acknowledge(client)
     rig.turn(rig.now_ns + 3 * SPAN * SPAN * MS)
-    expired = {told.command: told.settled_ns // MS for told in client.told}
+    expired = {each.command: each.settled_ns // MS for each in client.delivered}
     assert expired.keys() == due.keys()
     assert all(at >= due[command] for command, at in expired.items())
     rig.check()
@@ -204,8 +207,8 @@ def test_a_clock_that_jumps_over_everything_expires_everything_once() -> None:
     numbers = [client.issue(Register(KEY, timeout_ns=3**power)) for power in range(2, 37)]
     rig.turn()
     rig.turn(rig.now_ns + TIMEOUT_NS_MAX + S)
-    assert sorted(told.command for told in client.told) == numbers
-    assert {told.state for told in client.told} == {Outcome.EXPIRED}
+    assert sorted(each.command for each in client.delivered) == numbers
+    assert {each.state for each in client.delivered} == {Outcome.EXPIRED}
     rig.check()
 
 
@@ -215,17 +218,17 @@ def test_a_clock_that_stands_still_expires_nothing() -> None:
     rig.do(client, Register(KEY, timeout_ns=1))
     for _ in range(3):
         rig.turn(rig.now_ns)
-    assert not client.told
+    assert not client.delivered
 
 
 def test_timeout_zero_tries_and_expires_in_the_same_turn() -> None:
     rig = Rig()
     client = rig.client()
     number = rig.do(client, Register(KEY, timeout_ns=0))
-    told = client.outcome(number)
-    assert told is not None
-    assert told.state is Outcome.EXPIRED
-    assert told.settled_ns - told.deadline_ns == 0
+    delivered = client.outcome(number)
+    assert delivered is not None
+    assert delivered.state is Outcome.EXPIRED
+    assert delivered.settled_ns - delivered.deadline_ns == 0
 
 
 def test_ten_years_and_not_a_tick_less() -> None:
@@ -260,7 +263,7 @@ def test_a_deadline_beyond_the_end_of_time_saturates() -> None:
     number = rig.do(client, Register(KEY, timeout_ns=TIMEOUT_NS_MAX))
     rig.turn(rig.now_ns + MS)
     assert client.state(number) in (Outcome.NONE, Outcome.FAILED)
-    assert not [told for told in client.told if told.state is Outcome.EXPIRED]
+    assert not [each for each in client.delivered if each.state is Outcome.EXPIRED]
 
 
 def test_a_call_that_came_while_the_turn_ran_has_its_whole_timeout() -> None:
@@ -273,7 +276,7 @@ def test_a_call_that_came_while_the_turn_ran_has_its_whole_timeout() -> None:
     rig.do(client, reschedule(moved, 5 * MS, registered_ns=called_ns))
     foreign = rig.do(client, Register(KEY, timeout_ns=5 * MS, registered_ns=rig.now_ns + 3600 * S))
     rig.turn(called_ns + 4 * MS)
-    assert [told.command for told in client.told] == [foreign]
+    assert [each.command for each in client.delivered] == [foreign]
     rig.turn(called_ns + 5 * MS)
     assert client.state(number) is client.state(moved) is Outcome.EXPIRED
     rig.check()
@@ -290,7 +293,7 @@ def test_rescheduling_moves_the_deadline_both_ways() -> None:
     never = rig.do(client, Register(KEY, timeout_ns=5 * MS))
     rig.do(client, reschedule(later, 9 * MS), reschedule(sooner, 2 * MS), reschedule(never, NO_DEADLINE))
     rig.turn(START_NS + 2 * MS)
-    assert [told.command for told in client.told] == [sooner]
+    assert [each.command for each in client.delivered] == [sooner]
     rig.turn(START_NS + 8 * MS)
     assert client.state(later) is Outcome.NONE
     rig.turn(START_NS + 9 * MS)
@@ -307,10 +310,10 @@ def test_rescheduling_into_the_past_expires_in_the_same_turn() -> None:
     rig.turn(rig.now_ns + 10 * MS)
     rig.do(client, reschedule(number, MS, registered_ns=rig.now_ns - 5 * MS))
     rig.turn(rig.now_ns + MS)
-    told = client.outcome(number)
-    assert told is not None
-    assert told.state is Outcome.EXPIRED
-    assert told.deadline_ns == START_NS + 6 * MS
+    delivered = client.outcome(number)
+    assert delivered is not None
+    assert delivered.state is Outcome.EXPIRED
+    assert delivered.deadline_ns == START_NS + 6 * MS
 
 
 # waking up ------------------------------------------------------------------------------------------------------------
@@ -330,7 +333,7 @@ def test_turns_at_the_wake_ups_alone_expire_everything_in_its_tick() -> None:
         due[client.issue(Register(KEY, timeout_ns=timeout))] = expiry_tick(rig.now_ns + timeout, MS)
     rig.turn()
     wakeups(rig, rig.now_ns + S * 1000)
-    assert {told.command: told.settled_ns // MS for told in client.told} == due
+    assert {each.command: each.settled_ns // MS for each in client.delivered} == due
     assert rig.core.next_wake_ns() == NEVER
 
 

@@ -39,7 +39,7 @@ def test_a_client_says_hello_subscribes_registers_and_is_told(world: World) -> N
     bob.send(fire(value=b"hello"))
     world.settle()
     alice.take_published()
-    assert [(told.command, told.state, told.value) for told in alice.told] == [(1, Outcome.COMPLETED, b"hello")]
+    assert [(told.command, told.state, told.value) for told in alice.delivered] == [(1, Outcome.COMPLETED, b"hello")]
     assert violations(world.rig.memory) == []
 
 
@@ -125,7 +125,7 @@ def test_what_was_dropped_is_asked_for_and_answered_by_router(world: World) -> N
     alice.say(UpKind.ASK)
     world.settle()
     alice.take_answers()
-    assert (alice.told[0].state, alice.told[0].value) == (Outcome.COMPLETED, b"v")
+    assert (alice.delivered[0].state, alice.delivered[0].value) == (Outcome.COMPLETED, b"v")
     assert world.counter("asked_again") == 1
 
 
@@ -326,7 +326,7 @@ def test_without_an_event_the_deadline_is_kept_to_the_tick(world: World) -> None
     alice.send(Register(KEY, timeout_ns=5 * MS))
     world.run(10 * MS)
     alice.take_published()
-    told = alice.told[0]
+    told = alice.delivered[0]
     assert told.state is Outcome.EXPIRED
     assert 0 <= told.settled_ns - told.deadline_ns <= MS
 

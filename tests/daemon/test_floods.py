@@ -141,10 +141,10 @@ def test_reports_of_a_turn_are_bounded_in_bytes_and_each_has_its_turn() -> None:
         assert sum(len(frame) for _, frame in reports[:-1]) < most
         heard += [slot for slot, _ in reports]
         for slot, frame in reports:
-            clients[[client.slot for client in clients].index(slot)].hear(bytes(frame))
+            clients[[client.slot for client in clients].index(slot)].receive(bytes(frame))
     rig.core.end_turn(rig.now_ns)
     assert set(heard[: len(clients)]) == {client.slot for client in clients}, "some were told twice before others"
-    assert [len(client.told) for client in clients] == [64] * len(clients)
+    assert [len(client.delivered) for client in clients] == [64] * len(clients)
     rig.check()
 
 
@@ -162,8 +162,8 @@ def test_a_full_arena_refuses_by_name_and_settles_what_is_pending_on_time() -> N
     assert answer is not None and ErrorCode(answer.code) is ErrorCode.ARENA_FULL
     world.run(100 * MS)
     alice.take_published()
-    assert [told.state for told in alice.told] == [Outcome.EXPIRED] * 64
-    assert all(0 <= told.settled_ns - told.deadline_ns <= MS for told in alice.told)
+    assert [told.state for told in alice.delivered] == [Outcome.EXPIRED] * 64
+    assert all(0 <= told.settled_ns - told.deadline_ns <= MS for told in alice.delivered)
     alice.acknowledge()
     world.settle()
     again = bob.send(Register((Key(b"one more"),), timeout_ns=MS))

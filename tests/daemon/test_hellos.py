@@ -181,7 +181,7 @@ def test_after_a_restart_the_session_still_holds_and_the_numbering_goes_on(world
     alice.say(UpKind.ASK)
     world.settle()
     alice.take_answers()
-    assert [told.state for told in alice.told] == [Outcome.COMPLETED, Outcome.COMPLETED]
+    assert [told.state for told in alice.delivered] == [Outcome.COMPLETED, Outcome.COMPLETED]
     assert alice.send(fire(b"other")) == 3
     world.settle()
     assert alice.take_published()[-1].applied == 3

@@ -101,14 +101,14 @@ def test_changed_frames_harm_nobody_else(seed: int) -> None:
         world.settle()
         assert violations(world.rig.memory) == []
         victim.take_published()
-        assert victim.told == [], "another client's operation was settled"
+        assert victim.delivered == [], "another client's operation was settled"
         command = victim.send(cancel(1))
         world.settle()
         victim.take_published()
         victim.say(UpKind.ASK)
         world.settle()
         victim.take_answers()
-        assert [told.state for told in victim.told] == [Outcome.CANCELLED], f"after command {command}"
+        assert [told.state for told in victim.delivered] == [Outcome.CANCELLED], f"after command {command}"
         assert violations(world.rig.memory) == []
 
     attack()
@@ -129,9 +129,9 @@ def test_hostile_subscriptions_hear_nothing_of_others(seed: int) -> None:
         world.settle()
         victim.send(Register((Key(SECRET),), timeout_ns=MS))
         world.run(5 * MS)
-        assert victim.take_published() and victim.told
+        assert victim.take_published() and victim.delivered
         assert b"a third one" not in world.network.published
         mallory.take_published()
-        assert mallory.told == []
+        assert mallory.delivered == []
 
     attack()

@@ -18,9 +18,9 @@ from journals import SEGMENT_ROWS, JournaledRig, outcomes
 from modelstate import Settling
 from rules import (
     a_limited_event_is_taken_once,
+    delivered_to_one_at_a_time,
     done_by_a_former_holder_is_refused,
     grant_of_a_dead_owner_is_requeued,
-    told_to_one_at_a_time,
 )
 from situations import SITUATIONS
 from timerctl.journal.rows import RowFormat
@@ -130,7 +130,7 @@ def test_a_crash_at_any_ordering_point_loses_no_row_and_writes_none_twice(tmp_pa
 
 TOLD_WRONGLY: dict[str, Callable[[Rig], None]] = {
     "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
-    "DELIVERED_TO_TWO_MEMBERS": told_to_one_at_a_time,
+    "DELIVERED_TO_TWO_MEMBERS": delivered_to_one_at_a_time,
     "ACKNOWLEDGED_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
 }
 

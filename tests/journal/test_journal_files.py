@@ -318,7 +318,7 @@ def test_a_full_disk_stops_nothing_is_told_and_the_journal_resumes(
         disk.full = 10 <= turn < 50
         keys += numbered(turn * 20, 20)
         settle(rig, client, *numbered(turn * 20, 20))
-        assert [told.state for told in client.told[-20:]] == [Outcome.COMPLETED] * 20
+        assert [told.state for told in client.delivered[-20:]] == [Outcome.COMPLETED] * 20
     rows = rig.rows()
     gaps = [row.record for row in rows if row.record.kind == RowKind.GAP]
     assert disk.refused and rig.core.journal_dropped

@@ -34,13 +34,13 @@ from rules import (
     a_limited_event_is_taken_once,
     a_lost_frame_is_expected_again,
     an_event_that_overtook_a_registration_counts,
+    delivered_to_one_at_a_time,
     done_by_a_former_holder_is_refused,
     grant_of_a_dead_owner_is_requeued,
     idle_costs_nothing,
     mass_fire_is_cut_into_turns,
     outcomes_are_kept_until_acknowledged,
     own_earlier_fire_does_not_complete_an_own_later_op,
-    told_to_one_at_a_time,
 )
 from timerd.clients import silence
 from timerd.clients.messages import Hello
@@ -120,7 +120,7 @@ BODIES: dict[str, Callable[[Rig], None]] = {
     "LIMIT_NOT_LOWERED": a_limited_event_is_taken_once,
     "FREED_UNACKNOWLEDGED": outcomes_are_kept_until_acknowledged,
     "GRANT_DROPPED": grant_of_a_dead_owner_is_requeued,
-    "DELIVERED_TO_TWO_MEMBERS": told_to_one_at_a_time,
+    "DELIVERED_TO_TWO_MEMBERS": delivered_to_one_at_a_time,
     "ACKNOWLEDGED_BY_FORMER_HOLDER": done_by_a_former_holder_is_refused,
     "ROWS_APART": rows_are_true_with_what_they_tell,
 }

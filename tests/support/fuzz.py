@@ -68,7 +68,7 @@ def attack_daemon(data: bytes) -> None:
         world.turn(MS)
     world.settle()
     assert violations(world.rig.memory) == []
-    assert victim.told == []
+    assert victim.delivered == []
 
 
 def attack_client(data: bytes) -> None:

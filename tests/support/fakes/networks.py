@@ -4,7 +4,7 @@ world = World()
 alice = world.client("alice")                    # has said hello, been welcomed, subscribed, and heard a report
 alice.send(Register((Key(b"k"),), timeout_ns=5 * MS))
 world.run(6 * MS)                                # turns as they fall due, on a clock moved by hand
-assert alice.told[0].state is Outcome.EXPIRED
+assert alice.delivered[0].state is Outcome.EXPIRED
 """
 
 from __future__ import annotations
@@ -399,7 +399,7 @@ class Peer(Talker):
         """Take in the reports that it has heard; their headers."""
         frames = self.world.network.published.pop(self.subscriber, [])
         for frame in frames:
-            self.hear(frame)
+            self.receive(frame)
         return [unpack(ReportHeader, frame) for frame in frames]
 
     def take_answers(self) -> list[tuple[DownKind, Any]]:
@@ -409,7 +409,7 @@ class Peer(Talker):
             header = unpack(ReportHeader, frame)
             kind = DownKind(header.kind)
             if kind is DownKind.REPORT:
-                self.hear(frame)
+                self.receive(frame)
             mapped = kind in (DownKind.WELCOME, DownKind.RESULT, DownKind.ERROR)
             found.append((kind, msgpack.unpackb(frame[size_of(ReportHeader) :]) if mapped else header))
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commands import Answer, Command, GroupOutcome, KeyAct, OperationAct, Register, Told
+from commands import Answer, Command, Delivered, GroupOutcome, KeyAct, OperationAct, Register
 from modelstate import EVENT_OF, UNLIMITED, Client, Event, Limits, Operation, Remembered, Settled, Settling
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.limits import GROUP_KEPT_NS, NO_DEADLINE, TIMEOUT_NS_MAX
@@ -99,7 +99,7 @@ class Model:
                     op.deadline_ns = now_ns + GROUP_KEPT_NS
         for each in client.unacknowledged:
             if each.operation.orphans is Orphans.GROUP:
-                self._give_to_group(client.group, each.operation, each.told)
+                self._give_to_group(client.group, each.operation, each.delivered)
         credits = client.granted()
         client.unacknowledged.clear()
         for each in credits:
@@ -110,12 +110,12 @@ class Model:
         return op.client is client and not op.group and not op.kept
 
     def acknowledge(self, client: Client) -> None:
-        """It has received everything that it was told."""
+        """It has received everything that was delivered."""
         client.unacknowledged.clear()
 
-    def _give_to_group(self, group: bytes, op: Operation, told: Told) -> None:
+    def _give_to_group(self, group: bytes, op: Operation, delivered: Delivered) -> None:
         self.group_outcomes[group, op.payload] = GroupOutcome(
-            told.state, told.settled_key, told.value, op.purgatory, tuple(key.name for key in op.keys)
+            delivered.state, delivered.settled_key, delivered.value, op.purgatory, tuple(key.name for key in op.keys)
         )
 
     def _hand_on(self, settled: Settled, now_ns: int) -> None:
@@ -127,7 +127,7 @@ class Model:
             purgatory=settled.event.purgatory,
             key=settled.event.key,
             amount=1,
-            value=settled.told.value,
+            value=settled.delivered.value,
             limited=True,
             left=1,
             client=None,
@@ -417,7 +417,7 @@ class Model:
         client = op.client
         if op.kept:
             return
-        told = Told(
+        delivered = Delivered(
             number=client.next_outcome,
             command=op.command,
             state=state,
@@ -431,15 +431,15 @@ class Model:
             settled_ns=now_ns,
         )
         if op.group:
-            return self._give_to_group(op.group, op, told)
+            return self._give_to_group(op.group, op, delivered)
         client.next_outcome += 1
-        client.told.append(told)
+        client.delivered.append(delivered)
         client.marks.append(
             (event.sequence, event.sequence)
             if event
             else (op.counted, self.newest if not op.uncounted else op.uncounted - 1)
         )
-        client.unacknowledged.append(Settled(op, told, event))
+        client.unacknowledged.append(Settled(op, delivered, event))
 
     @staticmethod
     def satisfied(op: Operation, state: Outcome, ordinal: int | None) -> int:
@@ -457,13 +457,13 @@ class Model:
         else:
             op = next((o for o in self.pending if self.owns(client, o) and o.command == command.operation), None)
         if command.requeues and op is None:
-            found = next((each for each in client.unacknowledged if each.told.command == command.operation), None)
+            found = next((each for each in client.unacknowledged if each.delivered.command == command.operation), None)
             if found is not None and found.event is not None and found.event.limited:
                 client.unacknowledged.remove(found)
-                if found.told in client.told[client.heard :]:
-                    # Given back in the turn in which it was handed over: nobody heard of it.
-                    del client.marks[client.told.index(found.told)]
-                    client.told.remove(found.told)
+                if found.delivered in client.delivered[client.heard :]:
+                    # Requeued in the turn in which it was granted: no report had it.
+                    del client.marks[client.delivered.index(found.delivered)]
+                    client.delivered.remove(found.delivered)
                 if command.wants_answer:
                     self._answer(client, ErrorCode.NONE, 1)
                 return self._hand_on(found, now_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from commands import Answer, Key, Told
+from commands import Answer, Delivered, Key
 from timerd_shm.declare.states import Condition, EventKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
@@ -51,7 +51,7 @@ class Operation:
     payload: bytes
     group: bytes = b""  # the group's, not its client's any more
     call: bool = False
-    kept: bool = False  # its client has died, and nobody will be told
+    kept: bool = False  # its client has died, and its outcome is delivered to nobody
     satisfied: int = 0
     failed: int = 0
     counted: int = 0  # sequence of the newest event that changed it
@@ -69,7 +69,7 @@ class Settled(NamedTuple):
     """An outcome that its owner has not acknowledged."""
 
     operation: Operation
-    told: Told
+    delivered: Delivered
     event: Event | None
 
 
@@ -80,7 +80,7 @@ class Client:
     group: bytes = b""
     last_command: int = 0
     next_outcome: int = 1
-    told: list[Told] = field(default_factory=list)
+    delivered: list[Delivered] = field(default_factory=list)
     heard: int = 0  # of these, before the present turn
     marks: list[tuple[int, int]] = field(
         default_factory=list
@@ -98,7 +98,7 @@ class Client:
 
 
 class Settling(NamedTuple):
-    """How an operation settled, whether its owner is told or not."""
+    """How an operation settled, whether its outcome is delivered or not."""
 
     op: Operation
     state: Outcome

@@ -1,4 +1,4 @@
-"""A random program over the core and the model, which are told the same and have to say the same."""
+"""A random program over the core and the model, which get the same commands and must deliver the same."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import timerd.core
-from commands import Command, GroupOutcome, Key, KeyAct, Mark, OperationAct, Register, Told
+from commands import Command, Delivered, GroupOutcome, Key, KeyAct, Mark, OperationAct, Register
 from faults import core_faults
-from frames import GroupTold
+from frames import DeliveredForGroup
 from harness import BUDGET, MS, Client, Rig, done
 from model import Model
 from modelstate import Client as ModelClient
@@ -29,7 +29,7 @@ IDS = tuple(bytes([number]) * 16 for number in range(1, 5))
 
 
 class Play:
-    """The core and the model, told the same."""
+    """The core and the model, with the same commands."""
 
     def __init__(
         self, seed: int, core: ModuleType = timerd.core, tick_ns: int = MS, more: dict[str, int] | None = None
@@ -59,8 +59,8 @@ class Play:
         self.groups: dict[Client, bytes] = {}
         self.saved: list[tuple[Client, Mark]] = []
         self.compared: dict[Client, tuple[int, int]] = {}
-        self.judged: dict[Client, int] = {}  # of what it was told for its group
-        self.deliveries: dict[bytes, int] = {}  # payload -> the newest count told
+        self.judged: dict[Client, int] = {}  # how much of what was delivered to it for its group
+        self.deliveries: dict[bytes, int] = {}  # payload -> the newest count of deliveries
         self.conditional = self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = 0
         for _ in range(4):
             self.open()
@@ -78,11 +78,11 @@ class Play:
     # a random command -------------------------------------------------------------------------------------------------
 
     def command(self, client: Client) -> Command:
-        if client.told_for_group and self.random.random() < 0.3:
-            told = self.random.choice(client.told_for_group[-8:])
+        if client.delivered_for_group and self.random.random() < 0.3:
+            delivered = self.random.choice(client.delivered_for_group[-8:])
             if self.random.random() < 0.6:
-                return done(told)
-            return replace(done(told), id=self.random.choice(IDS), purgatory=self.random.choice(self.purgatories))
+                return done(delivered)
+            return replace(done(delivered), id=self.random.choice(IDS), purgatory=self.random.choice(self.purgatories))
         return self.random.choices((self.register, self.key_act, self.operation_act), weights=(10, 9, 4))[0](client)
 
     def register(self, client: Client) -> Register:
@@ -163,7 +163,7 @@ class Play:
         )
         model = self.model_of(client)
         pending = [op.command for op in self.model.pending if self.model.owns(model, op)]
-        granted = [each.told.command for each in model.unacknowledged if each.event and each.event.limited]
+        granted = [each.delivered.command for each in model.unacknowledged if each.event and each.event.limited]
         any_command = choose.randint(1, client.issued) if client.issued else 1
         if granted and choose.random() < 0.5:
             return OperationAct(CommandKind.CANCEL, choose.choice(granted), requeues=True, wants_answer=True)
@@ -215,12 +215,12 @@ class Play:
     def turn(self) -> None:
         choose = self.random
         jump = choose.choice((0, 1, MS // 3, MS, 2 * MS, choose.randrange(30 * MS), choose.randrange(300 * MS)))
-        delivered = choose.sample(self.sides, choose.randint(0, len(self.sides)))
-        applied = [(model, list(client.in_flight)) for client, model in delivered]
+        reached = choose.sample(self.sides, choose.randint(0, len(self.sides)))
+        applied = [(model, list(client.in_flight)) for client, model in reached]
         self.rig.budget = choose.choice((BUDGET, BUDGET, 1, 2, 7))
         if self.rig.module is core_faults and choose.random() < 0.3:
-            self.crash(self.rig.now_ns + jump, [client for client, _ in delivered])
-        self.rig.turn(self.rig.now_ns + jump, only=[client for client, _ in delivered])
+            self.crash(self.rig.now_ns + jump, [client for client, _ in reached])
+        self.rig.turn(self.rig.now_ns + jump, only=[client for client, _ in reached])
         for model, commands in applied:
             for number, command in commands:
                 self.apply_to_model(model, number, command)
@@ -239,20 +239,20 @@ class Play:
             assert answer.value == (1 if followed else GROUP_ACK_NOT_FOLLOWED), f"{command}: {remembered}"
             self.conditional += 1
         if answer.value == 1:
-            told = next(told for told in client.told_for_group if told.operation == command.operation)
-            assert self.model.group_outcomes.pop((model.group, told.payload), None), f"{told} was done before"
+            delivered = next(each for each in client.delivered_for_group if each.operation == command.operation)
+            assert self.model.group_outcomes.pop((model.group, delivered.payload), None), f"{delivered} was done before"
             self.done += 1
         model.last_command += 1
         model.answers.append(answer)
 
-    def crash(self, now_ns: int, delivered: list[Client]) -> None:
+    def crash(self, now_ns: int, reached: list[Client]) -> None:
         """The daemon is killed at some ordering point of the coming turn; the clients will send everything again."""
         doomed = self.rig.clone(bytes(self.rig.memory))
         doomed.now_ns = now_ns
         self.kill_at_some_point()
         doomed.core.begin_turn(now_ns)
         doomed.resume()
-        for client in delivered:
+        for client in reached:
             if client.in_flight:
                 doomed.apply(client, client.frame())
         while doomed.core.advance(now_ns, doomed.budget):
@@ -318,7 +318,8 @@ class Play:
         )
         self.rig.clients.append(client)
         self.sides.append((client, model))
-        self.judged[client] = len(client.told_for_group)  # as it died it may have been told what others have had since
+        # As it died, outcomes may have been delivered to it that others have had since.
+        self.judged[client] = len(client.delivered_for_group)
         self.returns += 1
 
     def fall_silent_or_listen(self) -> None:
@@ -346,14 +347,16 @@ class Play:
 
     def compare(self, client: Client, model: ModelClient) -> None:
         """The same outcomes with all their fields, and the same answers, since the last comparison."""
-        told, answered = self.compared[client]
-        numbers = [each.number for each in client.told]
+        delivered, answered = self.compared[client]
+        numbers = [each.number for each in client.delivered]
         assert numbers == sorted(set(numbers))
-        expected, found = self.in_order(model.told[told:]), self.in_order(client.told[told:])
+        expected, found = self.in_order(model.delivered[delivered:]), self.in_order(client.delivered[delivered:])
         assert found == expected
-        for each in client.told[told:]:
+        for each in client.delivered[delivered:]:
             least, greatest = next(
-                marks for marks, other in zip(model.marks, model.told, strict=True) if other.command == each.command
+                marks
+                for marks, other in zip(model.marks, model.delivered, strict=True)
+                if other.command == each.command
             )
             assert least <= client.marks[each.number] <= greatest, f"mark of {each}"
             if each.state is Outcome.EXPIRED:
@@ -365,26 +368,28 @@ class Play:
             (each.command, each.code, each.value if each.code == 0 else None) for each in model.answers[answered:]
         ]
         assert codes == wanted
-        self.compared[client] = (len(client.told), len(client.answers))
-        model.heard = len(model.told)
+        self.compared[client] = (len(client.delivered), len(client.answers))
+        model.heard = len(model.delivered)
 
     def compare_groups(self) -> None:
-        """What is told is as the model has it, and comes again with a higher count; one member at most holds it."""
+        """Outcomes are as the model has them, and come again with a higher count. One member at most holds each."""
         for client, _ in self.sides:
-            for told in client.told_for_group[self.judged[client] :]:
-                assert told.deliveries > self.deliveries.get(told.payload, 0), f"{told} was told before"
-                self.deliveries[told.payload] = told.deliveries
-                known = self.model.group_outcomes.get((self.groups[client], told.payload))
-                assert known is None or known == self.as_modelled(told), f"{told} is not {known}"
-            self.judged[client] = len(client.told_for_group)
-        operations = [told.operation for client, _ in self.sides for told in client.told_for_group]
+            for delivered in client.delivered_for_group[self.judged[client] :]:
+                assert delivered.deliveries > self.deliveries.get(delivered.payload, 0), (
+                    f"{delivered} was delivered before"
+                )
+                self.deliveries[delivered.payload] = delivered.deliveries
+                known = self.model.group_outcomes.get((self.groups[client], delivered.payload))
+                assert known is None or known == self.as_modelled(delivered), f"{delivered} is not {known}"
+            self.judged[client] = len(client.delivered_for_group)
+        operations = [each.operation for client, _ in self.sides for each in client.delivered_for_group]
         held = [op for client, _ in self.sides for op in self.rig.core.held(client.slot, sorted(set(operations)))]
         assert len(held) == len(set(held)), f"held by two: {held}"
         assert self.kept_by_groups() == sorted(self.model.group_outcomes)
 
-    def as_modelled(self, told: GroupTold) -> GroupOutcome:
-        purgatory = self.purgatories[(b"default", b"other").index(told.purgatory)]
-        return GroupOutcome(told.state, told.settled_key, told.value, purgatory, told.keys)
+    def as_modelled(self, delivered: DeliveredForGroup) -> GroupOutcome:
+        purgatory = self.purgatories[(b"default", b"other").index(delivered.purgatory)]
+        return GroupOutcome(delivered.state, delivered.settled_key, delivered.value, purgatory, delivered.keys)
 
     def kept_by_groups(self) -> list[tuple[bytes, bytes]]:
         """Group and payload of each outcome of a group that is not done."""
@@ -397,7 +402,7 @@ class Play:
             )
 
     def all_is_told_at_the_end(self) -> None:
-        """With one member that listens, everything that is not done is told to it, and done."""
+        """With one member that listens, everything that is not done is delivered to it, and done."""
         while len(self.sides) > 4:
             self.let_one_die()
         for client, _ in self.sides:
@@ -408,22 +413,22 @@ class Play:
             wanted = {payload for name, payload in self.model.group_outcomes if name == group}
             client = self.rig.client(group=group, listens=True)
             self.rig.turn(only=[])
-            assert {told.payload for told in client.told_for_group} >= wanted, "something is not told"
-            for told in client.told_for_group:
-                self.rig.do(client, done(told))
+            assert {each.payload for each in client.delivered_for_group} >= wanted, "something is not delivered"
+            for delivered in client.delivered_for_group:
+                self.rig.do(client, done(delivered))
             assert all(answer.value == 1 for answer in client.answers)
             self.rig.close(client, goodbye=True)
         assert self.kept_by_groups() == []
 
-    def in_order(self, told: list[Told]) -> list[Told]:
+    def in_order(self, delivered: list[Delivered]) -> list[Delivered]:
         """Within a tick expiries have no order; everything else has."""
 
-        def run(each: Told) -> tuple[object, ...]:
+        def run(each: Delivered) -> tuple[object, ...]:
             if each.state is Outcome.EXPIRED:
                 return (each.settled_ns, -(-each.deadline_ns // self.model.tick_ns))
             return (each.number,)
 
-        ordered: list[Told] = []
-        for _, same in groupby(told, run):
+        ordered: list[Delivered] = []
+        for _, same in groupby(delivered, run):
             ordered += sorted(same, key=lambda each: each.command)
         return [each._replace(number=0) for each in ordered]

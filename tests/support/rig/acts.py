@@ -91,7 +91,7 @@ def acknowledge(count: int) -> Situation:
     def prepare(rig: Rig) -> Act:
         a = rig.client()
         rig.do(a, *(watch(b"k", wants_answer=True) for _ in range(count)), fire(b"k", value=b"v" * 300))
-        outcome, answer = a.told[-1].number, a.answers[-1].command
+        outcome, answer = a.delivered[-1].number, a.answers[-1].command
 
         def act(rig: Rig) -> None:
             rig.core.begin_turn(rig.now_ns)

@@ -1,4 +1,4 @@
-"""What a client says and what it is told, as tests write it: commands, outcomes, answers.
+"""What goes up and down between a client and the core, as tests write it: commands, outcomes, answers.
 
 The same objects go to the compiled core, encoded by harness, and to the oracle in model.py.
 """
@@ -93,11 +93,11 @@ class OperationAct:
 Command = Register | KeyAct | OperationAct
 
 
-# what a client is told ------------------------------------------------------------------------------------------------
+# what is delivered to a client ----------------------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
-    """An outcome, as its owner is told."""
+class Delivered(NamedTuple):
+    """An outcome, as it is delivered to its owner."""
 
     number: int
     command: int
@@ -113,7 +113,7 @@ class Told(NamedTuple):
 
 
 class GroupOutcome(NamedTuple):
-    """An outcome of a group: what whoever is told is told. Its operation is known by its payload."""
+    """An outcome of a group, as it is delivered to any member. Its operation is known by its payload."""
 
     state: Outcome
     settled_key: int

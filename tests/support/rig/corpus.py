@@ -126,7 +126,7 @@ UP: dict[str, Case] = {
         Register((Key(b"k"),), timeout_ns=S, for_group=True), code=ErrorCode.NOT_A_MEMBER
     ),
     "give back": commands(requeue(1), before=(ON_K, fire(b"k", limit=1))),
-    "done what was never told": commands(OperationAct(CommandKind.GROUP_ACK, 1 << 32, wants_answer=True)),
+    "done what was never delivered": commands(OperationAct(CommandKind.GROUP_ACK, 1 << 32, wants_answer=True)),
     "many at once": commands(ON_K, fire(b"k"), ON_K, cancel(3), fire(b"j", value=b"j")),
     "a command that is none": Case(
         UpKind.COMMANDS, body=b"\xff" * 40, code=ErrorCode.MALFORMED, header=(("count", 1),)

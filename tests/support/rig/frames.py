@@ -1,4 +1,4 @@
-"""Frames by hand: a command as its bytes up, and what a member of a group is told as it comes down."""
+"""Frames by hand: a command as its bytes up, and a group's outcome as it comes down to a member."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def encode_register(command: Register) -> bytes:
     )
 
 
-class GroupTold(NamedTuple):
-    """An outcome of its group, as a member is told."""
+class DeliveredForGroup(NamedTuple):
+    """An outcome of a group, as it is delivered to a member."""
 
     number: int
     operation: int
@@ -125,7 +125,7 @@ class GroupTold(NamedTuple):
     keys: tuple[bytes, ...]
 
 
-def group_told(record: OutcomeRecord, heap: bytes) -> GroupTold:
+def read_delivered_for_group(record: OutcomeRecord, heap: bytes) -> DeliveredForGroup:
     """From the record, and the bytes of the heap that are its own."""
     assert record.flags & OutcomeFlag.HAS_PAYLOAD and record.deliveries, record
     payload = record.value_length + record.payload_length
@@ -134,7 +134,7 @@ def group_told(record: OutcomeRecord, heap: bytes) -> GroupTold:
         names.append(heap[at + 1 : at + 1 + heap[at]])
         at += 1 + heap[at]
     assert at == payload + record.keys_length <= len(heap), f"names of {record} are not as long as they say"
-    return GroupTold(
+    return DeliveredForGroup(
         record.number,
         record.operation,
         Outcome(record.state),

@@ -28,7 +28,7 @@ def last_of_a_group_dies(rig: Rig) -> Act:
 
 
 def holder_dies(rig: Rig) -> Act:
-    """What it has received, and what not, is told to the next member."""
+    """Its outcomes, received or not, are delivered to the next member."""
     a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP, listens=True)
     rig.do(b, work(b"k"), work(b"k"), work(b"l"), fire(b"k", value=b"v"))
     rig.acknowledge(a)
@@ -67,7 +67,7 @@ def group_outcome_is_done(received: bool) -> Situation:
         rig.do(a, work(b"k", LONG), fire(b"k", value=b"v" * 200))
         if received:
             rig.acknowledge(a)
-        return applied(rig, a, done(a.told_for_group[0]))
+        return applied(rig, a, done(a.delivered_for_group[0]))
 
     return prepare
 
@@ -122,7 +122,7 @@ def group_record_is_used_again(rig: Rig) -> Act:
     return new_group(rig)
 
 
-# named calls: told only to members that handle their name
+# named calls: delivered only to members that handle their name
 
 
 def call(name: bytes = b"job", timeout_ns: int = 0, **more: object) -> Register:
@@ -138,7 +138,7 @@ def handler(rig: Rig, *names: bytes, most: int = 4) -> Client:
 
 
 def call_is_due(rig: Rig) -> Act:
-    """It is told to who handles its name."""
+    """It is delivered to the member that handles its name."""
     a = handler(rig, b"job")
     rig.do(a, call(timeout_ns=5 * MS, id=ID))
     return wheel_moves(rig.now_ns + 6 * MS)
@@ -150,10 +150,12 @@ def call_is_followed(timeout_ns: int = HOUR, *, over: bool = False) -> Situation
     def prepare(rig: Rig) -> Act:
         a = handler(rig, b"job")
         rig.do(a, call(id=ID))
-        (told,) = a.told_for_group
+        (delivered,) = a.delivered_for_group
         if over:
-            rig.do(a, done(told))
-        follower = call(timeout_ns=timeout_ns, id=ID, if_exists="replace", follows=told.operation, wants_answer=True)
+            rig.do(a, done(delivered))
+        follower = call(
+            timeout_ns=timeout_ns, id=ID, if_exists="replace", follows=delivered.operation, wants_answer=True
+        )
         return applied(rig, a, follower)
 
     return prepare
@@ -170,7 +172,7 @@ def call_is_done(*, known: bool, received: bool = True) -> Situation:
         settled_ns = rig.now_ns if known else rig.now_ns - 1
         over = OperationAct(
             CommandKind.GROUP_ACK,
-            a.told_for_group[0].operation,
+            a.delivered_for_group[0].operation,
             id=ID,
             frees_id=True,
             registered_ns=settled_ns,
@@ -189,7 +191,7 @@ def done_if_something_follows(*, pending: bool) -> Situation:
         if pending:
             rig.do(a, watch(b"k", id=ID, for_group=True))
         return applied(
-            rig, a, OperationAct(CommandKind.GROUP_ACK, a.told_for_group[0].operation, id=ID, wants_answer=True)
+            rig, a, OperationAct(CommandKind.GROUP_ACK, a.delivered_for_group[0].operation, id=ID, wants_answer=True)
         )
 
     return prepare

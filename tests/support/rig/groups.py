@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commands import Key, Register
-from frames import GroupTold
+from frames import DeliveredForGroup
 from harness import Client, Rig, S, done
 from timerd_shm.declare.errors import ErrorCode
 from timerd_shm.declare.layout import Region
@@ -33,16 +33,16 @@ def silence(rig: Rig, client: Client) -> None:
     rig.turn()
 
 
-def answer(rig: Rig, client: Client, told: GroupTold) -> int:
+def answer(rig: Rig, client: Client, delivered: DeliveredForGroup) -> int:
     """Say that it is done; 1 if the client held it."""
-    number = rig.do(client, done(told))
+    number = rig.do(client, done(delivered))
     found = client.answer(number)
     assert found is not None and found.code == ErrorCode.NONE, found
     return found.value
 
 
 def waiting(rig: Rig) -> int:
-    """Outcomes of groups that nobody is told now."""
+    """Outcomes of groups that are delivered to no member now."""
     return sum(
         op.state == OpState.SETTLED and op.group != 0 and op.client_generation == 0
         for op in rig.arena.records(Region.OPS)

@@ -5,7 +5,7 @@
     alice.issue(Register((Key(b"k"),), timeout_ns=5 * MS))      # numbered, and in flight
     rig.turn()                                                  # everything in flight is applied, the wheel moves
     rig.turn(rig.now_ns + 6 * MS)
-    assert alice.told[0].state is Outcome.EXPIRED
+    assert alice.delivered[0].state is Outcome.EXPIRED
 
 A turn does what the conductor's does, in its order: what is left of the last one, commands, wheel, reports.
 """
@@ -19,8 +19,8 @@ from typing import Any
 
 import timerd.core
 from arenas import Memory, violations
-from commands import Answer, Command, KeyAct, Mark, OperationAct, Told
-from frames import GroupTold, encode, group_told
+from commands import Answer, Command, Delivered, KeyAct, Mark, OperationAct
+from frames import DeliveredForGroup, encode, read_delivered_for_group
 from timerd.arena.format import format_arena
 from timerd.arena.plan import plan_arena
 from timerd_shm.declare.fields import size_of, struct_of, unpack
@@ -56,7 +56,7 @@ INCARNATION, HASH_SEED = 0x1234_5678_9ABC_DEF0, 0x0FED_CBA9_8765_4321  # not ran
 
 
 class Client:
-    """A client as its daemon sees it: numbers its commands, resends what was not applied, counts what it is told."""
+    """A client as its daemon sees it: numbers its commands, resends those not applied, counts what it receives."""
 
     def __init__(
         self, rig: Rig, incarnation: bytes, session: bytes, slot: int, orphans: Orphans = Orphans.CANCEL
@@ -68,8 +68,8 @@ class Client:
         self.orphans = orphans
         self.issued = 0
         self.in_flight: list[tuple[int, Command]] = []
-        self.told: list[Told] = []
-        self.told_for_group: list[GroupTold] = []
+        self.delivered: list[Delivered] = []
+        self.delivered_for_group: list[DeliveredForGroup] = []
         self.received = 0  # outcomes up to this number, void ones too
         self.marks: dict[int, int] = {}  # outcome number -> the outcome's mark
         self.flags: dict[int, OutcomeFlag] = {}
@@ -118,7 +118,7 @@ class Client:
         self.acknowledged_outcome = self.received
         self.acknowledged_answer = self.answers[-1].command if self.answers else 0
 
-    def hear(self, frame: bytes) -> None:
+    def receive(self, frame: bytes) -> None:
         """Take in a REPORT frame."""
         view = memoryview(frame)
         header = unpack(ReportHeader, view)
@@ -131,18 +131,20 @@ class Client:
             record = unpack(OutcomeRecord, view, at)
             at += size_of(OutcomeRecord)
             assert header.outcome_first <= record.number <= header.outcome_last, f"{record.number} outside of {header}"
-            if record.number <= max((each[-1].number for each in (self.told, self.told_for_group) if each), default=0):
+            if record.number <= max(
+                (each[-1].number for each in (self.delivered, self.delivered_for_group) if each), default=0
+            ):
                 continue
             start = heap + record.heap_offset
             if record.command == 0:
-                self.told_for_group.append(group_told(record, frame[start:]))
+                self.delivered_for_group.append(read_delivered_for_group(record, frame[start:]))
                 continue
             value = frame[start : start + record.value_length]
             assert len(value) == record.value_length, f"the heap ends in the value of outcome {record.number}"
             self.marks[record.number] = record.sequence
             self.flags[record.number] = OutcomeFlag(record.flags)
-            self.told.append(
-                Told(
+            self.delivered.append(
+                Delivered(
                     record.number,
                     record.command,
                     Outcome(record.state),
@@ -168,16 +170,16 @@ class Client:
                 assert header.answer_previous <= newest, f"an answer before {answer.command} was missed"
             self.answers.append(Answer(answer.command, answer.code, answer.value))
 
-    def outcome(self, command: int) -> Told | None:
-        """What it was told about the registration with that number; at most one outcome."""
-        found = [told for told in self.told if told.command == command]
-        assert len(found) <= 1, f"command {command} was told {len(found)} outcomes: {found}"
+    def outcome(self, command: int) -> Delivered | None:
+        """The outcome delivered for the registration with that number; there is at most one."""
+        found = [each for each in self.delivered if each.command == command]
+        assert len(found) <= 1, f"command {command} has {len(found)} outcomes: {found}"
         return found[0] if found else None
 
     def state(self, command: int) -> Outcome:
         """The outcome's state, NONE while it is pending."""
-        told = self.outcome(command)
-        return told.state if told else Outcome.NONE
+        delivered = self.outcome(command)
+        return delivered.state if delivered else Outcome.NONE
 
     def answer(self, command: int) -> Answer | None:
         return next((answer for answer in self.answers if answer.command == command), None)
@@ -326,12 +328,12 @@ class Rig:
         return touched
 
     def report(self) -> None:
-        """Publish what there is to tell, all of it."""
+        """Deliver everything that is due to clients."""
         while reports := self.core.reports(self.now_ns):
             for slot, frame in reports:
                 for client in self.clients:
                     if client.slot == slot:
-                        client.hear(bytes(frame))
+                        client.receive(bytes(frame))
 
     def do(self, client: Client, *commands: Command, now_ns: int | None = None) -> int:
         """Issue and apply commands in a turn of their own; the number of the first."""
@@ -404,9 +406,9 @@ def requeue(operation: int, *, wait: bool = False) -> OperationAct:
     return OperationAct(CommandKind.CANCEL, operation, requeues=True, wants_answer=wait)
 
 
-def done(told: GroupTold) -> OperationAct:
+def done(delivered: DeliveredForGroup) -> OperationAct:
     """The member has done what the outcome of its group asks for; the answer says whether it held it."""
-    return OperationAct(CommandKind.GROUP_ACK, told.operation, wants_answer=True)
+    return OperationAct(CommandKind.GROUP_ACK, delivered.operation, wants_answer=True)
 
 
 def reschedule(operation: int, timeout_ns: int, *, registered_ns: int = 0, wait: bool = False) -> OperationAct:

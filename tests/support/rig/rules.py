@@ -31,9 +31,9 @@ def an_event_that_overtook_a_registration_counts(rig: Rig) -> None:
     mark = a.mark()
     rig.do(b, fire(b"k1", value=b"v"))
     number = rig.do(a, Register(ONE, timeout_ns=30 * MS, mark=mark))
-    told = a.outcome(number)
-    assert told is not None, "a wake-up was lost"
-    assert (told.state, told.value) == (Outcome.COMPLETED, b"v")
+    delivered = a.outcome(number)
+    assert delivered is not None, "a wake-up was lost"
+    assert (delivered.state, delivered.value) == (Outcome.COMPLETED, b"v")
 
 
 def a_limited_event_is_taken_once(rig: Rig, between: Callable[[], None] = lambda: None) -> None:
@@ -71,7 +71,7 @@ def a_lost_frame_is_expected_again(rig: Rig) -> None:
     assert send(rig, client, frames[1]) == rig.module.APPLIED
     assert send(rig, client, frames[2]) == rig.module.APPLIED
     assert send(rig, client, frames[1]) == rig.module.APPLIED
-    assert [told.state for told in watcher.told] == [Outcome.COMPLETED] * 3
+    assert [each.state for each in watcher.delivered] == [Outcome.COMPLETED] * 3
 
 
 def a_frame_sent_again_is_skipped(rig: Rig) -> None:
@@ -94,14 +94,14 @@ def outcomes_are_kept_until_acknowledged(rig: Rig) -> None:
     number = rig.do(client, ON_K, fire(b"k", value=b"kept"))
     assert client.state(number) is Outcome.COMPLETED
     rig.core.acknowledge(client.slot, 1, 0, BUDGET)  # the first, and not this one
-    client.told.clear()
-    assert rig.core.unacknowledged(client.slot), "its record was freed when it was told"
-    client.hear(bytes(rig.core.report(client.slot, 0, 0, rig.now_ns)))
-    assert [told.value for told in client.told] == [b"kept"]
+    client.delivered.clear()
+    assert rig.core.unacknowledged(client.slot), "its record was freed when it was delivered"
+    client.receive(bytes(rig.core.report(client.slot, 0, 0, rig.now_ns)))
+    assert [each.value for each in client.delivered] == [b"kept"]
     rig.restart()
-    client.told.clear()
+    client.delivered.clear()
     rig.turn()
-    assert [told.value for told in client.told] == [b"kept"], "a restart forgot an outcome"
+    assert [each.value for each in client.delivered] == [b"kept"], "a restart forgot an outcome"
     rig.acknowledge()
     assert not rig.core.unacknowledged(client.slot)
     assert rig.arena.in_use()["OPS"] == rig.arena.in_use()["BLOCKS"] - 1 == 0, "the ring alone holds the value"
@@ -118,9 +118,11 @@ def grant_of_a_dead_owner_is_requeued(rig: Rig) -> None:
     assert a.state(1) is Outcome.COMPLETED
     rig.close(a)
     rig.turn()
-    told = b.outcome(first)
-    assert told is not None and (told.state, told.value) == (Outcome.COMPLETED, b"token"), f"first watcher: {told}"
-    assert b.flags[told.number] & REQUEUED == REQUEUED
+    delivered = b.outcome(first)
+    assert delivered is not None and (delivered.state, delivered.value) == (Outcome.COMPLETED, b"token"), (
+        f"first watcher: {delivered}"
+    )
+    assert b.flags[delivered.number] & REQUEUED == REQUEUED
     assert c.state(second) is Outcome.NONE, "there was one"
     assert rig.arena.count("requeued") == 1
     rig.check()
@@ -129,24 +131,24 @@ def grant_of_a_dead_owner_is_requeued(rig: Rig) -> None:
 def done_by_a_former_holder_is_refused(rig: Rig) -> None:
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k"), fire(b"k"))
-    (first,) = a.told_for_group
+    (first,) = a.delivered_for_group
     silence(rig, a)
     rig.core.revive(a.slot, rig.now_ns)
-    assert answer(rig, a, first) == 0, "another member has been told"
+    assert answer(rig, a, first) == 0, "another member holds it"
     assert rig.core.held(a.slot, [first.operation]) == []
-    (again,) = b.told_for_group
+    (again,) = b.delivered_for_group
     assert answer(rig, b, again) == 1
     rig.check()
 
 
-def told_to_one_at_a_time(rig: Rig) -> None:
+def delivered_to_one_at_a_time(rig: Rig) -> None:
     """Another client's death changes nothing for what a live member holds."""
     a, b, c = worker(rig), worker(rig), worker(rig)
     rig.do(c, *(work(b"k") for _ in range(3)), fire(b"k"))
     rig.close(c)
-    held = [told.operation for each in (a, b) for told in each.told_for_group]
-    assert len(held) == 3 and len(set(held)) == 3, f"told to two: {held}"
-    assert all(rig.core.held(each.slot, [t.operation for t in each.told_for_group]) for each in (a, b))
+    held = [delivered.operation for each in (a, b) for delivered in each.delivered_for_group]
+    assert len(held) == 3 and len(set(held)) == 3, f"delivered to two: {held}"
+    assert all(rig.core.held(each.slot, [t.operation for t in each.delivered_for_group]) for each in (a, b))
     rig.check()
 
 
@@ -186,7 +188,7 @@ def crowd(
     for _ in range(count):
         client.issue(Register((EVERY,), timeout_ns=timeout_ns))
     rig.turn()
-    assert not client.told
+    assert not client.delivered
     return client
 
 
@@ -228,6 +230,6 @@ def mass_fire_is_cut_into_turns(rig: Rig) -> None:
     assert first + sum(touched) >= MANY, "settling touches records"
     assert rig.core.apply(firer.slot, firer.frame(), rig.now_ns, TURN_BUDGET) == rig.module.APPLIED
     rig.turn()
-    assert [told.command for told in watchers.told] == list(range(1, MANY + 1)), "in order of registration"
-    assert {told.state for told in watchers.told} == {Outcome.COMPLETED}
+    assert [each.command for each in watchers.delivered] == list(range(1, MANY + 1)), "in order of registration"
+    assert {each.state for each in watchers.delivered} == {Outcome.COMPLETED}
     assert [answer.value for answer in firer.answers] == [MANY]
