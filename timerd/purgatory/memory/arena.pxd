@@ -1,8 +1,8 @@
 """The arena as the core sees it: where each region lies, and what each room remembers beside it (its state.pxd).
 
-Only the conductor's thread comes here, so nothing is locked. A record that nothing reaches yet is filled freely, in
-functions named fill_...; from the moment its state word makes it true, its truth changes only by td_put and td_commit.
-Truth first, then what is derived from it: a crash between the two is mended by the next start's rebuild.
+Only the conductor's thread comes here, so nothing is locked. Functions named fill_... write a record while nothing
+reaches it. Its state word makes the record true. From then on only td_put and td_commit change its truth. Truth comes
+first, then what is derived from it: after a crash between the two, the next start makes the derived part anew.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -23,7 +23,7 @@ ctypedef struct Arena:
     ArenaHeader *header
     RegionRecord *regions
     OpRecord *ops
-    # The rest of nodes and keys, from these indexes on; those below lie in the operation's record of their index.
+    # Nodes and keys from these indexes on. A node or key with a lower index lies in the operation's record of its index.
     WatchNode *more_nodes
     KeyRecord *more_keys
     uint32_t nodes_colocated
@@ -75,12 +75,12 @@ cdef inline uint32_t unused(Arena *a, int region) noexcept nogil:
 
 
 cdef inline uint64_t op_id(Arena *a, OpRecord *op) noexcept nogil:
-    """The id by which everybody names an operation: its record's index, and above it the record's generation."""
+    """The operation's id for everybody: its record's index, and above it the record's generation."""
     return (<uint64_t>op.generation << 32) | <uint64_t>(op - a.ops)
 
 
 cdef inline OpRecord *settled_of(Arena *a, uint64_t operation) noexcept nogil:
-    """The settled operation of that op_id; NULL if it is freed, or pending, or never was."""
+    """The settled operation of that op_id; NULL if it is freed or pending, or never existed."""
     cdef uint32_t index = <uint32_t>operation
     if index >= a.regions[REGION_OPS].high_water:
         return NULL
@@ -116,7 +116,7 @@ cdef inline bint spent(Arena *a) noexcept nogil:
 
 
 cdef inline uint64_t may_touch(Arena *a) noexcept nogil:
-    """How many records more this call may touch."""
+    """How many more records this call may touch."""
     if TD_DEFECT(DEFECT_UNBOUNDED_TURN):
         return NO_DEADLINE
     return a.turn.limit - a.turn.touched if a.turn.touched < a.turn.limit else 0

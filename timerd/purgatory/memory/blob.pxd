@@ -1,4 +1,4 @@
-"""Payloads, values and long names: chains of blocks, counted by reference, so that one value completes 10,000 operations.
+"""Payloads, values and long names: chains of blocks with a count of references. One value completes 10,000 operations.
 
 A blob is named by its first block (index + 1); 0 is the empty one. Only its first block counts references and bytes.
 """
@@ -16,7 +16,7 @@ cdef inline uint32_t blocks_for(uint32_t length) noexcept nogil:
 
 
 cdef inline uint32_t fill_blob(Arena *a, const uint8_t *data, uint32_t length) noexcept nogil:
-    """A new blob with one reference. The caller has seen that blocks_for(length) blocks are free."""
+    """A new blob with one reference. The caller has checked that blocks_for(length) blocks are free."""
     cdef uint32_t first = 0, previous = 0, block, piece, rest = length
     while rest:
         piece = rest if rest < BLOCK_DATA else BLOCK_DATA
@@ -51,7 +51,7 @@ cdef inline uint32_t share_blob(Arena *a, uint32_t blob) noexcept nogil:
 
 
 cdef inline void drop_blob(Arena *a, uint32_t blob) noexcept nogil:
-    """One reference less; the last one frees the chain."""
+    """Give up one reference. The last one frees the chain."""
     cdef uint32_t next
     if blob == 0:
         return

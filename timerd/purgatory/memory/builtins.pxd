@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t
 cdef extern from *:
     """
-    /* TOUCH: a load whose value nobody wants: for a line that will be needed soon (see commands/prefetch.pxd for why not a prefetch). */
+    /* TOUCH loads a line that is needed soon, and drops the value. Why it is no prefetch: see commands/prefetch.pxd. */
     #define CACHE_LINE 64
     #define WORD_BITS 64
     #define TOUCH(address) ((void)*(volatile const char *)(address))

@@ -1,7 +1,7 @@
 """Short runs of bytes (names, the pieces of a blob), copied and compared in words.
 
-Where a compiler knows a length to be small, it makes a string instruction of memcpy, which costs more than the copying;
-else a call, as of memcmp.
+For a length that it knows to be small, a compiler makes a string instruction of memcpy, which costs more than the
+copying. For any other length it makes a call, as for memcmp.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -18,7 +18,7 @@ cdef inline void copy_short(uint8_t *out, const uint8_t *data, uint32_t length) 
         while i + 16 < length:
             memcpy(out + i, data + i, 16)
             i += 16
-        memcpy(out + length - 16, data + length - 16, 16)  # the last ones, some of them once more
+        memcpy(out + length - 16, data + length - 16, 16)  # the last 16 bytes; some of them are copied twice
     elif length >= 8:
         memcpy(out, data, 8)
         memcpy(out + length - 8, data + length - 8, 8)

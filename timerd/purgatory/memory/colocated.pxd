@@ -1,7 +1,7 @@
-"""An operation with one key, when key and node are those of its own index: then all three are one place in memory.
+"""A co-located key: an operation has one key, and key and node have its index, so all three are one piece of memory.
 
 That is how most operations stand, so commands/command_batch.pxd goes this short way: no list is walked, and no record
-is looked for. Whatever else an operation may be, operation/settle.pxd and keys.pxd deal with.
+is looked for. operation/settle.pxd and keys.pxd deal with every other operation.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -15,7 +15,7 @@ from .list cimport link_of
 
 cdef extern from *:
     """
-    /* The word of a watch node from next_of_op on: the last of its operation, its first key, an event's, in that key's list. */
+    /* The word of a watch node from next_of_op on: it has no next node, and is an event's, the first key, in the key's list. */
     #define ONLY_EVENT_NODE WatchNode_with_linked(WatchNode_with_kind(0, KEY_KIND_EVENT), 1)
     _Static_assert(offsetof(WatchNode, next_of_op) % 8 == 0 && offsetof(WatchNode, linked) == offsetof(WatchNode, next_of_op) + 7,
         "all from next_of_op to linked is one word");
@@ -26,7 +26,7 @@ cdef extern from *:
 cdef inline void fill_colocated(
     Arena *a, OpRecord *op, uint32_t index, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length
 ) noexcept nogil:
-    """Watch a new key, with node and key of the operation's index, which the caller has taken."""
+    """Watch a new key, with node and key of the operation's index. The caller has allocated both."""
     cdef KeyRecord *key = <KeyRecord *>op.colocated_key
     cdef WatchNode *node = <WatchNode *>op.colocated_node
     op.first_node = index + 1
@@ -53,7 +53,7 @@ cdef inline void chain_colocated(Arena *a, KeyRecord *key, uint32_t index) noexc
 
 
 cdef inline bint is_colocated(OpRecord *op, uint32_t index) noexcept nogil:
-    """Whether the pending operation of that index watches nothing but the key beside it, an event's, and is alone there."""
+    """Whether the pending operation of that index watches only its co-located key, an event's, and is its only watcher."""
     cdef KeyRecord *key = <KeyRecord *>op.colocated_key
     cdef WatchNode *node = <WatchNode *>op.colocated_node
     return (
@@ -63,7 +63,7 @@ cdef inline bint is_colocated(OpRecord *op, uint32_t index) noexcept nogil:
 
 
 cdef inline void leave_colocated(Arena *a, OpRecord *op, uint32_t index) noexcept nogil:
-    """It has settled: free its node and its key. The caller counts them, and that no event is in delivery."""
+    """The operation has settled: free its node and its key. The caller counts them, and has checked that no event is in delivery."""
     cdef KeyRecord *key = <KeyRecord *>op.colocated_key
     cdef uint32_t *link = a.key_heads + (key.hash & a.key_mask)
     while link[0] != index + 1:

@@ -1,7 +1,7 @@
 """The end of a transaction: the numbers of its outcomes and the journal's rows become true with it.
 
-For example, two settlements of one client stage their own words. commit() then adds the client's next outcome number and the
-number of rows in the journal, once for both.
+For example, two settlements of one client stage their own words. commit() then adds the client's next outcome number
+and the number of rows in the journal, once for both.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -19,7 +19,7 @@ cdef inline void stage_numbers(Arena *a) noexcept nogil:
 
 
 cdef inline void commit(Arena *a) noexcept nogil:
-    """Make what was staged true, all or nothing, and with it its outcomes' numbers and the journal's rows."""
+    """Make the staged words true, all or none, together with the outcomes' numbers and the journal's rows."""
     if a.staged_outcomes:
         stage_numbers(a)
     if a.journal.staged:
@@ -39,7 +39,7 @@ cdef inline void commit(Arena *a) noexcept nogil:
 
 
 cdef inline uint64_t next_number(Arena *a, uint32_t client) noexcept nogil:
-    """The number of one more outcome of the client in this transaction; commit() moves its next number with it."""
+    """The number of one more outcome of the client in this transaction. commit() moves the client's next number."""
     if a.staged_outcomes and a.staged_client != client:
         stage_numbers(a)
     a.staged_client = client

@@ -1,4 +1,4 @@
-/* What tests break on purpose: crash points and seeded defects. Without TIMERD_FAULTS nothing of it is compiled in.
+/* Crash points and seeded defects, for tests. Without TIMERD_FAULTS none of this is compiled in.
  *
  * A crash point is an ordering point of the core (TD_ORDERED_STORE). While recording, the arena is copied after each: each
  * copy is what a SIGKILL at that instruction would leave behind, because SIGKILL keeps program order.
@@ -19,7 +19,7 @@ static int faults_defect;
 static const char *faults_journal;
 static uint64_t faults_journal_size;
 
-/* Memory that belongs to the arena and lies beside it: the journal's buffer. It stands behind the arena in a copy. */
+/* The journal's buffer belongs to the arena and lies beside it. In a copy it stands behind the arena. */
 static void faults_beside(const char *memory, uint64_t size) {
     faults_journal = memory;
     faults_journal_size = size;
@@ -31,7 +31,7 @@ static void faults_nothing_beside(const char *memory) {
         faults_beside(NULL, 0);
 }
 
-/* Whether the copy of this point takes the place of the one that is kept: in the end, each point is as likely. */
+/* Whether the copy of this point replaces the one that is kept. In the end, each point is as likely. */
 static int faults_picked(void) {
     faults_chance = faults_chance * 6364136223846793005u + 1442695040888963407u;
     return (faults_chance >> 32) % ++faults_passed == 0;

@@ -1,7 +1,7 @@
 """Free watch nodes and keys: a bit for each record, in the daemon's memory, instead of a chain through the records.
 
-So any record can be taken, and an operation takes those of its own index if they are free: then its node and its key lie
-beside it, and whoever knows the operation can ask for all of them at once. A start sets the bits anew.
+So any record can be allocated. An operation gets the node and the key of its own index if they are free. Then all three
+are co-located, and one prefetch of the operation brings its node and its key too. A start sets the bits anew.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -15,8 +15,8 @@ from .transaction cimport TD_ORDERED_STORE
 
 cdef extern from *:
     """
-    #define GROUP_BITS (SPARE_BITS * SPARE_BITS) /* records for which a word of `occupied` stands */
-    #define NOBODY 0xFFFFFFFFu /* an index that no record has: there is nothing to be beside */
+    #define GROUP_BITS (SPARE_BITS * SPARE_BITS) /* a word of `occupied` stands for so many records */
+    #define NOBODY 0xFFFFFFFFu /* an index that no record has: the new record is co-located with nothing */
     """
     enum:
         GROUP_BITS
@@ -29,7 +29,7 @@ cdef inline void set_spare(Spares *s, uint32_t index) noexcept nogil:
 
 
 cdef inline void free_spares(Arena *a, uint32_t index) noexcept nogil:
-    """Free the node and the key of an index; the caller counts them."""
+    """Free the node and the key of an index. The caller counts them."""
     cdef uint32_t word = index // SPARE_BITS, group = index // GROUP_BITS
     cdef uint64_t bit = <uint64_t>1 << (index & (SPARE_BITS - 1)), occupied = <uint64_t>1 << (word & (SPARE_BITS - 1))
     a.slab.nodes.bits[word] |= bit
@@ -58,7 +58,7 @@ cdef inline void clear_spare(Spares *s, uint32_t index) noexcept nogil:
 
 
 cdef inline uint32_t find_spare(Spares *s) noexcept nogil:
-    """A free record that was used before (index + 1), or 0. Goes through a bit for each 4,096 records at most."""
+    """A free record (index + 1) below the high water, or 0. It looks at one word for each 4,096 records at most."""
     cdef uint32_t word, group
     for group in range((s.words + SPARE_BITS - 1) // SPARE_BITS):
         if s.occupied[group]:
@@ -68,7 +68,7 @@ cdef inline uint32_t find_spare(Spares *s) noexcept nogil:
 
 
 cdef inline void raise_high_water(Arena *a, int region, Spares *s, uint32_t index) noexcept nogil:
-    """Let a region's used records reach up to this one; those between are free. Stored before any of them is reached."""
+    """Raise a region's high water to this record. The records between are free. The word is stored before any is reached."""
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t i = r.high_water
     # A word at a time: with one key watched by a million operations, the next key may stand a million records on.
@@ -87,7 +87,7 @@ cdef inline void raise_high_water(Arena *a, int region, Spares *s, uint32_t inde
 
 
 cdef inline uint32_t allocate_spare(Arena *a, int region, Spares *s, uint32_t colocated) noexcept nogil:
-    """A free record (index + 1): the one of index `colocated`, if that is free; 0 when all are in use."""
+    """Allocate a record (index + 1): that of index `colocated` if it is free, else any; 0 when all are in use."""
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t got
     if colocated < r.high_water and s.bits[colocated // SPARE_BITS] >> (colocated & (SPARE_BITS - 1)) & 1:

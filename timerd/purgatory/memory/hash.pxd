@@ -1,4 +1,4 @@
-"""The hashes of the arena; timerd_shm.read.hashing is the same arithmetic in Python."""
+"""The hashes of the arena. timerd_shm.read.hashing is the same arithmetic in Python."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -28,7 +28,7 @@ cdef inline uint64_t key_hash(uint64_t seed, uint32_t purgatory, const uint8_t *
         name += 8
         length -= 8
     if length:
-        # The last 8 bytes of the name, without those that were taken: a copy of known size is one load.
+        # The last 8 bytes of the name, without the bytes that are hashed already: a copy of known size is one load.
         memcpy(&chunk, name + length - 8, 8)
         h = mix(h ^ (chunk >> (8 * (8 - length))))
     return h

@@ -1,7 +1,8 @@
 """Circular doubly linked lists inside the arena, by offset: any process sees the same list wherever it maps the memory.
 
-A *link* is the offset of a (next, prev) pair in units of LINK_UNIT bytes. The head of a list is such a pair too, so an
-item leaves its list without knowing which list that is. All O(1). Links are derived: a start makes every list anew.
+A *link* is the offset of a (next, prev) pair in units of LINK_UNIT bytes. The head of a list is such a pair too. So an
+item leaves its list without knowing which list it is in. Every function is O(1). Links are derived: a start makes every
+list anew.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -45,7 +46,7 @@ cdef inline void unlink(Arena *a, void *item) noexcept nogil:
     at(a, next).prev = prev
 
 
-# From a link back to the record that holds the pair.
+# From a link back to the record with the pair.
 
 
 cdef inline OpRecord *op_at(Arena *a, uint32_t link) noexcept nogil:

@@ -1,6 +1,7 @@
-"""Slabs: the free records of a region, chained through the records themselves; what was freed last is allocated first.
+"""Slabs: the free records of a region, chained through the records. The record freed last is allocated first.
 
-Watch nodes and keys have a bitmap instead of a chain (free_bitmap.pxd), because an operation wants those of its own index.
+Watch nodes and keys have a bitmap instead of a chain (free_bitmap.pxd), because an operation wants those of its own
+index.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -26,7 +27,7 @@ cdef inline uint32_t allocate(Arena *a, int region) noexcept nogil:
     if got:
         link = free_link(a, region, got - 1)
         r.free_head = link[0]
-        # The chain is one of misses: ask for the record that will be taken a few commands later.
+        # Each step of the chain is a cache miss: prefetch the record that is allocated a few commands later.
         newest[0] = link[1]
         if link[1]:
             __builtin_prefetch(free_link(a, region, link[1] - 1))
@@ -47,7 +48,7 @@ cdef inline uint32_t allocate(Arena *a, int region) noexcept nogil:
 
 
 cdef inline void free_record(Arena *a, int region, uint32_t index) noexcept nogil:
-    """Free a record. Its truth says so already."""
+    """Free a record. Its state word says FREE already."""
     cdef RegionRecord *r = a.regions + region
     cdef uint32_t *link = free_link(a, region, index)
     cdef uint32_t *newest = a.slab.newest[region] + (r.high_water - r.in_use) % FREED

@@ -1,4 +1,4 @@
-"""Which records are free: what is remembered beside the arena's records. arena.pxd composes it into the Arena."""
+"""What is remembered of free records, beside the arena. arena.pxd composes it into the Arena."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -7,7 +7,7 @@ from timerd_shm.generated.records cimport *
 cdef extern from *:
     """
     #define SPARE_BITS 64 /* of a word of a bitmap */
-    #define FREED 8 /* how far ahead of its turn a free record is asked for */
+    #define FREED 8 /* a free record is prefetched so many allocations early */
     """
     enum:
         SPARE_BITS
@@ -24,7 +24,7 @@ ctypedef struct Spares:
 ctypedef struct Slab:
     Spares nodes
     Spares keys
-    # The newest free records (index + 1) of each other region, by their place in its chain modulo FREED.
+    # Of each other region, its newest free records (index + 1), by their position in the chain modulo FREED.
     uint32_t newest[REGION_COUNT][FREED]
 
 
