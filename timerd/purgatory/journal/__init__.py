@@ -1,1 +1,1 @@
-"""The rows that a transaction leaves in the journal. Files are written by timerd/journal/."""
+"""The rows that a transaction leaves in the journal. timerd/journal/ writes them into files."""

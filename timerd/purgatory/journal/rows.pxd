@@ -1,18 +1,19 @@
 """The journal's rows, as the core writes them (shm_layout/timerd_shm/declare/journal.py has their fields).
 
-A row is written into the buffer where nothing reaches it, behind the last one, and becomes true in the transaction of
-what it tells: commit() moves header.journal_rows with the other words. So there is a row for exactly what happened, once,
-whatever is killed; nothing has to be found out by a start. The buffer is shared memory and outlives the daemon as the
-arena does. The writer (journal/writer.py) takes rows from it into files, and says which may be overwritten: the rows below `tail`.
+For example, an operation expires. Its OUTCOME row is written behind the last row, where no reader looks yet. commit()
+moves header.journal_rows together with the operation's state word. So each thing that happened has one row, whoever is
+killed, and a start has nothing to find out. The buffer is shared memory, and outlives the daemon as the arena does. The
+writer (journal/writer.py) copies rows into files. It moves `tail`: rows below it may be overwritten.
 
-Nothing here waits. When the buffer is full, rows are dropped and counted, and when there is room again a GAP row says how
-many, before anything else. Rows that belong together (a registration and its keys) are written together or not at all.
+Nothing here waits. When the buffer is full, rows are dropped and counted. When there is room again, a GAP row comes
+first and has their number. Rows that belong together (a registration and its keys) are written together or not at all.
 
-Texts are named by the record of their TEXT row in the same segment. `texts` remembers by hash where some of them stand; a
-row is compared before it is believed, and what has left the buffer is written again. With unique keys that is one TEXT row
-for each outcome.
+A row names a text by the number of the TEXT row in the same segment. `texts` remembers by hash where some TEXT rows
+stand. A TEXT row is compared before it is believed. A text whose row has left the buffer is written again: with unique
+keys, one TEXT row for each outcome.
 
-What calls this stages everything else first, and commits: between a staged row and its commit nothing may be given up.
+A caller stages everything else first, then the rows, and then commits. It gives up nothing between a staged row and its
+commit.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -76,7 +77,7 @@ cdef inline void put_outcome(
 cdef inline void journal_outcome(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, uint32_t op_flags, EventRecord *e, uint32_t error
 ) noexcept nogil:
-    """Tell that an operation settles in the transaction being staged; `op_flags` are those that it gets by it."""
+    """The row of an operation that settles in the transaction being staged, and gets `op_flags` by it."""
     cdef uint64_t sequence
     if a.journal.level == 0:
         return
@@ -88,7 +89,7 @@ cdef inline void journal_outcome(
 
 
 cdef inline void put_keys(Arena *a, OpRecord *op) noexcept nogil:
-    """A KEY row for each of its keys. Each text first, because it may need rows of its own."""
+    """A KEY row for each of its keys. The text comes first, because it may need rows of its own."""
     cdef uint32_t node = op.first_node, key
     cdef KeyRow *row
     while node:
@@ -147,7 +148,7 @@ cdef inline void put_registration(
 
 
 cdef inline void journal_register(Arena *a, OpRecord *op, uint32_t slot, RegisterCommand *command) noexcept nogil:
-    """Tell that a client registers an operation in the transaction being staged, before what settles it there."""
+    """The rows of a registration in the transaction being staged. The row of its settlement there follows them."""
     if a.journal.level == JOURNAL_LEVEL_EVENTS:
         put_registration(
             a, op, slot, a.clients[slot].generation, command.flags, command.mark_sequence, command.mark_command,
@@ -156,7 +157,7 @@ cdef inline void journal_register(Arena *a, OpRecord *op, uint32_t slot, Registe
 
 
 cdef inline void journal_event(Arena *a, EventRecord *e, OpRecord *of) noexcept nogil:
-    """Tell that an event enters the ring in the transaction being staged; `of`: handed on from this operation, or NULL."""
+    """The row of an event that enters the ring in the transaction being staged. `of`: requeued from this operation, or NULL."""
     cdef uint32_t key, owner, purgatory
     cdef EventRow *row
     if a.journal.level != JOURNAL_LEVEL_EVENTS or not journal_room(a, EVENT_ROWS_MAX, 1):
@@ -185,7 +186,7 @@ cdef inline void journal_event(Arena *a, EventRecord *e, OpRecord *of) noexcept 
 cdef inline void journal_action(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, uint64_t deadline_ns
 ) noexcept nogil:
-    """Tell that a command changes a pending operation in the transaction being staged."""
+    """The row of a command that changes a pending operation in the transaction being staged."""
     cdef uint32_t owner
     cdef ActionRow *row
     if a.journal.level != JOURNAL_LEVEL_EVENTS or not journal_room(a, ACTION_ROWS_MAX, 1):
@@ -209,7 +210,7 @@ cdef inline void journal_action(
 cdef inline void journal_client(
     Arena *a, uint32_t slot, uint32_t state, uint32_t flags, uint32_t orphans, uint32_t group, uint32_t pid
 ) noexcept nogil:
-    """Tell what a client is by the transaction being staged."""
+    """The row of a client as the transaction being staged makes it."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t owner, name
     cdef ClientRow *row
@@ -234,7 +235,7 @@ cdef inline void journal_client(
 
 
 cdef inline void journal_state(Arena *a, uint32_t slot, uint32_t state) noexcept nogil:
-    """Tell that a client gets a state, and nothing else, in the transaction being staged."""
+    """The row of a client of which only the state changes in the transaction being staged."""
     cdef ClientRecord *c = a.clients + slot
     journal_client(a, slot, state, c.flags, c.orphans, c.group, c.pid)
 
@@ -243,7 +244,7 @@ cdef inline void journal_group(
     Arena *a, OpRecord *op, uint32_t step, uint32_t group, uint32_t slot, uint32_t generation, uint32_t deliveries,
     uint64_t outcome_number, uint64_t command,
 ) noexcept nogil:
-    """Tell what becomes of an operation of a group in the transaction being staged."""
+    """The row of a step of a group's operation in the transaction being staged."""
     cdef uint32_t owner, name
     cdef GroupRow *row
     if a.journal.level != JOURNAL_LEVEL_EVENTS or not journal_room(a, GROUP_ROWS_MAX, 1):
@@ -268,7 +269,7 @@ cdef inline void journal_group(
 
 
 cdef inline void journal_anchor(Arena *a, uint64_t wall_ns) noexcept nogil:
-    """Tell what the wall clock says, in a transaction of its own."""
+    """The row of the wall clock's time, in a transaction of its own."""
     cdef AnchorRow *row
     if not journal_room(a, 1, 1):
         commit(a)
@@ -301,9 +302,10 @@ cdef inline bint half_full(Journal *j) noexcept nogil:
 
 
 cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
-    """Go on to tell what there was when the journal began, over so many records; True if some is left.
+    """Write the rows of what there was when the journal began, over so many records; True if some is left.
 
-    What was registered since then has told itself. Only while half of the buffer is free.
+    An operation that was registered since then has its rows already. The snapshot goes on only while half of the buffer
+    is free.
     """
     cdef Journal *j = &a.journal
     cdef OpRecord *op
@@ -338,7 +340,7 @@ cdef inline bint snapshot(Arena *a, uint64_t records) noexcept nogil:
 cdef inline bint open_journal(Arena *a, uint32_t level, uint64_t segment_rows, uint64_t tail) noexcept nogil:
     """Begin a segment for this daemon; True if nothing lies between this and the rows before it.
 
-    `rows`, `capacity`, `texts` and `owners` are set; the rows from `tail` on are in the buffer.
+    The caller has set `rows`, `capacity`, `texts` and `owners`. The rows from `tail` on are in the buffer.
     """
     cdef Journal *j = &a.journal
     cdef bint continues = a.header.journal_level == level
@@ -364,7 +366,7 @@ cdef inline bint open_journal(Arena *a, uint32_t level, uint64_t segment_rows, u
 
 
 cdef inline bint tend_journal(Arena *a, uint64_t written, uint64_t wall_ns, uint64_t records) noexcept nogil:
-    """What a turn does for the journal: see core.pyi."""
+    """A turn's work for the journal: see core.pyi."""
     cdef Journal *j = &a.journal
     j.tail = written
     a.header.journal_written = written
@@ -377,6 +379,6 @@ cdef inline bint tend_journal(Arena *a, uint64_t written, uint64_t wall_ns, uint
 
 
 cdef inline void renew_journal(Arena *a) noexcept nogil:
-    """Begin a segment before the next row."""
+    """Let a segment begin before the next row."""
     if a.journal.opening == 0:
         a.journal.opening = ROW_FLAG_CONTINUES

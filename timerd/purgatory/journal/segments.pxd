@@ -35,7 +35,7 @@ cdef inline void *row_at(Journal *j, uint64_t number) noexcept nogil:
 
 
 cdef inline void *next_row(Journal *j, uint32_t kind) noexcept nogil:
-    """A row behind those that are staged. The caller has seen journal_room."""
+    """The next row, behind the staged ones. The caller has asked journal_room()."""
     cdef uint8_t *row = <uint8_t *>row_at(j, j.head + j.staged)
     j.staged += 1
     row[0] = kind
@@ -43,7 +43,7 @@ cdef inline void *next_row(Journal *j, uint32_t kind) noexcept nogil:
 
 
 cdef inline void measure_room(Journal *j) noexcept nogil:
-    """How far rows may go before the segment or the buffer is full."""
+    """Up to which number rows may go before the segment or the buffer is full."""
     cdef uint64_t buffer = j.tail + j.capacity, segment = j.segment + j.segment_rows
     j.room = buffer if buffer < segment else segment
 
@@ -54,7 +54,7 @@ cdef inline uint64_t next_block(uint64_t row) noexcept nogil:
 
 
 cdef inline void begin_segment(Arena *a, uint64_t at, uint32_t flags) noexcept nogil:
-    """Fill up to row `at`, the first of a block, and begin a segment there. There is room."""
+    """Fill up to row `at`, the first of a block, and begin a segment there. The caller has checked that there is room."""
     cdef Journal *j = &a.journal
     cdef SegmentRow *row
     while j.head + j.staged < at:
@@ -73,7 +73,7 @@ cdef inline void begin_segment(Arena *a, uint64_t at, uint32_t flags) noexcept n
 
 
 cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
-    """Count rows as dropped in the transaction being staged: what is cut off is done again, and its rows with it."""
+    """Count rows as dropped, in the transaction being staged. After a crash before its commit, both are done again."""
     cdef Journal *j = &a.journal
     if j.lost == 0:
         j.lost_from_ns = a.turn.now_ns
@@ -83,7 +83,7 @@ cdef inline void drop_rows(Arena *a, uint32_t rows) noexcept nogil:
 
 
 cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
-    """See that so many rows can follow: begin a segment, tell a gap; False if the buffer is full."""
+    """Make sure that so many rows can follow: begin a segment, write a GAP row; False if the buffer is full."""
     cdef Journal *j = &a.journal
     cdef uint64_t at = j.head + j.staged, end = j.segment + j.segment_rows, until = at + rows + 1
     cdef bint begins = j.opening != 0 or until > end
@@ -111,7 +111,7 @@ cdef inline bint make_journal_room(Arena *a, uint32_t rows) noexcept nogil:
 
 
 cdef inline bint journal_room(Arena *a, uint32_t rows, uint32_t lost) noexcept nogil:
-    """Whether up to so many rows can follow; if not, `told` rows are counted as dropped."""
+    """Whether up to `rows` rows can follow; if not, `lost` of them are counted as dropped."""
     cdef Journal *j = &a.journal
     if j.lost == 0 and j.opening == 0 and j.head + j.staged + rows <= j.room:
         return True

@@ -18,24 +18,24 @@ ctypedef struct OwnerText:
 
 
 ctypedef struct Journal:
-    # What journal/rows.pxd remembers. `level` 0 = there is none, and nothing else is valid.
+    # What journal/rows.pxd remembers. `level` 0 = there is no journal, and no other field is valid.
     uint32_t level
     uint32_t staged  # rows of the transaction being staged
-    uint32_t dropping  # rows that it would have had, and for which there was no room
+    uint32_t dropping  # rows for which there was no room, of the same transaction
     char *rows  # the buffer's
     uint64_t capacity  # rows it holds, a power of two
     uint64_t head  # number of the next row, as in the header
     uint64_t tail  # rows below it stand in files, and may be overwritten
-    uint64_t room  # rows may be staged up to this number without a look at anything else
+    uint64_t room  # rows up to this number may be staged: no other field has to be looked at
     uint64_t segment  # row with which the present segment begins
     uint64_t segment_rows  # rows of a segment
-    uint64_t reported  # dropped rows that GAP rows have told
-    uint64_t lost  # dropped rows that none has told yet
+    uint64_t reported  # dropped rows that GAP rows have counted
+    uint64_t lost  # dropped rows that no GAP row has counted yet
     uint64_t lost_from_ns
     uint64_t lost_to_ns
     uint32_t opening  # RowFlag of a segment that is to begin before the next row; 0 = none
-    uint8_t snapshotting  # what there was at the beginning is still being told
-    uint32_t snapshot_op  # index that it comes to next
+    uint8_t snapshotting  # rows of what there was at the beginning are still missing
+    uint32_t snapshot_op  # index that the snapshot comes to next
     uint32_t snapshot_key
     uint64_t snapshot_last  # newest registration when the journal began
     SeenText *texts

@@ -1,4 +1,4 @@
-"""Texts of the journal: names and ids, each written once a segment as far as the core remembers, and named by their rows."""
+"""Texts of the journal: names and ids. A text is written once a segment, as far as the core remembers. Rows name it."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -12,7 +12,7 @@ from .segments cimport TEXTS_SEEN, next_row, row_at
 
 
 cdef inline bint text_is(Journal *j, uint64_t number, uint32_t kind, const uint8_t *text, uint32_t length) noexcept nogil:
-    """Whether the TEXT row of that number says so. It is in the buffer."""
+    """Whether the TEXT row of that number is this text. The row is in the buffer."""
     cdef TextRow *row = <TextRow *>row_at(j, number)
     cdef uint32_t piece
     if row.text_kind != kind or row.length != length:
@@ -28,7 +28,7 @@ cdef inline bint text_is(Journal *j, uint64_t number, uint32_t kind, const uint8
 
 
 cdef inline uint64_t put_text(Journal *j, uint32_t kind, const uint8_t *text, uint32_t length) noexcept nogil:
-    """A TEXT row and those that continue it; the number of the first."""
+    """Write a TEXT row, and the rows that continue it; the number of the first."""
     cdef uint64_t number = j.head + j.staged
     cdef uint32_t piece, rest = length, row_kind = ROW_KIND_TEXT
     cdef TextRow *row
@@ -48,7 +48,7 @@ cdef inline uint64_t put_text(Journal *j, uint32_t kind, const uint8_t *text, ui
 
 
 cdef inline uint32_t text_of(Arena *a, uint32_t kind, uint64_t hash, const uint8_t *text, uint32_t length) noexcept nogil:
-    """The record of a text in the present segment."""
+    """The number of a text's row, counted from the beginning of the segment."""
     cdef Journal *j = &a.journal
     cdef SeenText *seen = j.texts + (hash & (TEXTS_SEEN - 1))
     if (
@@ -80,7 +80,7 @@ cdef inline uint32_t event_key_text(Arena *a, EventRecord *e) noexcept nogil:
 
 
 cdef inline uint32_t client_text(Arena *a, uint32_t slot, uint32_t generation) noexcept nogil:
-    """The text of a client, 0 if that slot is another's now."""
+    """The text of a client, 0 if another client has the slot now."""
     cdef Journal *j = &a.journal
     cdef ClientRecord *c = a.clients + slot
     cdef OwnerText *owner = j.owners + slot
@@ -102,7 +102,7 @@ cdef inline uint32_t group_text(Arena *a, uint32_t group) noexcept nogil:
 
 
 cdef inline uint32_t owner_text(Arena *a, OpRecord *op) noexcept nogil:
-    """The text of an operation's client, or of its group while nobody is told."""
+    """The text of an operation's client, or of its group while the outcome is delivered to no member."""
     if op.client_generation == 0 and op.group:
         return group_text(a, op.group)
     return client_text(a, op.client, op.client_generation)
