@@ -1,8 +1,8 @@
 """The event ring: what lets an operation behave as if registered at its mark (DESIGN.md, rule 4).
 
-An event stands at its sequence modulo the ring's size while tail <= sequence <= newest. Events are chained by hash slot,
-newest first; a slot keeps its newest sequence for ever, so only an event of an operation's own slots can make its mark
-too old. The ring is bounded in events and in value bytes: either moves the tail.
+An event stands at its sequence modulo the ring's size while tail <= sequence <= newest. Events are chained by hash
+slot, newest first. A slot keeps its newest sequence for ever. So a mark becomes too old only by events in the slots of
+the operation's own keys. The ring is bounded in events and in bytes of values: both bounds move the tail.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -21,7 +21,7 @@ from .state cimport Found
 cdef extern from *:
     """
     #define REPLAY_TOO_OLD 0xFFFFFFFFu
-    #define EVENTS_PREFETCHED 16 /* how far ahead of its turn the place of an event is asked for */
+    #define EVENTS_PREFETCHED 16 /* the record of an event is prefetched so many events early */
     """
     enum:
         EVENTS_PREFETCHED
@@ -37,7 +37,7 @@ cdef inline bint ring_is_empty(Arena *a) noexcept nogil:
 
 
 cdef inline void evict_event(Arena *a) noexcept nogil:
-    """Move the tail over the oldest event: one word, true by itself, whatever is being staged."""
+    """Move the tail over the oldest event. That is one word, true by itself, also while a transaction is being staged."""
     cdef EventRecord *e = event_at(a, a.header.tail)
     TD_ORDERED_STORE(a.base, &a.header.tail, a.header.tail + 1)
     a.header.ring_bytes -= blob_length(a, e.value) + blob_length(a, e.key_blob)
@@ -47,9 +47,9 @@ cdef inline void evict_event(Arena *a) noexcept nogil:
 
 
 cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
-    """See that so many blocks are free: the ring's oldest values go before anybody is refused.
+    """Make so many blocks free. The ring's oldest values go before a command is refused; False if that is not enough.
 
-    Never the newest event, which may be in delivery.
+    The newest event stays, because it may be in delivery.
     """
     while unused(a, REGION_BLOCKS) < blocks:
         if a.header.tail >= a.header.newest or a.header.ring_bytes == 0:
@@ -60,9 +60,10 @@ cdef inline bint make_room(Arena *a, uint32_t blocks) noexcept nogil:
 
 
 cdef inline uint32_t value_of_newest(Arena *a, const uint8_t *value, uint32_t length, uint32_t staged) noexcept nogil:
-    """The value of the newest event, those `staged` included, with one reference more, if it is this one; else 0.
+    """The blob of the newest event, the `staged` ones included, with one more reference, if its value is this one; else 0.
 
-    So what is fired with one value on many keys has it once, in the arena and in a report. Only for values of a block.
+    So one value that is fired on many keys stands once in the arena, and once in a report. Only for values of one
+    block.
     """
     cdef EventRecord *e = event_at(a, a.header.newest + staged)
     if not 0 < length <= BLOCK_DATA or (staged == 0 and ring_is_empty(a)):
@@ -77,11 +78,11 @@ cdef inline EventRecord *fill_event(
     uint64_t amount, uint32_t limit, uint32_t flags, uint32_t client, uint64_t command, uint32_t value, uint32_t key_blob,
     uint32_t staged,
 ) noexcept nogil:
-    """Write the next event, behind those `staged` in this transaction, where it will stand. It is not in the ring yet."""
+    """Write the next event in its position, behind the `staged` ones of this transaction. It is not in the ring yet."""
     cdef EventRecord *e
     cdef EventRecord *overwritten
     cdef uint64_t held = blob_length(a, value) + blob_length(a, key_blob), sequence = a.header.newest + staged + 1
-    # The record of the sequence one ring ago is about to be overwritten.
+    # The event takes the record of the sequence one ring ago, which has to leave the ring first.
     while sequence - a.header.tail >= a.event_mask + 1:
         evict_event(a)
     while not ring_is_empty(a) and a.header.ring_bytes + held > a.header.ring_bytes_max:
@@ -116,13 +117,13 @@ cdef inline EventRecord *fill_event(
 
 
 cdef inline void stage_slot(Arena *a, EventRecord *e, OpRecord *of) noexcept nogil:
-    """Of the words by which a filled event enters the ring, the one that is its own; and the journal's row."""
+    """Stage the one word that each event of a batch has of its own, and the journal's row."""
     td_put(&a.tx, &a.slots[e.key_hash & a.slot_mask].newest, e.sequence)
     journal_event(a, e, of)
 
 
 cdef inline void stage_event(Arena *a, EventRecord *e, OpRecord *of) noexcept nogil:
-    """The words by which a filled event enters the ring. `of`: the operation that it is handed on from, or NULL."""
+    """Stage the words by which a filled event enters the ring. `of`: the operation from which it is requeued, or NULL."""
     stage_slot(a, e, of)
     td_put(&a.tx, &a.header.newest, e.sequence)
 

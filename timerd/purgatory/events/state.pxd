@@ -13,8 +13,8 @@ ctypedef struct Found:
 
 ctypedef struct Delivery:
     # Of the event that is being delivered (header.unfinished).
-    uint32_t key  # index + 1; 0 = its key is gone, so it is done
-    uint32_t cursor  # link of the watcher to visit next
+    uint32_t key  # index + 1; 0 = its key is freed, so the delivery is complete
+    uint32_t cursor  # link of the next watcher to visit
     Found *found  # by the replay of a registration; room for REPLAY_WALK_MAX
 
 

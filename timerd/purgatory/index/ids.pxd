@@ -1,7 +1,7 @@
-"""Ids that users gave: each names one pending operation, and is remembered for a time after it settled.
+"""Ids, given by users. An id names one pending operation, and is remembered for a time after the operation settled.
 
-Settled ids stand in a list, oldest first (header.ids_next). When no record is free the oldest is forgotten, and
-header.ids_floor_ns says up to when something may have been forgotten: never silently.
+Settled ids stand in a list, oldest first (header.ids_next). When no record is free, the oldest id is forgotten. Then
+header.ids_floor_ns rises: up to that time an id may have been forgotten. So no id is forgotten silently.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -33,7 +33,7 @@ cdef inline void chain_id(Arena *a, uint32_t found) noexcept nogil:
 
 
 cdef inline void free_id(Arena *a, uint32_t found) noexcept nogil:
-    """Free a record. Its state says FREE already, or nothing reached it."""
+    """Free a record. Its state word says FREE already, or nothing reached it."""
     cdef uint32_t *link = a.id_heads + (a.ids[found - 1].hash_low & a.id_mask)
     while link[0] != found:
         link = &a.ids[link[0] - 1].chain
@@ -42,7 +42,7 @@ cdef inline void free_id(Arena *a, uint32_t found) noexcept nogil:
 
 
 cdef inline void forget_id(Arena *a, IdRecord *record) noexcept nogil:
-    """Forget a settled id, and raise the floor below which nothing is certain."""
+    """Forget a settled id, and raise the floor: for times below it, an unknown id may be a forgotten one."""
     cdef uint32_t found = <uint32_t>(record - a.ids) + 1
     td_put(&a.tx, &a.header.ids_floor_ns, record.settled_ns)
     td_put(&a.tx, IdRecord_word_state(record), IdRecord_with_state(IdRecord_word_state(record)[0], ID_STATE_FREE))
@@ -53,7 +53,7 @@ cdef inline void forget_id(Arena *a, IdRecord *record) noexcept nogil:
 
 
 cdef inline void forget_old_ids(Arena *a) noexcept nogil:
-    """Forget what settled longer ago than the window; a few at a time, whenever there is a turn anyway."""
+    """Forget ids that settled longer ago than the window: 64 at most, in a turn that there is anyway."""
     cdef uint32_t count
     cdef IdRecord *record
     for count in range(64):
@@ -67,7 +67,7 @@ cdef inline void forget_old_ids(Arena *a) noexcept nogil:
 
 
 cdef inline uint32_t fill_id(Arena *a, uint32_t purgatory, uint64_t low, uint64_t high) noexcept nogil:
-    """A new id record (index + 1), still FREE; the oldest settled one makes room. 0 when all name pending operations."""
+    """A new id record (index + 1), still FREE. The oldest settled id makes room. 0 when all name pending operations."""
     cdef uint32_t found = allocate(a, REGION_IDS)
     cdef IdRecord *record
     if found == 0:

@@ -1,7 +1,8 @@
 """Watch keys and their watchers. A key record exists while somebody watches the key, or while it has a watermark.
 
-Event watchers of a key stand in a list, in order of registration; watermark watchers stand in a heap (index/watermark_heap.pxd). A node
-leaves at once when its operation settles, or when its key is satisfied or failed for the operation.
+Event watchers of a key stand in a list, in order of registration. Watermark watchers stand in a heap
+(watermark_heap.pxd). A node leaves at once when its operation settles, or when its key is satisfied or failed for the
+operation.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -45,7 +46,7 @@ cdef inline void chain_key(Arena *a, uint32_t found) noexcept nogil:
 cdef inline uint32_t fill_key(
     Arena *a, uint64_t hash, uint32_t purgatory, const uint8_t *name, uint32_t length, uint32_t colocated
 ) noexcept nogil:
-    """A new key record (index + 1), that of index `colocated` if it is free; 0 when keys or blocks are used up."""
+    """A new key record (index + 1): that of index `colocated` if it is free. 0 when keys or blocks are used up."""
     cdef KeyRecord *key
     cdef uint32_t found
     if length > KEY_INLINE and unused(a, REGION_BLOCKS) < blocks_for(length):
@@ -91,13 +92,13 @@ cdef inline void release_key(Arena *a, uint32_t found) noexcept nogil:
 
 
 cdef inline void watch_event(Arena *a, WatchNode *node) noexcept nogil:
-    """Put a node in its key's list, behind those that came before."""
+    """Put a node at the end of its key's list."""
     append(a, &key_of(a, node.key).next, &node.next)
     node.linked = 1
 
 
 cdef inline void attach(Arena *a, uint32_t node_number) noexcept nogil:
-    """Put a node (index + 1) in its key's list or heap. Nodes come in order of registration."""
+    """Put a node (index + 1) in its key's list or heap. The caller brings nodes in order of registration."""
     cdef WatchNode *node = node_of(a, node_number - 1)
     cdef KeyRecord *key = key_of(a, node.key)
     if node.kind == KEY_KIND_WATERMARK:
@@ -109,7 +110,7 @@ cdef inline void attach(Arena *a, uint32_t node_number) noexcept nogil:
 
 
 cdef inline void detach(Arena *a, uint32_t node_number) noexcept nogil:
-    """Take a node out of its key's list or heap, if it is in one. It still names its key."""
+    """Take a node out of its key's list or heap, if it is in one. The node still names its key."""
     cdef WatchNode *node = node_of(a, node_number - 1)
     leave_key(a, node_number, node, key_of(a, node.key))
 
@@ -123,14 +124,14 @@ cdef inline void leave_key(Arena *a, uint32_t node_number, WatchNode *node, KeyR
     if node.kind == KEY_KIND_WATERMARK:
         heap_remove(a, key, node_number)
         return
-    # The event in delivery would visit this watcher next: let it go on behind it.
+    # The event in delivery would visit this watcher next: its cursor moves to the watcher behind.
     if a.delivery.cursor == link_of(a, &node.next):
         a.delivery.cursor = node.next
     unlink(a, &node.next)
 
 
 cdef inline void free_nodes(Arena *a, uint32_t first) noexcept nogil:
-    """Free a settled (or refused) operation's nodes, and the keys that nobody else watches."""
+    """Free the nodes of a settled (or refused) operation, and its keys that have no other watcher."""
     cdef uint32_t next
     cdef WatchNode *node
     while first:
@@ -141,7 +142,7 @@ cdef inline void free_nodes(Arena *a, uint32_t first) noexcept nogil:
 
 
 cdef inline void free_node(Arena *a, uint32_t number, WatchNode *node, KeyRecord *key) noexcept nogil:
-    """Free a node that is in no list or heap, and its key if nobody else watches that."""
+    """Free a node that is in no list or heap, and its key if the key has no other watcher."""
     key.refs -= 1
     free_spare(a, REGION_NODES, &a.slab.nodes, number - 1)
     if key.refs == 0:

@@ -1,10 +1,10 @@
-"""From (client, command number) to operation: how an owner's cancel finds its operation. Derived; rebuilt at a start.
+"""From (client, command number) to operation: so an owner's cancel finds its operation. Derived: a start makes it anew.
 
-Open addressing. Sixteen neighbouring commands of a client share a line of sixteen entries, each in a lane of its own, so
-the sequential numbers of a client touch one cache line in sixteen commands. Which lane that is, their hash says: who
-registers with every sixteenth command only would else fill one lane. Probing goes on in the lane, then in the next one,
-so it comes by every entry. An entry that is removed leaves no mark: those behind it move up, and a look-up of what is not
-there ends as soon as if it had never been.
+The table has open addressing. Sixteen neighbouring commands of a client share a line of sixteen entries, each in a lane
+of its own. So the sequential numbers of a client touch one cache line in sixteen commands. A hash chooses the lane.
+Without the hash, a client that registers with every sixteenth command only would fill one lane. Probing goes on in the
+lane, then in the next lane, so it comes by every entry. A removed entry leaves no mark: the entries behind it move up.
+So a look-up in vain ends as early as if the entry had never been there.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -50,7 +50,7 @@ cdef inline void handle_remove_tag(Arena *a, uint32_t op_index, uint32_t tag) no
         position = next_handle(a, position)
     behind = next_handle(a, position)
     while a.handles[behind].op:
-        # It may move up if probing for it comes by the gap.
+        # This entry may move up if probing for it comes by the gap.
         if probes_between(a, a.handles[behind].tag & a.handle_mask, behind) >= probes_between(a, position, behind):
             a.handles[position] = a.handles[behind]
             position = behind

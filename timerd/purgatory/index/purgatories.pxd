@@ -1,4 +1,4 @@
-"""Purgatories by their names. Each has a record for good."""
+"""Purgatories by their names. A purgatory keeps its record for ever."""
 
 from libc.stdint cimport uint32_t
 from libc.string cimport memcmp, memcpy, memset

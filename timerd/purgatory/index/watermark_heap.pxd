@@ -1,8 +1,9 @@
 """Watermark watchers of a key: a leftist heap by (target, registration), with two links a node.
 
-`prev` is the first (left) child; `next` is the sibling, or the parent from the last child, or 0 at the root. So the
-parent can be reached without a third link, and any node leaves in O(log n). The left child is never the shallower one:
-the way down the right side has at most log2(n + 1) nodes, which bounds the recursion. Links are index + 1; 0 is none.
+`prev` is the first (left) child. `next` is the sibling; of the last child it is the parent, and of the root it is 0. So
+the parent can be reached without a third link, and any node leaves in O(log n). The left child is never the shallower
+one. So the way down the right side has at most log2(n + 1) nodes, and that bounds the recursion. Links are index + 1; 0
+is none.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -56,7 +57,7 @@ cdef inline void set_children(Arena *a, uint32_t x, uint32_t left, uint32_t righ
 
 
 cdef inline uint32_t merge(Arena *a, uint32_t x, uint32_t y) noexcept nogil:
-    """The heap of both; its root's `next` is for the caller to set."""
+    """The heap of both. The caller sets `next` of its root."""
     cdef uint32_t swap, left, right
     if x == 0:
         return y
@@ -95,7 +96,7 @@ cdef inline void heap_remove(Arena *a, KeyRecord *key, uint32_t x) noexcept nogi
         left = rest
     else:
         right = rest
-    # A shorter side shortens the ranks above, as far as they change.
+    # The side is shorter now: mend the ranks above, up to the first that does not change.
     while True:
         rank = node_of(a, parent - 1).rank
         set_children(a, parent, left, right)

@@ -6,15 +6,15 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define JOINED 7 /* how far hints reach: in the time of so many sweeping steps a line comes from memory */
+    #define JOINED 7 /* how far hints reach: a line comes from memory in the time of so many steps of a sweep */
     """
     enum:
         JOINED
 
 
 ctypedef struct Joined:
-    # Of a bucket, operations (index + 1): those that joined it last, round and round, from which their `prefetch_hint` are
-    # made; and those that joined it first, to which no such hint leads.
+    # Of a bucket, operations (index + 1). `op`: the last that joined it, round and round; their `prefetch_hint` is made
+    # from it. `first`: the first that joined it, to which no hint leads.
     uint32_t at
     uint32_t op[JOINED]
     uint32_t first[JOINED]
@@ -24,7 +24,7 @@ ctypedef struct Joined:
 ctypedef struct Wheel:
     uint64_t tick_ns
     uint64_t ticks_per_2_64  # 2**64 // tick_ns
-    uint64_t owed[LEVELS]  # records that each level's sweep still owes to the present tick
+    uint64_t owed[LEVELS]  # records that the sweep of each level has still to move in the present tick
     uint64_t visited_tick  # the last one that was swept
     Joined *joined  # for each bucket
 

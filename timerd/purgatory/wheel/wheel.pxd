@@ -1,20 +1,21 @@
 """The hierarchical timing wheel: which operation is due when, with bounded work in every tick.
 
-Level l has BUCKETS buckets of SPAN ** l ticks each. With T the wheel's own time (header.wheel_tick), an operation due at
-tick D stands in the lowest level l where (D >> 6l) - (T >> 6l) < BUCKETS, in bucket (D >> 6l) mod BUCKETS. With 1 ms:
+Level l has BUCKETS buckets of SPAN ** l ticks each. With T the wheel's own time (header.wheel_tick), an operation due
+at tick D stands in the lowest level l where (D >> 6l) - (T >> 6l) < BUCKETS, in bucket (D >> 6l) mod BUCKETS. With
+ticks of 1 ms:
 
     level 0    1 ms buckets, reaches    128 ms        level 3    262 s, reaches  9.3 h
     level 1   64 ms,         reaches      8 s         level 4    4.7 h, reaches 24.9 d
     level 2    4 s,          reaches      9 min       levels 5 and 6           4.4 y, 279 y
 
-Level 0's bucket of tick n is emptied when the wheel comes to n: its operations expire. On the levels above, the *coming*
-bucket (one after the present one) is swept before its start: a share of it in each tick, so that no tick moves a whole
-bucket (a plain wheel of 64 moves up to 44 % of all operations in one). What is swept goes to lower levels, beside what is
-due in the present span: that is why a level has two spans. By the rule above nothing is ever inserted into a bucket under
-sweep (its ticks are within two spans of the level below), so a sweep always takes from the head and ends.
+When the wheel comes to tick n, level 0's bucket of n is emptied: its operations expire. On the levels above, the
+*coming* bucket (one after the present one) is swept before its start, a share of it in each tick. So no tick moves a
+whole bucket (a plain wheel of 64 moves up to 44 % of all operations in one). Swept operations go to lower levels,
+beside those of the present span: for this a level has two spans. The rule above inserts nothing into a bucket under
+sweep, because its ticks are within two spans of the level below. So a sweep always takes from the head, and ends.
 
-The clock advances on demand: the next tick at which anything is to be done is found with the occupancy bitmaps, and the
-wheel jumps there. Insert O(LEVELS), remove O(1), next_tick O(LEVELS). Never early: deadlines round up to a tick.
+The clock advances on demand: occupancy bitmaps give the next tick with work, and the wheel jumps there. Insert is
+O(LEVELS), remove O(1), next_tick O(LEVELS). No operation expires early: deadlines round up to a tick.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -42,7 +43,7 @@ cdef extern from *:
 
 cdef inline uint64_t due_tick(Arena *a, uint64_t deadline_ns) noexcept nogil:
     """The first tick that does not begin before the deadline."""
-    # Times 2**64 // tick_ns: a division takes long, and this is at most one too low.
+    # A multiplication by 2**64 // tick_ns, because a division takes long. The result is at most one too low.
     cdef uint64_t tick = HIGH_HALF(deadline_ns, a.wheel.ticks_per_2_64), rest = deadline_ns - tick * a.wheel.tick_ns
     if rest >= a.wheel.tick_ns:
         tick += 1
@@ -58,22 +59,23 @@ cdef inline uint32_t bucket_for(Arena *a, uint64_t deadline_ns) noexcept nogil:
     cdef uint32_t level, shift
     if due <= tick:
         due = tick + 1
-    # By the bits of the distance; rounding may make it one level more.
+    # The level follows from the bits of the distance. Rounding may make it one level more.
     level = (WORD_BITS - __builtin_clzll((due - tick) | 2) + LEVEL_BITS - 2) // LEVEL_BITS - 1
     shift = LEVEL_BITS * level
     if (due >> shift) - (tick >> shift) >= BUCKETS:
         level += 1
         shift += LEVEL_BITS
     if level >= LEVELS:
-        # Beyond the wheel: the farthest bucket, from which it is swept into a new place.
+        # Beyond the wheel: the farthest bucket. From there a sweep gives it a new bucket.
         return LEVELS * BUCKETS - BUCKETS + <uint32_t>(((tick >> LEVEL_BITS * (LEVELS - 1)) + BUCKETS - 1) & (BUCKETS - 1))
     return level * BUCKETS + <uint32_t>((due >> shift) & (BUCKETS - 1))
 
 
 cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op, uint32_t count) noexcept nogil:
-    """Let the operation that joined a bucket JOINED places before this one lead to it.
+    """Let the operation that joined a bucket JOINED positions earlier lead to this one.
 
-    A list is walked at a miss for each link: what it leads to is loaded while those between are dealt with.
+    A walk over a list has a cache miss at each link. With the hint, an operation is loaded while those before it are
+    swept.
     """
     cdef uint32_t before = joined.op[joined.at]
     if count < JOINED:
@@ -87,12 +89,12 @@ cdef inline void note_joined(Arena *a, Joined *joined, uint32_t op, uint32_t cou
 
 
 cdef inline uint64_t *occupied_word(Arena *a, uint32_t bucket) noexcept nogil:
-    """The word of a level's bitmap that has the bucket's bit, in its position modulo WORD_BITS: occupied_low, then occupied_high."""
+    """The word with the bucket's bit, in its level's bitmap: occupied_low, then occupied_high."""
     return <uint64_t *>a.levels + bucket // WORD_BITS
 
 
 cdef inline void wheel_insert(Arena *a, OpRecord *op) noexcept nogil:
-    """Put an operation where its deadline belongs. Without a deadline it is in no bucket."""
+    """Put an operation in the bucket of its deadline. Without a deadline it is in no bucket."""
     cdef uint32_t bucket
     if op.deadline_ns == NO_DEADLINE:
         op.bucket = 0
@@ -118,7 +120,7 @@ cdef inline void wheel_remove(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline uint32_t next_occupied(LevelRecord *level, uint64_t position) noexcept nogil:
-    """How many buckets after `position` the next one that holds something is, 1..BUCKETS; 0 = none."""
+    """How many buckets after `position` the next occupied one is, 1..BUCKETS; 0 = none."""
     cdef uint32_t shift = <uint32_t>((position + 1) & (BUCKETS - 1))
     cdef uint64_t low = level.occupied_low, high = level.occupied_high, swap
     if shift >= WORD_BITS:
@@ -138,7 +140,7 @@ cdef inline uint32_t next_occupied(LevelRecord *level, uint64_t position) noexce
 
 
 cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
-    """The next tick after the wheel's time at which a bucket is to be emptied or swept; NEVER = all ones."""
+    """The next tick after the wheel's time in which a bucket is to be emptied or swept; NO_DEADLINE = none."""
     cdef uint64_t tick = a.header.wheel_tick, best = NO_DEADLINE, candidate, start, since, position
     cdef uint32_t level, ahead, count
     if TD_DEFECT(DEFECT_WAKES_EVERY_TICK):
@@ -152,12 +154,12 @@ cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
         if ahead == 0:
             continue
         if ahead > 1:
-            # Its sweep begins with the span before it.
+            # The sweep of that bucket begins with the span before it.
             candidate = (position + ahead - 1) << (LEVEL_BITS * level)
         else:
-            # Under sweep: as late as lets a chunk of it be moved at a time, and before its start in any case.
+            # The bucket is under sweep: the tick in which a whole chunk of it is owed, and in any case one before its start.
             count = a.buckets[level * BUCKETS + ((position + 1) & (BUCKETS - 1))].count
-            # Counted from the last share, not from now: else each turn in between would put the next one off again.
+            # Counted from the last share, not from now: or each turn between would put off the next share again.
             start = (position + 1) << (LEVEL_BITS * level)
             since = position << (LEVEL_BITS * level)
             if since < a.wheel.visited_tick:
@@ -173,7 +175,7 @@ cdef inline uint64_t next_tick(Arena *a) noexcept nogil:
 
 
 cdef inline void owe_sweeps(Arena *a) noexcept nogil:
-    """The wheel has come to a tick: each level's coming bucket owes it a share of what it still holds."""
+    """The wheel has come to a tick: from each level's coming bucket a share of its operations is to be moved in it."""
     cdef uint64_t tick = a.header.wheel_tick, position, begin, elapsed, left
     cdef uint32_t level, count
     for level in range(1, LEVELS):
@@ -195,9 +197,9 @@ cdef inline void owe_sweeps(Arena *a) noexcept nogil:
 
 
 cdef inline void sweep_bucket(Arena *a, uint32_t number, uint64_t count) noexcept nogil:
-    """Move the first operations of a bucket, of which it has that many, to where their deadlines belong now.
+    """Move the first `count` operations of a bucket to the buckets of their deadlines. The bucket has so many.
 
-    None of them belongs into this one again, so they are taken out of it together.
+    None of them belongs into this bucket again, so they leave it together.
     """
     cdef BucketRecord *bucket = a.buckets + number
     cdef uint32_t link = bucket.next
@@ -217,7 +219,7 @@ cdef inline void sweep_bucket(Arena *a, uint32_t number, uint64_t count) noexcep
 
 
 cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
-    """Move what the sweeps owe to the present tick; False if the turn's bound came first."""
+    """Move the operations that the sweeps owe to the present tick; False if the turn's bound came first."""
     cdef uint64_t position, count
     cdef uint32_t level, number
     for level in range(1, LEVELS):
@@ -239,7 +241,7 @@ cdef inline bint pay_sweeps(Arena *a) noexcept nogil:
 
 
 cdef inline void wheel_jump(Arena *a, uint64_t target) noexcept nogil:
-    """Let the wheel's time pass over ticks at which nothing is to be done, up to `target`."""
+    """Let the wheel's time pass over ticks without work, up to `target`."""
     cdef uint64_t next
     cdef uint32_t level
     if target <= a.header.wheel_tick:
