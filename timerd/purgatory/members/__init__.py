@@ -1,1 +1,1 @@
-"""Clients and groups: their slots, what they hold, and what they are sent (answers, reports)."""
+"""Clients and groups: their slots, what they hold, and what is delivered to them (answers, reports)."""

@@ -18,7 +18,7 @@ from .clients cimport queue_report
 cdef inline bint can_answer(Arena *a, uint32_t slot) noexcept nogil:
     """Whether a command that leaves an answer can be applied: its client acknowledges, and a record is free.
 
-    One record for each client is kept back, so that clients which never acknowledge cannot use up those of the others.
+    One record is kept back for each client. So clients that never acknowledge cannot use up the records of the others.
     """
     if a.clients[slot].answers == 0:
         return unused(a, REGION_ANSWERS) != 0
@@ -28,7 +28,7 @@ cdef inline bint can_answer(Arena *a, uint32_t slot) noexcept nogil:
 cdef inline AnswerRecord *fill_answer(
     Arena *a, uint32_t slot, uint64_t command, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """An answer that nothing reaches yet. The caller has seen can_answer."""
+    """An answer that nothing reaches yet. The caller has asked can_answer()."""
     cdef AnswerRecord *answer = a.answers + (allocate(a, REGION_ANSWERS) - 1)
     answer.command = command
     answer.client = slot
@@ -61,7 +61,7 @@ cdef inline void free_answer(Arena *a, AnswerRecord *answer) noexcept nogil:
 cdef inline void apply_plain(
     Arena *a, uint32_t slot, uint64_t command, bint wants_answer, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """Pass the command's number, with nothing else changed but perhaps an answer left."""
+    """Apply a command that changes nothing: its number passes, and it may leave an answer."""
     cdef AnswerRecord *answer = NULL
     if wants_answer:
         answer = fill_answer(a, slot, command, code, value)
@@ -78,10 +78,10 @@ cdef inline uint64_t met(uint32_t what, uint64_t limit) noexcept nogil:
 
 
 cdef inline void note_refusal(Arena *a, uint32_t code, uint64_t value) noexcept nogil:
-    """One more for the log of errors."""
+    """Count a refusal for the log of errors."""
     cdef uint32_t at = 0
     if code != ERROR_CODE_ARENA_FULL and code != ERROR_CODE_QUOTA_EXCEEDED:
-        value = 0  # a sequence or a time: not the same twice
+        value = 0  # a sequence or a time: never the same twice
     while at < a.members.refused and (a.members.refusals[at].code != code or a.members.refusals[at].value != value):
         at += 1
     if at == a.members.refused:
@@ -95,10 +95,10 @@ cdef inline void note_refusal(Arena *a, uint32_t code, uint64_t value) noexcept 
 cdef inline void refuse(
     Arena *a, uint32_t slot, uint64_t command, uint32_t purgatory, uint32_t code, uint64_t value
 ) noexcept nogil:
-    """Refuse a command: its number passes, the refusal is kept until it is acknowledged. `value` is the limit met."""
+    """Refuse a command: its number passes, and the refusal is kept until acknowledged. `value` is the limit it met."""
     apply_plain(a, slot, command, True, code, value)
     if code == ERROR_CODE_OPERATION_EXISTS or code == ERROR_CODE_UNKNOWN_OPERATION:
-        counter(a, purgatory, COUNT_REFUSED_BY_ID)[0] += 1  # what ids are for
+        counter(a, purgatory, COUNT_REFUSED_BY_ID)[0] += 1  # ids are there for such refusals
         return
     counter(a, purgatory, COUNT_REJECTED)[0] += 1
     note_refusal(a, code, value)
@@ -115,5 +115,5 @@ cdef inline bint is_refused(Arena *a, uint32_t slot, uint64_t command) noexcept 
 
 
 cdef inline bint is_unknown(Arena *a, uint32_t slot, uint64_t command) noexcept nogil:
-    """Whether nothing is known of the registration with that command number: neither an operation nor a refusal."""
+    """Whether the registration with that command number has neither an operation nor a refusal."""
     return find_operation(a, slot, command, handle_tag(slot, command)) == NULL and not is_refused(a, slot, command)

@@ -1,4 +1,4 @@
-"""Client slots as the core sees them: whose an operation is, what a client is still to be sent, when its slot is free."""
+"""Client slots: which client owns an operation, whose report is due, when a slot is free."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -25,17 +25,17 @@ cdef inline bint is_live(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline uint64_t topic_of(Arena *a, uint32_t slot) noexcept nogil:
-    """What reports to a client are marked with: its slot of 16 bits, and above it the slot's generation."""
+    """The topic of reports to a client: its slot of 16 bits, and above it the slot's generation."""
     return (<uint64_t>a.clients[slot].generation << 16) | slot
 
 
 cdef inline uint16_t setter_generation(ClientRecord *c) noexcept nogil:
-    """As much of a client's generation as the record of a key has room for, of the client that set its watermark."""
+    """The low bits of a client's generation, as many as a key's record has room for, of the client that set its watermark."""
     return <uint16_t>c.generation
 
 
 cdef inline ClientRecord *owner_of(Arena *a, OpRecord *op) noexcept nogil:
-    """The live client that the operation belongs to, or NULL: then nobody is told."""
+    """The live client that owns the operation, or NULL: then its outcome is delivered to no client."""
     cdef ClientRecord *c = a.clients + op.client
     if c.generation != op.client_generation or not is_live(a, op.client):
         return NULL
@@ -48,7 +48,7 @@ cdef inline int nodes_of(OpRecord *op) noexcept nogil:
 
 
 cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int nodes, int64_t bytes) noexcept nogil:
-    """Count the operation where it is charged: to its group, or to its client, dead or alive; to nobody if it is kept."""
+    """Charge the operation to its group, or to its client, dead or alive. A kept operation is charged to nobody."""
     cdef ClientRecord *c
     cdef GroupRecord *g
     if op.group:
@@ -69,23 +69,23 @@ cdef inline void charge(Arena *a, OpRecord *op, int pending, int settled, int no
 
 
 cdef inline uint32_t *undelivered_of(Arena *a, OpRecord *op) noexcept nogil:
-    """The list of its group in which an operation waits while nobody is told of it."""
+    """The list of its group in which an operation waits until it is delivered to a member."""
     cdef GroupRecord *g = a.groups + (op.group - 1)
     return &g.calls_next if op.flags & OP_FLAG_CALL else &g.next
 
 
 cdef inline uint32_t following(Arena *a, OpRecord *op) noexcept nogil:
-    """Link of the operation behind one that waits in its group; 0 = it is the last."""
+    """Link of the next operation in the list of the group; 0 = this one is the last."""
     return 0 if op.next == link_of(a, undelivered_of(a, op)) else op.next
 
 
 cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
-    """Take a settled operation out of the list it is in: its client's outcomes or its group's (one that is held is in none)."""
+    """Take a settled operation out of its client's or its group's outcomes. A held operation is in neither."""
     cdef uint32_t own = link_of(a, &op.next)
     if a.members.report_states[op.client].unreported == own:
         a.members.report_states[op.client].unreported = 0 if op.next == link_of(a, &a.clients[op.client].next) else op.next
     if op.flags & OP_FLAG_CALL:
-        # No cursor may stay on what leaves.
+        # No cursor may stay on an operation that leaves.
         if a.members.unmatched[op.group - 1] == own:
             a.members.unmatched[op.group - 1] = following(a, op)
         if a.members.outdated[op.group - 1] == own:
@@ -94,14 +94,14 @@ cdef inline void leave_outcomes(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void clear_report_state(Arena *a, uint32_t slot) noexcept nogil:
-    """Another client has this slot, or the same one anew. Its place among those to be told, if it has one, it keeps."""
+    """Another client gets this slot, or the same one anew. If the slot is queued for a report, it stays queued."""
     cdef uint8_t queued = a.members.report_states[slot].queued
     memset(a.members.report_states + slot, 0, sizeof(ReportState))
     a.members.report_states[slot].queued = queued
 
 
 cdef inline void queue_report(Arena *a, uint32_t slot) noexcept nogil:
-    """The client has news: its next report is due."""
+    """Something is to be delivered to the client: its report is due."""
     if not a.members.report_states[slot].queued:
         a.members.report_states[slot].queued = 1
         a.members.queue[a.members.queued] = slot
@@ -109,7 +109,7 @@ cdef inline void queue_report(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void free_client(Arena *a, uint32_t slot) noexcept nogil:
-    """Nothing is left of the client: its slot is free."""
+    """Free the slot of a client that holds nothing."""
     cdef ClientRecord *c = a.clients + slot
     if c.state == CLIENT_STATE_TOMBSTONE:
         a.members.tombstones -= 1
@@ -120,7 +120,7 @@ cdef inline void free_client(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
-    """Of a dead client only its numbering is left, in case that it comes back within the hour."""
+    """A dead client becomes a tombstone: its numbering is kept, because it may come back within the hour."""
     cdef ClientRecord *c = a.clients + slot
     td_put(
         &a.tx, ClientRecord_word_state(c),
@@ -135,7 +135,7 @@ cdef inline void bury_client(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline void prefetch_outcome(Arena *a, uint32_t op) noexcept nogil:
-    """Ask for what is told of a settled operation (index + 1; 0 = none)."""
+    """Prefetch what a report has of a settled operation (index + 1; 0 = none)."""
     cdef char *record
     if op:
         record = <char *>(a.ops + (op - 1))

@@ -1,17 +1,17 @@
-"""Groups: a named set of clients of which one live member is told at a time.
+"""Groups: named sets of clients. Each outcome of a group is delivered to one live member at a time.
 
-A group's operation that has settled waits in one of its group's lists (generation 0, no number): calls (OpFlag.CALL) in
-one, everything else in the other. dispatch_outcomes tells it to a member that is live and takes it: it gets that member's next
-outcome number and stands in the member's outcomes like one of its own. Acknowledged (received) it leaves that list and is
-*held*, in none, until the member says that it is done; or the member is dead, silent or takes none any more, and it waits
-in the group's list again.
+For example, an operation of the group "workers" expires. Its outcome waits in the group's list (generation 0, no
+number). dispatch_outcomes() delivers it to a ready member: it gets that member's next outcome number, and stands in the
+member's outcomes like one of its own. The member acknowledges that it received the outcome, which leaves that list and
+is *held*, in no list. The member acknowledges with GROUP_ACK that the work is done, and the outcome is freed. If the
+member dies, falls silent or stops before that, the outcome is requeued in the group's list.
 
-A member takes outcomes if it listens, and holds less than GROUP_HELD_MAX. It takes calls whose name it handles (its record
-names the hashes of their keys), and as many at a time as it has said. The members that can be told something of one kind
-stand in a ring, in memory, so that each is told in turn.
+A group has two lists: calls (OpFlag.CALL), and all other outcomes. A member takes outcomes if it listens and holds less
+than GROUP_HELD_MAX. It takes calls whose names it handles (its record has the hashes of their keys), up to its own
+number at a time. For each kind, ready members stand in a ring, in memory, and take turns.
 
-Outcomes are all alike, so the first of the list is told. Of calls a cursor passes over those that no ready member handles;
-it begins anew when a member becomes ready.
+All outcomes are alike, so the first of the list is delivered. Among calls, a cursor passes over those that no ready
+member handles. It begins anew when a member becomes ready.
 """
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
@@ -38,12 +38,12 @@ cdef extern from *:
 
 
 cdef inline int kind_of(OpRecord *op) noexcept nogil:
-    """Which members take it."""
+    """The kind of members that take it."""
     return CALLS if op.flags & OP_FLAG_CALL else OUTCOMES
 
 
 cdef inline bint accepts(ClientRecord *c, int kind) noexcept nogil:
-    """Whether the client is there to be told of its group's outcomes, or calls."""
+    """Whether the client is a live member that takes its group's outcomes, or calls."""
     if c.group == 0 or c.state != CLIENT_STATE_LIVE:
         return False
     return c.calls != 0 if kind == CALLS else c.flags & CLIENT_FLAG_LISTENS != 0
@@ -58,7 +58,7 @@ cdef inline bint holds_unaccepted(ClientRecord *c) noexcept nogil:
 
 
 cdef inline void count_held(Arena *a, OpRecord *op, int by) noexcept nogil:
-    """The member that is told of the operation holds it now (1), or does not any more (-1)."""
+    """The member holds one more operation (1), or one less (-1)."""
     if kind_of(op) == CALLS:
         a.clients[op.client].calls_held += by
     else:
@@ -67,7 +67,7 @@ cdef inline void count_held(Arena *a, OpRecord *op, int by) noexcept nogil:
 
 
 cdef inline void join_rings(Arena *a, uint32_t slot) noexcept nogil:
-    """See that a client stands in its group's rings exactly while it can be told something."""
+    """Let a client stand in its group's rings exactly while something can be delivered to it."""
     join_ring(a, slot, OUTCOMES)
     join_ring(a, slot, CALLS)
 
@@ -107,7 +107,7 @@ cdef inline void join_ring(Arena *a, uint32_t slot, int kind) noexcept nogil:
 
 
 cdef inline void match_calls(Arena *a, uint32_t group) noexcept nogil:
-    """Look for somebody to tell of each of the group's (index + 1) calls: somebody takes calls that did not."""
+    """Look for a ready member for each call of the group (index + 1): one more member takes calls."""
     cdef GroupRecord *g = a.groups + (group - 1)
     a.members.unmatched[group - 1] = 0 if is_empty(a, &g.calls_next) else g.calls_next
     a.members.dispatching = 1
@@ -130,12 +130,12 @@ cdef inline bint handles(Arena *a, uint32_t slot, uint64_t name) noexcept nogil:
 
 
 cdef inline uint64_t name_of(Arena *a, OpRecord *op) noexcept nogil:
-    """The name of a call: the hash of its first key, whose node is kept."""
+    """The name of a call: the hash of its first key. A call keeps its nodes."""
     return key_of(a, node_of(a, op.first_node - 1).key).hash
 
 
 cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
-    """The next member in turn that can be told of this operation; of a call, the one that holds the fewest. Or -1."""
+    """The next ready member for this operation; for a call, the one that holds the fewest calls. Or -1."""
     cdef uint32_t first = a.members.turns[kind_of(op)][op.group - 1], slot
     cdef uint64_t name
     cdef int found = -1
@@ -157,7 +157,7 @@ cdef inline int find_ready(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_handled(Arena *a, OpRecord *op) noexcept nogil:
-    """Whether a member that is there, busy or silent, handles the call."""
+    """Whether a member handles the call: live or silent, ready or busy."""
     cdef uint64_t name = name_of(a, op)
     cdef uint32_t slot
     for slot in range(capacity(a, REGION_CLIENTS)):
@@ -173,18 +173,18 @@ cdef inline uint64_t after_retention(Arena *a, uint64_t since) noexcept nogil:
 
 
 cdef inline uint64_t kept_until(Arena *a, GroupRecord *g, OpRecord *op) noexcept nogil:
-    """When an outcome that waits is dropped, if nobody joins its group before."""
+    """When an outcome that waits is dropped, unless a member joins its group before."""
     return after_retention(a, op.settled_ns if op.settled_ns > g.empty_since_ns else g.empty_since_ns)
 
 
 cdef inline void look_again_at(Arena *a, uint64_t at_ns) noexcept nogil:
-    """Something that is kept for a time may be over then."""
+    """A retention may end then."""
     if at_ns < a.members.groups_due_ns:
         a.members.groups_due_ns = at_ns
 
 
 cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
-    """The settled operation waits for a member of its group; so its truth says already."""
+    """The settled operation waits for a member of its group. Its truth says so already."""
     cdef GroupRecord *g = a.groups + (op.group - 1)
     cdef int kind = kind_of(op)
     append(a, undelivered_of(a, op), &op.next)
@@ -197,12 +197,12 @@ cdef inline void queue_in_group(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_abandoned(Arena *a, GroupRecord *g) noexcept nogil:
-    """Whether the group has had no member for the retention: what has no deadline then ends."""
+    """Whether the group has had no member for its retention. Then its operations without a deadline end."""
     return g.members == 0 and after_retention(a, g.empty_since_ns) <= a.turn.now_ns
 
 
 cdef inline void count_endless(Arena *a, OpRecord *op, int by) noexcept nogil:
-    """One more, or one less, of a group's pending operations, if it has no deadline."""
+    """Count a group's pending operation (1, or -1) if it has no deadline."""
     cdef GroupRecord *g
     if op.group and op.deadline_ns == NO_DEADLINE:
         g = a.groups + (op.group - 1)
@@ -212,7 +212,7 @@ cdef inline void count_endless(Arena *a, OpRecord *op, int by) noexcept nogil:
 
 
 cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
-    """The group of an operation's dead owner takes it over, pending or settled; also above its quota."""
+    """The group of a dead owner takes over its operation, pending or settled. The group's quota is no limit here."""
     cdef ClientRecord *c = a.clients + op.client
     cdef GroupRecord *g = a.groups + (c.group - 1)
     cdef uint64_t held = blob_length(a, op.payload) + blob_length(a, op.value)
@@ -222,7 +222,7 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
         OpRecord_with_client_generation(OpRecord_word_client_generation(op)[0], 0),
     )
     if op.state == OP_STATE_SETTLED:
-        # Its owner may have acted on it: whoever is told next is told the second time.
+        # Its owner may have acted on it: the next delivery counts as the second one.
         td_put(&a.tx, OpRecord_word_deliveries(op), OpRecord_with_deliveries(OpRecord_word_deliveries(op)[0], 1))
         td_put(&a.tx, &op.outcome_number, 0)
     journal_group(
@@ -247,7 +247,7 @@ cdef inline void adopt(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void adopt_if_orphaned(Arena *a, OpRecord *op) noexcept nogil:
-    """Something happens to an operation whose owner is dead, before the sweep has come by: its group gets it first."""
+    """Let the group take over an operation of a dead owner, before something else happens to it. The sweep comes later."""
     cdef ClientRecord *c = a.clients + op.client
     if op.orphans != ORPHANS_GROUP or op.group or c.state != CLIENT_STATE_DEAD or c.generation != op.client_generation:
         return
@@ -255,7 +255,7 @@ cdef inline void adopt_if_orphaned(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void deliver_to_member(Arena *a, OpRecord *op, uint32_t slot) noexcept nogil:
-    """Tell a member of an outcome that waits in its group's list."""
+    """Deliver an outcome of the group's list to a member."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t word = OpRecord_word_client(op)[0]
     cdef uint32_t deliveries = op.deliveries
@@ -280,14 +280,14 @@ cdef inline void deliver_to_member(Arena *a, OpRecord *op, uint32_t slot) noexce
 
 
 cdef inline void deliver_to_next(Arena *a, OpRecord *op, uint32_t slot) noexcept nogil:
-    """Tell this member, and the one after it next."""
+    """Deliver to this member. The member after it is next in turn."""
     a.turn.touched += 1
     a.members.turns[kind_of(op)][op.group - 1] = a.members.rings[kind_of(op)][slot].next + 1
     deliver_to_member(a, op, slot)
 
 
 cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
-    """Tell members, each in turn, what waits in their groups' lists; False if the turn's bound came first."""
+    """Deliver the outcomes in groups' lists to ready members, in turn; False if the turn's bound came first."""
     cdef uint32_t group
     cdef int slot
     cdef OpRecord *op
@@ -314,7 +314,7 @@ cdef inline bint dispatch_outcomes(Arena *a) noexcept nogil:
 
 
 cdef inline void requeue_outcome(Arena *a, OpRecord *op) noexcept nogil:
-    """The member that was told is gone, silent or does not listen: the outcome waits for another. Its number is void."""
+    """The member is dead, silent or does not listen: the outcome waits for another member. Its number is void."""
     cdef uint32_t slot = op.client
     td_put(
         &a.tx, OpRecord_word_client_generation(op),
@@ -330,7 +330,7 @@ cdef inline void requeue_outcome(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
-    """The operation of that op id, if this client was told of it for its group and has not done it; else NULL."""
+    """The operation of that op id, if this client holds it for its group; else NULL."""
     cdef OpRecord *op = settled_of(a, operation)
     if op == NULL or op.group == 0:
         return NULL
@@ -340,9 +340,10 @@ cdef inline OpRecord *find_held(Arena *a, uint32_t slot, uint64_t operation) noe
 
 
 cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noexcept nogil:
-    """The call of that op id, if it is due, of this client's group, and not over; else NULL.
+    """The call of that op id, if it is settled, not freed, and of this client's group; else NULL.
 
-    Whoever has done it may say so, also one that was taken for silent meanwhile, so that another is told now.
+    Every member may acknowledge it. For example, a member did the work, and fell silent meanwhile: another member holds
+    the call by then.
     """
     cdef OpRecord *op = settled_of(a, operation)
     if op == NULL or not op.flags & OP_FLAG_CALL:
@@ -351,14 +352,14 @@ cdef inline OpRecord *find_call(Arena *a, uint32_t slot, uint64_t operation) noe
 
 
 cdef inline void join_group(Arena *a, uint32_t slot) noexcept nogil:
-    """The client is a live member now; so its truth says already."""
+    """The client is a live member now. Its truth says so already."""
     if a.clients[slot].group:
         a.groups[a.clients[slot].group - 1].members += 1
         join_rings(a, slot)
 
 
 cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
-    """The client has died; so its truth says already, and since when its group is empty."""
+    """The client has died. Its truth says so already, and since when its group is empty."""
     cdef GroupRecord *g
     if a.clients[slot].group == 0:
         return
@@ -370,7 +371,7 @@ cdef inline void leave_group(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint is_used(Arena *a, uint32_t group) noexcept nogil:
-    """Whether the group (index) has a member, one that died and is not dealt with yet, or an operation."""
+    """Whether the group (index) has a live member, a dead one that the sweep is not done with, or an operation."""
     cdef GroupRecord *g = a.groups + group
     cdef uint32_t slot
     if g.members or g.pending or g.unacknowledged:

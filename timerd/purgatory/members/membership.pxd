@@ -1,4 +1,4 @@
-"""What a member says of itself while it lives: whether it listens, which calls it handles, and whether it was heard."""
+"""What changes of a member while it is connected: whether it listens, which calls it handles, whether it is silent."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
@@ -17,7 +17,7 @@ from .slots cimport listening_flag, stage_calls
 cdef inline void fill_group(
     Arena *a, GroupRecord *g, const char *name, uint32_t length, uint32_t pid, uint64_t start_ticks
 ) noexcept nogil:
-    """A record that is not in use becomes this group's. It has no operations: a record is used again when it has none."""
+    """A free record becomes this group's. It has no operations: a record is free when it has none."""
     g.name_length = length
     memset(g.name, 0, NAME_SIZE_MAX)
     memcpy(g.name, name, length)
@@ -37,7 +37,7 @@ cdef inline uint32_t open_group(
 ) noexcept nogil:
     """The group (index + 1) of that name, which is made if there is none.
 
-    0: all groups are used; or `made` of them, which is half of all then, were made by this process.
+    0: all groups are used; or this process has made `made` of them, half of all.
     """
     cdef GroupRecord *g
     cdef uint32_t index, count = capacity(a, REGION_GROUPS), unused = count
@@ -66,14 +66,14 @@ cdef inline uint32_t open_group(
 
 
 cdef inline void join_or_requeue(Arena *a, uint32_t slot) noexcept nogil:
-    """What the client takes of its group may have changed: what it holds stays with it, or goes on."""
+    """The client may take more or less of its group than before. If it takes none, the sweep requeues what it holds."""
     join_rings(a, slot)
     if holds_unaccepted(a.clients + slot):
         a.turn.sweeping = 1
 
 
 cdef inline bint may_listen(ClientRecord *c) noexcept nogil:
-    """False: it was told that it holds nothing any more, and the sweep has not found all of that yet."""
+    """False: the client has stopped listening, and the sweep has not requeued all that it held."""
     return not c.held or c.flags & CLIENT_FLAG_LISTENS != 0
 
 
@@ -88,7 +88,7 @@ cdef inline void set_listening(Arena *a, uint32_t slot, bint listens) noexcept n
 
 
 cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *hashes, uint32_t count) noexcept nogil:
-    """The member takes so many calls at a time, of these names; False if there is no room for the names."""
+    """The member takes `most` calls at a time, of these names; False if there is no room for the names."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t old = c.names
     if not make_room(a, blocks_for(count * sizeof(uint64_t))):
@@ -102,7 +102,7 @@ cdef inline bint set_calls(Arena *a, uint32_t slot, uint32_t most, uint64_t *has
 
 
 cdef inline void set_client_state(Arena *a, uint32_t slot, uint32_t state) noexcept nogil:
-    """A client is silent, or heard again."""
+    """A client falls silent, or is live again."""
     cdef ClientRecord *c = a.clients + slot
     if c.state == state:
         return

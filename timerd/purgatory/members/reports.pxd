@@ -1,7 +1,8 @@
-"""Reports: what a client is told in one frame. Applied commands, outcomes in order of their numbers, answers, values.
+"""Reports: one frame for a client, with applied commands, outcomes in order of their numbers, answers and values.
 
-A value that settled many operations of one client stands in the frame's heap once. A group's outcome has its own, and
-behind it what its receiver, who did not register it, cannot know: the payload and the names of purgatory and keys.
+A value that settled many operations of one client stands in the frame's heap once. A group's outcome has a value of its
+own. Behind it stand the payload and the names of purgatory and keys, because the receiver did not register the
+operation.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -39,11 +40,11 @@ ctypedef struct Extent:
 
 
 ctypedef struct Round:
-    # The clients that are to be told, one after the other.
+    # The clients whose reports are due, one after the other.
     uint32_t at
     uint32_t count
-    uint64_t due_ns  # when those that were put off are to be asked for again
-    uint64_t acknowledge_ns  # how long a report waits that would tell nothing but which commands were applied
+    uint64_t due_ns  # when the reports that were put off are due
+    uint64_t acknowledge_ns  # a report of nothing but applied commands waits so long after the last one
     uint32_t outcomes_max
 
 
@@ -52,7 +53,7 @@ cdef inline uint64_t report_size(Extent *x) noexcept nogil:
 
 
 cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
-    """Bytes of the names of its purgatory and its keys, each with its length before it."""
+    """Bytes of the names of its purgatory and its keys, each behind its length."""
     cdef uint32_t node = op.first_node, length = 1 + a.purgatories[op.purgatory].name_length
     while node:
         length += 1 + key_of(a, node_of(a, node - 1).key).name_length
@@ -61,7 +62,7 @@ cdef inline uint32_t names_length(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept nogil:
-    """Write them; names_length bytes."""
+    """Write these names: names_length() bytes."""
     cdef uint8_t *p = out
     cdef uint32_t node = op.first_node
     cdef PurgatoryRecord *purgatory = a.purgatories + op.purgatory
@@ -82,14 +83,14 @@ cdef inline uint32_t copy_names(Arena *a, OpRecord *op, uint8_t *out) noexcept n
 
 
 cdef inline uint32_t heap_length(Arena *a, OpRecord *op, uint32_t last_value) noexcept nogil:
-    """Bytes of the heap that its outcome needs, behind an outcome whose value is `last_value`."""
+    """Bytes that its outcome needs in the heap, behind an outcome with the value `last_value`."""
     if op.group:
         return blob_length(a, op.value) + blob_length(a, op.payload) + names_length(a, op)
     return blob_length(a, op.value) if op.value != last_value else 0
 
 
 cdef inline bint only_acknowledges(Arena *a, uint32_t slot) noexcept nogil:
-    """Whether its report would tell nothing but which commands were applied."""
+    """Whether its report would have nothing but the number of the last applied command."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t head = link_of(a, &c.answers_next)
     if a.members.report_states[slot].outcome != c.next_outcome - 1:
@@ -101,7 +102,7 @@ cdef inline void measure(
     Arena *a, uint32_t slot, uint32_t first, uint64_t outcome_after, uint64_t answer_after, uint32_t outcomes_max,
     Extent *x,
 ) noexcept nogil:
-    """Find what follows these numbers. `first` is the link of the first settled operation to look at (0 = none)."""
+    """Find what follows these numbers. `first`: link of the first settled operation to look at (0 = none)."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t head = link_of(a, &c.next), link = first, length, last_value = 0
     cdef OpRecord *op
@@ -124,7 +125,7 @@ cdef inline void measure(
                 last_value = op.value
         link = op.next
         x.behind = link
-    # Answers are few; the new ones stand at the end.
+    # Answers are few, and new ones stand at the end.
     head = link_of(a, &c.answers_next)
     link = c.answers_prev
     while link != head and answer_at(a, link).command > answer_after:
@@ -216,7 +217,7 @@ cdef inline void write_report(Arena *a, uint32_t slot, uint32_t kind, Extent *x,
         header.outcome_last = outcome[i].number
         link = op_at(a, link).next
     if not x.more:
-        # Nothing was left out: numbers that are missing up to the newest are void.
+        # Nothing was left out, so the missing numbers up to the newest are void.
         header.outcome_last = c.next_outcome - 1
     link = x.first_answer
     for i in range(x.answers):
@@ -250,14 +251,14 @@ cdef inline void begin_round(Arena *a, Round *r) noexcept nogil:
 
 
 cdef inline void put_off(Arena *a, Round *r, uint32_t slot, uint64_t due_ns) noexcept nogil:
-    """A client stays among those that are to be told. So many places are free: at most as many as were looked at."""
+    """Put off a client's report. The queue has room: this call has taken out at least as many clients."""
     a.members.queue[a.members.queued] = slot
     a.members.queued += 1
     r.due_ns = min(r.due_ns, due_ns)
 
 
 cdef inline int next_report(Arena *a, Round *r, bint full, Extent *x) noexcept nogil:
-    """The slot of the next client to be told, and what; -1 when there is none. When the round is `full`, all are put off."""
+    """The slot of the next client with a due report, and its extent; or -1. When the round is `full`, all are put off."""
     cdef uint32_t slot
     cdef ReportState *report_states
     while r.at < r.count:
@@ -280,11 +281,11 @@ cdef inline int next_report(Arena *a, Round *r, bint full, Extent *x) noexcept n
 cdef inline void measure_again(
     Arena *a, uint32_t slot, uint64_t outcome_after, uint64_t answer_after, Extent *x
 ) noexcept nogil:
-    """What a client is told that asks again for what follows these numbers."""
+    """The extent of the report for a client that asks again for what follows these numbers."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t first = c.next
     if outcome_after >= c.next_outcome - 1:
-        # Nothing follows: the unacknowledged ones need not be walked.
+        # Nothing follows: the unacknowledged outcomes need no walk.
         outcome_after = c.next_outcome - 1
         first = 0
     measure(a, slot, first, outcome_after, answer_after, OUTCOMES_IN_ANSWER, x)

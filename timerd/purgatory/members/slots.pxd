@@ -1,6 +1,6 @@
-"""The slots of clients: who gets one, who comes back to one, and how a client's life ends.
+"""The slots of clients: a client gets one, comes back to one, and dies.
 
-A slot is FREE, LIVE, SILENT, DEAD, a TOMBSTONE, and FREE again. What a dead client held, the sweep deals with.
+A slot is FREE, LIVE, SILENT, DEAD, a TOMBSTONE, and FREE again. The sweep deals with what a dead client held.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -17,7 +17,7 @@ from .groups cimport join_group, leave_group
 
 
 ctypedef struct Facts:
-    # What a client says of itself, and what the daemon knows of it, when it connects.
+    # A client's hello, and what the daemon knows of its process.
     const char *name
     uint32_t name_length
     uint32_t pid
@@ -35,7 +35,7 @@ cdef inline uint32_t listening_flag(bint listens) noexcept nogil:
 
 
 cdef inline int find_client(Arena *a, const char *wanted, bint by_session, uint32_t states) noexcept nogil:
-    """Slot of the client of that session hash, or incarnation, that is in one of these states (a bit each); or -1."""
+    """The slot of the client with that session hash, or incarnation, in one of these states (a bit each); or -1."""
     cdef uint64_t low, high
     cdef ClientRecord *c
     cdef int slot
@@ -53,7 +53,7 @@ cdef inline int find_client(Arena *a, const char *wanted, bint by_session, uint3
 
 
 cdef inline int free_slot(Arena *a) noexcept nogil:
-    """A free slot. When there is none, the oldest tombstone gives way; -1 when there is none of these either."""
+    """A free slot. When there is none, the oldest tombstone gives way; -1 when there is no tombstone either."""
     cdef int slot, oldest = -1
     for slot in range(capacity(a, REGION_CLIENTS)):
         if a.clients[slot].state == CLIENT_STATE_FREE:
@@ -69,7 +69,7 @@ cdef inline int free_slot(Arena *a) noexcept nogil:
 cdef inline void fill_client(
     Arena *a, ClientRecord *c, const char *incarnation, const char *session_hash, Facts *facts
 ) noexcept nogil:
-    """A free slot becomes this client's; its state word makes it true. Its lists are empty: a slot is freed when they are."""
+    """A free slot becomes this client's, and its state word makes that true. Its lists are empty, as those of every free slot."""
     c.generation = c.generation + 1 if c.generation + 1 else 1
     c.orphans = facts.orphans
     c.name_length = facts.name_length
@@ -115,7 +115,7 @@ cdef inline void open_client(
 
 
 cdef inline void renew_session(Arena *a, uint32_t slot, const char *session_hash, uint64_t frame_ns) noexcept nogil:
-    """A client that has a slot said hello once more: only its session hash changes."""
+    """A client with a slot says hello once more: only its session hash changes."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t low, high
     memcpy(&low, session_hash, 8)
@@ -145,7 +145,7 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
     a.members.tombstones -= 1
     c.last_frame_ns = a.turn.now_ns
     c.silent_ns = 0
-    # What it had not acknowledged is freed: its first report says that those numbers are void.
+    # Its unacknowledged outcomes are freed: its first report says that their numbers are void.
     clear_report_state(a, slot)
     a.members.report_states[slot].outcome = c.acknowledged
     a.members.report_states[slot].answer = c.answers_acknowledged
@@ -154,13 +154,13 @@ cdef inline void resume_client(Arena *a, uint32_t slot, Facts *facts) noexcept n
 
 
 cdef inline void stage_calls(Arena *a, ClientRecord *c, uint32_t most, uint32_t names) noexcept nogil:
-    """The words by which a client takes so many calls, of these names (a blob)."""
+    """Stage the words by which a client takes `most` calls, of these names (a blob)."""
     td_put(&a.tx, ClientRecord_word_pid(c), ClientRecord_with_calls(ClientRecord_word_pid(c)[0], most))
     td_put(&a.tx, ClientRecord_word_names(c), ClientRecord_with_names(ClientRecord_word_names(c)[0], names))
 
 
 cdef inline void close_client(Arena *a, uint32_t slot, bint goodbye) noexcept nogil:
-    """A client is dead. With a goodbye it does not come back, and leaves no tombstone."""
+    """The client is dead. After a goodbye it does not come back, and leaves no tombstone."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t names = c.names, flags = CLIENT_FLAG_GOODBYE if goodbye else 0
     cdef uint64_t word = ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_DEAD)

@@ -7,7 +7,7 @@ from timerd_shm.generated.records cimport *
 cdef extern from *:
     """
     #define LATEST_OUTCOMES 32 /* how far the hints of a client's outcomes reach; a power of two */
-    enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* what a member of a group may take */
+    enum { OUTCOMES = 0, CALLS = 1, KINDS = 2 };  /* a member of a group takes one of these kinds, or both */
     #define REFUSALS 32 /* more than there are codes, and limits that ARENA_FULL and QUOTA_EXCEEDED may meet */
     _Static_assert((LATEST_OUTCOMES & (LATEST_OUTCOMES - 1)) == 0, "join_outcomes() takes a position modulo LATEST_OUTCOMES with a mask");
     """
@@ -20,19 +20,19 @@ cdef extern from *:
 
 
 ctypedef struct ReportState:
-    # What a client was last told: not in the arena, because a start tells everything again.
+    # What was last delivered to a client. Not in the arena, because a start delivers everything again.
     uint64_t command
     uint64_t outcome
     uint64_t answer
     uint64_t reported_ns  # when its last report was made
     uint32_t unreported  # link of its first settled operation that was not reported; 0 = none
     uint8_t queued
-    uint8_t at  # place in `latest` of the one that joined longest ago
-    OpRecord *latest[LATEST_OUTCOMES]  # the operations that joined its outcomes last, for their `prefetch_hint`
+    uint8_t at  # position in `latest` of the operation that joined longest ago
+    OpRecord *latest[LATEST_OUTCOMES]  # the last operations that joined its outcomes, for their `prefetch_hint`
 
 
 ctypedef struct Member:
-    # A client's place in a ring of its group (see groups.pxd).
+    # A client's position in a ring of its group (see groups.pxd).
     uint16_t group  # index + 1; 0 = it is in no ring
     uint16_t next  # slot
     uint16_t prev
@@ -45,23 +45,23 @@ ctypedef struct Refusal:
 
 
 ctypedef struct Members:
-    # Clients that have news.
+    # Clients whose report is due.
     ReportState *report_states  # of each client
     uint16_t *queue
     uint32_t queued
-    # Of groups: rings of members that can be told something, and whose turn it is in each (slot + 1; 0 = nobody).
+    # Of groups: rings of members to which something can be delivered, and the next member of each (slot + 1; 0 = none).
     Member *rings[KINDS]
     uint16_t *turns[KINDS]
-    uint8_t dispatching  # something may wait for a member
-    # Of each group's calls that wait, links: the first that may have somebody to be told, and the first that may be kept
-    # too long; 0 = none.
+    uint8_t dispatching  # an outcome may wait for a member
+    # Of the calls that wait in each group, links: the first that may have a ready member, and the first that may have
+    # been kept too long; 0 = none.
     uint32_t *unmatched
     uint32_t *outdated
-    # When the next thing that is kept for a time ends: of a group that nobody is there for, a tombstone.
+    # When a retention ends next: of an outcome in a group, of a tombstone.
     uint64_t groups_due_ns
     uint64_t tombstones_due_ns
     uint32_t tombstones
-    # Why commands were refused since the log of errors was told, each reason once.
+    # Why commands were refused since take_refusals(), each reason once.
     Refusal refusals[REFUSALS]
     uint32_t refused
 
