@@ -1,7 +1,7 @@
-"""Conditions: what an event means to an operation that watches its key. Nothing here changes a record.
+"""Conditions: the meaning of an event to an operation that watches its key. Nothing here changes a record.
 
-For example, an operation waits for any 2 of 3 keys. A fire on its first key sets a bit of `progress`, and the verdict is
-OUTCOME_NONE. A fire on its second key sets another bit, and the verdict is OUTCOME_COMPLETED.
+For example, an operation waits for any 2 of 3 keys. A fire on its first key sets a bit of `progress`, and the verdict
+is OUTCOME_NONE. A fire on its second key sets another bit, and the verdict is OUTCOME_COMPLETED.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -10,7 +10,7 @@ from timerd_shm.generated.records cimport *
 
 
 ctypedef struct Verdict:
-    # What an event means to an operation: OUTCOME_NONE = it goes on, with these masks if `changed`.
+    # The meaning of an event to an operation: OUTCOME_NONE = it stays pending, with these masks if `changed`.
     uint32_t outcome
     bint changed
     uint64_t progress
@@ -27,14 +27,14 @@ cdef inline Verdict unmoved(OpRecord *op) noexcept nogil:
 
 
 cdef inline uint64_t settled_keys(OpRecord *op) noexcept nogil:
-    """The keys that are satisfied or failed: what happens on them means nothing to the operation any more."""
+    """The keys that are satisfied or failed. Further events on them mean nothing to the operation."""
     if op.condition == CONDITION_TOTAL:
         return op.failed
     return op.progress | op.failed
 
 
 cdef inline Verdict satisfy(OpRecord *op, uint32_t ordinal) noexcept nogil:
-    """The key's own part of the condition holds."""
+    """The verdict when the key's own part of the condition holds."""
     cdef Verdict v = unmoved(op)
     cdef uint64_t bit = <uint64_t>1 << ordinal
     if settled_keys(op) & bit:
@@ -70,7 +70,7 @@ cdef inline Verdict judge_fire(OpRecord *op, uint32_t ordinal, EventRecord *e) n
 
 
 cdef inline bint is_completed_by_one(OpRecord *op, WatchNode *node) noexcept nogil:
-    """Whether any fire on that key completes it, because it is the first and the last that it waits for."""
+    """Whether any fire on that key completes the operation: it waits for this key alone."""
     return (
         op.keys == 1 and op.condition == CONDITION_AT_LEAST and node.kind == KEY_KIND_EVENT
         and op.progress == 0 and op.failed == 0
@@ -98,7 +98,7 @@ cdef inline Verdict judge_fail(OpRecord *op, uint32_t ordinal) noexcept nogil:
 
 
 cdef inline Verdict judge(OpRecord *op, uint32_t kind, uint32_t ordinal, uint64_t target, EventRecord *e) noexcept nogil:
-    """What the event means to the operation through its key `ordinal`. Changes nothing."""
+    """The meaning of the event to the operation through its key `ordinal`. Changes nothing."""
     cdef Verdict v = unmoved(op)
     if e.kind == EVENT_KIND_FIRE:
         if kind == KEY_KIND_EVENT:

@@ -1,11 +1,11 @@
-"""Delivery: an event that is in the ring reaches the operations that watch its key, one after the other.
+"""Delivery: an event of the ring reaches the operations that watch its key, one after the other.
 
-Each operation keeps the sequence of the last event it has `seen`, so that a start can deliver the newest event again and
+Each operation keeps the sequence of the last event it has `seen`. So a start can deliver the newest event again, and
 nothing counts twice. A delivery that is too long for a turn goes on from its cursor in the next turn. Until then no
 other command is applied (DESIGN.md, rule 8).
 
-An owner may die before it takes what a limited event granted it, or give that back. Then the operation ends, and a new
-event of limit 1 enters the ring, with nothing allocated (`requeue_grant`).
+An owner may die before it acknowledges what a limited event granted it, or give up the grant. Then the operation is
+freed, and a new event of limit 1 enters the ring, with nothing allocated (`requeue_grant`).
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -38,7 +38,7 @@ cdef inline void visit(Arena *a, EventRecord *e, uint32_t node_number) noexcept 
         return
     adopt_if_orphaned(a, op)
     if e.flags & EVENT_FLAG_LIMITED and op.group == 0 and owner_of(a, op) == NULL:
-        # Nobody would be told: what is handed over must reach somebody (rule 5).
+        # It has no live owner, and a grant must reach one (rule 5).
         return
     v = judge(op, node.kind, node.ordinal, node.target, e)
     if v.outcome != OUTCOME_NONE:
@@ -67,7 +67,7 @@ cdef inline void begin_delivery(Arena *a, EventRecord *e) noexcept nogil:
 
 
 cdef inline void finish_delivery(Arena *a, EventRecord *e) noexcept nogil:
-    """Every watcher has been given the event: leave the answer of a fire_wait, unless an earlier life has left it."""
+    """The event has reached every watcher: leave the answer of a fire_wait, unless the daemon before has left it."""
     cdef ClientRecord *c = a.clients + e.client
     cdef AnswerRecord *answer
     a.header.unfinished = 0
@@ -111,7 +111,7 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
             if spent(a):
                 return False
             visit(a, e, root)
-            # It has left the heap: it is satisfied, failed or settled. (A guard: a loop must end whatever is wrong.)
+            # The node has left the heap: it is satisfied, failed or settled. (A guard: the loop ends whatever is wrong.)
             if a.delivery.key and key.heap == root:
                 break
     finish_delivery(a, e)
@@ -119,7 +119,7 @@ cdef inline bint deliver(Arena *a) noexcept nogil:
 
 
 cdef inline EventRecord *fill_requeued_event(Arena *a, OpRecord *op) noexcept nogil:
-    """The event by which goes on what a limited event gave to a settled operation: same key and value, nothing allocated."""
+    """The event that requeues the grant of a settled operation: same key and value, nothing allocated."""
     cdef uint8_t name[KEY_SIZE_MAX]
     cdef uint32_t node = op.first_node, key_blob = 0, flags = EVENT_FLAG_LIMITED | EVENT_FLAG_REDELIVERED
     cdef KeyRecord *key
@@ -139,16 +139,16 @@ cdef inline EventRecord *fill_requeued_event(Arena *a, OpRecord *op) noexcept no
         a, EVENT_KIND_FIRE, op.purgatory, key.hash, name, key.name_length, 1, 1, flags, op.client, 0,
         share_blob(a, op.value), key_blob, 0,
     )
-    e.client_generation = 0  # nobody's: it counts by sequence for everybody
+    e.client_generation = 0  # no client's: its sequence alone says for whom it counts
     return e
 
 
 cdef inline void requeue_grant(
     Arena *a, OpRecord *op, uint32_t slot, uint64_t number, OperationCommand *command, AnswerRecord *answer
 ) noexcept nogil:
-    """Its owner does not take what a limited event gave it: end the operation, and fire again. None is in delivery.
+    """The owner does not take its grant: free the operation, and fire again. No event is in delivery.
 
-    In one transaction, with the `number` of the `command` that asks for it and its answer (NULL = none).
+    One transaction does it, with the `number` of the `command` that asks for it and its answer (NULL = none).
     """
     cdef EventRecord *e = fill_requeued_event(a, op)
     stage_free(a, op)

@@ -1,4 +1,4 @@
-"""Quotas: whether a registration may be applied, and which limit it met if not."""
+"""Quotas: whether a registration may be applied, and if not, which limit it met."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, capacity, unused
@@ -12,10 +12,11 @@ from .register_command cimport Registration
 
 
 cdef inline bint has_too_many_keys(Arena *a, uint64_t own, uint32_t more) noexcept nogil:
-    """Whether somebody with so many watchers and watermarks may make no more new keys, so that nobody uses up all.
+    """Whether a client (or group) with `own` watchers and watermarks may not make `more` new keys.
 
-    Whose a key is that many watch, is not counted: as many are somebody's as it has watchers and watermarks, at most. So
-    nobody is refused one while fewer are there at all than one may have.
+    The quota keeps one client from using up all keys. A key may have watchers of many clients, so its owner is not
+    known. A client has at most as many keys as it has watchers and watermarks, and these are counted. Below
+    `quota_keys` keys in all, nobody is refused.
     """
     return own + more > a.header.quota_keys and a.regions[REGION_KEYS].in_use + more > a.header.quota_keys
 
@@ -31,7 +32,7 @@ cdef inline bint needs_group(RegisterCommand *command) noexcept nogil:
 
 
 cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
-    """Whether its client, or its group, holds as much as one may: the code; `limit` becomes what it met."""
+    """The code if its client, or its group, holds as much as it may. `limit` becomes the limit that it met."""
     cdef ClientRecord *c = a.clients + r.slot
     cdef GroupRecord *g
     cdef uint64_t pending = c.pending, unacknowledged = c.unacknowledged, bytes_held = c.bytes_held
@@ -44,7 +45,7 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
         bytes_held = g.bytes_held
         nodes = keys = g.nodes
         if r.command.flags & REGISTER_FLAG_FOLLOWS:
-            # It takes the place of a call that is over with it. Were it refused, neither would ever end.
+            # It follows a call that is freed with it. A refusal would keep both for ever.
             pending = unacknowledged = nodes = keys = 0
     if pending + unacknowledged >= a.header.quota_operations:
         if unused(a, REGION_OPS) == 0:
@@ -79,7 +80,7 @@ cdef inline uint32_t refusal_of_quota(Arena *a, Registration *r, uint64_t *limit
 
 
 cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noexcept nogil:
-    """The code of what is wrong with the command itself, or ERROR_CODE_NONE; `limit` becomes what it met."""
+    """The code if the command itself is wrong, or ERROR_CODE_NONE. `limit` becomes the limit that it met."""
     cdef RegisterCommand *command = r.command
     cdef OpRecord *followed
     cdef uint32_t i, k
@@ -105,7 +106,7 @@ cdef inline uint32_t refusal_of(Arena *a, Registration *r, uint64_t *limit) noex
         followed = find_call(a, r.slot, command.mark_sequence)
         if followed == NULL:
             return ERROR_CODE_UNKNOWN_OPERATION
-        if command.keys > followed.keys:  # no quota holds it back
+        if command.keys > followed.keys:  # its quotas are not checked
             limit[0] = followed.keys
             return ERROR_CODE_TOO_MANY_KEYS
     if command.flags & REGISTER_FLAG_REPLACE_CHANGED:

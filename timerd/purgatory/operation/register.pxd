@@ -34,7 +34,7 @@ from .settle cimport finish_free, finish_settle, stage_free, stage_settle
 
 
 cdef inline uint64_t kind_word(RegisterCommand *command, uint32_t orphans, uint32_t group, uint32_t flags) noexcept nogil:
-    """OpRecord_word_keys: what it waits for, and whose it is to be."""
+    """OpRecord_word_keys: the condition, the orphans policy and the group."""
     cdef uint64_t word = OpRecord_with_needed(OpRecord_with_keys(0, command.keys), command.needed)
     word = OpRecord_with_condition(OpRecord_with_purgatory(word, command.purgatory), command.condition)
     word = OpRecord_with_flags(OpRecord_with_orphans(word, orphans), flags)
@@ -50,9 +50,9 @@ cdef inline void fill_record(
     Arena *a, OpRecord *op, uint64_t number, uint64_t kind, uint64_t owner, uint64_t registered_ns, uint64_t deadline_ns,
     uint64_t progress,
 ) noexcept nogil:
-    """Everything but the state. The generation may change here: nothing reaches the record."""
-    # Whole words where a word has many fields: they are read again soon, and a processor waits to read what it stores in
-    # parts. The first one says FREE, no outcome.
+    """All fields but the state. The generation may change, because nothing reaches the record."""
+    # A word with many fields is stored whole: it is read again soon, and a processor waits for a word that it stored in
+    # parts. The first word says FREE, no outcome.
     OpRecord_word_state(op)[0] = OpRecord_with_generation(0, op.generation + 1)
     op.settled_ns = 0
     op.registered_ns = registered_ns
@@ -74,7 +74,7 @@ cdef inline void fill_record(
 
 
 cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command, uint32_t slot, uint64_t number) noexcept nogil:
-    """Everything but the state, as a command says it."""
+    """All fields but the state, as a command says them."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint32_t orphans = c.orphans, group = 0, generation = c.generation, flags = 0
     if command.flags & REGISTER_FLAG_ORPHANS_GIVEN:
@@ -93,7 +93,7 @@ cdef inline void fill_operation(Arena *a, OpRecord *op, RegisterCommand *command
 
 
 cdef inline void fill_payload(Arena *a, OpRecord *op, const uint8_t *payload, uint32_t length) noexcept nogil:
-    """Its payload; the caller knows that there are blocks enough."""
+    """The payload. The caller has checked that enough blocks are free."""
     if length:
         op.payload = fill_blob(a, payload, length)
 
@@ -106,7 +106,7 @@ cdef inline uint32_t fill_node(
     Arena *a, uint32_t op_index, uint32_t ordinal, uint32_t kind, uint64_t target, uint64_t hash, uint32_t purgatory,
     const uint8_t *name, uint32_t length,
 ) noexcept nogil:
-    """A watch node (index + 1), and a key record if there is none of that name; 0 when nodes or keys are used up."""
+    """A watch node (index + 1), and a key record if that name has none; 0 when nodes or keys are used up."""
     cdef uint32_t key = find_key(a, hash, purgatory, name, length), number
     cdef WatchNode *node
     if key == 0:
@@ -115,7 +115,7 @@ cdef inline uint32_t fill_node(
             return 0
     number = allocate_spare(a, REGION_NODES, &a.slab.nodes, op_index)
     if number == 0:
-        release_key(a, key)  # if it was made just now, nobody watches it
+        release_key(a, key)  # a key that was made just now has no watcher
         return 0
     node = node_of(a, number - 1)
     node.op = op_index
@@ -135,7 +135,7 @@ cdef inline void fill_first_node(OpRecord *op, uint32_t node) noexcept nogil:
 
 
 cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registration *r) noexcept nogil:
-    """A watch node for each key; False when nodes or keys are used up (what was made stays chained)."""
+    """A watch node for each key; False when nodes or keys are used up. The nodes that were made stay chained."""
     cdef uint32_t i
     cdef uint32_t *link = &op.first_node
     for i in range(r.command.keys):
@@ -151,10 +151,10 @@ cdef inline bint fill_nodes(Arena *a, OpRecord *op, uint32_t op_index, Registrat
 
 cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v, EventRecord **by, uint32_t *ordinal,
                              uint32_t *code) noexcept nogil:
-    """What the events after the mark, and present watermarks, mean to the operation.
+    """The meaning of the events after the mark, and of present watermarks, to the operation.
 
-    `v.outcome` says whether it has settled, `by` which event did it (NULL: a watermark), `ordinal` through which key.
-    `code` becomes MARK_TOO_OLD if an event may have been missed.
+    `v.outcome`: whether it has settled. `by`: the event that settled it (NULL: a watermark). `ordinal`: through which
+    key. `code`: MARK_TOO_OLD if an event may have been missed.
     """
     cdef RegisterCommand *command = r.command
     cdef EventRecord *e
@@ -186,11 +186,11 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
                 and e.command <= command.mark_command
                 and not TD_DEFECT(DEFECT_MARK_IGNORES_OWN_COMMANDS)
             ):
-                # Issued by this very client before the mark was read, and overtaken by nobody: it is in the past.
+                # This client issued the event before it read the mark: the event lies before the mark.
                 continue
             if e.applied_ns >= op.deadline_ns:
-                # It does not count, and neither do those after it: the outcome's mark stands before it, so that
-                # registering again since that mark does count it.
+                # This event comes too late, and so do those after it. The outcome's mark stands before this event, so a
+                # new registration since that mark counts the event.
                 op.seen = e.sequence - 1
                 break
             if e.flags & EVENT_FLAG_LIMITED and e.left == 0:
@@ -202,7 +202,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
                 return
             op.progress = v.progress
             op.failed = v.failed
-    # Watermarks are state: the present one counts, even if it was reached after the deadline.
+    # A watermark is state: the present one counts, even if it was reached after the deadline.
     while node:
         i = node_of(a, node - 1).ordinal
         key = key_of(a, node_of(a, node - 1).key)
@@ -221,7 +221,7 @@ cdef inline void fill_replay(Arena *a, OpRecord *op, Registration *r, Verdict *v
 
 
 cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nogil:
-    """Take back a registration that nothing reaches: nothing of it is left."""
+    """Free everything of a registration that nothing reaches."""
     if fresh_id:
         free_id(a, fresh_id)
     drop_blob(a, op.payload)
@@ -230,7 +230,7 @@ cdef inline void abandon(Arena *a, OpRecord *op, uint32_t fresh_id) noexcept nog
 
 
 cdef inline bint begins_alike(Arena *a, Registration *r, OpRecord *op) noexcept nogil:
-    """Whether an operation's payload begins like that of the registration, over so many bytes as that says."""
+    """Whether an operation's payload begins like the registration's, over the number of bytes that the command says."""
     cdef uint32_t length = <uint32_t>r.command.total
     if blob_length(a, op.payload) < length:
         return False
@@ -238,7 +238,7 @@ cdef inline bint begins_alike(Arena *a, Registration *r, OpRecord *op) noexcept 
 
 
 cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record) noexcept nogil:
-    """Whether a registration takes over an id that exists."""
+    """Whether a registration may take over an id that exists."""
     cdef RegisterCommand *command = r.command
     if command.flags & REGISTER_FLAG_REPLACE_CHANGED and record.state == ID_STATE_LIVE:
         return not begins_alike(a, r, a.ops + (record.op - 1))
@@ -248,7 +248,7 @@ cdef inline bint may_replace(Arena *a, Registration *r, IdRecord *record) noexce
 
 
 cdef inline void attach_nodes(Arena *a, OpRecord *op) noexcept nogil:
-    """Let a pending operation watch the keys that it still waits for."""
+    """Let a pending operation watch its keys, but for those that are satisfied or failed."""
     cdef uint32_t node = op.first_node
     while node:
         if not settled_keys(op) & (<uint64_t>1 << node_of(a, node - 1).ordinal):
@@ -274,7 +274,7 @@ cdef inline void link_registered(
 
 
 cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
-    """Apply a REGISTER command; False if it is malformed. What else is wrong with it is refused by its code."""
+    """Apply a REGISTER command; False if it is malformed. A command with another fault is refused by its code."""
     cdef RegisterCommand *command = r.command
     cdef ClientRecord *c = a.clients + r.slot
     cdef OpRecord *op
@@ -346,7 +346,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         v.outcome = OUTCOME_EXPIRED
     if replaced != NULL:
         adopt_if_orphaned(a, replaced)
-    charge(a, op, 0, 0, 0, command.payload_length)  # already: the value that settles it may have no room beside it
+    charge(a, op, 0, 0, 0, command.payload_length)  # before a value is: both have to fit into the quota
     # One transaction: the operation, its id, the one it replaces, the one it follows, an answer, the command's number.
     journal_register(a, op, r.slot, command)
     if command.flags & REGISTER_FLAG_FOLLOWS:
@@ -359,7 +359,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
     if replaced != NULL:
         old = unmoved(replaced)
         stage_settle(a, replaced, OUTCOME_CANCELLED, 0, NULL, &old)
-        # The id goes over to the new operation.
+        # The id becomes the new operation's.
         td_put(
             &a.tx, OpRecord_word_id_record(replaced), OpRecord_with_id_record(OpRecord_word_id_record(replaced)[0], 0)
         )
@@ -376,7 +376,7 @@ cdef inline bint apply_register(Arena *a, Registration *r, const uint8_t *end) n
         stage_answer(a, answer)
     td_put(&a.tx, &c.last_command, r.number)
     commit(a)
-    # What is derived from it.
+    # The operation is true. What is derived from it follows.
     pending = op.state == OP_STATE_PENDING
     a.header.registrations = op.registration
     charge(a, op, pending, 0, nodes_of(op), 0)

@@ -1,4 +1,4 @@
-"""A REGISTER command as it is read from its frame, and the times that it asks for."""
+"""A REGISTER command: how it is read from its frame, and its deadline as a time of this clock."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -39,7 +39,7 @@ ctypedef struct Registration:
 
 
 cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end) noexcept nogil:
-    """Read the variable part; False if it is not what the fixed part says. Nothing beyond `end` is touched."""
+    """Read the variable part; False if it differs from what the fixed part says. Nothing beyond `end` is touched."""
     cdef RegisterCommand *command = r.command
     cdef const uint8_t *p = <const uint8_t *>command + sizeof(RegisterCommand)
     cdef Key *key
@@ -55,7 +55,7 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
         p += 16
     for i in range(command.keys):
         if i >= KEYS_MAX:
-            # Refused by name below; where the payload begins does not matter any more.
+            # refusal_of() refuses too many keys by name, and needs no payload.
             return True
         key = &r.keys[i]
         if end - p < 2:
@@ -90,9 +90,9 @@ cdef inline bint read_registration(Arena *a, Registration *r, const uint8_t *end
 
 
 cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t timeout_ns) noexcept nogil:
-    """Absolute deadline of a checked timeout, counted from the call: also from one that came while the turn ran.
+    """The absolute deadline of a checked timeout. It counts from the call, also from a call during this turn.
 
-    One that lies further ahead is not of this clock.
+    A call that lies further in the future is not of this clock: then the timeout counts from the turn.
     """
     if timeout_ns == NO_DEADLINE:
         return NO_DEADLINE
@@ -104,5 +104,5 @@ cdef inline uint64_t deadline_of(Arena *a, uint64_t registered_ns, uint64_t time
 
 
 cdef inline uint64_t registered_of(Arena *a, uint64_t registered_ns) noexcept nogil:
-    """When it was called, by this clock: not after the turn began."""
+    """The time of the call, by this clock: not after the turn began."""
     return a.turn.now_ns if registered_ns == 0 or registered_ns > a.turn.now_ns else registered_ns

@@ -1,8 +1,8 @@
 """Settlements: how an operation gets its outcome, and how its record is freed.
 
-Settling is one transaction: state, outcome number, the client's next number, what a limited event has left, the id.
-Behind it come the derived things: the bucket, ALL watcher lists, gauges, the owner's outcome list. So a settled operation
-is nowhere but with its owner, at once; there is nothing to purge.
+Settling is one transaction: state, outcome number, the client's next number, what a limited event has left, the id. The
+derived fields follow: the bucket, ALL watcher lists, gauges, the owner's outcome list. So a settled operation is at
+once in its owner's list and in no other. There is nothing to purge.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -27,7 +27,7 @@ from .condition cimport Verdict, unmoved
 
 
 cdef inline uint64_t granted_word(EventRecord *e) noexcept nogil:
-    """The event's word after one more operation: one less left, if it is limited."""
+    """The event's word after one more operation. A limited event has one grant less left."""
     cdef uint64_t word = EventRecord_with_completed(EventRecord_word_completed(e)[0], e.completed + 1)
     if e.flags & EVENT_FLAG_LIMITED and not TD_DEFECT(DEFECT_LIMIT_NOT_LOWERED):
         word = EventRecord_with_left(word, e.left - 1)
@@ -47,7 +47,7 @@ cdef inline void stage_outcome(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint32_t flags, uint32_t value,
     uint64_t number, uint32_t error,
 ) noexcept nogil:
-    """Stage the words by which any operation settles, and the journal's row. `number` 0: nobody is told of it now."""
+    """Stage the words by which any operation settles, and the journal's row. `number` 0: it is not delivered now."""
     cdef uint32_t state = OP_STATE_SETTLED if number or op.group else OP_STATE_FREE
     stage_settled(a, op, outcome, settled_key, e, flags, value, number, error, state)
 
@@ -56,7 +56,7 @@ cdef inline void stage_settled(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint32_t flags, uint32_t value,
     uint64_t number, uint32_t error, uint32_t state,
 ) noexcept nogil:
-    """What stage_outcome() does, of an operation that has this state then."""
+    """Do what stage_outcome() does, for an operation that gets this state."""
     cdef uint64_t word = OpRecord_word_state(op)[0]
     fill_settlement(a, op, value, number, error)
     word = OpRecord_with_state(OpRecord_with_outcome(OpRecord_with_settled_key(word, settled_key), outcome), state)
@@ -66,15 +66,15 @@ cdef inline void stage_settled(
     if e != NULL:
         td_put(&a.tx, &op.seen, e.sequence)
     elif op.state == OP_STATE_PENDING:
-        # True by itself, and before: it was given all that it watches. (Else it settles while it is registered.)
+        # True by itself, and before: every event of its keys has reached it. (Else it settles while it is registered.)
         TD_ORDERED_STORE(a.base, &op.seen, a.header.newest)
     journal_outcome(a, op, outcome, settled_key, flags, e, error)
 
 
 cdef inline uint32_t share_value(Arena *a, EventRecord *e, uint64_t *held, uint32_t *flags) noexcept nogil:
-    """The event's value, for an operation that it settles, charged to what its owner has `held`.
+    """The event's value, for an operation that it settles. The value is charged to `held`, the bytes of its owner.
 
-    Or 0: it has none, or its owner holds too much to be given it, which `flags` say then.
+    0: the event has no value, or the owner holds too many bytes for it. Then `flags` get VALUE_DROPPED.
     """
     cdef uint32_t length = blob_length(a, e.value)
     if length == 0:
@@ -89,7 +89,7 @@ cdef inline uint32_t share_value(Arena *a, EventRecord *e, uint64_t *held, uint3
 cdef inline void stage_settle(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, Verdict *v
 ) noexcept nogil:
-    """Stage that an operation settles, whoever's it is. `e` is the event that did it, or NULL; `v` has its masks."""
+    """Stage that an operation settles, whoever owns it. `e`: the event that settles it, or NULL. `v`: its masks."""
     cdef ClientRecord *owner = owner_of(a, op)
     cdef uint32_t flags = op.flags, value = 0, error = 0
     cdef uint64_t number = 0
@@ -125,7 +125,7 @@ cdef inline void stage_settle(
 
 
 cdef inline void free_parts(Arena *a, OpRecord *op) noexcept nogil:
-    """Free a record that nothing leads to any more, with the blobs and nodes that it still names."""
+    """Free a record that nothing leads to, with the blobs and nodes that it still names."""
     drop_blob(a, op.payload)
     drop_blob(a, op.value)
     if op.flags & OP_FLAG_KEYS_KEPT:
@@ -134,7 +134,7 @@ cdef inline void free_parts(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
-    """Free a record whose state says FREE, with all that only it names. It is in no list."""
+    """Free a record whose state says FREE, with everything that only this record names. It is in no list."""
     charge(a, op, 0, 0, -nodes_of(op), -<int64_t>(blob_length(a, op.payload) + blob_length(a, op.value)))
     if op.group == 0:
         handle_remove(a, <uint32_t>(op - a.ops))
@@ -142,7 +142,7 @@ cdef inline void free_op(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline int counter_of(uint32_t outcome) noexcept nogil:
-    """Which counter of its purgatory counts an outcome."""
+    """The counter of a purgatory that counts this outcome."""
     if outcome == OUTCOME_COMPLETED:
         return COUNT_COMPLETED
     if outcome == OUTCOME_CANCELLED:
@@ -153,7 +153,7 @@ cdef inline int counter_of(uint32_t outcome) noexcept nogil:
 cdef inline void count_settled(
     Arena *a, OpRecord **ops, uint32_t count, uint32_t outcome, uint32_t purgatory
 ) noexcept nogil:
-    """Count operations that have settled in one transaction, of one purgatory, with one outcome."""
+    """Count operations of one purgatory that have settled in one transaction, with one outcome."""
     cdef HistogramRecord *waits = histogram(a, purgatory, HISTOGRAM_WAIT)
     cdef uint32_t i
     counter(a, purgatory, counter_of(outcome))[0] += count
@@ -183,7 +183,7 @@ cdef inline void join_outcomes(Arena *a, ClientRecord *owner, ReportState *repor
 
 
 cdef inline void leave_keys(Arena *a, OpRecord *op) noexcept nogil:
-    """An operation that was pending watches its keys no more."""
+    """Take an operation that was pending out of the lists of its keys."""
     cdef uint32_t number = op.first_node, next
     cdef WatchNode *node
     cdef KeyRecord *key
@@ -201,7 +201,7 @@ cdef inline void leave_keys(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcept nogil:
-    """It has settled, in truth: take it out of its bucket and all its lists, and give it to its owner or group."""
+    """The operation has settled, in truth: take it out of its bucket and all its lists, and put it in its owner's or group's."""
     count_settled(a, &op, 1, op.outcome, op.purgatory)
     if was_pending:
         counter(a, op.purgatory, COUNT_PENDING)[0] -= 1
@@ -224,7 +224,7 @@ cdef inline void finish_settle(Arena *a, OpRecord *op, bint was_pending) noexcep
 
 
 cdef inline void settle(Arena *a, OpRecord *op, uint32_t outcome) noexcept nogil:
-    """Settle a pending operation without an event: expired or cancelled."""
+    """Settle a pending operation without an event: as expired or cancelled."""
     cdef Verdict v
     adopt_if_orphaned(a, op)
     v = unmoved(op)
@@ -234,12 +234,12 @@ cdef inline void settle(Arena *a, OpRecord *op, uint32_t outcome) noexcept nogil
 
 
 cdef inline void stage_free(Arena *a, OpRecord *op) noexcept nogil:
-    """The word by which a settled operation ends: nobody needs to be told any more."""
+    """Stage the word by which a settled operation is freed: it has been acknowledged, or has no owner."""
     td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
 
 
 cdef inline void finish_free(Arena *a, OpRecord *op) noexcept nogil:
-    """A settled operation has ended, in truth: take it out of its list, and give back its record."""
+    """A settled operation is free, in truth: take it out of its list, and free its record."""
     leave_outcomes(a, op)
     charge(a, op, 0, -1, 0, 0)
     if op.group and op.client_generation:
@@ -248,13 +248,13 @@ cdef inline void finish_free(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void drop_settled(Arena *a, OpRecord *op) noexcept nogil:
-    """Nobody is left to tell of it."""
+    """Free a settled operation that has no owner left."""
     stage_free(a, op)
     commit(a)
     finish_free(a, op)
 
 
 cdef inline void free_settled(Arena *a, OpRecord *op) noexcept nogil:
-    """Its outcome is acknowledged."""
+    """Free a settled operation whose outcome is acknowledged."""
     a.daemon[DAEMON_OUTCOMES_ACKNOWLEDGED] += 1
     drop_settled(a, op)

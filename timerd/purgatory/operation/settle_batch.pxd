@@ -1,10 +1,11 @@
 """Batches: plain operations of one client and one purgatory that settle in one transaction.
 
-For example, 16 cancels stand side by side in a frame. Each is staged, one commit makes all of them true, and then what is derived
-is made: the bucket, the key, the list of outcomes. A crash leaves the state before the first one or behind the last one.
+For example, 16 cancels stand side by side in a frame. Each is staged, and one commit makes all of them true. Then
+derived fields follow: the bucket, the key, the list of outcomes. A crash leaves the state before the first one or
+behind the last.
 
-*Plain* is a sufficient condition (is_plain). Everything else takes the general path, settle.pxd, which alone decides. Records are
-filled and words are staged by the same functions on both paths.
+*Plain* is a sufficient condition (is_plain). Every other operation takes the general path, settle.pxd, which alone
+decides. Both paths fill records and stage words with the same functions.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -41,12 +42,12 @@ cdef inline bint has_live_owner(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint is_plain(OpRecord *op, uint64_t owner, uint32_t purgatory) noexcept nogil:
-    """Whether it is pending, that live owner's own, in that purgatory, without an id, and not staged: it settles by its
-    state word alone.
+    """Whether it is pending, that live owner's own, in that purgatory, without an id, and not staged.
 
-    outcome_number is 0 before it is staged. (A crash may leave another one; then it takes the long way.)
+    Such an operation settles by its state word alone. outcome_number is 0 before it is staged. (A crash may leave
+    another number. Then the operation takes the general path.)
     """
-    # The half of its word that has them says that it has neither group nor flags, and is not to be a group's.
+    # One comparison: the upper half of the word has no group and no flags, and its orphans policy is not GROUP.
     return (
         op.state == OP_STATE_PENDING and owner_word_of(op) == owner and op.purgatory == purgatory
         and OpRecord_word_orphans(op)[0] >> ORPHANS_SHIFT < <uint64_t>ORPHANS_GROUP and op.id_record == 0 and op.outcome_number == 0
@@ -56,7 +57,7 @@ cdef inline bint is_plain(OpRecord *op, uint64_t owner, uint32_t purgatory) noex
 cdef inline void stage_plain(
     Arena *a, OpRecord *op, uint32_t outcome, uint32_t settled_key, EventRecord *e, uint64_t number
 ) noexcept nogil:
-    """Stage that a plain operation settles, as that outcome of its client. Those of one transaction are all of one client."""
+    """Stage that a plain operation settles, with that outcome number. All operations of one transaction are of one client."""
     cdef uint32_t flags = op.flags, value = 0
     if e != NULL and e.value:
         value = share_value(a, e, &a.clients[op.client].bytes_held, &flags)
@@ -66,7 +67,7 @@ cdef inline void stage_plain(
 cdef inline void finish_batch(
     Arena *a, OpRecord **ops, uint32_t count, uint32_t outcome, uint32_t purgatory
 ) noexcept nogil:
-    """Commit, and make what is derived of the operations that settle by it: what finish_settle() does, for all at once.
+    """Commit, and make what is derived of these operations: finish_settle() for all at once.
 
     They are of one client and one purgatory, and no event is in delivery.
     """
