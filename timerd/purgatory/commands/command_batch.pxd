@@ -1,13 +1,14 @@
 """Batches of commands: neighbours of the usual kinds in a frame, applied together in one transaction.
 
-Most of what a busy daemon does is the same small thing again and again: one short key registered, a pending operation
-cancelled, an event that completes the one operation that waits for it. The functions here take as many of these as stand
-side by side, BATCH_MAX at most, stage what each changes, commit once, and then make what is derived. A crash leaves the state
-before the first one or behind the last one. A client sees no other state anyway: its command number moves with the whole batch.
+A busy daemon does few things again and again. It registers one short key, cancels a pending operation, fires an event
+that completes the one operation of its key. The functions here take such commands while they stand side by side,
+BATCH_MAX at most. They stage what each changes, commit once, and then make what is derived. A crash leaves the state
+before the first command or behind the last. A client sees no other state anyway: its command number moves with the
+whole batch.
 
-The short path takes only commands whose result is certain (is_lone, deadline_of_lone, is_plain). Everything else takes
-the general path in register.pxd and commands.pxd, which alone decides. Both paths fill records and stage words with the same
-functions.
+The fast path takes only commands whose result is certain (is_lone, deadline_of_lone, is_plain). Everything else takes
+the general path in register.pxd and commands.pxd, which alone decides. Both paths fill records, stage words, and link
+and count what is true with the same functions.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -38,7 +39,7 @@ from .prefetch cimport Prefetched, first_word
 
 cdef extern from *:
     """
-    #define FEW_EVENTS 4u /* of a slot: a batch goes on where none of so many is on its key */
+    #define FEW_EVENTS 4u /* so many events of a slot are looked at: if none is on the key, the batch goes on */
     _Static_assert(5 * BATCH_MAX + 8 <= REDO_MAX, "a batch of events stages five words of each at most, and eight for all");
     _Static_assert(BATCH_MAX <= RING_EVENTS_MIN, "all events of a batch are in the ring together");
     """
@@ -49,7 +50,7 @@ cdef extern from *:
 
 
 cdef inline uint32_t room_for_batch(Arena *a, uint32_t slot) noexcept nogil:
-    """How many lone operations the client may register now, for sure: within quotas and records, BATCH_MAX at most."""
+    """How many lone operations the client may certainly register now, by quotas and free records: BATCH_MAX at most."""
     cdef ClientRecord *c = a.clients + slot
     cdef uint64_t held = <uint64_t>c.pending + c.unacknowledged
     cdef uint64_t room = BATCH_MAX
@@ -67,7 +68,7 @@ cdef inline uint32_t room_for_batch(Arena *a, uint32_t slot) noexcept nogil:
 cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexcept nogil:
     """Whether an event on a key with that hash may have been applied after the mark.
 
-    When registrations come late, many slots have newer events; the key's own is hardly ever among them.
+    When registrations come late, many slots have newer events. An event on the very key is hardly ever among them.
     """
     cdef uint64_t sequence = a.slots[hash & a.slot_mask].newest
     cdef EventRecord *e
@@ -85,10 +86,10 @@ cdef inline bint may_be_overtaken(Arena *a, uint64_t hash, uint64_t mark) noexce
 
 
 cdef inline uint64_t deadline_of_lone(Arena *a, Prefetched *x) noexcept nogil:
-    """The deadline of a lone registration that just becomes pending: its timeout is in range, its payload has room, nothing
-    else to refuse, no event to look for, not due yet. 0: it may be otherwise.
+    """The deadline of a lone registration that is certain to become pending; 0 if that is not certain.
 
-    A sufficient condition: what it leaves out, apply_register() decides.
+    The caller has checked its timeout, and the room for its payload. Here it has no event to look for, and is not due
+    yet. This is a sufficient condition: with 0, apply_register() decides.
     """
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef uint64_t deadline_ns
@@ -101,7 +102,7 @@ cdef inline uint64_t deadline_of_lone(Arena *a, Prefetched *x) noexcept nogil:
 cdef inline void fill_watcher(Arena *a, OpRecord *op, uint32_t index, Prefetched *x, uint32_t purgatory, uint32_t used) noexcept nogil:
     """The node of a lone registration, in its key's list, and a key record if there is none.
 
-    `used`: nodes and keys up to this index were used before. Both are there.
+    `used`: nodes and keys below this index were used before. The caller has checked that a node and a key are free.
     """
     if a.key_heads[x.hash & a.key_mask] == 0 or find_key(a, x.hash, purgatory, x.name, x.name_length) == 0:
         if index < used and allocate_spares(a, index):
@@ -112,10 +113,9 @@ cdef inline void fill_watcher(Arena *a, OpRecord *op, uint32_t index, Prefetched
 
 
 cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands, as far as they are lone registrations that just become pending; how many.
+    """Apply the first of `count` commands while they are lone registrations that become pending; how many.
 
-    One transaction makes all of them true, with the number of the last one: a crash leaves the state before the first
-    or behind the last.
+    One transaction makes all of them true, with the number of the last command.
     """
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *ops[BATCH_MAX]
@@ -128,7 +128,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
         command = <RegisterCommand *>ahead[n].at
         if command.timeout_ns > TIMEOUT_NS_MAX and command.timeout_ns != NO_DEADLINE:
             break
-        # The ring gives way first, as it does for a registration by itself: an event that goes may be one to look for.
+        # The ring gives way first, as for a single registration: deadline_of_lone() may look for an event that goes.
         if c.bytes_held + command.payload_length > a.header.quota_bytes or not make_room(a, command.payload_length != 0):
             break
         deadline_ns = deadline_of_lone(a, ahead + n)
@@ -163,7 +163,7 @@ cdef inline uint32_t register_batch(Arena *a, uint32_t slot, uint64_t number, Pr
 
 
 cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands, as far as they cancel plain operations and want no answer; how many."""
+    """Apply the first of `count` commands while they cancel plain operations and want no answer; how many."""
     cdef OpRecord *ops[BATCH_MAX]
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *op
@@ -192,8 +192,10 @@ cdef inline uint32_t cancel_batch(Arena *a, uint32_t slot, uint64_t number, Pref
 
 
 cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands, as far as they fire events, with a value of one block at most, that nobody waits
-    for, or one plain operation, which they complete; how many."""
+    """Apply the first of `count` commands while they fire events with a value of one block at most; how many.
+
+    Each event has no watcher, or one, a plain operation that it completes.
+    """
     cdef OpRecord *ops[BATCH_MAX]
     cdef OpRecord *op
     cdef KeyCommand *command
@@ -209,7 +211,7 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
             break
         if ahead[n].length != sizeof(KeyCommand) + command.key_length + command.value_length:
             break
-        # Two that may share a hash slot of the ring (so two on one key) are not of one batch: the slot has one newest event.
+        # Two events of one hash slot (so two on one key) are never in one batch: the slot has one newest event.
         bit = <uint64_t>1 << (ahead[n].hash & a.slot_mask & 63)
         if slots & bit:
             break
@@ -229,7 +231,7 @@ cdef inline uint32_t fire_batch(Arena *a, uint32_t slot, uint64_t number, Prefet
                 break
         value = 0
         if command.value_length:
-            # The ring gives way for what is staged as well, but cannot give that way.
+            # The ring gives way for staged values too. A staged value itself cannot give way.
             held += command.value_length
             if held > a.header.ring_bytes_max:
                 break

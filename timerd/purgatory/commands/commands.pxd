@@ -1,4 +1,4 @@
-"""Single commands: what FIRE and its kin, CANCEL, RESCHEDULE, SET_ORPHANS and GROUP_ACK do, each in one transaction.
+"""Single commands: FIRE and its kin, CANCEL, RESCHEDULE, SET_ORPHANS and GROUP_ACK, each in one transaction.
 
 A REGISTER is only dispatched from here: operation/register_command.pxd reads it, operation/register.pxd applies it.
 """
@@ -61,7 +61,7 @@ cdef inline uint32_t event_kind(uint32_t command_kind) noexcept nogil:
 
 
 cdef inline void stage_watermark(Arena *a, uint32_t slot, KeyRecord *key, uint64_t offset) noexcept nogil:
-    """The words by which a key gets a (higher) watermark; a new one is charged to the client that sets it."""
+    """Stage the words by which a key gets a (higher) watermark. A new one is charged to the client that sets it."""
     cdef uint64_t word = KeyRecord_word_flags(key)[0]
     td_put(&a.tx, &key.watermark, offset)
     if not key.flags & KEY_FLAG_HAS_WATERMARK:
@@ -94,7 +94,7 @@ cdef inline void apply_event(
         key = find_key(a, hash, command.purgatory, name, command.key_length)
         had = key != 0 and key_of(a, key - 1).flags & KEY_FLAG_HAS_WATERMARK
         if had == (command.kind == COMMAND_KIND_ADVANCE) and (not had or key_of(a, key - 1).watermark >= command.amount):
-            # It says nothing new: whoever registers late misses nothing.
+            # The watermark stays as it is: a late registration misses nothing.
             apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
             return
         if command.kind == COMMAND_KIND_ADVANCE and not had and c.watermarks >= a.header.quota_watermarks:
@@ -163,7 +163,7 @@ cdef inline void apply_cancel(
 ) noexcept nogil:
     """Cancel a pending operation, in one transaction with the command's number.
 
-    With REQUEUE its owner gave up on it; what a limited event has handed over, unacknowledged, goes on to the next.
+    With REQUEUE its owner has given up: an unacknowledged grant is requeued.
     """
     cdef AnswerRecord *answer = NULL
     cdef Verdict v
@@ -193,14 +193,14 @@ cdef inline void apply_cancel(
 cdef inline void apply_reschedule(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, OperationCommand *command, bint wants
 ) noexcept nogil:
-    """Give a pending operation a new deadline. One that is past expires at the next tick."""
+    """Give a pending operation a new deadline. A deadline in the past expires at the next tick."""
     cdef AnswerRecord *answer = NULL
     cdef uint64_t deadline_ns = deadline_of(a, command.registered_ns, command.timeout_ns)
     if op == NULL or op.state != OP_STATE_PENDING:
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0)
         return
     if deadline_ns == NO_DEADLINE and op.group == 0 and op.client_generation == 0:
-        deadline_ns = after_retention(a, a.turn.now_ns)  # it is nobody's: so it needs an end
+        deadline_ns = after_retention(a, a.turn.now_ns)  # it has no owner, so it needs an end
     count_endless(a, op, -1)
     td_put(&a.tx, &op.deadline_ns, deadline_ns)
     journal_action(a, slot, number, op, command, deadline_ns)
@@ -238,9 +238,9 @@ cdef inline void apply_orphans(
 cdef inline void apply_done(
     Arena *a, uint32_t slot, uint64_t number, OpRecord *op, uint32_t freed_id, bint wants
 ) noexcept nogil:
-    """GROUP_ACK: what is to be done of a group's outcome is done (`op`; NULL = that is not its sender's to say). It ends.
+    """GROUP_ACK: the work for a group's outcome is done, and `op` is freed. NULL: the sender does not hold it.
 
-    `freed_id`: this id (index + 1) stands as cancelled from now on, so that its name is free; 0 = none.
+    `freed_id`: this id (index + 1) counts as cancelled from now on, so that its name is free; 0 = none.
     """
     cdef AnswerRecord *answer = NULL
     cdef uint64_t *word
@@ -278,7 +278,7 @@ cdef inline uint32_t id_of(Arena *a, OperationCommand *command, const uint8_t *i
 cdef inline void apply_group_ack(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, bint wants
 ) noexcept nogil:
-    """What it says of an id is a condition, unless it frees that id: that of the very operation."""
+    """With FREES_ID the id is the operation's own, and is freed. Else the id is a condition: it names what must follow."""
     cdef OpRecord *op = find_held(a, slot, command.operation)
     cdef uint32_t known = 0
     cdef IdRecord *record = NULL
@@ -289,19 +289,19 @@ cdef inline void apply_group_ack(
         apply_done(a, slot, number, op, 0, wants)
     elif command.flags & COMMAND_FLAG_FREES_ID:
         if record == NULL or record.state != ID_STATE_SETTLED or record.settled_ns != command.registered_ns:
-            known = 0  # it has been forgotten, or is another operation's by now
+            known = 0  # the id is forgotten, or names another operation by now
         apply_done(a, slot, number, find_call(a, slot, command.operation), known, wants)
     elif record != NULL and (record.state == ID_STATE_LIVE or record.outcome == OUTCOME_CANCELLED):
         apply_done(a, slot, number, op, 0, wants)
     else:
-        # What was to follow it is not there: it is not done.
+        # The operation that was to follow is not there: the work is not done.
         apply_plain(a, slot, number, wants, ERROR_CODE_NONE, 0 if op == NULL else GROUP_ACK_NOT_FOLLOWED)
 
 
 cdef inline void apply_operation(
     Arena *a, uint32_t slot, uint64_t number, OperationCommand *command, const uint8_t *id, Prefetched *ahead
 ) noexcept nogil:
-    """CANCEL, RESCHEDULE and SET_ORPHANS of an own operation; CANCEL_ID and RESCHEDULE_ID of anybody's; GROUP_ACK."""
+    """CANCEL, RESCHEDULE and SET_ORPHANS of an own operation; CANCEL_ID and RESCHEDULE_ID of any; GROUP_ACK."""
     cdef bint wants = (command.flags & COMMAND_FLAG_WANTS_ANSWER) != 0
     cdef OpRecord *op
     cdef uint32_t known, tag
@@ -338,7 +338,7 @@ cdef inline bint needs_id(uint32_t kind) noexcept nogil:
 
 
 cdef inline bint apply_command(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead) noexcept nogil:
-    """Apply a command that was looked at; False if it is malformed."""
+    """Apply a prefetched command; False if it is malformed."""
     cdef const uint8_t *p = ahead.at
     cdef uint64_t hash
     cdef uint32_t kind = p[0], purgatory = p[1], length = ahead.length, variable

@@ -1,8 +1,8 @@
 """Frames: commands are numbered one by one, and each is applied exactly once (DESIGN.md, rule 7).
 
-Input from a socket is hostile until checked: nothing beyond the frame is read, every length is compared with what is
-there, every index with what exists. A command that is structurally wrong ends the frame (MALFORMED). One that asks for
-what cannot be is refused by its code, and its number passes.
+Input from a socket is hostile until checked. Nothing beyond the frame is read. Every length is compared with the bytes
+that there are, every index with the records that exist. A command with a wrong structure ends the frame (MALFORMED). A
+command with a wrong value is refused by its code, and its number passes.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -35,9 +35,9 @@ cdef extern from *:
 cdef inline uint32_t prefetch_commands(
     Arena *a, uint32_t slot, uint64_t number, const uint8_t *p, const uint8_t *end, uint32_t count, Prefetched *ahead
 ) noexcept nogil:
-    """Look at up to PREFETCH_GROUP commands before their turn; how many they are, up to the first whose length is wrong.
+    """Prefetch for up to PREFETCH_GROUP commands, up to the first with a wrong length; how many they are.
 
-    The first stage touches the table entry that a command begins with.
+    The first stage touches the table entries by which the commands find their records.
     """
     cdef uint64_t line = handle_line(slot, number), last = number | (HANDLE_LANES - 1)  # of the line
     cdef uint32_t seen = 0, most = min(count, PREFETCH_GROUP)
@@ -66,9 +66,9 @@ cdef inline uint32_t prefetch_commands(
 
 
 cdef inline uint32_t apply_batch(Arena *a, uint32_t slot, uint64_t number, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """Apply the first of `count` commands in one transaction, as far as they are of the usual kinds; how many.
+    """Apply the first of `count` commands in one transaction while they are of the usual kinds; how many.
 
-    0: the first one needs more than that.
+    0: the first command needs the general path.
     """
     if not purgatory_is_open(a, ahead.at[1]):
         return 0
@@ -82,7 +82,7 @@ cdef inline uint32_t apply_batch(Arena *a, uint32_t slot, uint64_t number, Prefe
 
 
 cdef inline int apply_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
-    """Apply a COMMANDS frame, whose header's kind and session the caller has checked."""
+    """Apply a COMMANDS frame. The caller has checked the kind and the session in its header."""
     cdef CommandHeader *header = <CommandHeader *>data
     cdef ClientRecord *c = a.clients + slot
     cdef const uint8_t *p = data + sizeof(CommandHeader)

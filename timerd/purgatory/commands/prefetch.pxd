@@ -1,13 +1,13 @@
-"""Looking ahead: touch what the next commands of a frame, or the next operations of a list, will need.
+"""Prefetching: bring into the cache what the next commands of a frame, or the next operations of a list, will need.
 
 With a million operations every step of every command is a cache miss (table, record, neighbours in the bucket, watch
-node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages, each
-stage one step further on the way of all of them: in such a short loop the processor has the misses of many commands under
-way at once. Only hints: what is followed may change before its turn, but every index stood in a record, so nothing beyond
-the arena is read.
+node, key), one after the other: close to a microsecond. So a group of commands is first walked through in stages. Each
+stage goes one step further for all commands of the group. In such a short loop the processor has the misses of many
+commands under way at once. All of this is hints. A record may change before its command is applied. But every index
+stood in a record, so nothing beyond the arena is read.
 
-The first stage has work between its misses, and prefetches. The others are little but misses: there a prefetch is
-dropped when too many are under way, and a load is not.
+The first stage has work between its misses, and prefetches. The other stages are little but misses. There a prefetch
+would be dropped when too many are under way, and a load is not.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -31,8 +31,8 @@ cdef extern from *:
     _Static_assert(offsetof(RegisterCommand, length) == 4 && offsetof(KeyCommand, length) == 4
         && offsetof(OperationCommand, length) == 4, "length_of() reads it of any command");
     _Static_assert(sizeof(OpRecord) > 3 * CACHE_LINE && sizeof(OpRecord) <= 4 * CACHE_LINE, "touch_op() asks for every line");
-    #define HANDLE_PROBES 4 /* of the handle table; nearly every one is found within */
-    #define PREFETCH_GROUP 32  /* commands looked at together: what they touch stays in the first-level cache */
+    #define HANDLE_PROBES 4 /* steps in the handle table: nearly every handle is found within them */
+    #define PREFETCH_GROUP 32  /* commands prefetched together: their lines stay in the first-level cache */
     """
     enum:
         PREFETCH_GROUP
@@ -41,7 +41,7 @@ cdef extern from *:
 
 
 ctypedef struct Prefetched:
-    # A command that is looked at before its turn. Its hash and its tag are its own, and need not be made again.
+    # A command that is prefetched. When it is applied, its hash and its tag need not be made again.
     const uint8_t *at  # where it lies in its frame
     uint32_t length  # bytes of it; they are there
     uint32_t kind  # CommandKind; 0 = nothing to do
@@ -61,12 +61,12 @@ cdef inline uint64_t first_word(const uint8_t *p) noexcept nogil:
 
 
 cdef inline uint32_t length_of(const uint8_t *p) noexcept nogil:
-    """Of a command, the bytes that it says it has."""
+    """Of a command, its length in bytes as it says itself."""
     return (<uint32_t *>p)[1]
 
 
 cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
-    """Ask for the lines of an operation (index + 1), with the key and the node beside it."""
+    """Touch the lines of an operation (index + 1), with its co-located key and node."""
     cdef char *record = <char *>(a.ops + (op - 1))
     TOUCH(record)
     TOUCH(record + CACHE_LINE)
@@ -75,8 +75,10 @@ cdef inline void touch_op(Arena *a, uint32_t op) noexcept nogil:
 
 
 cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
-    """Ask for what settling an operation touches beside: its neighbours in the bucket, and the head of the chain of the key
-    beside it, which as a rule is its own."""
+    """Touch what else a settlement needs: the neighbours in the bucket, and the head of the co-located key's chain.
+
+    As a rule, the co-located key is the operation's own.
+    """
     cdef OpRecord *record = a.ops + (op - 1)
     TOUCH(at(a, record.next))
     TOUCH(at(a, record.prev))
@@ -84,8 +86,10 @@ cdef inline void touch_surroundings(Arena *a, uint32_t op) noexcept nogil:
 
 
 cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcept nogil:
-    """Whether a registration, whose first key has a name of that length and is an event's, has nothing but that key and
-    perhaps a payload of one block."""
+    """Whether a registration has one key, and a payload of one block at most.
+
+    The caller has seen that the first key is an event's, with a name of that length.
+    """
     return (
         command.payload_length <= BLOCK_DATA and 1 <= name_length <= KEY_INLINE
         and command.length == sizeof(RegisterCommand) + 2 + name_length + command.payload_length
@@ -95,7 +99,7 @@ cdef inline bint is_lone(RegisterCommand *command, uint32_t name_length) noexcep
 
 
 cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uint32_t length) noexcept nogil:
-    """Its key's places in the tables."""
+    """Prefetch the entries of its key in the tables."""
     x.hash = key_hash(a.header.hash_seed, x.at[1], name, length)
     x.position = x.hash & a.key_mask
     __builtin_prefetch(a.key_heads + x.position)
@@ -103,7 +107,7 @@ cdef inline void prefetch_hash(Arena *a, Prefetched *x, const uint8_t *name, uin
 
 
 cdef inline void prefetch_registration(Arena *a, Prefetched *x, uint32_t tag) noexcept nogil:
-    """Stage 1 of a REGISTER command, whose operation will have that tag. It may be malformed inside."""
+    """Stage 1 of a REGISTER command, whose operation gets that tag. The command may be malformed inside."""
     cdef RegisterCommand *command = <RegisterCommand *>x.at
     cdef const uint8_t *name = x.at + sizeof(RegisterCommand)
     cdef const uint8_t *end = x.at + x.length
@@ -141,7 +145,7 @@ cdef inline void prefetch_operation(Arena *a, Prefetched *x, uint32_t slot) noex
 
 
 cdef inline void touch_key(Arena *a, Prefetched *x) noexcept nogil:
-    """Ask for a key; of an event's, with the operation beside it, which as a rule is the one that watches it."""
+    """Touch a key. For an event, touch the co-located operation too: as a rule, it watches the key."""
     if x.kind == COMMAND_KIND_REGISTER or x.key > a.keys_colocated:
         TOUCH(key_of(a, x.key - 1))
     else:
@@ -149,7 +153,7 @@ cdef inline void touch_key(Arena *a, Prefetched *x) noexcept nogil:
 
 
 cdef inline void follow_watcher(Arena *a, Prefetched *x) noexcept nogil:
-    """The first watcher of a fired key."""
+    """Go on to the first watcher of a fired key."""
     cdef KeyRecord *key = key_of(a, x.key - 1)
     if at(a, key.next) == <void *>&key.next:
         return
@@ -161,7 +165,7 @@ cdef inline void follow_watcher(Arena *a, Prefetched *x) noexcept nogil:
 
 
 cdef inline void find_first(Arena *a, Prefetched *x) noexcept nogil:
-    """Stage 2: what its table entry names."""
+    """Stage 2: the record that its table entry names."""
     cdef uint32_t probe
     if x.kind == COMMAND_KIND_CANCEL or x.kind == COMMAND_KIND_RESCHEDULE:
         for probe in range(HANDLE_PROBES):
@@ -180,7 +184,7 @@ cdef inline void find_first(Arena *a, Prefetched *x) noexcept nogil:
 
 
 cdef inline void find_next(Arena *a, Prefetched *x) noexcept nogil:
-    """Stage 3: what is one step further on the way to its operation, or around it."""
+    """Stage 3: one step further on the way to its operation, or the surroundings of the operation."""
     if x.op:
         touch_surroundings(a, x.op)
     elif x.key:
@@ -192,13 +196,13 @@ cdef inline void find_next(Arena *a, Prefetched *x) noexcept nogil:
 
 
 cdef inline void find_last(Arena *a, Prefetched *x) noexcept nogil:
-    """Stage 4, of an event: its key's first watcher, where a step more was needed to the key."""
+    """Stage 4, of an event: its key's first watcher, where the way to the key took one more step."""
     if x.kind == COMMAND_KIND_FIRE and x.key and x.op == 0:
         follow_watcher(a, x)
 
 
 cdef inline void prefetch_further(Arena *a, Prefetched *ahead, uint32_t count) noexcept nogil:
-    """The stages behind the first: each goes one step further, for all of them, than the stage before."""
+    """The stages behind the first. Each goes one step further, for all commands, than the stage before."""
     cdef uint32_t i, kinds = 0
     for i in range(count):
         kinds |= 1 << ahead[i].kind
