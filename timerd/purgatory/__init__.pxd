@@ -9,13 +9,13 @@ without a circle. tests/docs/test_cimports.py reads the levels from here:
     state      of each room its file state.pxd: what the core remembers for it beside the arena's records
     memory     the arena's records as bytes: slabs, lists, blobs, transactions, counters, the log of errors
     journal    the journal's buffer, and the rows that a transaction leaves in it
-    index      what finds a record: keys, ids, purgatories, operations by number, watermarks
+    index      how a record is found: keys, ids, purgatories, operations by number, watermarks
     wheel      when something is due
     events     the ring of events
-    members    slots of clients, groups and who takes what of them, answers, reports
-    operation  what a registration, an event and a settlement do to an operation; conditions, quotas
+    members    slots of clients, groups and their members, answers, reports
+    operation  an operation from its registration to its settlement; conditions, quotas
     commands   frames, commands, batches of them, prefetching
-    turn       what a turn does besides commands: expiry, acknowledgements, sweep, retention
-    start      what a start checks, attaches to, finishes (a transaction that was cut) and makes anew
+    turn       a turn's work besides commands: expiry, acknowledgements, sweep, retention
+    start      a start checks an arena, finishes the transaction that was cut, and makes anew what is derived
     face       Python's objects become arguments in C, and results become Python's objects; no other room knows Python
 """

@@ -1,9 +1,9 @@
-"""What a start does: check what was found, finish the transaction that was cut, make anew what is derived.
+"""A start: check the arena, finish the transaction that was cut, make anew what is derived.
 
 header.py          the header and the region table, before any offset is followed; in Python
 redo.pxd           the transaction that was cut: its words are stored again (redo_is_sound, finish_transaction)
 attach.pxd         where the regions lie, and room for what the core remembers beside them
 validate.pxd       whether each record names only what is there
 rebuild.pxd        everything that is derived, made anew from the truth
-rebuild_order.pxd  what a second thread makes meanwhile: the operation table, the order of registration, the wheel
+rebuild_order.pxd  a second thread makes meanwhile: the operation table, the order of registration, the wheel
 """

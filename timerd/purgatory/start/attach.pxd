@@ -1,4 +1,4 @@
-"""Attaching: where the regions of a checked arena lie, and room for what the core remembers beside them.
+"""Attaching: pointers to the regions of a checked arena, and memory for what the core remembers beside them.
 
 Not here: the transaction that was cut. redo.pxd finishes it before the regions are looked at.
 """
@@ -21,7 +21,7 @@ cdef inline void *region_at(Arena *a, int region) noexcept nogil:
 
 
 cdef inline void find_regions(Arena *a) noexcept nogil:
-    """Take the places of the regions from the table, which start/header.py has found sound."""
+    """Take the positions of the regions from the table. start/header.py has checked it."""
     a.regions = <RegionRecord *>(a.base + REGIONS_OFFSET)
     a.ops = <OpRecord *>region_at(a, REGION_OPS)
     a.more_nodes = <WatchNode *>region_at(a, REGION_NODES)
@@ -52,7 +52,7 @@ cdef inline void find_regions(Arena *a) noexcept nogil:
 
 
 cdef inline bint make_rooms(Arena *a) noexcept nogil:
-    """Allocate what each room remembers; False if there is no memory. drop_rooms() frees it."""
+    """Allocate the memory of each room; False if there is none. drop_rooms() frees it."""
     return (
         make_slab(&a.slab, capacity(a, REGION_NODES), capacity(a, REGION_KEYS))
         and make_wheel(&a.wheel, a.header.tick_ns, capacity(a, REGION_BUCKETS))
@@ -70,7 +70,7 @@ cdef inline void drop_rooms(Arena *a) noexcept nogil:
 
 
 cdef inline bint attach_arena(Arena *a, uint64_t now_ns, Damage *damage) noexcept nogil:
-    """Make the arena usable; False if a record is damaged, or there is no memory for what is remembered beside it."""
+    """Make the arena usable; False if a record is damaged, or there is no memory for the rooms."""
     a.tx.base = a.base
     a.turn.now_ns = now_ns
     a.turn.limit = NO_DEADLINE

@@ -1,4 +1,4 @@
-"""What a start asks of an arena's header and region table, before the core follows any of their offsets."""
+"""A start checks an arena's header and region table, before the core follows any of their offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POWERS_OF_TWO = (Region.EVENTS, Region.SLOTS, Region.KEY_TABLE, Region.HANDLES, 
 
 
 def damaged(what: str) -> ArenaDamagedError:
-    """The refusal of an arena of which `what` names what is not there."""
+    """The refusal of a damaged arena. `what` names something that is not there."""
     return ArenaDamagedError(
         f"the arena is damaged: {what} names what is not there; `timerctl check` says more, `timerctl destroy` removes "
         "the arena with the operations in it"
@@ -20,12 +20,12 @@ def damaged(what: str) -> ArenaDamagedError:
 
 
 def damaged_record(region: int, index: int) -> ArenaDamagedError:
-    """The refusal of an arena with that damaged record; a region beyond the last one stands for the header."""
+    """The refusal of an arena with that damaged record. A region beyond the last one stands for the header."""
     return damaged(f"record {index} of region {Region(region).name}" if region < len(Region) else "its header")
 
 
 def check_header(memory: memoryview, fingerprint: int) -> None:
-    """Refuse what is no arena of this layout, whose fingerprint the core was compiled with."""
+    """Refuse memory that is no arena of this layout. `fingerprint`: of the layout that the core was compiled from."""
     if memory.nbytes < layout.HEADER_SIZE:
         raise ArenaTruncatedError(f"the arena has {memory.nbytes} bytes, its header alone {layout.HEADER_SIZE}")
     header = unpack(ArenaHeader, memory)
@@ -43,9 +43,9 @@ def check_header(memory: memoryview, fingerprint: int) -> None:
 
 
 def check_regions(memory: memoryview) -> None:
-    """Refuse regions that overlap, that end beyond the arena, or whose records are not those that the core knows.
+    """Refuse regions that overlap, that end beyond the arena, or that have other records than the core knows.
 
-    The last transaction is finished already, and may have changed the header's size.
+    The last transaction is finished by now. It may have changed the size in the header.
     """
     size, end = unpack(ArenaHeader, memory).size, layout.HEADER_SIZE
     if size > memory.nbytes:
@@ -74,7 +74,7 @@ def check_regions(memory: memoryview) -> None:
 
 
 def _least(region: Region, purgatories: int) -> int:
-    """Records of a region that the core takes for granted."""
+    """How many records of a region the core relies on."""
     return {
         Region.LEVELS: layout.LEVELS,
         Region.BUCKETS: layout.LEVELS * layout.BUCKETS,

@@ -1,12 +1,12 @@
 """A start makes everything derived anew from the truth. The cut transaction is finished by then (redo.pxd).
 
-For example, the last daemon was killed between a commit and the list of outcomes. The state word says "settled", and the list
-lacks the operation. A start reads the word, and makes the list.
+For example, the last daemon was killed between a commit and the list of outcomes. The state word says "settled", and
+the list lacks the operation. A start reads the word, and makes the list.
 
 A start believes nothing that is derived, so the last daemon may have ended anywhere. This code may end anywhere too: it
-stores derived fields, frees acknowledged operations, and makes silent clients live. Some lists have an order. Operations come
-back in order of registration, settled operations and answers in order of their numbers, ids and the undelivered outcomes of
-groups in order of settling.
+stores derived fields, frees acknowledged operations, and makes silent clients live. Some lists have an order.
+Operations come back in order of registration. Settled operations and answers come in order of their numbers. Ids and
+undelivered outcomes of groups come in order of settling.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -50,7 +50,7 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from *:
     """
-    /* How a key is marked that is named. */
+    /* Marks of a key that a record names. */
     enum { KEY_NAMED = 1, KEY_DISORDERED = 2 };
     """
     enum:
@@ -66,7 +66,7 @@ ctypedef struct Marks:
     uint8_t *blocks
     uint8_t *ids
     uint8_t *answers
-    # The keys (index + 1) that were named last, and are not yet in the table: their places there are asked for.
+    # The keys (index + 1) that were named last, and are not yet in the table: their entries there are prefetched.
     uint32_t named[EARLY]
     uint32_t named_at
     bint disordered  # the watchers of some keys are not in order
@@ -75,7 +75,7 @@ ctypedef struct Marks:
 cdef inline void clear_derived(Arena *a) noexcept nogil:
     """Empty every list and table, zero every count.
 
-    But for operations, nodes, keys and blobs, whose turn comes when the truth first names them: that is one walk less.
+    Operations, nodes, keys and blobs are left out. Each is emptied when the truth first names it: that saves a walk.
     """
     cdef uint32_t i, n
     memset(a.levels, 0, LEVELS * sizeof(LevelRecord))
@@ -126,7 +126,7 @@ cdef inline void clear_derived(Arena *a) noexcept nogil:
 
 
 cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
-    """One more reference to a (sound) blob that the truth names."""
+    """Count one more reference to a (sound) blob."""
     if blob == 0:
         return
     if m.blocks[blob - 1] == BLOCK_COUNTED:
@@ -137,7 +137,7 @@ cdef inline void use_blob(Arena *a, Marks *m, uint32_t blob) noexcept nogil:
 
 
 cdef inline void name_key(Arena *a, Marks *m, uint32_t key) noexcept nogil:
-    """Put the key that was named EARLY keys before into the table, and let this one (index + 1; 0 = none) wait for that."""
+    """Put the key that was named EARLY keys before into the table. This key (index + 1; 0 = none) waits in its position."""
     if m.named[m.named_at]:
         chain_key(a, m.named[m.named_at])
     m.named[m.named_at] = key
@@ -151,7 +151,7 @@ cdef inline void name_last_keys(Arena *a, Marks *m) noexcept nogil:
 
 
 cdef inline bint use_key(Arena *a, Marks *m, uint32_t index, Damage *damage) noexcept nogil:
-    """A key that the truth names, by a node or its watermark: named the first time, it is empty, and soon in the table."""
+    """A node, or the key's watermark, names a key. The first time, its lists are emptied, and it is soon in the table."""
     cdef KeyRecord *key = key_of(a, index)
     cdef ClientRecord *c
     if m.keys[index]:
@@ -174,7 +174,7 @@ cdef inline bint use_key(Arena *a, Marks *m, uint32_t index, Damage *damage) noe
 
 
 cdef inline void watch_again(Arena *a, Marks *m, OpRecord *op, uint32_t node) noexcept nogil:
-    """Put a node (index + 1) of a pending operation back where it waits, and note if others came before it out of order."""
+    """Let a node (index + 1) of a pending operation watch its key again. Mark the key if a later registration came before."""
     cdef KeyRecord *key = key_of(a, node_of(a, node - 1).key)
     if node_of(a, node - 1).kind == KEY_KIND_EVENT and not is_empty(a, &key.next):
         if a.ops[node_at(a, key.prev).op].registration > op.registration:
@@ -184,9 +184,9 @@ cdef inline void watch_again(Arena *a, Marks *m, OpRecord *op, uint32_t node) no
 
 
 cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexcept nogil:
-    """Count what the operation names: nodes and keys while it needs them, payload, value; and charge it.
+    """Count what the operation names (nodes and keys while it needs them, payload, value), and charge it.
 
-    False if something of it is not there.
+    False if something that it names is not there.
     """
     cdef WatchNode *w
     cdef uint64_t held
@@ -220,7 +220,7 @@ cdef inline bint use_op(Arena *a, Marks *m, OpRecord *op, Damage *damage) noexce
 
 
 cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
-    """Back into the outcomes of who is told, to be told again; or into none, if it has been received and is held."""
+    """Put an outcome back into its client's list, to be delivered again. A held outcome was received, and is in no list."""
     cdef ClientRecord *c = a.clients + op.client
     if op.group and kind_of(op) == CALLS:
         c.calls_held += 1
@@ -233,7 +233,7 @@ cdef inline void restore_settled(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept nogil:
-    """Chain every record below the high water that nothing names; the lowest is taken first."""
+    """Chain every record below the high water that nothing names. The lowest is allocated first."""
     cdef uint32_t i = a.regions[region].high_water
     a.regions[region].in_use = i
     while i:
@@ -243,7 +243,7 @@ cdef inline void free_unreached(Arena *a, uint8_t *used, int region) noexcept no
 
 
 cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s) noexcept nogil:
-    """The same for a region whose free records have bits; all bits are 0."""
+    """Do the same for a region with bits for free records. All bits are 0 before."""
     cdef uint32_t i
     a.regions[region].in_use = a.regions[region].high_water
     for i in range(a.regions[region].high_water):
@@ -252,7 +252,7 @@ cdef inline void spare_unreached(Arena *a, uint8_t *used, int region, Spares *s)
 
 
 cdef inline void prefetch_record(OpRecord *op) noexcept nogil:
-    """Ask for an operation, with the key and the node beside it; it may lie beyond the arena."""
+    """Prefetch an operation, with its co-located key and node. It may lie beyond the arena."""
     cdef char *record = <char *>op
     __builtin_prefetch(record)
     __builtin_prefetch(record + CACHE_LINE)
@@ -261,7 +261,7 @@ cdef inline void prefetch_record(OpRecord *op) noexcept nogil:
 
 
 cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nogil:
-    """Count what operations name; free those that nobody is to be told of."""
+    """Count what operations name. Free settled operations that are to be delivered to nobody."""
     cdef uint32_t i
     cdef OpRecord *op
     for i in range(a.regions[REGION_OPS].high_water):
@@ -273,7 +273,7 @@ cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nog
             damaged(damage, REGION_OPS, i)
             return
         if op.state == OP_STATE_SETTLED and not is_outcome_due(a, op):
-            # Acknowledged, or of a client that is gone: only its record had not been given back.
+            # It is acknowledged, or its client is freed. Only its own record was not freed before the end.
             td_put(&a.tx, OpRecord_word_state(op), OpRecord_with_state(OpRecord_word_state(op)[0], OP_STATE_FREE))
             commit(a)
             continue
@@ -285,7 +285,7 @@ cdef inline void use_operations(Arena *a, Marks *m, Damage *damage) noexcept nog
 
 
 cdef inline void order_watchers(Arena *a, Marks *m, Order *o) noexcept nogil:
-    """Where watchers did not come in order of registration, put them in order: those of all such keys in one walk."""
+    """Put watchers in order of registration where they came in another order: one walk for all such keys."""
     cdef uint32_t i, node
     cdef uint64_t k
     cdef OpRecord *op
@@ -308,7 +308,7 @@ cdef inline void order_watchers(Arena *a, Marks *m, Order *o) noexcept nogil:
 
 
 cdef inline void restore_undelivered(Arena *a, Ordered *items, Ordered *spare) noexcept nogil:
-    """Groups' outcomes that nobody is told now, back into their groups' lists in order of settling. Members are there."""
+    """Put groups' undelivered outcomes back into their lists, in order of settling. Members are in their rings already."""
     cdef uint32_t i
     cdef uint64_t count = 0, outcomes = 0, k
     a.members.groups_due_ns = NO_DEADLINE
@@ -395,7 +395,7 @@ cdef inline void restore_ring(Arena *a, Marks *m, Damage *damage) noexcept nogil
 
 
 cdef inline void restore_watermarks(Arena *a, Marks *m, Damage *damage) noexcept nogil:
-    """Keys that nobody watches, and that have a watermark."""
+    """Use the keys that have a watermark and no watcher."""
     cdef uint32_t i
     for i in range(a.regions[REGION_KEYS].high_water):
         if not m.keys[i] and key_of(a, i).flags & KEY_FLAG_HAS_WATERMARK and not use_key(a, m, i, damage):
@@ -403,7 +403,7 @@ cdef inline void restore_watermarks(Arena *a, Marks *m, Damage *damage) noexcept
 
 
 cdef inline void restore_names(Arena *a, Marks *m, Damage *damage) noexcept nogil:
-    """What members handle."""
+    """Use the names of the calls that members handle."""
     cdef uint32_t slot
     for slot in range(capacity(a, REGION_CLIENTS)):
         if a.clients[slot].state == CLIENT_STATE_FREE:
@@ -434,7 +434,7 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
                 a.members.tombstones_due_ns = c.died_ns + TOMBSTONE_KEPT_NS
             continue
         if c.state == CLIENT_STATE_SILENT:
-            # Nobody listened to it: its lease is whole again.
+            # No daemon was there to hear it: its lease is whole again.
             td_put(
                 &a.tx, ClientRecord_word_state(c),
                 ClientRecord_with_state(ClientRecord_word_state(c)[0], CLIENT_STATE_LIVE),
@@ -445,7 +445,7 @@ cdef inline void restore_clients(Arena *a) noexcept nogil:
         if c.state == CLIENT_STATE_DEAD:
             continue
         join_group(a, slot)
-        # Told again: what this life has not reported begins behind what was acknowledged.
+        # Reports begin again, behind what was acknowledged.
         a.members.report_states[slot].outcome = c.acknowledged
         a.members.report_states[slot].answer = c.answers_acknowledged
         if not is_empty(a, &c.next):
@@ -473,7 +473,7 @@ cdef inline void restore_counters(Arena *a) noexcept nogil:
 
 
 cdef inline void restore_operations(Arena *a, Marks *m, Order *order, Damage *damage) noexcept nogil:
-    """Operations and keys. What takes no more than the operations' own records is made by a thread beside this one."""
+    """Operations and keys. A second thread makes what needs the operations' own records alone."""
     cdef pthread_t thread
     cdef bint threaded = pthread_create(&thread, NULL, restore_order, order) == 0
     cdef uint64_t k
@@ -493,7 +493,7 @@ cdef inline void restore_operations(Arena *a, Marks *m, Order *order, Damage *da
 
 
 cdef inline void restore_records(Arena *a, Marks *m, Order *order, Damage *damage) noexcept nogil:
-    """Everything that records name, region by region; it ends at the first that is damaged."""
+    """Everything that records name, region by region, up to the first damaged record."""
     restore_operations(a, m, order, damage)
     if not damage.found:
         restore_ring(a, m, damage)
@@ -550,7 +550,7 @@ cdef inline bint rebuild(Arena *a, Damage *damage) noexcept nogil:
         restore_groups(a)
         restore_counters(a)
         if not ring_is_empty(a):
-            # It may not have reached everybody; who has seen it, sees it no second time.
+            # The newest event may not have reached every watcher. An operation that has seen it ignores it.
             begin_delivery(a, event_at(a, a.header.newest))
     drop_order(&order)
     free(m.ops)

@@ -1,9 +1,9 @@
-"""What a start makes of the operations' own records alone: their handles, the order they come in, and the wheel.
+"""The second thread of a start: handles, the order of registration, and the wheel, from the operations' own records alone.
 
-A thread does so (restore_order) while the conductor's own goes on with what operations name (start/rebuild.pxd). The two store
-nothing that the other reads, but for the state of a settled operation that nobody is to be told of any more: settled or
-free, it is passed over here. Nothing is known to be sound here: whatever a record says leads to no place beyond the
-arena, and that it is damaged, the other thread finds.
+restore_order() runs in that thread. Meanwhile the conductor's thread goes on with what operations name (rebuild.pxd).
+Neither thread stores what the other reads, with one exception: the conductor's thread frees settled operations that are
+to be delivered to nobody. This thread passes over them, whether their state says settled or free. No record is known to
+be sound here. So nothing in a record leads this thread beyond the arena, and the other thread finds the damage.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -20,9 +20,9 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    #define DIGIT_BITS 11 /* of the numbers that are sorted: two rounds for millions of them */
+    #define DIGIT_BITS 11 /* a sort looks at so many bits a round: two rounds for millions of numbers */
     #define DIGITS (1 << DIGIT_BITS)
-    #define EARLY 16 /* how many records ahead of its turn what a record names is asked for */
+    #define EARLY 16 /* what a record names is prefetched so many records early */
     """
     enum:
         DIGIT_BITS
@@ -37,7 +37,7 @@ ctypedef struct Ordered:
 
 
 ctypedef struct Gathered:
-    # Records by their numbers: those that came in order, and the strays, which are yet to be sorted.
+    # Records by their numbers: `items` came in order, `strays` have still to be sorted.
     Ordered *items
     Ordered *strays
     uint64_t count
@@ -45,14 +45,14 @@ ctypedef struct Gathered:
 
 
 ctypedef struct Handles:
-    # The handles that are to be inserted next: their places in the table are asked for.
+    # The handles that are inserted next: their entries in the table are prefetched.
     uint32_t ops[EARLY]  # index + 1; 0 = none
     uint32_t tags[EARLY]
     uint32_t at
 
 
 ctypedef struct Order:
-    # In which order operations come, and room to find that.
+    # The order of operations, and room to find it.
     Arena *a
     uint32_t *pending  # indexes, in order of registration
     uint64_t pending_count
@@ -61,11 +61,11 @@ ctypedef struct Order:
     Ordered *items
     Ordered *strays
     Ordered *spare
-    uint32_t *generations  # of client slots; 0 = free. The other thread writes beside the records' own, again and again
+    uint32_t *generations  # of client slots; 0 = free. A copy, because the other thread writes the lines of the clients' records
 
 
 cdef inline bint make_order(Order *o, Arena *a, uint64_t most) noexcept nogil:
-    """Room for so many records, and no fewer than there are operations; False if there is no memory for it."""
+    """Room for `most` records, at least as many as there are operations; False if there is no memory for it."""
     cdef uint32_t slot, slots = capacity(a, REGION_CLIENTS)
     o.a = a
     o.pending_count = o.settled_count = 0
@@ -90,7 +90,7 @@ cdef inline void drop_order(Order *o) noexcept nogil:
 
 
 cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) noexcept nogil:
-    """Radix sort, a digit at a time, over the digits in which the numbers differ. What is in order is left as it is."""
+    """Radix sort, a digit at a time, over the digits in which the numbers differ. Numbers in order stay as they are."""
     cdef uint64_t seen[DIGITS]
     cdef uint64_t i, total, here, every = 0, any_one
     cdef uint32_t shift = 0, digit
@@ -129,7 +129,7 @@ cdef inline void sort_by_number(Ordered *items, Ordered *spare, uint64_t count) 
 
 
 cdef inline bint is_outcome_due(Arena *a, OpRecord *op) noexcept nogil:
-    """Whether a settled operation still has somebody to tell."""
+    """Whether a settled operation is still to be delivered to a client."""
     cdef ClientRecord *c = a.clients + op.client
     if op.group:
         return True
@@ -139,9 +139,9 @@ cdef inline bint is_outcome_due(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept nogil:
-    """Take a record among those in order, if that goes with at most one of them made a stray instead; else among the strays.
+    """Take a record among the items in order, if at most one of them becomes a stray for it; else among the strays.
 
-    Records come by in order of index, which is that of their numbers but for those that were used again.
+    Records come in order of index. That is the order of their numbers, but for records that were used again.
     """
     cdef Ordered *entry = g.items + g.count
     if g.count and number < g.items[g.count - 1].number:
@@ -159,11 +159,11 @@ cdef inline void gather(Gathered *g, uint64_t number, uint64_t index) noexcept n
 cdef inline void make_unlinked(Arena *a, OpRecord *op) noexcept nogil:
     op.bucket = 0
     op.prefetch_hint = 0
-    make_empty(a, &op.next)  # without a deadline it is in no list, and is looked at all the same
+    make_empty(a, &op.next)  # an operation without a deadline is in no list, and its links are read all the same
 
 
 cdef inline void link_pending(Order *o, uint64_t k, uint32_t index) noexcept nogil:
-    """Into its bucket, as the next in order."""
+    """Put an operation into its bucket, as the next in order."""
     cdef OpRecord *op = o.a.ops + index
     make_unlinked(o.a, op)
     wheel_insert(o.a, op)
@@ -191,7 +191,7 @@ cdef inline void link_in_order(Order *o, Gathered *g) noexcept nogil:
 
 
 cdef inline void insert_later(Arena *a, Handles *h, uint32_t op, uint32_t tag) noexcept nogil:
-    """Insert the handle of EARLY operations before, and let this one's (index + 1; 0 = none) wait for that."""
+    """Insert the handle of EARLY operations before. The handle of this one (index + 1; 0 = none) waits in its position."""
     if h.ops[h.at]:
         handle_insert(a, h.ops[h.at] - 1, h.tags[h.at])
     h.ops[h.at] = op

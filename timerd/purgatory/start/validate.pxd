@@ -1,7 +1,8 @@
-"""Whether what the truth names is there: asked of every record by a start, before it is believed.
+"""Validation: a start asks of every record whether it names only what is there, before it believes the record.
 
-Nobody but the daemon writes an arena, but its file may be another program's victim, or its memory may be bad. A start must
-refuse such an arena by name instead of reading beyond it. What is only wrong, and leads nowhere, is check.py's matter.
+Only the daemon writes an arena. But another program may damage the file, or the memory may be bad. A start must refuse
+such an arena by name instead of reading beyond it. A value that is wrong but leads nowhere is found by
+timerd_shm/check/.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -11,7 +12,7 @@ from timerd_shm.generated.records cimport *
 
 cdef extern from *:
     """
-    /* How a block is marked that is named; a first one is counted when somebody refers to it. */
+    /* Marks of a named block. A chain's first block is COUNTED once a record refers to it. */
     enum { BLOCK_FIRST = 1, BLOCK_INNER = 2, BLOCK_COUNTED = 3 };
     """
     enum:
@@ -21,7 +22,7 @@ cdef extern from *:
 
 
 ctypedef struct Damage:
-    # The first record that names what is not there.
+    # The first record that names something that is not there.
     bint found
     int region
     uint64_t index
@@ -51,7 +52,7 @@ cdef inline bint group_is_there(Arena *a, uint32_t group) noexcept nogil:
 
 
 cdef inline bint blob_is_sound(Arena *a, uint8_t *marks, uint32_t blob) noexcept nogil:
-    """Whether a chain is as long as its length says, and shares no block with another. Marks it, the first time."""
+    """Whether a chain has as many blocks as its length says, and none of another chain. The first call marks the chain."""
     cdef uint32_t used = a.regions[REGION_BLOCKS].high_water, left
     if blob == 0:
         return True
@@ -73,7 +74,7 @@ cdef inline bint blob_is_sound(Arena *a, uint8_t *marks, uint32_t blob) noexcept
 
 
 cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
-    """The numbers of an operation in use; not yet what they name (nodes_are_sound, blob_is_sound)."""
+    """The numbers of an operation in use. What they name is checked by nodes_are_sound() and blob_is_sound()."""
     if op.state > OP_STATE_SETTLED or op.outcome > OUTCOME_FAILED or op.condition > CONDITION_TOTAL:
         return False
     if not 1 <= op.keys <= KEYS_MAX or op.settled_key > op.keys or op.orphans > ORPHANS_GROUP:
@@ -85,7 +86,7 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
     if op.client_generation > a.clients[op.client].generation:
         return False
     if op.state == OP_STATE_PENDING and op.client_generation == a.clients[op.client].generation:
-        # Its slot cannot have been given back before it.
+        # A slot is freed after its operations.
         if a.clients[op.client].state == CLIENT_STATE_FREE or a.clients[op.client].state == CLIENT_STATE_TOMBSTONE:
             return False
     if op.state == OP_STATE_PENDING and op.id_record:
@@ -96,14 +97,14 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
     if op.group == 0 and op.flags & OP_FLAG_CALL:
         return False
     if op.group == 0 and op.orphans == ORPHANS_GROUP and op.client_generation == a.clients[op.client].generation:
-        # That one's group would adopt it.
+        # Its owner's group would adopt it, so there has to be one.
         if a.clients[op.client].group == 0:
             return False
     if op.flags & OP_FLAG_GRANTED:
-        # It may go on to the next watcher of that key.
+        # The grant may be requeued to the next watcher of that key.
         if op.state != OP_STATE_SETTLED or not op.flags & OP_FLAG_KEYS_KEPT or op.settled_key == 0:
             return False
-    # A deadline beyond the longest timeout has no bucket; one that was saturated stands at the end of time.
+    # A deadline beyond the longest timeout has no bucket. A saturated deadline stands at the end of time.
     return (
         op.state == OP_STATE_SETTLED or op.deadline_ns >= NO_DEADLINE - 1 or op.deadline_ns <= a.turn.now_ns
         or op.deadline_ns - a.turn.now_ns <= 2 * TIMEOUT_NS_MAX
@@ -111,7 +112,7 @@ cdef inline bint op_is_sound(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint nodes_are_sound(Arena *a, uint8_t *marks, OpRecord *op) noexcept nogil:
-    """Whether an operation has a watch node for each key, all its own. Marks them."""
+    """Whether an operation has a watch node of its own for each key. Marks the nodes."""
     cdef uint32_t node = op.first_node, count
     cdef uint64_t ordinals = 0
     cdef WatchNode *w
@@ -148,7 +149,7 @@ cdef inline bint event_is_sound(Arena *a, uint8_t *blocks, EventRecord *e, uint6
 
 
 cdef inline bint id_is_sound(Arena *a, IdRecord *id, uint32_t index) noexcept nogil:
-    """An id in use; it is asked after the operations, so that it may name one."""
+    """Whether an id in use is sound. Operations are checked before, because an id may name one."""
     if id.state > ID_STATE_SETTLED or id.outcome > OUTCOME_FAILED or not purgatory_is_there(a, id.purgatory):
         return False
     if id.state == ID_STATE_SETTLED:
@@ -166,7 +167,7 @@ cdef inline bint client_is_sound(Arena *a, ClientRecord *c) noexcept nogil:
 
 
 cdef inline void look_for_damage(Arena *a, Damage *d) noexcept nogil:
-    """The small regions, which nothing else walks: clients, groups, purgatories, slots of the ring."""
+    """Check the small regions: clients, groups, purgatories, slots of the ring. Nothing else walks over them."""
     cdef uint32_t i
     if not header_is_sound(a):
         damaged(d, REGION_COUNT, 0)

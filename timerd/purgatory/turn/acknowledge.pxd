@@ -1,6 +1,6 @@
-"""Acknowledgements: what a client has received is freed, a batch of outcomes at a time.
+"""Acknowledgements: outcomes and answers that a client has received are freed, outcomes a batch at a time.
 
-What belongs to an operation, its payload and value among it, is freed by free_parts (operation/settle.pxd).
+free_parts() in operation/settle.pxd frees what belongs to an operation, its payload and its value among it.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -20,7 +20,7 @@ from timerd_shm.generated.records cimport *
 
 
 cdef inline void free_batch(Arena *a, uint32_t slot, uint64_t acknowledged) noexcept nogil:
-    """Free the client's first outcomes, as far as they are its own and have no higher number: the first one is and has not."""
+    """Free the client's first outcomes while they are its own and have no higher number. At least the first one is such."""
     cdef ClientRecord *c = a.clients + slot
     cdef OpRecord *ops[BATCH_MAX]
     cdef uint32_t tags[BATCH_MAX]
@@ -75,7 +75,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
         if spent(a):
             return False
         if op.group:
-            # Received, not done: held, in no list.
+            # It is received, and the work is not done: it is held, in no list.
             a.turn.touched += 1
             leave_outcomes(a, op)
             make_empty(a, &op.next)
@@ -90,7 +90,7 @@ cdef inline bint free_acknowledged(Arena *a, uint32_t slot) noexcept nogil:
 
 
 cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, uint64_t answer) noexcept nogil:
-    """Note what the client has received (cumulative, never more than was given) and free it; False if some is left."""
+    """Store what the client has received (cumulative, never more than there is) and free it; False if some is left."""
     cdef ClientRecord *c = a.clients + slot
     if outcome >= c.next_outcome:
         outcome = c.next_outcome - 1
@@ -110,7 +110,7 @@ cdef inline bint acknowledge_client(Arena *a, uint32_t slot, uint64_t outcome, u
 
 
 cdef inline int receive_frame(Arena *a, uint32_t slot, const uint8_t *data, uint64_t size) noexcept nogil:
-    """Note what a COMMANDS frame acknowledges, and apply its commands."""
+    """Free what a COMMANDS frame acknowledges, then apply its commands."""
     cdef CommandHeader *header = <CommandHeader *>data
     if size < sizeof(CommandHeader) or size > FRAME_SIZE_MAX:
         return FRAME_MALFORMED

@@ -1,4 +1,4 @@
-"""A turn: its time and its bound, how it begins and ends, and what the turn before has left to it."""
+"""A turn (the conductor's duty cycle): its time and its bound, its beginning and end, and work left by the turn before."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena
@@ -15,7 +15,7 @@ from .sweep cimport sweep
 
 
 cdef inline bint resume_work(Arena *a) noexcept nogil:
-    """Go on with whatever a turn's bound has cut; True if work is left."""
+    """Go on with the work that a turn's bound has cut; True if work is left."""
     cdef uint32_t slot
     cdef bint left = False
     if a.header.unfinished and not deliver(a):
@@ -35,7 +35,7 @@ cdef inline bint resume_work(Arena *a) noexcept nogil:
     forget_old_ids(a)
     if not dispatch_outcomes(a):
         left = True
-    # The sweep fires again what was handed over to the dead.
+    # The sweep requeues grants of dead clients, and such an event may be a long one.
     return left or a.header.unfinished != 0
 
 
@@ -50,7 +50,7 @@ cdef extern from "<time.h>" nogil:
 
 
 cdef inline void take_time(Arena *a, uint64_t now_ns) noexcept nogil:
-    """Take the time that was passed in; it never goes back."""
+    """Take the time that the caller passes in. It never goes back."""
     cdef timespec at
     if TD_DEFECT(DEFECT_TAKES_ITS_OWN_TIME):
         clock_gettime(CLOCK_MONOTONIC, &at)
@@ -66,7 +66,7 @@ cdef inline void allow(Arena *a, uint64_t budget) noexcept nogil:
 
 cdef inline void begin_turn(Arena *a) noexcept nogil:
     if a.journal.level == 0 and a.header.journal_level:
-        # What happens from now on, no journal tells.
+        # From now on things happen without a journal.
         TD_ORDERED_STORE(a.base, &a.header.journal_level, 0)
     TD_ORDERED_STORE(a.base, &a.header.turn, a.header.turn | 1)
     a.turn.began = a.turn.touched
@@ -87,7 +87,7 @@ cdef inline uint64_t end_turn(Arena *a) noexcept nogil:
 
 
 cdef inline uint64_t next_wake(Arena *a) noexcept nogil:
-    """When the next turn is due by itself: now, if work is left."""
+    """When the next turn is due without a frame: now, if work is left."""
     cdef uint64_t tick = next_tick(a), due
     cdef int level
     if a.turn.sweeping or a.members.dispatching or a.turn.dropping:

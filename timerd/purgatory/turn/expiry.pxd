@@ -1,4 +1,4 @@
-"""Expiry: the wheel moves to the present, and operations that are due settle, a batch at a time."""
+"""Expiry: the wheel moves to the present, and due operations settle, a batch at a time."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from timerd.purgatory.memory.arena cimport Arena, key_of, node_of, spent
@@ -16,7 +16,7 @@ from timerd_shm.generated.records cimport *
 
 
 cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
-    """An operation is due. If an event is in delivery and it watches the key, it is given the event first."""
+    """An operation is due. If it watches the key of the event in delivery, it gets the event first."""
     cdef EventRecord *e
     cdef uint32_t node = op.first_node, generation = op.generation
     a.turn.touched += 1
@@ -34,7 +34,7 @@ cdef inline void expire(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline uint32_t expire_batch(Arena *a, BucketRecord *bucket, uint32_t count) noexcept nogil:
-    """Expire the first operations of a bucket that is due: `count` at most, one at least; how many."""
+    """Expire the first operations of a due bucket: `count` at most, one at least; how many."""
     cdef OpRecord *ops[BATCH_MAX]
     cdef OpRecord *op = op_at(a, bucket.next)
     cdef uint32_t n = 0, most = min(count, BATCH_MAX), link = bucket.next, head = link_of(a, &bucket.next)
@@ -57,7 +57,7 @@ cdef inline uint32_t expire_batch(Arena *a, BucketRecord *bucket, uint32_t count
 
 
 cdef inline void prefetch_joined(Arena *a, uint32_t bucket) noexcept nogil:
-    """Ask for the operations that joined a bucket first and last: most, as a rule, of a bucket that is a tick wide."""
+    """Prefetch the operations that joined a bucket first and last. A bucket of one tick has few others, as a rule."""
     cdef Joined *joined = a.wheel.joined + bucket
     cdef uint32_t i, count = a.buckets[bucket].count
     for i in range(min(count, JOINED)):
@@ -70,7 +70,7 @@ cdef inline void prefetch_joined(Arena *a, uint32_t bucket) noexcept nogil:
 
 
 cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil:
-    """Touch what expiring the first operations of a bucket will need; how many they are."""
+    """Touch what the expiry of the first operations of a bucket will need; how many they are."""
     cdef uint32_t ops[PREFETCH_GROUP]
     cdef uint32_t link = bucket.next, head = link_of(a, &bucket.next), seen = 0, i, node
     while link != head and seen < PREFETCH_GROUP:
@@ -89,7 +89,7 @@ cdef inline uint32_t prefetch_due(Arena *a, BucketRecord *bucket) noexcept nogil
 
 
 cdef inline bint advance_wheel(Arena *a) noexcept nogil:
-    """Move the wheel to a.turn.now_ns, from one tick that wants something to the next; False if work is left."""
+    """Move the wheel to a.turn.now_ns, from one tick with work to the next; False if work is left."""
     cdef uint64_t target = a.turn.now_ns // a.wheel.tick_ns, tick
     cdef uint32_t looked_at = 0
     cdef BucketRecord *bucket
@@ -111,12 +111,12 @@ cdef inline bint advance_wheel(Arena *a) noexcept nogil:
                 looked_at = prefetch_due(a, bucket)
             looked_at -= expire_batch(a, bucket, looked_at)
         a.header.wheel_tick = tick
-        # Those that come next: they arrive while the sweeps are paid.
+        # The next tick's operations arrive in the cache while the sweeps are paid.
         prefetch_joined(a, <uint32_t>((tick + 1) & (BUCKETS - 1)))
         owe_sweeps(a)
 
 
 cdef inline bint advance(Arena *a) noexcept nogil:
-    """Move the wheel, and tell in this turn what has settled in it; False if work is left."""
+    """Move the wheel, and deliver to groups in this turn what has expired in it; False if work is left."""
     cdef bint done = advance_wheel(a)
     return dispatch_outcomes(a) and done

@@ -1,4 +1,4 @@
-"""Retention: what groups and tombstones keep for a time ends when nobody has come for it."""
+"""Retention: outcomes in groups, and tombstones, are kept for a time. Then they end."""
 
 from libc.stdint cimport uint32_t
 from timerd.purgatory.memory.arena cimport Arena, spent
@@ -12,7 +12,7 @@ from timerd_shm.generated.records cimport *
 
 
 cdef inline void drop_undelivered(Arena *a, OpRecord *op) noexcept nogil:
-    """Nobody came to be told of it for as long as it is kept."""
+    """Drop an outcome: no member came for it during its retention."""
     a.turn.touched += 1
     stage_free(a, op)
     journal_group(a, op, GROUP_STEP_DROPPED, op.group, 0, 0, op.deliveries, 0, 0)
@@ -22,7 +22,7 @@ cdef inline void drop_undelivered(Arena *a, OpRecord *op) noexcept nogil:
 
 
 cdef inline bint drop_outcomes(Arena *a, GroupRecord *g) noexcept nogil:
-    """Drop the outcomes of a group that has had no member for as long as they are kept; False if the bound came first."""
+    """Drop the outcomes of a group without members, after their retention; False if the bound came first."""
     cdef OpRecord *op
     while g.members == 0 and not is_empty(a, &g.next):
         op = op_at(a, g.next)
@@ -36,7 +36,7 @@ cdef inline bint drop_outcomes(Arena *a, GroupRecord *g) noexcept nogil:
 
 
 cdef inline bint drop_calls(Arena *a, uint32_t group) noexcept nogil:
-    """Drop the calls that have waited so long and that no member handles; False if the bound came first."""
+    """Drop the calls that no member handles, after their retention; False if the bound came first."""
     cdef GroupRecord *g = a.groups + group
     cdef OpRecord *op
     while a.members.outdated[group]:
@@ -57,7 +57,7 @@ cdef inline bint drop_calls(Arena *a, uint32_t group) noexcept nogil:
 
 
 cdef inline bint drop_kept(Arena *a) noexcept nogil:
-    """End what groups keep, and nobody has come for; False if the bound came first."""
+    """Drop what groups have kept for too long; False if the bound came first."""
     cdef uint32_t group
     cdef GroupRecord *g
     if not a.turn.dropping:
@@ -80,7 +80,7 @@ cdef inline bint drop_kept(Arena *a) noexcept nogil:
 
 
 cdef inline void end_tombstones(Arena *a) noexcept nogil:
-    """Free the slots of those that were not back within the hour."""
+    """Free the slots of clients that did not come back within the hour."""
     cdef uint32_t slot
     cdef ClientRecord *c
     if a.turn.now_ns < a.members.tombstones_due_ns:

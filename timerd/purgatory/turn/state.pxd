@@ -1,4 +1,4 @@
-"""What a turn remembers: its time, its bound, and which work was cut. arena.pxd composes it into the Arena."""
+"""What a turn remembers: its time, its bound, and the work that was cut. arena.pxd composes it into the Arena."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from timerd_shm.generated.records cimport *
@@ -9,9 +9,9 @@ ctypedef struct Turn:
     uint64_t touched  # records, since the start
     uint64_t limit  # of `touched`, for this call
     uint64_t began  # `touched` when the turn began
-    # What a turn's bound has cut: acknowledgements, the sweep over what dead and silent clients hold, and a look at what
-    # was kept too long.
+    # Work that a turn's bound has cut: acknowledgements, the sweep over the holdings of dead and silent clients, and
+    # retention.
     uint8_t acknowledging
-    uint8_t sweeping  # some client is dead, or holds outcomes of its group that others are to be told
+    uint8_t sweeping  # some client is dead, or holds outcomes of its group that are to be requeued
     uint8_t dropping
     uint32_t sweep_at

@@ -1,6 +1,6 @@
-"""The sweep: what dead clients own, and what members hold that take none any more, goes to others or ends.
+"""The sweep: operations of dead clients, and outcomes of members that take none any more, go to others or end.
 
-Every loop here ends when the call has touched as many records as it may (spent). What is left goes on in the next turn.
+Every loop here ends when the call has touched as many records as it may (spent). The next turn goes on.
 """
 
 from libc.stdint cimport uint32_t
@@ -39,7 +39,7 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
         settle(a, op, OUTCOME_CANCELLED)
         a.daemon[DAEMON_ORPHANS_CANCELLED] += 1
     else:
-        # It runs on as nobody's: no slot has generation 0. Nobody would ever miss it, so it gets an end.
+        # It runs on without an owner: no slot has generation 0. Nobody would cancel it, so it gets a deadline.
         if endless:
             td_put(&a.tx, &op.deadline_ns, after_retention(a, c.died_ns))
         td_put(
@@ -57,9 +57,9 @@ cdef inline bint sweep_own(Arena *a, OpRecord *op, ClientRecord *c) noexcept nog
 
 
 cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
-    """Deal with an operation, if its owner is dead, or if who was told of it for its group is not there any more.
+    """Deal with an operation if its owner is dead, or if the member that holds it does not take such outcomes any more.
 
-    Or if it is a group's that nobody has been there for, and would wait for ever.
+    And with one that is pending for ever, in a group without members.
     """
     cdef ClientRecord *c = a.clients + op.client
     if op.state == OP_STATE_FREE:
@@ -81,7 +81,7 @@ cdef inline bint sweep_operation(Arena *a, OpRecord *op) noexcept nogil:
 cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
     """Free the answers of dead clients, and end those that hold nothing any more; False if the turn's bound came first.
 
-    a.turn.sweeping says then whether the sweep has anything to look for.
+    Then a.turn.sweeping says whether the sweep has anything to look for.
     """
     cdef uint32_t slot, group
     cdef ClientRecord *c
@@ -111,10 +111,10 @@ cdef inline bint end_dead_clients(Arena *a) noexcept nogil:
 
 
 cdef inline bint sweep(Arena *a) noexcept nogil:
-    """Walk over the operations in the order of their records, round and round, until nobody dead or silent holds any.
+    """Walk over the operations in the order of their records, round and round, until no dead or silent client holds any.
 
-    One walk serves all of them, and who dies meanwhile: it ends when all have been found, by their counts. False if work
-    is left.
+    One walk serves all these clients, also those that die during it. It ends when all their operations have been found,
+    by the clients' counts. False if work is left.
     """
     cdef uint32_t high_water = a.regions[REGION_OPS].high_water, stretch
     while a.turn.sweeping:
