@@ -1,8 +1,8 @@
 """The compiled purgatory: arena, wheels, watcher lists, event ring. Bytes and `now_ns` in, bytes out.
 
-It knows neither a clock nor a socket. One thread calls it (the conductor); everything that loops runs without the GIL.
-Every method that takes `budget` touches about that many records (operations, watch nodes, buckets) at most and says
-whether work is left; what is left goes on at the next call.
+It knows neither a clock nor a socket. One thread calls it (the conductor); everything that loops runs without the
+GIL. A method with `budget` touches about that many records (operations, watch nodes, buckets) at most, and says
+whether work is left. Work that is left goes on at the next call.
 """
 
 from typing import Final
@@ -11,8 +11,8 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 
 APPLIED: Final = 0  # the whole frame was applied (or had been before)
 EXPECTED: Final = 1  # its first command is not the next one, or the client has too many unacknowledged answers
-UNFINISHED: Final = 2  # a long event is being delivered: call resume() until it is done, then apply() the frame again
-MALFORMED: Final = 3  # the frame ends where it should not, or names what does not exist; what came before it is applied
+UNFINISHED: Final = 2  # a long event is in delivery: call resume() until no work is left, then apply() the frame again
+MALFORMED: Final = 3  # the frame ends where it should not, or names what there is not; commands before are applied
 
 NEVER: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -21,9 +21,9 @@ LAYOUT_FINGERPRINT: Final[int]  # of the declarations that the core was compiled
 class Core:
     """The one writer of an arena.
 
-    `memory` is a formatted arena (format_arena) or one that an earlier daemon left. Attaching stores an
-    unfinished transaction again, rebuilds everything that is derived from the op records, and delivers the newest event
-    to whom it had not reached. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
+    `memory` is a formatted arena (format_arena) or one that an earlier daemon left. Attaching stores the words of a
+    cut transaction again, makes everything anew that is derived from the op records, and delivers the newest event to
+    the operations that it had not reached. Raises LayoutMismatchError, ArenaNotReadyError, ArenaTruncatedError.
     """
 
     def __init__(self, memory: WriteableBuffer, now_ns: int) -> None: ...
@@ -70,7 +70,7 @@ class Core:
     def find_tombstone(self, session_hash: bytes) -> int:
         """Slot of the tombstone of that session, or -1."""
     def is_dying(self, session_hash: bytes) -> bool:
-        """Whether the client of that session is dead, and what it held was not all dealt with yet: ask again later."""
+        """Whether the client of that session is dead, and the sweep is not done with what it held: ask again later."""
     def resume_client(
         self,
         slot: int,
@@ -91,39 +91,40 @@ class Core:
         Raises SessionGoneError when the slot is no tombstone, NotAMemberError as open_client().
         """
     def close_client(self, slot: int, now_ns: int, *, goodbye: bool = False) -> None:
-        """The client is dead. What it held goes the way of its orphans policy in the calls of resume() that follow.
+        """The client is dead. The calls of resume() that follow treat its operations by its orphans policy.
 
-        CANCEL: cancelled. KEEP: runs on, and settles with nobody to tell. GROUP: its group adopts it, outcomes that it
-        has not acknowledged too; what it was told for its group goes to the next member. What a limited event handed
-        over to it, unacknowledged, goes to its group or is fired again. Then its slot is a tombstone for an hour; after
-        a `goodbye` it is free.
+        CANCEL: they are cancelled. KEEP: they run on, and their outcomes are delivered to nobody. GROUP: its group
+        adopts them, unacknowledged outcomes too. Outcomes that it held for its group are requeued. An unacknowledged
+        grant goes to its group, or is requeued to the next watcher. Then its slot is a tombstone for an hour; after a
+        `goodbye` it is free.
         """
     def group(self, name: bytes, pid: int = 0, start_ticks: int = 0) -> int:
         """Index + 1 of the group of that name, made for that process (0 = not known) if it is new.
 
-        Raises ArenaFullError, InvalidNameError, QuotaExceededError (the process has made half of all groups there are).
+        Raises ArenaFullError, InvalidNameError, QuotaExceededError (the process has made half of all groups there
+        are).
         """
     def set_listening(self, slot: int, listens: bool, now_ns: int) -> bool:
-        """Whether the client takes outcomes of its group, no calls; what it holds goes to others when it does not.
+        """Let the client take outcomes of its group (no calls), or no more; then what it holds is requeued.
 
-        What it is then: one that has stopped does not begin again before all that it held is others'. Raises
-        NotAMemberError.
+        Returns whether it listens now: a client that has stopped cannot begin again before all that it held is
+        requeued. Raises NotAMemberError.
         """
     def set_calls(self, slot: int, most: int, purgatory: int, names: list[bytes], now_ns: int) -> int:
-        """How many calls of its group the client is told before it has done some; 0 = it takes none.
+        """Let the client hold up to `most` calls of its group at a time; 0 = it takes none.
 
-        Of these names (keys of that purgatory) alone, which replace those that were said before. What it is then: as
-        for set_listening(), who has stopped does not begin again at once. Raises NotAMemberError, ArenaFullError,
-        InvalidValueError, InvalidKeyError.
+        It takes only calls of these names (keys of that purgatory), which replace its names before. Returns how many
+        it takes now: as with set_listening(), a client that has stopped cannot begin again at once. Raises
+        NotAMemberError, ArenaFullError, InvalidValueError, InvalidKeyError.
         """
     def silence(self, slot: int, now_ns: int) -> None:
-        """The client has fallen silent: what it holds of its group goes to other members, and it is given no more."""
+        """The client has fallen silent: what it holds of its group is requeued, and it gets no more."""
     def revive(self, slot: int, now_ns: int) -> None:
         """Something came from a silent client: it is live again."""
     def set_silent_ns(self, slot: int, silent_ns: int) -> None:
-        """How long the client has been silent while the daemon was reading, for those who look."""
+        """How long the client has been silent while the daemon was reading: for readers of the arena."""
     def held(self, slot: int, operations: list[int]) -> list[int]:
-        """Those of the op ids whose outcome the client was told for its group and still holds: not done."""
+        """Those of the op ids whose outcome the client holds for its group: delivered, and the work is not done."""
     def topic(self, slot: int) -> int:
         """The client's topic: generation << 16 | slot. Frames to it begin with it as 8 little-endian bytes."""
     def heard(self, slot: int, now_ns: int) -> None:
@@ -145,20 +146,20 @@ class Core:
     def acknowledge(self, slot: int, outcome: int, answer: int, budget: int = 65_536) -> bool:
         """Free what the client has received, up to these numbers; True if some is left for resume()."""
     def resume(self, now_ns: int, budget: int = 65_536) -> bool:
-        """Go on with a long event, acknowledgements, what the dead and silent held, groups; True if work is left."""
+        """Go on with a long event, acknowledgements, dead and silent clients, groups; True if work is left."""
     def advance(self, now_ns: int, budget: int = 65_536) -> bool:
-        """Move the wheel to `now_ns`: expire what is due, sweep what comes, tell groups; True if work is left."""
+        """Move the wheel to `now_ns`: expire due operations, sweep, deliver to groups; True if work is left."""
     def reports(
         self, now_ns: int, outcomes_max: int = 16_384, bytes_max: int = ..., acknowledge_ns: int = 0
     ) -> list[tuple[int, bytes]]:
-        """(slot, REPORT frame) of each client that has news since its last one: applied commands, outcomes, answers.
+        """(slot, REPORT frame) of each client with something new: applied commands, outcomes, answers.
 
-        With `bytes_max` bytes it ends; the clients that are left have their turn first at the next call. Who has no
-        news but which commands were applied is told so `acknowledge_ns` after its last report at the earliest.
+        At `bytes_max` bytes it ends. The clients that are left come first at the next call. A report of nothing but
+        applied commands waits until `acknowledge_ns` after the client's last report.
         """
     @property
     def reports_due_ns(self) -> int:
-        """When reports() is to be called again for what the last call has left; NEVER = it has left nothing."""
+        """When reports() is to be called again for reports that the last call has put off; NEVER = none."""
     def has_reports(self) -> bool:
         """Whether reports() would return something."""
     def report(self, slot: int, outcome_after: int, answer_after: int, now_ns: int, kind: int = 1) -> bytes:
@@ -168,7 +169,7 @@ class Core:
     def end_turn(self, now_ns: int) -> int:
         """End a turn: the turn counter becomes even, gauges are published; the records touched in it."""
     def next_wake_ns(self) -> int:
-        """When the wheel has something to do, or what is kept for a time ends (CLOCK_MONOTONIC); NEVER if nothing."""
+        """When the wheel has work, or a retention ends (CLOCK_MONOTONIC); NEVER if neither."""
 
     # the journal -----------------------------------------------------------------------------------------------------
     @property
@@ -178,16 +179,16 @@ class Core:
     def journal_dropped(self) -> int:
         """Rows that the journal of this arena lacks."""
     def open_journal(self, buffer: WriteableBuffer, level: int, segment_rows: int, written: int, now_ns: int) -> bool:
-        """Tell from now on, in `buffer` (BufferHeader, then rows), what happens; whether that continues what is there.
+        """Write rows into `buffer` (BufferHeader, then rows) from now on; whether they continue those that are there.
 
-        Rows up to `written` stand in files; the others that there are, the buffer holds. `segment_rows` is a multiple
+        Rows up to `written` stand in files. The buffer holds the later ones. `segment_rows` is a multiple
         of BLOCK_ROWS. Raises LayoutMismatchError when the buffer is not this arena's, or does not hold those rows.
         """
     def tend_journal(self, written: int, wall_ns: int = 0, records: int = 4096) -> bool:
-        """Once a turn: rows up to `written` stand in files, so their places are free; tell a gap that has ended.
+        """Once a turn: rows up to `written` stand in files, so their positions are free. Write the row of an ended gap.
 
-        With `wall_ns`, tell what the wall clock says. Go on with what there was when the journal began, over so many
-        records; True if some of that is left.
+        With `wall_ns`, write the row of the wall clock's time. Go on with the snapshot of what there was when the
+        journal began, over `records` records; True if some of it is left.
         """
     def renew_journal(self) -> None:
         """Begin another segment before the next row: the file of the present one is lost."""
@@ -207,7 +208,7 @@ class Core:
 def record(limit: int, chance: int = 0) -> None:
     """Keep a copy of the arena at each ordering point from now on, the first `limit` of them; 0 ends it.
 
-    With a `chance` (random bits, not 0) one is kept: of any of the points, each as likely.
+    With a `chance` (random bits, not 0) one copy is kept: that of any point, each as likely.
     """
 
 def snapshots() -> list[bytes]:
