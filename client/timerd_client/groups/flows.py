@@ -21,11 +21,11 @@ Found = TypeVar("Found")
 def ack_wait(outcome: GroupOutcome, timeout: float) -> Flow[bool]:
     """Acknowledge, and wait for the answer: whether this client still held it. Raises TimerdUnavailableError."""
     link = outcome._link
-    seconds = wait_s(timeout)  # refused before anything is acknowledged
+    wait_s(timeout)  # a wrong one is refused before anything is acknowledged
     reply = Reply(link)
     acknowledge(link, outcome._told, reply)
-    if not (yield Settles(reply, seconds)):
-        raise link.unavailable(seconds)
+    if not (yield Settles(reply, timeout)):
+        raise link.unavailable(timeout)
     return bool(reply.get())
 
 
