@@ -1,4 +1,4 @@
-"""timerd on Spark: the journal as a source, registrations and events as a sink, and what stands on them.
+"""timerd on Spark: the journal as a source, registrations and events as a sink, and reports and tasks on top of them.
 
     spark.read.format("timerd").load("/var/lib/timerd/journal")       # a row for each operation that has settled
 

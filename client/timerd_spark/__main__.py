@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from .session import local_session
 
-    def say(text: str) -> None:
+    def show(text: str) -> None:
         print(text, flush=True)
 
     out = Path(given.out).absolute()
@@ -69,14 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ).check()
         spark = local_session(given.cores, spark__driver__memory=given.memory, spark__log__level="ERROR")
         try:
-            pipeline = Pipeline(spark, out, options, say)
+            pipeline = Pipeline(spark, out, options, show)
             disagreements = pipeline.run()
         finally:
             spark.stop()
     except KeyboardInterrupt:
-        say(f"interrupted: what is done is kept in {out}, and the same command goes on from there")
+        show(f"interrupted: what is done is kept in {out}, and the same command goes on from there")
         return INTERRUPTED
-    except (TimerdError, OSError) as error:  # a directory that cannot be written, a disk that is full
+    except (TimerdError, OSError) as error:  # for example: a directory that cannot be written, a disk that is full
         print(f"timerd_spark: {error}", file=sys.stderr)
         return FAILED
     except Exception as error:  # the same, in Spark
@@ -86,14 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     peak = pipeline.state.get("peak_bytes", 0) / 2**30
     verdict = "the audit disagrees with the daemon" if disagreements else "the audit found nothing"
-    say(f"{out / PAGE}: {pipeline.seconds:.0f} s, {peak:.1f} GiB at most; {verdict}")
+    show(f"{out / PAGE}: {pipeline.seconds:.0f} s, {peak:.1f} GiB at most; {verdict}")
     return DISAGREES if disagreements else 0
 
 
-def cause_of(said: str) -> str:
-    """Of what Spark says, which goes on with stacks: how it begins, and what is below that: Python's error, Java's."""
-    begin = said.strip().partition("\n")[0]
-    below = PYTHONS.findall(said)[-1:] or re.findall(r"^Caused by: (.*)", said, re.MULTILINE)[-1:]
+def cause_of(message: str) -> str:
+    """The lines of Spark's message that matter, without stacks: the first, and that of Python's or Java's error."""
+    begin = message.strip().partition("\n")[0]
+    below = PYTHONS.findall(message)[-1:] or re.findall(r"^Caused by: (.*)", message, re.MULTILINE)[-1:]
     return "; ".join(dict.fromkeys([begin, *below]))
 
 

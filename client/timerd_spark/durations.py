@@ -9,7 +9,7 @@ from typing import Final
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.host import quantity
 
-# Spark's words for the units that timerd has; each may have an s at its end.
+# Spark's names of timerd's units; each may have an s at its end.
 WORDS: Final = {
     "nanosecond": "ns",
     "microsecond": "us",

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class TimerdDataSource(DataSource):
-    """format("timerd"): to read it is a journal, to write it are registrations or events."""
+    """format("timerd"): a reader reads a journal, a writer writes registrations or events."""
 
     @classmethod
     def name(cls) -> str:
         return "timerd"
 
     def schema(self) -> str:
-        """The columns of the view, or those that are asked for. Raises what is wrong with options and journal."""
+        """The columns of the view, or those that were asked for. Raises the errors of options and journal."""
         options = ReadOptions.of(self.options)
         for directory in hosts_of(options.path).values():
             check_header(directory)

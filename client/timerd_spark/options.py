@@ -1,4 +1,4 @@
-"""What the options of reading and of writing have in common: names in any case, and words of a list."""
+"""Common to the options of reading and of writing: names in any case, and words of a list."""
 
 from __future__ import annotations
 

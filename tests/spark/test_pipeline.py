@@ -101,7 +101,7 @@ def test_a_round_of_which_the_journal_does_not_tell_is_not_done(
         yield Mock()
 
     monkeypatch.setattr(pipeline, "private_daemon", full_disk)
-    with pytest.raises(JournalError, match="tells of 0 of the 600 operations that were played: the disk is full, or"):
+    with pytest.raises(JournalError, match="holds 0 of the 600 operations that were played: the disk is full, or"):
         Pipeline(NOBODY, tmp_path, SMALL, print)._play(0, 600)
 
 

@@ -80,9 +80,9 @@ def alone_in(out: Path) -> Iterator[None]:
 class Pipeline:
     """A run in a directory. `run()` gives the number of disagreements that the audit has found."""
 
-    def __init__(self, spark: SparkSession, out: Path, options: Options, say: Callable[[str], None]) -> None:
+    def __init__(self, spark: SparkSession, out: Path, options: Options, show: Callable[[str], None]) -> None:
         """Raises InvalidValueError where the directory has a run with other options, or its state cannot be read."""
-        self.spark, self.out, self.options, self.say = spark, out, options, say
+        self.spark, self.out, self.options, self.show = spark, out, options, show
         self.memory = Memory()
         self._state_path = out / "state.json"
         wanted = json.loads(json.dumps(options._asdict()))
@@ -113,14 +113,14 @@ class Pipeline:
             for number, (name, what, step) in enumerate(steps, 1):
                 if name in self.state["steps"]:
                     continue
-                self.say(f"[{number}/{len(steps)}] {what}")
+                self.show(f"[{number}/{len(steps)}] {what}")
                 begun = time.monotonic()
                 found = step() or {}
                 took = time.monotonic() - begun
                 peak = max(self.state.get("peak_bytes", 0), self.memory.peak)
                 self.state["steps"][name] = {"seconds": took, **found}
                 self._write(peak_bytes=peak)
-                self.say(f"      {took:.1f} s{''.join(f', {key} {value:,}' for key, value in found.items())}")
+                self.show(f"      {took:.1f} s{''.join(f', {key} {value:,}' for key, value in found.items())}")
         return int(self.state["steps"]["audit"].get("disagreements", 0))
 
     @property
@@ -182,9 +182,9 @@ class Pipeline:
                 run=f"{first // ROUND:x}.",
             )
             played.write.mode("overwrite").parquet(str(self.out / "played" / f"round={first}"))
-        if (told := told_of(journal)) < count:  # an audit of the rest would find nothing
+        if (outcomes := outcomes_in(journal)) < count:  # an audit of the rest would find nothing
             raise JournalError(
-                f"{journal} tells of {told:,} of the {count:,} operations that were played: the disk is full, or the "
+                f"{journal} holds {outcomes:,} of the {count:,} operations that were played: the disk is full, or the "
                 "daemon could not keep up. Make room, or give a lower --rate, and begin again"
             )
         return {}
@@ -212,7 +212,7 @@ class Pipeline:
                 progress = query.lastProgress
                 if progress is not None and progress["batchId"] != shown:
                     shown = progress["batchId"]
-                    self.say(f"      batch {shown}: {progress['numInputRows']:,} operations")
+                    self.show(f"      batch {shown}: {progress['numInputRows']:,} operations")
         finally:
             query.stop()
         return {"operations": self.spark.read.parquet(str(self.out / "lives")).count()}
@@ -243,7 +243,7 @@ class Pipeline:
 
     def _audit(self) -> dict[str, Any]:
         if not self._of_level_events():
-            self.say("      it is of level outcomes, which tells how operations settled, not why: not audited")
+            self.show("      it is of level outcomes, which holds how operations settled, not why: not audited")
             return {}
         reader = self.spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
         self._store(audit(reader.load(self.journal)), "audit")
@@ -273,7 +273,7 @@ class Pipeline:
         df.coalesce(1).write.mode("overwrite").parquet(str(self.out / name))
 
 
-def told_of(journal: Path) -> int:
+def outcomes_in(journal: Path) -> int:
     """Operations whose outcomes stand in a journal."""
     from timerd_spark.source.batches import batches
 

@@ -26,7 +26,7 @@ WRITE_OPTIONS = (
     "runtimeDir",
     "autostart",
 )
-OF_SPARK = ("path", "checkpointLocation", "queryName", "outputMode")  # which it hands to every writer
+OF_SPARK = ("path", "checkpointLocation", "queryName", "outputMode")  # Spark passes these to every writer
 AUTO = "auto"
 REGISTER, FIRE = "register", "fire"
 
@@ -41,12 +41,12 @@ class WriteOptions(NamedTuple):
     timeout_column: str | None
     body: str | None  # column of the payload, or of the event's value
     purgatory: str
-    group: str | None  # whose operations they become when the task has ended
+    group: str | None  # the group that has the operations when the task has ended
     sidecar: Sidecar
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """From what the user gave. Raises InvalidConfigError."""
+        """The options of a user. Raises InvalidConfigError."""
         given = known(options, (*WRITE_OPTIONS, *OF_SPARK))
         action = one_of(given, "action", (REGISTER, FIRE))
         if "opId" not in given:

@@ -1,4 +1,4 @@
-"""Registrations and events of a task, each acknowledged, and each once whatever is run again.
+"""Sends the registrations and events of a task: each is acknowledged, and made once, also when the task is run again.
 
 A registration is idempotent by its id: the daemon refuses one that it knows, pending or settled.
 
@@ -31,7 +31,7 @@ from .options import REGISTER, WriteOptions
 
 CONNECT_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 30.0
-REGISTRATIONS = 512  # asked for at once
+REGISTRATIONS = 512  # in flight at once
 EVENTS = 256  # and their claims, in one frame
 FRAME_BYTES = 1 << 20  # of values; a frame holds four times as much
 CLIENT_OPERATIONS = 20_000  # of one client, which has a handle of each
@@ -40,7 +40,7 @@ CLAIM_PAUSE_S = 0.02
 
 
 class Row(NamedTuple):
-    """What a row asks for. `timeout` is in seconds, of a registration."""
+    """The registration or event of a row. `timeout` is in seconds, of a registration."""
 
     op_id: str | bytes
     key: str | bytes
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What became of rows: new ones, and ones that were known already."""
+    """Counts of rows: new ones, and ones whose id was known."""
 
     added: int
     known: int
@@ -68,13 +68,13 @@ class Event(NamedTuple):
 
 
 class Asking(Purgatory):
-    """A purgatory in which register(wait=True) does not wait: the answers are asked for when many are registered."""
+    """A purgatory in which register(wait=True) does not wait: the answers are read after many registrations."""
 
     def _registered(self, operation: ThreadedOperation) -> None:
         pass
 
     def answers(self, operations: Sequence[ThreadedOperation]) -> Iterator[OperationExistsError | None]:
-        """For each, None if it was taken in, or that its id is known. Raises any other refusal."""
+        """For each registration None, or the error that its id is known. Raises any other refusal."""
         for operation in operations:
             try:
                 operation.accepted(FLUSH_TIMEOUT_S)
@@ -84,19 +84,19 @@ class Asking(Purgatory):
                 yield None
 
     def fire_together(self, events: Sequence[Event]) -> list[Event]:
-        """Fire all of these, in one frame; those for whose values there was no room, when all have been applied."""
+        """Fire all of these in one frame, and wait until they are applied; those whose values had no room."""
         link = self._threaded
         commands = [event.command() for event in events]
         replies: dict[int, Reply] = {}
         with link.lock:
             link.ready_locked()
-            for place, (event, command) in enumerate(zip(events, commands, strict=True)):
+            for position, (event, command) in enumerate(zip(events, commands, strict=True)):
                 number = link.protocol.ledger.issue(command)
                 if event.value:
-                    replies[place] = Reply(link, Subject(None, event.purgatory.name))
-                    link.protocol.incoming.replies[number] = replies[place]
+                    replies[position] = Reply(link, Subject(None, event.purgatory.name))
+                    link.protocol.incoming.replies[number] = replies[position]
             link.wake_if_due(link.protocol.ledger.issued)
-        return [events[place] for place, reply in replies.items() if not self._has_room(reply)]
+        return [events[position] for position, reply in replies.items() if not self._has_room(reply)]
 
     def _has_room(self, reply: Reply) -> bool:
         try:
@@ -136,7 +136,7 @@ def chunks(rows: Iterable[Row], size: int, limit: int = FRAME_BYTES) -> Iterator
 
 
 def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
-    """Register or fire all of these; returns when the daemon has acknowledged the last. Raises what it refuses.
+    """Register or fire all of these; returns when the daemon has acknowledged the last. Raises the daemon's refusals.
 
     What a client that has ended leaves counts against no quota. So a client without room is followed by the next one.
     """
@@ -183,7 +183,7 @@ def fire(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Count
 
 
 def claims_of(purgatory: str) -> str:
-    """The purgatory of its claims. A long name is cut, and told from others with the same beginning by its hash."""
+    """The purgatory of a purgatory's claims. A long name is cut, and has a hash, so that names stay different."""
     if len(purgatory) + len(CLAIMS_SUFFIX) <= NAME_SIZE_MAX:
         return purgatory + CLAIMS_SUFFIX
     suffix = f"-{blake2b(purgatory.encode(), digest_size=4).hexdigest()}{CLAIMS_SUFFIX}"
@@ -191,7 +191,7 @@ def claims_of(purgatory: str) -> str:
 
 
 def fire_later(events: Iterable[Event]) -> None:
-    """Fire what there was no room for, as soon as there is. Raises ArenaFullError after FLUSH_TIMEOUT_S."""
+    """Fire the events that had no room, as soon as there is room. Raises ArenaFullError after FLUSH_TIMEOUT_S."""
     end = time.monotonic() + FLUSH_TIMEOUT_S
     for event in events:
         while True:

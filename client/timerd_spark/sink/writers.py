@@ -33,17 +33,17 @@ QUERY, BATCH, EXECUTION, APPLICATION = (
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task has done: rows that were new, and rows that the daemon knew."""
+    """The counts of a task: rows that were new, and rows that the daemon knew."""
 
     added: int
     known: int
 
 
 class Sending:
-    """What the writers of batches and of streams have in common."""
+    """Common to the writers of batches and of streams."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Raises InvalidConfigError where the rows have not what the options name."""
+        """Raises InvalidConfigError where the rows lack a column that the options name."""
         self.options = options
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         for option, column, kinds in (
@@ -62,7 +62,7 @@ class Sending:
                 )
 
     def write(self, iterator: Iterator[RecordBatch]) -> Sent:
-        """The rows of a task. Returns when all are acknowledged; raises what the daemon refuses."""
+        """Write the rows of a task. Returns when all are acknowledged; raises the daemon's refusals."""
         from .sender import send
 
         return Sent(*send(self.options, self._rows(iterator)))
@@ -99,11 +99,11 @@ class StreamSink(Sending, DataSourceStreamArrowWriter):
         """All is done: the tasks were acknowledged."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was acknowledged stays: the batch is run again, and adds only the rest."""
+        """Acknowledged rows stay. When the batch is run again, it adds only the others."""
 
 
 def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any]:
-    """The values of a column as bytes, numbers as str. Raises InvalidValueError for null, where that means nothing."""
+    """The values of a column as bytes, numbers as str. Raises InvalidValueError for a null without a meaning."""
     values = values_of(batch.column(name))
     if batch.column(name).null_count:
         if null is None:
@@ -113,7 +113,7 @@ def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any
 
 
 def attempt() -> str:
-    """What names a task the same when it is run again: of a stream its query and batch, else the job."""
+    """A name that a task also has when it is run again: of a stream its query and batch, else the job."""
     context = TaskContext.get()
     if context is None:
         raise InvalidValueError("opId=auto is for tasks of Spark: there is none here")

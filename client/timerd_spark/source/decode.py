@@ -238,7 +238,7 @@ class SegmentRows:
         """The rows in which texts begin, 64 bytes each; zeros where there is none or it cannot be read."""
         records = texts.astype(np.int64)
         block = records // BLOCK_ROWS
-        place = records - block * BLOCK_ROWS
+        in_block = records - block * BLOCK_ROWS
         if self._gapless:
             at = block - self._blocks[0]
             here = (at >= 0) & (at < len(self._blocks))
@@ -247,13 +247,13 @@ class SegmentRows:
             here = at < len(self._blocks)
             here[here] = self._blocks[at[here]] == block[here]
         if here.all():
-            taken: np.ndarray = self._lines.take(at * LINES + 1 + place, 0)
+            taken: np.ndarray = self._lines.take(at * LINES + 1 + in_block, 0)
             return taken
         found = np.zeros((len(texts), ROW_SIZE), np.uint8)
-        found[here] = self._lines[at[here] * LINES + 1 + place[here]]
+        found[here] = self._lines[at[here] * LINES + 1 + in_block[here]]
         away, index = np.unique(block[~here], return_inverse=True)
         read = np.stack([self._block(int(number)) for number in away])
-        found[~here] = read[index, 1 + place[~here]]
+        found[~here] = read[index, 1 + in_block[~here]]
         return found
 
     def _block(self, number: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Inside a task: a client of the host, waiting for events, deliveries with a timeout over everything.
+"""Inside a task: a client of the host's daemon, rows that wait for events, and deliveries with one timeout.
 
 Not here: rows that Spark itself writes with format("timerd") (sink/).
 """

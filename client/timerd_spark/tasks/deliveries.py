@@ -1,4 +1,4 @@
-"""KIP-91 inside a task: each row is delivered, failed or expired within delivery_timeout; how, is a DataFrame.
+"""KIP-91 inside a task: each row is delivered, failed or expired within delivery_timeout. The result is a DataFrame.
 
     ends = timerd_spark.deliver(df, post, id="order_id", delivery_timeout="120s", request_timeout="30s")
     ends.write.parquet(path)                                 # an action: rows are sent once for each
@@ -37,7 +37,7 @@ Send = Callable[["pyarrow.RecordBatch"], object]
 
 ADDED = ("outcome", "attempts", "latency_ms", "error")
 BACKOFF_MAX_NS = S
-LOOK_S = 1.0  # at most so long without a look at what has ended
+LOOK_S = 1.0  # at most so long without a look at settled records
 DEFERRED = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 PLAIN = "give a plain function, such as lambda batch: asyncio.run(send(batch))"
 
@@ -60,7 +60,7 @@ def deliver(
     runtime_dir: str | None = None,
     autostart: bool = False,
 ) -> DataFrame:
-    """Send every row, `send(batch)` in threads of the tasks; how each ended.
+    """Send every row, by `send(batch)` in threads of the tasks; a row for each, with its outcome.
 
     `send` is given a pyarrow.RecordBatch of 1 to `batch_size` rows, a MiB or so. If it returns, they are delivered; if
     it raises, they are tried again (`retriable`: timeouts, connections, HTTP 5xx, 408, 425, 429, RetriableError) after
@@ -97,7 +97,7 @@ def deliver(
         retry_backoff_ns=backoff_ns,
         retry_backoff_max_ns=max(backoff_ns, BACKOFF_MAX_NS),
     )
-    room = max(options.buffer_records, 2 * batch_size * max_in_flight)  # what is sent next waits beside what is sent
+    room = max(options.buffer_records, 2 * batch_size * max_in_flight)  # for the batches in flight, and the next ones
     delivering = Delivering(
         send, ids, key, replace(options, buffer_records=room), retriable, Sidecar.of(instance, runtime_dir, autostart)
     )
@@ -159,7 +159,7 @@ class Delivering:
             raise InvalidValueError(f"send gave {given!r}, which nobody has run: {PLAIN}")
 
     def _take_in(self, courier: Courier, batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
-        """Offer every row, and give what has ended meanwhile."""
+        """Offer every row, and yield those that have settled meanwhile."""
         rows = rows_of(batch)
         lanes = self._lanes(batch)
         # On the average; a row that is larger than the buffer is alone in it.

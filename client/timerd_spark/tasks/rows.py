@@ -1,4 +1,4 @@
-"""Rows of Arrow batches, that leave in another order and company than they came in; and columns that are asked for."""
+"""Rows of Arrow batches, which leave in another order and in other batches than they came in; and checked columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A place in a batch."""
+    """A position in a batch."""
 
     batch: pyarrow.RecordBatch
     at: int

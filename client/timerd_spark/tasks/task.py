@@ -35,7 +35,7 @@ ABORT_TIMEOUT_S: Final = 1.0
 
 
 class Sidecar(NamedTuple):
-    """Where the daemon of each host is; made on the driver, and used on the executors."""
+    """How to reach the daemon of a host; made on the driver, and used on the executors."""
 
     instance: str | None = None
     runtime_dir: str | None = None
@@ -43,7 +43,7 @@ class Sidecar(NamedTuple):
 
     @classmethod
     def of(cls, instance: str | None, runtime_dir: str | None, autostart: bool) -> Sidecar:
-        """What is not given is what the driver's environment says: executors may have another."""
+        """Arguments that are not given come from the driver's environment: executors may have another."""
         return cls(
             instance or os.environ.get(INSTANCE_VARIABLE),
             runtime_dir or os.environ.get(RUNTIME_DIR_VARIABLE),
@@ -51,7 +51,7 @@ class Sidecar(NamedTuple):
         )
 
     def connect(self, *, name: str, timeout: float, group: str | None, orphans: str) -> Client:
-        """A client of it, on the executor. Raises what connect() raises."""
+        """A client of that daemon, on the executor. Raises the errors of connect()."""
         from timerd_client import connect
 
         return connect(
@@ -65,7 +65,7 @@ class Sidecar(NamedTuple):
         )
 
     def client(self) -> task_client:
-        """A client of it for the attempt that runs here."""
+        """A client of that daemon for the attempt that runs here."""
         return task_client(self.instance, runtime_dir=self.runtime_dir, autostart=self.autostart)
 
     def row_client(self) -> row_client:
@@ -74,7 +74,7 @@ class Sidecar(NamedTuple):
 
 
 def owner_name() -> str:
-    """Who an attempt is, as `timerctl clients` and the journal call it: APPLICATION/sSTAGEpPARTITIONaATTEMPTtTASK.
+    """The name of an attempt, in `timerctl clients` and in the journal: APPLICATION/sSTAGEpPARTITIONaATTEMPTtTASK.
 
     The application's id is cut from the left where it is too long. Outside a task it is the process.
     """
@@ -117,7 +117,7 @@ class task_client:
         self._client: Client | None = None
 
     def __enter__(self) -> Client:
-        """Raises TimerdUnavailableError, and what connect() raises."""
+        """Raises TimerdUnavailableError, and the other errors of connect()."""
         self._client = self._sidecar.connect(
             name=owner_name(), timeout=self._timeout, group=self._group, orphans="cancel"
         )
@@ -141,7 +141,7 @@ class task_client:
             self._abort(client)
 
     def _commit(self, client: Client) -> None:
-        """Make what is pending the application's, and wait until that is so."""
+        """Give the pending operations to the application, and wait until that is done."""
         client.set_orphans("keep" if self._group is None else "group")
         client.flush(self._drain_timeout)
         if client._protocol.session.incarnation != self._maker:
@@ -151,7 +151,7 @@ class task_client:
         client.close(self._drain_timeout)
 
     def _abort(self, client: Client) -> None:
-        """Cancel what is pending, and see it done: a retry may be next. The daemon does it when the process dies."""
+        """Cancel the pending operations, and wait for that: a retry may be next. After a death the daemon does it."""
         with contextlib.suppress(TimerdError):
             link = client._link
             with link.lock:

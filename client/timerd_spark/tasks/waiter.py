@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ADDED = ("outcome", "value", "waited_ms", "error")
-LOOK_S = 1.0  # at most so long without a look at what has ended
+LOOK_S = 1.0  # at most so long without a look at settled operations
 
 
 def await_events(
@@ -119,7 +119,7 @@ class Awaiting:
     def _register(
         self, client: Client, row: Row, key: Any, settled: SimpleQueue[tuple[Row, Operation]]
     ) -> Ended | None:
-        """Have a row wait; its end, if that cannot be."""
+        """Have a row wait; its result, if it cannot wait."""
         try:
             operation = client.register(key, timeout=self._timeout_s)
         except TimerdError as error:
@@ -129,7 +129,7 @@ class Awaiting:
 
 
 def take(settled: SimpleQueue[tuple[Row, Operation]]) -> list[Ended]:
-    """What has settled since; waits for the first."""
+    """Operations that have settled since the last call; waits for the first."""
     ended: list[Ended] = []
     try:
         pair = settled.get(timeout=LOOK_S)
@@ -150,7 +150,7 @@ def ended_of(row: Row, operation: Operation) -> Ended:
 
 
 def given(ended: list[Ended]) -> Iterator[pyarrow.RecordBatch]:
-    """The rows with what they waited for."""
+    """The rows with their results."""
     if not ended:
         return
     import pyarrow
