@@ -6,8 +6,8 @@ Each run has one process that registers and one that fires, both at the load tes
 a millisecond, as with timerd's bulk API), and whatever the way needs between them. timerd stands in the same table. All
 are judged by the load test's judge: *sustained* as there; *unheard* are operations that expired although their
 event had been dealt with before their deadline, because it overtook their registration (and a way forgets an event that
-nobody waits for yet); *lost* were told nothing, *early* expired before their deadline. CPU is that of all processes.
-What is not installed says how to install it.
+no operation waits for yet); *lost* have no outcome, *early* expired before their deadline. CPU is that of all
+processes. A way that is not installed prints how to install it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One point of the article's experiment, in each of the two designs: requests come at a rate, and what became of them.
+"""One point of the article's experiment, in each of the two designs: requests come at a rate, and are settled.
 
     requests = draw(LOW, rate=40_000, count=160_000, seed=1)
     point = play_old(requests, 1_000, budget=200 << 20)     # the purgatory of old, purged every 1,000

@@ -3,11 +3,11 @@
     python bench/gil.py [--seconds 3] [--short] [--json FILE]
 
 *workers*: each thread registers CHUNK operations, fires the event of each, waits for all outcomes, and begins again, as
-fast as it can; the threads of a process share its client. *times one* is the rate beside that of one process with one
-thread; on two cores, one of which the daemon takes a part of, no more than two is to be had.
+fast as it can; the threads of a process share its client. *times one* is the rate, divided by that of one process with
+one thread; on two cores, of which the daemon needs a part, it is two at most.
 
 *daemon*: under the load test, py-spy looks at the conductor RATE times a second, twice over: how often it was at work,
-and how often it held the GIL; what it needs to sleep and to wake is left out, because a busy machine makes that long.
+and how often it held the GIL. Its time to sleep and to wake is left out, because a busy machine makes that long.
 CPU time is the kernel's, by thread; libzmq's thread needs no GIL.
 """
 

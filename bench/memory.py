@@ -1,4 +1,4 @@
-"""Memory for what is measured: all its pages are there before, small ones or those of 2 MiB."""
+"""Memory for a measurement: all its pages are there before it begins, small pages or pages of 2 MiB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon that is offered three times what it can do: what its other clients notice of it, and what it remembers.
+"""A daemon that is offered three times its capacity: what its other clients notice, and what it remembers.
 
     python bench/overload.py [--seconds 30] [--senders 3] [--flood commands] [--json FILE]
 

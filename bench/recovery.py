@@ -7,8 +7,8 @@ two hours) through the ordinary API. A fifth of the records was used before, by 
 the order of records is not that of registration. The client is stopped then, the daemon killed, and started again on
 its arena, `repeat` times. The stamps are the daemon's own, read from the arena:
 
-    first_turn_ms   from before the arena's pages are mapped to the first turn: what the target is about
-    process_ms      from the start of the process to that turn, interpreter and imports included: what clients wait
+    first_turn_ms   from before the arena's pages are mapped to the first turn: the target is for this time
+    process_ms      from the start of the process to that turn, interpreter and imports included: clients wait so long
 
 Each start must find every operation pending. A figure is the median over the starts, with the worst beside it.
 """
