@@ -141,7 +141,7 @@ Step: TypeAlias = Ask | Run | Pause | Acknowledge
 Steps: TypeAlias = Generator[Step, Any, None]
 
 
-NOT_ACKNOWLEDGED: Final = (0, SessionGoneError("the daemon has lost sight of this client since it was told"))
+NOT_ACKNOWLEDGED: Final = (0, SessionGoneError("the daemon has lost sight of this client since the call was delivered"))
 
 
 class Calls:

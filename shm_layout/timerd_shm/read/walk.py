@@ -141,20 +141,20 @@ def watermark_watchers(
 
 
 def outcomes(reader: ArenaReader, slot: int, records: Indexed[OpRecord] | None = None) -> Iterator[int]:
-    """The settled operations that a client is told and has not acknowledged, in order of outcome number."""
+    """The settled operations of a client that it has not acknowledged, in order of outcome number."""
     head = reader.clients[slot]
     what = f"outcomes of client {slot}"
     return linked(reader.ops, reader.clients.link(slot), head.next, head.prev, what, records)
 
 
 def waiting(reader: ArenaReader, group: int, records: Indexed[OpRecord] | None = None) -> Iterator[int]:
-    """The settled operations of a group (index), no calls, that nobody is told now, in the order of their list."""
+    """The settled operations of a group (index), no calls, that no member holds now, in the order of their list."""
     head = reader.groups[group]
     return linked(reader.ops, reader.groups.link(group), head.next, head.prev, f"outcomes of group {group}", records)
 
 
 def waiting_calls(reader: ArenaReader, group: int, records: Indexed[OpRecord] | None = None) -> Iterator[int]:
-    """The calls of a group (index) that are due and that nobody is told now, in the order of their list."""
+    """The calls of a group (index) that are due and that no member holds now, in the order of their list."""
     head = reader.groups[group]
     link = reader.groups.link(group) + 1
     return linked(reader.ops, link, head.calls_next, head.calls_prev, f"calls of group {group}", records)
