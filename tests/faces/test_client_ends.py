@@ -23,6 +23,7 @@ import timerd_client as td
 from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S, eventually
+from timerd_client.link.lifeline import REFUSED_NS
 from timerd_shm.declare.fields import offset_of
 from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ClientRecord
@@ -323,10 +324,20 @@ def test_a_client_that_has_seen_the_end_of_its_daemon_waits_two_seconds_for_the_
 ) -> None:
     with face.connect() as client:
         client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone says nothing
-        time.sleep(1.1)  # a connection that ends sooner was refused, and says nothing of its daemon
+        line, silence = client._link.lifeline, client._protocol.silence
+
+        def is_quiet() -> bool:
+            """No connection that was refused; and no frame is under way, which would say that the daemon is there."""
+            now_ns = time.monotonic_ns()
+            taken = line.fileno() >= 0 and now_ns - line._held_ns > REFUSED_NS
+            return bool(taken and 50_000_000 < now_ns - silence.heard_ns < 500_000_000)
+
+        eventually(is_quiet)
+        start = time.monotonic()
         daemon.kill()
-        took = eventually(lambda: not client.connected, "it did not notice")
-        assert took > 1.5, f"lost after {took} s"
+        eventually(lambda: not client.connected, "it did not notice")
+        took = time.monotonic() - start
+        assert took >= 2, f"lost after {took} s"
         daemon.start()
         eventually(lambda: client.connected, "it did not come back")
 
