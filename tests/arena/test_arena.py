@@ -106,14 +106,14 @@ def test_a_test_can_make_an_arena_of_a_few_hundred_kilobytes() -> None:
 
 
 @pytest.mark.parametrize(("least", "power"), [(1, 1), (2, 2), (3, 4), (1024, 1024), (1025, 2048)])
-def test_powers_of_two(least: int, power: int) -> None:
+def test_power_of_two_rounds_up(least: int, power: int) -> None:
     assert power_of_two(least) == power
 
 
 # the bytes ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_arena_says_what_it_is() -> None:
+def test_an_empty_arena_carries_its_identity() -> None:
     plan = plan_arena(64, ring_events=16, clients=4, tick=100_000)
     memory = bytearray(plan.size)
     format_arena(memoryview(memory), plan, instance="jobs", boot=b"b" * 16, wall_ns=7)
@@ -195,7 +195,7 @@ def test_a_second_daemon_of_the_arena_is_refused_even_from_another_directory(pat
     arena.close()
 
 
-def test_instances_and_directories_do_not_share_a_name(paths: InstancePaths) -> None:
+def test_two_instances_or_directories_do_not_share_a_name(paths: InstancePaths) -> None:
     names = {
         paths.shm_name,
         paths._replace(instance="other").shm_name,
@@ -206,7 +206,9 @@ def test_instances_and_directories_do_not_share_a_name(paths: InstancePaths) -> 
 
 
 @pytest.mark.parametrize("unfinished", [b"", bytes(100), bytes(layout.HEADER_SIZE), layout.MAGIC + bytes(5000)])
-def test_what_a_killed_maker_left_is_made_anew(paths: InstancePaths, runtime_dir: Path, unfinished: bytes) -> None:
+def test_an_arena_that_a_killed_daemon_left_unfinished_is_made_again(
+    paths: InstancePaths, runtime_dir: Path, unfinished: bytes
+) -> None:
     (runtime_dir / "a").write_bytes(unfinished)
     arena = open_arena(SMALL._replace(arena_file=str(runtime_dir / "a")), paths)
     assert arena.origin.startswith("made")
@@ -222,7 +224,7 @@ def test_a_file_that_is_no_arena_is_never_overwritten(paths: InstancePaths, runt
     assert (runtime_dir / "a").read_bytes() == content
 
 
-def test_an_arena_of_another_boot_is_made_anew_as_another_object(paths: InstancePaths) -> None:
+def test_an_arena_of_another_boot_is_made_again_as_another_object(paths: InstancePaths) -> None:
     first = open_arena(SMALL, paths)
     first.close()
     store(first.location.path, "boot_id", b"x" * 16)
@@ -271,7 +273,7 @@ def test_an_arena_of_another_layout_is_refused_with_both_values_and_left_alone(
         ({"keys": 70, "clients": 5}, "keys is 64, and the configuration asks for 70", "--keys 64 --clients 4"),
     ],
 )
-def test_an_arena_of_another_size_or_tick_is_refused_with_both_values_and_the_flags_of_the_arena(
+def test_an_arena_of_another_size_or_tick_is_refused_with_both_values_and_its_flags(
     paths: InstancePaths, change: dict[str, Any], said: str, flags: str
 ) -> None:
     open_arena(SMALL, paths).close()
@@ -332,7 +334,7 @@ def test_a_set_variable_is_the_only_directory(monkeypatch: pytest.MonkeyPatch, t
     assert stat.S_IMODE((tmp_path / "only").stat().st_mode) == 0o700
 
 
-def test_a_set_directory_is_made_but_not_what_it_is_to_be_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_set_directory_is_made_but_its_parent_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A misspelt path is an error; so `mkdir -p` is not what happens, not even for root."""
     monkeypatch.setenv("TIMERD_RUNTIME_DIR", str(tmp_path / "missing" / "here"))
     for look_only in (True, False):
@@ -343,7 +345,7 @@ def test_a_set_directory_is_made_but_not_what_it_is_to_be_in(monkeypatch: pytest
     assert make_instance().directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_search_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_runtime_directories_are_in_the_search_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -354,7 +356,7 @@ def test_the_search_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     )
 
 
-def test_a_client_takes_the_first_directory_that_holds_the_instance(
+def test_a_client_uses_the_first_directory_that_holds_the_instance(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
@@ -382,9 +384,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     monkeypatch.setattr("os.stat", refuse)
 
 
-def test_a_directory_that_may_not_be_looked_into_is_said_to_be_that(
-    monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
-) -> None:
+def test_an_unreadable_directory_is_reported_as_unreadable(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> None:
     write_location(InstancePaths(runtime_dir, "default"), ArenaLocation("shm", "/timerd-x", 1))
     hide(monkeypatch, runtime_dir)
     with pytest.raises(PermissionError, match="its group") as error:
@@ -395,7 +395,7 @@ def test_a_directory_that_may_not_be_looked_into_is_said_to_be_that(
             face()
 
 
-def test_timerctl_says_that_a_directory_may_not_be_looked_into(
+def test_timerctl_says_that_a_directory_is_unreadable(
     monkeypatch: pytest.MonkeyPatch, runtime_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hide(monkeypatch, runtime_dir)
@@ -405,9 +405,7 @@ def test_timerctl_says_that_a_directory_may_not_be_looked_into(
         assert f"{runtime_dir}: Permission denied: " in said and "TIMERD_RUNTIME_DIR" in said, said
 
 
-def test_an_instance_is_found_behind_a_directory_that_may_not_be_looked_into(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_instance_is_found_behind_an_unreadable_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR", raising=False)
     monkeypatch.setattr("timerd_shm.host.paths.SYSTEM_DIRECTORY", tmp_path / "system")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -418,7 +416,7 @@ def test_an_instance_is_found_behind_a_directory_that_may_not_be_looked_into(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_another_user_is_told_that_it_may_not_look(runtime_dir: Path) -> None:
+def test_another_user_gets_a_permission_error(runtime_dir: Path) -> None:
     write_location(InstancePaths(runtime_dir, "default"), ArenaLocation("shm", "/timerd-x", 1))
     runtime_dir.chmod(0o750)
     child = os.fork()
@@ -436,7 +434,7 @@ def test_another_user_is_told_that_it_may_not_look(runtime_dir: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_directory_under_tmp_that_others_may_write_is_not_trusted(
+def test_a_directory_under_tmp_that_other_users_may_write_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
@@ -466,7 +464,7 @@ def test_the_instance_comes_from_argument_then_environment(monkeypatch: pytest.M
     assert instance_name("mail") == "mail"
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_said_with_both_lengths() -> None:
+def test_a_path_too_long_for_a_socket_is_refused_with_both_lengths() -> None:
     paths = InstancePaths(Path("/" + "d" * 120), "default")
     with pytest.raises(ResourceLimitError, match=f"bytes, and a socket's path at most {IPC_PATH_MAX}"):
         _ = paths.commands_endpoint
@@ -491,13 +489,13 @@ def test_a_reader_gets_a_descriptor_that_cannot_write(paths: InstancePaths) -> N
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"kind": "shm"}', '{"kind": "x", "name": "/a", "incarnation": 1}'])
-def test_a_place_file_that_is_not_ours_is_refused(paths: InstancePaths, text: str) -> None:
+def test_a_file_that_names_no_arena_is_refused(paths: InstancePaths, text: str) -> None:
     paths.arena.write_text(text)
     with pytest.raises(LayoutMismatchError, match="does not name an arena"):
         read_location(paths)
 
 
-def test_what_cleans_up_old_files_leaves_alone_those_of_a_running_daemon(paths: InstancePaths) -> None:
+def test_tmpfiles_cleanup_leaves_the_files_of_a_running_daemon_alone(paths: InstancePaths) -> None:
     def is_aged() -> bool:  # as systemd-tmpfiles finds out whether it may look into a directory
         directory = os.open(paths.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -516,7 +514,7 @@ def test_what_cleans_up_old_files_leaves_alone_those_of_a_running_daemon(paths: 
     assert is_aged()
 
 
-def test_the_lock_tells_whether_a_daemon_runs_and_who_it_is(paths: InstancePaths) -> None:
+def test_the_lock_shows_whether_a_daemon_runs_and_its_pid(paths: InstancePaths) -> None:
     assert not daemon_running(paths)
     lock = InstanceLock(paths)
     assert daemon_running(paths)
@@ -529,7 +527,7 @@ def test_the_lock_tells_whether_a_daemon_runs_and_who_it_is(paths: InstancePaths
     InstanceLock(paths).release()
 
 
-def test_a_process_is_told_from_its_successor_by_its_start() -> None:
+def test_a_process_is_distinguished_from_its_successor_by_its_start_time() -> None:
     ticks = process_start_ticks(os.getpid())
     assert ticks and ticks == process_start_ticks(os.getpid())
     child = os.fork()
@@ -541,7 +539,7 @@ def test_a_process_is_told_from_its_successor_by_its_start() -> None:
     assert process_start_ticks(child) is None
 
 
-def test_of_a_process_that_proc_hides_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_proc_hides_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """hidepid=1: the pid of another user's client may not be looked at, and the daemon goes on."""
 
     def hidden(path: Path) -> bytes:

@@ -70,7 +70,7 @@ def in_use(reader: ArenaReader, region: Region) -> list[int]:
 
 
 @pytest.mark.parametrize(("region", "field"), DERIVED, ids=[f"{region.name}.{field}" for region, field in DERIVED])
-def test_every_derived_field_is_held_against_the_records(grouped: bytes, region: Region, field: str) -> None:
+def test_every_derived_field_is_checked_against_the_records(grouped: bytes, region: Region, field: str) -> None:
     with ArenaReader.from_bytes(grouped) as reader:
         indexes = in_use(reader, region)[:24]
     assert indexes
@@ -108,21 +108,21 @@ def test_free_lists_and_counts_of_a_region_are_checked(sound: bytes, region: Reg
 # what it is used for -------------------------------------------------------------------------------------------------
 
 
-def test_acknowledged_outcomes_may_wait_for_the_next_turn(sound: bytes) -> None:
+def test_acknowledged_outcomes_may_be_freed_in_the_next_turn(sound: bytes) -> None:
     memory = bytearray(sound)
     Pen(memory).set(Region.CLIENTS, 1, "acknowledged", 2)
     assert check(memory)
     assert check(memory, cut=True) == []
 
 
-def test_received_outcomes_of_a_group_may_wait_for_the_next_turn(grouped: bytes) -> None:
+def test_received_outcomes_of_a_group_may_be_handled_in_the_next_turn(grouped: bytes) -> None:
     memory = bytearray(grouped)
     Pen(memory).set(Region.CLIENTS, slot_in(grouped, ClientState.LIVE, 1), "acknowledged", 2)
     assert check(memory)
     assert check(memory, cut=True) == []
 
 
-def test_a_dead_client_is_charged_for_what_is_still_its_own_while_it_is_swept() -> None:
+def test_a_dead_client_is_charged_for_its_remaining_operations_during_the_sweep() -> None:
     rig = Rig()
     alice = rig.client(Orphans.KEEP)
     for number in range(10):
@@ -136,7 +136,7 @@ def test_a_dead_client_is_charged_for_what_is_still_its_own_while_it_is_swept() 
     assert violations(rig.memory) == []
 
 
-def test_a_transaction_is_finished_on_a_copy(sound: bytes) -> None:
+def test_check_finishes_a_transaction_on_a_copy(sound: bytes) -> None:
     memory = bytearray(sound)
     pen = Pen(memory)
     at = offset_of(ArenaHeader, "ring_bytes")
@@ -172,13 +172,13 @@ def test_very_many_findings_are_counted_not_listed() -> None:
     assert found.truth[-1] == f"and {250 - SENTENCES_MAX} more that are of truth"
 
 
-def test_progress_is_told(sound: bytes) -> None:
+def test_check_reports_its_progress(sound: bytes) -> None:
     parts: list[str] = []
     check(sound, progress=parts.append)
     assert parts[0] == "header" and "wheel" in parts and len(parts) == len(set(parts))
 
 
-def test_it_is_fast_enough_for_every_step() -> None:
+def test_check_is_fast_enough_for_every_step() -> None:
     """Not a benchmark: a bound that only an accident in the order of growth breaks. Measured: 1.5 ms."""
     rig = busy_rig()
     check(rig.memory)

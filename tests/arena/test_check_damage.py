@@ -403,12 +403,12 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_each_kind_of_damage_is_said(sound: bytes, name: str) -> None:
+def test_each_kind_of_damage_is_reported(sound: bytes, name: str) -> None:
     is_said(sound, *DAMAGES[name])
 
 
 @pytest.mark.parametrize("name", GROUP_DAMAGES)
-def test_each_kind_of_damage_to_groups_is_said(grouped: bytes, name: str) -> None:
+def test_each_kind_of_damage_to_groups_is_reported(grouped: bytes, name: str) -> None:
     is_said(grouped, *GROUP_DAMAGES[name])
 
 
@@ -419,7 +419,7 @@ def is_said(memory: bytes, says: str, do: Damage) -> None:
     assert any(re.search(says, sentence) for sentence in found), "\n".join(found) or "nothing was said"
 
 
-def test_an_outcome_too_many_for_a_member_is_said() -> None:
+def test_one_outcome_too_many_for_a_member_is_reported() -> None:
     rig = Rig(capacity=1024, quota_operations=1024)
     a = rig.client(group=b"g", listens=True)
     a.mass(Register((Key(b"k"),), for_group=True), GROUP_HELD_MAX + 1)

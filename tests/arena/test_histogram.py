@@ -54,6 +54,6 @@ def test_histograms_of_several_purgatories_add_up(rng: random.Random) -> None:
     assert histogram.summary([filled(left), filled([]), filled(right)]) == histogram.summary([filled(left + right)])
 
 
-def test_an_empty_histogram_says_nothing() -> None:
+def test_an_empty_histogram_has_only_zeros() -> None:
     assert histogram.summary([]) == histogram.summary([filled([])]) == (0, 0.0, 0, 0, 0, 0)
     assert histogram.percentile([0] * HISTOGRAM_BUCKETS, 0.5) == 0

@@ -40,7 +40,7 @@ def value_of(field: Field, at: int) -> int | bytes:
 
 
 @pytest.mark.parametrize("record", EVERY_RECORD, ids=lambda record: record.__name__)
-def test_a_record_comes_back_as_it_was_packed(record: type) -> None:
+def test_a_record_is_unpacked_as_it_was_packed(record: type) -> None:
     values = [value_of(field, at) for at, field in enumerate(fields(record))]
     packed = b"before!!" + struct_of(record).pack(*values)
     assert unpack(record, packed, 8) == record(*values)
@@ -72,7 +72,7 @@ def test_the_first_bytes_of_an_arena_never_move() -> None:
     assert places == [0, 8, 16, 24, 32]
 
 
-def test_the_fingerprint_sees_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_change_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     before = layout.fingerprint()
 
     class OpRecord(NamedTuple):
@@ -135,6 +135,6 @@ def test_every_code_has_one_error_that_says_what_to_do() -> None:
     assert type(error_for(9_999, "from the future")) is TimerdError
 
 
-def test_a_code_cannot_be_given_twice() -> None:
+def test_two_errors_cannot_share_a_code() -> None:
     with pytest.raises(TypeError, match="share"):
         type("Twin", (TimerdError,), {"code": ErrorCode.MALFORMED})

@@ -55,7 +55,7 @@ def mounts(monkeypatch: pytest.MonkeyPatch, directory: Path, row: str) -> int:
         ("", False),
     ],
 )
-def test_the_mount_of_the_file_says_whether_there_are_huge_pages(
+def test_the_mount_of_the_file_shows_whether_there_are_huge_pages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: str, gives: bool
 ) -> None:
     descriptor = mounts(monkeypatch, tmp_path, row)
@@ -84,7 +84,7 @@ def test_mounts_of_any_name_and_without_a_source_are_read(
         os.close(descriptor)
 
 
-def test_a_kernel_that_does_not_tell_which_pages_are_huge_has_told_of_none(
+def test_mappings_without_a_huge_page_figure_count_as_small_pages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(pages, "MAPPINGS", tmp_path / "smaps")
@@ -112,7 +112,7 @@ def test_all_of_a_file_is_reserved_whatever_its_pages(
         os.close(descriptor)
 
 
-def test_an_arena_is_on_huge_pages_where_they_are_given_and_again_after_a_restart(
+def test_an_arena_uses_huge_pages_where_the_kernel_has_them_also_after_a_restart(
     runtime_dir: Path, tmp_path: Path
 ) -> None:
     if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():

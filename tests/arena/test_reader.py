@@ -28,7 +28,7 @@ from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import INCARNATION_WORD, NEWEST_WORD, TURN_WORD, ArenaReader, DamageError
 
 
-def test_records_come_as_their_types(sound: bytes) -> None:
+def test_records_are_read_as_their_types(sound: bytes) -> None:
     with ArenaReader.from_bytes(sound) as reader:
         pending = [op for op in reader.ops.used() if op.state == OpState.PENDING]
         assert len(pending) == 7
@@ -57,7 +57,7 @@ def test_the_words_that_a_mark_needs_are_single_loads(sound: bytes) -> None:
         assert reader.words[TURN_WORD] == header.turn
 
 
-def test_walks_find_what_is_linked(sound: bytes) -> None:
+def test_walks_find_every_linked_record(sound: bytes) -> None:
     with ArenaReader.from_bytes(sound) as reader:
         in_buckets = [
             index for place in walk.occupied_buckets(reader) for index in walk.bucket(reader, place.level, place.index)
@@ -92,7 +92,7 @@ def test_a_file_is_mapped_read_only(sound: bytes, tmp_path: Path) -> None:
         reader.header()
 
 
-def test_closing_lets_go_of_the_memory() -> None:
+def test_closing_releases_the_memory() -> None:
     arena = bytearray(Rig().memory)
     with ArenaReader.from_bytes(arena) as reader:
         list(reader.ops), list(reader.ops.used())
@@ -121,7 +121,7 @@ def test_an_instance_is_opened_by_name(sound: bytes, runtime_dir: Path) -> None:
 # refusals ------------------------------------------------------------------------------------------------------------
 
 
-def test_not_ready_and_wrong_are_different(sound: bytes) -> None:
+def test_an_unfinished_arena_is_not_ready_rather_than_wrong(sound: bytes) -> None:
     unfinished = bytearray(sound)
     Pen(unfinished).header("layout_version", 0)
     for early in (b"", sound[: HEADER_SIZE - 1], bytes(unfinished), bytes(len(sound))):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(core_faults is None, reason="the build for tests
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_a_crash_at_any_ordering_point_leaves_before_or_after(name: str) -> None:
+def test_a_crash_at_any_ordering_point_leaves_the_state_before_or_after(name: str) -> None:
     points = recovers_from_a_crash_at_every_point(name)
     print(f"{name}: {points} points")
 
@@ -92,7 +92,7 @@ def commands_of(frame: bytes) -> Iterator[bytes]:
         "handles other names",
     ),
 )
-def test_recovery_may_be_cut_off_as_well(name: str) -> None:
+def test_a_recovery_cut_off_at_any_ordering_point_can_be_repeated(name: str) -> None:
     rig = Rig(core=core_faults)
     copies = record(rig, SITUATIONS[name](rig))
     done: set[bytes] = set()  # arenas that an earlier recovery went through as well
@@ -131,7 +131,7 @@ def test_a_value_that_left_the_ring_before_a_crash_is_not_shared_after_it(length
     assert emptied, "the ring was never empty"
 
 
-def test_attaching_says_what_it_finished() -> None:
+def test_attaching_reports_the_transaction_that_it_finished() -> None:
     rig = Rig(core=core_faults)
     copies = record(rig, SITUATIONS["fire: one"](rig))
     replayed = [rig.clone(copy).core.redo_replayed for copy in copies]

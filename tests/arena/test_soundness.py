@@ -26,7 +26,7 @@ from timerd_shm.declare.states import OpFlag, OpState, Orphans
 
 
 @pytest.mark.parametrize("beyond", [-1, len(MEMORY)])
-def test_who_reads_beyond_the_arena_would_die(beyond: int) -> None:
+def test_a_read_beyond_the_arena_would_kill_the_process(beyond: int) -> None:
     copy = fenced(MEMORY)
     byte = ctypes.addressof(ctypes.c_char.from_buffer(copy)) + beyond
     child = os.fork()
@@ -37,11 +37,11 @@ def test_who_reads_beyond_the_arena_would_die(beyond: int) -> None:
     assert os.waitpid(child, 0)[1] != 0, "it could be read"
 
 
-def test_an_undamaged_arena_is_lived_on() -> None:
+def test_an_undamaged_arena_goes_on_working() -> None:
     live_on(MEMORY)
 
 
-def test_whatever_bytes_are_changed_nothing_is_read_beyond_the_arena(seed: int) -> None:
+def test_the_core_never_reads_beyond_the_arena_whatever_bytes_are_changed(seed: int) -> None:
     @hypothesis.seed(seed)
     @EXAMPLES
     @given(CHANGES)
@@ -52,7 +52,7 @@ def test_whatever_bytes_are_changed_nothing_is_read_beyond_the_arena(seed: int) 
     damage()
 
 
-def test_readers_and_the_checker_survive_whatever_bytes_are_changed(seed: int) -> None:
+def test_readers_and_the_checker_survive_any_changed_bytes(seed: int) -> None:
     @hypothesis.seed(seed)
     @EXAMPLES
     @given(CHANGES, st.booleans())
@@ -73,7 +73,7 @@ def rows() -> list[tuple[Region, int]]:
     return found
 
 
-def test_every_field_of_truth_may_say_anything(seed: int) -> None:
+def test_any_value_in_any_field_of_truth_is_survived(seed: int) -> None:
     """One field of one record at a time: of those that a start believes."""
 
     @hypothesis.seed(seed)
@@ -118,7 +118,7 @@ def pending(rig: Rig) -> int:
         (Region.CLIENTS, ClientRecord, "state", 77),
     ],
 )
-def test_what_is_not_there_is_refused_with_the_record_that_names_it(
+def test_a_reference_to_a_missing_record_is_refused_with_the_record_that_holds_it(
     region: Region, record: type, field: str, value: int
 ) -> None:
     rig = BUSY
@@ -144,7 +144,7 @@ def in_use(rig: Rig, state: OpState) -> int:
     return next(i for i, op in enumerate(rig.arena.records(Region.OPS)) if op.state == state)
 
 
-def test_no_link_is_believed_of_what_has_no_deadline_and_so_is_in_no_list() -> None:
+def test_links_of_an_operation_without_a_deadline_are_not_believed() -> None:
     rig = Rig()
     rig.do(rig.client(), Register((Key(b"k"),)))
     memory = bytearray(rig.memory)
@@ -169,7 +169,7 @@ def test_two_nodes_for_one_key_of_an_operation_are_refused() -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("orphans", Orphans.GROUP), ("flags", OpFlag.CALL)])
 @pytest.mark.parametrize("state", [OpState.PENDING, OpState.SETTLED])
-def test_what_only_a_group_has_is_refused_where_there_is_none(state: OpState, field: str, value: int) -> None:
+def test_a_field_of_a_group_is_refused_in_an_operation_without_a_group(state: OpState, field: str, value: int) -> None:
     rig = Rig()
     rig.do(rig.client(), Register((Key(b"k"),), 50 * MS), *[fire(b"k", limit=1)] * (state == OpState.SETTLED))
     op = in_use(rig, state)
@@ -201,7 +201,7 @@ def test_a_redo_slot_that_would_change_the_region_table_is_refused(field: str) -
         BUSY.clone(bytes(memory))
 
 
-def test_regions_that_lie_upon_each_other_are_refused() -> None:
+def test_overlapping_regions_are_refused() -> None:
     memory = bytearray(MEMORY)
     row = size_of(RegionRecord)
     ops, handles = (REGIONS_OFFSET + region * row for region in (Region.OPS, Region.HANDLES))

@@ -43,7 +43,7 @@ def test_lists_are_in_order_of_registration_whatever_the_order_of_the_records(se
     all_is_in_order(rig)
 
 
-def test_a_start_that_gets_no_thread_does_everything_itself(seed: int) -> None:
+def test_a_start_without_a_second_thread_does_all_work_itself(seed: int) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", WITHOUT_A_THREAD, str(seed)],
         env=os.environ | {"PYTHONPATH": python_path()},

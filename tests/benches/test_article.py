@@ -85,7 +85,7 @@ def test_each_design_settles_each_request_once_as_planned(case: Case, seed: int)
             )
 
 
-def test_what_does_not_fit_in_memory_is_refused_by_both(seed: int) -> None:
+def test_both_designs_refuse_requests_that_do_not_fit_in_memory(seed: int) -> None:
     budget = 12 << 20
     capacity = plan_within(budget).capacity
     requests = draw(HIGH, rate=10 * capacity, count=2 * capacity, seed=seed)  # within the timeout
@@ -114,7 +114,7 @@ def told(
     return Point(count, 0, 1.0, 0.2, 0.1, 1, states, every, array("q", [0]) * count, times, {})
 
 
-def test_the_judge_sees_what_is_wrong(seed: int) -> None:
+def test_the_judge_finds_each_kind_of_error(seed: int) -> None:
     requests = draw(LOW, rate=1_000, count=1_000, seed=seed)
     never = requests.delay_ns.index(NEVER)
     soon = next(number for number, delay in enumerate(requests.delay_ns) if delay < 50 * MS)

@@ -14,7 +14,7 @@ def names(numbers: list[int]) -> bytes:
     return b"".join(b"key/%08x" % number for number in numbers)
 
 
-def test_it_does_what_a_dict_does(seed: int) -> None:
+def test_the_bare_wheel_behaves_like_a_dict(seed: int) -> None:
     choose = random.Random(seed)
     bare = Bare(400, 12, 0, bytearray(Bare.size(400)))
     deadline_of: dict[int, int] = {}  # of what is pending
@@ -47,7 +47,7 @@ def test_it_does_what_a_dict_does(seed: int) -> None:
             del deadline_of[n]
 
 
-def test_what_it_cannot_hold_is_refused() -> None:
+def test_the_bare_wheel_refuses_values_that_it_cannot_hold() -> None:
     with pytest.raises(ValueError, match="names have 1 to 16 bytes"):
         Bare(1, 17, 0, bytearray(Bare.size(1)))
     with pytest.raises(ValueError, match=r"1 operations need .* bytes of memory, not 64"):

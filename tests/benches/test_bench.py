@@ -89,7 +89,7 @@ TINY = {
 
 
 @pytest.mark.parametrize("name", in_tiers(TINY, 5))
-def test_each_suite_writes_one_document_and_leaves_nothing(name: str, place: Path) -> None:
+def test_each_suite_writes_one_document_and_leaves_no_files(name: str, place: Path) -> None:
     result = place / "result.json"
     done = bench(name, *TINY[name], f"--json={result}", "--seed=7")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -128,7 +128,7 @@ def test_each_suite_writes_one_document_and_leaves_nothing(name: str, place: Pat
         ("run", ("cores",), "'cores' is no suite: name some of core, "),
     ],
 )
-def test_nonsense_is_refused_with_value_limit_and_remedy(
+def test_a_senseless_argument_is_refused_with_value_limit_and_remedy(
     name: str,
     arguments: tuple[str, ...],
     says: str,
@@ -143,7 +143,7 @@ def test_nonsense_is_refused_with_value_limit_and_remedy(
     assert says in capsys.readouterr().err
 
 
-def test_what_the_daemon_refuses_is_said_and_what_there_was_is_kept(place: Path) -> None:
+def test_a_refusal_of_the_daemon_is_reported_and_earlier_results_are_kept(place: Path) -> None:
     """A /dev/shm as small as a container's, say; here the load test refuses a rate."""
     result = place / "result.json"
     program = (
@@ -160,7 +160,9 @@ def test_what_the_daemon_refuses_is_said_and_what_there_was_is_kept(place: Path)
     assert not left_in(place)
 
 
-def test_a_way_that_is_not_installed_says_how_to_install_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alternative_that_is_not_installed_says_how_to_install_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(place))
     result = place / "result.json"
     done = bench("alternatives", "--ways=redis,blpop", "--rates=500", "--seconds=0.2", f"--json={result}")
@@ -169,7 +171,7 @@ def test_a_way_that_is_not_installed_says_how_to_install_it(place: Path, monkeyp
     assert [row["why_not"] for row in rows] == ["not installed: apt-get install redis-server"] * 2
 
 
-def test_an_event_that_overtook_its_registration_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_that_arrived_before_its_registration_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each way forgets an event that nobody waits for yet: all that expire because of it count, and no others."""
     monkeypatch.syspath_prepend(str(BENCH))
     from alternative.trial import unheard
@@ -215,7 +217,7 @@ def interrupted(name: str, *arguments: str, after: str) -> tuple[int, str]:
     return process.returncode, err
 
 
-def test_ctrl_c_ends_all_suites_and_keeps_what_there_was(place: Path) -> None:
+def test_ctrl_c_ends_all_suites_and_keeps_the_rows_so_far(place: Path) -> None:
     status, err = interrupted("run", "why_cython", "core", f"--results={place}", after="run 1 of")
     assert status == 130, err
     assert json.loads((place / "why_cython.json").read_text())["partial"] is True
@@ -230,7 +232,7 @@ def test_ctrl_c_ends_all_suites_and_keeps_what_there_was(place: Path) -> None:
         ("alternatives", ("--ways=blpop,threads", "--rates=500", "--seconds=1"), "a thread for each wait"),
     ],
 )
-def test_ctrl_c_keeps_the_rows_that_there_were_and_leaves_nothing(
+def test_ctrl_c_keeps_the_rows_so_far_and_leaves_no_files(
     name: str, arguments: tuple[str, ...], after: str, place: Path
 ) -> None:
     """In the middle of the second of two steps, with daemons and other processes under way."""
@@ -268,7 +270,7 @@ def test_looks_at_a_sleeping_conductor_do_not_count(monkeypatch: pytest.MonkeyPa
 # the report ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_committed_report_is_what_the_committed_results_make(call: Callable[..., int]) -> None:
+def test_the_committed_report_follows_from_the_committed_results(call: Callable[..., int]) -> None:
     assert call("report", "--check") == 0
 
 
@@ -305,7 +307,7 @@ def test_the_report_follows_from_the_documents_alone(tmp_path: Path, call: Calla
     assert "**Partial run.**" in texts[0] and "| 1,000,000 | insert_ns | 100 | 90.0 | 120 |" in texts[0]
 
 
-def test_each_number_to_reach_is_measured_by_a_suite_that_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_target_is_measured_by_a_suite_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     from run import SUITES
     from targets import TARGETS
@@ -328,7 +330,7 @@ def test_each_number_to_reach_is_measured_by_a_suite_that_is_run(monkeypatch: py
     assert held == [True, False, True]
 
 
-def test_of_several_runs_the_worst_of_each_figure_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worst_of_several_runs_counts_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     from loads import worst
 
@@ -342,7 +344,7 @@ def test_of_several_runs_the_worst_of_each_figure_counts(monkeypatch: pytest.Mon
     assert worst([first]) == first
 
 
-def test_a_report_that_is_stale_or_lacks_a_plot_is_said(
+def test_a_report_that_is_stale_or_lacks_a_plot_is_refused(
     tmp_path: Path, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {"api": "bulk", "case": "low", "pending": 0, "rate": 10, "reached_rate": 10, "cpu_us": 1.0}

@@ -35,13 +35,15 @@ totals: 1133
 """
 
 
-def test_what_the_core_calls_is_not_its_own(tmp_path: Path) -> None:
+def test_instructions_of_called_functions_do_not_count_as_the_cores(tmp_path: Path) -> None:
     dump = tmp_path / "dump.2"
     dump.write_text(DUMP)
     assert instructions.counted(dump) == 7 + 5 + 1 + 20
 
 
-def test_without_valgrind_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_valgrind_an_error_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("sys.argv", ["instructions.py"])
     assert instructions.main() == 2

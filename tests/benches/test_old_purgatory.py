@@ -41,13 +41,13 @@ def purgatory(*, capacity: int = 1_000, requests: int = 1_000, purge_interval: i
 # one behaviour each --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_complete_at_once_is_neither_watched_nor_delayed() -> None:  # P1
+def test_an_operation_that_completes_at_once_is_neither_watched_nor_delayed() -> None:  # P1
     old = purgatory()
     assert old.register(command(KEYS[:3], 100 * MS), 0, 0) == COMPLETED
     assert (old.watched, old.delayed, old.settled) == (0, 0, 1)
 
 
-def test_a_completed_one_stays_in_the_queue_and_on_every_list() -> None:
+def test_a_completed_operation_stays_in_the_queue_and_on_every_list() -> None:
     old = purgatory()
     for keys in (KEYS[:1], KEYS[:2], KEYS[:3]):
         assert old.register(command(keys, 100 * MS), 0, 50 * MS) == PENDING
@@ -58,7 +58,7 @@ def test_a_completed_one_stays_in_the_queue_and_on_every_list() -> None:
     assert (old.watched, old.delayed) == (5, 3)
 
 
-def test_a_check_completes_those_whose_time_has_come_on_that_key_alone() -> None:  # P2
+def test_a_check_completes_the_due_operations_of_its_key_alone() -> None:  # P2
     old = purgatory()
     old.register(command(KEYS[:1], 100 * MS), 0, 10 * MS)
     old.register(command(KEYS[:2], 100 * MS), 0, 30 * MS)
@@ -70,7 +70,7 @@ def test_a_check_completes_those_whose_time_has_come_on_that_key_alone() -> None
     assert old.check_and_complete(KEYS[1], 30 * MS) == 2
 
 
-def test_the_reaper_expires_one_at_a_time_and_passes_over_the_completed() -> None:  # O2
+def test_the_reaper_expires_one_operation_at_a_time_and_skips_completed_ones() -> None:  # O2
     old = purgatory()
     for timeout in (30, 10, 20):
         old.register(command(KEYS[:1], timeout * MS), 0, 500 * MS)
@@ -83,7 +83,7 @@ def test_the_reaper_expires_one_at_a_time_and_passes_over_the_completed() -> Non
     assert list(old.settlings()) == [1, 1, 1]
 
 
-def test_lists_are_purged_when_they_hold_so_many_and_the_queue_when_it_does() -> None:  # P5, in its first form
+def test_lists_and_the_queue_are_purged_at_their_limits() -> None:  # P5, in its first form
     old = purgatory(purge_interval=4)
     old.register(command(KEYS[:3], 100 * MS), 0, 50 * MS)
     old.complete(0, 1 * MS)
@@ -100,7 +100,7 @@ def test_lists_are_purged_when_they_hold_so_many_and_the_queue_when_it_does() ->
     assert old.counters()["queue_purges"] == 1 and old.counters()["waiting_visited"] == 4
 
 
-def test_a_purge_is_made_though_there_is_nothing_to_purge() -> None:
+def test_a_purge_runs_even_without_anything_to_purge() -> None:
     """The defect that the article names: many pending ones, and the lists are walked each time."""
     old = purgatory(purge_interval=10)
     for _ in range(20):
@@ -110,7 +110,7 @@ def test_a_purge_is_made_though_there_is_nothing_to_purge() -> None:
     assert old.counters()["list_purges"] == 5 and old.counters()["watchers_visited"] == 100
 
 
-def test_without_purges_what_is_done_stays_until_it_is_due_and_on_lists_for_ever() -> None:
+def test_without_purges_settled_operations_stay_queued_until_due_and_listed_for_ever() -> None:
     old = purgatory()
     for _ in range(10):
         old.register(command(KEYS[:3], 100 * MS, b"x" * 200), 0, 50 * MS)
@@ -124,7 +124,7 @@ def test_without_purges_what_is_done_stays_until_it_is_due_and_on_lists_for_ever
     assert old.watched == 0 and old.in_use() == (0, 0, 0)
 
 
-def test_what_does_not_fit_is_refused_and_said() -> None:
+def test_operations_beyond_the_capacity_are_refused_and_counted() -> None:
     old = purgatory(capacity=2)
     assert [old.register(command(KEYS[:1], 10 * MS), 0, 5 * MS) for _ in range(3)] == [PENDING, PENDING, REFUSED]
     assert old.refused == 1 and old.registered == 3 and not old.complete(2, 1)
@@ -142,7 +142,7 @@ def test_records_are_as_large_as_those_of_the_core() -> None:
     assert old.bytes_max == size_of(OpRecord) + 2 * size_of(WatchNode) + size_of(Block) + 16
 
 
-def test_a_command_that_it_was_not_made_for_is_refused() -> None:
+def test_a_command_beyond_the_sizes_of_the_old_purgatory_is_refused() -> None:
     old = purgatory(requests=1)
     for wrong in (command(KEYS[:4], 1), command(KEYS[:1], 1, b"x" * 201), command(KEYS[:1], 1)[:40], b"\0" * 56):
         with pytest.raises(ValueError):
@@ -226,7 +226,7 @@ class Model:
 
 
 @pytest.mark.parametrize("purge_interval", [0, 1, 7, 60])
-def test_it_does_what_a_dumb_model_does(purge_interval: int, seed: int) -> None:
+def test_it_behaves_like_a_simple_model(purge_interval: int, seed: int) -> None:
     rng = random.Random(f"{seed}/{purge_interval}")
     steps = 3_000
     old, model = purgatory(requests=steps, capacity=steps, purge_interval=purge_interval), Model(purge_interval)

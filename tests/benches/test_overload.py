@@ -18,7 +18,7 @@ SLACK = 5  # tests share a machine that is busy without them
 
 
 @pytest.mark.parametrize(("flood", "seconds"), [("commands", 2), pytest.param("commands", 6, marks=pytest.mark.long)])
-def test_a_flood_is_bounded_in_memory_and_hurts_nobody_for_long(
+def test_a_flood_is_bounded_in_memory_and_does_not_hurt_other_clients_for_long(
     flood: str, seconds: int, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(runtime_dir))

@@ -27,7 +27,7 @@ def test_a_measurement_ends_every_timer_and_has_every_figure(name: str, seed: in
 
 
 @pytest.mark.parametrize("make", [Heap, Sorted, Asyncio])
-def test_a_rival_in_python_expires_what_is_due_and_nothing_else(make: Callable[[], Listed]) -> None:
+def test_a_rival_in_python_expires_due_timers_and_no_others(make: Callable[[], Listed]) -> None:
     if make is Sorted:
         pytest.importorskip("sortedcontainers")
     timers = make()
@@ -43,14 +43,14 @@ def test_a_rival_in_python_expires_what_is_due_and_nothing_else(make: Callable[[
     assert set(timers.by_name) == set(timers.names([2, 4, 6]))
 
 
-def test_who_is_not_installed_or_does_not_fit_is_said_with_the_remedy() -> None:
+def test_a_rival_that_is_not_installed_or_does_not_fit_is_named_with_the_remedy() -> None:
     assert unfit(CONTESTANTS["heapq"], 10_000) is None
     assert unfit(Contestant("", "no_such_module", 1), 1) == "not installed: pip install no_such_module"
     told = unfit(Contestant("", "heapq", 1 << 40), 10_000)
     assert told is not None and told.startswith("not run: it needs ") and told.endswith(" are available")
 
 
-def test_a_row_has_the_median_but_of_worst_ticks_the_least() -> None:
+def test_a_row_has_the_median_of_each_figure_but_the_least_worst_tick() -> None:
     runs: list[dict[str, float | None]] = [
         {"insert_ns": 3.0, "worst_tick_ms": 9.0},
         {"insert_ns": 1.0, "worst_tick_ms": None},

@@ -34,7 +34,7 @@ def run_all(w: WheelOf20) -> list[tuple[int, int]]:
     return told
 
 
-def test_what_is_due_is_not_stored() -> None:  # T2
+def test_a_task_that_is_already_due_is_not_stored() -> None:  # T2
     w = wheel(now_ms=100)
     handles = w.insert(names([0, 1, 2, 3, 4]), times(95, 96, 97, 98, 100))
     assert w.pending == 0 and list(w.advance(100)) == list(handles)
@@ -69,7 +69,7 @@ def test_wheels_are_made_on_demand() -> None:  # W2
     assert made == [1, 2, 2, 3, 3, 4]
 
 
-def test_a_bucket_whose_tasks_are_gone_costs_one_empty_visit() -> None:  # T8, W6
+def test_a_bucket_whose_tasks_were_cancelled_costs_one_empty_visit() -> None:  # T8, W6
     w = wheel()
     handles = w.insert(names([1, 2, 3]), times(5, 5, 7))
     assert w.cancel(handles[:2]) == 2 and w.cancel(handles[:2]) == 0 and w.cancel(array("I", [0, 99])) == 0
@@ -78,7 +78,7 @@ def test_a_bucket_whose_tasks_are_gone_costs_one_empty_visit() -> None:  # T8, W
     assert list(w.advance(7)) == list(handles[2:]) and w.next_ms is None
 
 
-def test_one_is_found_by_its_name_and_a_new_deadline_moves_it() -> None:  # T5
+def test_a_task_is_found_by_its_name_and_moved_by_a_new_deadline() -> None:  # T5
     w = wheel()
     handles = w.insert(names([1, 2, 3]), times(50, 50, 50))
     assert w.complete(names([2])) == 1 and w.complete(names([2, 9])) == 0
@@ -86,7 +86,7 @@ def test_one_is_found_by_its_name_and_a_new_deadline_moves_it() -> None:  # T5
     assert run_all(w) == [(10, handles[0]), (50, handles[2])]
 
 
-def test_what_does_not_fit_is_refused_whole() -> None:
+def test_tasks_beyond_the_capacity_are_refused_as_a_whole() -> None:
     w = wheel(capacity=2)
     with pytest.raises(ValueError, match="0 of 2 tasks are in use: 3 more"):
         w.insert(names([1, 2, 3]), times(5, 5, 5))
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_refused_whole() -> None:
             w.insert(*wrong)
 
 
-def test_it_does_what_a_dumb_model_does(seed: int) -> None:
+def test_it_behaves_like_a_simple_model(seed: int) -> None:
     rng = random.Random(seed)
     w, now_ms, next_number = wheel(capacity=5_000), 0, 0
     deadlines: dict[int, int] = {}  # by handle

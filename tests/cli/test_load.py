@@ -201,7 +201,7 @@ class Evidence:
         return next(row for row in range(TINY.count) if self.rows.delay_ns[row] < TINY.timeout_ns // 2)
 
 
-def test_a_correct_run_has_nothing_against_it() -> None:
+def test_a_correct_run_has_no_violations() -> None:
     evidence = Evidence()
     judged = evidence.judge()
     assert (judged.violations, judged.misjudged, judged.failed, judged.examples) == (0, 0, 0, [])
@@ -211,7 +211,7 @@ def test_a_correct_run_has_nothing_against_it() -> None:
     assert set(judged.expiry_ns) == {MS + 100 * US}
 
 
-def test_an_operation_without_an_outcome_is_lost_unless_nobody_waited_for_it() -> None:
+def test_an_operation_without_an_outcome_is_lost_unless_the_run_is_partial() -> None:
     evidence = Evidence()
     evidence.told[7] = 0
     assert (evidence.judge().lost, evidence.judge().violations) == (1, 1)
@@ -219,7 +219,7 @@ def test_an_operation_without_an_outcome_is_lost_unless_nobody_waited_for_it() -
     assert evidence.judge(partial=True).lost == 0
 
 
-def test_an_outcome_told_twice_is_duplicated() -> None:
+def test_an_outcome_delivered_twice_is_duplicated() -> None:
     evidence = Evidence()
     evidence.told[7] = 3
     assert (evidence.judge().duplicated, evidence.judge().violations) == (2, 2)
@@ -262,7 +262,7 @@ def test_a_completion_with_the_value_of_another_event_is_mistaken() -> None:
     assert evidence.judge().mistaken == 0, "nobody has looked"
 
 
-def test_an_operation_that_an_event_overtook_is_right_and_counted() -> None:
+def test_an_operation_whose_event_arrived_first_is_right_and_counted() -> None:
     evidence = Evidence()
     row = evidence.completed()
     evidence.fired[evidence.event[row]] = evidence.sent[row] - 1
@@ -270,7 +270,7 @@ def test_an_operation_that_an_event_overtook_is_right_and_counted() -> None:
     assert (judged.overtaken, judged.misjudged, judged.violations) == (1, 0, 0)
 
 
-def test_the_wrong_end_is_misjudged_and_near_the_timeout_either_is_right() -> None:
+def test_a_wrong_outcome_is_misjudged_and_near_the_timeout_either_is_right() -> None:
     evidence = Evidence()
     row = evidence.completed()
     for wrong in (State.EXPIRED, State.CANCELLED, State.FAILED):
@@ -292,7 +292,7 @@ def test_the_wrong_end_is_misjudged_and_near_the_timeout_either_is_right() -> No
 # the event ring and the schedule -------------------------------------------------------------------------------------
 
 
-def test_the_follower_sees_when_each_event_was_applied_and_counts_what_was_overwritten() -> None:
+def test_the_follower_sees_when_each_event_was_applied_and_counts_overwritten_events() -> None:
     rig = Rig(ring_events=64)
     other, client = rig.client(), rig.client()
     rig.do(other, fire(b"before"))
@@ -312,7 +312,7 @@ def test_the_follower_sees_when_each_event_was_applied_and_counts_what_was_overw
     assert follower.unseen == 80 - len(seen)
 
 
-def test_the_follower_knows_of_every_event_and_looks_at_those_where_something_changes(seed: int) -> None:
+def test_the_follower_knows_every_event_and_reads_only_those_that_change_something(seed: int) -> None:
     rng = random.Random(seed)
     rig = Rig(ring_events=4_096)
     clients = [rig.client() for _ in range(3)]
@@ -337,7 +337,7 @@ def test_the_follower_knows_of_every_event_and_looks_at_those_where_something_ch
     assert len(follower._sequence) < 14 * changes < sum(map(len, applied))
 
 
-def test_what_the_follower_has_seen_is_nothing_for_the_garbage_collector() -> None:
+def test_events_that_the_follower_has_seen_cost_the_garbage_collector_nothing() -> None:
     rig = Rig(ring_events=1_024)
     client = rig.client()
     follower = RingFollower(ArenaReader.from_bytes(rig.memory))
@@ -353,7 +353,7 @@ def test_what_the_follower_has_seen_is_nothing_for_the_garbage_collector() -> No
     assert len(gc.get_objects()) < before + 50, "after 1,000 rounds"
 
 
-def test_the_follower_takes_no_event_before_it_is_in_the_ring() -> None:
+def test_the_follower_reads_no_event_before_it_is_in_the_ring() -> None:
     core: Any = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
     rig = Rig(ring_events=64, core=core)
     client, empty = rig.client(), bytes(rig.memory)
@@ -385,7 +385,7 @@ class Clock:
         self.now_ns += round(seconds * 1e9) + self.late_ns
 
 
-def test_what_is_late_is_sent_at_once_and_only_the_harness_is_blamed_for_its_own_part(
+def test_late_commands_are_sent_at_once_and_the_harness_is_blamed_only_for_its_own_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
@@ -404,7 +404,7 @@ def test_what_is_late_is_sent_at_once_and_only_the_harness_is_blamed_for_its_own
     assert list(pace.own_lateness_ns) == [MS // 2, MS // 4, MS // 2]
 
 
-def test_in_bulk_what_is_due_is_sent_once_a_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_bulk_due_commands_are_sent_once_a_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(pace_module, "time", clock)
     pace = Pace(array("q", (at * 100 * US for at in range(100))), START_NS, bulk=True)
@@ -474,7 +474,7 @@ def begin(process: subprocess.Popen[str]) -> None:
     assert "registered" in line, line
 
 
-def test_single_calls_against_the_running_instance(daemon: Daemon, load: Load) -> None:
+def test_a_run_of_single_calls_on_the_running_instance(daemon: Daemon, load: Load) -> None:
     status, document = end_of(load("--rate=1k", "--count=600", "--seed=7"))
     assert set(document) == FIELDS
     assert (document["violations"], document["lost"], document["duplicated"], document["early"]) == (0, 0, 0, 0)
@@ -499,7 +499,7 @@ def test_single_calls_against_the_running_instance(daemon: Daemon, load: Load) -
     assert counters["pending"] == 0
 
 
-def test_bulk_with_shared_keys_beside_pending_operations_and_a_daemon_of_its_own(temporary: Path, load: Load) -> None:
+def test_a_bulk_run_with_shared_keys_and_pending_operations_on_a_daemon_of_its_own(temporary: Path, load: Load) -> None:
     arguments = "--own --bulk --rate=4k --count=2k --registrars=2 --firers=2 --keys=200 --keys-per-op=2 --pending=1k"
     status, document = end_of(load(*arguments.split()))
     assert not list(temporary.glob("td-load-*"))
@@ -510,7 +510,7 @@ def test_bulk_with_shared_keys_beside_pending_operations_and_a_daemon_of_its_own
     assert document["workload"]["keys_per_op"] == 2
 
 
-def test_the_next_run_removes_what_killed_ones_have_left(temporary: Path) -> None:
+def test_the_next_run_removes_the_directories_of_killed_runs(temporary: Path) -> None:
     dead, running, young = (temporary / f"{PREFIX}{name}" for name in ("dead", "running", "young"))
     for directory in (dead, running, young):
         directory.mkdir()
@@ -524,7 +524,7 @@ def test_the_next_run_removes_what_killed_ones_have_left(temporary: Path) -> Non
     assert sorted(temporary.glob(f"{PREFIX}*")) == [running, young]
 
 
-def test_ctrl_c_shows_what_there_is_and_leaves_nothing_behind(temporary: Path, load: Load) -> None:
+def test_ctrl_c_shows_the_results_so_far_and_leaves_no_files(temporary: Path, load: Load) -> None:
     process = load("--own", "--rate=500", "--duration=1m")
     begin(process)
     directory = own_directory(temporary)
@@ -536,7 +536,7 @@ def test_ctrl_c_shows_what_there_is_and_leaves_nothing_behind(temporary: Path, l
     assert document["violations"] == 0
 
 
-def test_the_death_of_a_process_ends_the_run_with_what_there_is(temporary: Path, load: Load) -> None:
+def test_the_death_of_a_process_ends_the_run_with_the_results_so_far(temporary: Path, load: Load) -> None:
     process = load("--own", "--rate=500", "--duration=1m")
     begin(process)
     directory = own_directory(temporary)
@@ -549,7 +549,7 @@ def test_the_death_of_a_process_ends_the_run_with_what_there_is(temporary: Path,
     assert document["registered"] > 0
 
 
-def test_the_death_of_the_daemon_ends_the_run_with_what_there_is(daemon: Daemon, load: Load) -> None:
+def test_the_death_of_the_daemon_ends_the_run_with_the_results_so_far(daemon: Daemon, load: Load) -> None:
     process = load("--rate=500", "--duration=1m")
     begin(process)
     daemon.kill()
@@ -573,7 +573,7 @@ def test_the_death_of_the_daemon_ends_the_run_with_what_there_is(daemon: Daemon,
         ("--rate=1k", "give --own"),
     ],
 )
-def test_nonsense_is_refused_and_the_remedy_named(
+def test_a_senseless_argument_is_refused_with_the_remedy(
     capsys: pytest.CaptureFixture[str], arguments: str, message: str
 ) -> None:
     try:
@@ -584,7 +584,7 @@ def test_nonsense_is_refused_and_the_remedy_named(
     assert message in capsys.readouterr().err
 
 
-def test_what_an_instance_has_no_room_for_is_refused(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_an_instance_has_no_room_for_is_refused(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["load", "--rate=100k"]) == Exit.PROBLEM
     refusal = capsys.readouterr().err
     assert "operations at once, and instance 'default' has 2,048 left" in refusal
@@ -592,7 +592,7 @@ def test_what_an_instance_has_no_room_for_is_refused(daemon: Daemon, capsys: pyt
     assert os.environ[RUNTIME_DIR_VARIABLE] == str(daemon.paths.directory)
 
 
-def test_what_the_host_takes_of_the_processors_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processor_time_that_the_host_steals_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     # user, nice, system, idle, iowait, irq, softirq, steal; what follows is contained in user
     times = [(10, 0, 0, 10, 0, 0, 0, 1, 5, 0), (40, 0, 10, 30, 0, 0, 0, 21, 35, 0)]
     kind = type(psutil.cpu_times())

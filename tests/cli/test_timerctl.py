@@ -29,7 +29,7 @@ from timerd_shm.read.reader import ArenaReader
 # a dead daemon's arena -----------------------------------------------------------------------------------------------
 
 
-def test_stats_has_what_others_rely_on(dead: Rig, run: Run) -> None:
+def test_stats_has_the_fields_that_other_tools_rely_on(dead: Rig, run: Run) -> None:
     stats = json_of(run, "stats")
     assert (stats["instance"], stats["alive"], stats["uptime_s"], stats["pid"]) == ("default", False, None, 0)
     capacity = stats["capacity"]
@@ -63,7 +63,7 @@ def test_counters_of_several_purgatories_add_up(dead: Rig, run: Run, runtime_dir
 
 
 @pytest.mark.parametrize("command", LOOKING)
-def test_looking_works_when_the_daemon_is_dead_and_says_so(dead: Rig, run: Run, command: str) -> None:
+def test_commands_that_look_work_without_a_daemon_and_say_so(dead: Rig, run: Run, command: str) -> None:
     status, out, err = run(command)
     assert (status, err) == (Exit.OK, "")
     assert command == "check" or "is not running" in out, out
@@ -108,7 +108,7 @@ def test_operations_are_filtered(dead: Rig, run: Run) -> None:
     assert "There are more: raise --limit (2)." in text
 
 
-def test_operations_that_are_due_soon_are_found(dead: Rig, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_due_soon_are_found(dead: Rig, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic_ns", lambda: dead.now_ns)
     assert len(json_of(run, "ops", "--due-within", "100ms")) == 3  # 1, 50 and 64 ms
     assert len(json_of(run, "ops", "--due-within", "1h")) == 7
@@ -142,7 +142,7 @@ def test_keys_show_watchers_and_watermarks(dead: Rig, run: Run) -> None:
     assert "4 more: raise --limit (1)." in run("keys", "--limit", "1")[1]
 
 
-def test_clients_show_what_they_hold(dead: Rig, run: Run) -> None:
+def test_clients_shows_the_records_of_each_client(dead: Rig, run: Run) -> None:
     alice, bob = json_of(run, "clients")
     assert (alice["name"], alice["pending"], alice["orphans"]) == ("client-1", 6, "cancel")
     assert (bob["pending"], bob["backlog"], bob["answers"], bob["watermarks"]) == (1, 2, 3, 1)
@@ -150,7 +150,7 @@ def test_clients_show_what_they_hold(dead: Rig, run: Run) -> None:
     assert (alice["state"], alice["group"], alice["lease_ns"], alice["silent_ns"]) == ("live", None, LEASE_NS, 0)
 
 
-def test_clients_show_who_is_silent_who_is_dead_and_what_group_they_are_of(runtime_dir: Path, run: Run) -> None:
+def test_clients_shows_silent_and_dead_clients_and_their_group(runtime_dir: Path, run: Run) -> None:
     rig = Rig()
     Pen(rig.memory).header("boot_id", boot_id())
     member, gone = (rig.client() for _ in range(2))
@@ -170,14 +170,14 @@ def test_clients_show_who_is_silent_who_is_dead_and_what_group_they_are_of(runti
     assert "16.0 s" in first and "tombstone" in second and "workers" in third
 
 
-def test_errors_are_counted_and_harmless_to_print(dead: Rig, run: Run) -> None:
+def test_errors_are_counted_and_safe_to_print(dead: Rig, run: Run) -> None:
     (row,) = json_of(run, "errors")
     assert (row["error"], row["count"]) == ("MALFORMED", 2)
     assert (row["first"], row["last"]) == ("2023-11-14T22:13:20Z", "2023-11-14T22:14:20Z")
     assert row["message"] == r"a frame of 3 bytes from \x1b[31m nobody"
 
 
-def test_check_says_what_is_wrong_and_fails(dead: Rig, run: Run, runtime_dir: Path) -> None:
+def test_check_names_the_error_and_fails(dead: Rig, run: Run, runtime_dir: Path) -> None:
     status, out, _ = run("check")
     assert status == Exit.OK and out.startswith("Sound: 9 operations checked in ")
     Pen(dead.memory).set(Region.CLIENTS, 0, "pending", 77)
@@ -190,7 +190,9 @@ def test_check_says_what_is_wrong_and_fails(dead: Rig, run: Run, runtime_dir: Pa
     assert (status, found["sound"], found["truth"], len(found["derived"])) == (Exit.PROBLEM, False, [], 1)
 
 
-def test_what_a_killed_turn_left_is_said_and_is_no_error(dead: Rig, run: Run, runtime_dir: Path) -> None:
+def test_an_unfinished_turn_of_a_killed_daemon_is_reported_and_is_no_error(
+    dead: Rig, run: Run, runtime_dir: Path
+) -> None:
     pen = Pen(dead.memory)
     pen.set(Region.CLIENTS, 0, "pending", 77)
     pen.header("turn", 7)
@@ -206,7 +208,7 @@ def test_what_a_killed_turn_left_is_said_and_is_no_error(dead: Rig, run: Run, ru
     assert run("check")[0] == Exit.PROBLEM
 
 
-def test_stats_for_prometheus_is_what_its_own_parser_reads(runtime_dir: Path, run: Run) -> None:
+def test_the_prometheus_parser_reads_the_output_of_stats(runtime_dir: Path, run: Run) -> None:
     rig = rig_of_this_boot()
     rig.core.purgatory(b"fetch")
     bury(rig, runtime_dir)
@@ -266,7 +268,7 @@ def wait_until_watched(run: Run, key: str) -> None:
     eventually(lambda: json_of(run, "ops", "--key", key), f"nobody watches {key}")
 
 
-def test_a_person_registers_and_another_fires(daemon: Daemon, run: Run) -> None:
+def test_one_shell_registers_and_another_fires(daemon: Daemon, run: Run) -> None:
     waiting = in_background("register", "inbox/7", "--timeout", "30s", "--payload", "back again", "--json")
     wait_until_watched(run, "inbox/7")
     (client,) = json_of(run, "clients")
@@ -281,7 +283,7 @@ def test_a_person_registers_and_another_fires(daemon: Daemon, run: Run) -> None:
     assert run("fire", "inbox/7", "--wait") == (Exit.PROBLEM, "0\n", "")
 
 
-def test_outcomes_at_a_shell(daemon: Daemon, run: Run) -> None:
+def test_a_shell_shows_outcomes(daemon: Daemon, run: Run) -> None:
     status, out, _ = run("register", "quiet", "other", "--timeout", "20ms", "--when", "all")
     assert status == Exit.PROBLEM and out.startswith("expired after ") and "missing quiet other" in out
     assert run("advance", "p0", "812")[0] == Exit.OK
@@ -296,7 +298,9 @@ def test_outcomes_at_a_shell(daemon: Daemon, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("act", "says"), [("fail", "failed"), ("cancel-for-key", "cancelled")])
-def test_others_act_on_what_a_person_waits_for(daemon: Daemon, run: Run, act: str, says: str) -> None:
+def test_another_shell_settles_the_operation_that_a_shell_waits_for(
+    daemon: Daemon, run: Run, act: str, says: str
+) -> None:
     waiting = in_background("register", "k", "--timeout", "30s", "--purgatory", "fetch")
     wait_until_watched(run, "k")
     assert run(act, "k", "--purgatory", "fetch")[0] == Exit.OK
@@ -305,7 +309,7 @@ def test_others_act_on_what_a_person_waits_for(daemon: Daemon, run: Run, act: st
     assert out.startswith(f"{says} after"), out
 
 
-def test_an_operation_with_an_id_is_given_another_deadline_and_cancelled(daemon: Daemon, run: Run) -> None:
+def test_an_operation_with_an_id_is_rescheduled_and_cancelled(daemon: Daemon, run: Run) -> None:
     waiting = in_background("register", "k", "--timeout", "30s", "--id", "session/9", "--purgatory", "fetch")
     wait_until_watched(run, "k")
     place = ("session/9", "--purgatory", "fetch")

@@ -21,7 +21,7 @@ from timerd_client import connect
 from timerd_shm.host.paths import ArenaLocation, InstancePaths
 
 
-def test_destroy_finds_what_a_daemon_left_that_was_killed_while_it_made_its_arena(runtime_dir: Path, run: Run) -> None:
+def test_destroy_finds_the_arena_of_a_daemon_that_was_killed_while_making_it(runtime_dir: Path, run: Run) -> None:
     paths = InstancePaths(runtime_dir, "default")
     arena = ArenaLocation("shm", paths.shm_name, 0).path
     paths.lock.touch()
@@ -53,7 +53,7 @@ def test_destroy_asks_and_refuses_while_a_daemon_runs(
     assert run("destroy", "--yes")[0] == Exit.NO_INSTANCE
 
 
-def test_a_missing_instance_and_a_dead_daemon_are_different(dead: Rig, run: Run) -> None:
+def test_a_missing_instance_and_a_dead_daemon_are_reported_differently(dead: Rig, run: Run) -> None:
     for command in ("stats", "ops", "check", "destroy"):
         status, out, err = run("--instance", "nothing", command)
         assert (status, out) == (Exit.NO_INSTANCE, "")
@@ -89,7 +89,7 @@ def test_a_missing_instance_and_a_dead_daemon_are_different(dead: Rig, run: Run)
         ("register", "--reach", "k=" + "9" * 5000, "--timeout", "1s"),
     ],
 )
-def test_a_wrong_command_line_is_said(run: Run, arguments: tuple[str, ...]) -> None:
+def test_a_wrong_command_line_is_refused(run: Run, arguments: tuple[str, ...]) -> None:
     status, out, err = run(*arguments)
     assert (status, out) == (Exit.USAGE, "")
     assert err
@@ -107,7 +107,7 @@ def test_a_wrong_command_line_is_said(run: Run, arguments: tuple[str, ...]) -> N
         (("ops", "--limit", "{}"), 1, 100_000),
     ],
 )
-def test_a_number_that_cannot_be_is_refused_with_its_limits(
+def test_an_impossible_number_is_refused_with_its_limits(
     run: Run, arguments: tuple[str, ...], least: int, most: int
 ) -> None:
     for wrong in (least - 1, most + 1, "1.5", "many", "\u0663", "9" * 5000):
@@ -143,14 +143,14 @@ def test_help_teaches_with_examples_and_lists_the_exit_statuses(run: Run) -> Non
     ("typed", "meant"),
     [(("stat",), "stats"), (("cancel-key", "k"), "cancel-for-key"), (("journal", "tial"), "tail"), (("zzz",), "")],
 )
-def test_a_typing_error_is_answered_with_what_may_be_meant(run: Run, typed: tuple[str, ...], meant: str) -> None:
+def test_a_typing_error_is_answered_with_a_suggestion(run: Run, typed: tuple[str, ...], meant: str) -> None:
     status, _, err = run(*typed)
     assert status == Exit.USAGE
     assert err.endswith(f": did you mean {meant!r}?\n") if meant else "did you mean" not in err
 
 
 @pytest.mark.parametrize("action", [("tail",), ("tail", "-f"), ("export",)])
-def test_a_directory_without_a_journal_is_said_to_have_none(run: Run, tmp_path: Path, action: tuple[str, ...]) -> None:
+def test_a_directory_without_a_journal_is_refused(run: Run, tmp_path: Path, action: tuple[str, ...]) -> None:
     status, out, err = run("journal", *action, "--directory", str(tmp_path))
     assert (status, out) == (Exit.PROBLEM, "")
     assert f"there is no journal in {tmp_path}: it holds no *.segment" in err
@@ -165,13 +165,13 @@ def test_help_fits_into_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch, co
 
 
 @pytest.mark.parametrize("bucket", ["9:9", "0:128", "x", "1", "1:", "-1:0", "0:" + "9" * 5000])
-def test_a_bucket_that_cannot_be_is_said(dead: Rig, run: Run, bucket: str) -> None:
+def test_an_impossible_bucket_is_refused(dead: Rig, run: Run, bucket: str) -> None:
     status, out, err = run("ops", f"--bucket={bucket}")
     assert (status, out) == (Exit.USAGE, "")
     assert "levels are 0 to" in err
 
 
-def test_a_file_that_cannot_be_read_is_said(run: Run, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(run: Run, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent", Path("/dev/null")):
         status, out, err = run("check", "--file", str(path))
         assert (status, out) == (Exit.PROBLEM, "")
@@ -179,14 +179,14 @@ def test_a_file_that_cannot_be_read_is_said(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"# notes\n", bytes(100_000), b"# notes\n" * 10_000])
-def test_a_file_that_is_no_arena_is_said_to_be_none(run: Run, tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_arena_is_refused_as_such(run: Run, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "notes").write_bytes(content)
     status, out, err = run("check", "--file", str(tmp_path / "notes"))
     assert (status, out) == (Exit.PROBLEM, "")
     assert f"{tmp_path}/notes is no arena" in err and "retry" not in err
 
 
-def test_a_full_disk_is_said(dead: Rig) -> None:
+def test_a_full_disk_is_reported(dead: Rig) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(command_of("ops"), stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == Exit.PROBLEM
@@ -211,7 +211,7 @@ def test_arguments_that_the_client_refuses_are_a_wrong_command_line(daemon: Daem
         assert err.startswith("timerctl: ")
 
 
-def test_keys_and_ids_that_are_no_text_go_in_and_out(daemon: Daemon) -> None:
+def test_keys_and_ids_that_are_no_text_are_read_and_shown(daemon: Daemon) -> None:
     key = b"\xff\n\x1b[31m \xe6\xbc\xa2"
     timerctl: list[str | bytes] = [sys.executable, "-m", "timerctl"]
     with connect() as client:
@@ -228,7 +228,7 @@ def test_keys_and_ids_that_are_no_text_go_in_and_out(daemon: Daemon) -> None:
         assert operation.result(20).value == b"\xfe"
 
 
-def test_a_daemon_that_says_nothing_is_no_daemon(daemon: Daemon, run: Run) -> None:
+def test_a_daemon_that_does_not_answer_counts_as_no_daemon(daemon: Daemon, run: Run) -> None:
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
         status, _, err = run("fire", "k")

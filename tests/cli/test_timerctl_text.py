@@ -10,7 +10,7 @@ from timerctl.show.text import columns_of, due_in, duration_ns, plain, size, spa
 from timerd_shm.declare.limits import NO_DEADLINE
 
 
-def test_a_table_gives_way_in_order() -> None:
+def test_a_table_drops_and_shortens_columns_in_order() -> None:
     table = Table(
         Column("n", right=True), Column("key", flexible=True), Column("a", optional=True), Column("b", optional=True)
     )
@@ -27,7 +27,7 @@ def test_a_table_gives_way_in_order() -> None:
     assert table.lines([], 80) == ["n  key  a  b"]
 
 
-def test_what_wraps_goes_on_below_and_loses_nothing() -> None:
+def test_a_wrapped_text_continues_below_and_loses_no_word() -> None:
     table = Table(Column("n", right=True), Column("message", flexible=True, wraps=True))
     message = "a frame of 12 bytes is shorter than its header: upgrade the client, or look who sends to this socket"
     lines = table.lines([(7, message), (8, "")], 40)

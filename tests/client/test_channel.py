@@ -53,7 +53,7 @@ def pair(request: Any, context: zmq.Context[zmq.Socket[bytes]], address: str) ->
         channel.close(0)
 
 
-def test_the_compiled_ones_are_there() -> None:
+def test_the_compiled_channel_and_poller_are_built() -> None:
     assert Channel.__module__ == "timerd_wire._channel"
     assert Poller.__module__ == "timerd_wire._poller"
 
@@ -76,7 +76,7 @@ def test_nothing_to_receive_is_no_error(pair: tuple[Any, Any]) -> None:
     assert not dealer.events() & zmq.POLLIN
 
 
-def test_what_can_be_done_is_said(pair: tuple[Any, Any]) -> None:
+def test_a_socket_shows_whether_it_can_send_or_receive(pair: tuple[Any, Any]) -> None:
     router, dealer = pair
     assert until(lambda: dealer.events() & zmq.POLLOUT)
     dealer.send(b"x")
@@ -99,7 +99,7 @@ def test_a_message_of_another_number_of_parts_is_an_empty_frame(pair: tuple[Any,
             assert until(lambda: dealer.receive() == b"")
 
 
-def test_a_frame_that_nobody_takes_is_not_taken(pair: tuple[Any, Any], context: Any, tmp_path: Path) -> None:
+def test_a_frame_without_a_receiver_is_not_sent(pair: tuple[Any, Any], context: Any, tmp_path: Path) -> None:
     lonely = context.socket(zmq.DEALER)
     lonely.set(zmq.LINGER, 0)
     lonely.set(zmq.IMMEDIATE, 1)
@@ -109,7 +109,7 @@ def test_a_frame_that_nobody_takes_is_not_taken(pair: tuple[Any, Any], context: 
     channel.close(0)
 
 
-def test_a_closed_channel_says_so(pair: tuple[Any, Any], context: Any) -> None:
+def test_a_closed_channel_raises(pair: tuple[Any, Any], context: Any) -> None:
     channel = type(pair[0])(context.socket(zmq.DEALER))
     channel.close(0)
     for call in (channel.receive, channel.receive_routed, channel.events, lambda: channel.send(b"x")):
@@ -118,7 +118,7 @@ def test_a_closed_channel_says_so(pair: tuple[Any, Any], context: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", POLLERS)
-def test_a_poller_tells_what_is_readable_or_that_the_time_is_over(kind: Any) -> None:
+def test_a_poller_returns_the_readable_descriptors_or_none_after_its_time(kind: Any) -> None:
     poller, bells = kind(), [os.eventfd(0) for _ in range(3)]
     for bell in bells:
         poller.register(bell)
@@ -146,7 +146,7 @@ def _waited_ns(poller: Any, timeout_ns: int) -> int:
     return time.monotonic_ns() - began_ns
 
 
-def test_a_poller_that_watches_too_many_says_so() -> None:
+def test_a_poller_with_too_many_descriptors_raises() -> None:
     poller = Poller()
     for _ in range(8):
         poller.register(0)

@@ -65,14 +65,14 @@ def node_of(name: str) -> str:
     return f"{file_of_tests(file)}{colons}{test}"
 
 
-def test_the_compiled_fast_path_is_built_and_taken() -> None:
+def test_the_compiled_hot_path_is_built_and_used() -> None:
     assert hot.COMPILED
 
 
 # the same as in Python --------------------------------------------------------------------------------------------
 
 
-def test_both_do_the_same_in_random_programs(seed: int) -> None:
+def test_both_hot_paths_do_the_same_in_random_programs(seed: int) -> None:
     words = (clientprogram.__file__, str(seed), str(PROGRAMS))
     traces = []
     for choice in ("pure", "compiled"):
@@ -86,7 +86,7 @@ def test_both_do_the_same_in_random_programs(seed: int) -> None:
             assert one == other, f"line {line} of the trace of clientprogram {number} 1"
 
 
-def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_between_the_hot_paths_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def trace(program: Program) -> list[str]:
         for _ in range(60):
             program.step()
@@ -127,11 +127,11 @@ def parameters(function: object) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-def test_both_have_the_same_names_and_parameters() -> None:
+def test_both_hot_paths_have_the_same_names_and_parameters() -> None:
     assert dict(members(fast)) == dict(members(slow))
 
 
-def test_register_and_fire_look_as_they_do_in_python() -> None:
+def test_register_and_fire_have_the_same_signatures_as_in_python() -> None:
     for name in ("register", "fire"):
         method = getattr(Program(1).purgatory, name)
         general = inspect.unwrap(method.__func__)
@@ -139,7 +139,7 @@ def test_register_and_fire_look_as_they_do_in_python() -> None:
         assert inspect.signature(method.__func__) == inspect.signature(general)
 
 
-def test_who_waits_stands_in_a_table_that_does_what_a_dict_does(seed: int) -> None:
+def test_the_table_of_pending_operations_behaves_like_a_dict(seed: int) -> None:
     rng = random.Random(seed)
     table, model = fast.Pending(), slow.Pending()
     waiters = [ThreadedOperation(None, number, "k", b"", 0) for number in range(5)]
@@ -172,7 +172,7 @@ def test_who_waits_stands_in_a_table_that_does_what_a_dict_does(seed: int) -> No
     assert all(abs(each) < 50 for each in grown), f"after 3,000 rounds: {grown}"
 
 
-def test_who_waits_is_found_up_to_the_last_number_there_is() -> None:
+def test_pending_operations_are_found_up_to_the_last_command_number() -> None:
     end, waiter = 1 << 64, object()
     numbers = [*range(1, 21), *range(end - 40, end)]
     for module in (fast, slow):
@@ -188,7 +188,7 @@ class Waiter:
     """Anything that can be watched."""
 
 
-def test_one_that_ends_when_another_takes_its_place_may_take_that_place_itself() -> None:
+def test_an_entry_whose_end_writes_its_own_slot_again_is_safe() -> None:
     last = object()
     before = sys.getrefcount(last)
     for module in (fast, slow) * 500:
@@ -203,7 +203,7 @@ def test_one_that_ends_when_another_takes_its_place_may_take_that_place_itself()
     assert abs(sys.getrefcount(last) - before) < 50, "after 1,000 rounds"
 
 
-def test_commands_stand_in_memory_that_does_what_a_list_does(seed: int) -> None:
+def test_the_ledger_of_commands_behaves_like_a_list(seed: int) -> None:
     rng = random.Random(seed)
     one, other = fast.Ledger(100), slow.Ledger(100)
     for _ in range(2_000):
@@ -241,7 +241,7 @@ def test_commands_stand_in_memory_that_does_what_a_list_does(seed: int) -> None:
 # what is its own --------------------------------------------------------------------------------------------------
 
 
-def test_an_operation_is_nothing_to_the_garbage_collector() -> None:
+def test_an_operation_is_not_tracked_by_the_garbage_collector() -> None:
     program = Program(1)
     program.protocol.ledger.window = 1 << 20
     gc.collect()
@@ -251,7 +251,7 @@ def test_an_operation_is_nothing_to_the_garbage_collector() -> None:
     assert len(gc.get_objects()) - before < 50
 
 
-def test_dropped_operations_are_let_go_of_when_they_settle() -> None:
+def test_dropped_operations_are_released_when_they_settle() -> None:
     program = Program(1)
     payload = b"the payload of this test"
     before = sys.getrefcount(payload)
@@ -264,7 +264,7 @@ def test_dropped_operations_are_let_go_of_when_they_settle() -> None:
     assert abs(sys.getrefcount(payload) - before) < 50
 
 
-def test_a_call_waits_for_who_holds_the_lock() -> None:
+def test_a_call_waits_for_the_holder_of_the_lock() -> None:
     program = Program(1)
     link = program.link
     made: list[ThreadedOperation] = []
@@ -309,7 +309,7 @@ def test_calls_of_many_threads_have_a_number_each() -> None:
             assert program.protocol.ledger.command(operation.command).endswith(f"{number}".encode() + b"payload")
 
 
-def test_a_closed_client_takes_no_call() -> None:
+def test_a_closed_client_refuses_calls() -> None:
     program = Program(1)
     program.link.sealed = True
     with pytest.raises(ClosedError):
@@ -318,7 +318,7 @@ def test_a_closed_client_takes_no_call() -> None:
         program.purgatory.fire("key")
 
 
-def test_a_mark_of_words_that_were_released_is_an_error_and_no_read() -> None:
+def test_a_mark_of_a_released_arena_is_an_error_and_no_read() -> None:
     program = Program(1)
     words = memoryview(bytearray(64)).cast("Q")
     program.protocol.ledger.use_arena(words, 3)
@@ -340,7 +340,7 @@ def test_each_file_of_this_folder_runs_over_both_or_says_why_not() -> None:
 
 
 @pytest.mark.parametrize("missing", ["compiled", "compiled.ledger"])
-def test_without_the_compiled_module_the_client_is_the_one_in_python(missing: str) -> None:
+def test_without_the_compiled_module_the_client_uses_the_one_in_python(missing: str) -> None:
     program = (
         f"import sys; sys.modules['timerd_client.hot.{missing}'] = None\n"
         "import timerd_client; from timerd_client import hot; print(hot.COMPILED)"
@@ -366,7 +366,7 @@ def test_a_tree_that_was_never_compiled_imports(tmp_path: Path) -> None:
     assert python("pure", "-c", "from timerd_client import hot; print(hot.COMPILED)").stdout == "False\n"
 
 
-def test_a_choice_that_is_none_is_refused() -> None:
+def test_an_unknown_choice_of_the_hot_path_is_refused() -> None:
     assert 'TIMERD_CLIENT=\'slow\': "pure", "compiled", or unset' in python("slow", "-c", "import timerd_client").stderr
 
 

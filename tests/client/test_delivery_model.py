@@ -250,7 +250,7 @@ class Program:
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["by the clock", "held elsewhere"])
-def test_each_record_ends_once_in_time_and_in_order(rng: random.Random, held: bool) -> None:
+def test_each_record_settles_once_in_time_and_in_order(rng: random.Random, held: bool) -> None:
     seen: dict[DeliveryOutcome, int] = dict.fromkeys(DeliveryOutcome, 0)
     for _ in range(100):
         program = Program(rng, holder=held)
@@ -287,7 +287,7 @@ def drive(accumulator: Accumulator, network: Network, until_ns: int) -> list[tup
     return ended
 
 
-def test_a_batch_lingers_or_is_full() -> None:
+def test_a_batch_is_sent_when_it_is_full_or_has_lingered() -> None:
     network = Network(lambda attempt: Fate(0, None))
     accumulator = Accumulator(options(batch_size=3), network)
     for record in range(4):
@@ -307,7 +307,7 @@ def test_retries_double_their_backoff_within_the_jitter_until_the_deadline() -> 
     assert delivery.error is not None and delivery.error.endswith("the last error: busy")
 
 
-def test_an_expired_batch_keeps_its_place_while_its_attempt_is_under_way() -> None:
+def test_an_expired_batch_stays_in_flight_until_its_attempt_ends() -> None:
     network = Network(lambda attempt: Fate(NEVER if attempt.records[0] == "stuck" else 0, None))
     chosen = options(delivery_timeout_ns=250 * MS, linger_ns=0, retry_backoff_ns=0)
     accumulator = Accumulator(chosen, network)
@@ -331,7 +331,7 @@ def test_an_expired_batch_keeps_its_place_while_its_attempt_is_under_way() -> No
     ]
 
 
-def test_without_a_lane_a_batch_that_is_tried_again_keeps_nobody_back() -> None:
+def test_without_a_lane_a_retried_batch_does_not_delay_other_batches() -> None:
     network = Network(lambda attempt: Fate(0, "busy" if attempt.records[0] == "bad" else None))
     accumulator = Accumulator(options(linger_ns=0, batch_size=1, max_in_flight=1), network)
     for record in ("bad", "good", "better"):
@@ -341,7 +341,7 @@ def test_without_a_lane_a_batch_that_is_tried_again_keeps_nobody_back() -> None:
     assert ended[2][1].outcome is EXPIRED
 
 
-def test_without_a_lane_as_many_batches_are_under_way_as_may_be() -> None:
+def test_without_a_lane_max_in_flight_batches_are_in_flight() -> None:
     network = Network(lambda attempt: Fate(50 * MS, None))
     accumulator = Accumulator(options(batch_size=1, max_in_flight=3), network)
     for record in range(7):
@@ -350,7 +350,7 @@ def test_without_a_lane_as_many_batches_are_under_way_as_may_be() -> None:
     assert [when_ns // MS for when_ns, _, _ in network.log] == [0, 0, 0, 50, 50, 50, 100]
 
 
-def test_without_a_lane_nobody_waits_for_the_word_on_one_that_was_not_sent_in_time() -> None:
+def test_without_a_lane_a_batch_does_not_wait_for_the_verdict_on_a_late_one() -> None:
     network, told = Network(lambda attempt: Fate(0, None), room=0), Told()
     accumulator = Accumulator(options(linger_ns=0, batch_size=1), network, told)
     accumulator.append("late", 0)
@@ -382,7 +382,7 @@ class Told:
         return True
 
 
-def test_a_claim_waits_for_the_word_of_who_holds_the_deadline() -> None:
+def test_a_claim_waits_for_the_verdict_of_the_holder_of_the_deadline() -> None:
     network, told = Network(lambda attempt: Fate(0, None)), Told()
     accumulator = Accumulator(options(linger_ns=0, batch_size=1), network, told)
     for record in ("confirmed", "expired", "not known"):
@@ -399,7 +399,7 @@ def test_a_claim_waits_for_the_word_of_who_holds_the_deadline() -> None:
     assert {delivery.latency_ns for delivery in ended} == {300 * MS} and accumulator.due_ns() == NEVER
 
 
-def test_a_silent_holder_is_waited_for_no_longer_than_its_grace() -> None:
+def test_a_claim_waits_for_a_silent_holder_only_for_its_grace() -> None:
     network, told = Network(lambda attempt: Fate(0, "busy")), Told()
     accumulator = Accumulator(options(), network, told)
     accumulator.append("r", 0)
@@ -409,7 +409,7 @@ def test_a_silent_holder_is_waited_for_no_longer_than_its_grace() -> None:
     assert all(when_ns < 1_000 * MS for when_ns, _, _ in network.log)
 
 
-def test_a_lane_goes_on_when_the_word_for_its_first_batch_comes() -> None:
+def test_a_lane_continues_with_the_verdict_on_its_first_batch() -> None:
     network, told = Network(lambda attempt: Fate(0, "busy" if attempt.records[0] == "first" else None)), Told()
     accumulator = Accumulator(options(batch_size=1), network, told)
     accumulator.append("first", 0, lane="a")
@@ -434,7 +434,7 @@ def test_a_full_accumulator_does_not_linger() -> None:
     assert [delivery.record for _, delivery in drive(accumulator, network, MS)] == [1, 2]
 
 
-def test_a_stuck_attempt_is_given_up_at_its_request_timeout_and_its_late_word_counts_no_more() -> None:
+def test_a_stuck_attempt_ends_at_its_request_timeout_and_its_late_result_is_ignored() -> None:
     fates = {1: Fate(300 * MS, None), 2: Fate(0, "wrong", retriable=False)}
     network = Network(lambda attempt: fates[attempt.number])
     accumulator = Accumulator(options(linger_ns=0, retry_backoff_ns=200 * MS), network, random=random.Random(1))
@@ -459,7 +459,7 @@ def test_delivery_timeout_covers_linger_and_one_request() -> None:
         ({"retry_backoff_max_ns": MS}, "retry_backoff_max=0.001 s < retry_backoff=0.1 s"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(wrong: dict[str, Any], message: str) -> None:
+def test_an_impossible_option_is_refused_by_name(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         options(**wrong)
 

@@ -90,14 +90,14 @@ def result_of(flow: Flow[Any], sent: object) -> Any:
     return end.value.value
 
 
-def test_wait_for_looks_before_it_waits(link: StillLink) -> None:
+def test_wait_for_evaluates_before_it_waits(link: StillLink) -> None:
     flow = waiting(link)
     assert isinstance(next(flow), Evaluate)
     assert result_of(flow, "there") == "there"
     assert link.protocol.ledger.issued == 0
 
 
-def test_wait_for_gives_its_deadline_a_grace_and_then_looks_once_more(link: StillLink) -> None:
+def test_wait_for_waits_a_grace_after_its_deadline_and_then_evaluates_once_more(link: StillLink) -> None:
     flow = waiting(link)
     next(flow)
     step = flow.send(False)
@@ -108,7 +108,7 @@ def test_wait_for_gives_its_deadline_a_grace_and_then_looks_once_more(link: Stil
     assert not link.protocol.ledger.pending
 
 
-def test_wait_for_that_is_broken_off_withdraws_its_operation(link: StillLink) -> None:
+def test_an_interrupted_wait_for_withdraws_its_operation(link: StillLink) -> None:
     flow = waiting(link)
     operation = begun(flow)
     flow.close()
@@ -117,7 +117,7 @@ def test_wait_for_that_is_broken_off_withdraws_its_operation(link: StillLink) ->
     assert not link.protocol.ledger.pending
 
 
-def test_wait_for_looks_again_after_what_is_no_reason_to_give_up(link: StillLink) -> None:
+def test_wait_for_evaluates_again_after_a_refusal_that_does_not_end_it(link: StillLink) -> None:
     flow = waiting(link)
     operation = begun(flow)
     operation.settle(operation.command, local(error_for(ErrorCode.MARK_TOO_OLD, "too old")))
@@ -163,7 +163,7 @@ def test_close_ends_the_link_whatever_happens(link: StillLink) -> None:
     assert link.stopped == [3.0]
 
 
-def test_close_says_nothing_if_somebody_else_has_closed_it_meanwhile(link: StillLink) -> None:
+def test_close_returns_silently_if_another_caller_has_closed_the_link_meanwhile(link: StillLink) -> None:
     flow = flows.close(link, 3.0)
     next(flow)
     link.closed = True
@@ -171,7 +171,7 @@ def test_close_says_nothing_if_somebody_else_has_closed_it_meanwhile(link: Still
     assert link.stopped == [3.0]
 
 
-def test_set_orphans_wants_room_between_its_parts(link: StillLink) -> None:
+def test_set_orphans_waits_for_room_between_its_parts(link: StillLink) -> None:
     surface: Surface[ThreadedOperation] = Surface(link, "default", ThreadedOperation)
     for number in range(5):
         surface.register(f"k{number}", timeout=60)

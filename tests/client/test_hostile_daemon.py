@@ -68,7 +68,7 @@ def test_a_client_survives_whatever_a_daemon_sends(seed: int) -> None:
     ],
     ids=repr,
 )
-def test_a_welcome_that_holds_anything_else_is_ignored_and_the_client_lives_on(wrong: dict[str, Any]) -> None:
+def test_a_welcome_with_any_other_content_is_ignored_and_the_client_lives_on(wrong: dict[str, Any]) -> None:
     world = fakedaemon.World()
     world.up()
     world.register()
@@ -92,7 +92,7 @@ def test_a_welcome_that_holds_anything_else_is_ignored_and_the_client_lives_on(w
 
 
 @pytest.mark.parametrize("wrong", [300, 255, -1, "3", 3.0, None, float("inf")], ids=repr)
-def test_the_index_of_a_purgatory_that_is_none_is_told_and_not_taken(wrong: object) -> None:
+def test_an_impossible_index_of_a_purgatory_is_refused_with_an_error(wrong: object) -> None:
     world = fakedaemon.World()
     world.exchange()
     protocol = world.protocol

@@ -45,7 +45,7 @@ def world() -> World:
     return live_world()
 
 
-def test_a_client_is_live_only_when_it_has_heard_its_subscription() -> None:
+def test_a_client_is_live_only_after_its_first_report() -> None:
     world = World()
     assert stands(world) is LinkState.CONNECTING
     for frame in world.up():
@@ -68,7 +68,7 @@ def test_hello_is_sent_again_until_a_daemon_answers() -> None:
     assert stands(world) is LinkState.LIVE
 
 
-def test_what_piled_up_is_one_frame_and_settles(world: World) -> None:
+def test_commands_that_piled_up_are_sent_in_one_frame(world: World) -> None:
     operations = [world.register(b"k%d" % index) for index in range(100)]
     for index in range(100):
         world.fire(b"k%d" % index, b"v%d" % index)
@@ -140,7 +140,7 @@ def test_a_doubled_frame_is_applied_and_settled_once(world: World) -> None:
     assert len(world.daemon.applied_commands) == 2
 
 
-def test_frames_behind_a_lost_one_do_not_multiply_what_is_sent_again(world: World) -> None:
+def test_frames_behind_a_lost_one_do_not_multiply_the_resent_commands(world: World) -> None:
     world.fire()
     world.up()
     for _ in range(20):
@@ -155,7 +155,7 @@ def test_frames_behind_a_lost_one_do_not_multiply_what_is_sent_again(world: Worl
     assert world.protocol.ledger.applied == 21
 
 
-def test_a_report_that_the_pub_dropped_is_asked_for(world: World) -> None:
+def test_the_client_asks_for_a_report_that_the_pub_socket_dropped(world: World) -> None:
     operation = world.register()
     world.fire(value=b"v")
     world.lose_down = lambda frame: unpack(ReportHeader, frame).outcomes > 0
@@ -168,7 +168,7 @@ def test_a_report_that_the_pub_dropped_is_asked_for(world: World) -> None:
     assert state_of(operation) is State.COMPLETED
 
 
-def test_an_outcome_after_a_gap_waits_for_what_is_missing(world: World) -> None:
+def test_an_outcome_after_a_gap_waits_for_the_missing_ones(world: World) -> None:
     first, second = world.register(b"a"), world.register(b"b")
     world.exchange()
     world.fire(b"a")
@@ -190,7 +190,7 @@ def test_an_outcome_after_a_gap_waits_for_what_is_missing(world: World) -> None:
     assert (state_of(first), state_of(second)) == (State.COMPLETED, State.COMPLETED)
 
 
-def test_outcomes_are_acknowledged_without_traffic_of_its_own(world: World) -> None:
+def test_outcomes_are_acknowledged_without_traffic_from_the_caller(world: World) -> None:
     world.register()
     world.fire()
     world.exchange()
@@ -211,7 +211,7 @@ def test_a_refusal_settles_the_operation_with_its_error(world: World) -> None:
         outcome.unwrap()
 
 
-def test_a_lost_refusal_is_asked_for(world: World) -> None:
+def test_the_client_asks_for_a_lost_refusal(world: World) -> None:
     world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
     operation = world.register()
     world.lose_down = lambda frame: unpack(ReportHeader, frame).answers > 0
@@ -222,7 +222,7 @@ def test_a_lost_refusal_is_asked_for(world: World) -> None:
     assert state_of(operation) is State.FAILED
 
 
-def test_fire_wait_is_answered_with_the_number_it_completed(world: World) -> None:
+def test_the_answer_to_fire_wait_is_the_number_of_completed_operations(world: World) -> None:
     world.register()
     world.register()
     reply = Reply(world.link)
@@ -231,7 +231,7 @@ def test_fire_wait_is_answered_with_the_number_it_completed(world: World) -> Non
     assert reply.get() == 2
 
 
-def test_a_live_client_gives_a_sign_of_life_each_heartbeat(world: World) -> None:
+def test_a_live_client_sends_a_frame_each_heartbeat(world: World) -> None:
     for _ in range(5):
         world.daemon.announce()
         world.pass_time(HEARTBEAT_NS / MS, 100)
@@ -252,7 +252,7 @@ def test_a_silent_daemon_is_lost_and_found_again(world: World) -> None:
     assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
 
 
-def test_after_a_restart_the_numbering_goes_on(world: World) -> None:
+def test_after_a_restart_the_command_numbers_continue(world: World) -> None:
     operation = world.register()
     world.exchange()
     world.daemon.session = bytes(16 * [9])  # a daemon that does not know the session, but the client
@@ -266,7 +266,7 @@ def test_after_a_restart_the_numbering_goes_on(world: World) -> None:
     assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
 
 
-def test_a_second_welcome_that_was_overtaken_by_a_report_changes_nothing() -> None:
+def test_a_second_welcome_after_a_report_changes_nothing() -> None:
     """A hello that was said twice is answered twice, by ROUTER; what is applied meanwhile is reported by PUB."""
     world = World()
     hello = next(frame for frame in world.up() if kinds([frame]) == [UpKind.HELLO])
@@ -285,7 +285,7 @@ def test_a_second_welcome_that_was_overtaken_by_a_report_changes_nothing() -> No
     assert state_of(operation) is State.COMPLETED
 
 
-def test_answers_to_what_it_was_before_are_not_taken() -> None:
+def test_answers_to_an_earlier_incarnation_are_ignored() -> None:
     """A daemon that was stopped answers all hellos at once. Numbers of the old session mean nothing to the new one."""
     world = World()
     hello = next(frame for frame in world.up() if kinds([frame]) == [UpKind.HELLO])
@@ -304,7 +304,7 @@ def test_answers_to_what_it_was_before_are_not_taken() -> None:
     assert (stands(world), state_of(operation)) == (LinkState.LIVE, State.COMPLETED)
 
 
-def test_operations_that_the_daemon_does_not_hold_after_a_restart_are_said(world: World) -> None:
+def test_operations_that_the_daemon_lacks_after_a_restart_fail(world: World) -> None:
     operation = world.register()
     world.exchange()
     world.daemon.unknown = [1]
@@ -314,7 +314,7 @@ def test_operations_that_the_daemon_does_not_hold_after_a_restart_are_said(world
     assert isinstance(operation.result(0).error, SessionGoneError)
 
 
-def test_another_arena_fails_what_was_waiting_and_begins_anew(world: World) -> None:
+def test_another_arena_fails_the_pending_operations_and_the_client_begins_a_new_session(world: World) -> None:
     applied, unacknowledged = world.register(), world.register()
     world.exchange()
     before = world.protocol.session.incarnation
@@ -334,7 +334,7 @@ def test_another_arena_fails_what_was_waiting_and_begins_anew(world: World) -> N
     assert state_of(again) is State.COMPLETED
 
 
-def test_a_client_that_is_not_known_any_more_begins_anew(world: World) -> None:
+def test_a_client_that_the_daemon_no_longer_knows_begins_a_new_session(world: World) -> None:
     operation = world.register()
     world.exchange()
     world.daemon.known = None
@@ -344,7 +344,7 @@ def test_a_client_that_is_not_known_any_more_begins_anew(world: World) -> None:
     assert stands(world) is LinkState.LIVE
 
 
-def test_without_a_shared_clock_the_time_that_is_left_travels() -> None:
+def test_without_a_shared_clock_the_remaining_time_is_sent() -> None:
     world = World(shared_clock=False)
     world.exchange()
     world.register()
@@ -358,7 +358,7 @@ def test_without_a_shared_clock_the_time_that_is_left_travels() -> None:
     assert record.timeout_ns >= 30_000 * MS - (world.now - start)
 
 
-def test_a_command_that_the_daemon_cannot_read_fails_and_is_passed(world: World) -> None:
+def test_a_command_that_the_daemon_cannot_read_fails_and_is_skipped(world: World) -> None:
     operation = world.register()
     after = world.register(b"after")
     world.up()
@@ -393,7 +393,7 @@ def test_frames_of_another_version_are_refused_with_both_values() -> None:
     assert "version 9" in str(world.protocol.refused)
 
 
-def test_garbage_from_a_socket_harms_nothing(world: World, rng: random.Random) -> None:
+def test_garbage_from_a_socket_is_ignored(world: World, rng: random.Random) -> None:
     operation = world.register()
     for _ in range(300):
         frame = bytearray(rng.randbytes(rng.randrange(0, 300)))
@@ -411,7 +411,7 @@ def test_garbage_from_a_socket_harms_nothing(world: World, rng: random.Random) -
     assert state_of(operation) is State.COMPLETED
 
 
-def test_a_closed_protocol_says_goodbye_and_wants_nothing(world: World) -> None:
+def test_a_closed_protocol_sends_goodbye_and_has_no_deadline(world: World) -> None:
     world.protocol.close(world.now)
     for frame in world.up():
         world.daemon.receive(frame)
@@ -419,7 +419,7 @@ def test_a_closed_protocol_says_goodbye_and_wants_nothing(world: World) -> None:
     assert world.protocol.poll_deadline() == NEVER
 
 
-def test_whatever_is_lost_doubled_or_reordered_each_operation_settles_once(rng: random.Random) -> None:
+def test_each_operation_settles_once_whatever_is_lost_doubled_or_reordered(rng: random.Random) -> None:
     world = World()
     world.exchange()
     settled: dict[int, int] = {}

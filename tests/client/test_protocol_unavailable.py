@@ -75,7 +75,7 @@ def still_is_told(world: World, operation: ThreadedOperation) -> None:
 # when an operation is given up ------------------------------------------------------------------------------------
 
 
-def test_an_operation_is_given_up_a_second_after_its_deadline_if_the_daemon_is_lost(world: World) -> None:
+def test_an_operation_is_unavailable_a_second_after_its_deadline_if_the_daemon_is_lost(world: World) -> None:
     early = world.register(b"early", timeout_ns=100 * MS)
     late = world.register(b"late", timeout_ns=10_000 * MS)
     world.exchange()
@@ -94,13 +94,13 @@ def test_an_operation_is_given_up_a_second_after_its_deadline_if_the_daemon_is_l
     assert state_of(late) is State.UNAVAILABLE
 
 
-def test_while_the_daemon_lives_its_word_is_waited_for_however_late(world: World) -> None:
+def test_while_the_daemon_lives_the_client_waits_for_its_outcome_however_late(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     pass_with_heartbeats(world, 8_000)
     still_is_told(world, operation)
 
 
-def test_one_heartbeat_in_three_seconds_is_enough(world: World) -> None:
+def test_one_heartbeat_in_three_seconds_keeps_the_daemon_from_being_lost(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
     for _ in range(4):
@@ -112,7 +112,7 @@ def test_one_heartbeat_in_three_seconds_is_enough(world: World) -> None:
     assert not operation.done()
 
 
-def test_what_was_registered_while_the_daemon_was_lost_is_given_up_in_time_too(world: World) -> None:
+def test_an_operation_registered_while_the_daemon_is_lost_is_unavailable_in_time(world: World) -> None:
     world.protocol.grace_ns = 50 * MS  # less than the time between two hellos
     world.register(b"other", timeout_ns=60_000 * MS)
     world.exchange()
@@ -126,7 +126,7 @@ def test_what_was_registered_while_the_daemon_was_lost_is_given_up_in_time_too(w
         assert state_of(operation) is State.UNAVAILABLE
 
 
-def test_a_client_that_never_found_its_daemon_gives_up_as_well() -> None:
+def test_operations_of_a_client_that_never_found_its_daemon_become_unavailable() -> None:
     world = World()
     world.silence()
     operation = world.register(timeout_ns=100 * MS)
@@ -138,7 +138,7 @@ def test_a_client_that_never_found_its_daemon_gives_up_as_well() -> None:
     assert list(world.daemon.pending) == [forever.command]
 
 
-def test_an_operation_without_deadline_waits_until_the_daemon_is_back(world: World) -> None:
+def test_an_operation_without_a_deadline_is_pending_until_the_daemon_is_back(world: World) -> None:
     operation = world.register(timeout_ns=NO_DEADLINE)
     world.exchange()
     world.silence()
@@ -152,7 +152,7 @@ def test_an_operation_without_deadline_waits_until_the_daemon_is_back(world: Wor
     assert operation.result(0).value == b"at last"
 
 
-def test_a_moved_deadline_is_the_one_that_counts(world: World) -> None:
+def test_a_rescheduled_deadline_decides_when_an_operation_is_unavailable(world: World) -> None:
     later = world.register(b"later", timeout_ns=1_000 * MS)
     sooner = world.register(b"sooner", timeout_ns=60_000 * MS)
     world.exchange()
@@ -170,7 +170,7 @@ def test_a_moved_deadline_is_the_one_that_counts(world: World) -> None:
     assert state_of(later) is State.UNAVAILABLE
 
 
-def test_what_moves_between_two_outages_is_seen_in_the_second(world: World) -> None:
+def test_a_deadline_moved_between_two_outages_counts_in_the_second(world: World) -> None:
     operation = world.register(timeout_ns=60_000 * MS)
     world.exchange()
     world.silence()
@@ -182,7 +182,7 @@ def test_what_moves_between_two_outages_is_seen_in_the_second(world: World) -> N
     assert state_of(operation) is State.UNAVAILABLE
 
 
-def test_each_row_of_a_batch_is_given_up_at_its_own_deadline(world: World) -> None:
+def test_each_row_of_a_batch_is_unavailable_after_its_own_deadline(world: World) -> None:
     link, protocol = world.link, world.protocol
     batch = ThreadedBatch(link, [b"a", b"b"], b"", world.now, [100 * MS, 9_000 * MS])
     for row in range(2):
@@ -199,7 +199,7 @@ def test_each_row_of_a_batch_is_given_up_at_its_own_deadline(world: World) -> No
     assert all(isinstance(outcome.error, TimerdUnavailableError) for outcome in batch.outcomes(0))
 
 
-def test_a_client_that_was_stopped_itself_gives_nothing_up(world: World) -> None:
+def test_a_client_that_was_stopped_itself_makes_no_operation_unavailable(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
     world.now += 60_000 * MS  # nobody ticked
@@ -207,7 +207,7 @@ def test_a_client_that_was_stopped_itself_gives_nothing_up(world: World) -> None
     still_is_told(world, operation)
 
 
-def test_a_client_that_is_stopped_again_and_again_finds_out_all_the_same(world: World) -> None:
+def test_a_client_that_is_stopped_again_and_again_still_finds_the_daemon_lost(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
     world.silence()
@@ -218,7 +218,7 @@ def test_a_client_that_is_stopped_again_and_again_finds_out_all_the_same(world: 
     assert state_of(operation) is State.UNAVAILABLE
 
 
-def test_the_bounds_are_passed_in() -> None:
+def test_the_bounds_of_a_lost_daemon_are_passed_in() -> None:
     world = World()
     world.protocol = Protocol(Identity("test"), world.now, lost_ns=200 * MS, grace_ns=50 * MS)
     world.link.protocol = world.protocol
@@ -237,7 +237,7 @@ def test_the_bounds_are_passed_in() -> None:
 # who has asked ----------------------------------------------------------------------------------------------------
 
 
-def test_who_has_asked_is_told_when_the_daemon_is_lost_and_the_operation_waits_on(world: World) -> None:
+def test_open_requests_fail_when_the_daemon_is_lost_and_the_operation_stays_pending(world: World) -> None:
     world.silence()
     fired, asked = Reply(world.link), Reply(world.link)
     world.fire(b"other", reply=fired)
@@ -261,7 +261,7 @@ def test_who_has_asked_is_told_when_the_daemon_is_lost_and_the_operation_waits_o
     assert state_of(operation) is State.COMPLETED
 
 
-def test_a_lost_daemon_is_asked_nothing(world: World) -> None:
+def test_no_question_is_sent_to_a_lost_daemon(world: World) -> None:
     link = world.link
     link.closed = False
     Link.refuse_lost(link)
@@ -272,7 +272,7 @@ def test_a_lost_daemon_is_asked_nothing(world: World) -> None:
         Link.refuse_lost(link)
 
 
-def test_a_daemon_that_refuses_the_client_is_not_heard_of_and_its_reason_is_said() -> None:
+def test_a_daemon_that_refuses_the_client_counts_as_lost_and_its_reason_is_reported() -> None:
     world = World()
     operation = world.register(timeout_ns=100 * MS)
     refusal = {"code": int(ErrorCode.ARENA_FULL), "message": "64 of 64 clients", "id": None}
@@ -300,7 +300,7 @@ def test_a_registration_that_was_never_sent_does_nothing_and_needs_no_cancel(wor
     assert not world.daemon.pending
 
 
-def test_a_registration_that_may_be_on_its_way_is_cancelled_even_if_it_arrives_late(world: World) -> None:
+def test_a_registration_that_may_have_been_sent_is_cancelled_even_if_it_arrives_late(world: World) -> None:
     on_their_way = world.stop()
     operation = world.register(timeout_ns=100 * MS)
     world.pass_time(LOST_MS + 100)
@@ -314,7 +314,7 @@ def test_a_registration_that_may_be_on_its_way_is_cancelled_even_if_it_arrives_l
     assert world.protocol.statistics().outcomes_after_giving_up == 0  # it was cancelled, as asked
 
 
-def test_what_was_registered_is_cancelled_and_what_is_pending_goes_on(world: World) -> None:
+def test_an_unavailable_operation_is_cancelled_and_a_pending_one_stays_pending(world: World) -> None:
     given_up = world.register(b"a", timeout_ns=100 * MS)
     pending = world.register(b"b", timeout_ns=60_000 * MS)
     told: list[Any] = []
@@ -334,7 +334,7 @@ def test_what_was_registered_is_cancelled_and_what_is_pending_goes_on(world: Wor
     assert not world.protocol.incoming._abandoned
 
 
-def test_an_outcome_after_giving_up_is_acknowledged_silently_and_counted(world: World) -> None:
+def test_an_outcome_after_unavailable_is_acknowledged_silently_and_counted(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     told: list[Any] = []
     operation.add_done_callback(told.append)
@@ -360,14 +360,14 @@ def refuse_unheard(world: World) -> None:
     assert state_of(operation) is State.UNAVAILABLE
 
 
-def test_a_late_refusal_is_no_matter_of_anybody(world: World) -> None:
+def test_a_late_refusal_of_an_unavailable_operation_is_not_reported(world: World) -> None:
     refuse_unheard(world)
     return_of(world)
     assert not world.protocol.incoming.complaints
     assert not world.daemon.answers
 
 
-def test_nor_is_one_whose_answer_is_lost_until_the_withdrawal_is_applied(world: World) -> None:
+def test_a_late_refusal_that_arrives_after_the_withdrawal_is_not_reported(world: World) -> None:
     refuse_unheard(world)
     world.lose_down = lambda frame: unpack(ReportHeader, frame).answers > 0
     world.pass_time(1_500, 25)
@@ -381,7 +381,7 @@ def test_nor_is_one_whose_answer_is_lost_until_the_withdrawal_is_applied(world: 
     assert not world.protocol.incoming._abandoned
 
 
-def test_a_hand_over_to_one_who_gave_up_goes_back_before_it_is_acknowledged(world: World) -> None:
+def test_a_grant_of_an_unavailable_operation_is_requeued_before_it_is_acknowledged(world: World) -> None:
     before = world.register(b"before", timeout_ns=60_000 * MS)
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
@@ -405,7 +405,7 @@ def test_a_hand_over_to_one_who_gave_up_goes_back_before_it_is_acknowledged(worl
     assert world.protocol.statistics().outcomes_after_giving_up == 1
 
 
-def test_a_hand_over_without_a_number_holds_back_all_that_would_be_acknowledged(world: World) -> None:
+def test_a_grant_without_a_number_holds_back_every_acknowledgement(world: World) -> None:
     world.register(timeout_ns=100 * MS)
     world.exchange()
     world.fire(limit=1)
@@ -421,7 +421,7 @@ def test_a_hand_over_without_a_number_holds_back_all_that_would_be_acknowledged(
     assert {header.acknowledged_outcome for header in headers if header.kind == UpKind.ACK} == {0}
 
 
-def test_a_hand_over_that_went_back_before_it_was_heard_of_is_acknowledged_at_once(world: World) -> None:
+def test_a_grant_that_was_requeued_before_its_outcome_arrived_is_acknowledged_at_once(world: World) -> None:
     operation = world.register(timeout_ns=100 * MS)
     world.exchange()
     world.fire(limit=1)
@@ -435,7 +435,9 @@ def test_a_hand_over_that_went_back_before_it_was_heard_of_is_acknowledged_at_on
 
 
 @pytest.mark.parametrize("timeouts_ms", [(50, 100), (100, 50)])
-def test_hand_overs_are_held_back_until_all_of_them_went_back(world: World, timeouts_ms: tuple[int, int]) -> None:
+def test_acknowledgements_of_grants_are_held_back_until_all_of_them_are_requeued(
+    world: World, timeouts_ms: tuple[int, int]
+) -> None:
     operations = [world.register(timeout_ns=timeout_ms * MS) for timeout_ms in timeouts_ms]
     world.exchange()
     world.fire(limit=2)
@@ -454,7 +456,7 @@ def test_hand_overs_are_held_back_until_all_of_them_went_back(world: World, time
     assert not world.daemon.outcomes
 
 
-def test_what_nobody_has_a_handle_of_is_withdrawn_while_the_daemon_lives(world: World) -> None:
+def test_an_operation_without_a_handle_is_withdrawn_while_the_daemon_lives(world: World) -> None:
     operation = world.register(wait=True)
     world.up()  # on its way
     reply = operation._reply
@@ -468,7 +470,7 @@ def test_what_nobody_has_a_handle_of_is_withdrawn_while_the_daemon_lives(world: 
     assert world.protocol.statistics().given_up == 0  # it is no verdict
 
 
-def test_in_another_arena_what_was_given_up_is_forgotten_and_what_waits_is_said(world: World) -> None:
+def test_in_another_arena_unavailable_operations_are_forgotten_and_pending_ones_fail(world: World) -> None:
     given_up = world.register(timeout_ns=100 * MS)
     forever = world.register(timeout_ns=NO_DEADLINE)
     world.exchange()
@@ -489,7 +491,7 @@ def test_in_another_arena_what_was_given_up_is_forgotten_and_what_waits_is_said(
     assert world.daemon.applied_commands == [(1, NOTHING)]
 
 
-def test_a_daemon_that_does_not_know_the_client_any_more_is_heard_all_the_same(world: World) -> None:
+def test_a_daemon_that_no_longer_knows_the_client_is_not_lost(world: World) -> None:
     world.register(timeout_ns=NO_DEADLINE)
     world.exchange()
     world.silence()
@@ -506,7 +508,7 @@ def test_a_daemon_that_does_not_know_the_client_any_more_is_heard_all_the_same(w
     assert list(world.daemon.pending) == [operation.command]
 
 
-def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(world: World) -> None:
+def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(world: World) -> None:
     short = world.register(b"short", timeout_ns=1_500 * MS)
     long = world.register(b"long", timeout_ns=10_000 * MS)
     world.exchange()
@@ -527,7 +529,7 @@ def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(world: Wor
     assert [number for number, _ in world.daemon.applied_commands] == list(range(1, world.protocol.ledger.issued + 1))
 
 
-def test_through_outages_at_random_nothing_settles_twice_waits_for_ever_or_is_handed_over_to_nobody(
+def test_random_outages_settle_no_operation_twice_and_lose_no_operation_and_no_grant(
     rng: random.Random,
 ) -> None:
     world = live_world()

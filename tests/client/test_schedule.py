@@ -26,7 +26,7 @@ def points(schedule: Schedule, start: str, number: int, zone: ZoneInfo = BERLIN)
     return found
 
 
-def test_a_period_is_a_grid_that_is_the_same_wherever_one_looks_from(rng: random.Random) -> None:
+def test_the_points_of_a_period_are_the_same_from_any_start(rng: random.Random) -> None:
     for seconds in (0.2, 1, 60, 86_400, timedelta(minutes=7)):
         schedule = schedule_of(seconds, None, "UTC")
         period_ns = schedule.after(0)
@@ -39,7 +39,7 @@ def test_a_period_is_a_grid_that_is_the_same_wherever_one_looks_from(rng: random
             assert schedule.after(point) == point + period_ns
 
 
-def test_cron_in_the_night_that_has_no_half_past_two() -> None:
+def test_cron_runs_in_the_night_without_a_half_past_two() -> None:
     daily = schedule_of(None, "30 2 * * *", "Europe/Berlin")
     assert points(daily, "2026-03-28 00:00", 3) == [
         "03-28 02:30:00 +0100",
@@ -50,7 +50,7 @@ def test_cron_in_the_night_that_has_no_half_past_two() -> None:
     assert points(often, "2026-03-29 01:15", 2) == ["03-29 01:30:00 +0100", "03-29 03:00:00 +0200"]
 
 
-def test_cron_in_the_night_that_has_half_past_two_twice() -> None:
+def test_cron_runs_in_the_night_with_two_half_past_twos() -> None:
     daily = schedule_of(None, "30 2 * * *", "Europe/Berlin")
     assert points(daily, "2026-10-24 12:00", 2) == ["10-25 02:30:00 +0200", "10-26 02:30:00 +0100"], "once"
     often = schedule_of(None, "*/30 * * * *", "Europe/Berlin")
@@ -63,7 +63,7 @@ def test_cron_in_the_night_that_has_half_past_two_twice() -> None:
     ]
 
 
-def test_cron_points_only_go_forward_wherever_one_looks_from(rng: random.Random) -> None:
+def test_cron_points_only_move_forward_from_any_start(rng: random.Random) -> None:
     for expression in ("*/5 * * * *", "30 2 * * *", "0 3 29 2 *", "15 1,2,3 * * 7"):
         schedule = schedule_of(None, expression, "Europe/Berlin")
         around = wall_ns_of(datetime(2026, 10, 25, tzinfo=UTC))
@@ -93,7 +93,7 @@ def test_cron_points_only_go_forward_wherever_one_looks_from(rng: random.Random)
         (None, "0 3 * * *", None, "timezone=None"),
     ],
 )
-def test_what_is_wrong_with_a_schedule_is_said(seconds: Any, cron: Any, timezone: Any, said: str) -> None:
+def test_a_wrong_schedule_is_refused_with_the_reason(seconds: Any, cron: Any, timezone: Any, said: str) -> None:
     with pytest.raises(InvalidValueError, match=said):
         schedule_of(seconds, cron, timezone)
 
@@ -118,6 +118,6 @@ def test_a_moment_is_exact_to_the_microsecond() -> None:
     assert wall_ns_of(when.astimezone(BERLIN)) == wall_ns_of(when)
 
 
-def test_a_time_zone_goes_with_cron_alone() -> None:
+def test_a_time_zone_is_refused_without_cron() -> None:
     with pytest.raises(InvalidValueError, match=r"timezone='Mars/X' goes with cron="):
         schedule_of(60, None, "Mars/X")

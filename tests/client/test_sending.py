@@ -166,7 +166,7 @@ def live(sockets: Sockets) -> tuple[Client, Stepped]:
     return client, link
 
 
-def test_when_it_was_quiet_the_caller_sends(sockets: Sockets) -> None:
+def test_a_caller_sends_its_command_itself_on_a_quiet_link(sockets: Sockets) -> None:
     client, link = live(sockets)
     for number in range(5):
         link.step(2 * SEND_BURST * SEND_INTERVAL_NS)
@@ -176,7 +176,7 @@ def test_when_it_was_quiet_the_caller_sends(sockets: Sockets) -> None:
 
 
 @THREADED
-def test_under_load_what_has_piled_up_is_sent_in_each_interval(client: Client, sockets: Sockets) -> None:
+def test_under_load_the_piled_up_commands_are_sent_in_each_interval(client: Client, sockets: Sockets) -> None:
     events = 20_000
     began_ns = time.monotonic_ns()
     for _ in range(events):
@@ -212,7 +212,7 @@ def test_the_last_of_many_calls_is_sent_although_nothing_follows(client: Any, so
         time.sleep(0.001)
 
 
-def test_after_a_burst_it_is_quiet_again(sockets: Sockets) -> None:
+def test_a_link_is_quiet_again_after_a_burst(sockets: Sockets) -> None:
     client, link = live(sockets)
     for _ in range(100):
         client.fire("k")
@@ -229,7 +229,7 @@ def test_after_a_burst_it_is_quiet_again(sockets: Sockets) -> None:
     link.end()
 
 
-def test_a_pass_that_something_else_wants_sends_what_would_be_due_soon(sockets: Sockets) -> None:
+def test_a_pass_for_another_reason_sends_the_commands_that_are_due_soon(sockets: Sockets) -> None:
     client, link = live(sockets)
     protocol = link.protocol
 
@@ -251,7 +251,7 @@ def test_a_pass_that_something_else_wants_sends_what_would_be_due_soon(sockets: 
     link.end()
 
 
-def test_a_full_socket_keeps_nothing_back_for_ever(client: Any, sockets: Sockets) -> None:
+def test_commands_before_a_full_socket_are_sent_when_it_has_room(client: Any, sockets: Sockets) -> None:
     sockets.full = True
     for _ in range(50):
         client.fire("k")
@@ -262,7 +262,7 @@ def test_a_full_socket_keeps_nothing_back_for_ever(client: Any, sockets: Sockets
     assert sockets.daemon.applied == 50
 
 
-def test_what_a_callback_issues_is_sent(client: Any, sockets: Sockets) -> None:
+def test_commands_that_a_callback_issues_are_sent(client: Any, sockets: Sockets) -> None:
     told = threading.Event()
 
     def on_done(_: object) -> None:
@@ -278,7 +278,7 @@ def test_what_a_callback_issues_is_sent(client: Any, sockets: Sockets) -> None:
 
 
 @THREADED
-def test_a_busy_caller_sends_when_the_thread_does_not_get_to_it(client: Client, sockets: Sockets) -> None:
+def test_a_busy_caller_sends_when_the_thread_does_not_run(client: Client, sockets: Sockets) -> None:
     busy, go_on = threading.Event(), threading.Event()
 
     def on_done(_: object) -> None:
@@ -305,7 +305,7 @@ class _Raised(Exception):
     """What the handler of a signal raises."""
 
 
-def test_a_handler_that_raises_while_a_caller_waits_takes_the_lock_from_nobody() -> None:
+def test_a_signal_handler_that_raises_during_a_wait_leaves_the_lock_to_its_holder() -> None:
     lock = threading.Lock()
     condition = Condition(lock)
     main = threading.get_ident()
@@ -334,7 +334,7 @@ def test_a_handler_that_raises_while_a_caller_waits_takes_the_lock_from_nobody()
     assert kept == [True] and not lock.locked()
 
 
-def test_who_waits_is_told_and_who_is_not_told_waits_no_longer_than_asked() -> None:
+def test_a_waiting_caller_is_notified_or_returns_after_its_timeout() -> None:
     lock = threading.Lock()
     condition = Condition(lock)
     moved: list[int] = []

@@ -95,27 +95,27 @@ def prepared(*, idle: bool, alarm_in: int) -> Alone:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_command_is_sent_by_its_caller_when_too_much_has_piled_up(call: Callable[[Alone], Any]) -> None:
+def test_a_command_wakes_the_sender_when_too_many_have_piled_up(call: Callable[[Alone], Any]) -> None:
     alone = prepared(idle=False, alarm_in=1)
     call(alone)
     assert alone.counted.woken == 1
 
 
 @pytest.mark.parametrize("call", [*CALLS.values(), *QUESTIONS.values()], ids=[*CALLS, *QUESTIONS])
-def test_whatever_is_issued_is_sent_when_nobody_is_about_to_send(call: Callable[[Alone], Any]) -> None:
+def test_any_issued_command_wakes_the_sender_of_an_idle_link(call: Callable[[Alone], Any]) -> None:
     alone = prepared(idle=True, alarm_in=1_000)
     call(alone)
     assert alone.counted.woken == 1
 
 
 @pytest.mark.parametrize("call", [*CALLS.values(), *QUESTIONS.values()], ids=[*CALLS, *QUESTIONS])
-def test_nobody_is_woken_who_is_about_to_send(call: Callable[[Alone], Any]) -> None:
+def test_a_link_that_is_about_to_send_is_not_woken(call: Callable[[Alone], Any]) -> None:
     alone = prepared(idle=False, alarm_in=1_000)
     call(alone)
     assert alone.counted.woken == 0
 
 
-def test_what_is_abandoned_is_withdrawn_by_its_caller_when_too_much_has_piled_up() -> None:
+def test_an_abandoned_operation_wakes_the_sender_when_too_many_commands_have_piled_up() -> None:
     alone = prepared(idle=False, alarm_in=0)  # what was not sent yet is withdrawn without a command of its own
     alone.counted.abandon([alone.operation.command])
     assert alone.counted.woken == 1

@@ -10,7 +10,7 @@ from timerd_shm.declare.states import Condition, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind, OutcomeFlag
 
 
-def test_the_group_adopts_what_its_dead_member_left_pending_and_settled() -> None:
+def test_a_group_adopts_the_pending_and_settled_operations_of_a_dead_member() -> None:
     rig = Rig()
     a = rig.client(Orphans.GROUP, group=WORKERS)
     rig.do(a, watch(b"settled", payload=b"s"), watch(b"pending", payload=b"p"), watch(b"received"))
@@ -33,7 +33,7 @@ def test_the_group_adopts_what_its_dead_member_left_pending_and_settled() -> Non
     rig.check()
 
 
-def test_what_happens_before_the_sweep_comes_by_happens_to_the_group() -> None:
+def test_events_before_the_sweep_count_for_the_group() -> None:
     rig = Rig()
     a, b = rig.client(Orphans.GROUP, group=WORKERS), worker(rig)
     ids = [bytes([n]) * 16 for n in range(2)]
@@ -66,7 +66,7 @@ def test_what_happens_before_the_sweep_comes_by_happens_to_the_group() -> None:
     rig.check()
 
 
-def test_what_is_kept_runs_on_and_nobody_is_told() -> None:
+def test_a_kept_operation_stays_pending_and_its_outcome_is_not_delivered() -> None:
     rig = Rig()
     a, b = rig.client(Orphans.KEEP, group=WORKERS), worker(rig)
     rig.do(a, watch(b"k"), watch(b"l", timeout_ns=5 * MS), watch(b"settled"), fire(b"settled"))
@@ -101,7 +101,7 @@ def test_an_operation_may_have_a_policy_of_its_own_and_change_it() -> None:
     rig.check()
 
 
-def test_adoption_of_every_condition_goes_on_where_it_was() -> None:
+def test_an_adopted_operation_keeps_the_progress_of_its_condition() -> None:
     rig = Rig()
     a, b = rig.client(Orphans.GROUP, group=WORKERS), worker(rig)
     rig.do(

@@ -71,7 +71,7 @@ def state_of(rig: Rig, clients: list[Client]) -> object:
 
 
 @pytest.mark.parametrize("together", (True, False))
-def test_what_is_fired_with_one_value_on_many_keys_has_it_once(together: bool) -> None:
+def test_events_with_one_value_on_many_keys_share_one_blob(together: bool) -> None:
     rig = Rig(ring_events=16)
     owner, firer = rig.client(), rig.client()
     values = (b"one", b"one", b"one", b"two", b"one", b"")
@@ -93,7 +93,7 @@ def test_what_is_fired_with_one_value_on_many_keys_has_it_once(together: bool) -
     rig.check()
 
 
-def test_an_event_takes_no_block_for_a_value_that_the_event_before_has() -> None:
+def test_an_event_with_the_value_of_the_event_before_allocates_no_block() -> None:
     rig = Rig(blocks=16)
     client = rig.client()
     rig.do(client, fire(b"k", value=b"v"), *(Register((Key(b"p"),), payload=b"p") for _ in range(15)))
@@ -104,7 +104,7 @@ def test_an_event_takes_no_block_for_a_value_that_the_event_before_has() -> None
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_what_is_applied_together_does_what_it_does_one_by_one(name: str) -> None:
+def test_a_batch_of_commands_does_what_its_commands_do_one_by_one(name: str) -> None:
     for seed in range(4):
         choose = random.Random(seed)
         together, apart = Rig(capacity=128, **LIMITS[name]), Rig(capacity=128, **LIMITS[name])
@@ -131,7 +131,7 @@ def test_what_is_applied_together_does_what_it_does_one_by_one(name: str) -> Non
         together.check()
 
 
-def test_the_ring_does_not_give_way_to_a_registration_that_is_refused_for_its_timeout() -> None:
+def test_a_registration_refused_for_its_timeout_frees_no_event_of_the_ring() -> None:
     rig = Rig(blocks=16)
     client = rig.client()
     rig.do(client, *(fire(b"k%d" % n, value=b"%d" % n) for n in range(16)))
@@ -142,7 +142,7 @@ def test_the_ring_does_not_give_way_to_a_registration_that_is_refused_for_its_ti
     rig.check()
 
 
-def test_a_run_of_values_leaves_out_those_that_the_receiver_may_not_hold() -> None:
+def test_a_batch_drops_the_values_beyond_the_quota_of_the_receiver() -> None:
     rig = Rig(blocks=256, quota_bytes=250)
     client, other = rig.client(), rig.client()
     keys = [b"k%d" % n for n in range(5)]

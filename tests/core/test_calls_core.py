@@ -61,7 +61,7 @@ def finish(rig: Rig, client: Client, which: int = -1) -> None:
 # who is told ----------------------------------------------------------------------------------------------------------
 
 
-def test_plain_outcomes_go_to_who_listens_and_calls_to_who_handles_them() -> None:
+def test_outcomes_are_delivered_to_listening_members_and_calls_to_their_handlers() -> None:
     rig = Rig()
     listener = rig.client(group=WORKERS, listens=True)
     worker = handler(rig, b"job", most=8)
@@ -71,7 +71,7 @@ def test_plain_outcomes_go_to_who_listens_and_calls_to_who_handles_them() -> Non
     rig.check()
 
 
-def test_a_call_goes_to_the_member_that_handles_its_name_and_holds_the_fewest() -> None:
+def test_a_call_is_delivered_to_the_handler_of_its_name_that_holds_the_fewest() -> None:
     rig = Rig()
     old, new, both = handler(rig, b"a", most=9), handler(rig, b"b", most=9), handler(rig, b"a", b"b", most=9)
     rig.do(old, *(call(name) for name in (b"b", b"a", b"b", b"a", b"b", b"a", b"b", b"a")))
@@ -81,7 +81,7 @@ def test_a_call_goes_to_the_member_that_handles_its_name_and_holds_the_fewest() 
     rig.check()
 
 
-def test_what_nobody_handles_keeps_nothing_back() -> None:
+def test_a_call_without_a_handler_does_not_delay_other_calls() -> None:
     rig = Rig()
     worker = handler(rig, b"job", most=9)
     rig.do(worker, call(b"unknown"), call(b"job"), call(b"unknown too"), call(b"job"))
@@ -92,7 +92,7 @@ def test_what_nobody_handles_keeps_nothing_back() -> None:
     rig.check()
 
 
-def test_a_member_is_told_no_more_calls_at_a_time_than_it_takes() -> None:
+def test_a_member_gets_no_more_calls_at_a_time_than_it_accepts() -> None:
     rig = Rig()
     busy, idle = handler(rig, b"job"), handler(rig, b"job")
     rig.do(busy, *(call(b"job", payload=b"%d" % number) for number in range(4)))
@@ -107,7 +107,7 @@ def test_a_member_is_told_no_more_calls_at_a_time_than_it_takes() -> None:
     rig.check()
 
 
-def test_calls_that_are_held_do_not_keep_outcomes_back_and_the_other_way_round() -> None:
+def test_held_calls_do_not_delay_outcomes_and_held_outcomes_do_not_delay_calls() -> None:
     rig = Rig(capacity=1024, quota_operations=1024)
     worker = handler(rig, b"job", listens=True)
     rig.do(worker, *(Register((Key(b"k"),), for_group=True) for _ in range(GROUP_HELD_MAX + 1)), fire(b"k"))
@@ -119,7 +119,7 @@ def test_calls_that_are_held_do_not_keep_outcomes_back_and_the_other_way_round()
     rig.check()
 
 
-def test_more_names_and_other_names_count_from_then_on() -> None:
+def test_a_change_of_the_handled_names_takes_effect_at_once() -> None:
     rig = Rig()
     worker = handler(rig, b"a", most=9)
     rig.do(worker, call(b"b"), call(b"c"))
@@ -134,7 +134,7 @@ def test_more_names_and_other_names_count_from_then_on() -> None:
     rig.check()
 
 
-def test_a_name_is_one_of_its_purgatory() -> None:
+def test_a_handled_name_counts_in_its_purgatory_alone() -> None:
     rig = Rig()
     other = rig.core.purgatory(b"other")
     worker = handler(rig, b"job", most=9)
@@ -146,7 +146,7 @@ def test_a_name_is_one_of_its_purgatory() -> None:
 
 
 @pytest.mark.parametrize("end", ["dead", "silent", "takes none"])
-def test_a_call_is_told_to_the_next_member_that_handles_it(end: str) -> None:
+def test_a_call_is_redelivered_to_the_next_member_that_handles_it(end: str) -> None:
     rig = Rig()
     first, other, next_one = handler(rig, b"job"), handler(rig, b"else"), handler(rig, b"job")
     rig.do(other, call(b"job"))
@@ -167,7 +167,7 @@ def test_a_call_is_told_to_the_next_member_that_handles_it(end: str) -> None:
     rig.check()
 
 
-def test_a_restart_knows_who_handles_what() -> None:
+def test_a_restart_keeps_the_handled_names_of_each_member() -> None:
     rig = Rig()
     a, b = handler(rig, b"a", most=2), handler(rig, b"b", most=2)
     rig.do(a, call(b"a"), call(b"b"), call(b"c"))
@@ -186,7 +186,7 @@ def test_a_restart_knows_who_handles_what() -> None:
     rig.check()
 
 
-def test_matching_is_bounded_in_a_turn_and_misses_nobody() -> None:
+def test_matching_calls_to_members_is_bounded_in_a_turn_and_misses_no_call() -> None:
     rig = Rig(capacity=256, quota_operations=256, clients=8)
     names = [b"name %d" % number for number in range(100)]
     workers = [handler(rig, *names[number::4], most=GROUP_HELD_MAX) for number in range(4)]
@@ -199,7 +199,7 @@ def test_matching_is_bounded_in_a_turn_and_misses_nobody() -> None:
     rig.check()
 
 
-def test_what_cannot_be_taken_is_refused_by_name() -> None:
+def test_impossible_handled_names_are_refused_by_name() -> None:
     rig = Rig(capacity=16, blocks=16)
     member, single = rig.client(group=WORKERS), rig.client()
     core, now_ns = rig.core, rig.now_ns
@@ -228,7 +228,7 @@ def test_what_cannot_be_taken_is_refused_by_name() -> None:
 # what is kept, and for how long ---------------------------------------------------------------------------------------
 
 
-def test_a_call_that_no_member_handles_is_kept_for_the_retention_and_one_whose_handler_is_busy_longer() -> None:
+def test_a_call_without_a_handler_is_kept_for_the_retention_and_one_with_a_busy_handler_longer() -> None:
     rig = Rig()
     worker = handler(rig, b"slow")
     rig.do(worker, call(b"slow"), call(b"nobody's"), call(b"slow"))
@@ -252,7 +252,7 @@ def test_a_call_that_no_member_handles_is_kept_for_the_retention_and_one_whose_h
     rig.check()
 
 
-def test_an_operation_without_a_deadline_ends_when_its_group_was_empty_for_the_retention() -> None:
+def test_an_operation_without_a_deadline_is_cancelled_when_its_group_was_empty_for_the_retention() -> None:
     rig = Rig(groups=1)
     owner = rig.client(Orphans.GROUP, group=WORKERS)
     endless = Register((Key(b"adopted"),)), Register((Key(b"group's"),), for_group=True)
@@ -279,7 +279,7 @@ def test_an_operation_without_a_deadline_ends_when_its_group_was_empty_for_the_r
     rig.check()
 
 
-def test_who_comes_back_in_time_finds_what_has_no_deadline() -> None:
+def test_a_member_that_joins_within_the_retention_finds_operations_without_a_deadline() -> None:
     rig = Rig()
     owner = rig.client(Orphans.GROUP, group=WORKERS)
     rig.do(owner, Register((Key(b"k"),)))
@@ -292,7 +292,7 @@ def test_who_comes_back_in_time_finds_what_has_no_deadline() -> None:
     rig.check()
 
 
-def test_a_deadline_that_is_taken_from_a_call_of_an_empty_group_does_not_make_it_everlasting() -> None:
+def test_a_call_of_an_empty_group_is_cancelled_although_its_deadline_was_removed() -> None:
     rig = Rig()
     owner, other = rig.client(group=WORKERS), rig.client()
     name = b"id".ljust(16, b".")
@@ -305,7 +305,7 @@ def test_a_deadline_that_is_taken_from_a_call_of_an_empty_group_does_not_make_it
     rig.check()
 
 
-def test_what_is_kept_for_nobody_has_a_deadline() -> None:
+def test_a_kept_operation_of_a_dead_owner_expires_after_the_retention() -> None:
     rig = Rig()
     owner, other = rig.client(Orphans.KEEP), rig.client()
     name = b"id".ljust(16, b".")
@@ -325,7 +325,7 @@ def test_what_is_kept_for_nobody_has_a_deadline() -> None:
     rig.check()
 
 
-def test_ending_what_has_no_deadline_is_bounded_in_a_turn() -> None:
+def test_cancelling_operations_without_a_deadline_is_bounded_in_a_turn() -> None:
     rig = Rig(capacity=256, quota_operations=256)
     owner = rig.client(group=WORKERS)
     rig.do(owner, *(Register((Key(b"k"),), for_group=True) for _ in range(200)))
@@ -339,7 +339,7 @@ def test_ending_what_has_no_deadline_is_bounded_in_a_turn() -> None:
 
 
 @pytest.mark.parametrize("knobs", [{"quota_operations": 4}, {"quota_outcomes": 4}])
-def test_what_follows_a_call_takes_its_place_whatever_its_group_holds(knobs: dict[str, Any]) -> None:
+def test_a_following_call_is_registered_even_at_the_quota_of_its_group(knobs: dict[str, Any]) -> None:
     rig = Rig(**knobs)
     worker = handler(rig, b"job", most=4)
     rig.do(worker, *(call(b"job") for _ in range(4)))
@@ -355,7 +355,7 @@ def test_what_follows_a_call_takes_its_place_whatever_its_group_holds(knobs: dic
     assert len(worker.delivered_for_group) == 8
 
 
-def test_what_follows_a_call_has_no_more_keys_than_that() -> None:
+def test_a_following_call_with_more_keys_than_the_call_before_is_refused() -> None:
     rig = Rig()
     worker = handler(rig, b"job", most=4)
     rig.do(worker, call(b"job"))
@@ -367,7 +367,7 @@ def test_what_follows_a_call_has_no_more_keys_than_that() -> None:
     rig.check()
 
 
-def test_only_a_call_of_its_own_group_is_followed_and_once() -> None:
+def test_a_call_is_followed_once_and_only_within_its_group() -> None:
     rig = Rig()
     worker, other = handler(rig, b"job", most=4), handler(rig, b"job", most=4, group=b"others")
     rig.do(worker, call(b"job"), Register((Key(b"k"),), timeout_ns=0, for_group=True))

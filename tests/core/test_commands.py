@@ -31,7 +31,7 @@ from timerd_shm.declare.wire import CommandHeader, CommandKind, Met, OutcomeReco
 
 @pytest.mark.parametrize("apart", [1, 2, 3, 16, 17, 32])
 @pytest.mark.parametrize("newest_first", [False, True])
-def test_operations_are_found_whatever_their_numbers_have_in_common(apart: int, newest_first: bool) -> None:
+def test_operations_are_found_at_any_distance_of_their_command_numbers(apart: int, newest_first: bool) -> None:
     """The arena is full of operations whose command numbers are so far apart, and stays so for some generations."""
     rig = Rig(quota_operations=64)
     client = rig.client()
@@ -48,15 +48,15 @@ def test_operations_are_found_whatever_their_numbers_have_in_common(apart: int, 
     assert rig.core.unknown_waits(client.slot, live) == []
 
 
-def test_C2_a_lost_frame_is_expected_again() -> None:
+def test_C2_the_core_expects_the_commands_of_a_lost_frame() -> None:
     a_lost_frame_is_expected_again(Rig())
 
 
-def test_a_frame_sent_again_is_skipped_and_a_batch_goes_on_in_its_middle() -> None:
+def test_a_resent_frame_is_skipped_and_a_half_applied_one_continues_in_its_middle() -> None:
     a_frame_sent_again_is_skipped(Rig())
 
 
-def test_numbers_go_on_after_a_restart() -> None:
+def test_command_numbers_continue_after_a_restart() -> None:
     rig = Rig()
     client = rig.client()
     rig.do(client, ON_K, fire(b"other"))
@@ -130,7 +130,7 @@ def test_clients_that_never_acknowledge_leave_the_others_room_for_answers() -> N
     assert [answer.command for answer in other.answers] == [1, 2, 3]
 
 
-def test_H8_acknowledgements_ride_in_every_frame_and_free_a_full_client() -> None:
+def test_H8_every_frame_carries_an_acknowledgement_that_frees_a_full_client() -> None:
     rig = Rig(quota_answers=4)
     client = rig.client()
     rig.do(client, *(fire(b"k", wait=True) for _ in range(4)))
@@ -140,7 +140,7 @@ def test_H8_acknowledgements_ride_in_every_frame_and_free_a_full_client() -> Non
     assert send(rig, client, client.frame()) == rig.module.APPLIED
 
 
-def test_C7_at_hello_a_client_hears_which_of_its_waits_are_unknown() -> None:
+def test_C7_at_hello_a_client_learns_which_of_its_pending_operations_are_unknown() -> None:
     rig = Rig()
     client = rig.client()
     pending = rig.do(client, ON_K)
@@ -190,7 +190,7 @@ REFUSED: dict[str, tuple[Command, ErrorCode]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_bad_command_is_refused_takes_its_number_and_does_nothing(name: str) -> None:
+def test_a_bad_command_is_refused_and_changes_only_the_command_number(name: str) -> None:
     command, code = REFUSED[name]
     rig = Rig(blocks=2048, quota_bytes=1 << 20)
     client = rig.client()
@@ -208,7 +208,7 @@ def test_a_bad_command_is_refused_takes_its_number_and_does_nothing(name: str) -
 
 
 @pytest.mark.parametrize("kind", ["register", "cancel", "fire"])
-def test_a_purgatory_that_is_not_there_is_malformed_behind_others_as_well(kind: str) -> None:
+def test_a_missing_purgatory_is_malformed_also_behind_good_commands(kind: str) -> None:
     commands: dict[str, tuple[Command, Command]] = {
         "register": (ON_K, replace(ON_K, purgatory=200)),
         "cancel": (cancel(1), replace(cancel(2), purgatory=200)),
@@ -223,7 +223,7 @@ def test_a_purgatory_that_is_not_there_is_malformed_behind_others_as_well(kind: 
     rig.check()
 
 
-def test_what_is_legal_at_its_limits_is_taken() -> None:
+def test_a_command_at_its_limits_is_accepted() -> None:
     rig = Rig(nodes=256, blocks=4096, quota_bytes=1 << 20, quota_keys=KEYS_MAX)
     client = rig.client()
     keys = tuple(Key(bytes([n]) * 255) for n in range(KEYS_MAX))
@@ -246,7 +246,7 @@ def test_what_is_legal_at_its_limits_is_taken() -> None:
     ({"capacity": 16, "quota_operations": 16, "keys": 64}, {"nodes": 8}, {"keys": 4}, {"blocks": 6}),
     ids=("operations", "watchers", "keys", "blocks"),
 )
-def test_a_full_arena_is_said_and_nothing_is_half_done(knobs: dict[str, Any]) -> None:
+def test_a_full_arena_refuses_a_command_as_a_whole(knobs: dict[str, Any]) -> None:
     """Also where the client's quota is met by the same operation: a higher quota would not help."""
     rig = Rig(**{"capacity": 32, "quota_operations": 32, **knobs})
     client = rig.client()
@@ -266,7 +266,7 @@ def test_a_full_arena_is_said_and_nothing_is_half_done(knobs: dict[str, Any]) ->
     assert client.answer(again) is None, "the room was not given back"
 
 
-def test_a_full_pool_takes_from_the_rings_tail_before_it_refuses() -> None:
+def test_a_full_pool_frees_the_oldest_events_of_the_ring_before_it_refuses() -> None:
     """H5: what the ring remembers is worth less than what somebody wants to say now."""
     rig = Rig(blocks=16)
     client = rig.client()
@@ -278,7 +278,7 @@ def test_a_full_pool_takes_from_the_rings_tail_before_it_refuses() -> None:
     rig.check()
 
 
-def test_an_event_without_a_value_is_taken_by_a_full_pool() -> None:
+def test_a_full_pool_accepts_an_event_without_a_value() -> None:
     """Rule 8: only an event's value allocates (and its key, if it is longer than what the ring holds)."""
     rig = Rig(blocks=16)
     client, other = rig.client(), rig.client()
@@ -292,7 +292,7 @@ def test_an_event_without_a_value_is_taken_by_a_full_pool() -> None:
     rig.check()
 
 
-def test_a_client_has_a_quota_of_operations_and_acknowledging_gives_it_back() -> None:
+def test_a_client_has_a_quota_of_operations_and_an_acknowledgement_frees_it() -> None:
     rig = Rig(quota_operations=3)
     a, b = rig.client(), rig.client()
     rig.do(a, *(ON_K for _ in range(4)))
@@ -317,7 +317,7 @@ def test_a_client_has_a_quota_of_watermarks_for_new_keys_alone() -> None:
     ("knobs", "met", "limit"),
     [({"quota_bytes": 100}, Met.BYTES, 100), ({"quota_outcomes": 1}, Met.OUTCOMES, 1)],
 )
-def test_a_refusal_says_which_quota_was_met(knobs: dict[str, Any], met: Met, limit: int) -> None:
+def test_a_refusal_names_the_quota_that_was_met(knobs: dict[str, Any], met: Met, limit: int) -> None:
     rig = Rig(**knobs)
     client = rig.client()
     rig.do(client, Register((Key(b"k"),), timeout_ns=0, payload=bytes(90)))
@@ -325,7 +325,7 @@ def test_a_refusal_says_which_quota_was_met(knobs: dict[str, Any], met: Met, lim
     assert client.answer(number) == Answer(number, ErrorCode.QUOTA_EXCEEDED, met << MET_SHIFT | limit)
 
 
-def test_a_value_beyond_its_receivers_quota_is_dropped_and_said() -> None:
+def test_a_value_beyond_its_receivers_quota_is_dropped_and_flagged() -> None:
     rig = Rig(blocks=256, quota_bytes=1000)
     a, b = rig.client(), rig.client()
     first, second = rig.do(a, ON_K), rig.do(a, ON_K) + 0
@@ -336,7 +336,7 @@ def test_a_value_beyond_its_receivers_quota_is_dropped_and_said() -> None:
     rig.check()
 
 
-def test_a_value_that_an_operation_finds_when_it_is_registered_counts_beside_its_payload() -> None:
+def test_a_value_found_at_registration_counts_against_the_quota_with_the_payload() -> None:
     rig = Rig(blocks=256, quota_bytes=100)
     client, other = rig.client(), rig.client()
     rig.do(other, fire(b"k", value=bytes(60)))
@@ -375,7 +375,7 @@ def test_a_report_holds_a_value_once_and_nothing_else() -> None:
     assert spare == 0, f"{spare} bytes of the daemon's memory went out behind the value"
 
 
-def test_a_frame_cut_anywhere_is_malformed_and_the_daemon_goes_on() -> None:
+def test_a_frame_cut_anywhere_is_malformed_and_the_core_continues() -> None:
     rig = Rig()
     client, other = rig.client(), rig.client()
     rig.do(other, ON_K)
@@ -393,7 +393,7 @@ def test_a_frame_cut_anywhere_is_malformed_and_the_daemon_goes_on() -> None:
     assert other.state(1) is Outcome.COMPLETED
 
 
-def test_random_bytes_harm_nobody() -> None:
+def test_random_bytes_harm_no_other_client() -> None:
     choose = random.Random(4)
     rig = Rig()
     client, other = rig.client(), rig.client()
@@ -419,7 +419,7 @@ def test_random_bytes_harm_nobody() -> None:
     assert rig.arena.record(Region.CLIENTS, other.slot).last_command == 1
 
 
-def test_what_a_command_names_must_exist() -> None:
+def test_a_command_that_names_a_missing_record_is_refused() -> None:
     rig = Rig()
     client = rig.client()
     client.issue(Register((Key(b"k"),), timeout_ns=MS, purgatory=9))
@@ -427,7 +427,7 @@ def test_what_a_command_names_must_exist() -> None:
     assert Memory(rig.memory).in_use()["OPS"] == 0
 
 
-def test_long_keys_of_the_ring_are_given_back_as_well() -> None:
+def test_blocks_of_long_keys_of_the_ring_are_freed_too() -> None:
     rig = Rig(blocks=16)
     client = rig.client()
     rig.do(
@@ -439,7 +439,7 @@ def test_long_keys_of_the_ring_are_given_back_as_well() -> None:
     rig.check()
 
 
-def test_keys_that_were_passed_over_are_found_again() -> None:
+def test_free_key_records_that_were_skipped_are_found_again() -> None:
     """Operations that share a key leave the keys of their indexes free: all of them can be had."""
     rig = Rig(capacity=512, keys=512, quota_operations=512, blocks=64)
     client = rig.client()

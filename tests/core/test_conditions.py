@@ -72,7 +72,7 @@ CASES: dict[str, tuple[Register, tuple[KeyAct, ...], tuple[Outcome, int, int, in
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("overtaken", (False, True), ids=("registered first", "events overtook it"))
-def test_a_condition(name: str, overtaken: bool) -> None:
+def test_an_operation_completes_by_its_condition(name: str, overtaken: bool) -> None:
     """The same whether the events come after the registration or between its mark and its arrival."""
     command, events, wanted = CASES[name]
     rig = Rig()
@@ -94,7 +94,7 @@ def test_a_condition(name: str, overtaken: bool) -> None:
     rig.check()
 
 
-def test_the_value_is_the_settling_event_s() -> None:
+def test_an_outcome_has_the_value_of_the_settling_event() -> None:
     rig = Rig()
     client = rig.client()
     number = rig.do(client, ALL)
@@ -103,7 +103,7 @@ def test_the_value_is_the_settling_event_s() -> None:
     assert delivered is not None and delivered.value == b"of a"
 
 
-def test_one_value_settles_many_and_stands_in_the_arena_once() -> None:
+def test_a_value_that_completes_many_operations_is_stored_once() -> None:
     rig = Rig(capacity=256, quota_bytes=1 << 20)
     client = rig.client()
     numbers = [client.issue(register(A)) for _ in range(100)]
@@ -127,7 +127,7 @@ def test_watchers_settle_in_the_order_of_registration() -> None:
     assert [each.command for each in b.delivered] == [1]
 
 
-def test_watermark_watchers_settle_by_target_then_registration_and_only_those_reached() -> None:
+def test_watermark_watchers_settle_by_target_then_registration_up_to_the_watermark() -> None:
     choose = random.Random(2)
     rig = Rig(capacity=512)
     client = rig.client()
@@ -159,7 +159,7 @@ def test_a_watermark_is_monotonic_and_outlives_its_watchers() -> None:
     assert rig.arena.in_use()["KEYS"] == 0
 
 
-def test_fire_wait_is_told_how_many_it_settled() -> None:
+def test_fire_wait_returns_how_many_operations_it_settled() -> None:
     rig = Rig()
     client = rig.client()
     rig.do(client, ANY, ANY, ALL, register(A, Key(b"p", 5), needed=2))
@@ -175,7 +175,7 @@ def test_fire_wait_is_told_how_many_it_settled() -> None:
     assert {answer.code for answer in client.answers} == {ErrorCode.NONE}
 
 
-def test_purgatories_are_apart_from_each_other() -> None:
+def test_purgatories_are_independent_of_each_other() -> None:
     rig = Rig(purgatories=3)
     fetch, produce = rig.core.purgatory(b"fetch"), rig.core.purgatory(b"produce")
     assert (fetch, produce, rig.core.purgatory(b"fetch")) == (1, 2, 1)
@@ -192,7 +192,7 @@ def test_purgatories_are_apart_from_each_other() -> None:
     rig.check()
 
 
-def test_an_op_kept_for_a_dead_owner_takes_no_limited_event() -> None:
+def test_a_kept_operation_of_a_dead_owner_gets_no_grant() -> None:
     rig = Rig()
     dead, alive = rig.client(Orphans.KEEP), rig.client()
     rig.do(dead, ANY)
@@ -207,7 +207,7 @@ def test_an_op_kept_for_a_dead_owner_takes_no_limited_event() -> None:
 
 
 @pytest.mark.parametrize("overtaken", (False, True))
-def test_a_limited_event_completes_at_most_so_many_late_ones_included(overtaken: bool) -> None:
+def test_a_limited_event_completes_at_most_its_limit_with_late_registrations(overtaken: bool) -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     mark = a.mark()

@@ -43,7 +43,7 @@ def settled(world: World, owner: Peer, outcome: Outcome) -> int:
     )
 
 
-def test_a_frame_that_takes_several_turns_is_applied_to_its_end_when_its_client_dies() -> None:
+def test_a_frame_of_several_turns_is_applied_to_its_end_when_its_client_dies() -> None:
     world, alice, bob = world_with_claims()
     lifeline = bob.hold()
     send_pairs(bob)
@@ -63,7 +63,7 @@ def test_a_frame_that_takes_several_turns_is_applied_to_its_end_when_its_client_
 
 
 @pytest.mark.parametrize("turns", range(1, 8))
-def test_of_a_frame_that_dies_with_its_daemon_and_its_client_one_pair_at_most_is_torn(turns: int) -> None:
+def test_at_most_one_pair_of_a_frame_is_torn_when_daemon_and_client_die(turns: int) -> None:
     world, alice, bob = world_with_claims()
     send_pairs(bob)
     for _ in range(turns):

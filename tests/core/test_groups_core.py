@@ -19,7 +19,7 @@ from timerd_shm.declare.wire import CommandKind, Met, OutcomeFlag
 # one member ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_live_member_is_told_with_payload_and_names() -> None:
+def test_an_outcome_is_delivered_to_one_live_member_with_payload_and_names() -> None:
     rig = Rig()
     other = rig.core.purgatory(b"other")
     a, b, c = worker(rig), worker(rig), rig.client(group=WORKERS)
@@ -39,7 +39,7 @@ def fire_in(purgatory: int, key: bytes, *, value: bytes) -> KeyAct:
     return KeyAct(CommandKind.FIRE, key, value=value, purgatory=purgatory)
 
 
-def test_members_are_told_in_turn() -> None:
+def test_outcomes_are_delivered_to_the_members_in_rotation() -> None:
     rig = Rig()
     members = [worker(rig) for _ in range(3)]
     rig.do(members[0], *(work(b"k", payload=b"%d" % n) for n in range(9)), fire(b"k"))
@@ -51,7 +51,7 @@ def test_members_are_told_in_turn() -> None:
     rig.check()
 
 
-def test_an_expiry_is_told_in_the_turn_in_which_it_comes() -> None:
+def test_an_expiry_is_delivered_in_the_turn_of_its_deadline() -> None:
     rig = Rig()
     a = worker(rig)
     rig.do(a, work(b"k", timeout_ns=5 * MS), watch(b"k", timeout_ns=5 * MS))
@@ -60,7 +60,7 @@ def test_an_expiry_is_told_in_the_turn_in_which_it_comes() -> None:
     assert a.state(2) is Outcome.EXPIRED
 
 
-def test_what_is_done_is_forgotten_received_or_not() -> None:
+def test_a_done_outcome_is_freed_whether_acknowledged_or_not() -> None:
     rig = Rig()
     a = worker(rig)
     rig.do(a, work(b"k", payload=b"p"), work(b"k"), fire(b"k", value=b"v"))
@@ -77,7 +77,7 @@ def test_what_is_done_is_forgotten_received_or_not() -> None:
     rig.check()
 
 
-def test_a_member_is_told_no_more_than_it_may_hold() -> None:
+def test_a_member_gets_no_more_outcomes_than_it_may_hold() -> None:
     rig = Rig(capacity=1024, quota_operations=1024)
     a = worker(rig)
     rig.do(a, *(work(b"k") for _ in range(GROUP_HELD_MAX + 10)), fire(b"k"))
@@ -96,7 +96,7 @@ def test_a_member_is_told_no_more_than_it_may_hold() -> None:
 # the next one --------------------------------------------------------------------------------------------------------
 
 
-def test_the_next_member_is_told_when_the_first_dies_before_it_has_done() -> None:
+def test_an_outcome_is_redelivered_when_its_member_dies_before_it_is_done() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k", LONG, payload=b"p" * 200), work(b"k"), fire(b"k", value=b"v" * 200))
@@ -112,7 +112,7 @@ def test_the_next_member_is_told_when_the_first_dies_before_it_has_done() -> Non
     rig.check()
 
 
-def test_the_next_member_is_told_when_the_first_falls_silent_before_it_has_done() -> None:
+def test_an_outcome_is_redelivered_when_its_member_falls_silent_before_it_is_done() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     mine = rig.do(a, watch(b"own"), work(b"k"), fire(b"k"))
@@ -125,7 +125,7 @@ def test_the_next_member_is_told_when_the_first_falls_silent_before_it_has_done(
     rig.check()
 
 
-def test_a_silent_member_that_comes_back_is_answered_that_its_done_is_too_late() -> None:
+def test_a_late_done_of_a_member_that_was_silent_is_refused() -> None:
     done_by_a_former_holder_is_refused(Rig())
 
 
@@ -145,7 +145,7 @@ def test_a_silent_member_that_comes_back_in_time_keeps_what_it_holds() -> None:
     rig.check()
 
 
-def test_a_silent_member_is_told_nothing_new() -> None:
+def test_no_new_outcome_is_delivered_to_a_silent_member() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     silence(rig, a)
@@ -154,7 +154,7 @@ def test_a_silent_member_is_told_nothing_new() -> None:
     rig.check()
 
 
-def test_a_member_that_does_not_listen_any_more_gives_back_what_it_holds() -> None:
+def test_outcomes_held_by_a_member_that_stops_listening_are_requeued() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k"), fire(b"k"))
@@ -168,7 +168,7 @@ def test_a_member_that_does_not_listen_any_more_gives_back_what_it_holds() -> No
     rig.check()
 
 
-def test_done_on_condition_that_what_follows_is_pending() -> None:
+def test_done_can_require_that_the_following_operation_is_pending() -> None:
     rig = Rig()
     a, follower = worker(rig), b"follower".ljust(16, b".")
     rig.do(a, work(b"k"), fire(b"k"))
@@ -184,7 +184,7 @@ def test_done_on_condition_that_what_follows_is_pending() -> None:
     rig.check()
 
 
-def test_a_member_that_stopped_listening_begins_again_when_all_that_it_held_is_others() -> None:
+def test_a_member_listens_again_only_after_all_that_it_held_is_requeued() -> None:
     rig = Rig()
     a = worker(rig)
     rig.do(a, work(b"k"), fire(b"k"))
@@ -198,11 +198,11 @@ def test_a_member_that_stopped_listening_begins_again_when_all_that_it_held_is_o
     rig.check()
 
 
-def test_what_a_live_member_holds_is_told_to_nobody_else() -> None:
+def test_an_outcome_held_by_a_live_member_is_delivered_to_no_other_member() -> None:
     delivered_to_one_at_a_time(Rig())
 
 
-def test_the_delivery_count_stays_at_its_end() -> None:
+def test_the_delivery_count_stays_at_its_maximum() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     rig.do(b, work(b"k"), fire(b"k"))
@@ -215,7 +215,7 @@ def test_the_delivery_count_stays_at_its_end() -> None:
     rig.check()
 
 
-def test_withdrawn_numbers_are_void_and_acknowledged_over() -> None:
+def test_withdrawn_outcome_numbers_are_void_and_acknowledged_with_later_ones() -> None:
     rig = Rig()
     a, b = worker(rig), worker(rig)
     own = rig.do(b, *(work(b"k") for _ in range(4)), fire(b"k"))
@@ -237,7 +237,7 @@ def test_withdrawn_numbers_are_void_and_acknowledged_over() -> None:
 # nobody there --------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_listener_gets_what_waits() -> None:
+def test_a_late_listener_gets_the_undelivered_outcomes() -> None:
     rig = Rig()
     a = rig.client(group=WORKERS)
     rig.do(a, work(b"k", payload=b"1"), work(b"k", payload=b"2"), fire(b"k"))
@@ -272,7 +272,7 @@ def test_without_members_an_outcome_is_kept_and_then_dropped_and_counted() -> No
     rig.check()
 
 
-def test_a_member_that_does_not_listen_keeps_what_waits() -> None:
+def test_a_group_with_any_member_keeps_undelivered_outcomes_past_the_retention() -> None:
     rig = Rig()
     a = rig.client(group=WORKERS)
     rig.do(a, work(b"k"), fire(b"k"))
@@ -337,7 +337,7 @@ def test_a_group_has_the_quota_of_a_client_and_adoption_is_above_it() -> None:
     rig.check()
 
 
-def test_a_value_beyond_the_groups_byte_quota_is_dropped_and_said() -> None:
+def test_a_value_beyond_the_groups_byte_quota_is_dropped_and_flagged() -> None:
     rig = Rig(quota_bytes=1000)
     a = worker(rig)
     rig.do(a, work(b"k", payload=b"p" * 600), work(b"k"), fire(b"k", value=b"v" * 300))
@@ -350,7 +350,7 @@ def test_a_value_beyond_the_groups_byte_quota_is_dropped_and_said() -> None:
     rig.check()
 
 
-def test_group_work_is_answered_and_cancelled_by_id_not_by_its_number() -> None:
+def test_a_registration_for_the_group_is_answered_and_cancelled_by_id_alone() -> None:
     rig = Rig()
     a, b = rig.client(group=WORKERS), worker(rig)
     number = rig.do(a, work(b"k", id=b"i" * 16, wants_answer=True))
@@ -363,7 +363,7 @@ def test_group_work_is_answered_and_cancelled_by_id_not_by_its_number() -> None:
     rig.check()
 
 
-def test_an_own_earlier_fire_does_not_complete_later_work_for_the_group() -> None:
+def test_an_own_earlier_fire_does_not_complete_a_later_operation_for_the_group() -> None:
     rig = Rig()
     a = worker(rig)
     a.issue(fire(b"k"))
@@ -379,7 +379,7 @@ def test_an_own_earlier_fire_does_not_complete_later_work_for_the_group() -> Non
     rig.check()
 
 
-def test_a_group_is_found_by_its_name_and_its_record_used_again_when_nothing_is_in_it() -> None:
+def test_a_group_is_found_by_its_name_and_the_record_of_an_empty_group_is_reused() -> None:
     rig = Rig(groups=2)
     a = worker(rig)
     first = rig.core.group(WORKERS)
@@ -403,7 +403,7 @@ def test_a_group_is_found_by_its_name_and_its_record_used_again_when_nothing_is_
             rig.core.group(name)
 
 
-def test_who_is_in_no_group_cannot_listen_or_leave_to_one() -> None:
+def test_a_client_without_a_group_cannot_listen_or_leave_operations_to_a_group() -> None:
     rig = Rig()
     a = rig.client()
     with pytest.raises(NotAMemberError):
@@ -418,7 +418,7 @@ def test_who_is_in_no_group_cannot_listen_or_leave_to_one() -> None:
 # bounds --------------------------------------------------------------------------------------------------------------
 
 
-def test_handing_out_is_cut_into_turns() -> None:
+def test_delivery_to_members_is_cut_into_turns() -> None:
     rig = Rig(capacity=4096, quota_operations=4096, nodes=8192, clients=24)
     a = rig.client(group=WORKERS)
     rig.do(a, *(work(b"k") for _ in range(2000)), fire(b"k"))
@@ -431,7 +431,7 @@ def test_handing_out_is_cut_into_turns() -> None:
     rig.check()
 
 
-def test_dropping_is_cut_into_turns() -> None:
+def test_dropping_old_outcomes_is_cut_into_turns() -> None:
     rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
     a = rig.client(group=WORKERS)
     rig.do(a, *(work(b"k") for _ in range(2000)), fire(b"k"))

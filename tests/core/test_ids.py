@@ -46,7 +46,7 @@ def after(settled_by: str) -> tuple[Rig, Client]:
 
 
 @pytest.mark.parametrize("if_exists", ("error", "keep"))
-def test_an_id_that_exists_is_refused_and_the_op_and_its_deadline_stay(if_exists: str) -> None:
+def test_an_existing_id_is_refused_and_its_operation_and_deadline_stay(if_exists: str) -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     first = rig.do(a, arm(timeout_ns=10 * MS))
@@ -58,7 +58,7 @@ def test_an_id_that_exists_is_refused_and_the_op_and_its_deadline_stay(if_exists
     rig.check()
 
 
-def test_replacing_cancels_the_old_op_and_tells_its_owner() -> None:
+def test_a_replacement_cancels_the_old_operation_and_its_owner_gets_the_outcome() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     old = rig.do(a, arm(timeout_ns=10 * MS))
@@ -83,7 +83,7 @@ def test_a_settled_id_is_remembered_and_may_be_replaced(settled_by: str) -> None
 
 
 @pytest.mark.parametrize("settled_by", ("nothing", "fire", "deadline", "cancel"))
-def test_only_the_id_of_a_cancelled_operation_may_be_taken_over(settled_by: str) -> None:
+def test_replace_cancelled_replaces_only_a_cancelled_operation(settled_by: str) -> None:
     rig, client = after(settled_by)
     taken = rig.do(client, arm(if_exists="replace cancelled"))
     if settled_by == "cancel":
@@ -94,7 +94,7 @@ def test_only_the_id_of_a_cancelled_operation_may_be_taken_over(settled_by: str)
     rig.check()
 
 
-def test_an_id_is_forgotten_after_its_time_and_the_window_says_so() -> None:
+def test_an_id_is_forgotten_after_its_time_and_the_window_shows_it() -> None:
     rig = Rig()
     client = rig.client()
     rig.do(client, arm(timeout_ns=10 * MS))
@@ -110,7 +110,7 @@ def test_an_id_is_forgotten_after_its_time_and_the_window_says_so() -> None:
     rig.check()
 
 
-def test_remembered_ids_are_bounded_and_the_oldest_goes_first() -> None:
+def test_remembered_ids_are_bounded_and_the_oldest_is_forgotten_first() -> None:
     rig = Rig(capacity=32, ids=8, quota_operations=32)
     client = rig.client()
     for number in range(20):
@@ -145,7 +145,7 @@ def test_an_id_that_is_unknown_or_has_settled_is_an_unknown_operation(kind: Comm
     assert code(client, rig.do(client, by_id(kind))) == ErrorCode.UNKNOWN_OPERATION
 
 
-def test_ids_of_purgatories_are_apart() -> None:
+def test_ids_of_two_purgatories_are_independent() -> None:
     rig = Rig()
     other = rig.core.purgatory(b"other")
     client = rig.client()
@@ -155,7 +155,7 @@ def test_ids_of_purgatories_are_apart() -> None:
     assert rig.arena.count("pending", 0) == 1
 
 
-def test_a_refused_replacement_leaves_the_old_op_as_it_was() -> None:
+def test_a_refused_replacement_leaves_the_old_operation_as_it_was() -> None:
     rig = Rig(quota_operations=1)
     client = rig.client()
     old = rig.do(client, arm())

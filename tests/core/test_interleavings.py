@@ -156,7 +156,7 @@ def test_every_interleaving_of_mark_check_fires_and_register(keys: tuple[Key, ..
         play(order, keys, shape, rolled)
 
 
-def test_the_interleavings_are_all_there() -> None:
+def test_every_interleaving_is_generated() -> None:
     assert len(ORDERS) >= 40, f"only {len(ORDERS)} orders"
     assert any(o.index("issue own fire") < o.index("mark") < o.index("own fire arrives") for o in ORDERS), (
         "C1 is missing"
@@ -166,11 +166,11 @@ def test_the_interleavings_are_all_there() -> None:
 # the scenarios by name ------------------------------------------------------------------------------------------------
 
 
-def test_C1_an_own_earlier_fire_does_not_complete_an_own_later_op() -> None:
+def test_C1_an_own_earlier_fire_does_not_complete_an_own_later_operation() -> None:
     own_earlier_fire_does_not_complete_an_own_later_op(Rig())
 
 
-def test_an_event_that_overtook_a_registration_counts() -> None:
+def test_an_event_that_arrives_before_the_registration_counts() -> None:
     an_event_that_overtook_a_registration_counts(Rig())
 
 
@@ -184,7 +184,7 @@ def test_C1_a_fire_of_another_thread_of_the_same_client_is_not_lost() -> None:
     assert a.state(number) is Outcome.COMPLETED
 
 
-def test_C1_a_mark_used_by_another_than_its_maker_counts_by_sequence_alone() -> None:
+def test_C1_a_mark_of_another_client_counts_by_sequence_alone() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     rig.do(a, fire(b"k1"), fire(b"k1"), fire(b"k1"))
@@ -194,13 +194,13 @@ def test_C1_a_mark_used_by_another_than_its_maker_counts_by_sequence_alone() -> 
     assert a.state(number) is Outcome.COMPLETED
 
 
-def test_H1_a_credit_taken_is_not_given_to_a_late_registration() -> None:
+def test_H1_a_used_grant_does_not_complete_a_late_registration() -> None:
     a_limited_event_is_taken_once(Rig())
     rig = Rig()
     a_limited_event_is_taken_once(rig, between=rig.restart)
 
 
-def test_H1_what_is_left_of_a_limited_event_goes_to_late_registrations() -> None:
+def test_H1_the_remaining_grants_of_a_limited_event_complete_late_registrations() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     mark = a.mark()
@@ -209,7 +209,7 @@ def test_H1_what_is_left_of_a_limited_event_goes_to_late_registrations() -> None
     assert [a.state(number) for number in numbers] == [Outcome.COMPLETED, Outcome.COMPLETED, Outcome.NONE]
 
 
-def test_H1_a_limited_event_passes_over_what_it_would_only_advance() -> None:
+def test_H1_a_limited_event_skips_an_operation_that_it_would_not_complete() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     both = rig.do(a, Register(TWO, timeout_ns=30 * MS, needed=2))
@@ -241,7 +241,7 @@ def test_H4_replayed_events_count_in_sequence_over_all_keys() -> None:
     assert (delivered.settled_key, delivered.value) == (2, b"first")
 
 
-def test_H4_a_fail_after_a_completion_does_not_beat_it() -> None:
+def test_H4_a_fail_after_a_completion_does_not_replace_it() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     mark = a.mark()
@@ -294,7 +294,7 @@ def test_a_watermark_reached_after_the_deadline_still_counts() -> None:
     assert a.state(number) is Outcome.COMPLETED
 
 
-def test_H12_a_forgotten_watermark_counts_no_more_and_settles_nothing() -> None:
+def test_H12_a_forgotten_watermark_no_longer_counts_and_settles_no_operation() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     rig.do(b, advance(b"p0", 812))
@@ -319,7 +319,7 @@ def test_H5_a_quiet_key_is_never_too_old() -> None:
     scene.compare()
 
 
-def test_H5_too_old_is_said_when_an_event_of_the_own_slot_was_overwritten() -> None:
+def test_H5_a_mark_is_too_old_when_an_event_of_the_same_key_slot_was_overwritten() -> None:
     rig = Rig()
     scene = Scene(rig)
     mark = scene.a.mark()

@@ -29,8 +29,8 @@ NO_COUNTERPART = {
     "P8": "no thread of a purgatory's own",
 }
 ELSEWHERE = {  # code: where it is tested with real processes
-    "T11": "test_daemon_process.py::test_what_came_due_while_no_daemon_ran_expires_at_the_start",
-    "O6": "test_client_operations.py::test_whatever_a_callback_raises_others_are_told_and_the_client_lives",
+    "T11": "test_daemon_process.py::test_operations_that_came_due_while_no_daemon_ran_expire_at_the_start",
+    "O6": "test_client_operations.py::test_after_any_exception_of_a_callback_the_others_run_and_the_client_lives",
 }
 
 
@@ -72,7 +72,7 @@ def test_T2_overdue_operations_expire_at_once() -> None:
     assert [each.settled_ns - each.deadline_ns for each in client.delivered] == [late * MS for late in range(1, 6)]
 
 
-def test_T3_due_is_judged_by_the_turn_s_clock_not_by_where_the_wheel_stands() -> None:
+def test_T3_due_is_judged_by_the_clock_of_the_turn_not_by_the_position_of_the_wheel() -> None:
     """A wheel that was not moved for a while still puts a new operation where it belongs."""
     rig = Rig()
     client = rig.client()
@@ -107,7 +107,7 @@ def test_T5_rescheduling_is_a_move_not_a_second_entry() -> None:
     assert [each.command for each in client.delivered] == [number]
 
 
-def test_T6_cancelling_is_idempotent_and_too_late_after_the_end() -> None:
+def test_T6_cancelling_is_idempotent_and_fails_after_the_settlement() -> None:
     rig = Rig()
     client = rig.client()
     number = rig.do(client, after(5 * MS))
@@ -140,7 +140,7 @@ def test_T8_a_bucket_whose_operations_were_cancelled_costs_nothing() -> None:
     assert rig.core.next_wake_ns() == NEVER
 
 
-def test_T9_the_number_of_pending_ones_falls_at_once() -> None:
+def test_T9_the_number_of_pending_operations_falls_at_once() -> None:
     rig = Rig()
     client = rig.client()
     for timeout in (5, 500, 50_000):
@@ -154,7 +154,7 @@ def test_T9_the_number_of_pending_ones_falls_at_once() -> None:
     assert rig.gauges()[0] == 1
 
 
-def test_T10_buckets_expire_in_order_and_within_one_in_order_of_registration() -> None:
+def test_T10_buckets_expire_in_order_and_each_in_order_of_registration() -> None:
     rig = Rig()
     client = rig.client()
     for timeout in (9, 5, 9, 5, 7, 5):
@@ -164,7 +164,7 @@ def test_T10_buckets_expire_in_order_and_within_one_in_order_of_registration() -
     assert [each.command for each in client.delivered] == [2, 4, 6, 5, 1, 3]
 
 
-def test_T12_never_early_not_even_by_a_nanosecond() -> None:
+def test_T12_an_operation_never_expires_early_not_even_by_a_nanosecond() -> None:
     rig = Rig(now_ns=START_NS + MS - 1)
     client = rig.client()
     number = rig.do(client, after(1))
@@ -178,7 +178,7 @@ def test_T12_never_early_not_even_by_a_nanosecond() -> None:
 # 2. Task list ---------------------------------------------------------------------------------------------------------
 
 
-def test_L1_L5_what_leaves_a_bucket_leaves_the_others_in_their_order() -> None:
+def test_L1_L5_a_removal_from_a_bucket_keeps_the_order_of_the_others() -> None:
     rig = Rig()
     client = rig.client()
     rig.do(client, *(after(10 * MS) for _ in range(6)))
@@ -214,7 +214,7 @@ def test_L3_cancelling_all_of_one_bucket_leaves_the_others() -> None:
     assert {each.command % 2 for each in client.delivered if each.state is Outcome.EXPIRED} == {0}
 
 
-def test_L4_a_second_removal_counts_nothing() -> None:
+def test_L4_a_second_removal_is_not_counted() -> None:
     rig = Rig()
     client = rig.client()
     rig.do(client, after(10 * MS), after(10 * MS))
@@ -223,7 +223,7 @@ def test_L4_a_second_removal_counts_nothing() -> None:
     rig.check()
 
 
-def test_L6_a_bucket_is_waited_for_once_whatever_it_holds() -> None:
+def test_L6_a_bucket_causes_one_wake_up_whatever_it_holds() -> None:
     for many in (1, 10, 1000):
         rig = Rig(capacity=4096, quota_operations=4096)
         client = rig.client()
@@ -236,7 +236,7 @@ def test_L6_a_bucket_is_waited_for_once_whatever_it_holds() -> None:
         assert (wakes, rig.arena.count("bucket_visits") - visits) == (3, 3)
 
 
-def test_L7_the_time_that_is_left_is_told_and_where_kafka_says_0_by_how_much_it_is_overdue() -> None:
+def test_L7_the_remaining_time_is_shown_and_negative_when_overdue_where_kafka_shows_0() -> None:
     assert due_in(START_NS + 10 * S, START_NS + 5 * S) == "5.00 s"
     assert due_in(START_NS + 10 * S, START_NS + 11 * S) == "-1.00 s"
 
@@ -253,7 +253,7 @@ def test_W1_W2_an_operation_lies_on_the_level_that_its_distance_asks_for() -> No
         assert occupied == [level], f"{SPAN ** (level + 1)} ticks lie on level {occupied}"
 
 
-def test_W3_a_clock_that_goes_back_moves_nothing() -> None:
+def test_W3_a_clock_that_goes_back_does_not_move_the_wheel() -> None:
     rig = Rig()
     client = rig.client()
     rig.do(client, after(20 * MS))
@@ -309,7 +309,7 @@ def test_W6_the_clock_waits_for_buckets_never_for_operations() -> None:
 # 4. Delayed operation -------------------------------------------------------------------------------------------------
 
 
-def test_O1_completes_at_most_once() -> None:
+def test_O1_an_operation_completes_at_most_once() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     number = rig.do(a, after(5 * MS))
@@ -332,7 +332,7 @@ def test_O2_an_operation_completed_in_time_never_expires() -> None:
     assert (client.state(number), client.state(other)) == (Outcome.COMPLETED, Outcome.EXPIRED)
 
 
-def test_O4_try_or_else_watch_never_misses_what_comes_between() -> None:
+def test_O4_try_or_else_watch_never_misses_an_event_between_them() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     mark = a.mark()  # mark, try (it fails), else: watch
@@ -378,7 +378,7 @@ def test_P2_a_check_completes_in_insertion_order_and_counts() -> None:
     assert rig.arena.in_use()["KEYS"] == 0, "a key that nobody watches is forgotten"
 
 
-def test_P3_watched_is_exact_at_once() -> None:
+def test_P3_the_number_of_watched_operations_is_exact_at_once() -> None:
     """Kafka's example (1, 2 and 3 keys), without the dead entries that it keeps until they are visited."""
     rig = Rig()
     client = rig.client()
@@ -413,7 +413,7 @@ def test_P4_cancel_for_key_settles_its_watchers_in_order_and_no_others() -> None
     assert answer is not None and answer.value == 0
 
 
-def test_P5_nothing_is_left_to_purge() -> None:
+def test_P5_no_settled_operation_is_left_to_purge() -> None:
     """2,000 operations on a hot and a cold key each: what settles by one key is gone from the other."""
     rig = Rig(capacity=8192)
     client = rig.client()
@@ -428,7 +428,7 @@ def test_P5_nothing_is_left_to_purge() -> None:
     assert rig.arena.in_use() == empty
 
 
-def test_P6_an_operation_never_joins_a_list_that_is_gone() -> None:
+def test_P6_an_operation_never_joins_a_removed_list() -> None:
     rig = Rig()
     client = rig.client()
     for _ in range(3):
@@ -441,7 +441,7 @@ def test_P6_an_operation_never_joins_a_list_that_is_gone() -> None:
     rig.check()
 
 
-def test_P7_P10_P11_purgatories_are_named_and_counted_apart() -> None:
+def test_P7_P10_P11_purgatories_are_named_and_counted_separately() -> None:
     rig = Rig(purgatories=3)
     client = rig.client()
     for name in (b"produce", b"fetch"):
@@ -467,7 +467,7 @@ def test_P9_a_restart_neither_completes_nor_expires_anything() -> None:
 # 7. raft --------------------------------------------------------------------------------------------------------------
 
 
-def test_R1_thresholds_are_reached_in_order_and_the_announcement_stops_at_the_first_that_is_not() -> None:
+def test_R1_an_announcement_completes_thresholds_in_order_and_stops_at_the_first_unreached() -> None:
     rig = Rig()
     client = rig.client()
     targets = {rig.do(client, Register((Key(b"offset", target),), timeout_ns=S)): target for target in (3, 1, 5)}
@@ -479,7 +479,7 @@ def test_R1_thresholds_are_reached_in_order_and_the_announcement_stops_at_the_fi
     assert reached == [[1], [], [3], [], [5]]
 
 
-def test_R1_an_announcement_touches_only_what_it_completes() -> None:
+def test_R1_an_announcement_touches_only_the_operations_that_it_completes() -> None:
     rig = Rig(capacity=8192)
     client = rig.client()
     for target in range(1, 2001):
@@ -490,7 +490,7 @@ def test_R1_an_announcement_touches_only_what_it_completes() -> None:
     assert [each.command for each in client.delivered] == [1, 2, 3]
 
 
-def test_R2_all_waiting_ones_can_be_completed_or_failed_together() -> None:
+def test_R2_all_pending_operations_can_be_completed_or_failed_together() -> None:
     rig = Rig()
     client = rig.client()
     offsets = [Register((Key(b"offset", target),), timeout_ns=S) for target in (3, 1, 5)]
@@ -501,7 +501,7 @@ def test_R2_all_waiting_ones_can_be_completed_or_failed_together() -> None:
     assert rig.gauges() == (0, 0)
 
 
-def test_R3_each_wait_has_its_own_deadline() -> None:
+def test_R3_each_operation_has_its_own_deadline() -> None:
     rig = Rig()
     client = rig.client()
     numbers = [rig.do(client, Register((Key(b"offset", 9),), timeout_ns=t * MS)) for t in (5, 3, 1, 4, 2)]
@@ -511,7 +511,7 @@ def test_R3_each_wait_has_its_own_deadline() -> None:
     assert rig.gauges() == (0, 0)
 
 
-def test_R4_what_is_reached_leaves_no_timer_behind() -> None:
+def test_R4_a_completed_operation_leaves_no_timer() -> None:
     rig = Rig()
     client = rig.client()
     rig.do(client, Register((Key(b"offset", 9),), timeout_ns=S), after(2 * S))
@@ -540,7 +540,7 @@ def test_R5_a_fetch_is_answered_when_the_log_grows_at_its_time_out_or_when_the_l
     assert client.state(appended) is Outcome.COMPLETED
 
 
-def test_R6_deferred_events_complete_up_to_an_offset_in_its_order_and_the_rest_fail_together() -> None:
+def test_R6_deferred_events_complete_in_order_up_to_an_offset_and_the_rest_fail_together() -> None:
     """Better: they may be added in any order; of one offset the first comes first."""
     rig = Rig()
     client = rig.client()
@@ -552,7 +552,7 @@ def test_R6_deferred_events_complete_up_to_an_offset_in_its_order_and_the_rest_f
     assert (client.delivered[-1].command, client.delivered[-1].state) == (4, Outcome.FAILED)
 
 
-def test_R7_a_lock_s_time_is_set_anew_by_each_batch() -> None:
+def test_R7_each_batch_reschedules_the_time_of_a_lock() -> None:
     rig = Rig()
     client = rig.client()
     lock = rig.do(client, after(30 * MS))

@@ -38,7 +38,7 @@ def unfired(client: Client, rig: Rig, first: int) -> bytes:
     return struct_of(CommandHeader).pack(*header) + b"".join(register + key for key in keys)
 
 
-def test_KAFKA_664_a_million_operations_on_keys_without_events_leave_nothing_behind() -> None:
+def test_KAFKA_664_a_million_operations_on_keys_without_events_leave_no_records() -> None:
     rig = Rig(capacity=131_072, nodes=131_072, blocks=1024)
     client = rig.client()
     empty, started, expired = rig.arena.in_use(), time.process_time(), 0

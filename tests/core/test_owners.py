@@ -28,12 +28,12 @@ def state(rig: Rig, client: Client) -> ClientState:
 # limited events ------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_handed_over_to_an_owner_that_died_goes_to_the_next_watcher_in_order() -> None:
+def test_a_grant_of_a_dead_owner_is_requeued_to_the_next_watcher_in_order() -> None:
     grant_of_a_dead_owner_is_requeued(Rig())
 
 
 @pytest.mark.parametrize("key", [b"k", MIDDLE, LONG, b"m" * 255])
-def test_value_and_key_survive_the_going_on(key: bytes) -> None:
+def test_a_requeued_grant_keeps_its_value_and_key(key: bytes) -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"other", key))
@@ -50,7 +50,7 @@ def test_value_and_key_survive_the_going_on(key: bytes) -> None:
     rig.check()
 
 
-def test_it_goes_to_a_late_registration_whose_mark_is_older() -> None:
+def test_a_requeued_grant_completes_a_late_registration_with_an_older_mark() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"k"))
@@ -63,7 +63,7 @@ def test_it_goes_to_a_late_registration_whose_mark_is_older() -> None:
     rig.check()
 
 
-def test_it_counts_by_sequence_for_everybody() -> None:
+def test_a_requeued_grant_counts_by_sequence_for_every_client() -> None:
     """The new event is nobody's: no command number says when it came, neither its firer's nor its first receiver's."""
     for who in range(2):
         rig = Rig()
@@ -78,7 +78,7 @@ def test_it_counts_by_sequence_for_everybody() -> None:
         assert late.state(rig.do(late, watch(b"k", mark=mark))) is Outcome.COMPLETED
 
 
-def test_what_was_acknowledged_and_not_freed_yet_goes_to_nobody() -> None:
+def test_an_acknowledged_outcome_that_is_not_freed_yet_is_not_requeued() -> None:
     rig = Rig()
     a, b = rig.client(group=b"g"), rig.client(group=b"g", listens=True)
     each = (BATCH_MAX // len(Orphans) + 1) * [*Orphans]  # more than are acknowledged together
@@ -98,7 +98,7 @@ def test_what_was_acknowledged_and_not_freed_yet_goes_to_nobody() -> None:
     rig.check()
 
 
-def test_what_was_dropped_with_its_owner_was_not_acknowledged() -> None:
+def test_outcomes_dropped_with_their_owner_do_not_count_as_acknowledged() -> None:
     rig = Rig()
     client = rig.client()
     rig.do(client, watch(LONG), watch(LONG), fire(LONG))
@@ -107,7 +107,7 @@ def test_what_was_dropped_with_its_owner_was_not_acknowledged() -> None:
     assert rig.arena.count("outcomes_acknowledged") == 0
 
 
-def test_it_goes_on_again_when_the_next_one_dies_too() -> None:
+def test_a_grant_is_requeued_again_when_the_next_owner_dies() -> None:
     rig = Rig()
     clients = [rig.client() for _ in range(4)]
     for client in clients:
@@ -124,7 +124,7 @@ def test_it_goes_on_again_when_the_next_one_dies_too() -> None:
     rig.check()
 
 
-def test_several_credits_of_several_dead_go_on() -> None:
+def test_several_grants_of_several_dead_owners_are_requeued() -> None:
     rig = Rig()
     a, b, c = rig.client(), rig.client(), rig.client()
     rig.do(a, watch(b"k"), watch(b"l"), watch(b"plain"))
@@ -139,7 +139,7 @@ def test_several_credits_of_several_dead_go_on() -> None:
     rig.check()
 
 
-def test_it_waits_while_a_long_event_is_being_delivered() -> None:
+def test_a_requeue_waits_while_a_long_event_is_being_applied() -> None:
     rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
     a, b, c = rig.client(), rig.client(), rig.client()
     rig.do(a, watch(b"k"))
@@ -162,7 +162,7 @@ def test_it_waits_while_a_long_event_is_being_delivered() -> None:
     rig.check()
 
 
-def test_a_long_way_to_the_next_watcher_is_cut_into_turns() -> None:
+def test_a_long_search_for_the_next_watcher_is_cut_into_turns() -> None:
     """It is delivered as any event: over those whom it would only advance, at a turn's pace."""
     rig = Rig(capacity=4096, quota_operations=4096, nodes=8192)
     a, b = rig.client(), rig.client()
@@ -177,7 +177,7 @@ def test_a_long_way_to_the_next_watcher_is_cut_into_turns() -> None:
     rig.check()
 
 
-def test_a_value_that_its_first_receiver_had_no_room_for_is_said_to_be_dropped() -> None:
+def test_a_value_that_its_first_receiver_had_no_room_for_is_flagged_as_dropped() -> None:
     rig = Rig(quota_bytes=600)
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"k", payload=b"p" * 500))
@@ -189,7 +189,7 @@ def test_a_value_that_its_first_receiver_had_no_room_for_is_said_to_be_dropped()
     rig.check()
 
 
-def test_total_and_quorum_credits_go_on_with_an_amount_of_one() -> None:
+def test_grants_of_total_and_quorum_operations_are_requeued_with_an_amount_of_one() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"k", condition=Condition.TOTAL, total=5))
@@ -203,7 +203,7 @@ def test_total_and_quorum_credits_go_on_with_an_amount_of_one() -> None:
 # giving back ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_its_owner_gives_back_goes_to_the_next_watcher() -> None:
+def test_a_grant_that_its_owner_requeues_completes_the_next_watcher() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     rig.do(a, watch(LONG))
@@ -219,7 +219,7 @@ def test_what_its_owner_gives_back_goes_to_the_next_watcher() -> None:
     assert rig.arena.record(Region.CLIENTS, a.slot).bytes_held == 0
 
 
-def test_giving_back_cancels_what_is_pending_and_leaves_what_was_not_handed_over_or_is_acknowledged() -> None:
+def test_a_requeue_cancels_a_pending_operation_and_keeps_ungranted_and_acknowledged_ones() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"pending"), watch(b"plain"), watch(b"taken"), fire(b"plain"), fire(b"taken", limit=1))
@@ -233,7 +233,7 @@ def test_giving_back_cancels_what_is_pending_and_leaves_what_was_not_handed_over
     rig.check()
 
 
-def test_a_plain_cancel_takes_nothing_back() -> None:
+def test_a_plain_cancel_requeues_no_grant() -> None:
     rig = Rig()
     a, b = rig.client(), rig.client()
     rig.do(a, watch(b"k"))
@@ -266,7 +266,7 @@ def test_silence_changes_nothing_for_a_clients_own_operations() -> None:
     rig.check()
 
 
-def test_a_start_makes_every_lease_whole() -> None:
+def test_a_start_renews_every_lease() -> None:
     rig = Rig()
     a = rig.client()
     rig.core.silence(a.slot, rig.now_ns)
@@ -285,7 +285,7 @@ def come_back(rig: Rig, client: Client, **more: object) -> None:
     rig.clients.append(client)
 
 
-def test_a_session_that_comes_back_finds_its_numbering_and_none_of_its_operations() -> None:
+def test_a_session_that_returns_keeps_its_numbering_and_none_of_its_operations() -> None:
     rig = Rig()
     a = rig.client()
     rig.do(a, watch(b"k"), watch(b"pending"), fire(b"k"), fire(b"k", wait=True))
@@ -312,7 +312,7 @@ def test_a_session_that_comes_back_finds_its_numbering_and_none_of_its_operation
     rig.check()
 
 
-def test_what_a_dead_client_had_sent_twice_is_not_applied_twice_when_it_comes_back() -> None:
+def test_a_frame_that_a_dead_client_sent_twice_is_applied_once_when_it_returns() -> None:
     rig = Rig()
     a = rig.client()
     a.issue(fire(b"k", 5))
@@ -325,7 +325,7 @@ def test_what_a_dead_client_had_sent_twice_is_not_applied_twice_when_it_comes_ba
     assert rig.core.newest == newest
 
 
-def test_a_dying_client_is_said_to_be_until_the_sweep_has_found_everything() -> None:
+def test_a_client_is_shown_as_dying_until_the_sweep_is_complete() -> None:
     rig = Rig(capacity=4096, quota_operations=4096)
     a = rig.client()
     rig.do(a, *(watch(b"k") for _ in range(2000)))
@@ -355,7 +355,7 @@ def test_a_goodbye_leaves_no_tombstone() -> None:
     rig.check()
 
 
-def test_a_goodbye_that_was_cut_by_a_restart_leaves_none_either() -> None:
+def test_a_goodbye_cut_by_a_restart_leaves_no_tombstone() -> None:
     rig = Rig()
     a = rig.client()
     rig.do(a, watch(b"k"))
@@ -383,7 +383,7 @@ def test_a_tombstone_ends_after_an_hour() -> None:
     rig.check()
 
 
-def test_the_oldest_tombstone_gives_way_to_a_new_client() -> None:
+def test_a_new_client_replaces_the_oldest_tombstone() -> None:
     rig = Rig(clients=3)
     old = [rig.client() for _ in range(3)]
     for each in (old[1], old[0]):
@@ -400,7 +400,7 @@ def test_the_oldest_tombstone_gives_way_to_a_new_client() -> None:
     rig.check()
 
 
-def test_a_watermark_stays_charged_to_who_set_it() -> None:
+def test_a_watermark_stays_charged_to_its_client() -> None:
     rig = Rig(quota_watermarks=1)
     a = rig.client()
     rig.do(a, KeyAct(CommandKind.ADVANCE, b"p", 5))
@@ -411,7 +411,7 @@ def test_a_watermark_stays_charged_to_who_set_it() -> None:
     rig.check()
 
 
-def test_a_client_comes_back_into_a_group() -> None:
+def test_a_returning_client_rejoins_a_group() -> None:
     rig = Rig()
     a, b = rig.client(Orphans.GROUP, group=b"g", listens=True), rig.client()
     rig.do(a, watch(b"k", payload=b"p"))
@@ -430,7 +430,7 @@ def test_a_client_comes_back_into_a_group() -> None:
 # the sweep -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_mass_death_is_cut_into_turns_and_misses_nothing() -> None:
+def test_a_mass_death_is_cut_into_turns_and_misses_no_operation() -> None:
     """100,000 operations of several owners and every policy; one dies while the sweep is half-way, one falls silent."""
     many, budget = 100_000, 8_192
     rig = Rig(
@@ -497,7 +497,7 @@ def test_the_newest_death_is_swept_for_a_whole_round() -> None:
         rig.check()
 
 
-def test_answers_of_the_dead_are_freed() -> None:
+def test_answers_of_dead_clients_are_freed() -> None:
     rig = Rig()
     a = rig.client()
     rig.do(a, *(fire(b"k", wait=True) for _ in range(9)))
@@ -506,7 +506,7 @@ def test_answers_of_the_dead_are_freed() -> None:
     rig.check()
 
 
-def test_a_new_client_with_a_known_session_hash_is_another(seed: int) -> None:
+def test_a_new_client_with_a_known_session_hash_is_another_client(seed: int) -> None:
     """A tombstone is found by its session alone; its slot's next user has another."""
     rig = Rig(clients=1)
     a = rig.client()

@@ -54,7 +54,9 @@ def test_the_core_does_what_the_model_does_in_a_new_program_each_run(seed: int) 
     "knobs", [{"keys": 8}, {"nodes": 16}, {"keys": 10, "nodes": 24, "quota_operations": 64}], ids=str
 )
 @pytest.mark.parametrize("seed", in_tiers(SEEDS[:2], 1))
-def test_where_keys_and_watchers_run_out_the_core_refuses_what_the_model_does(seed: int, knobs: dict[str, int]) -> None:
+def test_with_few_keys_and_watchers_the_core_refuses_the_commands_that_the_model_refuses(
+    seed: int, knobs: dict[str, int]
+) -> None:
     play = run(seed, knobs=knobs)
     codes = {answer.code for _, model in play.sides + play.dead for answer in model.answers}
     assert codes & {ErrorCode.QUOTA_EXCEEDED, ErrorCode.ARENA_FULL}
@@ -62,7 +64,7 @@ def test_where_keys_and_watchers_run_out_the_core_refuses_what_the_model_does(se
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
 @pytest.mark.parametrize("seed", in_tiers(SEEDS[:6], 3))
-def test_a_daemon_killed_at_any_instruction_does_what_the_model_does(seed: int) -> None:
+def test_a_core_killed_at_any_instruction_does_what_the_model_does(seed: int) -> None:
     """The same programs; in many turns the arena is cut off at a random ordering point, and a new core goes on."""
     play = run(seed, core_faults)
     print(f"seed {seed}: {play.steps} commands, {play.crashes} crashes in {TURNS} turns")

@@ -34,7 +34,7 @@ def quota(number: int, met: Met, limit: int) -> Answer:
     return Answer(number, ErrorCode.QUOTA_EXCEEDED, met << MET_SHIFT | limit)
 
 
-def test_a_client_that_takes_64_keys_an_operation_leaves_half_of_the_watchers_to_others() -> None:
+def test_a_client_with_64_keys_an_operation_leaves_half_of_the_watchers_to_others() -> None:
     rig = Rig(capacity=64, nodes=400, keys=4_000)
     greedy, other = rig.client(), rig.client()
     rig.do(greedy, *(watch(*names(KEYS_MAX * n, KEYS_MAX)) for n in range(4)))
@@ -75,7 +75,7 @@ def test_watchers_and_watermarks_of_one_client_leave_half_of_the_keys_to_others(
     rig.check()
 
 
-def test_of_the_keys_of_an_operation_those_that_are_there_count_as_none() -> None:
+def test_existing_keys_of_a_new_operation_do_not_count_as_new_keys() -> None:
     rig = Rig(capacity=64, keys=20, nodes=400)
     client = rig.client()
     rig.do(client, watch(*names(0, 7)))
@@ -84,7 +84,7 @@ def test_of_the_keys_of_an_operation_those_that_are_there_count_as_none() -> Non
     rig.check()
 
 
-def test_one_key_may_be_watched_by_more_than_there_are_keys() -> None:
+def test_one_key_may_have_more_watchers_than_there_are_keys() -> None:
     rig = Rig(capacity=64, keys=4, nodes=64, quota_operations=60)
     client = rig.client()
     rig.do(client, *(watch(b"k") for _ in range(60)))
@@ -113,7 +113,7 @@ def test_a_group_has_a_clients_quota_of_watchers_and_adoption_is_above_it() -> N
     rig.check()
 
 
-def test_what_is_charged_comes_back_whatever_becomes_of_the_operations(seed: int) -> None:
+def test_charges_return_to_zero_however_operations_settle(seed: int) -> None:
     """The checker holds the charges against the records, also after a start; here they end at 0."""
     rng = random.Random(seed)
     rig = Rig(capacity=64, nodes=256, keys=64, clients=6)
@@ -154,7 +154,7 @@ def leave_behind(rig: Rig, group: bytes, process: tuple[int, int]) -> None:
     rig.close(client)
 
 
-def test_a_process_that_comes_again_and_again_under_other_groups_leaves_half_of_them_to_others() -> None:
+def test_a_process_that_joins_ever_new_groups_leaves_half_of_the_groups_to_others() -> None:
     rig = Rig(capacity=64, groups=8, clients=4)
     for number in range(4):
         leave_behind(rig, b"mine-%d" % number, (500, 7))
@@ -172,7 +172,7 @@ def test_a_process_that_comes_again_and_again_under_other_groups_leaves_half_of_
     rig.check()
 
 
-def test_groups_that_nobody_needs_any_more_do_not_count() -> None:
+def test_empty_groups_do_not_count() -> None:
     rig = Rig(capacity=64, groups=4, clients=2)
     for number in range(20):
         rig.close(rig.client(group=b"%d" % number, process=(500, 7)))

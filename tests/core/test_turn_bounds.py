@@ -89,7 +89,7 @@ def test_a_sweep_spreads_a_full_bucket_over_the_ticks_before_it() -> None:
     assert worst <= 2 * (many // 64) + SLACK, f"one tick touched {worst} records of {many}"
 
 
-def test_an_op_that_comes_due_between_the_parts_is_given_the_unfinished_event_first() -> None:
+def test_an_operation_that_comes_due_during_an_event_gets_that_event_first() -> None:
     rig = Rig(capacity=CAPACITY)
     crowd(rig, 5 * TURN_BUDGET)
     late, firer = rig.client(), rig.client()
@@ -115,7 +115,7 @@ def test_an_op_that_comes_due_between_the_parts_is_given_the_unfinished_event_fi
     rig.check()
 
 
-def test_registrations_whose_mark_turns_out_too_old_are_cut_into_turns() -> None:
+def test_registrations_with_too_old_marks_are_cut_into_turns() -> None:
     rig = Rig(ring_events=2 * REPLAY_WALK_MAX)
     client = rig.client()
     client.mass(fire(EVERY.name), REPLAY_WALK_MAX + 1)
@@ -132,7 +132,7 @@ def test_registrations_whose_mark_turns_out_too_old_are_cut_into_turns() -> None
     assert [answer.code for answer in client.answers] == [ErrorCode.MARK_TOO_OLD] * 10
 
 
-def test_no_other_command_comes_between_the_parts() -> None:
+def test_no_other_command_is_applied_between_the_parts_of_an_event() -> None:
     rig = Rig(capacity=CAPACITY)
     crowd(rig, 5 * TURN_BUDGET)
     other, firer = rig.client(), rig.client()
@@ -148,7 +148,7 @@ def test_no_other_command_comes_between_the_parts() -> None:
     assert rig.core.newest == newest + 1
 
 
-def test_a_kill_between_the_parts_loses_nothing() -> None:
+def test_a_kill_between_the_parts_of_an_event_loses_no_operation() -> None:
     rig = Rig(capacity=CAPACITY)
     watchers, firer = crowd(rig, 5 * TURN_BUDGET), rig.client()
     begin_event(rig, firer, KeyAct(CommandKind.FIRE, EVERY.name, wants_answer=True))

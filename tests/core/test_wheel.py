@@ -56,7 +56,7 @@ def test_every_deadline_of_three_spans_expires_in_its_tick_from_any_phase(phase:
 
 
 @pytest.mark.parametrize("level", range(1, LEVELS))
-def test_deadlines_around_the_edges_of_every_level(level: int) -> None:
+def test_deadlines_around_the_edges_of_every_level_expire_in_their_tick(level: int) -> None:
     """One tick before, on and after each edge of a bucket, of a span and of two spans; the clock stops at each."""
     width = SPAN**level  # of a bucket, in ticks
     ticks = sorted(
@@ -128,7 +128,7 @@ def test_random_timeouts_cancels_and_reschedules_expire_in_their_tick(seed: int,
             rig.check()
 
 
-def test_sweeps_leave_nothing_behind_when_every_tick_is_walked() -> None:
+def test_sweeps_leave_no_operation_behind_when_every_tick_is_visited() -> None:
     """A turn a tick, through several buckets of level 1 and one of level 2, with new operations all the while."""
     choose = random.Random(8)
     rig = Rig(capacity=2048)
@@ -160,7 +160,7 @@ def test_operations_of_one_bucket_expire_in_the_order_of_their_ticks() -> None:
     assert order == sorted(timeouts)
 
 
-def test_hints_may_say_anything() -> None:
+def test_a_wrong_hint_changes_nothing() -> None:
     """A hint in a bucket, or in a chain of free records, is only prefetched: never believed, nor even read."""
     choose = random.Random(12)
     rig = Rig(capacity=512)
@@ -193,7 +193,7 @@ def test_hints_may_say_anything() -> None:
 @pytest.mark.parametrize(
     "jump_ns", (MS, SPAN * MS, (SPAN * SPAN - 1) * MS, S, 3600 * S, 40 * 86_400 * S, TIMEOUT_NS_MAX)
 )
-def test_an_idle_wheel_jumps_and_is_right_afterwards(jump_ns: int) -> None:
+def test_an_idle_wheel_jumps_and_expires_on_time_afterwards(jump_ns: int) -> None:
     rig = Rig()
     rig.turn(rig.now_ns + jump_ns)
     found = expire_at(rig, [0, MS, 70 * MS, 5000 * MS], range(1, 5002))
@@ -231,7 +231,7 @@ def test_timeout_zero_tries_and_expires_in_the_same_turn() -> None:
     assert delivered.settled_ns - delivered.deadline_ns == 0
 
 
-def test_ten_years_and_not_a_tick_less() -> None:
+def test_a_timeout_of_ten_years_expires_after_ten_years_and_not_a_tick_less() -> None:
     for tick_ns in TICKS:
         rig = Rig(tick_ns=tick_ns)
         client = rig.client()
@@ -243,7 +243,7 @@ def test_ten_years_and_not_a_tick_less() -> None:
         assert client.state(number) is Outcome.EXPIRED
 
 
-def test_no_deadline_is_in_no_bucket_and_never_due() -> None:
+def test_an_operation_without_a_deadline_is_in_no_bucket_and_never_due() -> None:
     rig = Rig()
     client = rig.client()
     number = rig.do(client, Register(KEY, timeout_ns=NO_DEADLINE))
@@ -285,7 +285,7 @@ def test_a_call_that_came_while_the_turn_ran_has_its_whole_timeout() -> None:
 # rescheduling ---------------------------------------------------------------------------------------------------------
 
 
-def test_rescheduling_moves_the_deadline_both_ways() -> None:
+def test_rescheduling_moves_the_deadline_forward_and_back() -> None:
     rig = Rig()
     client = rig.client()
     later = rig.do(client, Register(KEY, timeout_ns=5 * MS))
@@ -319,7 +319,7 @@ def test_rescheduling_into_the_past_expires_in_the_same_turn() -> None:
 # waking up ------------------------------------------------------------------------------------------------------------
 
 
-def test_idle_costs_at_most_a_wake_up_in_ten_seconds() -> None:
+def test_an_idle_wheel_causes_at_most_one_wake_up_in_ten_seconds() -> None:
     idle_costs_nothing(Rig(capacity=1024))
 
 

@@ -29,7 +29,7 @@ def settle(*flags: str, **environment: str) -> Settings:
     return read_command_line(flags, environment).settings
 
 
-def test_a_configuration_that_nobody_reads_to_its_end_is_no_error() -> None:
+def test_a_closed_pipe_of_the_shown_configuration_is_no_error() -> None:
     command = [sys.executable, "-m", "timerd", "--show-config"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -42,7 +42,7 @@ def test_a_configuration_that_nobody_reads_to_its_end_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_anything_every_knob_has_its_default() -> None:
+def test_without_any_setting_every_knob_has_its_default() -> None:
     settings = settle()
     assert settings.config == Config()
     assert set(settings.sources.values()) == {"default"}
@@ -83,7 +83,7 @@ def test_an_unknown_key_of_the_file_names_its_nearest_neighbour(tmp_path: Path, 
 @pytest.mark.parametrize(
     "text", ["[timerd]\nkeys = 5\n", "[[timerd]]\nkeys = 5\n", "timerd = {keys = 5}\n", "[keys]\n"]
 )
-def test_a_table_in_the_file_is_refused_and_where_keys_stand_is_said(tmp_path: Path, text: str) -> None:
+def test_a_table_in_the_file_is_refused_with_the_right_position_of_keys(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.toml").write_text(text)
     with pytest.raises(InvalidConfigError, match="is a table, and keys stand at the top level"):
         settle("--config", str(tmp_path / "t.toml"))
@@ -96,7 +96,7 @@ def test_a_file_that_is_not_toml_or_has_tables_is_refused(tmp_path: Path, text: 
         settle("--config", str(tmp_path / "t.toml"))
 
 
-def test_a_file_that_is_not_there_is_refused() -> None:
+def test_a_missing_file_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match=r"/nowhere/t\.toml cannot be read: No such file"):
         settle("--config", "/nowhere/t.toml")
 
@@ -124,7 +124,7 @@ def test_a_file_that_is_not_there_is_refused() -> None:
         ("--lease=10ms", "limits are 2s to 366d"),
     ],
 )
-def test_what_is_out_of_range_is_refused_with_value_limit_and_remedy(flag: str, said: str) -> None:
+def test_a_value_out_of_range_is_refused_with_value_limit_and_remedy(flag: str, said: str) -> None:
     with pytest.raises(InvalidConfigError, match=said) as error:
         settle(flag)
     name, _, value = flag.removeprefix("--").partition("=")
@@ -154,7 +154,7 @@ def test_a_number_in_the_file_is_seconds_too(tmp_path: Path, line: str, value: i
     assert settle("--config", str(tmp_path / "t.toml")).config.lease == value
 
 
-def test_a_tick_without_a_unit_is_refused_with_what_was_meant(tmp_path: Path) -> None:
+def test_a_tick_without_a_unit_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     (tmp_path / "t.toml").write_text("tick = 5")
     with pytest.raises(InvalidConfigError, match=r'limits are 100us to 1s; .* write "5ms" for milli'):
         settle("--config", str(tmp_path / "t.toml"))
@@ -176,7 +176,7 @@ def test_a_misspelt_variable_is_ignored_with_a_warning_that_names_its_neighbour(
     )
 
 
-def test_more_operations_than_watch_nodes_make_no_sense() -> None:
+def test_more_operations_than_watch_nodes_are_refused() -> None:
     with pytest.raises(InvalidConfigError, match=r"nodes = 10 \(flag --nodes\) is below capacity = 64"):
         settle("--nodes=10", "--capacity=64")
 
@@ -186,7 +186,7 @@ def test_sizes_are_read_to_the_byte(text: str, value: int) -> None:
     assert settle(f"--ring-bytes={text}").config.ring_bytes == value
 
 
-def test_what_is_shown_can_be_read_again() -> None:
+def test_a_shown_value_can_be_read_again() -> None:
     for name, knob in KNOBS.items():
         for value in (knob.low, knob.high, 1_500_000, 12_345_678):
             if knob.unit in ("duration", "bytes", "count") and knob.low <= value <= knob.high:
@@ -199,7 +199,7 @@ def test_the_environment_can_switch_a_flag_off_and_the_command_line_back_on() ->
     assert settle("--no-ephemeral", TIMERD_EPHEMERAL="yes").config.ephemeral is False
 
 
-def test_a_shortened_flag_is_refused_because_a_later_knob_could_make_it_mean_something_else(
+def test_a_shortened_flag_is_refused_as_a_later_knob_could_change_its_meaning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -242,7 +242,7 @@ def test_show_config_prints_each_knob_with_value_and_source() -> None:
     assert rows["clients"].split()[-1] == "default"
 
 
-def test_what_is_made_from_other_knobs_is_shown_with_its_formula_and_is_what_the_arena_gets() -> None:
+def test_a_derived_size_is_shown_with_its_formula_and_used_for_the_arena() -> None:
     arguments = ("--show-config", "--capacity=1000", "--keys=100")
     rows = {row.split()[0]: row for row in run(*arguments).stdout.partition("\n\n")[0].splitlines()[1:]}
     assert rows["nodes"].split(maxsplit=1)[1] == "1500 (1.5 x capacity)             default"
@@ -268,7 +268,7 @@ def test_what_is_made_from_other_knobs_is_shown_with_its_formula_and_is_what_the
         (["--arena-file=/nowhere/arena"], 4, "the arena /nowhere/arena cannot be opened"),
     ],
 )
-def test_show_config_says_what_a_start_would_say_and_makes_nothing(
+def test_show_config_reports_the_errors_of_a_start_and_makes_no_files(
     arguments: list[str], status: int, said: str
 ) -> None:
     shown = run("--show-config", *arguments)
@@ -277,7 +277,7 @@ def test_show_config_says_what_a_start_would_say_and_makes_nothing(
     assert not Path(f"/tmp/{'x' * 120}").exists()
 
 
-def test_a_runtime_directory_that_cannot_be_is_refused_with_both_ways_to_choose_another() -> None:
+def test_an_impossible_runtime_directory_is_refused_with_both_ways_to_choose_another() -> None:
     refused = run("--runtime-dir=/proc/nothing")
     assert refused.returncode == 4
     assert "choose one (TIMERD_RUNTIME_DIR, or --runtime-dir of timerd) that may be written" in refused.stderr
@@ -319,7 +319,7 @@ def test_a_daemon_without_assertions_is_refused() -> None:
     assert "python -O" in ended.stderr
 
 
-def test_every_word_of_the_header_that_is_configured_follows_from_its_knob_by_name() -> None:
+def test_every_configured_word_of_the_header_follows_from_its_knob_by_name() -> None:
     quotas = {name for name in ArenaHeader._fields if name.startswith("quota_")}
     renamed = {"ring_bytes_max": "ring_bytes", "ids_kept_ns": "settled_ids_kept", "group_kept_ns": "group_retention"}
     assert {name: name for name in quotas} | renamed == CONFIGURED

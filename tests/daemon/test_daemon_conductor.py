@@ -31,7 +31,7 @@ KEY = (Key(b"k"),)
 # what it is all for -----------------------------------------------------------------------------------------------
 
 
-def test_a_client_says_hello_subscribes_registers_and_is_told(world: World) -> None:
+def test_a_client_says_hello_subscribes_registers_and_gets_its_outcome(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     command = alice.send(Register(KEY, timeout_ns=5 * S))
     world.run(ACKNOWLEDGE_NS)
@@ -46,7 +46,7 @@ def test_a_client_says_hello_subscribes_registers_and_is_told(world: World) -> N
 # subscriptions ----------------------------------------------------------------------------------------------------
 
 
-def test_a_subscriber_hears_its_own_outcomes_only(world: World) -> None:
+def test_a_subscriber_gets_only_its_own_outcomes(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     for mischief in (b"", b"\x01" + bytes(16), world.core.topic(alice.slot).to_bytes(8, "little")):
         bob.subscribe(mischief)
@@ -59,7 +59,7 @@ def test_a_subscriber_hears_its_own_outcomes_only(world: World) -> None:
     assert len(alice.take_published()) == 1
 
 
-def test_what_was_published_before_the_subscription_is_announced_with_it(world: World) -> None:
+def test_outcomes_published_before_a_subscription_are_announced_with_it(world: World) -> None:
     alice = world.client("alice")
     world.network.topics.clear()
     alice.send(Register(KEY, timeout_ns=S), fire())
@@ -102,7 +102,7 @@ def test_an_acknowledgement_ends_the_reminders_and_frees_the_records(world: Worl
     assert world.counter("announcements") == 0
 
 
-def test_a_quiet_client_hears_a_heartbeat_every_second(world: World) -> None:
+def test_a_quiet_client_gets_a_heartbeat_every_second(world: World) -> None:
     alice = world.client("alice")
     gaps = []
     at = world.clock.now_ns()
@@ -114,7 +114,7 @@ def test_a_quiet_client_hears_a_heartbeat_every_second(world: World) -> None:
     assert gaps and max(gaps) <= HEARTBEAT_NS + 20 * MS
 
 
-def test_what_was_dropped_is_asked_for_and_answered_by_router(world: World) -> None:
+def test_a_client_asks_for_dropped_outcomes_and_the_router_socket_answers(world: World) -> None:
     alice = world.client("alice")
     world.network.drops = True
     alice.send(Register(KEY, timeout_ns=S), fire(value=b"v"))
@@ -132,7 +132,7 @@ def test_what_was_dropped_is_asked_for_and_answered_by_router(world: World) -> N
 # numbering --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_applied_is_confirmed_at_once_and_then_each_millisecond(world: World) -> None:
+def test_applied_commands_are_acknowledged_at_once_and_then_each_millisecond(world: World) -> None:
     alice = world.client("alice")
     world.run(ACKNOWLEDGE_NS)
     told = []
@@ -148,7 +148,7 @@ def test_what_is_applied_is_confirmed_at_once_and_then_each_millisecond(world: W
     assert 5 <= len(told) <= 7, told
 
 
-def test_an_outcome_does_not_wait_for_the_next_confirmation(world: World) -> None:
+def test_an_outcome_does_not_wait_for_the_next_acknowledgement(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     alice.send(Register(KEY, timeout_ns=S))
     world.run(ACKNOWLEDGE_NS)
@@ -160,7 +160,7 @@ def test_an_outcome_does_not_wait_for_the_next_confirmation(world: World) -> Non
     assert [header.outcomes for header in alice.take_published()] == [1]
 
 
-def test_a_lost_frame_is_asked_for_once_and_nothing_behind_it_is_applied(world: World) -> None:
+def test_the_daemon_asks_once_for_a_lost_frame_and_applies_no_later_command(world: World) -> None:
     alice = world.client("alice")
     alice.send(Register(KEY, timeout_ns=S))
     lost = world.network.up.pop()
@@ -200,7 +200,7 @@ def crowded_world(watchers: int) -> tuple[World, Peer, Peer]:
     return world, alice, bob
 
 
-def test_while_a_long_event_is_delivered_commands_wait_and_questions_are_answered() -> None:
+def test_during_a_long_event_commands_wait_and_questions_are_answered() -> None:
     world, alice, bob = crowded_world(8 * STEP)
     bob.send(fire())
     late = alice.send(Register((Key(b"late"),), timeout_ns=S))
@@ -219,7 +219,7 @@ def test_while_a_long_event_is_delivered_commands_wait_and_questions_are_answere
     assert world.counter("clients") == 1, "the goodbye waited for its turn"
 
 
-def test_expiries_and_acknowledgements_go_on_between_the_parts_of_a_long_event() -> None:
+def test_expiries_and_acknowledgements_continue_during_a_long_event() -> None:
     world, alice, bob = crowded_world(16 * STEP)
     carol = world.client("carol")
     carol.send(Register((Key(b"other"),), timeout_ns=2 * MS))
@@ -253,7 +253,7 @@ def test_frames_wait_up_to_a_bound_and_then_stay_in_the_socket(monkeypatch: pyte
     assert world.rig.arena.count("events", 0) == 21
 
 
-def test_no_turn_touches_more_than_its_steps_may(rng: random.Random) -> None:
+def test_no_turn_exceeds_the_bound_of_its_steps(rng: random.Random) -> None:
     world = World(STEP, capacity=40_960, quota_operations=40_960, clients=8, ring_events=1024)
     world.until_quiet()
     peers = [world.client() for _ in range(4)]
@@ -310,7 +310,7 @@ def test_a_turn_reads_a_bounded_number_of_long_lists(world: World) -> None:
     assert len(world.network.up) == 16
 
 
-def test_an_event_read_in_a_turn_wins_over_a_deadline_in_it(world: World) -> None:
+def test_an_event_read_in_a_turn_wins_against_a_deadline_in_that_turn(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     alice.send(Register(KEY, timeout_ns=5 * MS))
     world.settle()
@@ -349,7 +349,7 @@ def test_after_a_gap_the_sockets_are_read_until_dry_before_the_wheel_moves(world
     assert not world.conductor.in_gap
 
 
-def test_a_gap_is_over_after_100_ms_however_much_comes(world: World) -> None:
+def test_a_gap_ends_after_100_ms_however_many_frames_arrive(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     alice.send(Register(KEY, timeout_ns=100 * MS))
     world.settle()
@@ -363,7 +363,7 @@ def test_a_gap_is_over_after_100_ms_however_much_comes(world: World) -> None:
     assert alice.state(1) is Outcome.EXPIRED
 
 
-def test_a_start_reads_first_as_well(world: World) -> None:
+def test_a_start_reads_the_sockets_first_as_after_a_gap(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     alice.send(Register(KEY, timeout_ns=100 * MS))
     world.settle()
@@ -377,7 +377,7 @@ def test_a_start_reads_first_as_well(world: World) -> None:
     assert world.counter("gaps") == 0, "a start is no gap, it is only treated like one"
 
 
-def test_time_that_nobody_waited_for_is_no_gap(world: World) -> None:
+def test_an_idle_hour_is_no_gap(world: World) -> None:
     world.turn(3600 * S)
     assert world.counter("gaps") == 0
 
@@ -385,7 +385,7 @@ def test_time_that_nobody_waited_for_is_no_gap(world: World) -> None:
 # idleness ---------------------------------------------------------------------------------------------------------
 
 
-def test_without_clients_nothing_is_due_until_the_wheel_wants_it(world: World) -> None:
+def test_without_clients_the_conductor_sleeps_until_the_wheel_is_due(world: World) -> None:
     assert world.conductor.due_ns == 0xFFFF_FFFF_FFFF_FFFF
     keeper = world.client(orphans=int(Orphans.KEEP))
     keeper.send(Register(KEY, timeout_ns=7200 * S))
@@ -447,7 +447,7 @@ def test_a_wrong_question_is_answered_with_its_code(world: World, question: Any,
         (b"\x02" + bytes(55), ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-def test_a_frame_that_is_none_is_refused_with_its_code(world: World, frame: bytes, code: ErrorCode) -> None:
+def test_a_message_that_is_no_frame_is_refused_with_its_code(world: World, frame: bytes, code: ErrorCode) -> None:
     peer = world.client()
     peer.put(frame)
     world.settle()
@@ -473,7 +473,7 @@ def test_a_frame_that_is_none_is_refused_with_its_code(world: World, frame: byte
     ],
 )
 @pytest.mark.parametrize("kind", [UpKind.HELLO, UpKind.QUERY])
-def test_a_body_that_is_no_map_of_ours_is_malformed(world: World, kind: UpKind, body: bytes) -> None:
+def test_a_body_that_is_no_known_map_is_malformed(world: World, kind: UpKind, body: bytes) -> None:
     peer = world.client()
     peer.put(peer.header(kind) + body)
     world.settle()
@@ -494,7 +494,7 @@ def test_a_list_deeper_than_python_can_show_is_refused(world: World) -> None:
         ]
 
 
-def test_a_malformed_frame_harms_nobody_else_and_is_logged_without_its_content(world: World) -> None:
+def test_a_malformed_frame_harms_no_other_client_and_is_logged_without_its_content(world: World) -> None:
     alice, mallory = world.client("alice"), world.client("mallory")
     mallory.put(mallory.header(UpKind.COMMANDS, count=3, first=1) + b"\xffsecret-payload" * 10)
     mallory.put(mallory.header(99))
@@ -510,7 +510,7 @@ def test_a_malformed_frame_harms_nobody_else_and_is_logged_without_its_content(w
     assert all(mallory.session not in record.message for record in logged)
 
 
-def test_nothing_that_comes_from_a_socket_makes_a_turn_raise(world: World, rng: random.Random) -> None:
+def test_no_message_from_a_socket_makes_a_turn_raise(world: World, rng: random.Random) -> None:
     alice, mallory = world.client("alice"), world.client("mallory")
     good = [
         mallory.header(UpKind.COMMANDS, 1, 1) + mallory.frame([(1, Register(KEY, timeout_ns=S))])[56:],
@@ -551,7 +551,7 @@ def test_nothing_that_comes_from_a_socket_makes_a_turn_raise(world: World, rng: 
     assert alice.outcome(command) is not None
 
 
-def test_the_largest_frame_is_taken(world: World) -> None:
+def test_the_largest_frame_is_accepted(world: World) -> None:
     alice = world.client("alice")
     alice.put(alice.header(UpKind.ACK).ljust(FRAME_SIZE_MAX, b"\0"))
     world.settle()

@@ -183,7 +183,7 @@ def test_a_ready_daemon_has_made_its_files_for_its_user_alone(daemon: Daemon) ->
     assert f"ready: instance default in {paths.directory}, pid {daemon.pid}" in daemon.log
 
 
-def test_with_a_unix_group_its_members_may_connect_and_look(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
+def test_members_of_the_unix_group_may_connect_and_read_the_arena(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
     group = grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid())
     daemon = make_daemon(f"--unix-group={group.gr_name}")
     paths = daemon.paths
@@ -195,7 +195,7 @@ def test_with_a_unix_group_its_members_may_connect_and_look(make_daemon: MakeDae
         assert file.stat().st_gid == group.gr_gid, file
 
 
-def test_an_arena_in_a_file(make_daemon: MakeDaemon, runtime_dir: Path, context: zmq.Context[Any]) -> None:
+def test_an_arena_may_be_a_file(make_daemon: MakeDaemon, runtime_dir: Path, context: zmq.Context[Any]) -> None:
     daemon = make_daemon(f"--arena-file={runtime_dir}/arena")
     assert read_location(daemon.paths).path == runtime_dir / "arena"
     assert (runtime_dir / "arena").read_bytes()[:8] == MAGIC
@@ -208,7 +208,7 @@ def test_an_arena_in_a_file(make_daemon: MakeDaemon, runtime_dir: Path, context:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly_and_keeps_the_arena(daemon: Daemon, number: signal.Signals) -> None:
+def test_a_signal_ends_the_daemon_cleanly_and_keeps_the_arena(daemon: Daemon, number: signal.Signals) -> None:
     location = read_location(daemon.paths)
     assert daemon._end(number) == 0
     assert f"ending: {number.name}; the arena is kept" in daemon.log
@@ -221,7 +221,7 @@ def test_a_signal_ends_it_cleanly_and_keeps_the_arena(daemon: Daemon, number: si
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
-def test_a_restart_attaches_again_and_carries_on(daemon: Daemon, context: zmq.Context[Any], ending: str) -> None:
+def test_a_restart_attaches_again_and_continues(daemon: Daemon, context: zmq.Context[Any], ending: str) -> None:
     peer = Peer(daemon, context).connect()
     peer.send(Register((Key(b"k"),), timeout_ns=60 * S), Register((Key(b"j"),), timeout_ns=5 * MS))
     assert peer.outcome().state == Outcome.EXPIRED
@@ -244,7 +244,7 @@ def test_a_restart_attaches_again_and_carries_on(daemon: Daemon, context: zmq.Co
 
 
 @pytest.mark.parametrize("end", [Daemon.stop, Daemon.kill])
-def test_what_came_due_while_no_daemon_ran_expires_at_the_start(
+def test_operations_that_came_due_while_no_daemon_ran_expire_at_the_start(
     daemon: Daemon, context: zmq.Context[Any], end: Callable[[Daemon], int]
 ) -> None:
     peer = Peer(daemon, context).connect()
@@ -310,7 +310,7 @@ def test_another_capacity_is_refused_with_both_figures_and_the_remedy(daemon: Da
     assert "start with --capacity 2048, as it was made, or remove it with every operation in it" in refused.stderr
 
 
-def test_full_storage_is_a_clear_error_at_the_start_and_leaves_nothing(runtime_dir: Path) -> None:
+def test_full_storage_is_a_clear_error_at_the_start_and_leaves_no_files(runtime_dir: Path) -> None:
     def little() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
@@ -331,7 +331,7 @@ def test_full_storage_is_a_clear_error_at_the_start_and_leaves_nothing(runtime_d
         (1, ("--capacity=131072",), ""),
     ],
 )
-def test_a_full_shared_memory_is_refused_with_both_figures_and_what_would_fit(
+def test_a_full_shared_memory_is_refused_with_both_figures_and_the_capacity_that_fits(
     runtime_dir: Path, megabytes: int, flags: tuple[str, ...], says: str
 ) -> None:
     script = f'mount -t tmpfs -o size={megabytes}m none /dev/shm && exec "$@"'
@@ -353,7 +353,7 @@ def test_a_full_shared_memory_is_refused_with_both_figures_and_what_would_fit(
         assert fits is None, refused.stderr
 
 
-def test_hundreds_that_connect_do_not_use_up_what_a_daemon_may_open(make_daemon: MakeDaemon) -> None:
+def test_hundreds_of_connections_do_not_exhaust_the_descriptors_of_a_daemon(make_daemon: MakeDaemon) -> None:
     """libzmq ends its process where it may open no more files."""
     hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 4_096)
     daemon = make_daemon(patch=f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))")
@@ -391,7 +391,7 @@ def test_a_group_that_does_not_exist_is_refused() -> None:
     assert "no such group" in refused.stderr
 
 
-def test_a_look_at_the_lock_does_not_keep_a_daemon_from_starting(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
+def test_a_test_of_the_lock_does_not_prevent_a_start(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
     daemon = make_daemon(start=False, patch="import timerd.host.lock; timerd.host.lock.ATTEMPTS = 1000")
     lock = InstanceLock(daemon.paths)
     starting = daemon.spawn()
@@ -406,7 +406,7 @@ def test_a_look_at_the_lock_does_not_keep_a_daemon_from_starting(make_daemon: Ma
 # the service manager, idleness ----------------------------------------------------------------------------------
 
 
-def test_it_says_ready_pings_the_watchdog_and_says_stopping(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
+def test_the_daemon_says_ready_pings_the_watchdog_and_says_stopping(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
     address = runtime_dir / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(address))
@@ -455,7 +455,7 @@ def test_outcomes_travel_over_pub_and_not_over_router(daemon: Daemon, context: z
     assert not peer.commands.poll(100), "the ROUTER said something that nobody had asked for"
 
 
-def test_a_plain_subscriber_hears_nothing(daemon: Daemon, context: zmq.Context[Any]) -> None:
+def test_a_plain_subscriber_gets_no_outcome(daemon: Daemon, context: zmq.Context[Any]) -> None:
     peer = Peer(daemon, context).connect()
     spy = context.socket(zmq.SUB)
     spy.connect(daemon.paths.outcomes_endpoint)
@@ -466,7 +466,7 @@ def test_a_plain_subscriber_hears_nothing(daemon: Daemon, context: zmq.Context[A
     assert not spy.poll(200)
 
 
-def test_messages_that_are_no_frames_harm_nobody(daemon: Daemon, context: zmq.Context[Any]) -> None:
+def test_messages_that_are_no_frames_harm_no_client(daemon: Daemon, context: zmq.Context[Any]) -> None:
     peer = Peer(daemon, context).connect()
     rude = context.socket(zmq.DEALER)
     rude.connect(daemon.paths.commands_endpoint)
@@ -495,7 +495,7 @@ def test_a_snapshot_is_a_sound_arena(daemon: Daemon, context: zmq.Context[Any]) 
     assert Memory(memory).region(Region.OPS).in_use == 1_000
 
 
-def test_a_process_that_dies_is_noticed(daemon: Daemon, context: zmq.Context[Any]) -> None:
+def test_the_death_of_a_process_is_noticed(daemon: Daemon, context: zmq.Context[Any]) -> None:
     child = os.fork()
     if child == 0:
         try:

@@ -29,7 +29,7 @@ def world() -> World:
     return World(capacity=16_384, quota_operations=16_384, ring_events=1_024, clients=16).until_quiet()
 
 
-def test_a_client_is_served_although_others_have_much_waiting() -> None:
+def test_a_client_is_served_although_others_have_many_frames_queued() -> None:
     crowd = 20 * STEP
     world = World(STEP, capacity=crowd + 4_096, quota_operations=crowd + 4_096, clients=8)
     world.until_quiet()
@@ -56,7 +56,7 @@ def test_a_client_is_served_although_others_have_much_waiting() -> None:
     assert violations(world.rig.memory) == []
 
 
-def test_questions_for_many_outcomes_are_counted_by_what_they_copy(world: World) -> None:
+def test_questions_for_many_outcomes_count_by_the_bytes_that_they_copy(world: World) -> None:
     mallory, alice = world.client("mallory"), world.client("alice")
     mallory.send(*(Register((Key(b"k"),), timeout_ns=0) for _ in range(4_096)))
     world.settle()
@@ -79,7 +79,7 @@ def test_a_frame_is_counted_by_its_bytes(world: World) -> None:
     assert len(world.network.up) >= 6
 
 
-def test_hellos_that_name_many_waits_are_taken_one_by_one_and_not_too_often(world: World) -> None:
+def test_hellos_with_many_pending_operations_are_read_one_by_one_with_pauses(world: World) -> None:
     mallory = world.client("mallory")
     waits = list(range(1 << 20, (1 << 20) + 100_000))
     for _ in range(3):
@@ -108,7 +108,7 @@ def test_many_questions_for_a_copy_do_not_keep_another_client_waiting_for_ever(w
     assert answers == [7] and world.copies.made == 2
 
 
-def test_who_has_too_many_answers_goes_on_as_soon_as_it_has_acknowledged_them(world: World) -> None:
+def test_a_client_with_too_many_answers_continues_once_it_has_acknowledged_them(world: World) -> None:
     mallory = world.client("mallory")
     refused = replace(ON_K, id=b"0123456789abcdef")
     mallory.send(refused)
@@ -148,7 +148,7 @@ def test_reports_of_a_turn_are_bounded_in_bytes_and_each_has_its_turn() -> None:
     rig.check()
 
 
-def test_a_full_arena_refuses_by_name_and_settles_what_is_pending_on_time() -> None:
+def test_a_full_arena_refuses_by_name_and_settles_pending_operations_on_time() -> None:
     world = World(capacity=64, quota_operations=64)
     world.until_quiet()
     alice, bob = world.client("alice"), world.client("bob")

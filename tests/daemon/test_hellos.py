@@ -36,7 +36,7 @@ def die(peer: Peer) -> None:
 # the life of a client ---------------------------------------------------------------------------------------------
 
 
-def test_welcome_says_what_a_client_needs(world: World) -> None:
+def test_a_welcome_has_the_fields_that_a_client_needs(world: World) -> None:
     peer = world.client("web-1", purgatories=["fetch", "default"])
     welcome = peer.welcomes[0]
     assert len(welcome["session"]) == 16 and welcome["session"] != NOTHING
@@ -47,7 +47,7 @@ def test_welcome_says_what_a_client_needs(world: World) -> None:
 
 
 @pytest.mark.parametrize("differs", [{"boot_id": b"x" * 16}, {"time_namespace": HERE.time_namespace + 1}])
-def test_a_client_of_another_clock_is_told_so(world: World, differs: dict[str, Any]) -> None:
+def test_the_welcome_says_that_a_client_has_another_clock(world: World, differs: dict[str, Any]) -> None:
     assert world.client(**differs).welcomes[0]["shared_clock"] is False
 
 
@@ -66,7 +66,7 @@ def test_a_repeated_hello_with_its_session_changes_nothing(world: World) -> None
     assert peer.welcomes[-1]["applied"] == 1
 
 
-def test_a_hello_lists_what_it_waits_for_and_is_told_what_is_unknown(world: World) -> None:
+def test_a_hello_lists_its_pending_operations_and_the_welcome_lists_the_unknown_ones(world: World) -> None:
     peer = world.client()
     peer.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
     world.settle()
@@ -74,9 +74,7 @@ def test_a_hello_lists_what_it_waits_for_and_is_told_what_is_unknown(world: Worl
     assert peer.welcomes[-1]["unknown"] == [77]
 
 
-def test_a_large_hello_of_who_has_no_session_here_is_not_looked_into(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_hello_without_a_known_session_is_not_parsed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     alice, mallory = world.client("alice"), Peer(world, "mallory")
     waits = list(range(1 << 20, (1 << 20) + HELLO_FIRST_SIZE_MAX // 5))
     monkeypatch.setattr("timerd.conductor.hello.read_hello", lambda frame: pytest.fail("it was parsed"))
@@ -97,7 +95,7 @@ def test_a_large_hello_of_who_has_no_session_here_is_not_looked_into(
     assert len(world.sessions) == 1
 
 
-def test_a_lost_welcome_is_given_again_while_nothing_was_applied(world: World) -> None:
+def test_a_lost_welcome_is_sent_again_while_no_command_is_applied(world: World) -> None:
     peer = Peer(world, "x")
     peer.say(UpKind.HELLO, peer.hello())
     world.settle()
@@ -110,7 +108,7 @@ def test_an_incarnation_read_in_the_arena_is_not_enough_to_become_its_client(wor
     an_incarnation_is_not_enough(world)
 
 
-def test_who_took_an_incarnation_before_its_first_command_hears_nothing_of_its_client(world: World) -> None:
+def test_a_thief_of_an_unused_incarnation_gets_no_outcome_of_its_client(world: World) -> None:
     """Mallory reads Alice's incarnation in the arena and is welcomed; when Alice is back, her topic is another one."""
     alice, mallory = world.client("alice"), Peer(world, "mallory")
     mallory.incarnation = alice.incarnation
@@ -131,7 +129,7 @@ def test_who_took_an_incarnation_before_its_first_command_hears_nothing_of_its_c
     assert violations(world.rig.memory) == []
 
 
-def test_who_comes_back_with_a_session_that_is_not_known_is_told_so(world: World) -> None:
+def test_a_client_that_returns_with_an_unknown_session_gets_session_gone(world: World) -> None:
     peer = Peer(world, "late")
     peer.session = b"of long ago".ljust(16, b".")
     peer.say(UpKind.HELLO, peer.hello())
@@ -139,7 +137,7 @@ def test_who_comes_back_with_a_session_that_is_not_known_is_told_so(world: World
     assert [kind for kind, _ in peer.take_answers()] == [DownKind.SESSION_GONE]
 
 
-def test_bye_cancels_what_the_client_left_and_frees_its_slot(world: World) -> None:
+def test_a_goodbye_cancels_the_operations_of_the_client_and_frees_its_slot(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     alice.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
     world.settle()
@@ -154,7 +152,7 @@ def test_bye_cancels_what_the_client_left_and_frees_its_slot(world: World) -> No
     assert bob.ask({"id": 1, "query": "ping"})[0] is DownKind.RESULT
 
 
-def test_a_full_house_is_said_by_name(world: World) -> None:
+def test_a_hello_beyond_the_number_of_clients_is_refused_by_name(world: World) -> None:
     for _ in range(4):
         world.client()
     peer = Peer(world, "fifth")
@@ -168,7 +166,7 @@ def test_a_full_house_is_said_by_name(world: World) -> None:
 # a restart of the daemon ------------------------------------------------------------------------------------------
 
 
-def test_after_a_restart_the_session_still_holds_and_the_numbering_goes_on(world: World) -> None:
+def test_after_a_restart_the_session_is_valid_and_the_command_numbers_continue(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     alice.send(Register(KEY, timeout_ns=S), Register(KEY, timeout_ns=S))
     world.settle()
@@ -187,7 +185,7 @@ def test_after_a_restart_the_session_still_holds_and_the_numbering_goes_on(world
     assert alice.take_published()[-1].applied == 3
 
 
-def test_outcomes_of_before_a_restart_are_told_after_it(world: World) -> None:
+def test_outcomes_from_before_a_restart_are_delivered_after_it(world: World) -> None:
     alice = world.client("alice")
     world.network.drops = True
     alice.send(Register(KEY, timeout_ns=5 * MS))
@@ -201,7 +199,7 @@ def test_outcomes_of_before_a_restart_are_told_after_it(world: World) -> None:
     assert alice.state(1) is Outcome.EXPIRED
 
 
-def test_another_arena_knows_nobody(world: World) -> None:
+def test_a_frame_for_another_arena_gets_hello_first(world: World) -> None:
     alice = world.client("alice")
     alice.say(UpKind.ACK, incarnation=alice.arena_incarnation + 1)
     world.settle()
@@ -211,7 +209,7 @@ def test_another_arena_knows_nobody(world: World) -> None:
 # the dead, and those who come back --------------------------------------------------------------------------------
 
 
-def test_a_dead_client_that_comes_back_finds_its_numbering_and_learns_what_is_gone(world: World) -> None:
+def test_a_dead_client_that_returns_keeps_its_numbering_and_learns_its_lost_operations(world: World) -> None:
     alice = world.client("alice")
     alice.send(Register(KEY, timeout_ns=60 * S), fire(b"other"), Register(KEY, timeout_ns=60 * S))
     world.settle()
@@ -233,7 +231,7 @@ def test_a_dead_client_that_comes_back_finds_its_numbering_and_learns_what_is_go
     assert violations(world.rig.memory) == []
 
 
-def test_what_a_dead_client_had_sent_twice_is_applied_once(world: World) -> None:
+def test_a_frame_that_a_dead_client_sent_twice_is_applied_once(world: World) -> None:
     alice = world.client("alice")
     alice.send(fire(), fire())
     again = world.network.up[-1]
@@ -257,7 +255,7 @@ def test_a_tombstone_outlives_the_daemon(world: World) -> None:
     assert alice.welcomes[-1]["applied"] == 1
 
 
-def test_a_tombstone_that_is_too_old_is_gone(world: World) -> None:
+def test_a_tombstone_that_is_too_old_is_freed(world: World) -> None:
     alice = world.client("alice")
     die(alice)
     world.run(TOMBSTONE_KEPT_NS + S)
@@ -267,7 +265,7 @@ def test_a_tombstone_that_is_too_old_is_gone(world: World) -> None:
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.SESSION_GONE]
 
 
-def test_the_oldest_tombstone_gives_way_when_all_slots_are_used(world: World) -> None:
+def test_the_oldest_tombstone_is_replaced_when_all_slots_are_used(world: World) -> None:
     dead = [world.client() for _ in range(4)]
     for peer in dead:
         die(peer)
@@ -291,7 +289,7 @@ def test_a_goodbye_leaves_no_tombstone(world: World) -> None:
     assert [kind for kind, _ in alice.take_answers()] == [DownKind.SESSION_GONE]
 
 
-def test_while_what_it_held_is_cleared_away_a_hello_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hello_is_not_answered_before_the_sweep_of_its_client_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(64, capacity=4_096, quota_operations=4_096)
     world.until_quiet()
     alice = world.client("alice")
@@ -314,7 +312,7 @@ def test_while_what_it_held_is_cleared_away_a_hello_is_not_answered(monkeypatch:
     assert violations(world.rig.memory) == []
 
 
-def test_a_silent_client_says_hello_and_is_live_with_all_that_it_had(world: World) -> None:
+def test_a_silent_client_says_hello_and_is_live_with_all_its_operations(world: World) -> None:
     alice = world.client("alice")
     alice.send(Register(KEY, timeout_ns=3600 * S))
     world.settle()
@@ -347,7 +345,7 @@ def test_the_incarnation_of_a_tombstone_without_its_session_is_a_new_client(worl
 # groups -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_says_its_group_and_whether_it_listens(world: World) -> None:
+def test_the_hello_of_a_member_has_its_group_and_whether_it_listens(world: World) -> None:
     alice = world.client("alice", group="workers", orphans=int(Orphans.GROUP), listens=True)
     bob = world.client("bob", group="workers")
     records = [world.client_record(peer.slot) for peer in (alice, bob)]
@@ -357,7 +355,7 @@ def test_a_member_says_its_group_and_whether_it_listens(world: World) -> None:
     assert records[0].orphans == Orphans.GROUP
 
 
-def test_an_operation_that_its_group_adopted_is_told_to_a_member_that_listens(world: World) -> None:
+def test_the_outcome_of_an_adopted_operation_is_delivered_to_a_listening_member(world: World) -> None:
     alice = world.client("alice", group="workers", orphans=int(Orphans.GROUP))
     bob, carol = world.client("bob", group="workers"), world.client("carol")
     alice.send(Register(KEY, timeout_ns=3600 * S, payload=b"job"))
@@ -422,7 +420,7 @@ def test_a_wrong_question_about_a_group_is_answered_with_its_code(
         ({"purgatories": ["a", "b", "c"]}, ErrorCode.ARENA_FULL),
     ],
 )
-def test_a_wrong_hello_is_refused_with_its_code_and_opens_nothing(
+def test_a_wrong_hello_is_refused_with_its_code_and_opens_no_client(
     world: World, said: dict[str, object], code: ErrorCode
 ) -> None:
     peer = Peer(world, "x")

@@ -58,7 +58,7 @@ def test_the_corpus_has_a_frame_of_each_kind_command_and_code() -> None:
 
 
 @pytest.mark.parametrize("name", UP)
-def test_each_frame_of_the_corpus_does_what_it_says(name: str) -> None:
+def test_each_frame_of_the_corpus_gets_its_declared_code(name: str) -> None:
     world, case = small_world(), UP[name]
     peer = world.client()
     if case.before:
@@ -71,7 +71,7 @@ def test_each_frame_of_the_corpus_does_what_it_says(name: str) -> None:
     assert violations(world.rig.memory) == []
 
 
-def test_changed_frames_harm_nobody_else(seed: int) -> None:
+def test_mutated_frames_harm_no_other_client(seed: int) -> None:
     @hypothesis.seed(seed)
     @EXAMPLES
     @given(
@@ -114,7 +114,7 @@ def test_changed_frames_harm_nobody_else(seed: int) -> None:
     attack()
 
 
-def test_hostile_subscriptions_hear_nothing_of_others(seed: int) -> None:
+def test_hostile_subscriptions_get_no_outcomes_of_other_clients(seed: int) -> None:
     @hypothesis.seed(seed)
     @settings(EXAMPLES, max_examples=100)
     @given(

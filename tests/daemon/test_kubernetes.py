@@ -40,7 +40,7 @@ def runtime_dir_of(container: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_manifest_is_valid_and_a_slip_in_it_is_not(name: str) -> None:
+def test_the_manifest_is_valid_and_a_manifest_with_an_error_is_not(name: str) -> None:
     version = kubernetes_validate.latest_version()
     kubernetes_validate.validate(manifest(name), version, strict=True)
     slipped = manifest(name)
@@ -50,7 +50,7 @@ def test_the_manifest_is_valid_and_a_slip_in_it_is_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_arena_and_sockets_are_in_the_volume_that_is_shared(name: str) -> None:
+def test_arena_and_sockets_are_in_the_shared_volume(name: str) -> None:
     pod = pod_of(name)
     daemon = daemon_of(pod)
     words = daemon["command"]
@@ -74,7 +74,7 @@ def test_the_sidecar_serves_before_the_executor_starts_and_the_executor_finds_it
     assert "runAsUser" not in daemon["securityContext"], "both are the pod's user: who else may not connect"
 
 
-def test_the_directory_on_a_node_belongs_to_the_daemon_and_executors_are_told_of_it() -> None:
+def test_the_directory_on_a_node_belongs_to_the_daemon_and_executors_get_its_path() -> None:
     pod = pod_of("timerd-daemonset.yaml")
     daemon, (directory, *_) = daemon_of(pod), pod["initContainers"]
     user = str(daemon["securityContext"]["runAsUser"])

@@ -48,7 +48,7 @@ def processes() -> Iterator[dict[int, int]]:
 # the end of a client ----------------------------------------------------------------------------------------------
 
 
-def test_the_end_of_a_connection_is_acted_upon_a_moment_later(world: World) -> None:
+def test_the_end_of_a_connection_takes_effect_a_moment_later(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     connection = alice.hold()
     bob.hold()
@@ -64,7 +64,7 @@ def test_the_end_of_a_connection_is_acted_upon_a_moment_later(world: World) -> N
     assert violations(world.rig.memory) == []
 
 
-def test_what_a_client_sent_before_its_end_is_applied(world: World) -> None:
+def test_frames_that_a_client_sent_before_its_end_are_applied(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     command = waits(bob)
     world.lifelines.cut(alice.hold())
@@ -76,7 +76,7 @@ def test_what_a_client_sent_before_its_end_is_applied(world: World) -> None:
     assert bob.state(command) is Outcome.COMPLETED
 
 
-def test_a_goodbye_that_comes_with_the_end_of_file_is_a_goodbye(world: World) -> None:
+def test_a_goodbye_together_with_the_end_of_file_is_a_goodbye(world: World) -> None:
     alice = world.client("alice")
     world.lifelines.cut(alice.hold())
     world.settle()
@@ -105,7 +105,7 @@ def test_the_end_of_a_client_waits_for_its_commands_behind_a_long_event() -> Non
     assert state_of(bob) is ClientState.TOMBSTONE
 
 
-def test_an_end_that_is_seen_after_a_gap_waits_until_the_sockets_are_dry(world: World) -> None:
+def test_an_end_noticed_after_a_gap_waits_until_the_sockets_are_dry(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     connection, command = alice.hold(), waits(bob)
     world.lifelines.cut(connection)
@@ -149,7 +149,7 @@ def test_the_newest_connection_counts_and_the_one_before_is_closed(world: World)
     assert state_of(alice) is ClientState.TOMBSTONE
 
 
-def test_who_says_goodbye_has_its_connection_closed(world: World) -> None:
+def test_a_goodbye_closes_the_connection_of_its_client(world: World) -> None:
     alice = world.client("alice")
     alice.hold()
     alice.say(UpKind.BYE)
@@ -160,9 +160,7 @@ def test_who_says_goodbye_has_its_connection_closed(world: World) -> None:
 # processes --------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_connection_the_process_is_watched_and_nothing_is_polled(
-    world: World, processes: dict[int, int]
-) -> None:
+def test_without_a_connection_the_process_is_watched_and_not_polled(world: World, processes: dict[int, int]) -> None:
     peers = [world.client(pid=pid, start_ticks=start) for pid, start in processes.items()]
     waits(peers[0])
     assert world.lifelines.watched == [100, 200, 300]
@@ -177,7 +175,7 @@ def test_without_a_connection_the_process_is_watched_and_nothing_is_polled(
     assert world.sessions.at(peers[2].slot) is not None
 
 
-def test_a_connection_takes_the_place_of_a_pidfd_and_gives_it_back(world: World, processes: dict[int, int]) -> None:
+def test_a_connection_replaces_a_pidfd_until_it_breaks(world: World, processes: dict[int, int]) -> None:
     alice = world.client(pid=100, start_ticks=7)
     connection = alice.hold()
     assert world.lifelines.watched == []
@@ -192,7 +190,7 @@ def test_a_connection_takes_the_place_of_a_pidfd_and_gives_it_back(world: World,
     assert state_of(alice) is ClientState.TOMBSTONE
 
 
-def test_where_pidfds_are_refused_proc_is_read_each_beat(processes: dict[int, int]) -> None:
+def test_without_pidfds_proc_is_read_each_beat(processes: dict[int, int]) -> None:
     world = World(pidfds=False)
     world.until_quiet()
     alice = world.client(pid=100, start_ticks=7)
@@ -207,7 +205,7 @@ def test_where_pidfds_are_refused_proc_is_read_each_beat(processes: dict[int, in
 
 @pytest.mark.parametrize("said", [{"pid_namespace": 1}, {"start_ticks": 1}, {"pid": 0}])
 @pytest.mark.parametrize("pidfds", [True, False])
-def test_a_pid_that_means_nothing_here_never_kills_a_client(
+def test_a_pid_without_meaning_to_the_daemon_never_ends_a_client(
     processes: dict[int, int], said: dict[str, Any], pidfds: bool
 ) -> None:
     world = World(pidfds=pidfds)
@@ -265,7 +263,7 @@ def test_a_process_that_is_hidden_from_the_next_daemon_is_not_taken_for_dead(
 # silence ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_is_silent_after_its_lease_and_live_at_its_next_frame(world: World) -> None:
+def test_a_client_is_silent_after_its_lease_and_live_again_at_its_next_frame(world: World) -> None:
     alice = world.client("alice")
     command = waits(alice)
     world.run(LEASE - MS)
@@ -287,7 +285,7 @@ def test_a_client_is_silent_after_its_lease_and_live_at_its_next_frame(world: Wo
     assert violations(world.rig.memory) == []
 
 
-def test_silence_is_never_counted_longer_than_it_was(rng: random.Random) -> None:
+def test_silence_is_never_counted_longer_than_it_lasted(rng: random.Random) -> None:
     for _ in range(20):
         world = World(lease_ns=3 * S)
         world.until_quiet()
@@ -302,7 +300,7 @@ def test_silence_is_never_counted_longer_than_it_was(rng: random.Random) -> None
         assert 3 * S <= world.clock.now_ns() - said_ns <= 3 * S + BEAT_NS + 10 * MS
 
 
-def test_who_says_something_each_second_is_never_silent(world: World) -> None:
+def test_a_client_that_sends_a_frame_each_second_is_never_silent(world: World) -> None:
     alice = world.client("alice")
     keep_alive(alice, 300 * S)
     assert world.counter("clients_silenced") == 0
@@ -318,7 +316,7 @@ def test_any_frame_ends_silence(world: World) -> None:
         assert state_of(alice) is ClientState.LIVE, kind.name
 
 
-def test_a_daemon_that_was_stopped_suspects_nobody(world: World) -> None:
+def test_a_daemon_that_was_stopped_suspects_no_client(world: World) -> None:
     a_daemon_that_was_stopped_suspects_nobody(world)
 
 
@@ -344,7 +342,7 @@ def test_a_gap_does_not_end_silence(world: World) -> None:
     assert before_ns <= world.client_record(alice.slot).silent_ns <= before_ns + 2 * HEARTBEAT_NS
 
 
-def test_nobody_is_judged_while_the_sockets_are_not_read_dry() -> None:
+def test_no_client_is_silenced_before_the_sockets_are_read_dry() -> None:
     world = World(RECORDS_PER_FRAME, lease_ns=LEASE)  # a frame a turn
     world.until_quiet()
     alice, bob = world.client("alice"), world.client("bob")
@@ -386,7 +384,7 @@ def test_a_lease_longer_than_an_hour_is_kept() -> None:
     assert state_of(alice) is ClientState.TOMBSTONE
 
 
-def test_silence_hands_on_what_a_member_of_a_group_holds(world: World) -> None:
+def test_outcomes_held_by_a_silent_member_are_requeued(world: World) -> None:
     owner = world.client("owner", group="workers", orphans=int(Orphans.GROUP))
     alice = world.client("alice", group="workers", listens=True)
     waits(owner)
@@ -405,11 +403,11 @@ def test_silence_hands_on_what_a_member_of_a_group_holds(world: World) -> None:
 # after a restart --------------------------------------------------------------------------------------------------
 
 
-def test_a_restart_makes_leases_whole_however_long_nobody_served(world: World) -> None:
+def test_a_restart_renews_all_leases_however_long_no_daemon_ran(world: World) -> None:
     a_restart_makes_leases_whole(world)
 
 
-def test_who_does_not_come_back_is_dead_a_minute_after_a_restart_unless_something_tells(
+def test_a_client_without_any_sign_of_life_is_dead_a_minute_after_a_restart(
     world: World, processes: dict[int, int]
 ) -> None:
     gone, process, holder, back = (
@@ -434,7 +432,7 @@ def test_who_does_not_come_back_is_dead_a_minute_after_a_restart_unless_somethin
     assert world.counter("clients_died") == 4
 
 
-def test_a_client_keeps_the_lease_that_it_was_told(world: World) -> None:
+def test_a_client_keeps_the_lease_of_its_welcome(world: World) -> None:
     alice = world.client("alice")
     world.lease_ns = 2 * S
     world.restart()
@@ -449,7 +447,7 @@ def test_a_client_keeps_the_lease_that_it_was_told(world: World) -> None:
 # many -------------------------------------------------------------------------------------------------------------
 
 
-def test_many_ends_at_once_are_acted_upon_in_bounded_turns() -> None:
+def test_many_ends_at_once_take_effect_in_bounded_turns() -> None:
     world = World(clients=600, capacity=2_048)
     world.until_quiet()
     peers = [world.client() for _ in range(500)]

@@ -115,7 +115,7 @@ def test_a_session_may_come_in_pieces(watches: Watches, connect: Callable[..., s
     assert [sign.session for sign in drain(watches)] == [SESSION]
 
 
-def test_the_socket_is_for_its_user_alone_and_goes_with_the_daemon(watches: Watches, runtime_dir: Path) -> None:
+def test_the_socket_is_for_its_user_alone_and_removed_with_the_daemon(watches: Watches, runtime_dir: Path) -> None:
     path = InstancePaths(runtime_dir, "default").liveness
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     watches.close()
@@ -131,7 +131,7 @@ def test_the_socket_of_a_killed_daemon_is_replaced(
     assert len(drain(second)) == 1
 
 
-def test_what_is_dropped_is_closed_and_says_nothing(watches: Watches, connect: Callable[..., socket.socket]) -> None:
+def test_a_dropped_watch_is_closed_and_gives_no_sign(watches: Watches, connect: Callable[..., socket.socket]) -> None:
     connection = connect(SESSION)
     [shown] = drain(watches)
     watches.drop(shown.watch)
@@ -142,7 +142,7 @@ def test_what_is_dropped_is_closed_and_says_nothing(watches: Watches, connect: C
 # hostile connections ----------------------------------------------------------------------------------------------
 
 
-def test_who_shows_nothing_is_closed_when_its_time_is_up(
+def test_a_connection_that_shows_no_session_in_time_is_closed(
     watches: Watches, connect: Callable[..., socket.socket]
 ) -> None:
     silent, slow = connect(), connect(SESSION[:15])
@@ -157,7 +157,7 @@ def test_who_shows_nothing_is_closed_when_its_time_is_up(
 
 
 @pytest.mark.parametrize("said", [SESSION + b"!", b"GET / HTTP/1.1\r\n\r\n", bytes(100_000)])
-def test_who_says_more_than_a_session_is_closed(
+def test_a_connection_that_sends_more_than_a_session_is_closed(
     watches: Watches, connect: Callable[..., socket.socket], said: bytes
 ) -> None:
     connection = connect(said)
@@ -166,7 +166,7 @@ def test_who_says_more_than_a_session_is_closed(
     assert (len(watches), watches.take_refused()) == (0, 1)
 
 
-def test_rubbish_after_the_session_is_no_end(watches: Watches, connect: Callable[..., socket.socket]) -> None:
+def test_bytes_after_the_session_are_no_end(watches: Watches, connect: Callable[..., socket.socket]) -> None:
     connection = connect(SESSION)
     [shown] = drain(watches)
     connection.sendall(b"?")
@@ -174,7 +174,7 @@ def test_rubbish_after_the_session_is_no_end(watches: Watches, connect: Callable
     assert is_closed(connection) and watches.take_refused() == 1
 
 
-def test_who_leaves_without_a_word_is_counted_and_no_more(
+def test_a_connection_that_closes_without_a_session_is_only_counted(
     watches: Watches, connect: Callable[..., socket.socket]
 ) -> None:
     connect().close()
@@ -182,7 +182,7 @@ def test_who_leaves_without_a_word_is_counted_and_no_more(
     assert (len(watches), watches.take_refused()) == (0, 1)
 
 
-def test_thousands_who_show_nothing_hold_few_descriptors_and_keep_nobody_out(
+def test_thousands_of_connections_without_a_session_hold_few_descriptors_and_block_no_client(
     watches: Watches, connect: Callable[..., socket.socket]
 ) -> None:
     held = descriptors()
@@ -217,7 +217,7 @@ def test_beyond_the_bound_connections_are_closed_and_counted(
     assert watches.watch(os.getpid()) == 0, "pidfds are under the same bound"
 
 
-def test_without_a_descriptor_left_it_sleeps_and_accepts_later(
+def test_without_a_free_descriptor_the_socket_sleeps_and_accepts_later(
     watches: Watches, connect: Callable[..., socket.socket]
 ) -> None:
     connect(SESSION)
@@ -237,7 +237,7 @@ def test_without_a_descriptor_left_it_sleeps_and_accepts_later(
     assert watches.due_ns == NEVER
 
 
-def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be() -> None:
+def test_the_limit_of_descriptors_is_raised_as_far_as_allowed() -> None:
     script = """
 import resource, sys
 from timerd.clients.liveness import room_for_watches
@@ -274,7 +274,7 @@ def test_the_end_of_a_process_is_a_sign_and_a_stop_is_none(watches: Watches) -> 
     assert len(watches) == 0
 
 
-def test_where_pidfds_are_refused_nothing_is_watched(watches: Watches, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pidfds_no_process_is_watched(watches: Watches, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(pid: int, flags: int = 0) -> int:
         raise PermissionError(1, "Operation not permitted")
 

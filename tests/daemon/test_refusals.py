@@ -37,7 +37,7 @@ MakeDaemon = Callable[..., Daemon]
 ONE_WATERMARK = r"this client has set 1 watermarks, .*larger --quota-watermarks"
 
 
-def test_a_refused_advance_is_raised_by_the_next_flush_and_by_it_alone(make_daemon: MakeDaemon) -> None:
+def test_only_the_next_flush_raises_a_refused_advance(make_daemon: MakeDaemon) -> None:
     make_daemon("--quota-watermarks=1")
     with td.connect() as client:
         client.advance("a", 1)
@@ -51,7 +51,9 @@ def test_a_refused_advance_is_raised_by_the_next_flush_and_by_it_alone(make_daem
         assert client.stats().commands_refused == 2
 
 
-def test_and_by_close_where_nobody_flushes(make_daemon: MakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_close_raises_a_refused_advance_without_a_flush(
+    make_daemon: MakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
     make_daemon("--quota-watermarks=1")
     client = td.connect()
     client.advance("a", 1)
@@ -62,7 +64,7 @@ def test_and_by_close_where_nobody_flushes(make_daemon: MakeDaemon, caplog: pyte
     assert "command 2 was refused" in caplog.text
 
 
-def test_and_in_a_loop(make_daemon: MakeDaemon) -> None:
+def test_flush_of_an_asyncio_client_raises_a_refused_advance(make_daemon: MakeDaemon) -> None:
     make_daemon("--quota-watermarks=1")
 
     async def main() -> None:
@@ -75,7 +77,7 @@ def test_and_in_a_loop(make_daemon: MakeDaemon) -> None:
     asyncio.run(main())
 
 
-def test_it_does_not_take_the_place_of_what_ends_a_block(
+def test_a_refusal_does_not_replace_the_exception_that_ends_a_block(
     make_daemon: MakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_daemon("--quota-watermarks=1")
@@ -98,7 +100,7 @@ def test_it_does_not_take_the_place_of_what_ends_a_block(
     assert "close() after ValueError raises QuotaExceededError" in caplog.text
 
 
-def test_what_has_an_operation_or_an_answer_is_told_there_alone(make_daemon: MakeDaemon) -> None:
+def test_a_refusal_with_an_operation_or_an_answer_is_reported_there_alone(make_daemon: MakeDaemon) -> None:
     make_daemon("--quota-operations=1")
     with td.connect() as client:
         client.register("k", timeout=60)
@@ -124,7 +126,7 @@ def test_a_refusal_at_a_shell_is_no_success(make_daemon: MakeDaemon, run: Run) -
     assert (error["error"], error["count"]) == ("ARENA_FULL", 1)
 
 
-def test_the_log_has_every_refusal_by_its_reason_but_for_those_by_an_id(make_daemon: MakeDaemon, run: Run) -> None:
+def test_the_log_counts_every_refusal_by_its_reason_except_those_by_an_id(make_daemon: MakeDaemon, run: Run) -> None:
     daemon = make_daemon("--quota-operations=2", "--quota-watermarks=1")
     with td.connect() as client:
         client.register("k", timeout=60, id="one")
@@ -149,7 +151,7 @@ def test_the_log_has_every_refusal_by_its_reason_but_for_those_by_an_id(make_dae
     eventually(lambda: "a client holds 2 operations" in daemon.log, "its own log does not say so")
 
 
-def test_many_refusals_of_a_kind_are_one_error() -> None:
+def test_many_refusals_of_one_kind_raise_one_error() -> None:
     world = World().until_quiet()
     client = world.client("alice")
     for _ in range(3):
@@ -200,7 +202,7 @@ def has_answers(frame: bytes) -> bool:
 
 
 @pytest.mark.parametrize("arrives", [False, True])
-def test_who_was_told_that_it_is_unknown_is_not_told_again_by_flush(arrives: bool) -> None:
+def test_flush_does_not_report_again_a_command_already_reported_as_unknown(arrives: bool) -> None:
     """`arrives`: it was applied, and only the answer was lost."""
     world = Linked()
     world.daemon.refuse = dict.fromkeys((1, 2, 4), ErrorCode.OPERATION_EXISTS)
@@ -227,7 +229,7 @@ def test_who_was_told_that_it_is_unknown_is_not_told_again_by_flush(arrives: boo
         world.flushes()
 
 
-def test_a_flush_waits_for_refusals_of_which_the_report_was_lost() -> None:
+def test_a_flush_waits_for_refusals_whose_report_was_lost() -> None:
     world = Linked()
     world.daemon.refuse[2] = ErrorCode.QUOTA_EXCEEDED
     world.fire()
@@ -250,7 +252,7 @@ def test_a_flush_waits_for_refusals_of_which_the_report_was_lost() -> None:
     assert world.flushes()
 
 
-def test_an_older_report_that_comes_late_does_not_hide_them() -> None:
+def test_a_late_older_report_does_not_hide_refusals() -> None:
     world = Linked()
     world.daemon.refuse[2] = ErrorCode.QUOTA_EXCEEDED
     world.fire()
@@ -266,7 +268,7 @@ def test_an_older_report_that_comes_late_does_not_hide_them() -> None:
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_a_flush_waits_for_what_was_refused_before_a_restart_and_for_no_more(refused: bool) -> None:
+def test_a_flush_waits_for_refusals_from_before_a_restart_and_for_no_others(refused: bool) -> None:
     world = Linked()
     if refused:
         world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
@@ -287,7 +289,7 @@ def test_a_flush_waits_for_what_was_refused_before_a_restart_and_for_no_more(ref
     assert world.flushes()
 
 
-def test_a_flush_waits_for_what_was_refused_before_a_frame_was() -> None:
+def test_a_flush_waits_for_refusals_before_a_refused_frame() -> None:
     world = Linked()
     world.daemon.refuse[1] = ErrorCode.QUOTA_EXCEEDED
     world.lose_down = lambda frame: True
@@ -304,7 +306,7 @@ def test_a_flush_waits_for_what_was_refused_before_a_frame_was() -> None:
         world.flushes()
 
 
-def test_what_was_refused_before_the_client_was_taken_for_dead_is_said_to_be_unknown() -> None:
+def test_commands_from_before_the_client_was_taken_for_dead_are_reported_as_unknown() -> None:
     world = Linked()
     world.fire()
     world.exchange()

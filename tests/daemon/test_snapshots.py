@@ -63,7 +63,7 @@ def copies_in(directory: Path) -> list[Path]:
 # on a manual clock ------------------------------------------------------------------------------------------------
 
 
-def test_a_question_that_is_asked_again_is_answered_by_the_same_copy(world: World) -> None:
+def test_a_repeated_question_is_answered_with_the_same_copy(world: World) -> None:
     alice = world.client("alice")
     first = alice.ask({"id": 4, **ASK})
     again = alice.ask({"id": 4, **ASK})
@@ -71,7 +71,7 @@ def test_a_question_that_is_asked_again_is_answered_by_the_same_copy(world: Worl
     assert world.copies.made == 1
 
 
-def test_a_copy_is_removed_when_its_askers_have_ended(world: World) -> None:
+def test_a_copy_is_removed_when_the_clients_that_asked_have_ended(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     for client in (alice, bob):
         client.say(UpKind.QUERY, {"id": 4, **ASK})
@@ -85,7 +85,7 @@ def test_a_copy_is_removed_when_its_askers_have_ended(world: World) -> None:
     assert world.copies.there == 0
 
 
-def test_a_copy_is_removed_in_time_though_its_asker_lives(world: World) -> None:
+def test_a_copy_is_removed_in_time_although_its_client_lives(world: World) -> None:
     alice = world.client("alice")
     alice.ask({"id": 4, **ASK})
     world.run(KEEP_NS - MS)
@@ -94,7 +94,7 @@ def test_a_copy_is_removed_in_time_though_its_asker_lives(world: World) -> None:
     assert world.copies.there == 0
 
 
-def test_there_is_one_copy_at_a_time_and_who_waits_gets_the_next(world: World) -> None:
+def test_there_is_one_copy_at_a_time_and_a_waiting_client_gets_the_next(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     _, first = alice.ask({"id": 4, **ASK})
     bob.say(UpKind.QUERY, {"id": 4, **ASK})
@@ -106,7 +106,7 @@ def test_there_is_one_copy_at_a_time_and_who_waits_gets_the_next(world: World) -
     assert (world.copies.made, world.copies.there) == (2, 1)
 
 
-def test_nothing_is_copied_for_who_is_gone(world: World) -> None:
+def test_no_copy_is_made_for_a_client_that_has_ended(world: World) -> None:
     alice, bob = world.client("alice"), world.client("bob")
     alice.ask({"id": 4, **ASK})
     bob.say(UpKind.QUERY, {"id": 4, **ASK})
@@ -116,7 +116,7 @@ def test_nothing_is_copied_for_who_is_gone(world: World) -> None:
     assert world.copies.made == 1
 
 
-def test_copies_take_a_tenth_of_the_time_at_most(world: World) -> None:
+def test_copying_takes_a_tenth_of_the_time_at_most(world: World) -> None:
     world.copies.take_ns = 2 * S
     began_ns = world.clock.now_ns()
     for number in range(5):
@@ -152,7 +152,7 @@ def test_a_copy_that_cannot_be_written_is_an_error_of_each_question_once(
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.long)])
-def test_checks_of_an_arena_that_takes_long_to_copy_leave_nothing(
+def test_checks_of_an_arena_that_is_slow_to_copy_leave_no_copies(
     make_daemon: MakeDaemon, runtime_dir: Path, count: int
 ) -> None:
     make_daemon(patch=SLOW)
@@ -165,7 +165,7 @@ def test_checks_of_an_arena_that_takes_long_to_copy_leave_nothing(
     assert not copies_in(runtime_dir)
 
 
-def test_who_gives_up_waiting_and_ends_leaves_no_copy(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
+def test_a_client_that_stops_waiting_and_ends_leaves_no_copy(make_daemon: MakeDaemon, runtime_dir: Path) -> None:
     make_daemon(patch=SLOW)
     with connect() as client:
         client.snapshot()
@@ -192,7 +192,7 @@ def test_no_copy_outlives_the_daemon(make_daemon: MakeDaemon, runtime_dir: Path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_member_of_the_group_checks_and_leaves_nothing(
+def test_a_check_by_a_member_of_the_unix_group_leaves_no_copy(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     group = grp.getgrnam("daemon")
@@ -217,7 +217,7 @@ def test_a_member_of_the_group_checks_and_leaves_nothing(
             eventually(lambda: not copies_in(directory), "a copy was left")
 
 
-def test_a_copy_that_was_half_written_is_removed(make_daemon: MakeDaemon, runtime_dir: Path, run: Run) -> None:
+def test_a_half_written_copy_is_removed(make_daemon: MakeDaemon, runtime_dir: Path, run: Run) -> None:
     make_daemon(patch=FULL)
     status, _, err = run("check")
     assert status == Exit.PROBLEM and "cannot be written" in err

@@ -27,7 +27,7 @@ def service(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_the_service_tells_when_it_is_ready_and_is_watched(name: str) -> None:
+def test_the_service_notifies_systemd_and_has_a_watchdog(name: str) -> None:
     unit = service(name)
     assert unit["Type"] == "notify"
     assert re.fullmatch(r"\d+s", unit["WatchdogSec"])
@@ -52,7 +52,7 @@ def test_members_of_the_group_may_connect_and_every_flag_exists(name: str) -> No
     assert set(flags) <= {f"--{dashed(knob)}" for knob in KNOBS}
 
 
-def test_a_client_process_stays_visible_to_the_daemon() -> None:
+def test_the_units_let_the_daemon_see_client_processes() -> None:
     assert service("timerd.service")["ProtectProc"] == "default"
 
 
@@ -69,7 +69,7 @@ def test_the_user_and_the_directory_are_declared() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_systemd_finds_the_service_tight(name: str) -> None:
+def test_systemd_rates_the_service_as_secure(name: str) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd-analyze is not installed here")

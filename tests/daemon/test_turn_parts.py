@@ -30,7 +30,7 @@ def test_clients_take_turns_and_the_frames_of_one_stay_in_order() -> None:
     assert taken == [(alice, b"a1"), (bob, b"b1"), (alice, b"a2"), (alice, b"a3")]
 
 
-def test_a_frame_that_is_not_done_stays_first_of_its_client_and_the_next_client_comes_first() -> None:
+def test_an_unfinished_frame_stays_first_of_its_client_and_the_next_client_is_served() -> None:
     deferred, alice, bob = Deferred(), session(1), session(2)
     deferred.add(alice, b"a1")
     deferred.add(bob, b"b1")
@@ -44,7 +44,7 @@ def test_a_frame_that_is_not_done_stays_first_of_its_client_and_the_next_client_
 @pytest.mark.parametrize(
     ("frame", "fit"), [(b"f", DEFERRED_FRAMES_MAX), (bytes(1 << 20), DEFERRED_BYTES_MAX >> 20)], ids=["frames", "bytes"]
 )
-def test_it_is_full_by_frames_or_by_bytes_until_one_is_done(frame: bytes, fit: int) -> None:
+def test_the_queue_is_full_by_frames_or_by_bytes_until_a_frame_is_done(frame: bytes, fit: int) -> None:
     deferred, alice = Deferred(), session(1)
     for _ in range(fit - 1):
         deferred.add(alice, frame)
@@ -71,7 +71,7 @@ def test_a_start_is_a_gap_that_ends_when_the_sockets_are_dry() -> None:
     assert not gap.is_open
 
 
-def test_a_gap_ends_although_frames_go_on_coming() -> None:
+def test_a_gap_ends_although_frames_keep_arriving() -> None:
     gap = Gap(0)
     for now_ns in range(0, GAP_READ_NS, MS):
         gap.received(now_ns)
@@ -82,7 +82,7 @@ def test_a_gap_ends_although_frames_go_on_coming() -> None:
     assert not gap.is_open
 
 
-def test_only_a_turn_outside_of_a_gap_counts_as_one_that_has_read_all() -> None:
+def test_only_a_turn_outside_of_a_gap_counts_as_having_read_all() -> None:
     gap = Gap(0)
     gap.read_dry(MS)
     assert gap.dry_ns == 0

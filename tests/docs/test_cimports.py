@@ -94,12 +94,12 @@ def test_no_file_cimports_itself_in_a_circle() -> None:
     assert not circle(graph(PURGATORY))
 
 
-def test_every_cimported_file_is_there() -> None:
+def test_every_cimported_file_exists() -> None:
     edges = graph(PURGATORY)
     assert not {other for others in edges.values() for other in others} - set(edges)
 
 
-def test_only_the_face_knows_the_rooms_and_benches_know_no_transactions() -> None:
+def test_only_the_face_cimports_rooms_and_benches_cimport_no_transactions() -> None:
     edges = graph(PURGATORY)
     for path in [*ROOT.glob("bench/*.p[yx][xd]"), *ROOT.glob("client/**/*.p[yx][xd]"), *ROOT.glob("timerd/**/*.pyx")]:
         reached = cimported(path.read_text(), "face.face")
@@ -132,11 +132,11 @@ def test_the_rooms_are_functions_in_c() -> None:
         ("from timerd_shm.generated.records cimport *", set()),
     ],
 )
-def test_a_cimport_is_read(line: str, modules: set[str]) -> None:
+def test_every_form_of_cimport_is_parsed(line: str, modules: set[str]) -> None:
     assert cimported(line + "\n", "index.table") == modules
 
 
-def test_what_climbs_and_what_circles_is_seen() -> None:
+def test_an_upward_cimport_and_a_circle_are_found() -> None:
     edges = {"memory.a": {"index.b"}, "index.b": {"index.c"}, "index.c": {"index.d"}, "index.d": {"index.b"}}
     assert climbing(edges, ["memory", "index"]) == ["memory.a cimports index.b"]
     rooms = ["state", "memory", "index"]

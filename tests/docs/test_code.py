@@ -67,7 +67,7 @@ def sources(*suffixes: str) -> list[Path]:
 # tools -------------------------------------------------------------------------------------------------------------
 
 
-def test_ruff_finds_nothing() -> None:
+def test_ruff_finds_no_error() -> None:
     checked = run("ruff", "check", "--no-cache", ".")
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -77,12 +77,12 @@ def test_the_sources_are_formatted() -> None:
     assert checked.returncode == 0, checked.stdout + "run `make fmt`"
 
 
-def test_mypy_finds_nothing() -> None:
+def test_mypy_finds_no_error() -> None:
     checked = run("mypy", *TYPED)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_the_stubs_of_what_is_compiled_say_what_it_is(tmp_path: Path) -> None:
+def test_the_stubs_match_the_compiled_modules(tmp_path: Path) -> None:
     modules = (
         "timerd.core",
         *(f"timerd_client.hot.compiled.{part}" for part in ("calls", "columns", "ledger", "outcomes", "promises")),
@@ -110,7 +110,7 @@ def test_imports_go_left_only(package: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_what_runs_on_spark_runs_on_spark_connect_as_well() -> None:
+def test_timerd_spark_uses_only_calls_that_spark_connect_has() -> None:
     wrong = []
     for path in PACKAGES["timerd_spark"].rglob("*.py"):
         if path.name != "session.py":
@@ -120,7 +120,7 @@ def test_what_runs_on_spark_runs_on_spark_connect_as_well() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_what_workers_import_needs_no_compiled_core() -> None:
+def test_the_client_imports_no_compiled_core() -> None:
     program = "import sys, timerd; timerd.connect; print(*sorted(m for m in sys.modules if m.startswith('timerd')))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "timerd_client" in loaded
@@ -164,7 +164,7 @@ def bare_stores(text: str, members: dict[str, str]) -> list[tuple[int, str]]:
     return found
 
 
-def test_nothing_stores_to_truth_but_transactions() -> None:
+def test_only_transactions_store_to_truth() -> None:
     members = pointers((PACKAGES["timerd"] / "purgatory/memory/arena.pxd").read_text().partition("cdef inline")[0])
     assert members["ops"] == "OpRecord"
     wrong = [
@@ -189,14 +189,14 @@ def test_nothing_stores_to_truth_but_transactions() -> None:
         ("cdef void fill_op(OpRecord *op):\n    op.state = 2\ncdef void settle(OpRecord *op):\n    op.state = 3", 1),
     ],
 )
-def test_a_bare_store_is_seen(text: str, stores: int) -> None:
+def test_a_bare_store_is_found(text: str, stores: int) -> None:
     assert len(bare_stores(text, {"ops": "OpRecord"})) == stores
 
 
 # the project -------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_left_over() -> None:
+def test_no_leftover_markers_are_in_the_sources() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in sources(".py", ".pyx", ".pxd", ".pyi", ".md", ".txt", ".h", ".toml")
@@ -206,7 +206,7 @@ def test_nothing_is_left_over() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_top_level_holds_what_the_user_fixed() -> None:
+def test_the_top_level_holds_only_the_agreed_names() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True
     )
@@ -219,7 +219,7 @@ def test_the_top_level_holds_what_the_user_fixed() -> None:
 @pytest.mark.parametrize(
     "target", ["demo", "test", "test-long", "bench", "bench-short", "fmt", "build", "generate", "clean"]
 )
-def test_make_knows_the_target_and_says_what_it_does(target: str) -> None:
+def test_make_has_the_target_and_explains_it(target: str) -> None:
     text = (ROOT / "Makefile").read_text()
     assert re.search(rf"^{target}:", text, re.MULTILINE)
     assert f"make {target} " in text, "its first lines explain every target"

@@ -37,7 +37,7 @@ def functions_of(file: str) -> set[str]:
     return {each.name for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def test_the_rooms_of_the_tables_are_there() -> None:
+def test_the_rooms_that_the_tables_name_exist() -> None:
     client = (ROOT / "client/DESIGN.md").read_text()
     rooms = [ROOT / room for room in re.findall(r"^\| [^|]+ \| `([\w/]+/)`", TEXT, re.MULTILINE)]
     for room in re.findall(r"^\| [^|]+ \| `(\w+/)`", client, re.MULTILINE):

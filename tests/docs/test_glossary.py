@@ -28,14 +28,14 @@ def exists(path: str) -> bool:
     return (ROOT / path).exists()
 
 
-def test_each_term_says_where_it_lives_or_which_term_to_look_at() -> None:
+def test_each_term_names_its_file_or_another_term() -> None:
     homeless = [
         term for term, text in entries().items() if not PATH.search(text.partition("Where:")[2]) and "See *" not in text
     ]
     assert not homeless
 
 
-def test_terms_that_an_entry_points_to_are_there() -> None:
+def test_terms_that_an_entry_points_to_exist() -> None:
     terms = {word.strip() for term in entries() for word in term.split(",")}
     pointed = re.findall(r"\*([a-z ]+)\*", " ".join(re.findall(r"[Ss]ee (\*[^.]+)\.", " ".join(entries().values()))))
     assert len(pointed) >= 8

@@ -76,7 +76,7 @@ def exists(test: str) -> bool:
     ],
     ids=range(8),
 )
-def test_a_run_may_leave_a_promise_to_the_other_tier_and_may_not_leave_it_out(
+def test_a_run_may_leave_a_promise_to_the_other_tier_but_not_skip_it(
     code: str, arguments: str, fails: bool, says: str, tmp_path: Path
 ) -> None:
     for name, text in (("test_a.py", code), ("conftest.py", CONFTEST), ("pytest.ini", INI)):

@@ -39,11 +39,11 @@ def test_asyncio_is_loaded_only_with_the_asyncio_face() -> None:
     assert not modules.intersection(set(HEAVY) - {"asyncio"})
 
 
-def test_the_version_costs_nothing_until_it_is_asked_for() -> None:
+def test_the_version_is_read_only_on_demand() -> None:
     assert "importlib.metadata" not in loaded_by("import timerd, timerd_client")
 
 
-def test_asyncio_exports_what_timerd_does() -> None:
+def test_asyncio_exports_the_same_names_as_timerd() -> None:
     only_threaded = {"Delayed"}  # `await try_complete_else_watch()` has no object of its own
     assert set(aio.__all__) == set(timerd_client.__all__) - only_threaded
     assert all(hasattr(aio, name) for name in aio.__all__)

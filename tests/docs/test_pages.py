@@ -30,13 +30,13 @@ def test_links_lead_to_files(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_files_that_a_page_names_are_there(page: str) -> None:
+def test_files_that_a_page_names_exist(page: str) -> None:
     named = set(NAMED.findall((ROOT / page).read_text()))
     assert not [name for name in named if not any(source.endswith(f"/{name}") for source in SOURCES)]
 
 
 @pytest.mark.parametrize("page", sorted(set(PAGES) - GENERATED))
-def test_lines_are_no_longer_than_those_of_the_code(page: str) -> None:
+def test_lines_of_pages_are_no_longer_than_those_of_the_code(page: str) -> None:
     longest = int(SETTINGS["tool"]["ruff"]["line-length"])
     lines = (ROOT / page).read_text().splitlines()
     long = [number for number, line in enumerate(lines, start=1) if len(line) > longest and not line.startswith("|")]

@@ -110,7 +110,7 @@ def test_a_room_imports_only_from_the_rooms_before_it(package: str) -> None:
     assert not wrong, "imports that go up:\n" + "\n".join(sorted(wrong))
 
 
-def test_nothing_imports_the_generator() -> None:
+def test_no_module_imports_the_generator() -> None:
     wrong = [module for module, imported in graph_of("timerd_shm").items() if "timerd_shm.generate" in imported]
     assert not wrong, "\n".join(wrong)
 
@@ -136,7 +136,7 @@ def test_every_kind_of_import_is_in_the_graph() -> None:
     assert "timerd_client" in graph["timerd"], "an import below TYPE_CHECKING counts"
 
 
-def test_an_import_that_goes_up_and_one_in_a_circle_are_seen() -> None:
+def test_an_upward_import_and_a_circle_are_found() -> None:
     graph = {"p": {"p.b.y"}, "p.a.x": {"p.b.y"}, "p.b.y": {"p.a.z"}, "p.a.z": {"p.a.x"}}
     assert upward(graph, "p", ({"a"}, {"b"}, {"__init__"})) == {"p.a.x > p.b.y"}
     assert upward(graph, "p", ({"a", "b"}, {"__init__"})) == {"p.a.x > p.b.y", "p.b.y > p.a.z"}

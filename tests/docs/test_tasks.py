@@ -22,7 +22,7 @@ def test_each_of_thirty_questions_has_an_answer() -> None:
 
 
 @pytest.mark.parametrize("number", ANSWERS)
-def test_what_an_answer_names_is_there(number: str) -> None:
+def test_files_and_names_in_an_answer_exist(number: str) -> None:
     found = NAMES.findall(" ".join(ANSWERS[number].split()))
     assert found, "it names no file"
     for path, names in found:

@@ -56,7 +56,7 @@ def test_asyncio_has_the_same_surface(daemon: Daemon) -> None:
     asyncio.run(main())
 
 
-def test_asyncio_has_a_client_of_each_process_and_loop(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_asyncio_has_a_client_for_each_process_and_loop(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     async def use() -> aio.Client:
         client, same = await asyncio.gather(aio.client(), aio.client())
         assert client is same
@@ -90,7 +90,9 @@ def test_asyncio_has_a_client_of_each_process_and_loop(daemon: Daemon, caplog: p
     assert not caplog.records
 
 
-def test_asyncio_without_a_daemon_says_so_to_all_who_ask_and_tries_again(make_daemon: Callable[..., Daemon]) -> None:
+def test_without_a_daemon_every_asyncio_caller_gets_the_error_and_a_later_call_tries_again(
+    make_daemon: Callable[..., Daemon],
+) -> None:
     async def main() -> None:
         asked = await asyncio.gather(aio.client(), aio.client(), return_exceptions=True)
         assert [type(error) for error in asked] == [td.TimerdUnavailableError] * 2
@@ -132,7 +134,7 @@ def test_awaits_that_are_cancelled_in_a_full_window_cancel_their_operations(daem
     asyncio.run(main())
 
 
-def test_a_client_whose_loop_is_closed_says_so(daemon: Daemon) -> None:
+def test_a_client_whose_loop_is_closed_raises_an_error_that_names_it(daemon: Daemon) -> None:
     loop = asyncio.new_event_loop()
     client = loop.run_until_complete(aio.connect())
     loop.close()
@@ -143,7 +145,7 @@ def test_a_client_whose_loop_is_closed_says_so(daemon: Daemon) -> None:
             client.register("k", timeout=1)
 
 
-def test_asyncio_backpressure_is_said_at_once_and_room_is_awaited(daemon: Daemon) -> None:
+def test_asyncio_backpressure_is_raised_at_once_and_room_can_be_awaited(daemon: Daemon) -> None:
     async def main() -> None:
         async with await aio.connect() as client:
             client._protocol.ledger.window = 50
@@ -156,7 +158,7 @@ def test_asyncio_backpressure_is_said_at_once_and_room_is_awaited(daemon: Daemon
     asyncio.run(main())
 
 
-def test_a_thousand_asyncio_waits_in_one_loop(daemon: Daemon) -> None:
+def test_one_loop_awaits_a_thousand_operations(daemon: Daemon) -> None:
     async def main() -> None:
         async with await aio.connect() as client:
             operations = [client.register(f"w{index}", timeout=PATIENCE_S) for index in range(1000)]

@@ -124,7 +124,7 @@ def test_keys_that_cannot_be_watched_are_refused(keys: Any, when: When, error: t
         watch(keys, when)
 
 
-def test_what_is_wrong_with_keys_is_said_with_count_and_remedy() -> None:
+def test_wrong_keys_are_refused_with_count_and_remedy() -> None:
     with pytest.raises(TooManyKeysError, match=r"^70 keys, and an operation watches 64 at most"):
         watch([str(index) for index in range(70)], ANY)
     with pytest.raises(TooManyKeysError, match=r"^more keys, and an operation watches 64 at most"):
@@ -140,7 +140,7 @@ def test_what_is_wrong_with_keys_is_said_with_count_and_remedy() -> None:
         id_hash("x" * 300)
 
 
-def test_ten_years_are_said_to_be_ten_years() -> None:
+def test_the_error_shows_the_longest_timeout_as_ten_years() -> None:
     with pytest.raises(TimeoutOutOfRangeError, match=r"0 to 316224000 s \(10 years\)"):
         timeout_ns(TIMEOUT_NS_MAX)
 
@@ -163,13 +163,13 @@ def test_64_keys_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("k", [0, -1, 65, 1.0, True, "2"])
-def test_at_least_takes_1_to_64(k: Any) -> None:
+def test_at_least_accepts_1_to_64(k: Any) -> None:
     with pytest.raises(InvalidConditionError):
         at_least(k)
 
 
 @pytest.mark.parametrize("amount", [0, -1, 1 << 64, 1.5])
-def test_total_takes_a_positive_amount(amount: Any) -> None:
+def test_total_accepts_a_positive_amount(amount: Any) -> None:
     with pytest.raises(InvalidConditionError):
         total(amount)
 
@@ -205,7 +205,7 @@ def test_names_ids_and_policies_are_checked() -> None:
         group_of("Web")
 
 
-def test_a_mark_that_nobody_has_made_is_refused() -> None:
+def test_a_value_that_is_no_mark_is_refused() -> None:
     assert mark_of(Mark(1, 2, 3)) == Mark(1, 2, 3)
     for since in (5, (1, 2, 3, b""), Mark(1, -1), Mark(1, 1 << 64), Mark(1, 2, -1), Mark(1, "2")):  # type: ignore[arg-type]
         with pytest.raises(InvalidValueError):
@@ -249,7 +249,7 @@ def met(what: int, limit: int) -> int:
         (ErrorCode.NOT_SUPPORTED, 13, "command 13"),
     ],
 )
-def test_a_refusal_says_what_it_met(code: ErrorCode, value: int, says: str) -> None:
+def test_a_refusal_names_the_limit_that_was_met(code: ErrorCode, value: int, says: str) -> None:
     error = refusal(code, value, Subject("job/7", "nightly", 100))
     assert error.code == code
     assert re.search(says, str(error)), str(error)
@@ -302,7 +302,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 
 @pytest.mark.parametrize("call", WAITS)
-def test_a_call_names_what_it_was_given_wrongly(daemon: Daemon, face: Face, call: str) -> None:
+def test_a_call_names_its_wrong_argument(daemon: Daemon, face: Face, call: str) -> None:
     wrong, error, says = WAITS[call]
     with face.connect(group="web" if call.startswith("call") else None) as client, pytest.raises(error) as raised:
         wrong(face, client)
@@ -310,7 +310,7 @@ def test_a_call_names_what_it_was_given_wrongly(daemon: Daemon, face: Face, call
     assert call.startswith("call") is False or "no deadline" not in str(raised.value)
 
 
-def test_one_command_is_one_command() -> None:
+def test_the_error_counts_commands_in_singular_and_plural() -> None:
     assert [unacknowledged(number) for number in (1, 2)] == [
         "1 command is unacknowledged",
         "2 commands are unacknowledged",
@@ -327,7 +327,7 @@ def knobs(call: Callable[..., Any]) -> list[tuple[str, object, Any]]:
     return [(knob.name, knob.kind, knob.default) for knob in inspect.signature(call).parameters.values()]
 
 
-def test_whoever_connects_or_says_how_to_has_the_same_knobs() -> None:
+def test_connect_and_configure_have_the_same_arguments() -> None:
     assert knobs(td.connect) == knobs(aio.connect) == knobs(td.configure)
 
 

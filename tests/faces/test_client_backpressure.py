@@ -22,7 +22,9 @@ from patience import PATIENCE_S, eventually
 from timerd_client.protocol.protocol import LinkState
 
 
-def test_backpressure_after_a_second_and_flush_in_time(client: Any, daemon: Daemon, face: Face) -> None:
+def test_backpressure_is_raised_after_a_second_and_flush_returns_in_time(
+    client: Any, daemon: Daemon, face: Face
+) -> None:
     client.flush()
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
@@ -44,7 +46,7 @@ def test_backpressure_after_a_second_and_flush_in_time(client: Any, daemon: Daem
         assert client.room() == 100
 
 
-def test_a_batch_that_met_backpressure_is_withdrawn_whole(client: Any, daemon: Daemon) -> None:
+def test_a_batch_that_met_backpressure_is_withdrawn_as_a_whole(client: Any, daemon: Daemon) -> None:
     client.flush()
     client._protocol.ledger.window = 100
     os.kill(daemon.pid, signal.SIGSTOP)
@@ -100,7 +102,7 @@ def test_the_time_in_a_full_window_counts_against_the_timeout_and_its_events_are
         assert outcome._record.registered_ns < started + waited
 
 
-def test_flush_says_when_it_cannot_know(client: Any, daemon: Daemon) -> None:
+def test_flush_raises_session_gone_when_it_cannot_know(client: Any, daemon: Daemon) -> None:
     daemon.kill()
     for _ in range(10):
         client.fire("k")
@@ -113,7 +115,7 @@ def test_flush_says_when_it_cannot_know(client: Any, daemon: Daemon) -> None:
     client.flush(PATIENCE_S)
 
 
-def test_closing_acknowledges_first_and_fails_what_waits(daemon: Daemon, face: Face) -> None:
+def test_close_acknowledges_first_and_fails_pending_operations(daemon: Daemon, face: Face) -> None:
     client = face.connect()
     operation = client.register("k", timeout=60)
     for _ in range(1000):

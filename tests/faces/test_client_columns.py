@@ -18,7 +18,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
     return shared_daemon
 
 
-def test_columns_come_back_in_their_order(client: Any) -> None:
+def test_columns_of_outcomes_are_in_the_order_of_the_keys(client: Any) -> None:
     keys = [f"k{index}" for index in range(400)]
     batch = client.register_many(keys, timeout=PATIENCE_S, payloads=[key.encode() for key in keys])
     client.fire_many(keys[::-1], values=[key.encode() for key in keys[::-1]])
@@ -29,7 +29,7 @@ def test_columns_come_back_in_their_order(client: Any) -> None:
     assert client.register_many([], timeout=1).outcomes(0) == []
 
 
-def test_columns_settle_in_their_order(client: Any) -> None:
+def test_outcomes_of_a_batch_are_in_the_order_of_its_keys(client: Any) -> None:
     batch = client.register_many(["c0", "c1", "c2"], timeout=[PATIENCE_S, 0.01, PATIENCE_S], payloads=b"same")
     client.fire_many(["c2", "c0"], values=[b"two", b"zero"])
     assert batch.states(PATIENCE_S) == [State.COMPLETED, State.EXPIRED, State.COMPLETED]
@@ -37,7 +37,7 @@ def test_columns_settle_in_their_order(client: Any) -> None:
     assert batch.completed(PATIENCE_S) == 2
 
 
-def test_a_batch_counts_events_from_the_mark_that_it_is_given(client: Any) -> None:
+def test_a_batch_counts_events_from_its_mark(client: Any) -> None:
     before = client.mark()
     client.fire("a", value=b"own")
     client.fire_wait("b", value=b"other")
@@ -83,7 +83,7 @@ def test_columns_are_copied_and_checked_before_anything_is_sent(client: Any) -> 
     assert client._protocol.ledger.issued == issued
 
 
-def test_a_column_says_which_of_its_rows_is_wrong(client: Any) -> None:
+def test_a_refused_column_names_the_wrong_row(client: Any) -> None:
     columns: list[Any] = [["a", ""], [["a"], []], ["a", 5]]
     for keys in columns:
         with pytest.raises(td.InvalidKeyError, match=r"^keys\[1\]: "):

@@ -157,7 +157,7 @@ def test_a_killed_client_is_noticed_at_once(make_daemon: MakeDaemon, spawn: Spaw
     assert (look.counter("orphans_cancelled"), look.counter("clients_died")) == (3, 3)
 
 
-def test_where_pidfds_are_refused_too_proc_tells_within_two_beats(make_daemon: MakeDaemon, spawn: Spawn) -> None:
+def test_without_pidfds_proc_shows_a_death_within_two_beats(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     daemon = make_daemon(patch=NO_PIDFD)
     without_liveness(daemon)
     victim, look = spawn(), Look(daemon)
@@ -165,7 +165,7 @@ def test_where_pidfds_are_refused_too_proc_tells_within_two_beats(make_daemon: M
     assert eventually(lambda: look.pending() == 0, "its operation was not cancelled") < 3
 
 
-def test_where_nothing_tells_silence_is_suspected_first_and_counts_as_death_much_later(
+def test_without_any_sign_of_death_a_client_is_silent_first_and_dead_much_later(
     make_daemon: MakeDaemon, spawn: Spawn
 ) -> None:
     daemon = make_daemon("--lease=1200ms", patch=NO_PIDFD + SHORT_LEASE + SHORT_HOUR)
@@ -208,9 +208,7 @@ def test_an_asyncio_client_is_noticed_by_its_connection(make_daemon: MakeDaemon,
     eventually(lambda: look.pending() == 0, "its operation was not cancelled")  # silence alone is death an hour later
 
 
-def test_clients_for_whom_there_is_no_room_at_the_liveness_socket_go_on_without(
-    make_daemon: MakeDaemon, spawn: Spawn
-) -> None:
+def test_clients_without_room_at_the_liveness_socket_work_without_it(make_daemon: MakeDaemon, spawn: Spawn) -> None:
     daemon = make_daemon(patch="import timerd.clients.liveness as l; l.room_for_watches = lambda clients: 2")
     look = Look(daemon)
     clients = [spawn() for _ in range(3)]
@@ -245,7 +243,9 @@ def test_a_recycled_pid_is_not_taken_for_the_client_that_had_it(make_daemon: Mak
 # stops ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_was_stopped_past_its_lease_finds_all_as_it_was(make_daemon: MakeDaemon, spawn: Spawn) -> None:
+def test_a_client_that_was_stopped_past_its_lease_finds_its_operations_as_they_were(
+    make_daemon: MakeDaemon, spawn: Spawn
+) -> None:
     daemon = make_daemon("--lease=1200ms", patch=SHORT_LEASE)
     sleeper, look = spawn(), Look(daemon)
     sleeper.do('client.fire("count"); client.fire("count"); client.flush()')
@@ -264,7 +264,7 @@ def test_a_client_that_was_stopped_past_its_lease_finds_all_as_it_was(make_daemo
 
 
 @pytest.mark.parametrize("orphans", ["cancel", "keep"])
-def test_a_client_that_was_taken_for_dead_goes_on_with_its_numbering(
+def test_a_client_that_was_taken_for_dead_continues_its_command_numbers(
     make_daemon: MakeDaemon, spawn: Spawn, orphans: str
 ) -> None:
     daemon = make_daemon("--lease=1200ms", patch=SHORT_LEASE + SHORT_HOUR)
@@ -281,7 +281,7 @@ def test_a_client_that_was_taken_for_dead_goes_on_with_its_numbering(
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_a_daemon_that_is_away_for_three_leases_cancels_nothing(
+def test_a_daemon_that_stops_for_three_leases_cancels_no_operation(
     make_daemon: MakeDaemon, spawn: Spawn, how: str
 ) -> None:
     daemon = make_daemon("--lease=400ms", patch=SHORT_LEASE)
@@ -319,9 +319,7 @@ def test_after_a_restart_ends_are_noticed_at_once_again(make_daemon: MakeDaemon,
     eventually(lambda: look.pending() == 1, "its operation was not cancelled")
 
 
-def test_a_client_that_has_seen_the_end_of_its_daemon_waits_two_seconds_for_the_next(
-    daemon: Daemon, face: Face
-) -> None:
+def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_next(daemon: Daemon, face: Face) -> None:
     with face.connect() as client:
         client._protocol.silence.lost_ns = 3_600_000_000_000  # silence alone says nothing
         line, silence = client._link.lifeline, client._protocol.silence
@@ -364,7 +362,9 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("patch", ["time.sleep(600)", "os.execvp('sleep', ['sleep', '600'])"])
-def test_a_parent_that_dies_is_noticed_while_its_child_lives(make_daemon: MakeDaemon, spawn: Spawn, patch: str) -> None:
+def test_the_death_of_a_parent_is_noticed_while_its_child_lives(
+    make_daemon: MakeDaemon, spawn: Spawn, patch: str
+) -> None:
     daemon = make_daemon(patch=NO_PIDFD)
     parent, look = spawn(patch, script=OF_ANOTHER_NAMESPACE + FORKING), Look(daemon)
     child = int(parent.read())
@@ -378,7 +378,7 @@ def test_a_parent_that_dies_is_noticed_while_its_child_lives(make_daemon: MakeDa
         os.kill(child, signal.SIGKILL)
 
 
-def test_the_end_of_a_child_is_not_its_parents(daemon: Daemon, spawn: Spawn) -> None:
+def test_the_end_of_a_child_does_not_end_its_parent(daemon: Daemon, spawn: Spawn) -> None:
     parent, look = spawn("", script=FORKING), Look(daemon)
     child = int(parent.read())
     parent.do(f"os.waitpid({child}, 0)")
@@ -475,9 +475,7 @@ def ask(address: str, path: str = "/") -> str:
     return answer.rpartition(b"\r\n")[2].decode()
 
 
-def test_workers_that_are_recycled_take_their_operations_with_them_and_leak_no_slot(
-    make_daemon: MakeDaemon, gunicorn: str
-) -> None:
+def test_operations_of_recycled_workers_are_cancelled_and_no_slot_leaks(make_daemon: MakeDaemon, gunicorn: str) -> None:
     daemon = make_daemon("--clients=8")
     look = Look(daemon)
     eventually(lambda: ask(gunicorn) != "", "no worker answered")

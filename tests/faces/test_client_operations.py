@@ -60,7 +60,7 @@ def test_an_own_earlier_event_does_not_complete_a_later_operation(client: Any) -
         assert operation.result(PATIENCE_S).state is State.EXPIRED
 
 
-def test_quorums_say_who_answered(client: Any) -> None:
+def test_an_outcome_of_a_quorum_names_the_satisfied_keys(client: Any) -> None:
     operation = client.register(["r1", "r2", "r3"], timeout=PATIENCE_S, when=at_least(2))
     client.fire("r1")
     client.fire("r3")
@@ -68,7 +68,7 @@ def test_quorums_say_who_answered(client: Any) -> None:
     assert (outcome.satisfied, outcome.missing) == (("r1", "r3"), ("r2",))
 
 
-def test_watermarks_totals_and_failures(client: Any) -> None:
+def test_watermarks_totals_and_failures_settle_operations(client: Any) -> None:
     offsets = client.register({"p0": 812, "p1": 455}, timeout=PATIENCE_S, when=ALL)
     amount = client.register("topic", timeout=PATIENCE_S, when=total(100))
     settled = client.register(["a", "b"], timeout=PATIENCE_S, when=ALL_SETTLED)
@@ -89,7 +89,7 @@ def test_watermarks_totals_and_failures(client: Any) -> None:
     assert (outcome.error.fail_code, outcome.error.value) == (6, b"not leader")
 
 
-def test_cancel_tells_whether_it_won(client: Any) -> None:
+def test_cancel_returns_whether_it_settled_the_operation(client: Any) -> None:
     operation = client.register("k", timeout=None)
     assert operation.cancel() is True
     assert operation.result(0).state is State.CANCELLED
@@ -126,7 +126,7 @@ def test_an_id_makes_a_registration_idempotent(client: Any, face: Face) -> None:
     assert second.result(PATIENCE_S).state is State.CANCELLED
 
 
-def test_purgatories_are_apart(client: Any) -> None:
+def test_two_purgatories_are_independent(client: Any) -> None:
     fetch = client.purgatory("fetch")
     assert client.purgatory("fetch") is fetch
     operation = fetch.register("k", timeout=PATIENCE_S)
@@ -137,7 +137,7 @@ def test_purgatories_are_apart(client: Any) -> None:
         client.purgatory("Not a name")
 
 
-def test_wait_for_sees_what_another_process_does(client: Any, tmp_path: Path) -> None:
+def test_wait_for_sees_the_change_of_another_process(client: Any, tmp_path: Path) -> None:
     row = tmp_path / "row"
     code = f"import timerd as td; open({str(row)!r}, 'w').close(); td.client().fire('orders/42')"
     process = subprocess.Popen([sys.executable, "-c", code])
@@ -216,7 +216,7 @@ def test_a_refused_registration_does_not_hide_the_one_that_keeps_the_id(client: 
     assert client.register("k", timeout=1, id=f"y/{face.name}", if_exists="keep") is first
 
 
-def test_what_is_flushed_is_applied(client: Any) -> None:
+def test_commands_before_a_flush_are_applied(client: Any) -> None:
     with td.connect() as other:
         operation = other.register("flushed", timeout=PATIENCE_S)
         other.flush(PATIENCE_S)
@@ -225,14 +225,14 @@ def test_what_is_flushed_is_applied(client: Any) -> None:
         assert operation.result(PATIENCE_S)
 
 
-def test_what_was_refused_is_told_by_the_next_flush(client: Any) -> None:
+def test_the_next_flush_raises_a_refusal(client: Any) -> None:
     client._link.issue(b"\x01" + client._cancel_id_command("never")[1:])  # no command that a daemon can read
     with pytest.raises(td.TimerdError, match="a command was refused"):
         client.flush(PATIENCE_S)
     client.flush(PATIENCE_S)
 
 
-def test_set_orphans_says_how_many_operations_have_the_policy_now(client: Any) -> None:
+def test_set_orphans_returns_how_many_operations_have_the_policy(client: Any) -> None:
     pending = [client.register(f"o{number}", timeout=PATIENCE_S) for number in range(3)]
     assert client.set_orphans("keep") == 3
     with pytest.raises(td.NotAMemberError):
@@ -242,7 +242,7 @@ def test_set_orphans_says_how_many_operations_have_the_policy_now(client: Any) -
     assert client.set_orphans("cancel") == 0
 
 
-def test_after_close_calls_are_refused_and_what_was_pending_has_failed(client: Any) -> None:
+def test_after_close_calls_raise_and_pending_operations_have_failed(client: Any) -> None:
     operation = client.register("k", timeout=None)
     client.close()
     assert isinstance(operation.outcome().error, td.ClosedError)
@@ -295,7 +295,7 @@ def test_kafkas_calls_try_watch_and_try_again(client: Any) -> None:
     assert ends == [True]
 
 
-def test_many_operations_are_waited_for(client: Any, face: Face) -> None:
+def test_a_caller_waits_for_many_operations(client: Any, face: Face) -> None:
     operations = [client.register(f"w{index}", timeout=PATIENCE_S) for index in range(3)]
     client.fire("w1")
     assert operations[1].result(PATIENCE_S)
@@ -331,7 +331,7 @@ def test_a_callback_may_fire_and_register_but_not_wait(client: Any) -> None:
     assert len(seen) == 1
 
 
-def test_whatever_a_callback_raises_others_are_told_and_the_client_lives(client: Any) -> None:
+def test_after_any_exception_of_a_callback_the_others_run_and_the_client_lives(client: Any) -> None:
     first = client.register("k", timeout=PATIENCE_S)
     others = [client.register("k", timeout=PATIENCE_S) for _ in range(3)]
     told = threading.Event()

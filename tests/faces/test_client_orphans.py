@@ -15,7 +15,9 @@ from faces import Face
 from patience import eventually
 
 
-def test_what_is_pending_is_kept_or_cancelled_as_its_client_says_last(daemon: Daemon, face: Face) -> None:
+def test_pending_operations_are_kept_or_cancelled_by_the_last_policy_of_their_client(
+    daemon: Daemon, face: Face
+) -> None:
     with face.connect(orphans="cancel") as client:
         batch = client.register_many([f"k{number}" for number in range(1_000)], timeout=60)
         client.register("own", timeout=60)
@@ -28,7 +30,7 @@ def test_what_is_pending_is_kept_or_cancelled_as_its_client_says_last(daemon: Da
         assert (other.fire_wait("k999"), other.fire_wait("own"), other.fire_wait("later")) == (1, 1, 0)
 
 
-def test_who_has_said_all_waits_for_no_more_room(daemon: Daemon, face: Face) -> None:
+def test_set_orphans_does_not_wait_for_room_after_its_last_part(daemon: Daemon, face: Face) -> None:
     client = face.connect()
     client.register_many([f"k{number}" for number in range(10)], timeout=60)
     client.flush()
@@ -50,7 +52,7 @@ def test_a_policy_is_checked_before_anything_is_sent(client: Any) -> None:
     assert client.set_orphans("keep") == 0
 
 
-def test_a_runtime_directory_that_is_given_is_the_only_one(
+def test_a_runtime_directory_argument_is_the_only_one_searched(
     daemon: Daemon, face: Face, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")

@@ -102,7 +102,7 @@ def test_a_fork_under_the_clients_lock_leaves_the_child_no_lock_to_wait_for(daem
 
 
 @THREADED
-def test_what_a_script_fired_is_sent_before_it_ends(client: td.Client) -> None:
+def test_events_of_a_script_are_sent_before_it_ends(client: td.Client) -> None:
     operation = client.register("script", timeout=PATIENCE_S)
     code = "import timerd as td; c = td.client(); [c.fire('x') for _ in range(500)]; c.fire('script', value=b'last')"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
@@ -145,7 +145,9 @@ asyncio.run(main())
     assert [file.name for file in paths.directory.iterdir()] == ["auto.lock"], "which is never unlinked"
 
 
-def test_a_daemon_that_a_worker_starts_has_not_its_bounds_nor_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_a_worker_starts_inherits_neither_its_limits_nor_its_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, value in SMALL_BY_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "hidden")
@@ -170,7 +172,7 @@ with td.connect("auto", autostart=True, timeout=10) as client:
         eventually(lambda: ended(pid))
 
 
-def test_an_autostart_that_fails_says_how_to_see_why_and_leaves_nothing(
+def test_a_failed_autostart_says_how_to_see_why_and_leaves_no_files(
     face: Face, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
     monkeypatch.setenv("TIMERD_TICK", "an hour")
@@ -179,7 +181,7 @@ def test_an_autostart_that_fails_says_how_to_see_why_and_leaves_nothing(
     assert list(runtime_dir.iterdir()) == []
 
 
-def test_a_lock_file_that_goes_with_its_holder_is_never_held_by_two(tmp_path: Path) -> None:
+def test_a_lock_file_that_its_holder_removes_is_never_held_by_two(tmp_path: Path) -> None:
     inside: list[int] = []
     most: list[int] = []
 
@@ -200,7 +202,7 @@ def test_a_lock_file_that_goes_with_its_holder_is_never_held_by_two(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_150_clients_in_one_process(make_daemon: Callable[..., Daemon], face: Face) -> None:
+def test_150_clients_work_in_one_process(make_daemon: Callable[..., Daemon], face: Face) -> None:
     make_daemon("--clients=256", instance="many")
     clients = [face.connect("many", timeout=PATIENCE_S) for _ in range(150)]
     try:
@@ -212,7 +214,7 @@ def test_150_clients_in_one_process(make_daemon: Callable[..., Daemon], face: Fa
             one.close()
 
 
-def test_what_people_print_is_readable(client: Any, face: Face) -> None:
+def test_the_repr_of_public_objects_is_readable(client: Any, face: Face) -> None:
     kind = {"threaded": "Threaded", "aio": "Aio"}[face.name]
     operation = client.register("k", timeout=None)
     batch = client.register_many(["a", "b"], timeout=None)

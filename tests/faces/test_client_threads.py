@@ -24,7 +24,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 
 @THREADED
-def test_kafkas_purgatory_calls(client: td.Client) -> None:
+def test_the_calls_of_kafkas_purgatory_work(client: td.Client) -> None:
     ready: list[int] = []
     told: list[td.Delayed] = []
     purgatory = client.purgatory("produce")

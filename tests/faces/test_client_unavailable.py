@@ -98,7 +98,7 @@ def test_the_log_says_when_the_daemon_is_lost_and_when_it_is_back(
     assert re.search(r"the daemon of instance 'default' is back after [\d.]+ s", said()[1])
 
 
-def test_waits_live_through_a_kill_between_registration_and_event(client: Any, outage: Outage) -> None:
+def test_operations_survive_a_kill_between_registration_and_event(client: Any, outage: Outage) -> None:
     before = client.register("before", timeout=60, wait=True)
     batch = client.register_many(["b0", "b1"], timeout=60)
     forever = client.register("forever", timeout=None)
@@ -113,7 +113,7 @@ def test_waits_live_through_a_kill_between_registration_and_event(client: Any, o
     assert client.stats().given_up == 0
 
 
-def test_what_asks_a_lost_daemon_raises_at_once_and_sends_nothing(lost: Any) -> None:
+def test_a_question_to_a_lost_daemon_raises_at_once_and_is_not_sent(lost: Any) -> None:
     client = lost
     operation = client.register("k", timeout=60)
     issued = client._protocol.ledger.issued
@@ -136,7 +136,9 @@ def test_what_asks_a_lost_daemon_raises_at_once_and_sends_nothing(lost: Any) -> 
     assert not operation.done()
 
 
-def test_who_asks_just_before_the_daemon_is_lost_is_told_then(client: Any, daemon: Daemon, outage: Outage) -> None:
+def test_a_question_just_before_the_daemon_is_lost_raises_when_it_is_lost(
+    client: Any, daemon: Daemon, outage: Outage
+) -> None:
     daemon.kill()
     start = time.monotonic()
     outage.hasten(lost_ns=1_000 * MS)
@@ -148,7 +150,7 @@ def test_who_asks_just_before_the_daemon_is_lost_is_told_then(client: Any, daemo
     outage.end()
 
 
-def test_what_is_given_up_is_withdrawn_when_the_daemon_is_back(client: Any, outage: Outage) -> None:
+def test_an_unavailable_operation_is_withdrawn_when_the_daemon_is_back(client: Any, outage: Outage) -> None:
     batch = client.register_many(["k"] * 3, timeout=0.4)
     client.flush()
     outage.begin()
@@ -190,7 +192,7 @@ def test_flush_and_close_say_in_time_how_many_commands_are_unacknowledged(lost: 
     assert client.closed
 
 
-def test_flush_says_that_what_was_kept_for_a_lost_daemon_went_to_none(
+def test_flush_reports_commands_kept_for_a_lost_daemon_as_unacknowledged_in_a_new_arena(
     client: Any, daemon: Daemon, outage: Outage
 ) -> None:
     outage.begin()
@@ -280,7 +282,7 @@ def test_wait_for_degrades_to_polling_and_returns_to_events(client: Any, outage:
     assert found == [[1]]
 
 
-def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(
+def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(
     client: Any, daemon: Daemon, outage: Outage
 ) -> None:
     short = client.register("short", timeout=0.2)
@@ -306,7 +308,7 @@ def test_a_daemon_that_was_stopped_and_goes_on_makes_no_verdict_wrong(
         assert client.stats()[:5] == (0, 0, 0, 1, 1)
 
 
-def test_no_daemon_is_said_within_the_stated_time(face: Face, daemon: Daemon, runtime_dir: Path) -> None:
+def test_connect_without_a_daemon_raises_within_its_timeout(face: Face, daemon: Daemon, runtime_dir: Path) -> None:
     with pytest.raises(td.TimerdUnavailableError, match=str(runtime_dir)):
         face.connect("absent")
     daemon.stop()
@@ -316,7 +318,7 @@ def test_no_daemon_is_said_within_the_stated_time(face: Face, daemon: Daemon, ru
     assert 0.3 <= time.monotonic() - start < PATIENCE_S / 2
 
 
-def test_a_client_lives_through_a_restart_of_its_daemon(client: Any, daemon: Daemon) -> None:
+def test_a_client_survives_a_restart_of_its_daemon(client: Any, daemon: Daemon) -> None:
     before = client.register("before", timeout=60, wait=True)
     daemon.stop()
     during = client.register("during", timeout=60)
@@ -327,7 +329,7 @@ def test_a_client_lives_through_a_restart_of_its_daemon(client: Any, daemon: Dae
     assert during.result(PATIENCE_S).value == b"2"
 
 
-def test_in_a_new_arena_what_was_waiting_fails_and_the_client_goes_on(client: Any, daemon: Daemon) -> None:
+def test_in_a_new_arena_pending_operations_fail_and_the_client_continues(client: Any, daemon: Daemon) -> None:
     purgatory = client.purgatory("p1")
     operation = client.register("k", timeout=60, wait=True)
     daemon.destroy()
@@ -339,7 +341,7 @@ def test_in_a_new_arena_what_was_waiting_fails_and_the_client_goes_on(client: An
     assert again.result(PATIENCE_S)
 
 
-def test_wait_for_says_that_the_daemon_is_gone_and_not_that_nothing_came(face: Face, daemon: Daemon) -> None:
+def test_wait_for_says_that_the_daemon_is_lost_and_not_that_no_event_came(face: Face, daemon: Daemon) -> None:
     with face.connect() as client:
         daemon.stop()
         with pytest.raises(td.TimerdUnavailableError):

@@ -69,7 +69,7 @@ def events_of(client: td.Client) -> int:
 
 @pytest.mark.parametrize("choice", ["compiled", "pure"])
 @THREADED
-def test_what_returned_before_a_close_in_another_thread_arrives(client: td.Client, choice: str) -> None:
+def test_calls_that_returned_before_a_close_in_another_thread_are_applied(client: td.Client, choice: str) -> None:
     before = events_of(client)
     ran = subprocess.run(
         [sys.executable, "-c", RACE.format(rounds=6)],
@@ -83,7 +83,7 @@ def test_what_returned_before_a_close_in_another_thread_arrives(client: td.Clien
 
 
 @THREADED
-def test_what_tasks_fired_before_a_close_arrives(client: td.Client) -> None:
+def test_events_that_tasks_fired_before_a_close_are_applied(client: td.Client) -> None:
     before = events_of(client)
 
     async def fire(closing: aio.Client) -> int:
@@ -109,7 +109,7 @@ def test_what_tasks_fired_before_a_close_arrives(client: td.Client) -> None:
     assert fired and events_of(client) - before == fired
 
 
-def test_who_waits_for_room_is_told_that_the_client_closes(daemon: Daemon, face: Face) -> None:
+def test_a_caller_that_waits_for_room_gets_an_error_when_the_client_closes(daemon: Daemon, face: Face) -> None:
     client = face.connect()
     client._protocol.ledger.window = 4
     wait_for_room = (lambda: client.fire("k")) if face.waits_for_room else client.room
@@ -196,7 +196,7 @@ for _ in range(7):
 """
 
 
-def test_a_process_that_ends_says_what_it_could_not_get_rid_of_and_waits_no_longer(daemon: Daemon) -> None:
+def test_a_process_at_its_end_reports_unsent_commands_and_waits_no_longer(daemon: Daemon) -> None:
     try:
         script = AT_EXIT.format(pid=daemon.pid, signal=int(signal.SIGSTOP))
         ran = subprocess.run(
@@ -212,7 +212,7 @@ def test_a_process_that_ends_says_what_it_could_not_get_rid_of_and_waits_no_long
 
 
 @THREADED
-def test_a_process_that_ends_waits_for_a_daemon_that_answers(client: td.Client) -> None:
+def test_a_process_at_its_end_waits_for_a_daemon_that_answers(client: td.Client) -> None:
     link = client._threaded
     send, lost_until = link.sockets.send, time.monotonic() + 1.2
     link.sockets.send = lambda frame: time.monotonic() < lost_until or send(frame)  # type: ignore[method-assign]

@@ -42,7 +42,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @THREADED
-def test_an_await_of_a_threaded_operation_that_is_collected_under_the_lock_waits_for_nobody(client: td.Client) -> None:
+def test_an_await_of_a_threaded_operation_collected_under_the_lock_does_not_deadlock(client: td.Client) -> None:
     operation = client.register("k", timeout=None)
 
     async def main() -> None:
@@ -59,7 +59,7 @@ def test_an_await_of_a_threaded_operation_that_is_collected_under_the_lock_waits
 
 
 @THREADED
-def test_a_wait_for_in_a_loop_that_is_collected_under_the_lock_withdraws_its_operation(client: td.Client) -> None:
+def test_an_asyncio_wait_for_collected_under_the_lock_withdraws_its_operation(client: td.Client) -> None:
     async def main() -> None:
         mine = await aio.connect()
         waiting = mine.wait_for(lambda: False, "never", timeout=None)

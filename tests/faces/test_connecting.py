@@ -63,14 +63,14 @@ def starting(daemon: Daemon, after_s: float = 0.3) -> threading.Thread:
     return thread
 
 
-def test_where_nobody_has_started_a_daemon_it_is_said_at_once(face: Face, looks: list[Search]) -> None:
+def test_connect_raises_at_once_where_no_daemon_was_started(face: Face, looks: list[Search]) -> None:
     with pytest.raises(td.TimerdUnavailableError, match=r"start it \(`timerd --instance default`\), or connect\(auto"):
         face.connect()
     assert len(looks) == 1
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_daemon_that_has_ended_is_said_at_once_not_to_run(
+def test_connect_says_at_once_that_an_ended_daemon_does_not_run(
     daemon: Daemon, face: Face, end: str, looks: list[Search], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     getattr(daemon, end)()
@@ -83,7 +83,7 @@ def test_a_daemon_that_has_ended_is_said_at_once_not_to_run(
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_who_connects_beside_a_restart_lives_through_it(
+def test_connect_succeeds_during_a_restart(
     daemon: Daemon, face: Face, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "CONNECT_TIMEOUT_S", PATIENCE_S)  # on a slow machine a start takes longer than 2 s
@@ -94,7 +94,7 @@ def test_who_connects_beside_a_restart_lives_through_it(
     restart.join()
 
 
-def test_who_looks_whether_a_daemon_runs_leaves_no_lock_with_a_child_forked_meanwhile(
+def test_a_test_whether_a_daemon_runs_leaves_no_lock_with_a_child_forked_meanwhile(
     make_daemon: MakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = make_daemon()
@@ -117,7 +117,7 @@ def test_who_looks_whether_a_daemon_runs_leaves_no_lock_with_a_child_forked_mean
             os.close(descriptor)
 
 
-def test_a_clock_that_was_set_back_makes_no_daemon_a_recent_one(
+def test_a_clock_that_was_set_back_makes_no_ended_daemon_a_recent_one(
     make_daemon: MakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = make_daemon()
@@ -128,7 +128,7 @@ def test_a_clock_that_was_set_back_makes_no_daemon_a_recent_one(
     assert not has_run_lately(daemon.paths)
 
 
-def test_a_daemon_that_does_not_come_back_is_waited_for_no_longer_than_that(face: Face, daemon: Daemon) -> None:
+def test_connect_waits_for_an_ended_daemon_only_for_its_default_timeout(face: Face, daemon: Daemon) -> None:
     daemon.kill()
     start = time.monotonic()
     with pytest.raises(td.TimerdUnavailableError, match=f"is not running: .*; waited {CONNECT_TIMEOUT_S:g} s for it"):
@@ -136,7 +136,7 @@ def test_a_daemon_that_does_not_come_back_is_waited_for_no_longer_than_that(face
     assert CONNECT_TIMEOUT_S <= time.monotonic() - start < PATIENCE_S
 
 
-def test_a_stated_timeout_waits_for_a_daemon_that_nobody_has_started_yet(make_daemon: MakeDaemon, face: Face) -> None:
+def test_connect_with_a_timeout_waits_for_a_daemon_that_is_not_started_yet(make_daemon: MakeDaemon, face: Face) -> None:
     daemon = make_daemon(start=False)
     first = starting(daemon)
     with face.connect(timeout=PATIENCE_S) as client:
@@ -146,7 +146,7 @@ def test_a_stated_timeout_waits_for_a_daemon_that_nobody_has_started_yet(make_da
         face.connect("other", timeout=0.05)
 
 
-def test_a_daemon_that_runs_and_says_nothing_is_not_said_to_have_ended(face: Face, daemon: Daemon) -> None:
+def test_connect_does_not_say_that_a_stopped_daemon_has_ended(face: Face, daemon: Daemon) -> None:
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
         with pytest.raises(td.TimerdUnavailableError, match=r"within 0\.\d+ s .*: it runs, but is stopped, overl"):
@@ -155,7 +155,7 @@ def test_a_daemon_that_runs_and_says_nothing_is_not_said_to_have_ended(face: Fac
         os.kill(daemon.pid, signal.SIGCONT)
 
 
-def test_where_no_temporary_directory_may_be_written_there_is_no_instance(
+def test_without_a_writable_temporary_directory_there_is_no_instance(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nowhere() -> str:
@@ -167,7 +167,7 @@ def test_where_no_temporary_directory_may_be_written_there_is_no_instance(
         face.connect("nobody-has-this-one")
 
 
-def test_the_command_in_the_message_is_for_the_directory_that_was_given(face: Face, tmp_path: Path) -> None:
+def test_the_command_in_the_message_names_the_given_directory(face: Face, tmp_path: Path) -> None:
     where = str(tmp_path / "here")
     with pytest.raises(td.TimerdUnavailableError, match=f"`timerd --instance x --runtime-dir {where}`"):
         face.connect("x", runtime_dir=where)

@@ -106,7 +106,7 @@ def test_an_audit_computes_every_outcome_again_over_kills_at_any_instruction(tmp
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
-def test_copies_of_a_crash_have_the_journal_buffer_although_a_core_of_before_is_released_late(tmp_path: Path) -> None:
+def test_crash_copies_have_the_journal_buffer_although_an_earlier_core_is_released_late(tmp_path: Path) -> None:
     before, rig = (JournaledRig(tmp_path / name, core=core_faults) for name in ("before", "now"))
     client = rig.client()
     before.core.release()  # as the garbage collector does with what an earlier test has left
@@ -117,7 +117,7 @@ def test_copies_of_a_crash_have_the_journal_buffer_although_a_core_of_before_is_
     assert {len(copy) for copy in copies} == {len(rig.memory) + len(rig.buffer)}
 
 
-def test_an_audit_of_a_new_program_each_run_finds_nothing(tmp_path: Path, seed: int) -> None:
+def test_an_audit_of_a_new_program_each_run_finds_no_error(tmp_path: Path, seed: int) -> None:
     play(seed, tmp_path)
     assert not (found := audit_journal(tmp_path)).wrong, f"seed={seed}: {found.wrong[:5]}"
 
@@ -137,7 +137,7 @@ TOLD_WRONGLY: dict[str, Callable[[Rig], None]] = {
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
 @pytest.mark.parametrize("defect", TOLD_WRONGLY)
-def test_an_audit_finds_what_a_seeded_defect_did(tmp_path: Path, defect: str) -> None:
+def test_an_audit_finds_the_effects_of_a_seeded_defect(tmp_path: Path, defect: str) -> None:
     for name, number in (("sound", 0), ("defect", DEFECTS.index(defect) + 1)):
         rig = JournaledRig(tmp_path / name, core=core_faults)
         core_faults.set_defect(number)
@@ -148,7 +148,7 @@ def test_an_audit_finds_what_a_seeded_defect_did(tmp_path: Path, defect: str) ->
         assert bool(audit_journal(tmp_path / name).wrong) == bool(number)
 
 
-def test_a_journal_of_two_arenas_one_after_the_other_is_audited_arena_by_arena(tmp_path: Path) -> None:
+def test_a_journal_of_two_successive_arenas_is_audited_arena_by_arena(tmp_path: Path) -> None:
     for incarnation in (7, 8):
         rig = JournaledRig(tmp_path, incarnation=incarnation)
         client = rig.client()
@@ -174,7 +174,7 @@ def test_a_journal_without_its_first_segment_is_not_audited(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kept_ns", [60 * S, GROUP_KEPT_NS])
-def test_an_audit_takes_the_end_of_what_is_kept_without_a_deadline_from_the_daemon(
+def test_an_audit_uses_the_daemons_deadline_of_a_kept_operation_without_a_deadline(
     tmp_path: Path, kept_ns: int
 ) -> None:
     rig = JournaledRig(tmp_path, group_retention=kept_ns)
@@ -187,7 +187,7 @@ def test_an_audit_takes_the_end_of_what_is_kept_without_a_deadline_from_the_daem
     assert not (found := audit_journal(tmp_path)).wrong, found.wrong
 
 
-def test_a_handed_on_event_names_the_operation_that_it_came_of(tmp_path: Path) -> None:
+def test_a_requeued_event_names_the_operation_that_it_came_from(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path)
     grant_of_a_dead_owner_is_requeued(rig)
     rig.tend()
@@ -201,7 +201,7 @@ def test_a_handed_on_event_names_the_operation_that_it_came_of(tmp_path: Path) -
     assert not audit_journal(tmp_path).wrong
 
 
-def test_what_becomes_of_a_groups_operation_can_be_read(tmp_path: Path) -> None:
+def test_a_journal_shows_the_deliveries_of_a_groups_operation(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path)
     done_by_a_former_holder_is_refused(rig)
     rig.tend()

@@ -84,7 +84,7 @@ def play(rig: JournaledRig, before: int, *, stopped: bool) -> None:
 
 
 @pytest.mark.parametrize("before", range(0, 18, 3))
-def test_a_gap_tells_exactly_what_is_missing_if_the_buffer_is_full_in_the_middle_of_a_run(
+def test_a_gap_counts_exactly_the_missing_rows_if_the_buffer_fills_in_the_middle_of_a_batch(
     tmp_path: Path, before: int
 ) -> None:
     whole = JournaledRig(tmp_path / "whole", capacity=1_024)
@@ -102,13 +102,15 @@ def test_a_gap_tells_exactly_what_is_missing_if_the_buffer_is_full_in_the_middle
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
 @pytest.mark.parametrize("name", [name for name in SITUATIONS if name.startswith("a batch of")])
-def test_a_crash_at_every_ordering_point_of_a_run_loses_no_row_and_writes_none_twice(tmp_path: Path, name: str) -> None:
+def test_a_crash_at_every_ordering_point_of_a_batch_loses_no_row_and_writes_none_twice(
+    tmp_path: Path, name: str
+) -> None:
     no_row_is_lost_or_written_twice(tmp_path, name, points=1_000)
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
 @pytest.mark.parametrize("before", (14, 15, 16))
-def test_after_a_crash_within_a_run_that_a_full_buffer_drops_a_gap_tells_exactly_what_is_missing(
+def test_after_a_crash_in_a_batch_that_a_full_buffer_drops_a_gap_counts_the_missing_rows(
     tmp_path: Path, before: int
 ) -> None:
     def prepared(directory: Path, buffer_rows: int, core: ModuleType) -> tuple[JournaledRig, bytes]:

@@ -52,7 +52,7 @@ def damaged(directory: Path, harm: Callable[[bytearray], bytes | bytearray], seg
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_damaged_segment_is_passed_over_and_no_row_of_a_bad_block_is_given(
+def test_a_damaged_segment_is_skipped_and_no_row_of_a_bad_block_is_returned(
     sound: tuple[Path, Rows], data: st.DataObject
 ) -> None:
     directory, rows = sound
@@ -92,7 +92,7 @@ def test_a_damaged_segment_is_passed_over_and_no_row_of_a_bad_block_is_given(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(number=st.integers(1, 3), changes=CHANGES)
-def test_whatever_rows_say_under_a_right_sum_a_reader_goes_on(
+def test_a_reader_survives_any_content_of_rows_under_a_right_checksum(
     sound: tuple[Path, Rows], number: int, changes: list[Change]
 ) -> None:
     directory, _ = sound
@@ -103,7 +103,7 @@ def test_whatever_rows_say_under_a_right_sum_a_reader_goes_on(
     assert sum(isinstance(each, Row) for each in read_journal(alone)) <= SEGMENT_ROWS
 
 
-def test_each_block_that_is_hit_is_said_and_the_others_are_read(
+def test_each_damaged_block_is_named_and_the_others_are_read(
     sound: tuple[Path, Rows],
 ) -> None:
     directory, rows = sound
@@ -131,7 +131,7 @@ def test_a_missing_segment_shows_in_the_row_numbers(sound: tuple[Path, Rows]) ->
         assert [f"rows {SEGMENT_ROWS} to {2 * SEGMENT_ROWS - 1} are in no segment"] == [d.what for d in reader.damage]
 
 
-def test_a_segment_that_stands_twice_is_given_once(sound: tuple[Path, Rows]) -> None:
+def test_a_segment_that_is_there_twice_is_read_once(sound: tuple[Path, Rows]) -> None:
     """As after a backup was put back: other files, the same row numbers."""
     directory, rows = sound
     copy = directory.parent / "twice"
@@ -168,7 +168,7 @@ def test_a_header_that_is_torn_foreign_or_of_another_version_is_named(
     assert any(isinstance(each, Row) and each.offset.segment == 2 for each in found)
 
 
-def test_what_is_no_journal_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_missing_journal_and_a_wrong_offset_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="there is no journal in"):
         JournalReader(tmp_path / "nowhere")
     with pytest.raises(JournalError, match="not an offset: write SEGMENT:RECORD"):

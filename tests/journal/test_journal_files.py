@@ -64,7 +64,7 @@ def starts_of(rig: JournaledRig) -> list[Any]:
 # tailing --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_follows_what_is_written_across_segments(rig: JournaledRig) -> None:
+def test_a_reader_follows_new_rows_across_segments(rig: JournaledRig) -> None:
     client = rig.client()
     reader = JournalReader(rig.plan.directory)
     found: list[bytes | None] = []
@@ -77,7 +77,7 @@ def test_a_reader_follows_what_is_written_across_segments(rig: JournaledRig) -> 
     assert not reader.damage
 
 
-def test_reading_goes_on_from_any_offset_in_another_reader(rig: JournaledRig) -> None:
+def test_another_reader_continues_from_any_offset(rig: JournaledRig) -> None:
     client = rig.client()
     for turn in range(40):
         settle(rig, client, *numbered(turn * 20, 20))
@@ -145,7 +145,7 @@ def test_unique_keys_cost_one_row_more_than_the_outcomes(rig: JournaledRig) -> N
     assert len(rows) <= 2 * 400 + 10
 
 
-def test_the_wall_clock_is_told_again_while_rows_come(rig: JournaledRig) -> None:
+def test_the_wall_clock_is_written_again_while_rows_are_written(rig: JournaledRig) -> None:
     client = rig.client()
     for _ in range(30):
         settle(rig, client, b"k")
@@ -157,7 +157,7 @@ def test_the_wall_clock_is_told_again_while_rows_come(rig: JournaledRig) -> None
     )
 
 
-def test_a_thread_writes_what_a_turn_hands_over(rig: JournaledRig) -> None:
+def test_a_thread_writes_the_rows_of_each_turn(rig: JournaledRig) -> None:
     client = rig.client()
     rig.journal.start()
     for turn in range(20):
@@ -171,7 +171,7 @@ def test_a_thread_writes_what_a_turn_hands_over(rig: JournaledRig) -> None:
 # starts ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_start_goes_on_where_the_last_one_was_killed(rig: JournaledRig) -> None:
+def test_a_start_continues_where_the_killed_daemon_ended(rig: JournaledRig) -> None:
     client, wanted = rig.client(), []
     for turn in range(60):
         keys = numbered(turn * 10, 10)
@@ -187,7 +187,7 @@ def test_a_start_goes_on_where_the_last_one_was_killed(rig: JournaledRig) -> Non
     assert not starts[0].flags & RowFlag.CONTINUES
 
 
-def test_what_a_killed_daemon_had_not_written_is_written_by_the_next(rig: JournaledRig) -> None:
+def test_the_next_daemon_writes_the_rows_that_a_killed_daemon_left_in_the_buffer(rig: JournaledRig) -> None:
     client = rig.client()
     rig.journal.tend = lambda now_ns: False  # type: ignore[method-assign]  # its thread never comes to it
     settle(rig, client, *numbered(0, 60))
@@ -214,7 +214,7 @@ def test_a_torn_open_block_is_written_again(rig: JournaledRig, cut: int) -> None
         assert before + told(reader) == numbered(0, 100)
 
 
-def test_a_file_that_was_begun_and_no_more_is_passed_over(rig: JournaledRig) -> None:
+def test_a_segment_file_of_zeros_is_skipped(rig: JournaledRig) -> None:
     client = rig.client()
     settle(rig, client, *numbered(0, 10))
     path = segment_path(rig.plan.directory, segments_of(rig.plan.directory)[-1] + 1)
@@ -238,7 +238,7 @@ def test_another_arena_begins_another_segment(tmp_path: Path, rig: JournaledRig)
         assert not reader.damage
 
 
-def test_a_journal_that_was_off_for_a_while_says_so(rig: JournaledRig) -> None:
+def test_a_journal_that_was_off_for_a_while_does_not_claim_to_continue(rig: JournaledRig) -> None:
     client = rig.client()
     settle(rig, client, b"a")
     rig.drop_journal()
@@ -254,7 +254,7 @@ def test_a_journal_that_was_off_for_a_while_says_so(rig: JournaledRig) -> None:
     assert [bool(start.flags & RowFlag.CONTINUES) for start in starts] == [False, False]
 
 
-def test_a_journal_that_begins_late_tells_what_there_is(tmp_path: Path) -> None:
+def test_a_journal_that_begins_late_writes_the_existing_operations(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path, level=JournalLevel.OUTCOMES)
     client = rig.client()
     rig.do(client, Register((Key(b"k"), Key(b"l")), timeout_ns=S, needed=2), Register((Key(b"m"),)), fire(b"k"))
@@ -277,7 +277,7 @@ def test_a_journal_that_begins_late_tells_what_there_is(tmp_path: Path) -> None:
     assert len([row for row in rig.rows() if row.record.kind == RowKind.REGISTER]) == 3, "it is told once"
 
 
-def test_segments_of_which_no_file_was_made_are_written_by_the_next_start(tmp_path: Path) -> None:
+def test_the_next_start_writes_the_segments_without_a_file(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path)
     rig.client()
     doomed = rig.clone(bytes(rig.memory))
@@ -310,7 +310,7 @@ class Disk:
         return wrapped
 
 
-def test_a_full_disk_stops_nothing_is_told_and_the_journal_resumes(
+def test_a_full_disk_stops_no_operation_is_reported_and_the_journal_resumes(
     rig: JournaledRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, client, keys = Disk(monkeypatch), rig.client(), []
@@ -351,7 +351,7 @@ def test_a_gap_outlives_a_kill(rig: JournaledRig, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_removed_file_or_directory_is_told_and_made_again(rig: JournaledRig, whole: bool) -> None:
+def test_a_removed_file_or_directory_is_reported_and_made_again(rig: JournaledRig, whole: bool) -> None:
     client = rig.client()
     settle(rig, client, *numbered(0, 100))
     if whole:
@@ -373,7 +373,7 @@ def test_two_daemons_cannot_write_one_journal(rig: JournaledRig) -> None:
         JournalFiles(rig.plan, rig.files._clock, b"b" * 16)
 
 
-def test_old_segments_go_and_held_ones_stay_up_to_a_limit(tmp_path: Path) -> None:
+def test_old_segments_are_removed_and_held_ones_stay_up_to_a_limit(tmp_path: Path) -> None:
     rig = JournaledRig(
         tmp_path,
         level=JournalLevel.OUTCOMES,
@@ -409,7 +409,7 @@ def test_old_segments_go_and_held_ones_stay_up_to_a_limit(tmp_path: Path) -> Non
     assert len(segments_of(tmp_path)) == 4
 
 
-def test_a_reader_that_is_overtaken_by_retention_says_so_and_goes_on(tmp_path: Path) -> None:
+def test_a_reader_overtaken_by_retention_reports_the_removed_rows_and_continues(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path, level=JournalLevel.OUTCOMES, keep=SEGMENT_SIZE, capacity=512, quota_operations=512)
     client, reader = rig.client(), JournalReader(tmp_path)
     settle(rig, client, b"first")
@@ -421,7 +421,7 @@ def test_a_reader_that_is_overtaken_by_retention_says_so_and_goes_on(tmp_path: P
     assert ["removed before they were read" in damage.what for damage in reader.damage] == [True]
 
 
-def test_a_buffer_of_another_size_keeps_what_no_file_has(tmp_path: Path, rig: JournaledRig) -> None:
+def test_a_buffer_of_another_size_keeps_the_rows_that_no_file_has(tmp_path: Path, rig: JournaledRig) -> None:
     client = rig.client()
     settle(rig, client, *numbered(0, 50))
     header = rig.arena.header
@@ -439,7 +439,7 @@ def test_a_buffer_of_another_size_keeps_what_no_file_has(tmp_path: Path, rig: Jo
     assert [each.name for each in tmp_path.glob("arena*")] == ["arena.journal"]
 
 
-def test_files_that_are_gone_are_written_again_as_far_as_the_buffer_goes(tmp_path: Path) -> None:
+def test_removed_files_are_written_again_as_far_as_the_buffer_reaches(tmp_path: Path) -> None:
     rig = JournaledRig(
         tmp_path / "journal",
         level=JournalLevel.OUTCOMES,
@@ -468,7 +468,7 @@ def test_files_that_are_gone_are_written_again_as_far_as_the_buffer_goes(tmp_pat
     assert found == numbered(1680 - len(found), len(found))
 
 
-def test_rows_whose_buffer_is_lost_are_told(rig: JournaledRig) -> None:
+def test_rows_whose_buffer_is_lost_are_reported(rig: JournaledRig) -> None:
     client = rig.client()
     rig.journal.tend = lambda now_ns: False  # type: ignore[method-assign]
     settle(rig, client, *numbered(0, 60))

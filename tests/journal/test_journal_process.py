@@ -94,7 +94,9 @@ def test_a_storm_of_kills_loses_no_row_and_writes_none_twice(
     assert checked.outcomes == len(rows)
 
 
-def test_at_its_file_limit_the_daemon_goes_on_says_so_and_resumes(make_daemon: MakeDaemon, directory: Path) -> None:
+def test_at_its_file_limit_the_daemon_continues_reports_it_and_resumes_the_journal(
+    make_daemon: MakeDaemon, directory: Path
+) -> None:
     daemon = make_daemon(*flags(directory, "--journal-buffer=64KiB"))
     process = psutil.Process(daemon.pid)
     with connect() as client:
@@ -129,7 +131,7 @@ def test_a_second_daemon_on_the_same_directory_is_refused(make_daemon: MakeDaemo
     assert f"is written by another daemon (instance default, pid {first.pid})" in second.log
 
 
-def test_files_are_the_users_alone_or_the_groups_to_read(make_daemon: MakeDaemon, directory: Path) -> None:
+def test_files_are_readable_by_the_user_alone_or_by_the_group(make_daemon: MakeDaemon, directory: Path) -> None:
     def mode(path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)
 
@@ -147,7 +149,7 @@ def test_files_are_the_users_alone_or_the_groups_to_read(make_daemon: MakeDaemon
     assert mode(next(shared.glob("*.segment"))) == 0o640
 
 
-def test_a_daemon_without_a_journal_leaves_no_way_to_one(make_daemon: MakeDaemon, directory: Path) -> None:
+def test_a_daemon_without_a_journal_leaves_no_link_to_one(make_daemon: MakeDaemon, directory: Path) -> None:
     daemon = make_daemon(*flags(directory))
     assert daemon.paths.journal.resolve() == directory
     daemon.stop()
@@ -173,7 +175,7 @@ def settled(make_daemon: MakeDaemon, directory: Path) -> Iterator[Path]:
         yield directory
 
 
-def test_tail_fits_into_80_columns_and_says_who_and_how_long(settled: Path) -> None:
+def test_tail_fits_into_80_columns_and_shows_owners_and_durations(settled: Path) -> None:
     shown = timerctl("journal", "tail", "-n", "3")
     assert shown.returncode == 0, shown.stderr
     assert len(shown.stdout.splitlines()) == 3
@@ -183,7 +185,7 @@ def test_tail_fits_into_80_columns_and_says_who_and_how_long(settled: Path) -> N
     assert not [line for line in everything.splitlines() if len(line) > 80]
 
 
-def test_export_is_json_lines_and_goes_on_from_where_it_ended(settled: Path, tmp_path: Path) -> None:
+def test_export_writes_json_lines_and_continues_where_it_ended(settled: Path, tmp_path: Path) -> None:
     first = timerctl("journal", "export", "--output", str(tmp_path / "rows.jsonl"))
     assert first.returncode == 0, first.stderr
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]

@@ -51,7 +51,7 @@ def simulate(seed: int, steps: int = STEPS, share: float = 0.6) -> Mixed:
 
 
 @pytest.mark.parametrize("seed", in_tiers(SEEDS, SHORT))
-def test_what_must_hold_holds_for_asyncio_clients_beside_threaded_ones(seed: int) -> None:
+def test_the_invariants_hold_for_asyncio_and_threaded_clients_together(seed: int) -> None:
     assert simulate(seed).looped
 
 
@@ -73,7 +73,7 @@ def found() -> str:
     return ""
 
 
-def test_where_nothing_is_changed_nothing_is_found() -> None:
+def test_without_a_defect_no_error_is_found() -> None:
     assert not found()
 
 
@@ -82,7 +82,7 @@ def test_an_asyncio_client_that_acknowledges_too_soon_is_found(monkeypatch: pyte
     assert found()
 
 
-def test_an_asyncio_client_that_does_not_wake_who_waits_for_room_or_a_flush_is_found(
+def test_an_asyncio_client_that_does_not_wake_callers_of_room_or_flush_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(LoopLink, "_wake_waiters", lambda self: None)

@@ -42,7 +42,7 @@ from workers import Worker
 # names that some do not know ------------------------------------------------------------------------------------------
 
 
-def test_a_call_is_told_only_to_who_handles_its_name_however_many_do_not(world: World) -> None:
+def test_a_call_is_delivered_only_to_handlers_of_its_name_however_many_members_there_are(world: World) -> None:
     other, job = Job(), Job()
     old = [worker_of(world, other, "other", periodic=False) for _ in range(3)]
     new = worker_of(world, job)
@@ -54,7 +54,7 @@ def test_a_call_is_told_only_to_who_handles_its_name_however_many_do_not(world: 
     assert pending(world) == 1
 
 
-def test_a_call_that_nobody_handles_yet_waits_for_who_does(world: World) -> None:
+def test_a_call_without_a_handler_is_kept_for_a_later_handler(world: World) -> None:
     other, job = Job(), Job()
     old = worker_of(world, other, "other", periodic=False)
     assert later(old, payload=b"early")
@@ -66,7 +66,7 @@ def test_a_call_that_nobody_handles_yet_waits_for_who_does(world: World) -> None
     assert later(old), "the name is free"
 
 
-def test_a_long_handler_keeps_no_call_back_that_another_could_do(world: World) -> None:
+def test_a_long_handler_delays_no_call_that_another_worker_can_run(world: World) -> None:
     slow, quick = Job(), Job()
     busy = worker_of(world, slow, "slow", periodic=False)
     busy.calls.add("job", quick, None)
@@ -84,7 +84,7 @@ def test_a_long_handler_keeps_no_call_back_that_another_could_do(world: World) -
     assert len(slow.calls) == len(quick.calls) == 1
 
 
-def test_a_name_that_is_handled_later_on_is_told_from_then_on(world: World) -> None:
+def test_calls_of_a_name_are_delivered_once_a_handler_is_added(world: World) -> None:
     job = Job()
     worker = worker_of(world, Job(), "other", periodic=False)
     worker.calls.add("job", job, None)
@@ -96,7 +96,7 @@ def test_a_name_that_is_handled_later_on_is_told_from_then_on(world: World) -> N
     assert len(job.calls) == 1
 
 
-def test_what_is_handled_is_known_again_after_a_restart_and_in_another_arena(world: World) -> None:
+def test_handled_names_are_known_again_after_a_restart_and_in_another_arena(world: World) -> None:
     job = Job()
     worker = worker_of(world, job)
     worker.begin()
@@ -125,9 +125,7 @@ def told_again_to_the_same(world: World, worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("periodic", [True, False])
-def test_a_call_that_is_told_again_while_the_word_that_it_is_done_is_on_its_way_does_not_run_again(
-    world: World, periodic: bool
-) -> None:
+def test_a_call_redelivered_while_its_done_is_on_its_way_does_not_run_again(world: World, periodic: bool) -> None:
     job = Job()
     worker, told = due_call(world, job, periodic=periodic)
     steps = through_handler(worker, told)
@@ -141,7 +139,7 @@ def test_a_call_that_is_told_again_while_the_word_that_it_is_done_is_on_its_way_
     assert world.rig.arena.in_use()["OPS"] == periodic
 
 
-def test_the_word_that_something_is_done_is_not_said_to_another_arena(world: World) -> None:
+def test_a_done_is_not_sent_to_another_arena(world: World) -> None:
     """Op ids of two arenas are the same numbers: what another arena has told would be lost."""
     job = Job()
     worker, told = due_call(world, job, periodic=False)
@@ -153,7 +151,7 @@ def test_the_word_that_something_is_done_is_not_said_to_another_arena(world: Wor
     assert worker.holds(told), "this one is another"
 
 
-def test_a_handler_that_outlived_its_arena_schedules_nothing_in_the_next(world: World) -> None:
+def test_a_handler_that_outlived_its_arena_schedules_no_call_in_the_next(world: World) -> None:
     """There it has begun anew, and may be being done."""
     job = Job()
     worker, told = due_call(world, job)
@@ -164,7 +162,7 @@ def test_a_handler_that_outlived_its_arena_schedules_nothing_in_the_next(world: 
     assert registrations(world) == before
 
 
-def test_a_call_whose_next_one_was_taken_though_nobody_heard_so_is_not_scheduled_twice(world: World) -> None:
+def test_a_call_whose_next_registration_lost_its_answer_is_not_scheduled_twice(world: World) -> None:
     """The daemon is lost when the answer is due: what was asked may have been done."""
     job = Job()
     worker, told = due_call(world, job)
@@ -199,7 +197,7 @@ def test_a_call_is_done_even_if_the_next_one_is_due_when_it_is_registered(world:
     assert pending(world) == 1
 
 
-def test_who_was_taken_for_silent_in_a_handler_does_not_free_a_name_that_was_given_again(world: World) -> None:
+def test_a_worker_taken_for_silent_in_a_handler_does_not_free_a_name_used_again(world: World) -> None:
     job = Job()
     slow, heir, told = due_call_of_two(world, job, periodic=False)
     steps = slow.calls.carry_out(told)
@@ -221,7 +219,7 @@ def test_who_was_taken_for_silent_in_a_handler_does_not_free_a_name_that_was_giv
 # once -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_is_made_once_by_however_many_ask_for_it(world: World) -> None:
+def test_a_call_is_registered_once_however_many_workers_ask_for_it(world: World) -> None:
     job = Job()
     workers = [worker_of(world, job, periodic=False) for _ in range(4)]
     assert [later(worker, payload=b"do") for worker in workers] == [True, False, False, False]
@@ -234,7 +232,7 @@ def test_a_call_is_made_once_by_however_many_ask_for_it(world: World) -> None:
     assert not [complaint for worker in workers for complaint in worker.complaints]
 
 
-def test_a_call_outlives_who_made_it(world: World) -> None:
+def test_a_call_outlives_the_client_that_registered_it(world: World) -> None:
     job = Job()
     maker = Worker(world)
     assert later(maker)
@@ -244,7 +242,7 @@ def test_a_call_outlives_who_made_it(world: World) -> None:
     assert len(job.calls) == 1
 
 
-def test_a_name_is_taken_while_its_handler_runs_but_for_the_handler(world: World) -> None:
+def test_a_name_is_in_use_while_its_handler_runs_except_for_the_handler(world: World) -> None:
     job = Job()
     worker, other = worker_of(world, job, periodic=False), Worker(world)
     answers: list[bool] = []
@@ -265,7 +263,7 @@ def test_a_name_is_taken_while_its_handler_runs_but_for_the_handler(world: World
 
 
 @pytest.mark.parametrize("lost", ["arena", "client"])
-def test_a_handler_that_outlived_its_arena_or_client_takes_no_pending_calls_place(world: World, lost: str) -> None:
+def test_a_handler_that_outlived_its_arena_or_client_replaces_no_pending_call(world: World, lost: str) -> None:
     """There it is not its own: somebody else's call of that name, with its payload, is left alone."""
     job = Job()
     other = Worker(world)
@@ -310,7 +308,7 @@ def test_a_handler_whose_next_call_was_refused_leaves_its_name_free(world: World
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-def test_a_one_shot_is_done_by_another_if_its_worker_dies(world: World, cut: int) -> None:
+def test_a_single_call_runs_on_another_worker_if_its_worker_dies(world: World, cut: int) -> None:
     job = Job()
     victim = worker_of(world, job, periodic=False)
     later(victim)
@@ -323,7 +321,7 @@ def test_a_one_shot_is_done_by_another_if_its_worker_dies(world: World, cut: int
     assert later(heir)
 
 
-def test_a_cancelled_call_is_not_made_and_its_name_is_free(world: World) -> None:
+def test_a_cancelled_call_does_not_run_and_its_name_is_free(world: World) -> None:
     job = Job()
     worker = worker_of(world, job, periodic=False)
     assert later(worker)
@@ -343,7 +341,7 @@ def test_two_groups_may_use_the_same_name(world: World) -> None:
 # the wall clock -------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_whose_time_has_not_come_by_the_wall_clock_is_registered_again(world: World) -> None:
+def test_a_call_that_is_early_by_the_wall_clock_is_registered_again(world: World) -> None:
     job = Job()
     worker = worker_of(world, job, periodic=False)
     when = datetime_of(world.wall_ns()) + timedelta(seconds=10)
@@ -356,7 +354,7 @@ def test_a_call_whose_time_has_not_come_by_the_wall_clock_is_registered_again(wo
     assert [call.due for call in job.calls] == [when]
 
 
-def test_an_occurrence_that_was_a_bit_early_does_not_come_again(world: World) -> None:
+def test_an_occurrence_that_was_a_bit_early_does_not_run_again(world: World) -> None:
     job = Job()
     worker = worker_of(world, job)
     worker.begin()
@@ -365,7 +363,7 @@ def test_an_occurrence_that_was_a_bit_early_does_not_come_again(world: World) ->
     assert job.due() == list(range(len(job.calls)))
 
 
-def test_a_schedule_goes_on_after_the_clock_was_a_year_ahead(world: World) -> None:
+def test_a_schedule_continues_after_the_clock_was_a_year_ahead(world: World) -> None:
     job = Job()
     worker = worker_of(world, job)
     world.wall_ahead_ns += 365 * 86_400 * S
@@ -378,7 +376,7 @@ def test_a_schedule_goes_on_after_the_clock_was_a_year_ahead(world: World) -> No
 # what callers may pass ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_wrong_with_a_call_is_said_at_once(world: World) -> None:
+def test_a_wrong_call_is_refused_at_once(world: World) -> None:
     worker = Worker(world)
     calls, issued = worker.calls, worker.protocol.ledger.issued
     with pytest.raises(InvalidValueError, match="time zone"):
@@ -409,7 +407,7 @@ def test_what_is_wrong_with_a_call_is_said_at_once(world: World) -> None:
     assert worker.protocol.ledger.issued == issued
 
 
-def test_the_first_moment_of_all_is_in_the_past(world: World) -> None:
+def test_the_first_possible_moment_is_in_the_past(world: World) -> None:
     assert Worker(world).calls.at("job", datetime(1, 1, 1, tzinfo=UTC), b"")
 
 

@@ -128,7 +128,7 @@ LARGE = {"UNBOUNDED_TURN": CAPACITY, "WAKES_EVERY_TICK": 1024}
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_seeded_defect_turns_its_test_red(defect: str) -> None:
+def test_a_test_fails_with_its_seeded_defect(defect: str) -> None:
     body = BODIES[defect]
     capacity = LARGE.get(defect, 64)
     body(Rig(core=core_faults, capacity=capacity))
@@ -190,7 +190,7 @@ DAEMON_DEFECTS: dict[Callable[[pytest.MonkeyPatch], None], Callable[[World], Non
 
 
 @pytest.mark.parametrize("defect", DAEMON_DEFECTS, ids=lambda defect: defect.__name__)
-def test_a_defect_of_the_daemon_turns_its_test_red(
+def test_a_test_fails_with_its_defect_of_the_daemon(
     defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = DAEMON_DEFECTS[defect]
@@ -216,7 +216,7 @@ def cannot_be_written(reader: ArenaReader, memory: memoryview) -> None:
         reader.words[0] = 0
 
 
-def test_rule_1_a_mapping_that_can_be_written_turns_its_test_red(tmp_path: Path) -> None:
+def test_rule_1_its_test_fails_with_a_writable_mapping(tmp_path: Path) -> None:
     path = tmp_path / "arena"
     path.write_bytes(small().memory)
     with ArenaReader.from_path(path) as reader:

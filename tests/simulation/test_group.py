@@ -47,7 +47,7 @@ def world() -> World:
     return World(lease_ns=LEASE_NS).until_quiet()
 
 
-def test_one_listening_member_is_told_with_all_there_is_to_know(world: World) -> None:
+def test_an_outcome_is_delivered_to_one_listening_member_with_all_its_fields(world: World) -> None:
     deaf, first, second = Worker(world), Worker(world).listen(), Worker(world).listen()
     register(deaf, b"topic/\xff", b"what to do")
     world.run(20 * MS)
@@ -66,7 +66,7 @@ def test_one_listening_member_is_told_with_all_there_is_to_know(world: World) ->
     assert [told(each) for each in (first, second) if each is not worker] == [None]
 
 
-def test_reports_that_overlap_tell_nothing_twice(world: World) -> None:
+def test_overlapping_reports_deliver_no_outcome_twice(world: World) -> None:
     """What is asked for again may be on its way already, with what followed it."""
     worker = Worker(world).listen()
     register(worker, payload=b"first")
@@ -83,7 +83,7 @@ def test_reports_that_overlap_tell_nothing_twice(world: World) -> None:
     assert [worker.ack(one) for one in given] == [1, 1]
 
 
-def test_what_is_done_is_not_told_again_while_that_is_on_its_way(world: World) -> None:
+def test_a_done_outcome_is_not_redelivered_while_its_done_is_on_its_way(world: World) -> None:
     """A member that stops listening and begins again may be told the same once more; the caller acts once."""
     worker = Worker(world).listen()
     register(worker)
@@ -103,7 +103,7 @@ def test_what_is_done_is_not_told_again_while_that_is_on_its_way(world: World) -
     assert [one.payload for one in (told(worker), told(worker)) if one is not None] == [b"another"]
 
 
-def test_what_a_dead_member_has_not_done_is_told_again(world: World) -> None:
+def test_an_outcome_that_a_dead_member_held_is_redelivered(world: World) -> None:
     first = Worker(world).listen()
     register(first)
     world.run(20 * MS)
@@ -118,7 +118,7 @@ def test_what_a_dead_member_has_not_done_is_told_again(world: World) -> None:
     assert GroupOutcome(None, again).redelivered  # type: ignore[arg-type]
 
 
-def test_what_is_not_done_when_the_listening_ends_is_told_to_another(world: World) -> None:
+def test_an_outcome_that_is_not_done_when_its_member_stops_listening_is_redelivered(world: World) -> None:
     first = Worker(world).listen()
     register(first)
     world.run(20 * MS)
@@ -133,7 +133,7 @@ def test_what_is_not_done_when_the_listening_ends_is_told_to_another(world: Worl
     assert second.ack(again) == 1
 
 
-def test_leaving_and_listening_again_at_once_ends_in_listening(world: World) -> None:
+def test_a_member_that_leaves_and_listens_again_at_once_listens(world: World) -> None:
     worker = Worker(world).listen()
     worker.inbox.leave()
     worker.protocol.tick(worker.now_ns)  # "listen" off is on its way, unanswered
@@ -143,7 +143,7 @@ def test_leaving_and_listening_again_at_once_ends_in_listening(world: World) -> 
     assert told(worker) is not None
 
 
-def test_what_was_not_done_is_told_again_to_who_listens_again_at_once(world: World) -> None:
+def test_an_outcome_that_is_not_done_is_redelivered_to_a_member_that_listens_again_at_once(world: World) -> None:
     worker = Worker(world).listen()
     register(worker)
     world.run(20 * MS)
@@ -156,7 +156,7 @@ def test_what_was_not_done_is_told_again_to_who_listens_again_at_once(world: Wor
     assert worker.ack(again) == 1
 
 
-def test_an_answer_that_was_lost_with_its_client_is_not_waited_for_by_who_comes_back(world: World) -> None:
+def test_an_answer_lost_with_a_dead_client_fails_when_the_client_returns(world: World) -> None:
     worker = Worker(world)
     answer, before = Answer(), worker.protocol.ledger.issued
     command = Register((Key(b"job"),), timeout_ns=S, registered_ns=worker.now_ns, for_group=True, wants_answer=True)
@@ -174,7 +174,7 @@ def test_an_answer_that_was_lost_with_its_client_is_not_waited_for_by_who_comes_
     assert answer.error is not None and answer.error.code is ErrorCode.UNAVAILABLE
 
 
-def test_an_outcome_in_two_reports_is_told_once(world: World) -> None:
+def test_an_outcome_in_two_reports_is_delivered_once(world: World) -> None:
     worker = Worker(world).listen()
     register(worker)
     register(worker, b"later", timeout_ns=S)
@@ -203,7 +203,7 @@ def lose_daemon(worker: Worker) -> None:
             world.network.up.append((worker.routing, frame))
 
 
-def test_listening_that_was_not_answered_in_time_may_be_in_force(world: World) -> None:
+def test_a_listen_command_without_an_answer_in_time_may_be_in_force(world: World) -> None:
     deaf, worker = Worker(world), Worker(world)
     register(deaf, timeout_ns=5 * S)
     worker.inbox.listen(worker.now_ns)
@@ -213,7 +213,7 @@ def test_listening_that_was_not_answered_in_time_may_be_in_force(world: World) -
     assert given is not None and worker.holds(given)
 
 
-def test_who_left_before_its_listening_was_answered_is_told_nothing_for_ever(world: World) -> None:
+def test_a_member_that_left_before_the_answer_to_its_listen_gets_no_outcome(world: World) -> None:
     deaf, worker = Worker(world), Worker(world)
     register(deaf, timeout_ns=5 * S)
     worker.inbox.listen(worker.now_ns)
@@ -231,7 +231,7 @@ def test_who_left_before_its_listening_was_answered_is_told_nothing_for_ever(wor
     assert told(heir) is not None
 
 
-def test_who_was_taken_for_dead_within_its_lease_hands_nothing_over_that_is_anothers(world: World) -> None:
+def test_a_member_taken_for_dead_within_its_lease_dispatches_no_requeued_outcome(world: World) -> None:
     worker, other = Worker(world).listen(), Worker(world)
     register(worker)
     world.run(20 * MS)
@@ -247,7 +247,7 @@ def test_who_was_taken_for_dead_within_its_lease_hands_nothing_over_that_is_anot
     assert other.ack(again) == 1
 
 
-def test_nothing_is_handed_over_that_became_anothers_while_this_one_was_stopped(world: World) -> None:
+def test_a_stopped_member_dispatches_no_outcome_that_was_requeued_meanwhile(world: World) -> None:
     stopped = Worker(world).listen()
     register(stopped)
     world.run(20 * MS)
@@ -269,7 +269,7 @@ def test_nothing_is_handed_over_that_became_anothers_while_this_one_was_stopped(
     assert (told(stopped) is None) != (told(other) is None), "it takes part again"
 
 
-def test_what_is_read_late_is_asked_for_even_if_the_lease_is_whole_again(world: World) -> None:
+def test_an_outcome_read_late_is_checked_with_the_daemon_even_with_a_renewed_lease(world: World) -> None:
     stopped = Worker(world).listen()
     register(stopped)
     world.run(20 * MS)  # the report of it lies unread in its socket
@@ -288,7 +288,7 @@ def test_what_is_read_late_is_asked_for_even_if_the_lease_is_whole_again(world: 
     assert stopped.inbox.requeued == 1
 
 
-def test_within_its_lease_a_member_hands_over_without_a_question(world: World) -> None:
+def test_a_member_within_its_lease_dispatches_without_asking_the_daemon(world: World) -> None:
     worker = Worker(world).listen()
     for _ in range(30):
         world.run(S)
@@ -299,7 +299,7 @@ def test_within_its_lease_a_member_hands_over_without_a_question(world: World) -
     assert worker.inbox.next(worker.inbox.outcomes, worker.now_ns) is not None
 
 
-def test_without_a_daemon_nothing_is_handed_over_after_the_lease(world: World) -> None:
+def test_without_a_daemon_no_outcome_is_dispatched_after_the_lease(world: World) -> None:
     worker = Worker(world).listen()
     register(worker)
     world.run(20 * MS)
@@ -318,7 +318,7 @@ def test_without_a_daemon_nothing_is_handed_over_after_the_lease(world: World) -
     assert worker.ack(given) == 1
 
 
-def test_a_member_tells_its_group_what_it_left(world: World) -> None:
+def test_an_outcome_of_a_dead_member_is_delivered_to_its_group(world: World) -> None:
     owner, heir = Worker(world, orphans=Orphans.GROUP), Worker(world).listen()
     owner.protocol.ledger.issue(encode(Register((Key(b"own"),), timeout_ns=50 * MS)))
     owner.pump()
@@ -334,7 +334,7 @@ def test_a_client_without_a_group_cannot_listen(world: World) -> None:
         worker.inbox.listen(worker.now_ns)
 
 
-def test_a_refused_listening_is_complained_of(world: World) -> None:
+def test_a_refused_listen_command_is_reported(world: World) -> None:
     worker = Worker(world)
     answer = Answer()
     worker.protocol.query({"query": "listen", "on": "perhaps"}, answer, worker.now_ns)

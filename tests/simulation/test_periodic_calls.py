@@ -25,7 +25,7 @@ from timerd_shm.declare.errors import ArenaFullError, SessionGoneError
 from timerd_shm.declare.limits import GROUP_KEPT_NS
 
 
-def test_however_many_workers_name_it_each_occurrence_runs_once(world: World) -> None:
+def test_each_occurrence_runs_once_however_many_workers_name_the_schedule(world: World) -> None:
     job = Job()
     workers = [worker_of(world, job) for _ in range(4)]
     for worker in workers:
@@ -64,7 +64,7 @@ def test_a_worker_that_dies_at_any_point_neither_ends_nor_doubles_the_schedule(
     assert not victim.complaints + heir.complaints
 
 
-def test_a_worker_that_dies_in_the_handler_has_it_run_again_elsewhere(world: World) -> None:
+def test_a_call_runs_again_on_another_worker_if_its_worker_dies_in_the_handler(world: World) -> None:
     job = Job()
     victim, heir, told = due_call_of_two(world, job)
     through_handler(victim, told)
@@ -73,7 +73,7 @@ def test_a_worker_that_dies_in_the_handler_has_it_run_again_elsewhere(world: Wor
     assert [call.deliveries for call in job.calls] == [1, 2]
 
 
-def test_what_was_handed_on_is_not_run_again_once_it_was_done(world: World) -> None:
+def test_a_requeued_call_does_not_run_again_once_it_is_done(world: World) -> None:
     """Taken for silent in its handler, it ends all the same; who is told after that sees the next one pending."""
     job = Job()
     slow, heir, told = due_call_of_two(world, job)
@@ -90,7 +90,7 @@ def test_what_was_handed_on_is_not_run_again_once_it_was_done(world: World) -> N
     assert pending(world) == 1
 
 
-def test_a_refused_registration_leaves_the_call_undone(world: World) -> None:
+def test_a_refused_registration_of_the_next_call_leaves_the_call_undone(world: World) -> None:
     job = Job()
     worker, told = due_call(world, job)
     steps = worker.calls.carry_out(told)
@@ -128,7 +128,7 @@ def test_a_worker_that_starts_while_the_handler_runs_makes_no_second_schedule(wo
     assert pending(world) == 1
 
 
-def test_a_schedule_goes_on_in_its_next_occurrence_after_all_workers_were_gone(world: World) -> None:
+def test_a_schedule_continues_with_its_next_occurrence_after_all_workers_had_ended(world: World) -> None:
     job = Job()
     only = worker_of(world, job)
     only.begin()
@@ -144,7 +144,7 @@ def test_a_schedule_goes_on_in_its_next_occurrence_after_all_workers_were_gone(w
     assert pending(world) == 1
 
 
-def test_a_schedule_whose_group_was_empty_for_too_long_begins_anew(world: World) -> None:
+def test_a_schedule_whose_group_was_empty_past_the_retention_begins_again(world: World) -> None:
     job = Job()
     only = worker_of(world, job)
     only.begin()
@@ -159,7 +159,7 @@ def test_a_schedule_whose_group_was_empty_for_too_long_begins_anew(world: World)
     assert len(job.calls) == 1
 
 
-def test_another_arena_is_a_reason_to_begin_again() -> None:
+def test_a_schedule_begins_again_in_another_arena() -> None:
     """The steps end when the daemon knows nothing any more; the face starts them again (test_members)."""
     world = World()
     world.until_quiet()
@@ -218,7 +218,9 @@ def test_a_schedule_outlives_random_deaths_stops_and_restarts(rng: random.Random
 
 
 @pytest.mark.parametrize("periods", [(100, 10), (10, 35)])
-def test_a_changed_schedule_counts_as_soon_as_a_worker_with_it_starts(world: World, periods: tuple[int, int]) -> None:
+def test_a_changed_schedule_takes_effect_when_the_first_worker_with_it_starts(
+    world: World, periods: tuple[int, int]
+) -> None:
     job = Job()
     old = worker_of(world, job, period_ns=periods[0] * S)
     old.begin()
@@ -235,7 +237,7 @@ def test_a_changed_schedule_counts_as_soon_as_a_worker_with_it_starts(world: Wor
     assert pending(world) == 1
 
 
-def test_the_same_schedule_leaves_the_pending_call_as_it_is_even_if_that_is_overdue(world: World) -> None:
+def test_a_worker_with_the_same_schedule_keeps_the_pending_call_even_if_it_is_overdue(world: World) -> None:
     """What was missed while nobody was there is one call, not none: whoever starts first must not replace it."""
     job = Job()
     first = worker_of(world, job)
@@ -250,7 +252,7 @@ def test_the_same_schedule_leaves_the_pending_call_as_it_is_even_if_that_is_over
     assert len(job.calls) == 1
 
 
-def test_a_changed_schedule_does_not_touch_what_is_being_done(world: World) -> None:
+def test_a_changed_schedule_does_not_touch_a_running_call(world: World) -> None:
     job = Job()
     old = worker_of(world, job)
     old.begin()

@@ -38,7 +38,7 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("first", in_tiers(range(0, len(OTHER_SEEDS), 4), 2))
-def test_what_must_hold_holds_whatever_happens(first: int) -> None:
+def test_the_invariants_hold_whatever_happens(first: int) -> None:
     for seed in OTHER_SEEDS[first : first + 4]:
         simulate(seed)
 
@@ -48,7 +48,7 @@ def test_what_must_hold_holds_whatever_happens(first: int) -> None:
     [(MEASURED_SEEDS[:1], 75, ()), pytest.param(MEASURED_SEEDS, 85, FAULTS, marks=pytest.mark.long)],
     ids=["one", "all"],
 )
-def test_the_fixed_seeds_go_through_nearly_all_of_conductor_and_protocol(
+def test_the_fixed_seeds_cover_nearly_all_of_conductor_and_protocol(
     seeds: tuple[int, ...], covered_percent: int, wanted: tuple[str, ...]
 ) -> None:
     measure = Measure()
@@ -99,7 +99,7 @@ def test_a_defect_of_the_core_is_found(defect: str, first: int, no_defect_is_lef
     assert found(first), f"{defect} is not found"
 
 
-def test_rows_of_the_journal_that_are_stored_apart_from_what_they_tell_are_found(no_defect_is_left: None) -> None:
+def test_a_core_that_stores_journal_rows_outside_of_their_transaction_is_found(no_defect_is_left: None) -> None:
     core_faults.set_defect(DEFECTS.index("ROWS_APART") + 1)
     assert "the journal" in found(75, 81, 102, 210)
 
@@ -121,7 +121,7 @@ def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkey
     assert found(1)
 
 
-def test_a_client_that_sends_commands_again_under_new_numbers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_resends_commands_under_new_numbers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def go_back(self: Outgoing) -> None:
         ledger = self._ledger
         self.sent = ledger.applied
@@ -133,7 +133,7 @@ def test_a_client_that_sends_commands_again_under_new_numbers_is_found(monkeypat
     assert found()
 
 
-def test_a_client_that_uses_numbers_again_after_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reuses_command_numbers_after_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten_by_daemon = Incoming.forgotten_by_daemon  # the last of what a WELCOME says of commands
 
     def forget_unacknowledged(self: Incoming, last: int) -> None:

@@ -68,7 +68,7 @@ def storm(daemon: Daemon, rng: random.Random) -> None:
 
 @pytest.mark.long  # its short form is the one below
 @pytest.mark.timeout(240)
-def test_a_killed_daemons_journal_holds_and_a_falsified_one_does_not(
+def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_one(
     spark: SparkSession, make_daemon: MakeDaemon, runtime_dir: Path, rng: random.Random
 ) -> None:
     directory = runtime_dir / "j"
@@ -104,7 +104,7 @@ def test_a_killed_daemons_journal_holds_and_a_falsified_one_does_not(
         assert any(said in row.what and row.op_id for row in disagreements), disagreements
 
 
-def test_an_audit_is_of_what_the_files_hold_by_then(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_audit_reads_the_files_as_they_are_at_its_start(spark: SparkSession, tmp_path: Path) -> None:
     told, path = play_registrations(tmp_path / "journal"), tmp_path / "rows"
     told_lies = [{**row, "outcome": row["outcome"] and "completed"} for row in told.to_pylist()]
     path.mkdir()
@@ -126,7 +126,7 @@ def test_an_audit_is_of_what_the_files_hold_by_then(spark: SparkSession, tmp_pat
     assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
 
 
-def test_what_cannot_be_audited_is_refused_when_audit_is_called(
+def test_an_incomplete_journal_is_refused_when_audit_is_called(
     spark: SparkSession, make_daemon: MakeDaemon, runtime_dir: Path
 ) -> None:
     for level, part, says in (

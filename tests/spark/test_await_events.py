@@ -52,7 +52,7 @@ def answering(client: td.Client, daemon: Daemon, waiting: int, keys: list[str]) 
         thread.join()
 
 
-def test_a_row_ends_by_its_event_or_by_its_timeout(client: td.Client, daemon: Daemon) -> None:
+def test_a_row_settles_by_its_event_or_by_its_timeout(client: td.Client, daemon: Daemon) -> None:
     with answering(client, daemon, 3, ["a", "b"]):
         batches = list(waiting(1.5)(iter([table(["a", "b", "never"])])))
     assert batches[0].schema.names == ["n", "k", "outcome", "value", "waited_ms", "error"]
@@ -63,7 +63,7 @@ def test_a_row_ends_by_its_event_or_by_its_timeout(client: td.Client, daemon: Da
     assert found["never"]["waited_ms"] >= 1_500
 
 
-def test_no_more_rows_wait_at_once_than_in_flight_says(client: td.Client, daemon: Daemon) -> None:
+def test_no_more_rows_than_in_flight_are_pending_at_once(client: td.Client, daemon: Daemon) -> None:
     most = 0
     for _ in waiting(0.05, in_flight=4)(iter([table([f"k{number}" for number in range(20)])])):
         most = max(most, daemon.stats()["counters"]["pending"])
@@ -82,13 +82,13 @@ def test_a_key_that_cannot_be_watched_fails_its_row_alone(client: td.Client) -> 
     }
 
 
-def test_any_of_several_keys_ends_a_row(client: td.Client, daemon: Daemon) -> None:
+def test_any_of_several_keys_completes_a_row(client: td.Client, daemon: Daemon) -> None:
     with answering(client, daemon, 1, ["y"]):
         rows = [row for batch in waiting(SLOW_S)(iter([table([["x", "y"]])])) for row in batch.to_pylist()]
     assert [(row["outcome"], row["value"]) for row in rows] == [("completed", b"Y")]
 
 
-def test_a_task_that_is_closed_early_waits_for_nothing(client: td.Client, daemon: Daemon) -> None:
+def test_a_task_that_is_closed_early_does_not_wait_for_its_rows(client: td.Client, daemon: Daemon) -> None:
     generator: Iterator[Any] = waiting(600, in_flight=2)(iter([table(["a", "b", "c"])]))
     with answering(client, daemon, 2, ["a"]):
         next(generator)
@@ -111,7 +111,7 @@ def test_rows_of_a_dataframe_wait_for_a_process_outside_of_spark(
     )
 
 
-def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession) -> None:
+def test_a_wrong_argument_is_refused_on_the_driver(spark: SparkSession) -> None:
     df = spark.range(3).selectExpr("id", "string(id) as k", "id as value")
 
     def refused(match: str, **given: Any) -> None:

@@ -105,7 +105,7 @@ def test_a_stuck_send_does_not_hold_the_task_beyond_the_delivery_timeout(daemon:
     assert "delivery_timeout=0.5 s is over after" in found[0]["error"]
 
 
-def test_what_is_wrong_with_a_row_fails_it_and_nobody_else(daemon: Daemon) -> None:
+def test_an_error_of_a_row_fails_that_row_alone(daemon: Daemon) -> None:
     def send(batch: pyarrow.RecordBatch) -> None:
         if 3 in batch["id"].to_pylist():
             raise ValueError("three")
@@ -117,7 +117,7 @@ def test_what_is_wrong_with_a_row_fails_it_and_nobody_else(daemon: Daemon) -> No
     ]
 
 
-def test_rows_of_a_send_that_is_async_are_not_taken_for_delivered(daemon: Daemon) -> None:
+def test_rows_of_an_async_send_are_failed_and_not_delivered(daemon: Daemon) -> None:
     async def send(batch: pyarrow.RecordBatch) -> None:
         raise AssertionError("nobody runs it")
 
@@ -125,7 +125,7 @@ def test_rows_of_a_send_that_is_async_are_not_taken_for_delivered(daemon: Daemon
     assert row["outcome"] == "failed" and "send(batch)" in row["error"] and "asyncio.run" in row["error"]
 
 
-def test_rows_end_and_the_task_with_them_when_the_daemon_goes_away(daemon: Daemon) -> None:
+def test_rows_and_their_task_end_when_the_daemon_is_lost(daemon: Daemon) -> None:
     seen: list[int] = []
 
     def send(batch: pyarrow.RecordBatch) -> None:
@@ -148,7 +148,7 @@ def test_rows_of_any_size_and_keys_of_any_bytes_are_delivered(daemon: Daemon) ->
     assert sorted((row["id"], row["outcome"]) for row in found) == [(at, "delivered") for at in range(3)]
 
 
-def test_a_task_that_is_closed_early_leaves_nothing(daemon: Daemon) -> None:
+def test_a_task_that_is_closed_early_leaves_no_operations(daemon: Daemon) -> None:
     go_on = threading.Event()
     calls = iter([None])
 
@@ -187,7 +187,7 @@ def test_durations_are_read_as_people_write_them(given: Any, ns: int) -> None:
 
 
 @pytest.mark.parametrize("given", ["", " ", "5 parsecs", "ms", "-1s", -1, None, True, "1s and a bit", float("nan")])
-def test_what_is_no_duration_is_named(given: Any) -> None:
+def test_a_value_that_is_no_duration_is_named(given: Any) -> None:
     with pytest.raises(InvalidValueError, match="linger="):
         duration_ns("linger", given)
 
@@ -231,7 +231,7 @@ def test_rows_reach_an_endpoint_that_fails_stalls_and_recovers(
     assert daemon.stats()["counters"]["pending"] == 0
 
 
-def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession) -> None:
+def test_a_wrong_argument_is_refused_on_the_driver(spark: SparkSession) -> None:
     df = spark.range(3).selectExpr("id", "id as outcome")
 
     def send(batch: pyarrow.RecordBatch) -> None:

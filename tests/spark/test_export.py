@@ -64,7 +64,7 @@ def test_a_hosts_name_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest
     assert written and {path.parts[2] for path in written} == {"host=..%2F..%2F..%2Fa%3Db c%25"}
 
 
-def test_what_makes_no_sense_is_refused(tmp_path: Path, run: Run) -> None:
+def test_senseless_options_are_refused(tmp_path: Path, run: Run) -> None:
     rig = JournaledRig(tmp_path / "journal")
     fill(rig, rig.client(), 0, 10)
     rig.drop_journal()
@@ -78,7 +78,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("view", ["terminal", "events"])
-def test_spark_reads_either_as_the_same_rows(view: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_both_formats_as_the_same_rows(view: str, spark: SparkSession, tmp_path: Path) -> None:
     journal, out = tmp_path / "journal", tmp_path / "out"
     rig = JournaledRig(journal)
     fill(rig, rig.client(), 0, 60)

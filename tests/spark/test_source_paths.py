@@ -42,7 +42,7 @@ def test_a_pattern_that_matches_a_journal_and_a_directory_with_another_is_refuse
     assert hosts_of(f"{tmp_path}/*") == {"backup/journal": copy}
 
 
-def test_a_path_that_stands_there_as_it_is_written_is_no_pattern(small: Path, tmp_path: Path) -> None:
+def test_a_path_that_exists_literally_is_no_pattern(small: Path, tmp_path: Path) -> None:
     shutil.copytree(small, tmp_path / "run[1]*" / "journal")
     (tmp_path / "run1x" / "journal").mkdir(parents=True)
     assert list(hosts_of(str(tmp_path / "run[1]*" / "journal"))) == ["journal"]
@@ -71,9 +71,7 @@ def test_a_pattern_that_matches_files_alone_is_refused(tmp_path: Path) -> None:
         ({"path": "/nowhere/*"}, "no directory matches"),
     ],
 )
-def test_what_is_wrong_with_an_option_is_said_when_it_is_loaded(
-    options: dict[str, str], said: str, journal: Path
-) -> None:
+def test_a_wrong_option_is_refused_at_load(options: dict[str, str], said: str, journal: Path) -> None:
     with pytest.raises((InvalidConfigError, JournalError)) as caught:
         source(journal, **options).schema() if "path" not in options else TimerdDataSource(options).schema()
     assert said in str(caught.value)

@@ -18,7 +18,7 @@ from timerd_shm.read.segment import JournalError, segments_of
 from timerd_spark.source.segments import hosts_of, last_offset
 
 
-def test_a_stream_whose_checkpoint_calls_a_journal_otherwise_names_both_and_the_path_to_go_on_with(
+def test_a_stream_whose_checkpoint_has_another_name_of_a_journal_names_both_and_the_right_path(
     small: Path, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "web1" / "journal", tmp_path / "web2" / "journal"
@@ -40,7 +40,7 @@ def test_a_stream_whose_checkpoint_calls_a_journal_otherwise_names_both_and_the_
     assert set(many.latestOffset(by_pattern, ReadAllAvailable())) == {"web1/journal", "web2/journal"}
 
 
-def test_a_stream_gives_each_row_once_in_batches_of_the_size_asked_for(journal: Path, rng: random.Random) -> None:
+def test_a_stream_returns_each_row_once_in_batches_of_the_requested_size(journal: Path, rng: random.Random) -> None:
     reader, found, batches_read = stream(journal), [], 0
     start = reader.initialOffset()
     while True:
@@ -73,7 +73,7 @@ def test_a_batch_that_is_read_again_later_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", [0, 100, 500])
-def test_a_checkpoint_does_not_go_on_in_another_journal(there: int, tmp_path: Path) -> None:
+def test_a_checkpoint_is_refused_with_another_journal(there: int, tmp_path: Path) -> None:
     directory = tmp_path / "journal"
 
     def written(count: int) -> None:
@@ -101,7 +101,7 @@ def test_a_checkpoint_does_not_go_on_in_another_journal(there: int, tmp_path: Pa
             stream(directory).partitions(start, end)
 
 
-def test_available_now_ends_where_the_journal_ended_when_it_began(tmp_path: Path) -> None:
+def test_available_now_ends_at_the_end_of_the_journal_at_its_start(tmp_path: Path) -> None:
     rig = JournaledRig(tmp_path)
     client = rig.client()
     settle_all(rig, client, 0, 50)

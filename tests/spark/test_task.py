@@ -47,7 +47,7 @@ def owners() -> list[str]:
 # without Spark --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_pending_at_a_normal_end_outlives_its_worker(daemon: Daemon) -> None:
+def test_pending_operations_at_a_normal_end_outlive_their_worker(daemon: Daemon) -> None:
     with task_client() as client:
         client.register_many([f"k{number}" for number in range(1_000)], timeout=60)
         done = client.register("done", timeout=60)
@@ -58,14 +58,14 @@ def test_what_is_pending_at_a_normal_end_outlives_its_worker(daemon: Daemon) -> 
         assert other.fire_wait("k7") == 1
 
 
-def test_a_failure_cancels_what_is_pending(daemon: Daemon) -> None:
+def test_a_failure_cancels_pending_operations(daemon: Daemon) -> None:
     with pytest.raises(ZeroDivisionError), task_client() as client:
         client.register("k", timeout=60, wait=True)
         raise ZeroDivisionError
     assert (counters(daemon)["pending"], counters(daemon)["cancelled"]) == (0, 1)
 
 
-def test_a_generator_that_is_closed_cancels_what_is_pending(daemon: Daemon) -> None:
+def test_closing_a_generator_cancels_pending_operations(daemon: Daemon) -> None:
     def rows() -> Iterator[int]:
         with task_client() as client:
             for number in range(10):
@@ -78,7 +78,7 @@ def test_a_generator_that_is_closed_cancels_what_is_pending(daemon: Daemon) -> N
     assert (counters(daemon)["pending"], counters(daemon)["cancelled"]) == (0, 2)
 
 
-def test_a_kill_cancels_what_is_pending_and_a_committed_one_stays(daemon: Daemon) -> None:
+def test_a_kill_cancels_pending_operations_and_keeps_committed_ones(daemon: Daemon) -> None:
     script = """
         import sys
         from timerd_spark.tasks.task import task_client
@@ -99,7 +99,7 @@ def test_a_kill_cancels_what_is_pending_and_a_committed_one_stays(daemon: Daemon
         assert other.fire_wait("committed") == 1
 
 
-def test_a_group_is_told_of_what_was_committed(daemon: Daemon) -> None:
+def test_outcomes_of_committed_operations_are_delivered_to_the_group(daemon: Daemon) -> None:
     with td.connect(group="app") as driver:
         with task_client(group="app") as client:
             client.register("k", timeout=60, payload=b"row 1")
@@ -109,7 +109,7 @@ def test_a_group_is_told_of_what_was_committed(daemon: Daemon) -> None:
         outcome.ack_wait()
 
 
-def test_a_retry_takes_over_what_failed_and_leaves_what_was_committed(daemon: Daemon) -> None:
+def test_a_retry_replaces_failed_registrations_and_keeps_committed_ones(daemon: Daemon) -> None:
     def attempt(*, fails: bool = False) -> None:
         with task_client() as client:
             client.register("k", timeout=60, id="order/7", if_exists="replace_cancelled", wait=True)
@@ -145,7 +145,7 @@ def leaves(client: td.Client) -> bool:
     return False
 
 
-def test_an_attempt_of_which_the_daemon_has_lost_sight_does_not_commit(daemon: Daemon) -> None:
+def test_an_attempt_does_not_commit_after_its_arena_was_replaced(daemon: Daemon) -> None:
     with pytest.raises(SessionGoneError, match="retry"), task_client() as client:
         client.register("k", timeout=60, wait=True)
         daemon.destroy()
@@ -153,7 +153,7 @@ def test_an_attempt_of_which_the_daemon_has_lost_sight_does_not_commit(daemon: D
         eventually(lambda: client.connected and counters(daemon)["clients"] == 1)
 
 
-def test_a_sidecar_is_found_where_the_driver_says(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sidecar_is_found_in_the_directory_of_the_driver(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     sidecar = Sidecar.of(None, None, False)
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")  # as on an executor
     with sidecar.client() as client:
@@ -162,7 +162,7 @@ def test_a_sidecar_is_found_where_the_driver_says(daemon: Daemon, monkeypatch: p
         pass
 
 
-def test_each_host_gets_its_sidecar_when_it_may(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_host_starts_a_sidecar_with_autostart(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERD_CAPACITY", "2048")
     monkeypatch.setenv("TIMERD_RING_EVENTS", "1024")
     monkeypatch.delenv("TIMERD_RUNTIME_DIR")
@@ -176,7 +176,7 @@ def test_each_host_gets_its_sidecar_when_it_may(runtime_dir: Path, monkeypatch: 
 # in Spark -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_is_the_owner_of_what_it_registers_and_commits_it(spark: SparkSession, daemon: Daemon) -> None:
+def test_a_task_owns_its_registrations_and_commits_them(spark: SparkSession, daemon: Daemon) -> None:
     where = Sidecar.of(None, None, False)
 
     def register(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -199,7 +199,7 @@ def test_a_task_is_the_owner_of_what_it_registers_and_commits_it(spark: SparkSes
         assert other.fire_wait("k42") == 1
 
 
-def test_it_is_the_same_in_pandas_and_in_foreach_partition(spark: SparkSession, daemon: Daemon) -> None:
+def test_tasks_in_pandas_and_in_foreach_partition_behave_the_same(spark: SparkSession, daemon: Daemon) -> None:
     where = Sidecar.of(None, None, False)
 
     def in_pandas(frames: Iterator[Any]) -> Iterator[Any]:
@@ -220,7 +220,7 @@ def test_it_is_the_same_in_pandas_and_in_foreach_partition(spark: SparkSession, 
         assert (other.fire_wait("p4"), other.fire_wait("f4")) == (1, 1)
 
 
-def test_a_job_that_is_cancelled_leaves_nothing(spark: SparkSession, daemon: Daemon) -> None:
+def test_a_cancelled_job_leaves_no_operations(spark: SparkSession, daemon: Daemon) -> None:
     where = Sidecar.of(None, None, False)
 
     def hang(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

@@ -39,7 +39,7 @@ def test_the_estimate_is_the_one_worked_out_by_hand(spark: SparkSession) -> None
     assert rows[0].in_flight == pytest.approx(6 * 0.001)
 
 
-def test_censored_lives_give_the_true_log_normal_back(spark: SparkSession) -> None:
+def test_the_true_log_normal_is_recovered_from_censored_lives(spark: SparkSession) -> None:
     rng = random.Random(11)
     median, sigma = 20.0, math.log(3) / NormalDist().inv_cdf(0.75)
     rows, waits = [], []
@@ -63,7 +63,7 @@ def test_censored_lives_give_the_true_log_normal_back(spark: SparkSession) -> No
             assert row.in_flight == pytest.approx(row.rate * row.mean_wait_ns / 1e9)
 
 
-def test_groups_are_estimated_by_themselves_and_nonsense_is_refused(spark: SparkSession) -> None:
+def test_groups_are_estimated_separately_and_senseless_arguments_are_refused(spark: SparkSession) -> None:
     df = lives(spark, life(0, 10, purgatory="a"), life(9, 201, "expired", purgatory="b"), life(20, 30, purgatory="a"))
     rows = what_if(df, ["15ms"], by="purgatory").orderBy("purgatory").collect()
     assert [(row.purgatory, row.timeout_ratio, row.watched) for row in rows] == [("a", 0.5, 1), ("b", 1.0, 1)]

@@ -90,7 +90,9 @@ def test_an_endpoint_that_fails_stalls_and_recovers_gets_every_record(
     assert counters(daemon)["completed"] == 20 and counters(daemon)["expired"] == 0
 
 
-def test_what_is_refused_fails_at_once_and_what_stalls_expires(make_courier: MakeCourier, endpoint: Endpoint) -> None:
+def test_a_refused_record_fails_at_once_and_a_stalled_one_expires(
+    make_courier: MakeCourier, endpoint: Endpoint
+) -> None:
     def send(ids: Sequence[Any]) -> None:
         post(endpoint.url, list(ids))
 
@@ -109,7 +111,7 @@ def test_what_is_refused_fails_at_once_and_what_stalls_expires(make_courier: Mak
     endpoint.mode("ok")
 
 
-def test_the_daemon_says_expired_while_the_process_is_stuck_and_that_is_the_outcome(daemon: Daemon) -> None:
+def test_the_daemons_expiry_is_the_outcome_while_the_process_is_stuck(daemon: Daemon) -> None:
     # PyDLL keeps the GIL: no thread of that process runs until a byte comes; then the send returns as if all were well.
     script = """
         import ctypes
@@ -219,7 +221,7 @@ def test_stuck_threads_are_replaced_up_to_twice_as_many(make_courier: MakeCourie
 
 @pytest.mark.parametrize("base", [OSError, SystemExit])
 @pytest.mark.parametrize("worse", [ValueError, SystemExit])
-def test_an_error_that_cannot_be_looked_at_fails_its_records_and_ends_no_sender(
+def test_an_error_that_raises_when_shown_fails_its_records_and_ends_no_sender(
     make_courier: MakeCourier, base: type[BaseException], worse: type[BaseException]
 ) -> None:
     def __str__(self: BaseException) -> str:
@@ -237,7 +239,7 @@ def test_an_error_that_cannot_be_looked_at_fails_its_records_and_ends_no_sender(
     assert courier._senders._threads == 1
 
 
-def test_an_error_that_tells_an_undecodable_name_fails_its_records(make_courier: MakeCourier) -> None:
+def test_an_error_with_an_undecodable_name_fails_its_records(make_courier: MakeCourier) -> None:
     def send(records: Sequence[Any]) -> None:
         raise ValueError("in \udcff.csv")
 
@@ -247,7 +249,7 @@ def test_an_error_that_tells_an_undecodable_name_fails_its_records(make_courier:
     assert (delivery.outcome, delivery.error) == (FAILED, "ValueError: in \\udcff.csv")
 
 
-def test_of_records_one_of_which_is_too_large_none_is_taken(make_courier: MakeCourier) -> None:
+def test_no_record_of_a_call_with_one_too_large_is_accepted(make_courier: MakeCourier) -> None:
     courier = make_courier(lambda records: None, buffer_bytes=10)
     with pytest.raises(td.PayloadTooLargeError, match="11 bytes; buffer_bytes=10"):
         courier.offer(["small", "large"], sizes=[1, 11])
@@ -258,7 +260,7 @@ def test_of_records_one_of_which_is_too_large_none_is_taken(make_courier: MakeCo
     assert ends(courier, 1)["first"].outcome is DELIVERED
 
 
-def test_what_has_ended_is_given_before_the_error_that_ended_the_courier(make_courier: MakeCourier) -> None:
+def test_finished_deliveries_are_returned_before_the_error_that_ended_the_courier(make_courier: MakeCourier) -> None:
     courier = make_courier(lambda records: None, linger_ns=0)
     courier.offer(["r"])
     eventually(lambda: not courier._deliveries.empty())
@@ -274,7 +276,7 @@ def test_what_has_ended_is_given_before_the_error_that_ended_the_courier(make_co
             courier.take()
 
 
-def test_what_there_is_no_room_for_is_not_taken(make_courier: MakeCourier) -> None:
+def test_records_beyond_the_buffer_are_not_accepted(make_courier: MakeCourier) -> None:
     go_on = threading.Event()
     courier = make_courier(lambda records: go_on.wait(PATIENCE_S), buffer_records=5)
     assert courier.offer(range(8)) == 5
@@ -286,7 +288,7 @@ def test_what_there_is_no_room_for_is_not_taken(make_courier: MakeCourier) -> No
     assert ends(courier, 1)[9].outcome is DELIVERED
 
 
-def test_what_is_worth_another_try() -> None:
+def test_errors_are_divided_into_retriable_and_final() -> None:
     def status(code: int) -> HTTPError:
         return HTTPError("http://x", code, "no", {}, None)  # type: ignore[arg-type]
 

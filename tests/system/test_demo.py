@@ -54,7 +54,7 @@ def test_the_demo_counts_the_same_on_both_sides(demo: subprocess.Popen[str]) -> 
     assert not left_by_demo(out), out
 
 
-def test_ctrl_c_ends_the_demo_and_leaves_nothing_behind(demo: subprocess.Popen[str]) -> None:
+def test_ctrl_c_ends_the_demo_and_leaves_no_files(demo: subprocess.Popen[str]) -> None:
     assert demo.stdout is not None
     out = ""
     while "polls wait" not in out:

@@ -286,12 +286,12 @@ def not_a_member(client: td.Client, _: Daemon) -> None:
     client._answer(client._ask(fixed + bytes((1, KeyKind.EVENT)) + b"k"), PATIENCE_S)
 
 
-def test_there_is_a_way_to_meet_each_code() -> None:
+def test_each_code_has_a_case_that_meets_it() -> None:
     assert set(WAYS) == set(ErrorCode) - {ErrorCode.NONE} == set(TimerdError.by_code)
 
 
 @pytest.mark.parametrize("code", WAYS, ids=lambda code: code.name.lower())
-def test_a_user_meets_it_by_name_with_value_limit_and_remedy(
+def test_each_code_reaches_a_user_as_an_error_with_value_limit_and_remedy(
     code: ErrorCode, client: td.Client, served: Daemon
 ) -> None:
     way, words = WAYS[code]

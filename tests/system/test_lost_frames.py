@@ -132,7 +132,7 @@ def enough(cutters: list[Cutter]) -> bool:
     return min(cuts) >= 1 and sum(cuts) >= 4
 
 
-def test_connections_that_are_cut_in_the_middle_lose_nothing_and_repeat_nothing(
+def test_connections_cut_in_the_middle_of_a_frame_lose_and_repeat_no_outcome(
     daemon: Daemon, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behind = daemon.paths.directory / "cut"

@@ -50,7 +50,7 @@ def leave_to_group(*payloads: bytes) -> None:
 # outcomes() -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_is_told_what_its_group_was_left(client: td.Client) -> None:
+def test_operations_left_to_a_group_are_delivered_to_a_member(client: td.Client) -> None:
     leave_to_group(b"mine")
     outcome = next(client.outcomes(timeout=PATIENCE_S))
     assert (outcome.state, outcome.payload, outcome.keys, outcome.deliveries) == (
@@ -61,7 +61,7 @@ def test_a_member_is_told_what_its_group_was_left(client: td.Client) -> None:
     )
 
 
-def test_an_acknowledged_outcome_is_done_and_another_is_told_again(client: td.Client) -> None:
+def test_an_outcome_with_ack_is_done_and_one_without_is_redelivered(client: td.Client) -> None:
     leave_to_group(b"1", b"2")
     told = client.outcomes(timeout=PATIENCE_S)
     first, second = next(told), next(told)
@@ -73,7 +73,7 @@ def test_an_acknowledged_outcome_is_done_and_another_is_told_again(client: td.Cl
     assert not second.ack_wait() or not again.ack_wait(), "done once"
 
 
-def test_a_loop_that_was_left_listens_no_more(client: td.Client) -> None:
+def test_a_member_whose_loop_has_ended_listens_no_more(client: td.Client) -> None:
     for _ in client.outcomes(timeout=0.05):
         raise AssertionError("there is nothing to be told")
     leave_to_group(b"later")
@@ -103,7 +103,7 @@ def test_a_loop_ends_when_the_client_is_closed(client: td.Client) -> None:
         client.outcomes()
 
 
-def test_what_needs_a_group_says_so(daemon: Daemon) -> None:
+def test_a_call_that_needs_a_group_says_so(daemon: Daemon) -> None:
     with pytest.raises(td.NotAMemberError, match="group=NAME"):
         td.connect(orphans="group")
     with pytest.raises(td.InvalidNameError):
@@ -121,7 +121,7 @@ def test_what_needs_a_group_says_so(daemon: Daemon) -> None:
             single.register("k", timeout=1, orphans="group")
 
 
-def test_an_operation_may_be_given_to_the_group_while_it_is_pending(client: td.Client) -> None:
+def test_a_pending_operation_may_be_left_to_the_group(client: td.Client) -> None:
     with member() as owner:
         owner.register("left/behind", timeout=0.05, payload=b"given").set_orphans("group")
         owner.register("left/behind", timeout=0.05, payload=b"kept to itself")
@@ -129,7 +129,7 @@ def test_an_operation_may_be_given_to_the_group_while_it_is_pending(client: td.C
     assert outcome.payload == b"given"
 
 
-def test_the_client_of_a_process_is_made_as_it_was_configured(daemon: Daemon) -> None:
+def test_the_client_of_a_process_is_made_with_its_configuration(daemon: Daemon) -> None:
     """As gunicorn --preload does: the module is loaded before the fork, and its client is each worker's own."""
     program = """
 import os, timerd as td
@@ -170,7 +170,7 @@ def test_handlers_run_and_a_failing_one_does_not_end_its_schedule(
     assert all(call.deliveries == 1 and call.name == "often" for call in calls)
 
 
-def test_a_call_is_made_once_and_may_be_made_again(client: td.Client) -> None:
+def test_a_call_runs_once_and_may_be_registered_again(client: td.Client) -> None:
     calls: list[bytes] = []
     client.handles("once")(lambda call: calls.append(call.payload))
     with member() as other:
@@ -227,7 +227,7 @@ def test_a_callback_that_closes_the_client_does_not_wait_for_a_handler(client: t
     release.set()
 
 
-def test_a_handler_that_outlasts_the_close_is_run_again_elsewhere(client: td.Client) -> None:
+def test_a_call_whose_handler_outlasts_the_close_runs_again_on_another_worker(client: td.Client) -> None:
     began, hold = threading.Event(), threading.Event()
     worker = member()
 
@@ -245,7 +245,7 @@ def test_a_handler_that_outlasts_the_close_is_run_again_elsewhere(client: td.Cli
     hold.set()
 
 
-def test_a_schedule_lives_through_a_daemon_that_is_killed_and_one_that_forgets(
+def test_a_schedule_survives_a_killed_daemon_and_a_new_arena(
     make_daemon: Callable[..., Daemon],
 ) -> None:
     daemon = make_daemon()
@@ -266,7 +266,7 @@ def test_a_schedule_lives_through_a_daemon_that_is_killed_and_one_that_forgets(
     assert len({call.due for call in calls}) == len(calls)
 
 
-def test_the_asyncio_client_does_the_same(daemon: Daemon) -> None:
+def test_an_asyncio_member_iterates_outcomes_and_runs_handlers(daemon: Daemon) -> None:
     async def work() -> None:
         calls: list[td.Call] = []
         async with await aio.connect(group="web", timeout=PATIENCE_S) as client:
@@ -319,7 +319,7 @@ def test_closing_an_asyncio_client_waits_for_its_handlers(daemon: Daemon) -> Non
     assert asyncio.run(work()) == ["slow"]
 
 
-def test_who_only_iterates_is_told_no_calls_and_who_only_handles_no_outcomes(client: td.Client) -> None:
+def test_an_iterating_member_gets_no_calls_and_a_handling_member_no_outcomes(client: td.Client) -> None:
     """However many of the one wait, the others are told."""
     calls: list[td.Call] = []
     client.handles("job")(calls.append)
@@ -337,7 +337,7 @@ def test_who_only_iterates_is_told_no_calls_and_who_only_handles_no_outcomes(cli
     eventually(lambda: len(calls) == 2)
 
 
-def test_a_schedule_that_was_changed_counts_at_once(client: td.Client) -> None:
+def test_a_changed_schedule_takes_effect_at_once(client: td.Client) -> None:
     with member() as old:
         old.every("job", cron="0 3 * * *")(print)
         eventually(lambda: not client.call_later("job", 0))
@@ -384,7 +384,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().rstrip()
 
 
-def test_what_a_killed_process_held_is_told_to_another(
+def test_an_outcome_held_by_a_killed_process_is_redelivered(
     client: td.Client, listener: Callable[..., subprocess.Popen[str]]
 ) -> None:
     victim = listener()
@@ -397,7 +397,7 @@ def test_what_a_killed_process_held_is_told_to_another(
     assert outcome.ack_wait()
 
 
-def test_a_stopped_process_does_not_act_on_what_was_handed_on(
+def test_a_stopped_process_does_not_act_on_a_requeued_outcome(
     make_daemon: Callable[..., Daemon], listener: Callable[..., subprocess.Popen[str]], runtime_dir: Path
 ) -> None:
     make_daemon("--lease=2s", instance="short")

@@ -62,7 +62,7 @@ async def wait_and_fire(own: str, other: str, count: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(250, marks=pytest.mark.long)])  # clients of each process
-def test_many_clients_and_many_waits_in_two_processes(
+def test_two_processes_hold_many_clients_and_many_pending_operations(
     make_daemon: Callable[..., Daemon], tmp_path: Path, count: int
 ) -> None:
     arena = f"--arena-file={tmp_path}/arena"  # 28 MiB, beside the tests that use /dev/shm

@@ -55,7 +55,7 @@ class Waited:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.long)])
-def test_a_daemon_killed_again_and_again_loses_nothing_and_does_nothing_twice(
+def test_a_daemon_killed_again_and_again_loses_and_repeats_no_operation(
     make_daemon: Callable[..., Daemon], rng: random.Random, kills: int
 ) -> None:
     daemon = make_daemon("--capacity=65536", "--ring-events=65536")
