@@ -64,6 +64,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
         {"serve"},
         {"__main__"},
         {"__init__"},
+        {"testing"},
     ),
 }
 # The load test is a room of rooms.
