@@ -18,10 +18,15 @@ def git(*words: str) -> list[str]:
 
 
 def moved(before: str, after: str) -> list[str]:
-    """Paths of AFTER that a commit since BEFORE has given to a file of another path."""
-    renames = git("log", "--diff-filter=R", "-M", "--name-status", "--format=", f"{before}..{after}")
-    there = set(git("ls-tree", "-r", "--name-only", after))
-    return sorted({line.split("\t")[2] for line in renames if line.endswith(SOURCES)} & there)
+    """Paths of AFTER whose files had another path in BEFORE. A file made since has no past to lose."""
+    origins: dict[str, str] = {}
+    for line in git("log", "--reverse", "--diff-filter=R", "-M", "--name-status", "--format=", f"{before}..{after}"):
+        _, old, new = line.split("\t")
+        origins[new] = origins.get(old, old)
+    was, there = (set(git("ls-tree", "-r", "--name-only", commit)) for commit in (before, after))
+    return sorted(
+        path for path, origin in origins.items() if path.endswith(SOURCES) and path in there and origin in was
+    )
 
 
 def main(before: str, after: str) -> int:
