@@ -32,7 +32,7 @@ import timerd as td
 from common import Failed, Parser, Row, Suite, amount, child, listed, need_memory, real, run_suite
 from loads import document_of, environment_of, figures, load_command, memory_of, workload_of
 from timerctl.instance import open_arena
-from timerctl.load.private import flags_of, private_daemon
+from timerctl.load.own_daemon import flags_of, private_daemon
 from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
 from timerd_shm.declare.layout import PURGATORY_COUNTERS_MAX
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths

@@ -20,7 +20,7 @@ import timerd as td
 from common import Parser, Suite, amount, listed, need_memory, real, run_suite
 from timerctl.instance import open_arena
 from timerctl.load.harness.pending import CHUNK, HOURS_S
-from timerctl.load.private import flags_of, private_daemon
+from timerctl.load.own_daemon import flags_of, private_daemon
 from timerd_client.workload import Workload, key_names
 from timerd_shm.declare.counters import DAEMON_COUNTERS, PURGATORY_COUNTERS, index_of
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths

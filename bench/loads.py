@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from common import Failed, Row, run_child
-from timerctl.load.private import INSTANCE, flags_of, private_daemon
+from timerctl.load.own_daemon import INSTANCE, flags_of, private_daemon
 from timerd_client.workload import Workload, check
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
 

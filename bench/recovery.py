@@ -28,7 +28,7 @@ from multiprocessing.synchronize import Event
 
 import timerd as td
 from common import Parser, Refused, Suite, amount, listed, need_memory, run_suite
-from timerctl.load.private import INSTANCE, private_daemon
+from timerctl.load.own_daemon import INSTANCE, private_daemon
 from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader

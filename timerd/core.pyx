@@ -1,6 +1,6 @@
 """The compiled purgatory's Python face: each method calls one function of a room.
 
-core.pyi has the interface. purgatory/__init__.pxd says which rooms there are; the room face/ checks arguments and raises.
+core.pyi has the interface. purgatory/__init__.pxd says which rooms there are; the room binding/ checks arguments and raises.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -18,17 +18,17 @@ from timerd.purgatory.members.clients cimport is_live, topic_of
 from timerd.purgatory.members.groups cimport find_held
 from timerd.purgatory.members.membership cimport set_client_state
 from timerd.purgatory.members.reports cimport Round
-from timerd.purgatory.members.slots cimport Facts, close_client, resume_client
+from timerd.purgatory.members.lifecycle cimport Facts, close_client, resume_client
 from timerd.purgatory.commands.frame cimport FRAME_APPLIED, FRAME_EXPECTED, FRAME_MALFORMED, FRAME_UNFINISHED
 from timerd.purgatory.turn.acknowledge cimport acknowledge_client
 from timerd.purgatory.turn.expiry cimport advance
 from timerd.purgatory.turn.duty_cycle cimport allow, begin_turn, end_turn, next_wake, resume_work, take_time
-from timerd.purgatory.face.arguments cimport (
+from timerd.purgatory.binding.arguments cimport (
     PRESENT, accept_calls, accept_outcomes, daemon_counter, facts_of, group_named, live_slot, open_slot, purgatory_named,
     refusals, slot_of, tombstone_slot,
 )
-from timerd.purgatory.face.buffers cimport Taken, attach_memory, open_buffer, receive, release_memory, tend_buffer
-from timerd.purgatory.face.report_frames cimport report_again, report_frames
+from timerd.purgatory.binding.buffers cimport Taken, attach_memory, open_buffer, receive, release_memory, tend_buffer
+from timerd.purgatory.binding.report_frames cimport report_again, report_frames
 from timerd_shm.generated.records cimport *
 
 from timerd_shm.declare import layout as _layout

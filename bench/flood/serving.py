@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from timerctl.load.private import private_daemon
+from timerctl.load.own_daemon import private_daemon
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader
 

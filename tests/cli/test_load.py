@@ -29,7 +29,7 @@ from timerctl.load.harness import pace as pace_module
 from timerctl.load.harness.messages import Fired, Registered, Usage
 from timerctl.load.harness.pace import Pace
 from timerctl.load.judge import Applied, Judgement, judge
-from timerctl.load.private import INSTANCE, PREFIX, private_daemon
+from timerctl.load.own_daemon import INSTANCE, PREFIX, private_daemon
 from timerctl.load.ring import RingFollower
 from timerctl.load.stolen import Stolen
 from timerd_client.outcome import State

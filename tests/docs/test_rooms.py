@@ -70,7 +70,7 @@ ORDERS: dict[str, tuple[set[str], ...]] = {
 # The load test is a room of rooms.
 INSIDE_LOAD = (
     {"harness"},
-    {"judge", "private", "ring", "stolen"},
+    {"judge", "own_daemon", "ring", "stolen"},
     {"room"},
     {"trial"},
     {"report"},

@@ -328,7 +328,7 @@ def test_a_client_that_noticed_the_end_of_its_daemon_waits_two_seconds_for_the_n
             """No connection that was refused; and no frame is under way, which would say that the daemon is there."""
             now_ns = time.monotonic_ns()
             taken = line.fileno() >= 0 and now_ns - line._held_ns > REFUSED_NS
-            return bool(taken and 50_000_000 < now_ns - silence.heard_ns < 500_000_000)
+            return bool(taken and 50_000_000 < now_ns - silence.last_frame_ns < 500_000_000)
 
         eventually(is_quiet)
         start = time.monotonic()

@@ -21,8 +21,8 @@ from daemons import Daemon
 from faces import Face
 from patience import PATIENCE_S
 from timerd.host.lock import InstanceLock
-from timerd_client.link import search
-from timerd_client.link.search import RESTART_S, Search, has_run_lately
+from timerd_client.link import find_daemon
+from timerd_client.link.find_daemon import RESTART_S, Search, has_run_lately
 from timerd_shm.declare.limits import CONNECT_TIMEOUT_S
 from timerd_shm.host.paths import daemon_running
 
@@ -86,7 +86,7 @@ def test_connect_says_at_once_that_an_ended_daemon_does_not_run(
 def test_connect_succeeds_during_a_restart(
     daemon: Daemon, face: Face, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "CONNECT_TIMEOUT_S", PATIENCE_S)  # on a slow machine a start takes longer than 2 s
+    monkeypatch.setattr(find_daemon, "CONNECT_TIMEOUT_S", PATIENCE_S)  # on a slow machine a start takes longer than 2 s
     getattr(daemon, end)()
     restart = starting(daemon)
     with face.connect() as client:

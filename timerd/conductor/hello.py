@@ -1,6 +1,7 @@
 """Greets clients: a hello is answered by WELCOME, SESSION_GONE or ERROR.
 
-Which session a hello gets, clients/sessions.py says. A hello that is refused changes nothing.
+clients/sessions.py decides which session a hello gets. That all slots of clients are in use, the core finds out
+(`open_slot` in purgatory/binding/arguments.pxd); the ERROR is sent here. A hello that is refused changes nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ So a call between rooms costs nothing, and the compiler sees a registration as o
 compiles all. A file therefore has one noun, and cimports only from rooms to the left, or from files of its own room
 without a circle. tests/docs/test_cimports.py reads the levels from here:
 
-    state < memory < journal < index < wheel < events < members < operation < commands < turn < start < face < core.pyx
+    state < memory < journal < index < wheel < events < members < operation < commands < turn < start < binding < core.pyx
 
     state      of each room its file state.pxd: what the core remembers for it beside the arena's records
     memory     the arena's records as bytes: slabs, lists, blobs, transactions, counters, the log of errors
@@ -17,5 +17,5 @@ without a circle. tests/docs/test_cimports.py reads the levels from here:
     commands   frames, commands, batches of them, prefetching
     turn       a turn's work besides commands: expiry, acknowledgements, sweep, retention
     start      a start checks an arena, finishes the transaction that was cut, and makes anew what is derived
-    face       Python's objects become arguments in C, and results become Python's objects; no other room knows Python
+    binding    Python's objects become arguments in C, and results become Python's objects; no other room knows Python
 """

@@ -12,7 +12,7 @@ from timerd_shm.declare.limits import CAPACITY_MAX
 from timerd_shm.declare.records import BLOCK_DATA
 from timerd_shm.read.reader import ArenaReader
 
-from .private import blocks_of, capacity_of
+from .own_daemon import blocks_of, capacity_of
 
 BYTES_PER_OPERATION = 950  # in all processes of the harness together: plan, columns, answers, judging
 BYTES_PER_PENDING = 400

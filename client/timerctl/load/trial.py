@@ -31,7 +31,7 @@ from timerd_shm.host.paths import InstancePaths, daemon_running
 from timerd_shm.read.reader import ArenaReader
 
 from .judge import Applied, Judgement, judge
-from .private import flags_of, private_daemon
+from .own_daemon import flags_of, private_daemon
 from .ring import RingFollower
 from .room import check_instance, check_machine
 from .stolen import Stolen

@@ -26,10 +26,10 @@ from timerd_shm.declare.wire import CommandKind
 from timerd_shm.host.paths import InstancePaths
 
 from .autostart import start_daemon
+from .find_daemon import LOOK_AGAIN_S, Search
 from .link import Link
 from .polling import GRACE_S, Polling
 from .promise import Promise
-from .search import LOOK_AGAIN_S, Search
 from .surface import Surface
 
 Value = TypeVar("Value")

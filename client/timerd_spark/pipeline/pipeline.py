@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from timerctl.load.private import INSTANCE, flags_of, private_daemon
+from timerctl.load.own_daemon import INSTANCE, flags_of, private_daemon
 from timerd_client import connect
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_shm.declare.journal import JournalLevel

@@ -23,7 +23,7 @@ from timerd.purgatory.members.answers cimport apply_plain, fill_answer, keep_ans
 from timerd.purgatory.members.clients cimport setter_generation
 from timerd.purgatory.members.groups cimport adopt_if_orphaned, after_retention, count_endless, find_call, find_held
 from timerd.purgatory.operation.condition cimport Verdict, unmoved
-from timerd.purgatory.operation.delivery cimport begin_delivery, deliver, requeue_grant
+from timerd.purgatory.operation.apply_event cimport begin_delivery, deliver, requeue_grant
 from timerd.purgatory.operation.quota cimport may_make_too_many_keys
 from timerd.purgatory.operation.register cimport apply_register
 from timerd.purgatory.operation.register_command cimport Registration, deadline_of

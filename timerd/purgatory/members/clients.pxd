@@ -1,4 +1,4 @@
-"""Client slots: which client owns an operation, whose report is due, when a slot is free."""
+"""What a client holds: the lists of its operations and outcomes, its counts, whether its report is due."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset

@@ -11,7 +11,7 @@ from timerd.purgatory.events.ring cimport make_room
 from timerd_shm.generated.records cimport *
 
 from .groups cimport holds_unaccepted, is_used, match_calls, join_rings
-from .slots cimport listening_flag, stage_calls
+from .lifecycle cimport listening_flag, stage_calls
 
 
 cdef inline void fill_group(

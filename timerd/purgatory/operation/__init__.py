@@ -4,7 +4,7 @@ register_command.pxd  what a REGISTER command says, as it is read from its frame
 quota.pxd             whether it may be applied, and which limit it met if not
 register.pxd          what it does: the record, the replay of the ring, the transaction
 condition.pxd         what an event means to an operation that watches its key; changes nothing
-delivery.pxd          an event reaches the operations that watch its key; a dead owner's grant is requeued
+apply_event.pxd       an event reaches the operations that watch its key; a dead owner's grant is requeued
 settle.pxd            an operation gets its outcome; later its record, its nodes and its blobs are freed (free_parts)
 settle_batch.pxd      plain operations of one client that settle in one transaction
 """

@@ -32,7 +32,7 @@ from timerd.purgatory.members.groups cimport (
     after_retention, holds_unaccepted, join_group, kind_of, look_again_at, queue_in_group,
 )
 from timerd.purgatory.operation.condition cimport settled_keys
-from timerd.purgatory.operation.delivery cimport begin_delivery
+from timerd.purgatory.operation.apply_event cimport begin_delivery
 from timerd_shm.generated.records cimport *
 
 from .rebuild_order cimport EARLY, Order, Ordered, drop_order, is_outcome_due, make_order, restore_order, sort_by_number

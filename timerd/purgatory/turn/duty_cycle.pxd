@@ -6,7 +6,7 @@ from timerd.purgatory.memory.transaction cimport TD_DEFECT, TD_ORDERED_STORE
 from timerd.purgatory.index.ids cimport forget_old_ids
 from timerd.purgatory.wheel.wheel cimport next_tick, wheel_jump
 from timerd.purgatory.members.groups cimport dispatch_outcomes
-from timerd.purgatory.operation.delivery cimport deliver
+from timerd.purgatory.operation.apply_event cimport deliver
 from timerd_shm.generated.records cimport *
 
 from .acknowledge cimport free_acknowledged

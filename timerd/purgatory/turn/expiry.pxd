@@ -9,7 +9,7 @@ from timerd.purgatory.wheel.wheel cimport next_tick, owe_sweeps, pay_sweeps
 from timerd.purgatory.events.ring cimport event_at
 from timerd.purgatory.members.groups cimport dispatch_outcomes
 from timerd.purgatory.operation.settle_batch cimport finish_batch, has_live_owner, is_plain, owner_word_of, stage_plain
-from timerd.purgatory.operation.delivery cimport visit
+from timerd.purgatory.operation.apply_event cimport visit
 from timerd.purgatory.operation.settle cimport settle
 from timerd.purgatory.commands.prefetch cimport PREFETCH_GROUP, touch_op
 from timerd_shm.generated.records cimport *

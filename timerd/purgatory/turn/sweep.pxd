@@ -16,7 +16,7 @@ from timerd.purgatory.members.clients cimport bury_client, free_client
 from timerd.purgatory.members.groups cimport (
     adopt, after_retention, holds_unaccepted, is_abandoned, kind_of, requeue_outcome, accepts,
 )
-from timerd.purgatory.operation.delivery cimport requeue_grant
+from timerd.purgatory.operation.apply_event cimport requeue_grant
 from timerd.purgatory.operation.settle cimport drop_settled, free_settled, settle
 from timerd_shm.generated.records cimport *
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from timerd_client.mark import Mark
 
-KEPT_NS = 100_000_000  # a private daemon's ring holds four times that (private.py)
+KEPT_NS = 100_000_000  # a private daemon's ring holds four times that (own_daemon.py)
 
 
 class Marks:

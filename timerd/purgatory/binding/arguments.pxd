@@ -11,7 +11,7 @@ from timerd.purgatory.memory.hash cimport key_hash
 from timerd.purgatory.index.purgatories cimport open_purgatory, purgatory_is_open
 from timerd.purgatory.members.clients cimport is_live
 from timerd.purgatory.members.membership cimport may_listen, open_group, set_calls, set_listening
-from timerd.purgatory.members.slots cimport Facts, find_client, free_slot, open_client, renew_session
+from timerd.purgatory.members.lifecycle cimport Facts, find_client, free_slot, open_client, renew_session
 from timerd.purgatory.turn.duty_cycle cimport take_time
 from timerd_shm.generated.records cimport *
 

@@ -1,4 +1,4 @@
-"""The slots of clients: a client gets one, comes back to one, and dies.
+"""The life of a client: it gets a slot, comes back to one, and dies.
 
 A slot is FREE, LIVE, SILENT, DEAD, a TOMBSTONE, and FREE again. The sweep deals with what a dead client held.
 """
