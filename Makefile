@@ -28,7 +28,7 @@ SANITIZED := $(foreach name,adoption check check_damage client_fast commands con
 	wheel wheel_of_20,$(wildcard tests/*/test_$(name).py))
 CMAKE := --config-settings=cmake.define.TIMERD_FAULTS=ON --config-settings=cmake.define.TIMERD_BENCH=ON
 
-.PHONY: help machine demo pipeline test test-long test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
+.PHONY: help machine demo pipeline test test-rest test-spark-apart test-long test-spark test-cluster soak bench bench-short sanitize fuzz build generate fmt clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -58,11 +58,18 @@ PIPELINE :=
 pipeline: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m timerd_spark run --out build/pipeline $(PIPELINE)
 
-# Those on Spark run, too, where one of the others has failed.
-test: $(VENV)/installed-test
-	@status=0; \
-	$(PY) -m pytest -m 'not long' || status=$$?; \
-	$(MAKE) --no-print-directory test-spark || status=$$?; \
+# Both at once: tests wait much, and Spark computes. Each runs to its end where the other fails. What Spark's tests print
+# stands together, when they end.
+test: $(VENV)/installed-test $(SPARK)/installed
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=none test-rest test-spark-apart
+
+test-rest:
+	@$(PY) -m pytest -n4 -m 'not long'
+
+test-spark-apart:
+	@mkdir -p build; status=0; \
+	$(MAKE) --no-print-directory test-spark > build/test-spark.txt 2>&1 || status=$$?; \
+	cat build/test-spark.txt; \
 	exit $$status
 
 test-long: $(VENV)/installed-test $(SPARK)/installed

@@ -499,6 +499,7 @@ def test_a_run_of_single_calls_on_the_running_instance(daemon: Daemon, load: Loa
     assert counters["pending"] == 0
 
 
+@pytest.mark.long  # its short form: a_run_of_single_calls_on_the_running_instance
 def test_a_bulk_run_with_shared_keys_and_pending_operations_on_a_daemon_of_its_own(temporary: Path, load: Load) -> None:
     arguments = "--own --bulk --rate=4k --count=2k --registrars=2 --firers=2 --keys=200 --keys-per-op=2 --pending=1k"
     status, document = end_of(load(*arguments.split()))
@@ -549,6 +550,7 @@ def test_the_death_of_a_process_ends_the_run_with_the_results_so_far(temporary: 
     assert document["registered"] > 0
 
 
+@pytest.mark.long  # its short form: the_death_of_a_process_ends_the_run_with_the_results_so_far
 def test_the_death_of_the_daemon_ends_the_run_with_the_results_so_far(daemon: Daemon, load: Load) -> None:
     process = load("--rate=500", "--duration=1m")
     begin(process)

@@ -21,6 +21,7 @@ import pytest
 
 import clientprogram
 from clientprogram import Program
+from tiers import in_tiers
 from timerd_client import hot
 from timerd_client.hot import python as slow
 from timerd_client.hot.commands import NOTHING
@@ -72,15 +73,16 @@ def test_the_compiled_hot_path_is_built_and_used() -> None:
 # the same as in Python --------------------------------------------------------------------------------------------
 
 
-def test_both_hot_paths_do_the_same_in_random_programs(seed: int) -> None:
-    words = (clientprogram.__file__, str(seed), str(PROGRAMS))
+@pytest.mark.parametrize("programs", in_tiers([5, PROGRAMS], 1))
+def test_both_hot_paths_do_the_same_in_random_programs(programs: int, seed: int) -> None:
+    words = (clientprogram.__file__, str(seed), str(programs))
     traces = []
     for choice in ("pure", "compiled"):
         ran = python(choice, *words)
         assert ran.returncode == 0, ran.stderr
         traces.append(ran.stdout.splitlines())
     assert [json.loads(trace[0]) for trace in traces] == [False, True]
-    assert len(traces[0]) == len(traces[1]) == PROGRAMS + 1
+    assert len(traces[0]) == len(traces[1]) == programs + 1
     for number, (pure, compiled) in enumerate(zip(traces[0][1:], traces[1][1:], strict=True), start=seed):
         for line, (one, other) in enumerate(zip_longest(json.loads(pure), json.loads(compiled))):
             assert one == other, f"line {line} of the trace of clientprogram {number} 1"

@@ -35,7 +35,7 @@ def run(seed: int, core: ModuleType = timerd.core, turns: int = TURNS, knobs: di
     return play
 
 
-@pytest.mark.parametrize("seed", in_tiers(SEEDS, 4))
+@pytest.mark.parametrize("seed", in_tiers(SEEDS, 2))
 def test_the_core_does_what_the_model_does(seed: int) -> None:
     play = run(seed)
     print(
@@ -63,7 +63,7 @@ def test_with_few_keys_and_watchers_the_core_refuses_the_commands_that_the_model
 
 
 @pytest.mark.skipif(core_faults is None, reason="the build for tests was not made (TIMERD_FAULTS)")
-@pytest.mark.parametrize("seed", in_tiers(SEEDS[:6], 3))
+@pytest.mark.parametrize("seed", in_tiers(SEEDS[:6], 2))
 def test_a_core_killed_at_any_instruction_does_what_the_model_does(seed: int) -> None:
     """The same programs; in many turns the arena is cut off at a random ordering point, and a new core goes on."""
     play = run(seed, core_faults)

@@ -13,6 +13,7 @@ from commands import Key, Register
 from harness import MS, Client, S
 from journals import JournaledRig, numbered, settle
 from shell import Run
+from tiers import in_tiers
 from timerd_shm.read.segment import segments_of
 from timerd_spark import read_journal
 from timerd_spark.source.decode import SegmentRows
@@ -77,7 +78,7 @@ def test_senseless_options_are_refused(tmp_path: Path, run: Run) -> None:
     assert "holds another view" in run("journal", "export", "--format=parquet", directory, out)[2]
 
 
-@pytest.mark.parametrize("view", ["terminal", "events"])
+@pytest.mark.parametrize("view", in_tiers(["terminal", "events"], 1))
 def test_spark_reads_both_formats_as_the_same_rows(view: str, spark: SparkSession, tmp_path: Path) -> None:
     journal, out = tmp_path / "journal", tmp_path / "out"
     rig = JournaledRig(journal)

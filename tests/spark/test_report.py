@@ -90,6 +90,7 @@ def test_percentiles_are_at_most_a_sixteenth_above_the_true_ones(many: DataFrame
         assert true <= row[f"latency_{name}_ms"] <= true * (1 + ERROR)
 
 
+@pytest.mark.long  # its short form is the one above
 def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "rollup")
     rollup(many, by=["purgatory", "owner"], window="5 seconds").write.parquet(path)

@@ -15,6 +15,7 @@ import pytest
 from harness import S
 from journals import JournaledRig, numbered, settle
 from spans import rows_of, source, spans_of
+from tiers import in_tiers
 from timerctl.journal.rows import RowFormat
 from timerd_shm.declare.journal import BLOCK_ROWS, BLOCK_SIZE, JOURNAL_VERSION, TextKind
 from timerd_shm.read.journal_reader import JournalReader
@@ -113,7 +114,7 @@ def test_the_events_view_has_every_field_of_every_row(journal: Path) -> None:
             ), (name, seen, said)
 
 
-@pytest.mark.parametrize("view", ["terminal", "events"])
+@pytest.mark.parametrize("view", in_tiers(["events", "terminal"], 1))
 def test_wherever_spans_begin_and_end_the_rows_are_the_same(
     view: str, journal: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:

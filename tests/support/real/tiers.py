@@ -9,10 +9,9 @@ import pytest
 
 
 def in_tiers(values: Iterable[Any], short: int) -> list[Any]:
-    """Parameters: the first `short` values are for `make test`, the others are long.
+    """Sets of parameters, each a tuple or one value: the first `short` values are for `make test`, the others are long.
 
     @pytest.mark.parametrize("seed", in_tiers(range(10), 4))       # `make test` runs 0 to 3
     """
-    return [
-        value if number < short else pytest.param(value, marks=pytest.mark.long) for number, value in enumerate(values)
-    ]
+    sets = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*one, marks=[pytest.mark.long] * (number >= short)) for number, one in enumerate(sets)]
