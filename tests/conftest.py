@@ -16,6 +16,7 @@ import pytest
 
 import timerd as td
 from daemons import Daemon, arenas_of, processes_of
+from faces import FACES, Face, face_of
 from guarantees import Guarantees
 from patience import PATIENCE_S
 from shell import Run, runner
@@ -197,3 +198,10 @@ def clean_up(directory: Path) -> list[str]:
         left.append(str(path))
         path.unlink(missing_ok=True)
     return left
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """The threaded client, or the asyncio client."""
+    with face_of(request.param) as made:
+        yield made

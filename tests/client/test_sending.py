@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from faces import FACES, THREADED, Face, face_of
+from faces import THREADED, Face
 from fakedaemon import FakeDaemon
 from timerd_client import aio
 from timerd_client.aio.link import LoopLink
@@ -131,12 +131,6 @@ class Stepped(ThreadedLink):
 @pytest.fixture
 def sockets() -> Sockets:
     return Sockets()
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    with face_of(request.param) as made:
-        yield made
 
 
 @pytest.fixture

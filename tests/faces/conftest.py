@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 
 from daemons import Daemon
-from faces import FACES, Face, face_of
+from faces import Face
 from patience import PATIENCE_S
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """The threaded client, or the asyncio client."""
-    with face_of(request.param) as made:
-        yield made
 
 
 @pytest.fixture
