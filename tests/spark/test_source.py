@@ -279,7 +279,7 @@ def test_keys_of_the_events_view_are_the_same_however_they_are_decoded(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = rows_of(spans_of(journal), "events")
-    monkeypatch.setattr(SegmentRows, "many", lambda self, texts: self.few(texts, readable))
+    monkeypatch.setattr(SegmentRows, "many_texts", lambda self, texts: self.few_texts(texts, readable))
     assert rows_of(spans_of(journal), "events") == quick
 
 
@@ -293,6 +293,6 @@ def test_a_missing_segment_in_the_middle_is_reported(journal: Path, tmp_path: Pa
     shutil.copytree(journal, copied)
     rows = sum(span.end for span in spans_of(copied) if span.segment == segments_of(copied)[1])
     segment_path(copied, segments_of(copied)[1]).unlink()
-    with pytest.raises(JournalError, match=rf"{rows} rows before segment 3 are in none"):
+    with pytest.raises(JournalError, match=rf"{rows} rows before segment 3 are missing"):
         spans_of(copied)
     assert len(spans_of(copied, skip=True)) == len(spans_of(journal)) - 1

@@ -152,6 +152,6 @@ def test_files_are_held_until_the_batch_that_read_them_is_committed(tmp_path: Pa
     assert holds_of(tmp_path) == {"etl": end[tmp_path.name]["segment"]}
     settle_all(rig, client, 0, 2000)
     assert segments_of(tmp_path)[0] > 1
-    with pytest.raises(JournalError, match=r"rows from 1:7 on are gone.*consumer"):
+    with pytest.raises(JournalError, match=r"rows from 1:7 on were removed.*consumer"):
         free.latestOffset({tmp_path.name: {"segment": 1, "row": 7}}, ReadAllAvailable())
     rig.drop_journal()

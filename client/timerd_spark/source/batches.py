@@ -1,4 +1,4 @@
-"""Spans as record batches: what source and export have in common."""
+"""Spans as record batches, for the readers of Spark and for the export."""
 
 from __future__ import annotations
 

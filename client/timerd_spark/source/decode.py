@@ -4,8 +4,8 @@
     for records, lines in rows.parts([RowKind.OUTCOME]):
         Terminal(rows, records, lines).column("wait_ns")     # a pyarrow.Array
 
-A text is looked up where it stands, mostly among the blocks that were read anyway; where a span begins in the middle of
-a segment, the blocks that hold its texts are read as well.
+A row names a text by the record in which the text begins. Most texts are in blocks of the span, which are in memory. If
+a span begins in the middle of a segment, a text may be in an earlier block: then that block is read as well.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import Outcome
 from timerd_shm.read.segment import JournalError, Segment
 
-from .segments import SKIP, Span
+from .segments import SKIP_HINT, Span
 
-LINES = BLOCK_SIZE // ROW_SIZE  # of a block; the first is its header
-TORN_RETRIES, TORN_PAUSE_S = 20, 0.005  # the newest block is written again while it is read
-ANCHOR_BLOCKS = 256
-CHUNK_BLOCKS = 256  # read and checked while they are in the processor's cache
-PART_LINES = 1 << 15  # looked through at once: what is made of them stays in the cache
+LINES = BLOCK_SIZE // ROW_SIZE  # in a block; its first line is the header, the others are records
+TORN_RETRIES, TORN_PAUSE_S = 20, 0.005  # the daemon may write the newest block again while it is read here
+ANCHOR_BLOCKS = 256  # read at once, backwards, to find the last anchor before a span
+CHUNK_BLOCKS = 256  # read and checked at once, so that they are still in the processor's cache
+PART_LINES = 1 << 15  # decoded at once, so that their columns stay in the cache
 INCARNATION_SIZE = 16
 BACKSLASH = 0x5C
 LIKE_ESCAPED = re.compile(rb"\\(?=x(?:[89a-f][0-9a-f]|5c))")
@@ -55,8 +55,8 @@ BLOCK_DTYPE = np.dtype(
         "itemsize": BLOCK_SIZE,
     }
 )
-HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")  # of each byte, its two digits
-HEX_OF_16 = np.stack([np.repeat(HEX, 256), np.tile(HEX, 256)], 1).view("<u4").ravel()  # of 16 bits, their four
+HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")  # the two digits of each byte
+HEX_OF_16 = np.stack([np.repeat(HEX, 256), np.tile(HEX, 256)], 1).view("<u4").ravel()  # the four of each 16-bit number
 OP_ID = np.dtype([("begin", "S17"), ("digits", "<u4", 4)])
 OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
 log = logging.getLogger("timerd_spark")
@@ -72,11 +72,12 @@ def dtype_of(kind: RowKind) -> np.dtype[Any]:
     return np.dtype([(field.name, code(field)) for field in fields(ROWS[kind])])
 
 
-spare_memory: list[bytearray] = []  # the last span's, for the next: new pages cost more than what is read into them
+# The memory of the last span, for the next one: new pages would cost more time than reading into them.
+spare_memory: list[bytearray] = []
 
 
 def memory_for(size: int) -> bytearray:
-    """Memory for so many bytes at least."""
+    """At least `size` bytes of memory, from the last span if that had enough."""
     spare = spare_memory.pop() if spare_memory else bytearray()
     return spare if len(spare) >= size else bytearray(size)
 
@@ -85,7 +86,7 @@ class SegmentRows:
     """The records of a span, in memory: 64 bytes each."""
 
     def __init__(self, span: Span, *, skip: bool = False) -> None:
-        """Reads and checks them. Raises JournalError; with `skip` it passes over damaged blocks and logs them."""
+        """Read and check the span's blocks. Raises JournalError; with `skip`, leave out and log damaged blocks."""
         self.span, self._skip = span, skip
         self._path = Path(span.directory)
         try:
@@ -95,8 +96,8 @@ class SegmentRows:
         self.header = self._segment.header
         self._memory = bytearray()
         try:
-            self._load()
-            self._clocks()
+            self._load_blocks()
+            self._load_anchors()
         except BaseException:
             self.close()
             raise
@@ -107,10 +108,10 @@ class SegmentRows:
         spare_memory.append(self._memory)
         del spare_memory[1:]
 
-    # what is read --------------------------------------------------------------------------------------------------
+    # blocks --------------------------------------------------------------------------------------------------------
 
-    def _load(self) -> None:
-        """Blocks, good ones only, and the numbers that they have in the segment."""
+    def _load_blocks(self) -> None:
+        """Load the good blocks, and their numbers in the segment."""
         first, end = self.span.first // BLOCK_ROWS, -(-self.span.end // BLOCK_ROWS)
         self._memory = memory_for((end - first) * BLOCK_SIZE)
         room = memoryview(self._memory)
@@ -118,9 +119,9 @@ class SegmentRows:
         self._kinds = np.empty((end - first) * LINES, np.uint8)
         size, block = 0, first
         while block < end:
-            count, rows = self._full(block, min(end - block, CHUNK_BLOCKS), room[size:])
+            count, rows = self._read_full_blocks(block, min(end - block, CHUNK_BLOCKS), room[size:])
             if rows == 0:
-                data, rows = self._one(block, end)
+                data, rows = self._read_one_block(block, end)
                 count = len(data) // BLOCK_SIZE
                 room[size : size + len(data)] = data
             begin, size = size, size + count * BLOCK_SIZE
@@ -130,15 +131,15 @@ class SegmentRows:
             if have >= self.span.end:
                 break
             whole = rows > 0 and rows == count * BLOCK_ROWS
-            block = block + count if whole else self._pass_over(max(have, self.span.first), end)
+            block = block + count if whole else self._skip_damaged(max(have, self.span.first), end)
         self._lines = np.frombuffer(room[:size], np.uint8).reshape(-1, ROW_SIZE)
         self._kinds = self._kinds[: len(self._lines)]
         self._kinds[::LINES] = RowKind.PAD  # headers
         self._blocks = np.concatenate(numbers or [np.empty(0, np.int64)])
         self._gapless = len(self._blocks) > 0 and self._blocks[-1] - self._blocks[0] == len(self._blocks) - 1
 
-    def _full(self, block: int, count: int, room: memoryview) -> tuple[int, int]:
-        """Full blocks from that one on, read into `room`, as far as they are good: how many, and their rows."""
+    def _read_full_blocks(self, block: int, count: int, room: memoryview) -> tuple[int, int]:
+        """Read `count` blocks into `room`. Returns how many of the first are all full and good, and their rows."""
         count = self._segment.read_into(block, room[: count * BLOCK_SIZE])
         heads = np.frombuffer(room[: count * BLOCK_SIZE], BLOCK_DTYPE)
         first_rows = self.header.first_row + (block + np.arange(count)) * BLOCK_ROWS
@@ -150,8 +151,8 @@ class SegmentRows:
                 return number, number * BLOCK_ROWS
         return count, count * BLOCK_ROWS
 
-    def _one(self, block: int, end: int) -> tuple[memoryview, int]:
-        """A block that is not full, or not good; the last one may be written again just now."""
+    def _read_one_block(self, block: int, end: int) -> tuple[memoryview, int]:
+        """A block that is not full, or not good, and its rows. The last one is tried again: it may be being written."""
         data, rows = self._segment.good(block, 1)
         for _ in range(TORN_RETRIES):
             if block * BLOCK_ROWS + rows >= self.span.end or block < end - 1:
@@ -160,20 +161,23 @@ class SegmentRows:
             data, rows = self._segment.good(block, 1)
         return data, rows
 
-    def _pass_over(self, record: int, end: int) -> int:
-        """The next good block behind one that is damaged."""
+    def _skip_damaged(self, record: int, end: int) -> int:
+        """The number of the next good block behind a damaged one. Raises JournalError, unless blocks may be skipped."""
         block = record // BLOCK_ROWS
         later = self._segment.next_good(block + 1, end - block - 1) if end > block + 1 else None
         until = end if later is None else later
         what = f"{self.span.directory}: segment {self.span.segment} is damaged in blocks {block} to {until - 1}"
         what += f" (records {record} to {until * BLOCK_ROWS - 1})"
         if not self._skip:
-            raise JournalError(f"{what}; {SKIP}")
+            raise JournalError(f"{what}; {SKIP_HINT}")
         log.warning("%s: passed over", what)
         return until
 
-    def _clocks(self) -> None:
-        """What the wall clock says at monotonic 0, and from which record on: the anchors, one before the span too."""
+    def _load_anchors(self) -> None:
+        """Load the anchors: from each of these records on, the wall clock is so many ns ahead of CLOCK_MONOTONIC.
+
+        The last anchor before the span counts too; if there is none, the times in the segment's header.
+        """
         records, offsets = [-1], [self.header.wall_ns - self.header.monotonic_ns]
         block = self.span.first // BLOCK_ROWS
         while block > self.header.first_block and len(records) == 1:
@@ -201,7 +205,7 @@ class SegmentRows:
                 yield records[inside], lines[inside]
 
     def _select(self, kinds: Sequence[RowKind], part: slice) -> tuple[np.ndarray, np.ndarray]:
-        """(records, lines) of the rows of these kinds among some lines, whose first is a block's."""
+        """(records, lines) of the rows of these kinds in a part of the lines. The part begins with a block."""
         if len(kinds) == 1:
             lines = np.flatnonzero(self._kinds[part] == kinds[0])
         else:
@@ -224,7 +228,7 @@ class SegmentRows:
         return kinds
 
     def wall_us(self, records: np.ndarray, monotonic_ns: np.ndarray) -> np.ndarray:
-        """What the wall clock said at these times, in microseconds."""
+        """These times of CLOCK_MONOTONIC as times of the wall clock, in microseconds since 1970."""
         if len(self._anchor_records) == 1:
             offsets: Any = self._anchor_offsets[0]
         else:
@@ -235,7 +239,7 @@ class SegmentRows:
     # texts ---------------------------------------------------------------------------------------------------------
 
     def _text_lines(self, texts: np.ndarray) -> np.ndarray:
-        """The rows in which texts begin, 64 bytes each; zeros where there is none or it cannot be read."""
+        """The rows in which texts begin, 64 bytes each; zeros where a row cannot be read."""
         records = texts.astype(np.int64)
         block = records // BLOCK_ROWS
         in_block = records - block * BLOCK_ROWS
@@ -257,18 +261,18 @@ class SegmentRows:
         return found
 
     def _block(self, number: int) -> np.ndarray:
-        """A block that is not of the span; zeros where it is damaged."""
+        """A block outside the span; zeros if it is damaged and may be skipped. Raises JournalError."""
         data, rows = self._segment.good(number, 1)
         if rows == 0:
             if not self._skip:
                 raise JournalError(
-                    f"{self.span.directory}: segment {self.span.segment} is damaged in block {number}; {SKIP}"
+                    f"{self.span.directory}: segment {self.span.segment} is damaged in block {number}; {SKIP_HINT}"
                 )
             return np.zeros((LINES, ROW_SIZE), np.uint8)
         return np.frombuffer(data, np.uint8)[:BLOCK_SIZE].reshape(LINES, ROW_SIZE)
 
     def text(self, record: int) -> tuple[TextKind, bytes] | None:
-        """One text and its kind; None for 0 and where it cannot be read."""
+        """The text that begins at a record, and its kind; None for record 0, and for a text that cannot be read."""
         line = self._text_lines(np.array([record]))[0]
         if record == 0 or line[0] != RowKind.TEXT:
             return None
@@ -281,8 +285,8 @@ class SegmentRows:
             text += line[4:].tobytes()
         return TextKind(kind), text[:length]
 
-    def few(self, texts: np.ndarray, show: Callable[[TextKind, bytes], str | None]) -> pa.Array:
-        """A column of texts of which there are few: each is shown once."""
+    def few_texts(self, texts: np.ndarray, show: Callable[[TextKind, bytes], str | None]) -> pa.Array:
+        """A column with few different texts, such as names: each different text is read and shown once."""
         if len(texts) == 0:
             return pa.array([], pa.string())
         if texts[0] == texts[-1] and (texts == texts[0]).all():
@@ -297,24 +301,24 @@ class SegmentRows:
             return constant(shown[0], len(texts))
         return pa.array(shown, pa.string()).take(pa.array(index))
 
-    def many(self, texts: np.ndarray) -> pa.Array:
-        """A column of keys, of which each row may have another; null for 0."""
+    def many_texts(self, texts: np.ndarray) -> pa.Array:
+        """A column of keys, which may differ in each row; null for 0. Short ASCII keys are copied without a loop."""
         if len(texts) == 0 or (texts[0] == texts[-1] and (texts == texts[0]).all()):
-            return self.few(texts, readable)
+            return self.few_texts(texts, readable)
         there = texts != 0
         every = bool(there.all())
         lines = self._text_lines(texts if every else texts[there])
         lengths = lines[:, 2].astype(np.int32)
         longest = int(lengths.max())
         if longest > TEXT_INLINE or (lines[:, 0] != RowKind.TEXT).any():
-            return self.few(texts, readable)
+            return self.few_texts(texts, readable)
         body = lines[:, 4 : 4 + longest]
         if int(lengths.min()) == longest:
             data = np.ascontiguousarray(body).ravel()
         else:
             data = body[np.arange(longest) < lengths[:, None]]
         if len(data) and (int(data.max()) >= 0x80 or (data == BACKSLASH).any()):
-            return self.few(texts, readable)  # not ASCII: it may not be UTF-8 either; or like what is escaped
+            return self.few_texts(texts, readable)  # not ASCII, so perhaps not UTF-8; or a backslash, to be escaped
         if every:
             return strings(data, lengths)
         spread = np.zeros(len(texts), np.int32)
@@ -332,12 +336,12 @@ class SegmentRows:
         return strings(digits, np.where(there, 2 * INCARNATION_SIZE, 0).astype(np.int32), there)
 
     def op_ids(self, operations: np.ndarray) -> pa.Array:
-        """A column of op ids that are unique everywhere."""
+        """A column of op ids, 33 characters each, such as "00c0ffee00c0ffee-0000000000000007"; unique everywhere."""
         return strings(self.op_id_bytes(operations), np.full(len(operations), 33, np.int32))
 
     def op_id_bytes(self, operations: np.ndarray) -> np.ndarray:
         rows = len(operations)
-        made = op_ids_begun(self.header.incarnation, rounded(rows))[:rows].copy()
+        made = op_ids_without_digits(self.header.incarnation, rounded_up(rows))[:rows].copy()
         made["digits"] = digits_of(operations)
         return made.view(np.uint8)
 
@@ -354,7 +358,11 @@ class SegmentRows:
 
 
 def readable(_kind: TextKind, text: bytes) -> str:
-    """A key or name as text, another for each: bytes that are not UTF-8 are escaped, and what would look like that."""
+    r"""A key or name as text; different bytes give different texts.
+
+    A byte that is not UTF-8 is escaped, as in `\xff`. A key that contains these four characters gets its backslash
+    escaped: `\x5cxff`.
+    """
     return LIKE_ESCAPED.sub(rb"\\x5c", text).decode("utf-8", "backslashreplace")
 
 
@@ -367,54 +375,54 @@ def group_name(kind: TextKind, text: bytes) -> str | None:
 
 
 @lru_cache(maxsize=2)
-def op_ids_begun(incarnation: int, rows: int) -> np.ndarray:
-    """Op ids of that incarnation whose digits are to be filled in: to copy them is faster than to begin each."""
+def op_ids_without_digits(incarnation: int, rows: int) -> np.ndarray:
+    """Op ids of an incarnation, whose last 16 digits are still empty. It is faster to copy them than to make each."""
     begun = np.zeros(rows, OP_ID)
     begun["begin"] = f"{incarnation:016x}-".encode()
     return begun
 
 
 def digits_of(words: np.ndarray) -> np.ndarray:
-    """64-bit words in 16 hexadecimal digits each, four of which are a number."""
+    """64-bit words in hexadecimal: four 32-bit numbers a word, each of which holds four digits."""
     return HEX_OF_16.take(words.astype("<u8").view("<u2").reshape(-1, 4)[:, ::-1])
 
 
 def hexadecimal(words: np.ndarray) -> np.ndarray:
-    """64-bit words in 16 digits each."""
+    """64-bit words in hexadecimal: 16 bytes a word."""
     return digits_of(words).view(np.uint8)
 
 
 def strings(data: np.ndarray, lengths: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """A column of strings from their bytes, one after another."""
+    """A column of strings from the bytes of all of them in a row, and their lengths; null where it is not `valid`."""
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
-    return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data), bits_of(valid))
+    return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data), validity_bits(valid))
 
 
-def rounded(rows: int) -> int:
-    """Up to a power of two: what is kept for batches of some size serves smaller ones."""
+def rounded_up(rows: int) -> int:
+    """Rounded up to a power of two: a cached array then serves batches of many sizes."""
     return 1 << max(rows - 1, 0).bit_length()
 
 
 def constant(value: str | None, rows: int) -> pa.Array:
-    """A column that says the same in each row."""
-    return repeated(value, rounded(rows))[:rows]
+    """A column with one value in all rows."""
+    return repeated(value, rounded_up(rows))[:rows]
 
 
 @lru_cache(maxsize=16)
 def repeated(value: str | None, rows: int) -> pa.Array:
-    """The same, kept: batches have their size and their few names in common."""
+    """The same, cached: most batches have one size, and there are few names."""
     return pa.nulls(rows, pa.string()) if value is None else pa.repeat(pa.scalar(value), rows)
 
 
 def numbers(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """A column of numbers, which are not copied; null where it is not `valid`."""
+    """A column of numbers, without a copy of contiguous ones; null where it is not `valid`."""
     data = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [bits_of(valid), pa.py_buffer(data)])
+    return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [validity_bits(valid), pa.py_buffer(data)])
 
 
-def bits_of(valid: np.ndarray | None) -> pa.Buffer | None:
-    """What says which values are there."""
+def validity_bits(valid: np.ndarray | None) -> pa.Buffer | None:
+    """Arrow's validity bitmap: a bit for each value, 0 = null. None if all values are valid."""
     return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -422,13 +430,13 @@ def instants(us: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
     return numbers(us, valid).view(pa.timestamp("us", tz="UTC"))
 
 
-def named(codes: np.ndarray, names: dict[int, str]) -> pa.Array:
-    """A column of the names of codes; the number where a newer version has written it."""
+def names_of_codes(codes: np.ndarray, names: dict[int, str]) -> pa.Array:
+    """A column of the names of codes; a code without a name, of a newer version, is shown as its number."""
     return pa.array([names.get(code, str(code)) for code in range(256)]).take(pa.array(codes))
 
 
 class Terminal:
-    """The terminal view of some OUTCOME rows: a method for each column that is more than a constant."""
+    """The terminal view of some OUTCOME rows; column() makes one column at a time."""
 
     def __init__(self, source: SegmentRows, records: np.ndarray, lines: np.ndarray) -> None:
         self._source, self._records = source, records
@@ -438,7 +446,7 @@ class Terminal:
         return len(self._rows)
 
     def column(self, name: str) -> pa.Array:
-        """One of schema.TERMINAL."""
+        """A column of schema.TERMINAL by its name. Raises KeyError."""
         rows, source = self._rows, self._source
         match name:
             case "op_id":
@@ -446,17 +454,17 @@ class Terminal:
             case "host" | "instance":
                 return constant(getattr(source, name), len(rows))
             case "purgatory":
-                return source.few(rows["purgatory"], readable)
+                return source.few_texts(rows["purgatory"], readable)
             case "owner":
-                return source.few(rows["owner"], owner_name)
+                return source.few_texts(rows["owner"], owner_name)
             case "group":
-                return source.few(rows["owner"], group_name)
+                return source.few_texts(rows["owner"], group_name)
             case "id":
                 return source.hashes(rows["id"])
             case "key":
-                return source.many(rows["key"])
+                return source.many_texts(rows["key"])
             case "outcome":
-                return named(rows["outcome"], OUTCOMES)
+                return names_of_codes(rows["outcome"], OUTCOMES)
             case "error":
                 return numbers(rows["error"].astype(np.int64), rows["outcome"] == Outcome.FAILED)
             case "settled_key":

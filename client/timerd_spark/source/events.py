@@ -1,4 +1,4 @@
-"""The events view: rows of every kind side by side, a column for each field that any of them has."""
+"""The events view: rows of all kinds in one table, with a column for each field of any kind of row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timerd_shm.declare.limits import NO_DEADLINE
 from timerd_shm.declare.states import ClientState, Condition, EventKind, KeyKind, Orphans, Outcome
 from timerd_shm.declare.wire import CommandKind
 
-from .decode import SegmentRows, constant, hexadecimal, instants, named, numbers, owner_name, readable, strings
+from .decode import SegmentRows, constant, hexadecimal, instants, names_of_codes, numbers, owner_name, readable, strings
 from .schema import HEXADECIMAL, TEXTS, shown_fields, shown_kinds
 
 ENUM_TYPES: dict[str, type[IntEnum]] = {
@@ -42,7 +42,7 @@ class Events:
         return len(self._records)
 
     def column(self, name: str) -> pa.Array:
-        """One of schema.EVENTS."""
+        """A column of schema.EVENTS by its name."""
         source = self._source
         match name:
             case "host" | "instance":
@@ -56,7 +56,7 @@ class Events:
             case "record":
                 return numbers(self._records.astype(np.int64))
             case "kind":
-                return named(self._kinds, KINDS)
+                return names_of_codes(self._kinds, KINDS)
             case "at":
                 at, there = self._spread(TIMES)
                 return instants(source.wall_us(self._records, at), there & (at != 0))
@@ -79,7 +79,7 @@ class Events:
         return numbers(values.view(np.int64), there)
 
     def _field(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The field of that name of every row that has one, as 64 bits, and which rows those are."""
+        """(values, there): the field of that name in 64 bits, 0 in rows without it; and which rows have the field."""
         return self._spread({kind: name for kind in self._by_kind if name in {f.name for f in shown_fields(kind)}})
 
     def _spread(self, names: dict[RowKind, str]) -> tuple[np.ndarray, np.ndarray]:
@@ -95,5 +95,5 @@ class Events:
         if name == "id":
             return self._source.hashes(texts)
         if name == "key":
-            return self._source.many(texts)
-        return self._source.few(texts, {"owner": owner_name}.get(name, readable))
+            return self._source.many_texts(texts)
+        return self._source.few_texts(texts, {"owner": owner_name}.get(name, readable))

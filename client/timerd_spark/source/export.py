@@ -1,8 +1,8 @@
 """A journal as Parquet: DIR/date=2026-11-21/hour=09/host=web1/SEGMENT.00.parquet, for `timerctl journal export`.
 
-Segments that are finished are exported, each once: one that is done is passed over, so the command may be run by cron.
-Dates and hours are UTC. Files are compressed with zstd, and in the order of the journal. Several hosts may export to
-one directory, because a segment's name says of which arena it is.
+Each finished segment is exported once, and the next run leaves it out: cron may run the command. Dates and hours are
+UTC. Files are compressed with zstd, and their rows are in the order of the journal. Several hosts may export to one
+directory, because the names of files contain the incarnation of the arena.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .schema import VIEWS, arrow_schema
 from .segments import Span, Walk, first_offset, list_segments
 
 TIME = {"terminal": "settled_at", "events": "at"}
-DONE = "_exported"  # a file for each segment that is done, which readers of Parquet pass over
+DONE = "_exported"  # a directory with a file for each exported segment; readers of Parquet leave it out
 
 
 class Exported(NamedTuple):
-    """What an export has written."""
+    """How much an export has written."""
 
     segments: int
     rows: int
@@ -46,10 +46,10 @@ def export(
     skip: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Write the finished segments of a journal (with `all_segments` the present one as well) that are not there yet.
+    """Write the finished segments of a journal that are not in `output` yet. `all_segments`: the newest one as well.
 
-    Raises JournalError for what is damaged, unless `skip`; InvalidValueError for an unknown view, or where another
-    view's files stand in `output`.
+    Raises JournalError for damaged parts, unless `skip`; InvalidValueError for an unknown view, and if `output` has
+    files of another view.
     """
     if view not in VIEWS:
         raise InvalidValueError(f"view={view!r}: give {' or '.join(VIEWS)}")
@@ -80,7 +80,7 @@ def export(
 
 
 def by_segment(spans: Iterator[Span]) -> Iterator[tuple[int, list[Span]]]:
-    """The spans of each segment together."""
+    """Each segment's number, with all spans of the segment."""
     held: list[Span] = []
     for span in spans:
         if held and held[0].segment != span.segment:
@@ -92,7 +92,7 @@ def by_segment(spans: Iterator[Span]) -> Iterator[tuple[int, list[Span]]]:
 
 
 def segment_name(directory: Path, sequence: int) -> str:
-    """Names a segment among those of every host: its arena's incarnation and its first row, which no other has."""
+    """A segment's name, unique among all hosts: the arena's incarnation, the number of the first row, and its own."""
     segment = Segment(directory, sequence)
     try:
         return f"{segment.header.incarnation:016x}-{segment.header.first_row:012}-{sequence:012}"
@@ -101,7 +101,7 @@ def segment_name(directory: Path, sequence: int) -> str:
 
 
 def tables(span: Span, view: str, skip: bool) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of a span for each directory, which says their date, hour (UTC) and host."""
+    """The rows of a span, a table for each directory; the directory's name has their date, hour (UTC) and host."""
     columns = VIEWS[view]
     table = pa.Table.from_batches(list(batches(span, columns, view, skip=skip)), schema=arrow_schema(columns))
     if table.num_rows == 0:
@@ -116,12 +116,12 @@ def tables(span: Span, view: str, skip: bool) -> Iterator[tuple[str, pa.Table]]:
 
 
 def escaped(host: str) -> str:
-    """A host's name as Hive and Spark write one into a path, and read it there."""
+    """A host's name in a path, escaped as Hive and Spark do it: a=b becomes a%3Db."""
     return re.sub(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""", lambda found: f"%{ord(found[0]):02X}", host)
 
 
 def write(table: pa.Table, target: Path) -> None:
-    """The whole file, or none."""
+    """Write a file under another name, then rename it: readers see the whole file, or none."""
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""A journal as a DataFrame, from its own files or from what `timerctl journal export` has made of them."""
+"""A journal as a DataFrame, from its own files or from the Parquet files of `timerctl journal export`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def read_journal(spark: SparkSession, path: str | os.PathLike[str], *, view: str = "terminal") -> DataFrame:
     """The terminal view (a row for each operation) or the events view of a journal: the same columns either way.
 
-    `path` is a journal, a directory with one for each host, a pattern, or a directory of exported Parquet; what is no
-    path of this machine (s3://...) is taken for Parquet. Raises InvalidValueError, JournalError.
+    `path` is a journal, a directory with one for each host, a pattern, or a directory of exported Parquet. A path of
+    another file system (s3://...) is read as Parquet. Raises InvalidValueError, JournalError.
     """
     if view not in VIEWS:
         raise InvalidValueError(f"view={view!r}: give {' or '.join(VIEWS)}")
@@ -30,7 +30,7 @@ def read_journal(spark: SparkSession, path: str | os.PathLike[str], *, view: str
 
 
 def is_parquet(path: str) -> bool:
-    """Whether an export stands there, or what only Spark can look into."""
+    """Whether the path has an export, or is of another file system, into which only Spark can look."""
     if "://" in path and not path.startswith("file://"):
         return True
     plain = path.removeprefix("file://")

@@ -22,13 +22,13 @@ class ReadOptions(NamedTuple):
     path: str
     view: str
     columns: tuple[Column, ...]
-    skip: bool  # damaged parts, instead of failing
-    consumer: str | None  # in whose name files are held
+    skip: bool  # whether damaged parts are left out; else they are an error
+    consumer: str | None  # the name under which files are held
     rows_per_trigger: int | None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """From what the user gave. Raises InvalidConfigError."""
+        """The options of a user. Raises InvalidConfigError."""
         given = known(options, READ_OPTIONS)
         view = one_of(given, "view", tuple(VIEWS))
         return cls(
@@ -42,7 +42,7 @@ class ReadOptions(NamedTuple):
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:
-    """An option that is a number of at least 1."""
+    """An option that is a whole number of at least 1; None if it is not given. Raises InvalidConfigError."""
     text = given.get(name)
     if text is None:
         return None
@@ -52,7 +52,7 @@ def positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def path_of(given: Mapping[str, str]) -> str:
-    """The one path of load()."""
+    """The one path of load(). Raises InvalidConfigError for none, for several, and for another file system."""
     paths = json.loads(given["paths"]) if "paths" in given else []
     if "path" in given:
         paths.append(given["path"])
@@ -62,12 +62,12 @@ def path_of(given: Mapping[str, str]) -> str:
         )
     path = str(paths[0]).removeprefix("file://")
     if "://" in path:
-        raise InvalidConfigError(f"a journal is read as files of a mounted file system, and {path!r} is none")
+        raise InvalidConfigError(f"path={path!r}: a journal is read from a mounted file system: give a path of one")
     return path
 
 
 def columns_named(text: str | None, view: str) -> tuple[Column, ...]:
-    """The columns of a view that an option names, in its order; without one, all of them."""
+    """The columns that the option names, in the option's order; without the option, all of the view."""
     if text is None:
         return VIEWS[view]
     declared = {column.name: column for column in VIEWS[view]}

@@ -1,7 +1,7 @@
 """A journal as a data source, in batches and as a stream. SPARK.md has its options.
 
-The classes travel to executors by name, so they hold paths and numbers alone; files are opened where they are read.
-pyarrow and numpy are imported there, too.
+Spark pickles these objects and sends them to the executors, so they hold only paths and numbers. A task opens the files
+that it reads, and imports pyarrow and numpy only then.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ def columns_of(schema: StructType, view: str) -> tuple[Column, ...]:
 
 
 class Part(InputPartition):
-    """What a task reads."""
+    """The span that one task reads."""
 
     def __init__(self, span: Span) -> None:
         super().__init__(span)
 
 
 class Reading:
-    """What batch and stream have in common: the columns of a span."""
+    """Common to the batch reader and the stream reader: a task reads the columns of a span."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
         self.options, self.columns = options, columns
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """The rows of a part. Raises JournalError, which names what is damaged."""
+        """The rows of a part. Raises JournalError, which names the damaged blocks."""
         from .batches import batches
 
         if isinstance(partition.value, Span):
@@ -79,10 +79,10 @@ class Reading:
 
 
 class JournalSource(Reading, DataSourceReader):
-    """All that the journals hold now.
+    """The rows that the journals have now.
 
-    No filter is taken over from Spark (`pushFilters`). Spark (4.2, 4.3) keeps one reader for all queries of a frame, so
-    a filter that the reader remembers from one query cuts the rows of the next.
+    The reader takes no filters from Spark (`pushFilters`). Spark (4.2, 4.3) keeps one reader for all queries of a
+    frame: if the reader remembered the filter of one query, the next query would lose rows.
     """
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -94,11 +94,11 @@ class JournalSource(Reading, DataSourceReader):
 
 
 class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What comes into the journals, host by host: {"host": {"segment": 17, "row": 40960}}.
+    """The rows that come into the journals. An offset has a position for each host.
 
-    Offsets name places in files that do not change once they are written, so a batch that is read again after a crash
-    is the same. Files that the query still needs are held in the name of `consumer`, until commit() says that a batch
-    is done; Spark says so when it plans the next one.
+    Example of an offset: {"web1": {"segment": 17, "row": 40960}}. Positions are in files that do not change once they
+    are written, so a batch that is read again after a crash is the same. With `consumer`, the files that the query
+    still needs are held until Spark calls commit() for their batch: that is when Spark plans the next batch.
     """
 
     def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
@@ -119,7 +119,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._until = self._ends()
 
     def latestOffset(self, start: Vector, limit: ReadLimit) -> Vector:
-        """As far as the limit lets it go: rows of the journal, texts among them, shared evenly by the hosts."""
+        """The end of the next batch. The limit counts rows of the journal, with texts; hosts share it evenly."""
         known, hosts = offsets_in(start), self._hosts()
         check_names(known, hosts, self.options.path)
         begin = {host: known.get(host) or first_offset(directory) for host, directory in hosts.items()}
@@ -127,7 +127,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         reached = {**known, **begin}
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         waiting = sorted(hosts)
-        while waiting:  # what some hosts do not use, the others may
+        while waiting:  # the others may use what some hosts have left of their shares
             share = None if left is None else max(left // len(waiting), 1)
             more = []
             for host in waiting:
@@ -155,7 +155,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 continue
             if host not in hosts:
                 raise JournalError(
-                    f"the journal of host {host!r} is gone from {self.options.path!r}: rows {first} to {last}"
+                    f"the journal of host {host!r} is not in {self.options.path!r} any more: rows {first} to {last}"
                 )
             if host not in begins:
                 first = first_offset(hosts[host])
@@ -165,7 +165,7 @@ class JournalStream(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def commit(self, end: Vector) -> None:
         self._hold(offsets_in(end))
 
-    # what it stands on ---------------------------------------------------------------------------------------------
+    # files ---------------------------------------------------------------------------------------------------------
 
     def _hosts(self) -> Mapping[str, Path]:
         return hosts_of(self.options.path)

@@ -1,10 +1,10 @@
 """The columns of a journal in Spark, declared once: TERMINAL has a row for each operation, EVENTS one for each row.
 
-Source, Parquet export, reports and load test all give and take these. Times are twice there: as the wall clock said
-(`..._at`, `deadline`; timestamps in microseconds, UTC) to look things up by, and as differences of CLOCK_MONOTONIC in
-nanoseconds (`..._ns`) to compute with: the wall clock may be set in between.
+Source, Parquet export, reports and load test all use these columns. Times have two forms. Look things up by
+`..._at` and `deadline`: the wall clock, timestamps in microseconds, UTC. Compute with `..._ns`: differences of
+CLOCK_MONOTONIC in nanoseconds, because the wall clock may be set between two times.
 
-No module of Spark is imported before one of its types is asked for.
+Spark is imported at the first call of spark_schema(), not with this module.
 """
 
 from __future__ import annotations
@@ -40,42 +40,42 @@ TERMINAL: tuple[Column, ...] = (
     Column("host", STRING, "", "host name of the daemon", False),
     Column("instance", STRING, "", "the daemon's instance", False),
     Column("purgatory", STRING, "", "its purgatory; null where its name was in a block that is damaged"),
-    Column("owner", STRING, "", "name of the client that is told; null where nobody was, and where its group is named"),
-    Column("group", STRING, "", "its group, where nobody of it had been told; else null"),
+    Column("owner", STRING, "", "name of the client that gets the outcome; null without one, and where `group` is set"),
+    Column("group", STRING, "", "name of its group, while no member holds the operation; else null"),
     Column("id", STRING, "", "128-bit hash of the id that the user gave, in hexadecimal; null = none"),
     Column("key", STRING, "", "the key that settled it, else its first key; null where it was in a damaged block"),
     Column("outcome", STRING, "", "completed, expired, cancelled or failed", False),
-    Column("error", LONG, "", "code given to fail(), of a failed one"),
+    Column("error", LONG, "", "of a failed one: the code that fail() was given"),
     Column("settled_key", INT, "", "position, from 0, of the key that settled it; null = no key did"),
     Column("registered_at", TIMESTAMP, "us", "when register() was called", False),
     Column("deadline", TIMESTAMP, "us", "its deadline; null = none"),
     Column("settled_at", TIMESTAMP, "us", "when it settled", False),
     Column("timeout_ns", LONG, "ns", "deadline - registered; null = no deadline"),
     Column("wait_ns", LONG, "ns", "settled - registered", False),
-    Column("lateness_ns", LONG, "ns", "settled - deadline, of an expired one; never negative"),
+    Column("lateness_ns", LONG, "ns", "of an expired one: settled - deadline; never negative"),
     Column(
         "flags",
         INT,
         "",
-        "RowFlag: 1 handed over by a limited event, 2 redelivered, 8 settled at its registration",
+        "RowFlag: 1 granted by a limited event, 2 redelivered, 8 settled at its registration",
         False,
     ),
 )
 
-# Of the rows of TERMINAL's operations a report seldom needs more; these say where a row of the journal stands.
-_PLACE: tuple[Column, ...] = (
+# The first columns of the events view: where a row is in the journal.
+_POSITION: tuple[Column, ...] = (
     Column("host", STRING, "", "host name of the daemon", False),
     Column("instance", STRING, "", "the daemon's instance", False),
     Column("incarnation", STRING, "", "of the arena, in hexadecimal: row numbers and op ids compare within one", False),
-    Column("row", LONG, "", "number of the row within the incarnation: the order in which things were applied", False),
+    Column("row", LONG, "", "number within the incarnation: the order in which the daemon applied things", False),
     Column("segment", LONG, "", "number of the segment in its directory", False),
-    Column("record", LONG, "", "place in the segment, from 0", False),
+    Column("record", LONG, "", "position in the segment, from 0", False),
     Column("kind", STRING, "", "RowKind, in small letters", False),
-    Column("at", TIMESTAMP, "us", "when, as the wall clock said; null where the row has no time"),
-    Column("op_id", STRING, "", "of the operation that the row is about, as in the terminal view"),
+    Column("at", TIMESTAMP, "us", "the row's time by the wall clock; null if the row has no time"),
+    Column("op_id", STRING, "", "the row's operation, as in the terminal view; null if it has none"),
 )
 
-# What a field's number names: a TEXT row's record (its text is given), or a member of an enumeration (its name).
+# Fields that are numbers in the journal and strings here: a text, the name of an enumeration's member, hexadecimal.
 TEXTS = ("key", "owner", "group", "purgatory", "id")
 ENUMS = ("outcome", "level", "condition", "orphans", "key_kind", "event_kind", "command_kind", "state", "step")
 HEXADECIMAL = ("incarnation_low", "incarnation_high")
@@ -84,29 +84,29 @@ HIDDEN_KINDS = (RowKind.PAD, RowKind.TEXT, RowKind.CONTINUED)
 
 
 def shown_kinds() -> list[RowKind]:
-    """Kinds of rows that the events view gives."""
+    """The kinds of rows that the events view has."""
     return [kind for kind in ROWS if kind not in HIDDEN_KINDS]
 
 
 def shown_fields(kind: RowKind) -> list[Field]:
-    """Fields of such a row that are columns of the events view."""
+    """The fields of this kind of row that are columns of the events view."""
     return [field for field in fields(ROWS[kind]) if field.name not in HIDDEN_FIELDS]
 
 
 @cache
 def _events() -> tuple[Column, ...]:
     """A column for each field of each kind of row, by its name; null in rows whose kind has no such field."""
-    told: dict[str, list[str]] = {}
+    meanings: dict[str, list[str]] = {}
     types: dict[str, str] = {}
     for kind in shown_kinds():
         for field in shown_fields(kind):
-            told.setdefault(field.name, []).append(f"{kind.name}: {field.about}")
+            meanings.setdefault(field.name, []).append(f"{kind.name}: {field.about}")
             types[field.name] = STRING if field.name in TEXTS + ENUMS + HEXADECIMAL else LONG
     columns = [
         Column(name, types[name], "ns" if name.endswith("_ns") else "", "; ".join(dict.fromkeys(about)))
-        for name, about in told.items()
+        for name, about in meanings.items()
     ]
-    return (*_PLACE, *columns)
+    return (*_POSITION, *columns)
 
 
 EVENTS: tuple[Column, ...] = _events()
@@ -114,7 +114,7 @@ VIEWS: dict[str, tuple[Column, ...]] = {"terminal": TERMINAL, "events": EVENTS}
 
 
 def ddl(columns: Iterable[Column]) -> str:
-    """The columns as Spark's DDL."""
+    """The columns in Spark's DDL, such as "`op_id` string NOT NULL, `wait_ns` bigint"."""
     return ", ".join(f"`{column.name}` {column.type}{'' if column.nullable else ' NOT NULL'}" for column in columns)
 
 

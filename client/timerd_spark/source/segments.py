@@ -1,7 +1,7 @@
 """Which parts of which segments are to be read: the journals below a path, and spans of records that tasks read.
 
-A host is a directory with segments. `path` is one of those, a directory with one for each host, or a pattern such as
-"/mnt/journals/*". Standard library only: this runs in the driver's planner.
+A host has a journal: a directory with segments. `path` is a journal, a directory with one for each host, or a pattern
+such as "/mnt/journals/*". Standard library only: this runs in the driver's planner.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import NamedTuple
 from timerd_shm.declare.journal import BLOCK_ROWS
 from timerd_shm.read.segment import JournalError, Offset, Segment, segments_of
 
-SPAN_ROWS_MAX = 1 << 20  # of a task; the default segment is one
-LOOK_AHEAD_BLOCKS = 64
-BEGINNING = Offset(0, 0)  # of a journal that has no segment yet: they count from 1
-SKIP = 'option("onDamage", "skip") passes over it'
-ANOTHER = "this is not the checkpoint's journal, or its mount is missing. Bring that back, or begin a new checkpoint"
+SPAN_ROWS_MAX = 1 << 20  # of a task; a segment of the default size is one span
+LOOK_AHEAD_BLOCKS = 64  # damaged blocks behind which more good ones are looked for
+BEGINNING = Offset(0, 0)  # of a journal that has no segment yet: segments count from 1
+SKIP_HINT = 'option("onDamage", "skip") passes over it'
+OTHER_JOURNAL = (
+    "this is not the checkpoint's journal, or its mount is missing. Mount it again, or begin a new checkpoint"
+)
 
 
 class Span(NamedTuple):
-    """Records `first` to `end` - 1 of a segment. What a task reads; it travels to the executors."""
+    """Records `first` to `end` - 1 of a segment: what one task reads. Spark sends it to an executor."""
 
     directory: str
     segment: int
@@ -31,10 +33,11 @@ class Span(NamedTuple):
 
 
 def hosts_of(path: str) -> dict[str, Path]:
-    """The journals that `path` means, by the names that offsets call them by. Raises JournalError.
+    """The journals of `path`, by their names in offsets: {"web1": Path("/mnt/journals/web1")}. Raises JournalError.
 
-    A journal's name does not depend on what else there is: a stream goes on when the next host's journal appears. What
-    matches a pattern is either journals or directories with journals: one beside the other may be its copy.
+    A journal's name does not depend on the other journals, so a stream goes on when the journal of another host
+    appears. A pattern may match journals, or directories with journals. Both together are refused, because
+    `backup/journal` may be a copy of `journal`.
     """
     if not glob.has_magic(path) or Path(path).is_dir():
         directory = Path(path)
@@ -59,10 +62,11 @@ def hosts_of(path: str) -> dict[str, Path]:
 
 
 def check_names(known: Collection[str], hosts: Mapping[str, Path], path: str) -> None:
-    """Raises JournalError where a stream that knows journals by names of `known` would read one again by another.
+    """Raises JournalError if a stream would read a journal again, because its name is not the one in `known`.
 
-    It has another name below another path; and before a name stood for itself, a pattern's only match was called by the
-    last part of what is its name now. A host that is gone and another that is new are not that.
+    Example: the checkpoint knows "journal", and the path gives "web1/journal". The name is another one if the path is
+    another one. In earlier versions the only match of a pattern was called by the last part of its present name. A
+    host that has left and another host that has come are no such case.
     """
     for old in sorted(set(known) - hosts.keys()):
         same = [new for new in hosts if new.endswith(f"/{old}") or old.endswith(f"/{new}")]
@@ -77,7 +81,7 @@ def check_names(known: Collection[str], hosts: Mapping[str, Path], path: str) ->
 
 
 def journals_in(directory: Path) -> list[tuple[str, Path]]:
-    """The directory ("") where it is a journal, else the journals in it, with their names. Raises JournalError."""
+    """(name, journal): the directory itself as "" if it is a journal, else the journals in it. Raises JournalError."""
     if is_journal(directory):
         return [("", directory)]
     try:
@@ -89,7 +93,7 @@ def journals_in(directory: Path) -> list[tuple[str, Path]]:
 
 
 def is_journal(directory: Path) -> bool:
-    """Whether there are segments in it. Raises nothing."""
+    """Whether the directory has segments; False if it cannot be read."""
     try:
         return bool(segments_of(directory))
     except OSError:
@@ -104,15 +108,15 @@ def list_segments(directory: Path) -> list[int]:
 
 
 def check_header(directory: Path) -> None:
-    """Raises JournalError where the newest segments of a journal are of another layout."""
+    """Raises JournalError if the newest segment of a journal is of another layout."""
     for sequence in reversed(list_segments(directory)):
-        if (segment := opened(directory, sequence, being_made=True)) is not None:
+        if (segment := open_segment(directory, sequence, being_made=True)) is not None:
             segment.close()
             return
 
 
-def opened(directory: Path, sequence: int, *, being_made: bool) -> Segment | None:
-    """That segment; None where it is gone, or is the newest and not finished. Raises JournalError, with the path."""
+def open_segment(directory: Path, sequence: int, *, being_made: bool) -> Segment | None:
+    """A segment; None if it was removed, or (`being_made`) has no header yet. Raises JournalError, with the path."""
     try:
         return Segment(directory, sequence)
     except FileNotFoundError:
@@ -129,7 +133,7 @@ def opened(directory: Path, sequence: int, *, being_made: bool) -> Segment | Non
 
 
 def end_in(segment: Segment, finished: bool) -> int:
-    """Records up to the end of what is written, damaged or not."""
+    """The number of the record behind the last one that is written; damaged ones count."""
     if finished:
         blocks = segment.blocks()
     else:
@@ -140,22 +144,22 @@ def end_in(segment: Segment, finished: bool) -> int:
         return segment.header.first_block * BLOCK_ROWS
     _, rows = segment.good(blocks - 1, 1)
     if rows == 0 and not finished:
-        return (blocks - 1) * BLOCK_ROWS  # it is being written
+        return (blocks - 1) * BLOCK_ROWS  # the daemon is writing the last block
     return (blocks - 1) * BLOCK_ROWS + (rows or BLOCK_ROWS)
 
 
 def first_offset(directory: Path) -> Offset:
-    """Where a journal begins."""
+    """The offset at which a journal begins."""
     there = list_segments(directory)
     return Offset(there[0], 0) if there else BEGINNING
 
 
 def last_offset(directory: Path) -> Offset:
-    """Where a journal ends now, as far as it can be read."""
+    """The offset at which a journal ends now, as far as it can be read."""
     there = list_segments(directory)
     for sequence in reversed(there):
         try:
-            segment = opened(directory, sequence, being_made=sequence == there[-1])
+            segment = open_segment(directory, sequence, being_made=sequence == there[-1])
         except JournalError:
             continue
         if segment is not None:
@@ -167,10 +171,10 @@ def last_offset(directory: Path) -> Offset:
 
 
 class Walk:
-    """A walk over a journal from `start`, at most up to `end`; `position` is where it stopped.
+    """A walk over a journal from `start` to its end, or to `end`; `position` is the offset at which it stopped.
 
-    `end` is believed: it was an end of what is written when it was made. `skip` passes over what is damaged, instead
-    of raising JournalError.
+    `end` is not checked against the file: the journal ended there when `end` was taken. With `skip` the walk leaves out
+    damaged parts, instead of raising JournalError.
     """
 
     def __init__(self, directory: Path, start: Offset, end: Offset | None = None, *, skip: bool = False) -> None:
@@ -178,17 +182,17 @@ class Walk:
         self._expected: tuple[int, int] | None = None  # (incarnation, number) of the row that comes next
 
     def spans(self, rows: int | None = None) -> Iterator[Span]:
-        """A span for each segment, several where it is large; at most so many rows in all."""
+        """A span for each segment, several for a large one; `rows` rows at most in all. Raises JournalError."""
         there = list_segments(self.directory)
         start, end = self.position, self._end
         seen = max(start.segment, end.segment if end is not None else 0)
         if seen > (there[-1] if there else 0):
             has = f"the newest is {there[-1]}" if there else "there is none"
-            raise JournalError(f"{self.directory}: segment {seen} was here, and {has}: {ANOTHER}")
+            raise JournalError(f"{self.directory}: segment {seen} was here, and {has}: {OTHER_JOURNAL}")
         if there and start != BEGINNING and start.segment < there[0] and not self._skip:
             raise JournalError(
-                f"{self.directory}: rows from {start} on are gone, the oldest segment is {there[0]}: name a consumer "
-                'with option("consumer", NAME) to hold what is not read yet, raise --journal-keep, or '
+                f"{self.directory}: rows from {start} on were removed, the oldest segment is {there[0]}: hold "
+                'unread files with option("consumer", NAME), raise --journal-keep, or go on without these rows by '
                 'option("onDamage", "skip")'
             )
         for sequence in there:
@@ -207,14 +211,14 @@ class Walk:
 
     def _in_segment(self, sequence: int, finished: bool) -> Iterator[Span]:
         try:
-            segment = opened(self.directory, sequence, being_made=not finished)
+            segment = open_segment(self.directory, sequence, being_made=not finished)
         except JournalError as error:
             if self._skip:
                 return
-            raise JournalError(f"{error}; {SKIP}") from None
+            raise JournalError(f"{error}; {SKIP_HINT}") from None
         if segment is None:
             if finished and not self._skip:
-                raise JournalError(f"{self.directory}: segment {sequence} was removed before it was read; {SKIP}")
+                raise JournalError(f"{self.directory}: segment {sequence} was removed before it was read; {SKIP_HINT}")
             return
         try:
             header, last = segment.header, end_in(segment, finished)
@@ -224,12 +228,16 @@ class Walk:
         if self._expected is not None and self._expected[0] == header.incarnation:
             missing = header.first_row + first - self._expected[1]
             if missing > 0 and not self._skip:
-                raise JournalError(f"{self.directory}: {missing} rows before segment {sequence} are in none; {SKIP}")
-            first -= min(missing, 0)  # rows that stand in two segments are given once
-        # What is being written may be seen without its last block.
+                raise JournalError(
+                    f"{self.directory}: {missing} rows before segment {sequence} are missing; {SKIP_HINT}"
+                )
+            first -= min(missing, 0)  # rows that are in two segments are read once
+        # The last block may be unreadable for a moment, while the daemon writes it: a block less is no other journal.
         if sequence == self.position.segment and self.position.record >= last + BLOCK_ROWS and not self._skip:
             was = self.position.record
-            raise JournalError(f"{self.directory}: segment {sequence} had {was} records, and has {last}: {ANOTHER}")
+            raise JournalError(
+                f"{self.directory}: segment {sequence} had {was} records, and has {last}: {OTHER_JOURNAL}"
+            )
         self._expected = (header.incarnation, header.first_row + max(first, last))
         if self._end is not None and sequence == self._end.segment:
             last = self._end.record
@@ -240,10 +248,10 @@ class Walk:
 
 
 def offsets_in(vector: Mapping[str, Mapping[str, int]]) -> dict[str, Offset]:
-    """A vector of offsets, a host each, from its form in Spark's logs."""
+    """The offset of each host, from its form in Spark's logs; the inverse of vector_of()."""
     return {host: Offset(place["segment"], place["row"]) for host, place in vector.items()}
 
 
 def vector_of(offsets: Mapping[str, Offset]) -> dict[str, dict[str, int]]:
-    """The form of a vector of offsets in Spark's logs; `row` counts from the segment's beginning."""
+    """The offsets of hosts as Spark's logs have them; `row` counts from the beginning of the segment."""
     return {host: {"segment": at.segment, "row": at.record} for host, at in sorted(offsets.items())}
