@@ -1,4 +1,4 @@
-"""By this module's name Spark finds format("timerd") by itself, in the driver and in the workers."""
+"""Spark finds format("timerd") by the name of this module, without registration, in the driver and in the workers."""
 
 from timerd_spark.format import TimerdDataSource as DefaultSource
 

@@ -2,8 +2,8 @@
 
     spark.read.format("timerd").load("/var/lib/timerd/journal")       # a row for each operation that has settled
 
-Nothing here is imported before it is used: executors' Python workers, and every first look-up of a data source, import
-this package. SPARK.md beside this file has the options, the guarantees and the limits.
+The modules below are imported when a name of theirs is used. Each Python worker imports this package, and so does Spark
+when it first looks for a data source. SPARK.md beside this file has the options, the guarantees and the limits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .session import JavaMissingError, local_session
 
 # Each public name, and the module that has it.
-_WHERE = {
+_MODULE_OF = {
     "JavaMissingError": "session",
     "audit": "reports.audit",
     "await_events": "tasks.waiter",
@@ -60,9 +60,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

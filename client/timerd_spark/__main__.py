@@ -13,7 +13,8 @@ from timerd_shm.declare.errors import TimerdError
 TIMEOUTS = "25ms,50ms,100ms,150ms,200ms,300ms,500ms"
 PLAYED = 500_000
 DISAGREES, FAILED, INTERRUPTED = 1, 2, 130
-PYTHONS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)  # what a Python of Spark's has raised
+# The line of a Python worker's error in a message of Spark.
+PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,25 +26,25 @@ def parser() -> argparse.ArgumentParser:
         help="from a workload or a journal to Parquet files and a page to read",
         description="Plays a workload against a daemon (or takes a journal), reads the journal as a stream, rolls up, "
         "reports, audits every outcome, and writes Parquet and report.html. The same command goes on where it was "
-        "interrupted. Exit status: 0; 1 where the audit disagrees with the daemon; 2 for wrong use, and where a step "
-        "failed; 130 interrupted.",
+        "interrupted. Exit status: 0; 1 if the audit disagrees with the daemon; 2 for wrong use, and if a step has "
+        "failed; 130 if it was interrupted.",
     )
     run.add_argument("--out", default="timerd-pipeline", metavar="DIR", help="results (default: %(default)s)")
-    run.add_argument("--journal", metavar="DIR", help="take this journal, and play nothing")
+    run.add_argument("--journal", metavar="DIR", help="read this journal, and play nothing")
     run.add_argument("--ops", type=int, default=5_000_000, help="operations, played and planned (default: %(default)s)")
-    run.add_argument("--played", type=int, help=f"of these, played (default: {PLAYED:,}, or all if they are fewer)")
+    run.add_argument("--played", type=int, help=f"how many of these are played (default: {PLAYED:,} at most)")
     run.add_argument("--rate", type=float, default=10_000.0, help="operations a second (default: %(default)s)")
     run.add_argument("--profile", default="seed", help="seed (7.9 %% expire) or slow (half) (default: %(default)s)")
-    run.add_argument("--seed", type=int, default=1, help="of the workload (default: %(default)s)")
-    run.add_argument("--window", default="10 seconds", help="of rollup and report (default: %(default)s)")
-    run.add_argument("--timeouts", default=TIMEOUTS, help="others to ask about (default: %(default)s)")
-    run.add_argument("--cores", type=int, default=2, help="of the local Spark session (default: %(default)s)")
-    run.add_argument("--memory", default="2g", help="of its JVM (default: %(default)s)")
+    run.add_argument("--seed", type=int, default=1, help="seed of the workload (default: %(default)s)")
+    run.add_argument("--window", default="10 seconds", help="window of rollup and report (default: %(default)s)")
+    run.add_argument("--timeouts", default=TIMEOUTS, help="other timeouts to estimate (default: %(default)s)")
+    run.add_argument("--cores", type=int, default=2, help="cores of the local Spark session (default: %(default)s)")
+    run.add_argument("--memory", default="2g", help="memory of the session's JVM (default: %(default)s)")
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs it; the exit status."""
+    """Run a command. Returns the exit status."""
     given = parser().parse_args(arguments)
     from timerd_spark.pipeline.options import Options
     from timerd_spark.pipeline.pipeline import PAGE, Pipeline, check_out
@@ -74,12 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             spark.stop()
     except KeyboardInterrupt:
-        show(f"interrupted: what is done is kept in {out}, and the same command goes on from there")
+        show(f"interrupted: finished steps are kept in {out}, and the same command goes on from there")
         return INTERRUPTED
     except (TimerdError, OSError) as error:  # for example: a directory that cannot be written, a disk that is full
         print(f"timerd_spark: {error}", file=sys.stderr)
         return FAILED
-    except Exception as error:  # the same, in Spark
+    except Exception as error:  # the same errors, in Spark
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
         print(f"timerd_spark: Spark failed: {cause_of(str(error))}", file=sys.stderr)
@@ -91,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def cause_of(message: str) -> str:
-    """The lines of Spark's message that matter, without stacks: the first, and that of Python's or Java's error."""
-    begin = message.strip().partition("\n")[0]
-    below = PYTHONS.findall(message)[-1:] or re.findall(r"^Caused by: (.*)", message, re.MULTILINE)[-1:]
-    return "; ".join(dict.fromkeys([begin, *below]))
+    """The lines of Spark's message that matter, without stacks: the first, and the last error of Python or Java."""
+    first = message.strip().partition("\n")[0]
+    below = PYTHON_ERROR.findall(message)[-1:] or re.findall(r"^Caused by: (.*)", message, re.MULTILINE)[-1:]
+    return "; ".join(dict.fromkeys([first, *below]))
 
 
 if __name__ == "__main__":

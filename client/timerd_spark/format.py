@@ -1,7 +1,7 @@
-"""format("timerd"): a journal to read, registrations and events to write. SPARK.md has its options.
+"""format("timerd"): a journal to read, registrations and events to write. SPARK.md has the options.
 
-Spark finds it by the name of the package `pyspark_timerd`. This module stands above source/ and sink/: the two do not
-know each other.
+Spark finds the format by the name of the package `pyspark_timerd`. This module imports source/ and sink/, which do not
+import each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Common to the options of reading and of writing: names in any case, and words of a list."""
+"""Common to the options of reading and of writing: names in upper or lower case, and values of a list."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from timerd_shm.declare.errors import InvalidConfigError
 
 
-def known(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """The options by their proper names; Spark takes them in any case. Raises InvalidConfigError for another one."""
+def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """The options by their proper names, whatever case they came in. Raises InvalidConfigError for an unknown one."""
     proper = {name.lower(): name for name in names}
     found = {}
     for name, value in options.items():
@@ -19,7 +19,7 @@ def known(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
 
 
 def one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
-    """An option that is one of these words; the first is its default."""
+    """The value of an option that has one of `values`; the first is the default. Raises InvalidConfigError."""
     value = given.get(name, values[0]).lower()
     if value not in values:
         raise InvalidConfigError(f"option {name}={given[name]!r}: give {' or '.join(values)}")

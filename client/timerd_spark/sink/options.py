@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError
 from timerd_shm.declare.limits import NAME_PATTERN, TIMEOUT_NS_MAX
 from timerd_spark.durations import duration_ns
-from timerd_spark.options import known, one_of
+from timerd_spark.options import known_options, one_of
 from timerd_spark.tasks.task import Sidecar
 
 WRITE_OPTIONS = (
@@ -47,7 +47,7 @@ class WriteOptions(NamedTuple):
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """The options of a user. Raises InvalidConfigError."""
-        given = known(options, (*WRITE_OPTIONS, *OF_SPARK))
+        given = known_options(options, (*WRITE_OPTIONS, *OF_SPARK))
         action = one_of(given, "action", (REGISTER, FIRE))
         if "opId" not in given:
             raise InvalidConfigError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from timerd_shm.declare.errors import InvalidConfigError
-from timerd_spark.options import known, one_of
+from timerd_spark.options import known_options, one_of
 
 from .schema import VIEWS, Column
 
@@ -29,7 +29,7 @@ class ReadOptions(NamedTuple):
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """The options of a user. Raises InvalidConfigError."""
-        given = known(options, READ_OPTIONS)
+        given = known_options(options, READ_OPTIONS)
         view = one_of(given, "view", tuple(VIEWS))
         return cls(
             path_of(given),
