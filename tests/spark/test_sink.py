@@ -23,7 +23,7 @@ from daemons import Daemon
 from patience import PATIENCE_S
 from timerd_shm.declare.errors import InvalidConfigError, InvalidValueError, TimerdUnavailableError
 from timerd_spark.sink.options import WriteOptions
-from timerd_spark.sink.sender import EVENTS, Asking, Row, send
+from timerd_spark.sink.sender import EVENTS, PipelinedPurgatory, Row, send
 from timerd_spark.sink.writers import BatchSink, Sent
 
 ROWS = 600
@@ -111,7 +111,7 @@ def test_an_event_whose_claim_settled_without_it_does_not_count_as_fired(
     monkeypatch.setattr("timerd_spark.sink.sender.FLUSH_TIMEOUT_S", 0.5)
     with td.connect(timeout=PATIENCE_S) as client:
         client.purgatory("default-claims").register("1", id="1", timeout=0.01).result(timeout=PATIENCE_S)
-    with pytest.raises(TimerdUnavailableError, match="opId '1' on, are claimed by another attempt"):
+    with pytest.raises(TimerdUnavailableError, match=r"another attempt holds .* of 1 events \(the first opId is '1'\)"):
         send(options(action="fire"), [Row("1", "a", b"", None)])
 
 
@@ -120,7 +120,7 @@ import sys, time
 from timerd_spark.sink import sender
 from timerd_spark.sink.options import WriteOptions
 from timerd_spark.sink.sender import Row
-together = sender.Asking.fire_together
+together = sender.PipelinedPurgatory.fire_together
 done = 0
 def stop(self, events):
     global done
@@ -134,7 +134,7 @@ def stop(self, events):
         print("here", flush=True)
         time.sleep(60)
     return refused
-sender.Asking.fire_together = stop
+sender.PipelinedPurgatory.fire_together = stop
 sender.EVENTS = 50
 options = WriteOptions.of({{"opId": "order", "key": "order", "action": "fire"}})
 sender.send(options, [Row(f"order-{{n}}", f"order-{{n}}", b"", None) for n in range({rows})])
@@ -162,17 +162,17 @@ def test_a_task_killed_between_claim_and_event_loses_and_repeats_no_event(
 def test_a_daemon_killed_while_rows_are_written_loses_and_repeats_no_row(
     action: str, where: str, sidecar: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = getattr(Asking, where)
+    real = getattr(PipelinedPurgatory, where)
     killed: list[int] = []
 
-    def interrupted(asking: Asking, commands: Any) -> Any:
-        said = real(asking, commands)  # they are on their way
+    def interrupted(purgatory: PipelinedPurgatory, commands: Any) -> Any:
+        result = real(purgatory, commands)  # the commands are on their way
         if not killed:
             killed.append(sidecar.kill())
             sidecar.start()
-        return said
+        return result
 
-    monkeypatch.setattr(Asking, where, interrupted)
+    monkeypatch.setattr(PipelinedPurgatory, where, interrupted)
     rows = [row._replace(body=b"") for row in rows_of(100)]
     with td.connect(timeout=PATIENCE_S) as client:
         watchers = collected(client, [row.key for row in rows] if action == "fire" else [])  # type: ignore[misc]

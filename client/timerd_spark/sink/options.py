@@ -37,11 +37,11 @@ class WriteOptions(NamedTuple):
     action: str
     op_id: str  # column, or AUTO
     key: str  # column
-    timeout: float | None  # seconds; None where a column has it
+    timeout: float | None  # seconds; None if a column has it, and for events
     timeout_column: str | None
     body: str | None  # column of the payload, or of the event's value
     purgatory: str
-    group: str | None  # the group that has the operations when the task has ended
+    group: str | None  # the group that owns the operations when the task has ended
     sidecar: Sidecar
 
     @classmethod
@@ -68,21 +68,21 @@ class WriteOptions(NamedTuple):
             action,
             given["opId"],
             given["key"],
-            seconds(given["timeout"]) if "timeout" in given else None,
+            timeout_s(given["timeout"]) if "timeout" in given else None,
             given.get("timeoutColumn"),
             given.get("payload", given.get("value")),
-            checked("purgatory", given.get("purgatory", "default")),
-            checked("group", given["group"]) if "group" in given else None,
+            checked_name("purgatory", given.get("purgatory", "default")),
+            checked_name("group", given["group"]) if "group" in given else None,
             Sidecar.of(
-                checked("instance", given["instance"]) if "instance" in given else None,
+                checked_name("instance", given["instance"]) if "instance" in given else None,
                 given.get("runtimeDir"),
                 one_of(given, "autostart", ("false", "true")) == "true",
             ),
         )
 
 
-def seconds(text: str) -> float:
-    """An option that is a duration: "30s", "1 minute"."""
+def timeout_s(text: str) -> float:
+    """The timeout in seconds, from "30s" or "1 minute". Raises InvalidConfigError."""
     try:
         ns = duration_ns("timeout", text)
     except InvalidValueError as error:
@@ -92,7 +92,7 @@ def seconds(text: str) -> float:
     return ns / 1e9
 
 
-def checked(what: str, name: str) -> str:
+def checked_name(what: str, name: str) -> str:
     if NAME_PATTERN.fullmatch(name) is None:
         raise InvalidConfigError(f"option {what}={name!r}: give 1 to 32 of a-z, 0-9, - and _")
     return name

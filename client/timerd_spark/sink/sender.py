@@ -1,13 +1,13 @@
 """Sends the registrations and events of a task: each is acknowledged, and made once, also when the task is run again.
 
-A registration is idempotent by its id: the daemon refuses one that it knows, pending or settled.
+A registration is idempotent by its id: the daemon refuses an id that it knows, of a pending or a settled operation.
 
-An event has no id, so each is fired under a *claim*: an operation whose id is the event's opId, in a purgatory beside.
-A claim that is new is ours. Then its event and the event that completes the claim go out in one frame, which arrives
-whole or not at all, and is applied to its end though it take several turns (test_frames.py). A task that dies
-before has its claim cancelled (orphans="cancel"), and a cancelled one may be taken over; a claim that has completed
-says that the event was fired. So a task that is killed anywhere adds nothing twice and loses nothing. What is not
-covered is in SPARK.md.
+An event has no id, so it is fired under a *claim*: an operation whose id is the event's opId, in a purgatory of claims
+("default-claims"). If the claim is new, this task fires: the event and a second event, which completes the claim, go
+out in one frame. A frame arrives whole or not at all, and it is applied whole, even over several turns
+(tests/core/test_frames.py). If the task dies before, its claim is cancelled (orphans="cancel"), and another attempt
+may replace a cancelled claim. A completed claim says that its event was fired. So a task that is killed at any point
+loses nothing and repeats nothing. SPARK.md lists what is not covered.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CONNECT_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 30.0
 REGISTRATIONS = 512  # in flight at once
 EVENTS = 256  # and their claims, in one frame
-FRAME_BYTES = 1 << 20  # of values; a frame holds four times as much
-CLIENT_OPERATIONS = 20_000  # of one client, which has a handle of each
+FRAME_BYTES = 1 << 20  # of values; a frame may have four times as much
+CLIENT_OPERATIONS = 20_000  # of one client, which keeps a handle of each
 CLAIMS_SUFFIX = "-claims"
 CLAIM_PAUSE_S = 0.02
 
@@ -56,7 +56,7 @@ class Counts(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event to be fired. Only a value needs room, so only one that has a value can be refused."""
+    """An event to be fired. Only a value needs room in the arena, so only an event with a value can be refused."""
 
     purgatory: Purgatory
     key: str | bytes
@@ -67,7 +67,7 @@ class Event(NamedTuple):
         return self.purgatory._key_command(CommandKind.FIRE, self.key, 1, self.value, flags=flags)
 
 
-class Asking(Purgatory):
+class PipelinedPurgatory(Purgatory):
     """A purgatory in which register(wait=True) does not wait: the answers are read after many registrations."""
 
     def _registered(self, operation: ThreadedOperation) -> None:
@@ -106,13 +106,14 @@ class Asking(Purgatory):
         return True
 
 
-def asking(client: td.Client, name: str) -> Asking:
+def pipelined_purgatory(client: td.Client, name: str) -> PipelinedPurgatory:
+    """A purgatory of a client, made if it does not exist. Raises the errors of Client.purgatory()."""
     client.purgatory(name, timeout=CONNECT_TIMEOUT_S)
-    return Asking(client._threaded, name)
+    return PipelinedPurgatory(client._threaded, name)
 
 
 def connected(options: WriteOptions) -> td.Client:
-    """A client whose registrations outlive it. Raises TimerdUnavailableError."""
+    """A client. Its registrations outlive the client. Raises TimerdUnavailableError."""
     return options.sidecar.connect(
         name="spark-sink",
         timeout=CONNECT_TIMEOUT_S,
@@ -122,7 +123,7 @@ def connected(options: WriteOptions) -> td.Client:
 
 
 def chunks(rows: Iterable[Row], size: int, limit: int = FRAME_BYTES) -> Iterator[list[Row]]:
-    """Rows in lists of `size` at most, whose bodies have about `limit` bytes at most."""
+    """Rows in lists: `size` rows at most, with bodies of `limit` bytes at most together, or one row."""
     chunk: list[Row] = []
     held = 0
     for row in rows:
@@ -136,11 +137,11 @@ def chunks(rows: Iterable[Row], size: int, limit: int = FRAME_BYTES) -> Iterator
 
 
 def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
-    """Register or fire all of these; returns when the daemon has acknowledged the last. Raises the daemon's refusals.
+    """Register or fire all rows. Returns when the daemon has acknowledged the last. Raises the daemon's refusals.
 
-    What a client that has ended leaves counts against no quota. So a client without room is followed by the next one.
+    When a client has reached its quota, the next client goes on: the operations of an ended client count for no quota.
     """
-    one, size = (register, REGISTRATIONS) if options.action == REGISTER else (fire, EVENTS)
+    send_part, size = (register, REGISTRATIONS) if options.action == REGISTER else (fire, EVENTS)
     total = Counts(0, 0)
     parts = chunks(rows, size)
     part = next(parts, None)
@@ -149,7 +150,7 @@ def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
         with connected(options) as client:
             try:
                 while part is not None and sum(total) - sum(before) < CLIENT_OPERATIONS:
-                    counts = one(client, options, part)
+                    counts = send_part(client, options, part)
                     total = Counts(total.added + counts.added, total.known + counts.known)
                     part = next(parts, None)
             except QuotaExceededError:
@@ -159,8 +160,8 @@ def send(options: WriteOptions, rows: Iterable[Row]) -> Counts:
 
 
 def register(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Counts:
-    """An operation for each row whose id is not known."""
-    purgatory = asking(client, options.purgatory)
+    """Register an operation for each row whose id the daemon does not know."""
+    purgatory = pipelined_purgatory(client, options.purgatory)
     asked = [
         purgatory.register(row.key, timeout=row.timeout, payload=row.body, id=row.op_id, wait=True) for row in rows
     ]
@@ -169,13 +170,13 @@ def register(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> C
 
 
 def fire(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Counts:
-    """An event for each row whose id is not known."""
-    events = asking(client, options.purgatory)
-    claims = asking(client, claims_of(options.purgatory))
-    different = {row.op_id: row for row in rows}
-    mine = claimed(claims, list(different))
+    """Fire an event for each row whose id the daemon does not know."""
+    events = pipelined_purgatory(client, options.purgatory)
+    claims = pipelined_purgatory(client, claims_of(options.purgatory))
+    rows_by_id = {row.op_id: row for row in rows}
+    mine = claim(claims, list(rows_by_id))
     if mine:
-        pairs = ((Event(events, different[id].key, different[id].body), Event(claims, id)) for id in mine)
+        pairs = ((Event(events, rows_by_id[id].key, rows_by_id[id].body), Event(claims, id)) for id in mine)
         refused = claims.fire_together([event for pair in pairs for event in pair])
         client.flush(FLUSH_TIMEOUT_S)
         fire_later(refused)
@@ -183,7 +184,7 @@ def fire(client: td.Client, options: WriteOptions, rows: Sequence[Row]) -> Count
 
 
 def claims_of(purgatory: str) -> str:
-    """The purgatory of a purgatory's claims. A long name is cut, and has a hash, so that names stay different."""
+    """The name of the purgatory for the claims of a purgatory. A long name is cut, and a hash keeps names different."""
     if len(purgatory) + len(CLAIMS_SUFFIX) <= NAME_SIZE_MAX:
         return purgatory + CLAIMS_SUFFIX
     suffix = f"-{blake2b(purgatory.encode(), digest_size=4).hexdigest()}{CLAIMS_SUFFIX}"
@@ -204,10 +205,11 @@ def fire_later(events: Iterable[Event]) -> None:
                 time.sleep(CLAIM_PAUSE_S)
 
 
-def claimed(claims: Asking, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
-    """The claims whose event was not fired yet, and which are ours to fire now.
+def claim(claims: PipelinedPurgatory, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
+    """Claim events. Returns the ids of those that this task has to fire; the others were fired before.
 
-    One that another attempt has claimed is waited for: it completes, or that attempt's end is noticed.
+    If another attempt holds a claim, this waits until the claim completes, or until the daemon has cancelled it because
+    that attempt has ended. Raises TimerdUnavailableError after FLUSH_TIMEOUT_S.
     """
     end = time.monotonic() + FLUSH_TIMEOUT_S
     mine: list[str | bytes] = []
@@ -215,7 +217,7 @@ def claimed(claims: Asking, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
         asked = [
             claims.register(
                 op_id,
-                timeout=None,  # it settles with its attempt, and not before: to expire would lose the event
+                timeout=None,  # a claim that expired before its attempt ended would lose the event
                 id=op_id,
                 if_exists="replace_cancelled",
                 orphans="cancel",
@@ -233,8 +235,8 @@ def claimed(claims: Asking, op_ids: Sequence[str | bytes]) -> list[str | bytes]:
         if op_ids:
             if time.monotonic() > end:
                 raise TimerdUnavailableError(
-                    f"{len(op_ids)} events, of opId {op_ids[0]!r} on, are claimed by another attempt that has neither "
-                    f"fired nor ended within {FLUSH_TIMEOUT_S:g} s"
+                    f"another attempt holds the claims of {len(op_ids)} events (the first opId is {op_ids[0]!r}), and "
+                    f"has neither fired them nor ended within {FLUSH_TIMEOUT_S:g} s"
                 )
             time.sleep(CLAIM_PAUSE_S)
     return mine

@@ -40,7 +40,7 @@ class Sent(WriterCommitMessage):
 
 
 class Sending:
-    """Common to the writers of batches and of streams."""
+    """Common to the writers of batches and of streams: a task sends its rows, and returns its counts."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         """Raises InvalidConfigError where the rows lack a column that the options name."""
@@ -71,7 +71,7 @@ class Sending:
         from .sender import Row
 
         options, number = self.options, 0
-        begin = attempt() if options.op_id == AUTO else ""
+        begin = task_name() if options.op_id == AUTO else ""
         for batch in batches:
             rows = batch.num_rows
             keys = column(batch, options.key)
@@ -96,14 +96,14 @@ class StreamSink(Sending, DataSourceStreamArrowWriter):
     """`df.writeStream.format("timerd")`."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All is done: the tasks were acknowledged."""
+        """There is nothing to do: the daemon has acknowledged all rows of the tasks."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Acknowledged rows stay. When the batch is run again, it adds only the others."""
 
 
 def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any]:
-    """The values of a column as bytes, numbers as str. Raises InvalidValueError for a null without a meaning."""
+    """The values of a column as bytes, numbers as str; `null` for a null. Raises InvalidValueError if that is None."""
     values = values_of(batch.column(name))
     if batch.column(name).null_count:
         if null is None:
@@ -112,11 +112,11 @@ def column(batch: RecordBatch, name: str, null: bytes | None = None) -> list[Any
     return values if not values or isinstance(values[0], bytes) else [str(value) for value in values]
 
 
-def attempt() -> str:
-    """A name that a task also has when it is run again: of a stream its query and batch, else the job."""
+def task_name() -> str:
+    """A task's name, the same when the task is run again: QUERY/BATCH/PARTITION, else APPLICATION/JOB/PARTITION."""
     context = TaskContext.get()
     if context is None:
-        raise InvalidValueError("opId=auto is for tasks of Spark: there is none here")
+        raise InvalidValueError("opId=auto works only in a task of Spark, and no task runs here")
     names = [context.getLocalProperty(name) for name in (QUERY, BATCH)]
     if None in names:
         names = [context.getLocalProperty(name) for name in (APPLICATION, EXECUTION)]
@@ -125,4 +125,4 @@ def attempt() -> str:
 
 def refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
-        raise InvalidConfigError('rows are added to what the daemon has: write with mode("append")')
+        raise InvalidConfigError('a write adds rows and replaces none: use mode("append")')
