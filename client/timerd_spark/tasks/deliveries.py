@@ -1,10 +1,10 @@
 """KIP-91 inside a task: each row is delivered, failed or expired within delivery_timeout. The result is a DataFrame.
 
     ends = timerd_spark.deliver(df, post, id="order_id", delivery_timeout="120s", request_timeout="30s")
-    ends.write.parquet(path)                                 # an action: rows are sent once for each
+    ends.write.parquet(path)                                 # each action sends all rows again
 
-timerd_client/delivery/accumulator.py has the rules, courier.py beside it the threads. Here are rows in Arrow batches,
-and checks that are made on the driver when `deliver()` is called.
+timerd_client/delivery has the rules (accumulator.py) and the threads (courier.py). This module has the rows in Arrow
+batches, and the checks that deliver() makes on the driver.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from timerd_client.delivery.options import DeliveryOptions, S
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark.durations import duration_ns
 
-from .rows import Row, check_columns, gather, names, rows_of, values_of
+from .rows import Row, check_columns, column_names, gather, rows_of, values_of
 from .task import Sidecar, owner_name
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Send = Callable[["pyarrow.RecordBatch"], object]
 
 ADDED = ("outcome", "attempts", "latency_ms", "error")
 BACKOFF_MAX_NS = S
-LOOK_S = 1.0  # at most so long without a look at settled records
+LOOK_S = 1.0  # the longest time between two looks at settled rows
 DEFERRED = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 PLAIN = "give a plain function, such as lambda batch: asyncio.run(send(batch))"
 
@@ -60,26 +60,28 @@ def deliver(
     runtime_dir: str | None = None,
     autostart: bool = False,
 ) -> DataFrame:
-    """Send every row, by `send(batch)` in threads of the tasks; a row for each, with its outcome.
+    """Send every row with `send(batch)`, in threads of the tasks. The result has a row for each, with its outcome.
 
-    `send` is given a pyarrow.RecordBatch of 1 to `batch_size` rows, a MiB or so. If it returns, they are delivered; if
-    it raises, they are tried again (`retriable`: timeouts, connections, HTTP 5xx, 408, 425, 429, RetriableError) after
-    a backoff that doubles up to a second, or have failed. It should give up by itself after `request_timeout`: then the
-    rows are tried again, in another thread. `max_in_flight` is for each task. Rows of the same `key` (a column) are
-    sent in order; without it there is none.
+    `send` gets a pyarrow.RecordBatch of 1 to `batch_size` rows, a MiB or so. When it returns, the rows are delivered.
+    When it raises a `retriable` error, they are tried again after a backoff that doubles up to a second. By default,
+    timeouts, connection errors, HTTP 5xx, 408, 425, 429 and RetriableError are retriable. After another error, or
+    after the last of `retries`, the rows have failed. `send` should give up by itself after `request_timeout`: after
+    this time another thread tries its rows again. `max_in_flight` is for each task. Rows of the same `key` (a column)
+    are sent in order; without `key` there is no order.
 
-    The time of a row begins when it enters the task's accumulator. timerd holds the deadlines, so they hold although a
-    task is stuck; a task ends when each of its rows has an outcome, at most delivery_timeout after the last came in (a
-    few seconds more, if the daemon is gone).
-    A task that is run again sends again: let the receiver know rows by their id.
+    The time of a row begins when the row enters the task's accumulator. timerd holds the deadlines, so they hold even
+    while a task is stuck. A task ends when all of its rows have outcomes: at most delivery_timeout after the last row
+    came in, and a few seconds later if the daemon is lost. A task that is run again sends its rows again: the receiver
+    should know rows by their id.
 
-    Gives the columns `id`, outcome (string: delivered, failed, expired), attempts (int), latency_ms (double), error
-    (string, null if delivered). Each action on it sends again: write or cache it.
+    Result: the columns `id`, outcome (string: delivered, failed, expired), attempts (int), latency_ms (double), error
+    (string, null if delivered). Each action on the result sends again: write or cache it.
 
-    Durations are "120s", "5ms" or seconds. `instance`, `runtime_dir`, `autostart`: each host's daemon, as connect()
-    has them; what is not given is the driver's environment's. Raises InvalidValueError, DeliveryTimeoutTooShortError.
+    Durations are "120s", "5ms" or seconds. `instance`, `runtime_dir` and `autostart` say which daemon each host uses,
+    as for connect(); their defaults come from the driver's environment. Raises InvalidValueError,
+    DeliveryTimeoutTooShortError.
     """
-    ids = names("id", id)
+    ids = column_names("id", id)
     check_columns(df, [("id", name) for name in ids] + ([("key", key)] if key is not None else []), ADDED, ids)
     for name, function in (("send", send), ("retriable", retriable)):
         if not callable(function):
@@ -120,7 +122,7 @@ def result_schema(df: DataFrame, ids: Sequence[str]) -> StructType:
 
 
 class Delivering:
-    """What a task does with its batches. Plain values only: it is pickled on the driver."""
+    """The function that a task calls with its batches. Plain values only, because the driver pickles it."""
 
     def __init__(
         self,
@@ -140,15 +142,15 @@ class Delivering:
 
     def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         with self._sidecar.row_client() as client:
-            # An attempt's name is unique in its application; those of two applications may be cut to the same.
+            # The token keeps prefixes different: an attempt's name is unique only within its application.
             prefix = f"deliver/{owner_name()}/{secrets.token_hex(4)}"
             courier = Courier(client, self._post, self._options, prefix=prefix, retriable=self._retriable)
             try:
                 for batch in batches:
-                    yield from self._take_in(courier, batch)
+                    yield from self._offer(courier, batch)
                 courier.close()
                 while courier.pending:
-                    yield from self._ended(courier.take(LOOK_S))
+                    yield from self._results(courier.take(LOOK_S))
             finally:
                 courier.stop()
 
@@ -156,28 +158,28 @@ class Delivering:
         given = self._send(gather(rows))
         if inspect.iscoroutine(given):
             given.close()
-            raise InvalidValueError(f"send gave {given!r}, which nobody has run: {PLAIN}")
+            raise InvalidValueError(f"send returned the coroutine {given!r}, which was not run: {PLAIN}")
 
-    def _take_in(self, courier: Courier, batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
+    def _offer(self, courier: Courier, batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
         """Offer every row, and yield those that have settled meanwhile."""
         rows = rows_of(batch)
         lanes = self._lanes(batch)
-        # On the average; a row that is larger than the buffer is alone in it.
+        # The average size. A row that is larger than the buffer counts as large as the buffer, and is alone in it.
         sizes = [min(batch.nbytes // max(1, batch.num_rows), self._options.buffer_bytes)] * batch.num_rows
         start = 0
         while start < len(rows):
             taken = courier.offer(rows[start:], None if lanes is None else lanes[start:], sizes[start:])
             start += taken
-            yield from self._ended(courier.take(0 if taken else LOOK_S))
+            yield from self._results(courier.take(0 if taken else LOOK_S))
 
     def _lanes(self, batch: pyarrow.RecordBatch) -> list[int] | None:
-        """As many lanes as there may be batches in flight: keys share them, as they share partitions in Kafka."""
+        """The lane of each row: `max_in_flight` lanes, which keys share as they share partitions in Kafka."""
         if self._key is None:
             return None
         lanes = self._options.max_in_flight
         return [crc32(repr(key).encode()) % lanes for key in values_of(batch[self._key])]
 
-    def _ended(self, deliveries: list[Delivery]) -> Iterator[pyarrow.RecordBatch]:
+    def _results(self, deliveries: list[Delivery]) -> Iterator[pyarrow.RecordBatch]:
         if not deliveries:
             return
         import pyarrow

@@ -1,4 +1,4 @@
-"""Rows of Arrow batches, which leave in another order and in other batches than they came in; and checked columns."""
+"""Rows of Arrow batches, gathered in another order and in other batches than they came in; and checks of columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A position in a batch."""
+    """A row: a batch, and a position in the batch."""
 
     batch: pyarrow.RecordBatch
     at: int
@@ -25,7 +25,7 @@ def rows_of(batch: pyarrow.RecordBatch) -> list[Row]:
 
 
 def gather(rows: Sequence[Row]) -> pyarrow.RecordBatch:
-    """A batch of these rows, in this order; there is one at least."""
+    """A batch of these rows, in this order. There must be at least one row."""
     import pyarrow
 
     parts: list[pyarrow.RecordBatch] = []
@@ -48,7 +48,7 @@ def gather(rows: Sequence[Row]) -> pyarrow.RecordBatch:
 
 
 def values_of(column: pyarrow.Array) -> list[Any]:
-    """The values of a column; of strings, and of arrays of them, their bytes: Spark's need not be UTF-8."""
+    """The values of a column. Strings are given as bytes, also in arrays: Spark's strings need not be UTF-8."""
     from pyarrow import binary, list_, types
 
     kind = column.type
@@ -61,9 +61,10 @@ def values_of(column: pyarrow.Array) -> list[Any]:
 
 
 def check_columns(df: DataFrame, wanted: Iterable[tuple[str, str]], added: Sequence[str], kept: Iterable[str]) -> None:
-    """Raises InvalidValueError for an argument (its name, the column) that names no column, or a name taken twice.
+    """Raises InvalidValueError for an argument that names no column, and for a name that the result would have twice.
 
-    Spark takes names that differ in upper and lower case alone for one.
+    `wanted`: pairs of an argument's name and its column. The result has the columns `kept` and `added`. For Spark, two
+    names that differ only in upper and lower case are one name.
     """
     columns = list(df.columns)
     for argument, column in wanted:
@@ -80,8 +81,8 @@ def check_columns(df: DataFrame, wanted: Iterable[tuple[str, str]], added: Seque
         raise InvalidValueError(f"column {taken[0]!r} would be there twice: rename yours (added: {', '.join(added)})")
 
 
-def names(argument: str, given: Any) -> list[str]:
-    """One column's name, or several; raises InvalidValueError."""
+def column_names(argument: str, given: Any) -> list[str]:
+    """An argument that is one column's name or a list of names, as a list. Raises InvalidValueError."""
     found = [given] if isinstance(given, str) else given
     if not isinstance(found, (list, tuple)) or not found or not all(isinstance(name, str) for name in found):
         raise InvalidValueError(f"{argument}={given!r}: give a column's name, or a list of names")

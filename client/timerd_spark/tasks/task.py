@@ -1,4 +1,4 @@
-"""timerd inside a task: a client for each attempt, whose operations become the application's when it ends well.
+"""timerd inside a task: a client for each attempt. When the attempt ends well, its operations are the application's.
 
     def register(batches):                                  # df.mapInArrow(register, schema)
         with timerd_spark.task_client() as client:
@@ -6,12 +6,11 @@
                 client.register_many(batch["key"].to_pylist(), timeout=30)
                 yield batch
 
-What the attempt registers is its own until it ends: if it fails, is cancelled by GeneratorExit (as LIMIT does) or is
-killed, its operations are cancelled. When the block ends well, what is pending is committed: it runs on to its
-deadline, whatever becomes of the worker. Everything is acknowledged before that. Events that were fired stay fired.
+Until the block ends, operations belong to the attempt. If the attempt fails, is killed, or is closed by GeneratorExit
+(LIMIT does this), its operations are cancelled. If the block ends well, everything is acknowledged, and pending
+operations are committed: they run on to their deadlines, even if the worker ends. Fired events stay fired.
 
-A retried attempt registers the same ids again, and its predecessor's are known as cancelled: give
-`if_exists="replace_cancelled"`.
+A retry registers the same ids again, and the daemon knows these ids as cancelled: give `if_exists="replace_cancelled"`.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
 
     from timerd_client import Client
 
-DRAIN_TIMEOUT_S: Final = 60.0  # until all that a task has issued is acknowledged, at its end
+DRAIN_TIMEOUT_S: Final = 60.0  # at the end of a block: until the daemon has acknowledged everything
 ABORT_TIMEOUT_S: Final = 1.0
 
 
 class Sidecar(NamedTuple):
-    """How to reach the daemon of a host; made on the driver, and used on the executors."""
+    """How to reach the daemon of a host. It is made on the driver and used on the executors."""
 
     instance: str | None = None
     runtime_dir: str | None = None
@@ -43,7 +42,7 @@ class Sidecar(NamedTuple):
 
     @classmethod
     def of(cls, instance: str | None, runtime_dir: str | None, autostart: bool) -> Sidecar:
-        """Arguments that are not given come from the driver's environment: executors may have another."""
+        """Takes missing arguments from the driver's environment, because the executors may have another one."""
         return cls(
             instance or os.environ.get(INSTANCE_VARIABLE),
             runtime_dir or os.environ.get(RUNTIME_DIR_VARIABLE),
@@ -51,7 +50,7 @@ class Sidecar(NamedTuple):
         )
 
     def connect(self, *, name: str, timeout: float, group: str | None, orphans: str) -> Client:
-        """A client of that daemon, on the executor. Raises the errors of connect()."""
+        """Connect to the daemon of this executor's host. Raises the errors of connect()."""
         from timerd_client import connect
 
         return connect(
@@ -65,18 +64,19 @@ class Sidecar(NamedTuple):
         )
 
     def client(self) -> task_client:
-        """A client of that daemon for the attempt that runs here."""
+        """A client for the attempt that runs here."""
         return task_client(self.instance, runtime_dir=self.runtime_dir, autostart=self.autostart)
 
     def row_client(self) -> row_client:
-        """The same for an attempt whose rows report all its operations."""
+        """A client for an attempt that commits no operations, because its rows have their outcomes."""
         return row_client(self.instance, runtime_dir=self.runtime_dir, autostart=self.autostart)
 
 
 def owner_name() -> str:
-    """The name of an attempt, in `timerctl clients` and in the journal: APPLICATION/sSTAGEpPARTITIONaATTEMPTtTASK.
+    """The name of this attempt in `timerctl clients` and in the journal: APPLICATION/s3p12a0t145.
 
-    The application's id is cut from the left where it is too long. Outside a task it is the process.
+    The letters stand for stage, partition, attempt and task. If the name is too long, the application's id loses its
+    beginning. Outside a task the name is spark/PID.
     """
     context = _context()
     if context is None:
@@ -90,9 +90,9 @@ def owner_name() -> str:
 class task_client:
     """`with task_client() as client:`: a `timerd_client.Client` of the attempt that runs here.
 
-    It is made here and ends here, and is nobody else's: a worker process is used again for other attempts, and so has
-    one client at a time. So an operation's owner is its attempt, the end of the block is known to the daemon, and a
-    worker that idles, or is reaped, holds nothing back. Outside Spark it is the same for a process.
+    The client begins and ends with the block. Spark uses a worker process again for other attempts, and each attempt
+    has a client of its own. So an operation's owner is its attempt, the daemon learns of the end of the block, and an
+    idle worker holds no operations. Outside Spark, the attempt is the process.
     """
 
     def __init__(
@@ -105,9 +105,10 @@ class task_client:
         timeout: float = CONNECT_TIMEOUT_S,
         drain_timeout: float = DRAIN_TIMEOUT_S,
     ) -> None:
-        """`group`: its members receive the outcomes of what was committed (`client.outcomes()`); without a group, these
-        stand in the journal only. `autostart` starts the host's daemon if none runs. Arguments that are not given are
-        those of the environment, here on the executor. Nothing happens before the block begins.
+        """`group`: its members receive the outcomes of committed operations (`client.outcomes()`). Without a group, the
+        journal alone has these outcomes. `autostart` starts the host's daemon if none runs. Missing arguments come from
+        the executor's environment. `timeout` bounds the connecting, `drain_timeout` the end of the block; both in
+        seconds. Nothing happens before the block begins.
         """
         self._sidecar = Sidecar(instance, runtime_dir, autostart)
         self._group = group
@@ -129,7 +130,7 @@ class task_client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         client = self._client
-        if client is None or self._pid != os.getpid():  # a forked child leaves the block: it is the parent's
+        if client is None or self._pid != os.getpid():  # a forked child leaves the block: the client is the parent's
             return
         if kind is None:
             try:
@@ -141,17 +142,17 @@ class task_client:
             self._abort(client)
 
     def _commit(self, client: Client) -> None:
-        """Give the pending operations to the application, and wait until that is done."""
+        """Commit the pending operations: they are the application's or the group's. Waits for the acknowledgement."""
         client.set_orphans("keep" if self._group is None else "group")
         client.flush(self._drain_timeout)
         if client._protocol.session.incarnation != self._maker:
             raise SessionGoneError(
-                "the daemon has lost sight of this attempt, so what it had registered is gone: let Spark retry the task"
+                "the daemon has forgotten this attempt, and the attempt's operations are lost: let Spark retry the task"
             )
         client.close(self._drain_timeout)
 
     def _abort(self, client: Client) -> None:
-        """Cancel the pending operations, and wait for that: a retry may be next. After a death the daemon does it."""
+        """Cancel the pending operations, and wait: a retry may follow at once. After a kill the daemon cancels them."""
         with contextlib.suppress(TimerdError):
             link = client._link
             with link.lock:
@@ -161,9 +162,9 @@ class task_client:
 
 
 class row_client(task_client):
-    """The same for an attempt whose rows report how all its operations have settled, also without a daemon.
+    """A task client that commits nothing, for deliver() and await_events(): their rows have the outcomes.
 
-    It commits nothing, so it does not fail where the daemon is gone: another attempt would do again what was done.
+    It does not fail at its end when the daemon is lost. A failure would make Spark do all rows again.
     """
 
     def _commit(self, client: Client) -> None:
@@ -171,7 +172,7 @@ class row_client(task_client):
 
 
 def _context() -> TaskContext | None:
-    """The task that runs here, if Spark runs one."""
+    """Spark's task that runs in this process; None if there is none, or no Spark."""
     try:
         from pyspark import TaskContext
     except ImportError:

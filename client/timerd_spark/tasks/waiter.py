@@ -1,9 +1,9 @@
-"""Rows that wait for an event: a DataFrame's rows, each until a process on its host fires its key, or its time is over.
+"""Rows that wait for events: each row is pending until a process on its host fires its key, or until its timeout.
 
     answered = timerd_spark.await_events(df, key="callback_key", timeout="2s")
 
-The task that has a row holds its slot while the row waits, so this is for short waits; SPARK.md beside this file has a
-table of when Spark's own timers (transformWithState), or the sink and the journal, are the better tool.
+A task holds its slot while its rows wait, so this is for short waits. A table in timerd_spark/SPARK.md says when
+Spark's own timers (transformWithState), or the sink and the journal, are the better tool.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ADDED = ("outcome", "value", "waited_ms", "error")
-LOOK_S = 1.0  # at most so long without a look at settled operations
+LOOK_S = 1.0  # the longest time between two looks at settled operations
 
 
 def await_events(
@@ -39,15 +39,16 @@ def await_events(
     runtime_dir: str | None = None,
     autostart: bool = False,
 ) -> DataFrame:
-    """Each row waits for an event on its key (a column: string or binary; an array of them: any), `timeout` at most.
+    """Each row waits for an event on its key, `timeout` at most.
 
-    Events come from any process of the task's host: `client.fire(key, value=...)`. A row waits from when its task has
-    registered it; an event before that completes nothing, unless it was limited and has something left. A task has
-    `in_flight` rows waiting at most, within a client's quota at the daemon; the others come after them.
+    `key` is a column of strings or binaries; of an array any key will do. Any process of the task's host may fire:
+    `client.fire(key, value=...)`. A row waits from the time at which its task registers it. An earlier event completes
+    it only if the event was limited and has grants left. At most `in_flight` rows of a task wait at once, within a
+    client's quota at the daemon; the others follow.
 
-    Gives the rows in the order in which they settled, with the columns outcome (string: completed, expired, failed,
-    cancelled; unavailable: nobody knows, the daemon was gone), value (binary, the event's; null if there was none),
-    waited_ms (double) and error (string; null if there was none, also that of a key that cannot be watched).
+    Result: the rows in the order in which they settled, with the columns outcome (string: completed, expired, failed,
+    cancelled; or unavailable: not known, because the daemon was lost), value (binary, the event's; null without one),
+    waited_ms (double) and error (string; null without one). A row whose key cannot be watched has failed.
 
     `instance`, `runtime_dir`, `autostart`: as for `deliver()`. Raises InvalidValueError.
     """
@@ -62,9 +63,9 @@ def await_events(
         )
     duration = duration_ns("timeout", timeout)
     if duration > TIMEOUT_NS_MAX:
-        raise InvalidValueError(f"timeout={timeout!r}: 10 years at most")
+        raise InvalidValueError(f"timeout={timeout!r}: give 10 years at most")
     if type(in_flight) is not int or in_flight < 1:
-        raise InvalidValueError(f"in_flight={in_flight!r}: an int from 1")
+        raise InvalidValueError(f"in_flight={in_flight!r}: give an int from 1 on")
     schema = types.StructType(
         [
             *df.schema.fields,
@@ -77,8 +78,8 @@ def await_events(
     return df.mapInArrow(Awaiting(key, duration / 1e9, in_flight, Sidecar.of(instance, runtime_dir, autostart)), schema)
 
 
-class Ended(NamedTuple):
-    """A row whose wait is over."""
+class SettledRow(NamedTuple):
+    """A row that has settled, with its outcome."""
 
     row: Row
     outcome: str
@@ -88,7 +89,7 @@ class Ended(NamedTuple):
 
 
 class Awaiting:
-    """What a task does with its batches. Plain values only: it is pickled on the driver."""
+    """The function that a task calls with its batches. Plain values only, because the driver pickles it."""
 
     def __init__(self, key: str, timeout_s: float, in_flight: int, sidecar: Sidecar) -> None:
         self._key = key
@@ -103,54 +104,54 @@ class Awaiting:
             for batch in batches:
                 for row, key in zip(rows_of(batch), values_of(batch[self._key]), strict=True):
                     while waiting >= self._in_flight:
-                        ended = take(settled)
+                        ended = take_settled(settled)
                         waiting -= len(ended)
-                        yield from given(ended)
+                        yield from result_batches(ended)
                     refused = self._register(client, row, key, settled)
                     if refused is None:
                         waiting += 1
                     else:
-                        yield from given([refused])
+                        yield from result_batches([refused])
             while waiting:
-                ended = take(settled)
+                ended = take_settled(settled)
                 waiting -= len(ended)
-                yield from given(ended)
+                yield from result_batches(ended)
 
     def _register(
         self, client: Client, row: Row, key: Any, settled: SimpleQueue[tuple[Row, Operation]]
-    ) -> Ended | None:
-        """Have a row wait; its result, if it cannot wait."""
+    ) -> SettledRow | None:
+        """Register a row's operation. Returns None, or the failed row if its key is refused."""
         try:
             operation = client.register(key, timeout=self._timeout_s)
         except TimerdError as error:
-            return Ended(row, "failed", None, 0, f"{type(error).__name__}: {error}")
+            return SettledRow(row, "failed", None, 0, f"{type(error).__name__}: {error}")
         operation.add_done_callback(lambda done: settled.put((row, done)))
         return None
 
 
-def take(settled: SimpleQueue[tuple[Row, Operation]]) -> list[Ended]:
-    """Operations that have settled since the last call; waits for the first."""
-    ended: list[Ended] = []
+def take_settled(settled: SimpleQueue[tuple[Row, Operation]]) -> list[SettledRow]:
+    """The rows that have settled since the last call. Waits for the first, LOOK_S at most."""
+    ended: list[SettledRow] = []
     try:
         pair = settled.get(timeout=LOOK_S)
         while True:
-            ended.append(ended_of(*pair))
+            ended.append(settled_row(*pair))
             pair = settled.get_nowait()
     except Empty:
         return ended
 
 
-def ended_of(row: Row, operation: Operation) -> Ended:
-    """How a row's wait ended."""
+def settled_row(row: Row, operation: Operation) -> SettledRow:
+    """A row with the outcome of its operation."""
     outcome: Outcome | None = operation.outcome()
     assert outcome is not None, f"{operation!r} has not settled"
     error = None if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}"
     value = outcome.value if outcome or outcome.value else None
-    return Ended(row, outcome.state.name.lower(), value, outcome.wait_ns, error)
+    return SettledRow(row, outcome.state.name.lower(), value, outcome.wait_ns, error)
 
 
-def given(ended: list[Ended]) -> Iterator[pyarrow.RecordBatch]:
-    """The rows with their results."""
+def result_batches(ended: list[SettledRow]) -> Iterator[pyarrow.RecordBatch]:
+    """A batch of the rows, with the added columns; none for no rows."""
     if not ended:
         return
     import pyarrow
