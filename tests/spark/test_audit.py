@@ -22,7 +22,7 @@ from timerd_client import ALL, connect
 from timerd_client.audit.journal import audit_journal
 from timerd_shm.declare.errors import InvalidValueError
 from timerd_spark import audit
-from timerd_spark.reports.audit_rows import COLUMNS, HALF, PACKED, audited, join_again, pack
+from timerd_spark.reports.audit_rows import COLUMNS, FRAGMENT, PACKED, audited, join_fragments, pack
 from timerd_spark.source.batches import batches
 from timerd_spark.source.schema import EVENTS
 from timerd_spark.source.segments import Walk, first_offset
@@ -177,7 +177,7 @@ def test_registrations_are_the_same_wherever_a_part_of_the_journal_ends(tmp_path
     whole = packed_rows(pack(table.to_batches()))
     registered = [row for row in whole if row[3] == "register"]
     assert len(registered) == 30 and all(row[-1] is not None for row in registered)
-    assert not [row for row in whole if row[3] == HALF]
+    assert not [row for row in whole if row[3] == FRAGMENT]
 
     def packed_in_parts() -> list[Any]:
         edges = sorted({0, len(table), *rng.sample(range(len(table)), 20)})
@@ -186,10 +186,12 @@ def test_registrations_are_the_same_wherever_a_part_of_the_journal_ends(tmp_path
         return [batch for part in parts for batch in pack(part.to_batches(max_chunksize=3))]
 
     found = pa.Table.from_batches(packed_in_parts())
-    halves = found.filter(pc.equal(found["kind"], HALF)).sort_by([("operation", "ascending"), ("row", "ascending")])
-    assert len(halves)
-    rest = packed_rows(found.filter(pc.not_equal(found["kind"], HALF)).to_batches())
-    again = packed_rows(join_again(halves.to_batches(max_chunksize=2)))
+    fragments = found.filter(pc.equal(found["kind"], FRAGMENT)).sort_by(
+        [("operation", "ascending"), ("row", "ascending")]
+    )
+    assert len(fragments)
+    rest = packed_rows(found.filter(pc.not_equal(found["kind"], FRAGMENT)).to_batches())
+    again = packed_rows(join_fragments(fragments.to_batches(max_chunksize=2)))
     assert sorted(rest + again, key=lambda row: row[2]) == sorted(whole, key=lambda row: row[2])
 
 
@@ -201,9 +203,11 @@ def test_a_registration_that_lacks_rows_is_found(tmp_path: Path) -> None:
     first = pc.min(table.filter(pc.equal(table["kind"], "key"))["row"])
     cut = table.filter(pc.not_equal(table["row"], first))
     packed = pa.Table.from_batches(pack(cut.to_batches()))
-    halves = packed.filter(pc.equal(packed["kind"], HALF))
-    again = packed_rows(join_again(halves.to_batches()))
+    fragments = packed.filter(pc.equal(packed["kind"], FRAGMENT))
+    again = packed_rows(join_fragments(fragments.to_batches()))
     assert len(again) == 2 and all(row[3] == "register" and row[-1] is None for row in again)
-    rows = pa.Table.from_batches(join_again(halves.to_batches())).append_column("bucket", pa.array([0, 0], pa.int32()))
+    rows = pa.Table.from_batches(join_fragments(fragments.to_batches())).append_column(
+        "bucket", pa.array([0, 0], pa.int32())
+    )
     (said,) = audited(rows.to_batches())
     assert {row["what"] for row in said.to_pylist()} == {"its registration lacks rows"}

@@ -1,4 +1,4 @@
-"""Frames about frames: reports, rollups, what-if, and the audit.
+"""DataFrames computed from DataFrames: reports, rollups, what-if, and the audit.
 
-Not here: how the rows got into a frame (source/), and how results are drawn (pipeline/plots.py).
+Not here: how rows come into a DataFrame (source/), and how results are drawn (pipeline/plots.py).
 """

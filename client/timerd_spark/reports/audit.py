@@ -1,9 +1,9 @@
 """audit(): every outcome of a journal computed again on Spark, with the one implementation in timerd_client/audit.
 
-Operations have to do with each other only through the keys that they watch, their ids, and what limited events on their
-keys hand over; the states of clients matter to all. So rows are grouped by (host, incarnation, purgatory, key), where
-all operations of a purgatory have one key and an id of their own, else by (host, incarnation, purgatory); each group is
-audited in the order of its rows, and CLIENT, SEGMENT and GAP rows are given to each task.
+Operations depend on each other only through their keys, their ids, and the grants of limited events on their keys. The
+states of clients matter to all operations. So rows are grouped by (host, incarnation, purgatory, key) if all operations
+of the purgatory have one key and an id of their own, else by (host, incarnation, purgatory). Each group is audited in
+the order of its rows. Each task gets all CLIENT, SEGMENT and GAP rows.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ from typing import TYPE_CHECKING, Any, Final
 from timerd_client.audit.audit import NEEDS_BEGINNING, NEEDS_EVENTS
 from timerd_shm.declare.errors import InvalidValueError
 
-from .audit_rows import COLUMNS, FINDINGS, HALF, PACKED, audited, join_again, pack
+from .audit_rows import COLUMNS, FINDINGS, FRAGMENT, PACKED, audited, join_fragments, pack
 from .inputs import need_view
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PARTITIONS: Final = 8
-OF_ALL: Final = ("client", "segment", "gap")  # kinds of rows that each task is given
-OF_KEYS: Final = ("register", "event", "outcome", "watermark")
-OF_OPERATIONS: Final = ("action", "group")
+OF_ALL: Final = ("client", "segment", "gap")  # kinds of rows that go to each task
+OF_KEYS: Final = ("register", "event", "outcome", "watermark")  # that go to the task of their key
+OF_OPERATIONS: Final = ("action", "group")  # that go to the task of their operation's registration
 
 
 def audit(df: DataFrame, partitions: int = PARTITIONS) -> DataFrame:
-    """What a journal's events say should have happened, and did not: no row, or a defect of the daemon.
+    """Compute all outcomes again from a journal's events. The result has a row for each defect of the daemon.
 
-    `df` is the events view of whole journals, of any number of hosts, from before their first operation on; it may be
-    stored as Parquet between. Columns: host, incarnation, row (number of the row that shows it; -1: the journal's end),
-    op_id (null: of no operation) and what is wrong. All is done when this is called: `df` is read once, what an audit
-    needs of it is kept meanwhile (in memory, else on the disk), and `partitions` tasks each hold the events and the
-    pending operations of their share. What is found stays on the executors for as long as it is referred to.
+    `df` is the events view of whole journals, of any number of hosts, from before their first operation on; it may have
+    been stored as Parquet. Columns of the result: host, incarnation, row (the number of the row that shows the defect;
+    -1: the journal's end), op_id (null: no operation) and what (the defect in words).
+
+    The call does all the work. It reads `df` once, keeps the needed parts meanwhile (in memory, else on the disk), and
+    runs `partitions` tasks. Each task holds the events and the pending operations of its share. The findings stay on
+    the executors as long as the result is referred to.
 
     Raises InvalidValueError for another DataFrame, and for a journal of level outcomes or without its beginning.
     """
@@ -43,61 +45,64 @@ def audit(df: DataFrame, partitions: int = PARTITIONS) -> DataFrame:
     need_view(df, "events", COLUMNS, "audit()")
     if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= 100_000:
         raise InvalidValueError(f"audit(): partitions={partitions!r}: give 1 to 100,000")
-    # Spark takes what is persisted for any plan that looks the same, and a path looks the same whatever it holds now.
-    # An audit that was killed may have left such rows, so these look like no others; Spark folds the condition.
+    # Spark uses persisted rows for each plan that looks the same, and a path looks the same after its files changed. A
+    # killed audit may have left persisted rows. So this plan has a condition of its own, which Spark folds away.
     new = F.lit(token_hex()).isNotNull()
     packed = df.select(*COLUMNS).where(new).mapInArrow(pack, PACKED).persist()
     try:
-        # Not persisted, for the same reason; and it goes with the last reference to it.
-        return _found(packed, partitions).localCheckpoint()
+        # Findings are not persisted, for the same reason. A checkpoint is freed with its last reference.
+        return _findings(packed, partitions).localCheckpoint()
     finally:
         packed.unpersist()
 
 
-def _found(packed: DataFrame, partitions: int) -> DataFrame:
-    """The findings of packed rows."""
+def _findings(packed: DataFrame, partitions: int) -> DataFrame:
+    """The findings of packed rows, with the columns FINDINGS."""
     from pyspark.sql import functions as F
 
-    heads = _heads(packed)
+    arenas = _arenas(packed)
     kind = F.col("kind")
-    rows = packed.where(kind != HALF)
-    if any(head["halves"] for head in heads):
-        place = ("host", "incarnation", "operation")
-        halves = packed.where(kind == HALF).repartition(*place).sortWithinPartitions(*place, "row")
-        rows = rows.unionByName(halves.mapInArrow(join_again, PACKED))
+    rows = packed.where(kind != FRAGMENT)
+    if any(arena["fragments"] for arena in arenas):
+        of_operation = ("host", "incarnation", "operation")
+        fragments = packed.where(kind == FRAGMENT).repartition(*of_operation).sortWithinPartitions(*of_operation, "row")
+        rows = rows.unionByName(fragments.mapInArrow(join_fragments, PACKED))
     registrations = rows.where(kind == "register")
-    bucket = _bucket(_tied(registrations), partitions)
+    bucket = _bucket(_shared(registrations), partitions)
     every = F.explode(F.sequence(F.lit(0), F.lit(partitions - 1)))
     parts = [rows.where(kind.isin(*OF_KEYS)).withColumn("bucket", bucket)]
     parts.append(rows.where(kind.isin(*OF_ALL)).withColumn("bucket", every))
-    if any(head["others"] for head in heads):
-        place = ("host", "incarnation", "operation")
-        places = registrations.select(*place, bucket.alias("bucket")).dropDuplicates(place)
-        others = rows.where(kind.isin(*OF_OPERATIONS)).join(places, list(place), "left")
+    if any(arena["others"] for arena in arenas):
+        of_operation = ("host", "incarnation", "operation")
+        buckets = registrations.select(*of_operation, bucket.alias("bucket")).dropDuplicates(of_operation)
+        others = rows.where(kind.isin(*OF_OPERATIONS)).join(buckets, list(of_operation), "left")
         parts.append(others.withColumn("bucket", F.coalesce("bucket", F.lit(0))))
     order = ("bucket", "host", "incarnation", "row")
-    sent = parts[0].select(*order, "kind", "operation", "told")
+    sent = parts[0].select(*order, "kind", "operation", "arguments")
     for part in parts[1:]:
         sent = sent.unionByName(part.select(*sent.columns))
     ordered = sent.repartitionById(partitions, F.col("bucket")).sortWithinPartitions(*order)
     found = ordered.mapInArrow(audited, FINDINGS).dropDuplicates()
-    missing = [(h["host"], h["incarnation"], -1, None, h["missing"]) for h in heads if h["missing"]]
+    missing = [(a["host"], a["incarnation"], -1, None, a["missing"]) for a in arenas if a["missing"]]
     if missing:
         found = found.unionByName(packed.sparkSession.createDataFrame(missing, FINDINGS))
     return found
 
 
-def _heads(packed: DataFrame) -> list[dict[str, Any]]:
-    """What has to be known of each arena before: one look at the whole. Raises InvalidValueError."""
+def _arenas(packed: DataFrame) -> list[dict[str, Any]]:
+    """Facts about each arena, from one pass over all rows: host, incarnation, counts, and missing events.
+
+    Raises InvalidValueError for a journal without events, or without its beginning.
+    """
     from pyspark.sql import functions as F
 
     kind = F.col("kind")
     rows = (
         packed.groupBy("host", "incarnation")
         .agg(
-            F.max("silent").alias("silent"),
+            F.max("lacks_events").alias("lacks_events"),
             F.min("row").alias("oldest"),
-            F.count(F.when(kind == HALF, 1)).alias("halves"),
+            F.count(F.when(kind == FRAGMENT, 1)).alias("fragments"),
             F.count(F.when(kind.isin(*OF_OPERATIONS), 1)).alias("others"),
             F.min("sequence").alias("first"),
             F.max("sequence").alias("last"),
@@ -108,19 +113,19 @@ def _heads(packed: DataFrame) -> list[dict[str, Any]]:
     found = []
     for row in rows:
         journal = f"the journal of {row['host']}"
-        if row["silent"]:
+        if row["lacks_events"]:
             raise InvalidValueError("audit(): " + NEEDS_EVENTS.format(journal))
         if row["oldest"]:
             raise InvalidValueError("audit(): " + NEEDS_BEGINNING.format(journal, row["oldest"]))
-        head = row.asDict()
+        arena = row.asDict()
         wanted = row["last"] - row["first"] + 1 if row["events"] else 0
-        head["missing"] = f"{wanted} events are numbered, and {row['events']} are there" * (wanted != row["events"])
-        found.append(head)
+        arena["missing"] = f"{wanted} events are numbered, and {row['events']} are there" * (wanted != row["events"])
+        found.append(arena)
     return found
 
 
-def _tied(registrations: DataFrame) -> list[str]:
-    """The purgatories in which operations share more than a key, as _purgatory() names them."""
+def _shared(registrations: DataFrame) -> list[str]:
+    """The purgatories whose keys are not independent: an operation has several, or two operations have one id."""
     from pyspark.sql import functions as F
 
     ids = registrations.where("id IS NOT NULL").groupBy(_purgatory().alias("name"), "id")
@@ -135,11 +140,11 @@ def _purgatory() -> Column:
     return F.concat_ws("/", "host", "incarnation", "purgatory")
 
 
-def _bucket(tied: Sequence[str], partitions: int) -> Column:
-    """The task that audits a row which has a purgatory and a key."""
+def _bucket(shared: Sequence[str], partitions: int) -> Column:
+    """The number of the task that audits a row with a purgatory and a key."""
     from pyspark.sql import functions as F
 
     key = F.col("key")
-    if tied:
-        key = F.when(_purgatory().isin(*tied), F.lit("")).otherwise(key)
+    if shared:
+        key = F.when(_purgatory().isin(*shared), F.lit("")).otherwise(key)
     return F.pmod(F.xxhash64("host", "incarnation", "purgatory", key), F.lit(partitions)).cast("int")

@@ -1,8 +1,9 @@
-"""What the tasks of an audit do with rows: pack() makes them few and narrow, audited() gives them to Audits.
+"""The work of an audit's tasks on rows: pack() makes them few and narrow, audited() gives them to Audits.
 
-A registration is three rows or more of a journal, which follow each other. They are put together where they are read;
-those between which a part of the journal ends go apart, and join_again() puts them together once they are side by side.
-The arguments that an Audit takes for a row travel as one value, `told`: Spark has columns only to group by.
+A registration is three or more neighbouring rows of a journal: REGISTER, REGISTERED, and a KEY row for each key. pack()
+puts them together. If a part of the journal ends between them, pack() leaves fragments, and join_fragments() puts these
+together after Spark has sorted them. The arguments that an Audit takes for a row travel as one value, `arguments`.
+The other columns are there for Spark, which groups by them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from timerd_client.audit.audit import Audit
@@ -23,19 +24,19 @@ from timerd_shm.declare.wire import CommandKind
 if TYPE_CHECKING:
     import pyarrow
 
-HALF: Final = "half"  # the kind of a packed row that is a part of a registration
-# Rows of a journal as they are packed. `operation` is of registrations, actions, groups and halves, `keys` (how many)
-# and `id` of registrations, `sequence` of events; `silent` is that a segment is not of level events.
+FRAGMENT: Final = "fragment"  # the kind of a packed row that is one row of a registration
+# The columns of packed rows. `operation` is of registrations, actions, groups and fragments, `keys` (how many) and `id`
+# of registrations, `sequence` of events. `lacks_events`: the segment is not of level events.
 PACKED: Final = (
     "host string, incarnation string, row bigint, kind string, operation bigint, purgatory string, key string, "
-    "keys bigint, id string, sequence bigint, silent boolean, told binary"
+    "keys bigint, id string, sequence bigint, lacks_events boolean, arguments binary"
 )
 FINDINGS: Final = "host string, incarnation string, row bigint, op_id string, what string"
-_PLACE: Final = ("host", "incarnation", "row", "kind")
+_POSITION: Final = ("host", "incarnation", "row", "kind")
 _WORD: Final = (1 << 64) - 1
 
-# For each kind of row the columns that an Audit needs, in the order in which its function below takes them.
-_TOLD: Final[dict[str, tuple[str, ...]]] = {
+# For each kind of row the columns that an Audit needs, in the order in which the kind's handler below takes them.
+_ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "event": (
         "event_kind", "flags", "purgatory", "key", "sequence", "applied_ns", "amount", "command", "limit", "client",
         "client_generation",
@@ -50,8 +51,8 @@ _TOLD: Final[dict[str, tuple[str, ...]]] = {
     "segment": ("flags", "newest"),
     "gap": ("rows",),
 }  # fmt: skip
-# The same of a registration's rows; REGISTER says how many keys follow.
-_HALVES: Final[dict[str, tuple[str, ...]]] = {
+# The same for the rows of a registration; REGISTER says how many keys follow.
+_FRAGMENTS: Final[dict[str, tuple[str, ...]]] = {
     "register": (
         "keys", "flags", "command_flags", "condition", "needed", "orphans", "command", "registered_ns", "deadline_ns",
         "mark_sequence", "mark_command",
@@ -61,12 +62,12 @@ _HALVES: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 # The columns of the events view that an audit needs.
 COLUMNS: Final = tuple(dict.fromkeys(
-    (*_PLACE, "level", "operation", *(name for kinds in (_TOLD, _HALVES) for names in kinds.values() for name in names))
+    (*_POSITION, "level", "operation", *chain(*_ARGUMENTS.values(), *_FRAGMENTS.values()))
 ))  # fmt: skip
 
 
-class Half(NamedTuple):
-    """A row of a registration. Those of one have the same `of`: host, incarnation and operation."""
+class Fragment(NamedTuple):
+    """One row of a registration. All rows of a registration have the same `of`: host, incarnation and operation."""
 
     of: tuple[str, str, int]
     row: int
@@ -78,111 +79,113 @@ class Half(NamedTuple):
 
 
 def pack(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Rows of the events view as PACKED."""
+    """Pack rows of the events view: batches with the columns PACKED."""
     import pyarrow.compute as pc
 
     joiner = Joiner()
     for batch in batches:
         for kind in pc.unique(batch["kind"]).to_pylist():
-            if kind in _TOLD:
+            if kind in _ARGUMENTS:
                 yield _packed(batch.filter(pc.equal(batch["kind"], kind)), kind)
-        halves: list[Half | None] = [None] * batch.num_rows
-        for kind, names in _HALVES.items():
+        fragments: list[Fragment | None] = [None] * batch.num_rows
+        for kind, names in _FRAGMENTS.items():
             at = pc.indices_nonzero(pc.equal(batch["kind"], kind))
             some = batch.take(at)
-            places = zip(*(some[name].to_pylist() for name in ("host", "incarnation", "operation")), strict=True)
+            operations = zip(*(some[name].to_pylist() for name in ("host", "incarnation", "operation")), strict=True)
             values = zip(*(some[name].to_pylist() for name in names), strict=True)
-            for place, *half in zip(at.to_pylist(), places, some["row"].to_pylist(), values, strict=True):
-                halves[place] = Half(half[0], half[1], kind, half[2])
-        joiner.take(half for half in halves if half is not None)
-        yield from joiner.packed(left=_half)
+            for index, of, row, value in zip(at.to_pylist(), operations, some["row"].to_pylist(), values, strict=True):
+                fragments[index] = Fragment(of, row, kind, value)
+        joiner.take(fragment for fragment in fragments if fragment is not None)
+        yield from joiner.packed(left=_packed_fragment)
     joiner.end()
-    yield from joiner.packed(left=_half)
+    yield from joiner.packed(left=_packed_fragment)
 
 
-def join_again(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Halves that were packed, in order of their operations and rows, as PACKED registrations."""
+def join_fragments(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Join fragments, which come sorted by operation and row, into packed registrations."""
     joiner = Joiner()
     for batch in batches:
-        columns = (batch[name].to_pylist() for name in ("host", "incarnation", "operation", "row", "told"))
+        columns = (batch[name].to_pylist() for name in ("host", "incarnation", "operation", "row", "arguments"))
         joiner.take(
-            Half((host, incarnation, operation), row, *marshal.loads(told))
-            for host, incarnation, operation, row, told in zip(*columns, strict=True)
+            Fragment((host, incarnation, operation), row, *marshal.loads(arguments))
+            for host, incarnation, operation, row, arguments in zip(*columns, strict=True)
         )
-        yield from joiner.packed(left=_lacking)
+        yield from joiner.packed(left=_incomplete)
     joiner.end()
-    yield from joiner.packed(left=_lacking)
+    yield from joiner.packed(left=_incomplete)
 
 
 class Joiner:
-    """Puts halves together that come one behind the other."""
+    """Joins neighbouring fragments to registrations. Fragments that have no complete registration are left over."""
 
     def __init__(self) -> None:
-        self._held: list[Half] = []
-        self._whole: list[list[Half]] = []
-        self._left: list[Half] = []
+        self._held: list[Fragment] = []
+        self._whole: list[list[Fragment]] = []
+        self._left: list[Fragment] = []
 
-    def take(self, halves: Iterable[Half]) -> None:
+    def take(self, fragments: Iterable[Fragment]) -> None:
         held = self._held
-        for half in halves:
-            if half.kind == "register":
+        for fragment in fragments:
+            if fragment.kind == "register":
                 self._left += held
-                held = [half]
-            elif held and held[0].of == half.of and half.kind == ("registered" if len(held) == 1 else "key"):
-                held.append(half)
+                held = [fragment]
+            elif held and held[0].of == fragment.of and fragment.kind == ("registered" if len(held) == 1 else "key"):
+                held.append(fragment)
                 if len(held) == 2 + held[0].values[0]:
                     self._whole.append(held)
                     held = []
             else:
-                self._left += [*held, half]
+                self._left += [*held, fragment]
                 held = []
         self._held = held
 
     def end(self) -> None:
-        """No half comes any more."""
+        """Say that no more fragments come: those that are held are left over."""
         self._left += self._held
         self._held = []
 
-    def packed(self, left: Callable[[Half], tuple[Any, ...]]) -> Iterator[pyarrow.RecordBatch]:
-        """What was put together since, and what was left over, which `left` packs."""
-        rows = [_whole(halves) for halves in self._whole] + [left(half) for half in self._left]
+    def packed(self, left: Callable[[Fragment], tuple[Any, ...]]) -> Iterator[pyarrow.RecordBatch]:
+        """A batch of the registrations joined since the last call, and of the fragments left over, packed by `left`."""
+        rows = [_packed_registration(fragments) for fragments in self._whole]
+        rows += [left(fragment) for fragment in self._left]
         self._whole, self._left = [], []
         if rows:
             yield _batch(PACKED, rows)
 
 
-def _whole(halves: Sequence[Half]) -> tuple[Any, ...]:
-    (first, second, *others) = halves
-    keys = sorted(half.values for half in others)
+def _packed_registration(fragments: Sequence[Fragment]) -> tuple[Any, ...]:
+    (first, second, *others) = fragments
+    keys = sorted(fragment.values for fragment in others)
     purgatory, id_ = second.values[-2:]
-    told = (first.of[2], *first.values[1:], *second.values, [key[1:] for key in keys])
+    arguments = (first.of[2], *first.values[1:], *second.values, [key[1:] for key in keys])
     return (*first.of[:2], first.row, "register", first.of[2], purgatory, keys[0][1], len(keys), id_, None, None,
-            marshal.dumps(told))  # fmt: skip
+            marshal.dumps(arguments))  # fmt: skip
 
 
-def _half(half: Half) -> tuple[Any, ...]:
-    told = marshal.dumps((half.kind, half.values))
-    return (*half.of[:2], half.row, HALF, half.of[2], None, None, None, None, None, None, told)
+def _packed_fragment(fragment: Fragment) -> tuple[Any, ...]:
+    arguments = marshal.dumps((fragment.kind, fragment.values))
+    return (*fragment.of[:2], fragment.row, FRAGMENT, fragment.of[2], None, None, None, None, None, None, arguments)
 
 
-def _lacking(half: Half) -> tuple[Any, ...]:
-    return (*half.of[:2], half.row, "register", half.of[2], None, None, None, None, None, None, None)
+def _incomplete(fragment: Fragment) -> tuple[Any, ...]:
+    """A registration without arguments, which audited() reports as incomplete."""
+    return (*fragment.of[:2], fragment.row, "register", fragment.of[2], None, None, None, None, None, None, None)
 
 
 def _packed(batch: pyarrow.RecordBatch, kind: str) -> pyarrow.RecordBatch:
-    """Rows of one kind that is not a registration's."""
+    """Pack rows of one kind; not for the kinds of rows that a registration has."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = zip(*(batch[name].to_pylist() for name in _TOLD[kind]), strict=True)
-    silent = pc.not_equal(batch["level"], JournalLevel.EVENTS.name.lower()) if kind == "segment" else None
+    rows = zip(*(batch[name].to_pylist() for name in _ARGUMENTS[kind]), strict=True)
+    lacks_events = pc.not_equal(batch["level"], JournalLevel.EVENTS.name.lower()) if kind == "segment" else None
     none = pa.nulls(batch.num_rows, pa.int64())
     columns = [
-        *(batch[name] for name in (*_PLACE, "operation", "purgatory", "key")),
+        *(batch[name] for name in (*_POSITION, "operation", "purgatory", "key")),
         none,
         batch["id"],
         batch["sequence"] if kind == "event" else none,
-        pa.nulls(batch.num_rows, pa.bool_()) if silent is None else silent,
+        pa.nulls(batch.num_rows, pa.bool_()) if lacks_events is None else lacks_events,
         pa.array([marshal.dumps(row) for row in rows], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, names=_names(PACKED))
@@ -206,39 +209,39 @@ def _batch(ddl: str, rows: Sequence[tuple[Any, ...]]) -> pyarrow.RecordBatch:
 
 
 def audited(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """FINDINGS of packed rows with their bucket, which come sorted: one Audit for each arena in each bucket."""
+    """Audit packed rows, sorted by bucket, arena and row: an Audit for each arena in each bucket. Yields FINDINGS."""
     found: list[tuple[str, str, int, str | None, str]] = []
-    now: tuple[Any, str, str] | None = None
+    current: tuple[Any, str, str] | None = None
     audit = Audit(whole=False)
 
-    def ended() -> None:
-        if now is not None:
-            _, host, incarnation = now
+    def finish() -> None:
+        if current is not None:
+            _, host, incarnation = current
             for row, operation, what in audit.end():
                 found.append(
                     (host, incarnation, row, f"{incarnation}-{operation & _WORD:016x}" if operation else None, what)
                 )
 
     for batch in batches:
-        for first, end in _runs(batch):
+        for first, end in _stretches(batch):
             part = batch.slice(first, end - first)
             of = (part["bucket"][0].as_py(), part["host"][0].as_py(), part["incarnation"][0].as_py())
-            if of != now:
-                ended()
-                now, audit = of, Audit(whole=False)
-                takers = _takers(audit)
-            columns = (part[name].to_pylist() for name in ("kind", "row", "operation", "told"))
-            for kind, row, operation, told in zip(*columns, strict=True):
-                if told is None:
+            if of != current:
+                finish()
+                current, audit = of, Audit(whole=False)
+                handlers = _handlers(audit)
+            columns = (part[name].to_pylist() for name in ("kind", "row", "operation", "arguments"))
+            for kind, row, operation, arguments in zip(*columns, strict=True):
+                if arguments is None:
                     audit.wrong.append(Finding(row, operation, "its registration lacks rows"))
                 else:
-                    takers[kind](row, *marshal.loads(told))
-    ended()
+                    handlers[kind](row, *marshal.loads(arguments))
+    finish()
     yield _batch(FINDINGS, found)
 
 
-def _runs(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, int]]:
-    """Where a batch goes on with another bucket or arena."""
+def _stretches(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, int]]:
+    """(first, end) of each stretch of a batch's rows that has one bucket and one arena."""
     import numpy as np
 
     if batch.num_rows == 0:
@@ -246,7 +249,7 @@ def _runs(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, int]]:
     columns = [batch[name] for name in ("bucket", "host", "incarnation")]
     last = batch.num_rows - 1
     if all(column[0] == column[last] for column in columns):
-        yield 0, batch.num_rows  # they are sorted
+        yield 0, batch.num_rows  # the rows are sorted, so those between are the same
         return
     changes = np.zeros(last, bool)
     for column in columns:
@@ -260,8 +263,8 @@ def _numbers(kind: type[IntEnum]) -> dict[str | None, int]:
     return {member.name.lower(): int(member) for member in kind}
 
 
-def _takers(audit: Audit) -> dict[str, Callable[..., None]]:
-    """For each kind of row, what gives one to the audit: names of the view are numbers of the journal again."""
+def _handlers(audit: Audit) -> dict[str, Callable[..., None]]:
+    """For each kind of row a function that gives the row to the audit, with the numbers of the journal for names."""
     events, outcomes, orphan_kinds = _numbers(EventKind), _numbers(Outcome), _numbers(Orphans)
     commands, conditions = _numbers(CommandKind), _numbers(Condition)
     states, steps = {s.name.lower(): s for s in ClientState}, {s.name.lower(): s for s in GroupStep}

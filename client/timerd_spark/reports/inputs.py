@@ -1,4 +1,4 @@
-"""What the reports are given, checked on the driver when they are called: columns, their types, names and numbers."""
+"""Checks of the reports' arguments, made on the driver at the call: columns, their types, and names."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ VIEW_OF = {"terminal": TERMINAL, "events": EVENTS}
 
 
 def types_of(df: DataFrame) -> dict[str, str]:
-    """The columns of a DataFrame and their types in Spark's words."""
+    """The columns of a DataFrame, with their types as Spark writes them: {"wait_ns": "bigint"}."""
     return {field.name: field.dataType.simpleString() for field in df.schema.fields}
 
 
 def need_view(df: DataFrame, view: str, names: Iterable[str], what: str) -> None:
-    """Raises InvalidValueError where columns of that view are missing, or have another type than schema.py says."""
+    """Raises InvalidValueError if a column of `names` is missing, or has another type than in the view."""
     declared: Mapping[str, Column] = {column.name: column for column in VIEW_OF[view]}
     there = types_of(df)
     for name in names:
@@ -37,18 +37,21 @@ def need_view(df: DataFrame, view: str, names: Iterable[str], what: str) -> None
 
 
 def names_of(by: str | Sequence[str], df: DataFrame, what: str, taken: Iterable[str] = ()) -> list[str]:
-    """Columns to group by, given as one name or several.
+    """The columns to group by, from one name or several.
 
-    Raises InvalidValueError for one that is not there, that Spark would not take for a name, or that is `taken`.
+    Raises InvalidValueError for a name that is no column, that Spark reads as a path ("a.b"), that is given twice, or
+    that `taken` contains.
     """
     names = [by] if isinstance(by, str) else list(by)
     for name in names:
         if name not in df.columns:
             raise InvalidValueError(f"{what}: by={name!r} is no column; there are {', '.join(df.columns)}")
         if "." in name or "`" in name:
-            raise InvalidValueError(f"{what}: by={name!r} is a path in a column to Spark: rename it, without . and `")
+            raise InvalidValueError(
+                f"{what}: Spark reads by={name!r} as a path in a column: rename it, without . and `"
+            )
     if len({name.lower() for name in names}) < len(names):
         raise InvalidValueError(f"{what}: by={names} names a column twice")
     if clash := sorted({name for name in names if name.lower() in set(taken)}):
-        raise InvalidValueError(f"{what}: by={clash[0]!r} has the name of a column that it uses itself: rename yours")
+        raise InvalidValueError(f"{what}: by={clash[0]!r} is also a column that {what} uses: rename yours")
     return names

@@ -1,4 +1,4 @@
-"""Reports: what an operator asks of settled operations, from a journal, Parquet files, a load test or rollups."""
+"""Reports on settled operations: from a journal, Parquet files, a load test or rollups."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ KEYS_MAX: Final = 1_000_000
 def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
     """A row for each group and window: rates, the timeout ratio, percentiles, how many were in flight at most.
 
-    `df` is a terminal view, or a rollup of one: percentiles are the same, for both are read from the rollup's
-    histograms (at most rollups.ERROR too large). Columns: `by`, then
+    `df` is a terminal view, or a rollup of one. Percentiles are the same from both, because they are read from the
+    rollup's histograms (at most rollups.ERROR too large). Columns: `by`, then
 
         start, end                the window; without windows, from the first registration to the last outcome
         n, completed, expired, cancelled, failed
@@ -29,10 +29,10 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
         timeout_ratio             expired / n
         latency_p50_ms .. p999_ms, latency_max_ms     from registration to outcome, of the completed ones
         lateness_p50_ms .. p999_ms, lateness_max_ms   from deadline to outcome, of the expired ones
-        in_flight_mean            by Little's law: all waits over the window's length
+        in_flight_mean            by Little's law: the sum of all waits / the window's length
         in_flight_max             see rollup()
 
-    Raises InvalidValueError for columns that are missing or of another type, and for what is no duration.
+    Raises InvalidValueError for columns that are missing or of another type, and for a window that is no duration.
     """
     measured = [f"{m}_{p}_ms" for m in ("latency", "lateness") for p in (*PERCENTILES, "max")]
     taken = {*measured, "rate", "timeout_ratio", "in_flight_mean", "seconds", "latency_shares", "lateness_shares"}
@@ -63,9 +63,10 @@ def report(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
 
 def hot_keys(df: DataFrame, k: int = 20) -> DataFrame:
-    """The k keys on which most operations of a terminal view settled: purgatory, key, n, share, timeout_ratio.
+    """The k keys of a terminal view on which most operations settled, most first. Raises InvalidValueError.
 
-    Exact. Equal ones come in the order of their names. Raises InvalidValueError.
+    Columns: purgatory, key, n (operations), share (of all operations), timeout_ratio. Counts are exact. Keys with the
+    same n come in the order of their names.
     """
     from pyspark.sql import functions as F
 

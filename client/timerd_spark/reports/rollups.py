@@ -4,8 +4,8 @@
     report(spark.read.parquet(path), by=["purgatory"], window="1 hour")       # the same as from all rows
 
 The histograms are those of timerd_shm/read: 16 steps in each power of two, so a bucket is at most 6.25 % wide. A
-percentile of one is the upper bound of its bucket: never less than the true value, at most ERROR above it. Merging adds
-counts; nothing is lost by it, at p99.9 neither.
+percentile is the upper bound of its bucket: never below the true value, and at most ERROR above. Merging adds counts,
+so merged rollups give the same percentiles as all rows, p99.9 included.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .inputs import names_of, need_view, types_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ERROR: Final = 1 / STEPS  # a bucket's width, of the values in it: a percentile is at most so much too large
+ERROR: Final = 1 / STEPS  # the relative width of a bucket: a percentile is at most so much too large
 NEEDED: Final = ("outcome", "registered_at", "settled_at", "wait_ns", "lateness_ns")
 OUTCOMES: Final = ("completed", "expired", "cancelled", "failed")
 HISTOGRAM: Final = "array<struct<bucket:int,count:bigint>>"
-# The columns of a rollup, behind those that it is grouped by.
+# The columns of a rollup, behind the columns that it is grouped by.
 ROLLUP: Final = {
     "start": "timestamp",  # of the window; without windows, the same as `first`
     "end": "timestamp",  # of the window; without windows, the same as `last`
@@ -35,7 +35,7 @@ ROLLUP: Final = {
     "last": "timestamp",  # when the last of them settled
     "n": "bigint",
     **dict.fromkeys(OUTCOMES, "bigint"),
-    "waited_ns": "bigint",  # all their waits added up
+    "waited_ns": "bigint",  # the sum of the waits of all outcomes
     "latency": HISTOGRAM,  # waits of the completed ones, ns
     "latency_max_ns": "bigint",
     "lateness": HISTOGRAM,  # of the expired ones, ns
@@ -43,20 +43,21 @@ ROLLUP: Final = {
     "in_flight_max": "bigint",
 }
 WINDOW_KEY: Final = "timerd_window_ns"  # in the metadata of `start`; Parquet keeps it
-# Names that columns have on the way, in rollup() and in what reads one.
+# Names of columns of the steps, in rollup() and in the functions that read a rollup.
 INNER: Final = (
     "at", "bucket", "cell", "count", "exponent", "guess", "most", "move", "net", "one", "peak", "run", "step", "value",
     "waited",
 )  # fmt: skip
-CELL_NS: Final = 10_000_000_000  # without windows, in-flight maxima are found in parts of so long
+CELL_NS: Final = 10_000_000_000  # without windows, in-flight maxima are computed in parts of this length
 
 
 def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
-    """Groups of the operations of a terminal view, by columns and by windows of the time at which they settled.
+    """Group the operations of a terminal view by columns, and by windows of the time at which they settled.
 
-    A row for each group in which an operation has settled: columns `by`, then ROLLUP. `in_flight_max` is how many were
-    registered and not settled, at most, at the end of a millisecond of the window; what was there before it counts.
-    Raises InvalidValueError for what is no terminal view, no column or no duration.
+    The result has a row for each group in which an operation has settled: columns `by`, then ROLLUP. `in_flight_max` is
+    the largest number of registered and not settled operations at the end of a millisecond of the window; operations
+    from before the window count. Raises InvalidValueError if `df` is no terminal view, `by` no column or `window` no
+    duration.
     """
     need_view(df, "terminal", NEEDED, "rollup()")
     names = quoted(names_of(by, df, "rollup()", {*ROLLUP, *NEEDED, *INNER}))
@@ -77,16 +78,17 @@ def rollup(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
 
 def is_rollup(df: DataFrame) -> bool:
-    """Whether it has a rollup's columns."""
+    """Whether a DataFrame has the columns of a rollup."""
     there = types_of(df)
     return all(there.get(name) == kind for name, kind in ROLLUP.items())
 
 
 def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = None) -> DataFrame:
-    """Rollups merged into larger groups and windows: a rollup again, the same as from all their rows.
+    """Merge rollups into larger groups and windows. The result is a rollup, the same as from all their rows.
 
-    But for `in_flight_max`: that of several groups together is not known from theirs, so it is null unless `by` has
-    every column that the rollup has. Raises InvalidValueError where windows would have to be cut.
+    `in_flight_max` is the exception. The maximum of several groups together does not follow from their own maxima, so
+    the column is null unless `by` has all columns that the rollup is grouped by. Raises InvalidValueError if `window`
+    would cut the windows of the rollup.
     """
     chosen = names_of(by, df, "report()", INNER)
     own = [name for name in df.columns if name not in ROLLUP]
@@ -95,16 +97,14 @@ def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     had = df.schema["start"].metadata.get(WINDOW_KEY) if df.schema["start"].metadata else None
     window_ns = None if window is None else window_of(window)
     if window_ns and (not had or window_ns % had):
-        raise InvalidValueError(
-            f"report(): window={window!r} would cut the windows of the rollup, which are "
-            f"{f'of {had / 1e9:g} s' if had else 'not there'}: give a multiple"
-        )
+        reason = f"would cut the windows of {had / 1e9:g} s: give a multiple" if had else "needs a rollup with windows"
+        raise InvalidValueError(f"report(): window={window!r} {reason}")
     names = quoted(chosen)
 
     def count(outcome: str, bucket: str, count: str) -> str:
         return f"named_struct('outcome', {outcome}, 'bucket', int({bucket}), 'count', {count})"
 
-    # What was counted again: a rollup's counts, apart from each other, and all else beside a count of none.
+    # Each count of a rollup as an element of its own. The element without an outcome counts 0: it adds waited_ns once.
     counts = f"""concat(
         array({count("'cancelled'", "null", "cancelled")}, {count("'failed'", "null", "failed")},
               {count("string(null)", "null", "0L")}),
@@ -124,7 +124,7 @@ def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
 
 
 def window_of(window: str) -> int:
-    """A window's length in ns, whole microseconds. Raises InvalidValueError."""
+    """A window's length in ns. Raises InvalidValueError if it is not a whole number of microseconds from 1 on."""
     length = duration_ns("window", window)
     if length < 1_000 or length % 1_000:
         raise InvalidValueError(f"window={window!r}: give whole microseconds, from 1 on")
@@ -132,12 +132,12 @@ def window_of(window: str) -> int:
 
 
 def quoted(names: Sequence[str]) -> str:
-    """Columns' names as a template of SQL has them before others: each with a comma behind, and braces doubled."""
+    """Names of columns for a template of SQL, before other columns: `name`, with a comma each, and braces doubled."""
     return "".join(f"`{name}`, " for name in names).replace("{", "{{").replace("}", "}}")
 
 
 def start_of(at: str, window_ns: int | None) -> str:
-    """The start of the window that a time is in, windows counted from 1970 UTC; without windows always the same."""
+    """SQL for the start of the window of the time `at`. Windows count from 1970 UTC; without windows, always 1970."""
     if window_ns is None:
         return "timestamp_micros(0)"
     at_us = f"unix_micros(timestamp({at}))"
@@ -145,10 +145,10 @@ def start_of(at: str, window_ns: int | None) -> str:
 
 
 def bucketed(values: str) -> str:
-    """A query of `value`, and its histogram.index_of() as `bucket`: null for null, negative ones count as 0.
+    """SQL that adds `bucket`, the histogram.index_of() of `value`, to a query. Null stays null; negative values are 0.
 
-    In steps, that nothing is computed twice. The logarithm is rounded: next to a power of two it may be one too small
-    or too large.
+    The query has several steps, so that nothing is computed twice. The logarithm is rounded: near a power of two the
+    guess may be one too small or too large, and the next step corrects it.
     """
     value = "greatest(value, 0L)"
     guess = f"int(least(floor(log2(double(greatest({value}, 1L)))), 62))"
@@ -163,7 +163,7 @@ def bucketed(values: str) -> str:
 
 
 def upper_bound_of(bucket: str) -> str:
-    """timerd_shm.read.histogram.upper_bound() of a bucket, in Spark."""
+    """SQL for timerd_shm.read.histogram.upper_bound() of a bucket."""
     shift = f"greatest(int({bucket} div {STEPS}) - 1, 0)"
     steps = f"shiftleft(bigint({bucket} % {STEPS} + {STEPS}), {shift})"
     lower = f"CASE WHEN {bucket} < {2 * STEPS} THEN bigint({bucket}) ELSE {steps} END"
@@ -171,9 +171,9 @@ def upper_bound_of(bucket: str) -> str:
 
 
 def percentiles_of(histogram: str, total: str, largest: str, shares: Sequence[float]) -> str:
-    """timerd_shm.read.histogram.percentile() for each of the shares, as an array; null where nothing was counted.
+    """SQL for timerd_shm.read.histogram.percentile() of each share, as an array; null if nothing was counted.
 
-    From columns: a histogram, how many it counts, and its largest value, which none of them exceeds.
+    The arguments name columns: a histogram, its total count, and its largest value, which no percentile exceeds.
     """
     start = f"named_struct('rest', bigint(greatest(ceil({total} * q), 1)), 'bucket', 0)"
     further = "CASE WHEN at.rest > 0 THEN named_struct('rest', at.rest - one.count, 'bucket', one.bucket) ELSE at END"
@@ -183,7 +183,7 @@ def percentiles_of(histogram: str, total: str, largest: str, shares: Sequence[fl
 
 
 def _grouped(df: DataFrame, counted: str, names: str, window_ns: int | None) -> DataFrame:
-    """The rollup of a query's counts, in which `{rows}` are the DataFrame: outcomes by bucket, and maxima in flight."""
+    """The rollup of a query's counts by outcome and bucket, and of its in-flight maxima. `{rows}` in it is `df`."""
     start, end = ("min(first)", "max(last)")
     if window_ns is not None:
         start, end = ("cell", f"timestamp_micros(unix_micros(cell) + {window_ns // 1_000}L)")
@@ -203,14 +203,14 @@ def _grouped(df: DataFrame, counted: str, names: str, window_ns: int | None) -> 
         FROM ({counted}) GROUP BY {names} cell HAVING sum(count) > 0""",
         rows=df,
     )
-    # The window stands in the metadata, where merged() finds it before anything is read.
+    # merged() finds the window in the metadata, before any row is read.
     return rolled if window_ns is None else rolled.withMetadata("start", {WINDOW_KEY: window_ns})
 
 
 def _in_flight(names: str, window_ns: int | None) -> str:
-    """How many operations were registered and not settled, at most, at the end of a millisecond of each window.
+    """SQL for the largest number of registered and not settled operations at the end of a millisecond, by window.
 
-    Sums of sums, so that no task has to see all of a group: first within parts of time, then over the parts.
+    It adds up within parts of time first, and then over the parts, so that no task has to see a whole group.
     """
     moves = "array(struct(registered_at AS at, 1 AS move), struct(settled_at AS at, -1 AS move))"
     return f"""

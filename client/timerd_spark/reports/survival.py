@@ -1,11 +1,11 @@
-"""what_if(): what other timeouts would have done, from how long operations were seen to wait.
+"""what_if(): the effect of other timeouts, estimated from the waits that a journal has recorded.
 
-An operation that expired, or was cancelled, did not show how long it would have waited: its life is *censored* there. A
-share of lives cannot simply be counted then, and is estimated instead by the product-limit method (E. L. Kaplan and P.
-Meier, "Nonparametric estimation from incomplete observations", J. Am. Stat. Assoc. 53, 1958): S(t), the share that
-still waits at t, is the product of (1 - settled / still watched) over all times up to t. It assumes that what ended an
-operation's watch had nothing to do with how long it would have waited. Beyond the largest time that was watched
-nothing is known.
+Example: an operation that expired at 200 ms waited 200 ms or longer, and the rest is not known. Its life is *censored*
+at 200 ms; a cancelled operation is censored when it was cancelled. So shares of lives cannot simply be counted. They
+are estimated by the product-limit method (E. L. Kaplan and P. Meier, "Nonparametric estimation from incomplete
+observations", J. Am. Stat. Assoc. 53, 1958): S(t), the share that still waits at t, is the product of
+(1 - settled / still watched) over all times up to t. The method assumes that expiry and cancellation do not depend on
+how long an operation would have waited. Beyond the largest watched time nothing is known.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NEEDED: Final = ("outcome", "registered_at", "timeout_ns", "wait_ns")
-# Names that columns have on the way and in the result: none to group by.
+# Names of columns of the steps and of the result: no column to group by may have one of them.
 TAKEN: Final = (
     "area", "asked", "at", "before", "beyond", "ended", "first", "in_flight", "known_ns", "last", "last_at", "left",
     "log_left", "log_stay", "mean_at", "mean_wait_ns", "moment", "n", "over", "previous", "rate", "registered_at",
     "settled", "since", "stay", "step", "survival", "timeout_ns", "timeout_ratio", "until", "watched",
 )  # fmt: skip
 TIMEOUTS_MAX: Final = 1_000
-STEP_BITS: Final = 10  # times are told apart to one part in 1,024, so that their number does not grow with the lives'
+STEP_BITS: Final = 10  # times are rounded to one part in 1,024, so that their number does not grow with that of lives
 
 
 def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[str] = ()) -> DataFrame:
-    """The timeout ratio and the load that other timeouts would have had, a row for each group and timeout.
+    """The timeout ratio and the load that other timeouts would have given. A row for each group and timeout.
 
-    `df` is a terminal view. A life ends with a completion or failure within its timeout; an operation that expired, or
-    was settled late, is censored at its timeout, a cancelled one when it was cancelled. Columns: `by`, then
+    `df` is a terminal view. A life ends with a completion or failure within the timeout. An operation that expired or
+    settled late is censored at its timeout, a cancelled one when it was cancelled. Columns: `by`, then
 
-        timeout_ns      the timeout asked about
+        timeout_ns      the timeout, one of `timeouts`
         timeout_ratio   S(timeout): the share that would have expired
-        mean_wait_ns    the mean of min(wait, timeout): the area under S up to it
+        mean_wait_ns    the mean of min(wait, timeout): the area under S up to the timeout
         rate            registrations a second
         in_flight       rate x mean_wait: how many would have been pending on average (Little's law)
         watched         operations that were watched for so long: the fewer, the rougher the estimate
-        known_ns        the largest time that any operation of the group was watched
-        beyond          timeout > known: not in the data. The ratio is S(known), so at most so large; mean_wait_ns and
-                        in_flight are those up to `known`, so at least so large
+        known_ns        the longest time for which an operation of the group was watched
+        beyond          timeout_ns > known_ns: the data do not reach so far. timeout_ratio is S(known_ns), an upper
+                        bound; mean_wait_ns and in_flight are those up to known_ns, lower bounds
 
-    Raises InvalidValueError for columns that are missing and for what is no duration.
+    Raises InvalidValueError for columns that are missing, and for timeouts that are no durations.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -56,12 +56,12 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
     need_view(df, "terminal", NEEDED, "what_if()")
     names = names_of(by, df, "what_if()", TAKEN)
     wanted = timeouts_of(timeouts)
-    # Of those that waited longer than their timeout, because the daemon was late, only the unlucky were watched then.
+    # Waits beyond the timeout are seen only when the daemon was late, so they are no fair sample: censored.
     over = (F.col("outcome") == "expired") | (F.col("wait_ns") > F.col("timeout_ns"))
     settled = F.col("outcome").isin("completed", "failed") & ~F.coalesce(over, F.lit(False))
     at = F.when(over, F.coalesce("timeout_ns", "wait_ns")).otherwise(F.col("wait_ns"))
     lives = df.select(*names, "registered_at", settled.alias("settled"), F.greatest(at, F.lit(0)).alias("at"))
-    # A step of time never reaches over a timeout that is asked about: what settles up to it is known exactly.
+    # A step of time never contains one of the timeouts, so it is exactly known what settles before each timeout.
     before = sum((F.when(F.col("at") > one, 1).otherwise(0) for one in wanted), F.lit(0))
     exponent = F.greatest(F.floor(F.log2(F.greatest("at", F.lit(1)).cast("double"))).cast("int") - STEP_BITS, F.lit(0))
     step = F.call_function("shiftleft", F.call_function("shiftright", F.col("at"), exponent), exponent)
@@ -79,7 +79,7 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
     survival = F.when(F.col("left") <= 0, 0.0).otherwise(F.exp("log_left"))
     curve = (
         steps.withColumn("watched", F.sum("ended").over(group) - F.coalesce(F.sum("ended").over(past), F.lit(0)))
-        # When all watched operations have settled, the share that waits is 0, and its logarithm cannot be added up.
+        # When all watched operations have settled, the share that waits is 0 and has no logarithm.
         .withColumn("stay", 1 - F.col("settled") / F.col("watched"))
         .withColumn("log_stay", F.when(F.col("stay") > 0, F.log("stay")).otherwise(0.0))
         .withColumn("log_left", F.sum("log_stay").over(ordered))
@@ -126,7 +126,7 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
 
 
 def timeouts_of(timeouts: Sequence[str | float]) -> list[int]:
-    """Timeouts to ask about in ns, rising, each once. Raises InvalidValueError."""
+    """The timeouts in ns, sorted, each once. Raises InvalidValueError."""
     if isinstance(timeouts, str) or not isinstance(timeouts, Iterable):
         raise InvalidValueError(f'what_if(): timeouts={timeouts!r}: give a list of them, such as ["100ms", "1s"]')
     wanted = sorted({duration_ns("timeouts", one) for one in timeouts})
