@@ -91,7 +91,7 @@ def test_a_journal_without_an_operation_has_a_page(tmp_path: Path, monkeypatch: 
 def test_a_round_without_journal_rows_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("workload", "loadtest"):
         monkeypatch.setattr(pipeline, name, Mock())
-    monkeypatch.setattr(pipeline, "attended", nullcontext)
+    monkeypatch.setattr(pipeline, "kept_running", nullcontext)
 
     @contextmanager
     def full_disk(flags: list[str]) -> Iterator[Mock]:
@@ -110,7 +110,10 @@ def test_a_page_that_was_removed_is_written_again_and_by_one_process_at_a_time(
     said: list[str] = []
     run = Pipeline(NOBODY, tmp_path, SMALL, said.append)
     run.state["steps"] = {name: {"seconds": 1.0} for name, _, _ in run._steps()}
-    with pipeline.alone_in(tmp_path), pytest.raises(InvalidValueError, match=f"another process writes into {tmp_path}"):
+    with (
+        pipeline.lock_directory(tmp_path),
+        pytest.raises(InvalidValueError, match=f"another process writes into {tmp_path}"),
+    ):
         run.run()
     assert said == []
     for removed, drawn in ((False, 1), (False, 1), (True, 2)):
@@ -184,7 +187,7 @@ def test_the_command_refuses_senseless_arguments_before_it_starts_spark(
         (["--timeouts", "0s"], "timeouts=['0s']: give 1 to"),
         (["--ops", "100", "--cores", "0"], "cores=0: give 1 to"),  # and not more played than there are
         (["--seed", str(1 << 63)], "seed=9223372036854775808"),
-        (["--out", str(tmp_path / "out[1]")], "to Spark [ is of a pattern"),
+        (["--out", str(tmp_path / "out[1]")], "Spark reads [ as a pattern"),
     ):
         assert main(["run", "--out", str(tmp_path / "out"), *arguments]) == 2
         assert said in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """loadtest(): a planned workload, played from Spark's Python workers against the daemons of their hosts.
 
-Open loop: what is due is sent when it is due, on a schedule that is fixed before the start, whether or not the daemon
-keeps up; waits count from the intended time (G. Tene, "How not to measure latency": no coordinated omission). All tasks
-start together, behind a barrier.
+The load test is an open loop: the schedule is fixed before the start, and each operation is sent when it is due, also
+when the daemon does not keep up. Waits count from the intended time (G. Tene, "How not to measure latency": no
+coordinated omission). All tasks start together, behind a barrier.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLAYERS_MAX: Final = 4_096
 LEAD_NS: Final = 500_000_000  # from the barrier to the start
-PATIENCE_S: Final = 60.0  # beyond the last deadline, for the last outcomes
-BATCH: Final = 4_096  # operations, in a call
-PAUSE_S: Final = 0.001  # what is due within it goes out together
-# A result: the terminal view, and how far behind its intended time the registration was sent.
-PLAYED: Final = (*TERMINAL, Column("behind_ns", LONG, "ns", "register() was called so long after it was due", False))
+PATIENCE_S: Final = 60.0  # the longest wait for outcomes, after the last deadline; also for room in the window
+BATCH: Final = 4_096  # operations in a call, at most
+PAUSE_S: Final = 0.001  # the shortest sleep: operations that are due within it go out together
+# The columns of a result: the terminal view, and how late the registration was sent.
+PLAYED: Final = (
+    *TERMINAL,
+    Column("behind_ns", LONG, "ns", "how long after its intended time register() was called", False),
+)
 
 
 class Part(NamedTuple):
-    """What one task plays, in order of time: columns of equal length."""
+    """The operations that one task plays, sorted by time: columns of equal length."""
 
     op: np.ndarray
     due_ns: np.ndarray
@@ -57,14 +60,14 @@ def loadtest(
     payload: int = 100,
     run: str = "",
 ) -> DataFrame:
-    """Plays a plan and gives what became of its operations: the terminal view, and `behind_ns`.
+    """Play a plan. The result has the outcome of each operation: the terminal view, and `behind_ns`.
 
-    `players` tasks run at the same time, so the cluster needs so many free slots; operation i is registered and fired
-    by task i % players, each with a client of the daemon `instance` of its host (in `runtime_dir`, where that is not
-    the host's usual one). `registered_at` is the intended time, and `wait_ns` counts from it. `run` goes before every
-    key, so that runs do not meet. Each action on the result plays it again: write it first.
+    `players` tasks run at the same time, so the cluster needs as many free slots. Task i % players registers and fires
+    operation i. Each task has a client of its host's daemon: `instance`, in `runtime_dir` or the host's usual
+    directory. `payload` is in bytes. `registered_at` is the intended time, and `wait_ns` counts from it. Each key
+    begins with `run`, so that two runs share no key. Each action on the result plays the plan again: write it first.
 
-    Raises InvalidValueError where `workload` is no plan; without a daemon the tasks raise TimerdUnavailableError.
+    Raises InvalidValueError if `workload` is no plan. Without a daemon, the tasks raise TimerdUnavailableError.
     """
     from pyspark.sql import functions as F
 
@@ -74,13 +77,13 @@ def loadtest(
     shares = workload.repartitionById(players, (F.col("op") % players).cast("int"))
 
     def played(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        yield from play(part_of(batches, run), instance, runtime_dir, bytes(payload), together)
+        yield from play(part_of(batches, run), instance, runtime_dir, bytes(payload), common_start_ns)
 
     return shares.mapInArrow(played, ddl(PLAYED), barrier=True)
 
 
-def together() -> int:
-    """When all tasks start, in ns of this host's CLOCK_MONOTONIC. Hosts agree by their wall clocks."""
+def common_start_ns() -> int:
+    """The time at which all tasks start, in ns of this host's CLOCK_MONOTONIC. Hosts agree by their wall clocks."""
     from pyspark import BarrierTaskContext
 
     wall, monotonic = time.time_ns(), time.monotonic_ns()
@@ -89,11 +92,11 @@ def together() -> int:
 
 
 def part_of(batches: Iterable[pyarrow.RecordBatch], run: str) -> Part:
-    """A task's rows, in order of time."""
+    """The rows of a task, sorted by time."""
     import numpy as np
     import pyarrow as pa
 
-    # A task without rows is given no batch.
+    # A task without rows gets no batch.
     schema = pa.schema([(name, pa.string() if kind == "string" else pa.int64()) for name, kind in PLAN.items()])
     table = pa.concat_tables([schema.empty_table(), *(pa.table(batch) for batch in batches)], promote_options="default")
     order = np.argsort(table["due_ns"].to_numpy(), kind="stable")
@@ -105,14 +108,14 @@ def part_of(batches: Iterable[pyarrow.RecordBatch], run: str) -> Part:
 def play(
     part: Part, instance: str, runtime_dir: str | None, payload: bytes, start: Callable[[], int]
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Play a part; `start` says from when its times count, once the client is there."""
+    """Play a part. `start` is called when the client is connected, and returns the start of the part's times in ns."""
     from timerd_client import connect
 
     with connect(instance, runtime_dir=runtime_dir) as client:
         start_ns = start()
-        # Both clocks at one moment: the times of the run are shown on the wall clock.
+        # Both clocks are read at one moment, because the result has times of the wall clock.
         origin_us = (time.time_ns() - time.monotonic_ns() + start_ns) // 1_000
-        sent: list[tuple[int, int, int, ThreadedBatch]] = []  # rows from .. to, when, handles
+        sent: list[tuple[int, int, int, ThreadedBatch]] = []  # first row, end, time of the call, handles
         order, fires_ns = fires_of(part)
         uniform = len(part.op) and (part.timeout_ns == part.timeout_ns[0]).all()
         at = fired = 0
@@ -123,16 +126,16 @@ def play(
             if due > at:
                 timeouts: Any = (part.timeout_ns[at:due] / 1e9).tolist()
                 keys, timeout = part.keys[at:due], timeouts[0] if uniform else timeouts
-                batch = _at_last(partial(client.register_many, keys, timeout=timeout, payloads=payload))
+                batch = _when_room(partial(client.register_many, keys, timeout=timeout, payloads=payload))
                 moment = batch.registered_ns - start_ns
                 sent.append((at, due, moment, batch))
                 at = due
-            # Never before its registration: that is MARGIN_NS earlier, and may be late.
+            # An event is never fired before its registration, which is planned MARGIN_NS earlier but may be late.
             until = min(int(fires_ns.searchsorted(now, "right")), fired + BATCH)
             ready = order[fired:until]
             behind = int((ready >= at).argmax()) if len(ready) and (ready >= at).any() else len(ready)
             if behind:
-                _at_last(partial(client.fire_many, [part.keys[row] for row in ready[:behind].tolist()]))
+                _when_room(partial(client.fire_many, [part.keys[row] for row in ready[:behind].tolist()]))
                 fired += behind
             upcoming = [int(part.due_ns[at])] if at < rows else []
             upcoming += [int(fires_ns[fired])] if fired < events else []
@@ -143,8 +146,8 @@ def play(
             yield results(part, slice(first, end), moment, batch, instance, origin_us, patience)
 
 
-def _at_last(call: Callable[[], T]) -> T:
-    """What a call gives, when the daemon has room again: it is the daemon that is late then, and the figures say so."""
+def _when_room(call: Callable[[], T]) -> T:
+    """Repeat a call until the client's window has room. The daemon is late then, and the figures show the delay."""
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -155,7 +158,7 @@ def _at_last(call: Callable[[], T]) -> T:
 
 
 def fires_of(part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in the order in which their events are fired, and when: but none that comes after every deadline."""
+    """(rows, times): rows in the order in which their events are fired. Events after all deadlines are left out."""
     import numpy as np
 
     if not len(part.op):
@@ -170,7 +173,7 @@ def fires_of(part: Part) -> tuple[np.ndarray, np.ndarray]:
 def results(
     part: Part, rows: slice, moment: int, batch: ThreadedBatch, instance: str, origin_us: int, patience: float
 ) -> pyarrow.RecordBatch:
-    """What became of the operations of one call."""
+    """The results of the operations of one call."""
     import numpy as np
     import pyarrow as pa
 
@@ -180,7 +183,7 @@ def results(
     waits = np.array([outcome.wait_ns for outcome in outcomes], np.int64) + behind
     states = [outcome.state.name.lower() for outcome in outcomes]
     if unknown := sum(state == "unavailable" for state in states):
-        raise TimerdUnavailableError(f"{unknown} operations have no outcome: the daemon went away, or refused them")
+        raise TimerdUnavailableError(f"{unknown} operations have no outcome: the daemon was lost, or refused them")
     registered = origin_us + due // 1_000
     count = len(outcomes)
     columns: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The memory of a run, over all its processes, looked at four times a second."""
+"""The memory of all processes of a run, measured four times a second."""
 
 from __future__ import annotations
 

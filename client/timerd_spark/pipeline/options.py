@@ -1,4 +1,4 @@
-"""What is asked of a run of the pipeline, checked before anything is started."""
+"""The options of a run of the pipeline, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .plans import shape_of
 
 
 class Options(NamedTuple):
-    """What is asked of a run; state.json keeps it, and a run with others does not go on there."""
+    """The options of a run. state.json keeps them, and a run with other options does not continue in its directory."""
 
-    journal: str | None  # an existing one; None: the run plays its own
+    journal: str | None  # an existing journal; None: the run plays its own
     ops: int
     played: int
     rate: float
@@ -27,7 +27,7 @@ class Options(NamedTuple):
     players: int
 
     def check(self) -> Options:
-        """Raises InvalidValueError, before anything is started."""
+        """Return the options. Raises InvalidValueError."""
         window_of(self.window)
         timeouts_of(self.timeouts)
         if not 1 <= self.players <= PLAYERS_MAX:
@@ -35,7 +35,7 @@ class Options(NamedTuple):
         if self.journal is None:
             shape_of(self.profile, ops=self.ops, rate=self.rate, seed=self.seed, timeout=None)
             if not 0 < self.played <= self.ops:
-                raise InvalidValueError(f"played={self.played:,}: give 1 to {self.ops:,}, of so many operations")
+                raise InvalidValueError(f"played={self.played:,}: give 1 to {self.ops:,}, the number of operations")
         elif not hosts_of(self.journal):
-            raise InvalidValueError(f"journal={self.journal!r}: there is none")
+            raise InvalidValueError(f"journal={self.journal!r}: there is no journal")
         return self

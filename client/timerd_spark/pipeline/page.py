@@ -1,4 +1,4 @@
-"""The pipeline's page: what a run has found, for people. One file, with figures as SVG: nothing is loaded with it."""
+"""The pipeline's page: the results of a run, for people. One HTML file with figures as SVG; it loads nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ svg { width: 100%; max-width: 44rem; height: auto; }
 
 
 def page(run: Results) -> str:
-    """The page of a run whose steps before it are done."""
+    """The HTML of the page. All steps before it must be done."""
     o, steps = run.options, run.state["steps"]
     reports = {row["what"]: row for row in run.stored("report").collect()}
     first = reports.get(PLAYED) or next(iter(reports.values()), None)
@@ -42,14 +42,14 @@ def page(run: Results) -> str:
     ]
     parts = [
         f"<h1>timerd: {'a journal' if o.journal else 'the pipeline'}</h1>",
-        f"<p>{_what(run)}</p>",
+        f"<p>{_subject(run)}</p>",
         '<div class="facts">' + "".join(_fact(*fact) for fact in facts) + "</div>",
     ]
     if PLANNED in reports:
         parts.append(
             f'<p class="note">Only <em>played</em> operations ran through a daemon. The {reports[PLANNED]["n"]:,} '
-            "<em>planned</em> ones are drawn from the same distribution and settle as by a daemon that is never late: "
-            "they show what the reports do with many rows, and nothing about the daemon.</p>"
+            "<em>planned</em> ones are drawn from the same distribution and settle as with a daemon that is never "
+            "late: they show what the reports do with many rows, and nothing about the daemon.</p>"
         )
     parts += [
         "<h2>How operations settled</h2>",
@@ -61,9 +61,9 @@ def page(run: Results) -> str:
               *(_ms(row[f"lateness_{name}_ms"]) for name in ("p50", "p99", "max")),
               f"{row['in_flight_max'] or 0:,}"] for row in sorted(reports.values(), key=lambda row: row["what"])),
         ),
-        f'<p class="note">Waits are those of completed operations, lateness (deadline to expiry) that of expired ones. '
-        f"Percentiles are read from histograms, and are at most {ERROR:.2%} too large. From the intended time: what a "
-        f"client saw, with the time that a registration was sent late.</p>",
+        f'<p class="note">Waits are of completed operations, lateness (deadline to expiry) of expired ones. '
+        f"Percentiles are read from histograms, and are at most {ERROR:.2%} too large. From the intended time: the "
+        f"client's view, in which a wait includes the time by which its registration was sent late.</p>",
         "<h2>Waits of completed operations</h2>", _figure(plots.waits(run.stored("rollup"), "latency", "what")),
         "<h2>Lateness of expired operations</h2>", _figure(plots.waits(run.stored("rollup"), "lateness", "what")),
         f"<h2>Timeouts over time, in windows of {escape(o.window)}</h2>",
@@ -71,7 +71,7 @@ def page(run: Results) -> str:
         "<h2>Under other timeouts</h2>", _figure(plots.what_if(run.stored("what_if"), "what")), _what_if(run),
         "<h2>Hot keys</h2>", _hot_keys(run),
         "<h2>The audit</h2>", _audit(run, audited),
-        "<h2>How it was made</h2>",
+        "<h2>Steps of this run</h2>",
         _table(["step", "seconds"], ([name, f"{step['seconds']:.1f}"] for name, step in steps.items())),
     ]  # fmt: skip
     body = "\n".join(parts)
@@ -80,7 +80,7 @@ def page(run: Results) -> str:
 
 
 def _measured(row: Any) -> list[tuple[str, str, str]]:
-    """What a report's row says in short."""
+    """The most important figures of a report's row: (name, value, kind) each."""
     return [
         ("timeout ratio", f"{row['timeout_ratio']:.2%}", ""),
         ("completed within, p99", _ms(row["latency_p99_ms"]), ""),
@@ -89,7 +89,7 @@ def _measured(row: Any) -> list[tuple[str, str, str]]:
     ]
 
 
-def _what(run: Results) -> str:
+def _subject(run: Results) -> str:
     o = run.options
     if o.journal is not None:
         return f"The journal {escape(o.journal)}, read as a stream."
@@ -118,9 +118,9 @@ def _what_if(run: Results) -> str:
         for row in rows
     )
     note = (
-        "Expired operations did not show how long they would have waited: they are censored at their timeout, and the "
-        "share is the Kaplan-Meier estimate. Timeouts larger than those recorded are beyond the data: dotted, and "
-        "bounds only. In flight: the rate times the mean of the wait cut off at the timeout."
+        "An expired operation did not show how long it would have waited: it is censored at its timeout, and the share "
+        "is the Kaplan-Meier estimate. Timeouts larger than the recorded ones are beyond the data: dotted, and their "
+        "figures are bounds. In flight: the rate times the mean of the wait, cut off at the timeout."
     )
     table = _table(["", "timeout", "would expire", "in flight, mean", "watched so long"], shown)
     return f'{table}<p class="note">{note}</p>'
@@ -139,12 +139,12 @@ def _hot_keys(run: Results) -> str:
 
 def _audit(run: Results, audited: int | None) -> str:
     if audited is None:
-        return '<p class="note">The journal is of level outcomes, from which nothing can be computed again.</p>'
-    said = "<p>Each outcome was computed again from the events that the journal tells, and compared.</p>"
+        return '<p class="note">The journal has only outcomes (level outcomes), so they cannot be computed again.</p>'
+    method = "<p>Each outcome was computed again from the events in the journal, and compared.</p>"
     if audited == 0:
-        return said + "<p>The daemon did nothing else than it should have.</p>"
+        return method + "<p>All outcomes are as they should be.</p>"
     rows = run.stored("audit").limit(20).collect()
-    return said + _table(["op", "row", "what"], ([row["op_id"] or "", str(row["row"]), row["what"]] for row in rows))
+    return method + _table(["op", "row", "what"], ([row["op_id"] or "", str(row["row"]), row["what"]] for row in rows))
 
 
 def _ms(value: float | None) -> str:

@@ -1,14 +1,14 @@
-"""The pipeline: a journal, or a workload that is played and planned, to Parquet files and a page to read.
+"""The pipeline: from a journal, or from a workload that is played and planned, to Parquet files and a page.
 
-Each step leaves its result in a directory under `out`, and says in `out/state.json` that it is done: a run that was
-interrupted goes on behind its last step, the ingestion at its checkpoint, the load test at its last round.
+Each step writes its result into a directory below `out`, and `out/state.json` says which steps are done. So an
+interrupted run continues behind its last step, the ingestion at its checkpoint, the load test at its last round.
 
-    journal/        what the daemons wrote, a directory each round, where the run had its own
-    played/         what the load test's clients saw, a directory each round
+    journal/        the journals of the run's own daemons, a directory for each round
+    played/         the results that the load test's clients saw, a directory for each round
     planned/        lives of the operations that were planned and not played
-    lives/          terminal rows of the journal, as the stream has brought them
+    lives/          terminal rows of the journal, from the stream
     rollup/  report/  windows/  what_if/  hot_keys/  audit/
-    report.html     all of it for people
+    report.html     the results as a page
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PAGE: Final = "report.html"
-ROUND: Final = 100_000  # operations played between two points to go on from
-PART: Final = 1_000_000  # operations planned between them
-ROWS_PER_BATCH: Final = 1_000_000  # of the journal, texts among them
-KEEP: Final = 1 << 40  # the run's own journal is never cut
+ROUND: Final = 100_000  # operations of a step that plays; an interrupted step is played again
+PART: Final = 1_000_000  # operations of a step that plans
+ROWS_PER_BATCH: Final = 1_000_000  # rows of the journal, with texts
+KEEP: Final = 1 << 40  # bytes: the daemon never removes files of the run's own journal
 LIVES: Final = ("key", "purgatory", "timeout_ns", *NEEDED)  # the columns of lives that reports need
-PENDING: Final = 32_768  # operations that a daemon has room for, beside those of the rate: a busy machine is late
+PENDING: Final = 32_768  # operations for which a daemon has room beyond those of the rate: a busy machine is late
 
 
 def check_out(out: Path) -> None:
-    """Raises InvalidValueError for a directory whose name Spark would not take as it is."""
+    """Raises InvalidValueError for a directory whose name Spark would read as a pattern."""
     if strange := set(str(out)) & set("*?[]{}\\"):
-        raise InvalidValueError(f"--out={str(out)!r}: to Spark {min(strange)} is of a pattern: give another directory")
+        raise InvalidValueError(f"--out={str(out)!r}: Spark reads {min(strange)} as a pattern: give another directory")
 
 
 @contextmanager
-def alone_in(out: Path) -> Iterator[None]:
-    """Hold the directory's lock, so that no other process writes there. Raises InvalidValueError where one does."""
+def lock_directory(out: Path) -> Iterator[None]:
+    """Hold the directory's lock, so that no other process writes there. Raises InvalidValueError if one does."""
     descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -78,10 +78,10 @@ def alone_in(out: Path) -> Iterator[None]:
 
 
 class Pipeline:
-    """A run in a directory. `run()` gives the number of disagreements that the audit has found."""
+    """A run in a directory. run() returns the number of defects that the audit has found."""
 
     def __init__(self, spark: SparkSession, out: Path, options: Options, show: Callable[[str], None]) -> None:
-        """Raises InvalidValueError where the directory has a run with other options, or its state cannot be read."""
+        """Raises InvalidValueError if the directory has a run with other options, or a state that cannot be read."""
         self.spark, self.out, self.options, self.show = spark, out, options, show
         self.memory = Memory()
         self._state_path = out / "state.json"
@@ -95,18 +95,18 @@ class Pipeline:
             if self.state["options"] != wanted:
                 different = [name for name, value in wanted.items() if self.state["options"].get(name) != value]
                 raise InvalidValueError(
-                    f"{out} has a run with another {', '.join(different)}: give another --out, or remove it"
+                    f"{out} has a run with another {', '.join(different)}: give another --out, or remove the directory"
                 )
 
     def run(self) -> int:
-        """All steps that are not done yet. Raises InvalidValueError where another process is at it."""
+        """Run all steps that are not done yet. Raises InvalidValueError if another process runs them."""
         self.out.mkdir(parents=True, exist_ok=True)
-        with alone_in(self.out):
+        with lock_directory(self.out):
             return self._run()
 
     def _run(self) -> int:
         if not (self.out / PAGE).exists():
-            self.state["steps"].pop("page", None)  # it was done, and removed since
+            self.state["steps"].pop("page", None)  # the page was removed: the step runs again
         self._write()
         steps = list(self._steps())
         with self.memory.watched():
@@ -125,7 +125,7 @@ class Pipeline:
 
     @property
     def seconds(self) -> float:
-        """Of all steps, over all runs that it took."""
+        """The seconds of all finished steps, over all runs in the directory."""
         return float(sum(step["seconds"] for step in self.state["steps"].values()))
 
     def _write(self, **more: Any) -> None:
@@ -164,7 +164,7 @@ class Pipeline:
         ).selectExpr("op", f"due_ns - {int(first / o.rate * 1e9)} AS due_ns", "delay_ns", "timeout_ns", "key")
         shape = shape_of(o.profile, ops=count, rate=o.rate, seed=o.seed, timeout=None)._replace(payload=100)
         journal = Path(self.journal, f"round={first}")
-        shutil.rmtree(journal, ignore_errors=True)  # of a round that was interrupted, and is played again
+        shutil.rmtree(journal, ignore_errors=True)  # the rest of an interrupted round
         journal.parent.mkdir(exist_ok=True)
         flags = [
             *flags_of(shape, PENDING),
@@ -172,7 +172,7 @@ class Pipeline:
             "--journal-level=events",
             "--journal-buffer=64MiB",
         ]
-        with private_daemon([*flags, f"--journal-keep={KEEP}"]) as paths, attended(paths):
+        with private_daemon([*flags, f"--journal-keep={KEEP}"]) as paths, kept_running(paths):
             played = loadtest(
                 self.spark,
                 plan,
@@ -182,7 +182,7 @@ class Pipeline:
                 run=f"{first // ROUND:x}.",
             )
             played.write.mode("overwrite").parquet(str(self.out / "played" / f"round={first}"))
-        if (outcomes := outcomes_in(journal)) < count:  # an audit of the rest would find nothing
+        if (outcomes := outcomes_in(journal)) < count:  # an audit of these alone would find no defect
             raise JournalError(
                 f"{journal} holds {outcomes:,} of the {count:,} operations that were played: the disk is full, or the "
                 "daemon could not keep up. Make room, or give a lower --rate, and begin again"
@@ -218,7 +218,7 @@ class Pipeline:
         return {"operations": self.spark.read.parquet(str(self.out / "lives")).count()}
 
     def lives(self) -> DataFrame:
-        """All lives, each with what it is: played, planned or recorded."""
+        """All lives, with the column `what`: PLAYED, SEEN, PLANNED or RECORDED."""
         from pyspark.sql import functions as F
 
         def of(name: str, what: str) -> DataFrame:
@@ -243,7 +243,7 @@ class Pipeline:
 
     def _audit(self) -> dict[str, Any]:
         if not self._of_level_events():
-            self.show("      it is of level outcomes, which holds how operations settled, not why: not audited")
+            self.show("      not audited: the journal is of level outcomes, which says how operations settled, not why")
             return {}
         reader = self.spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
         self._store(audit(reader.load(self.journal)), "audit")
@@ -274,7 +274,7 @@ class Pipeline:
 
 
 def outcomes_in(journal: Path) -> int:
-    """Operations whose outcomes stand in a journal."""
+    """The number of operations whose outcomes are in a journal."""
     from timerd_spark.source.batches import batches
 
     spans = Walk(journal, first_offset(journal)).spans()
@@ -282,8 +282,8 @@ def outcomes_in(journal: Path) -> int:
 
 
 @contextmanager
-def attended(paths: InstancePaths) -> Iterator[None]:
-    """A client of it, as long as Spark's tasks are coming and going: without any the daemon would end."""
+def kept_running(paths: InstancePaths) -> Iterator[None]:
+    """Connect a client while Spark's tasks come and go: without any client the daemon would end."""
     with connect(paths.instance, runtime_dir=str(paths.directory)):
         yield
 

@@ -1,9 +1,9 @@
-"""workload(): the operations of a load test as a DataFrame, the same for a seed however it is cut into partitions.
+"""workload(): the operations of a load test as a DataFrame. One seed gives one plan, however it is partitioned.
 
 Arrivals and delays are those of timerd_client.workload. Row i takes its random numbers from Philox (J. K. Salmon et
-al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the key (seed, stream) and the counter i: no row
-depends on another one's task. Arrivals are planned in blocks of BLOCK rows: within a block
-they are those of a Poisson process of which the number is given, which is uniform times in order.
+al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the key (seed, stream) and the counter i, so a row
+does not depend on the task that makes it. Arrivals are planned in blocks of BLOCK rows. The arrivals of a Poisson
+process, if their number is given, are uniform times in order: a block sorts uniform times.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BLOCK: Final = 1 << 16
-ARRIVALS, DELAYS = 0, 1  # streams
+ARRIVALS, DELAYS = 0, 1  # streams of random numbers
 PARTITIONS_MAX: Final = 100_000
 SEED_MAX: Final = (1 << 63) - 1
-# A plan's columns: number of the operation, when it is registered (from the start), how long after that its event is
-# fired, its timeout, and its key.
+# The columns of a plan: the number of the operation, the time of its registration (from the start), the delay from its
+# registration to its event, its timeout, and its key.
 PLAN: Final = {
     "op": "bigint",
     "due_ns": "bigint",
@@ -58,10 +58,10 @@ def workload(
     timeout: str | None = None,
     first: int = 0,
 ) -> DataFrame:
-    """Operations `first` .. `first + ops - 1` of a workload: columns PLAN, not in any order.
+    """Operations `first` .. `first + ops - 1` of a workload, in any order, with the columns PLAN.
 
-    Profile "seed" expires 7.9 % of them, "slow" half; `rate` is operations a second, `timeout` another timeout than the
-    profile's. Raises InvalidValueError for what is out of range.
+    With the profile "seed" 7.9 % of the operations expire, with "slow" half. `rate` is in operations a second;
+    `timeout` ("150ms") replaces the profile's. Raises InvalidValueError for an argument out of range.
     """
     for name, value, low, high in (
         ("partitions", partitions, 1, PARTITIONS_MAX),
@@ -82,7 +82,7 @@ def workload(
 
 
 def shape_of(profile: str, *, ops: int, rate: float, seed: int, timeout: str | None) -> Workload:
-    """The parameters of a plan, as the load test has them. Raises InvalidValueError."""
+    """The parameters of a plan, as a Workload of the load test. Raises InvalidValueError."""
     known = PROFILES.get(profile)
     if known is None:
         raise InvalidValueError(f"workload(): profile={profile!r}: give {' or '.join(PROFILES)}")
@@ -94,7 +94,7 @@ def shape_of(profile: str, *, ops: int, rate: float, seed: int, timeout: str | N
 
 
 def draws(seed: int, stream: int, first: int, count: int) -> np.ndarray:
-    """`count` random numbers of 64 bits: those of the rows from `first` on, a multiple of 4; always the same."""
+    """The random numbers of `count` rows from `first` on, 64 bits each, always the same. `first` is a multiple of 4."""
     import numpy as np
 
     assert first % 4 == 0, f"first={first}"
@@ -104,7 +104,7 @@ def draws(seed: int, stream: int, first: int, count: int) -> np.ndarray:
 
 
 def block_of(shape: Workload, block: int, first: int = 0) -> pyarrow.RecordBatch:
-    """The plan's rows of a block, without those before `first` and beyond the workload's count."""
+    """The plan's rows of a block, without rows before `first` and beyond the workload's count."""
     import numpy as np
     import pyarrow as pa
 
@@ -126,20 +126,20 @@ def block_of(shape: Workload, block: int, first: int = 0) -> pyarrow.RecordBatch
 
 
 def need_plan(df: DataFrame, what: str) -> None:
-    """Raises InvalidValueError where a DataFrame is no plan."""
+    """Raises InvalidValueError if a DataFrame is no plan."""
     there = types_of(df)
     for name, kind in PLAN.items():
         if there.get(name) != kind:
             raise InvalidValueError(
-                f"{what} needs the column {name!r} of type {kind}, as workload() gives it; there are "
+                f"{what} needs the column {name!r} of type {kind}, as workload() makes it; there are "
                 f"{', '.join(f'{one} {of}' for one, of in there.items()) or 'none'}"
             )
 
 
 def planned_lives(plan: DataFrame, start_us: int, host: str = "planned") -> DataFrame:
-    """A plan as a terminal view: what a daemon that is never late would have written. Nothing of it was played.
+    """A plan as a terminal view, as a daemon that is never late would have written it. Nothing of it was played.
 
-    `start_us` is when it begins, in microseconds since 1970; `host` stands where the host's name would.
+    `start_us` is the start of the plan, in microseconds since 1970. `host` is the host's name in the result.
     """
     from pyspark.sql import functions as F
 

@@ -1,4 +1,4 @@
-"""Figures of reports, with matplotlib: it is given aggregates alone, a few hundred numbers each.
+"""Figures of reports, with matplotlib. Each figure is drawn from aggregates: a few hundred numbers.
 
 plots.waits(rollup(df, by="purgatory"), "latency").savefig("latency.png")
 plots.timeout_ratio(report(df, window="10 seconds")).savefig("timeouts.png")
@@ -34,9 +34,9 @@ POINTS_MAX = 5_000
 
 
 def waits(rolled: DataFrame, measure: str = "latency", by: str | Sequence[str] = ()) -> Figure:
-    """How many took longer than so long, a line for each group of a rollup; both axes are logarithmic.
+    """The share of operations that took longer than a time, a line for each group of a rollup; both axes logarithmic.
 
-    The time is read from buckets, so it is at most rollups.ERROR too large. Raises InvalidValueError.
+    Times are read from buckets, so they are at most rollups.ERROR too large. Raises InvalidValueError.
     """
     if measure not in MEASURES:
         raise InvalidValueError(f"waits(): measure={measure!r}: give {' or '.join(MEASURES)}")
@@ -63,8 +63,8 @@ def waits(rolled: DataFrame, measure: str = "latency", by: str | Sequence[str] =
 def timeout_ratio(reported: DataFrame, by: str | Sequence[str] = ()) -> Figure:
     """The timeout ratio over time, from a report with windows; a line for each group. Raises InvalidValueError."""
     names = [by] if isinstance(by, str) else list(by)
-    _need(reported, [*names, "start", "timeout_ratio"], "timeout_ratio()", "report(df, window=...)")
-    # Not as times of this machine's zone, whose hours are not all of one length.
+    _need_columns(reported, [*names, "start", "timeout_ratio"], "timeout_ratio()", "report(df, window=...)")
+    # In microseconds, not in local time: a local hour may be skipped or repeated.
     columns = [*(f"`{name}`" for name in names), "unix_micros(timestamp(start)) AS start", "timeout_ratio"]
     rows = reported.selectExpr(*columns).orderBy("start").limit(POINTS_MAX).collect()
     figure, axes = _axes("seconds since the first window", "timeout ratio")
@@ -78,9 +78,9 @@ def timeout_ratio(reported: DataFrame, by: str | Sequence[str] = ()) -> Figure:
 
 
 def what_if(asked: DataFrame, by: str | Sequence[str] = ()) -> Figure:
-    """The timeout ratio under other timeouts, from what_if(); hollow where it is beyond the data: at most so large."""
+    """The timeout ratio under other timeouts, from what_if(). Beyond the data points are hollow: upper bounds."""
     names = [by] if isinstance(by, str) else list(by)
-    _need(asked, [*names, "timeout_ns", "timeout_ratio", "beyond"], "what_if()", "what_if(df, timeouts)")
+    _need_columns(asked, [*names, "timeout_ns", "timeout_ratio", "beyond"], "what_if()", "what_if(df, timeouts)")
     rows = (
         asked.select(*names, "timeout_ns", "timeout_ratio", "beyond").orderBy("timeout_ns").limit(POINTS_MAX).collect()
     )
@@ -96,7 +96,7 @@ def what_if(asked: DataFrame, by: str | Sequence[str] = ()) -> Figure:
     if axes.lines:
         axes.set_xscale("log")
         timeouts_ms = sorted({row["timeout_ns"] / 1e6 for row in rows})
-        if len(timeouts_ms) <= LABELS_MAX:  # of their own: a log scale's lie between the decades, and over each other
+        if len(timeouts_ms) <= LABELS_MAX:  # a log scale's minor labels would overlap
             axes.set_xticks(timeouts_ms, [f"{timeout_ms:g}" for timeout_ms in timeouts_ms])
             axes.minorticks_off()
     axes.set_ylim(bottom=0)
@@ -105,7 +105,7 @@ def what_if(asked: DataFrame, by: str | Sequence[str] = ()) -> Figure:
 
 
 def svg(figure: Figure) -> str:
-    """A figure as an SVG element that can stand in a page of HTML; text stays text."""
+    """A figure as an SVG element for a page of HTML; text stays text."""
     import matplotlib
 
     target = io.StringIO()
@@ -114,7 +114,7 @@ def svg(figure: Figure) -> str:
     text = target.getvalue()
     element = text[text.index("<svg") :]
     head, rest = element.split(">", 1)
-    return re.sub(r' (width|height)="[^"]*"', "", head) + ">" + rest  # as wide as its place in the page
+    return re.sub(r' (width|height)="[^"]*"', "", head) + ">" + rest  # the page gives the figure its width
 
 
 def _axes(x: str, y: str) -> tuple[Figure, Axes]:
@@ -135,7 +135,7 @@ def _finish(axes: Axes, names: Sequence[str]) -> None:
         axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center")
     elif names and axes.get_legend_handles_labels()[1]:
         for text in axes.legend(frameon=False).get_texts():
-            text.set_parse_math(False)  # $ is a letter of names
+            text.set_parse_math(False)  # a $ in a name is no formula
 
 
 def _colours() -> list[str]:
@@ -143,9 +143,9 @@ def _colours() -> list[str]:
 
 
 def _label(row: Any, names: Sequence[str]) -> str:
-    """A group's name for a legend, which would leave out one that begins with _, and can be shown."""
-    said = ", ".join(str(row[name]) for name in names)
-    return " " * said.startswith("_") + "".join(one if one.isprintable() else "\ufffd" for one in said)
+    """A group's name for a legend, printable. Matplotlib leaves out names that begin with _, so a space goes first."""
+    label = ", ".join(str(row[name]) for name in names)
+    return " " * label.startswith("_") + "".join(one if one.isprintable() else "\ufffd" for one in label)
 
 
 def _groups(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[Any]]:
@@ -155,7 +155,7 @@ def _groups(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[Any]]:
     return found
 
 
-def _need(df: DataFrame, names: Sequence[str], what: str, given: str) -> None:
+def _need_columns(df: DataFrame, names: Sequence[str], what: str, given: str) -> None:
     for name in names:
         if name not in df.columns:
             raise InvalidValueError(f"{what} needs the column {name!r}: give it {given}")

@@ -1,6 +1,6 @@
-"""What a run has found so far, as the page sees it.
+"""The results of a run so far, as the page sees them.
 
-The pipeline has this interface. The page knows the interface and not the pipeline, so no import goes in a circle.
+The pipeline implements this interface. The page imports the interface and not the pipeline, so no import is circular.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .options import Options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# What the lives of a run are: the column `what` of each result.
+# The kinds of lives in a run: values of the column `what` of each result.
 PLAYED: Final = "played, from the daemon's journal"
 SEEN: Final = "played, from the intended time"
 PLANNED: Final = "planned, not played"
@@ -20,14 +20,14 @@ RECORDED: Final = "recorded in the journal"
 
 
 class Results(Protocol):
-    """The steps of a run that are done."""
+    """A run whose steps are done: options, state and stored results."""
 
     options: Options
-    state: dict[str, Any]  # the content of state.json: each step with its seconds, and the most memory in bytes
+    state: dict[str, Any]  # the content of state.json: each step with its seconds, and the peak of the memory in bytes
 
     @property
     def seconds(self) -> float:
-        """Of all steps, over all runs that it took."""
+        """The seconds of all finished steps, over all runs in the directory."""
 
     def stored(self, name: str) -> DataFrame:
-        """The result of a step."""
+        """The result of a step, as a DataFrame."""
