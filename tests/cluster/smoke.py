@@ -1,4 +1,4 @@
-"""What a user does first, on any Spark: python smoke.py MASTER RUNTIME_DIR JOURNAL. Prints what it found, as JSON."""
+"""The first steps of a user, on any Spark: python smoke.py MASTER RUNTIME_DIR JOURNAL. Prints its results as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = {
     "spark.cores.max": "2",
     "spark.executor.memory": "512m",
     "spark.driver.memory": "512m",
-    "spark.executor.pyspark.memory": "1g",  # bounds the address space of the workers, and of what they start
+    "spark.executor.pyspark.memory": "1g",  # bounds the address space of the workers and of their child processes
 }
 
 
@@ -59,7 +59,7 @@ def main() -> None:
                 yield pyarrow.RecordBatch.from_pydict({"owner": [owner_name()]})
 
     write(timeout="1 hour")
-    write(timeout="1 hour")  # each is known
+    write(timeout="1 hour")  # adds nothing: the daemon knows each id
     write(action="fire", value="id")
     owners = {row.owner for row in rows.mapInArrow(attempts, "owner string").collect()}
     waited = timerd_spark.await_events(rows.limit(2), key="id", timeout="100ms", runtime_dir=runtime_dir)

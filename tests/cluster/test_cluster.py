@@ -1,6 +1,6 @@
 """timerd_spark on more than a local session: Spark Connect, local-cluster, and a standalone cluster on loopback.
 
-`make test-cluster` runs these; each has Java processes of its own, and takes half a minute.
+`make test-cluster` runs these tests. Each has Java processes of its own and takes half a minute.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(PATIENCE_S + 40)
 
 
 def run(master: str, runtime_dir: Path, journal: Path | str = "", **environment: str) -> dict[str, Any]:
-    """What smoke.py found there."""
+    """Run smoke.py on this master. Returns its results."""
     program = [sys.executable, str(SMOKE), master, str(runtime_dir), str(journal)]
     done = subprocess.run(
         program, env={**os.environ, **environment}, capture_output=True, text=True, timeout=PATIENCE_S
@@ -53,7 +53,7 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def journaled(directory: Path) -> Iterator[tuple[Daemon, Path]]:
-    """A daemon of this machine, and its journal."""
+    """A daemon on this machine, and its journal."""
     journal = directory / "journal"
     runtime_dir = directory / "rt"
     runtime_dir.mkdir(0o700)
@@ -73,7 +73,7 @@ EXPECTED = {
 def test_everything_works_on_spark_connect(journaled: tuple[Daemon, Path], directory: Path) -> None:
     daemon, journal = journaled
     assert run("connect", directory / "rt", journal) == EXPECTED
-    assert int(daemon.stats()["counters"]["pending"]) == ROWS, "those of the tasks"
+    assert int(daemon.stats()["counters"]["pending"]) == ROWS, "the operations of the tasks are pending"
 
 
 def test_everything_works_on_several_executors(journaled: tuple[Daemon, Path], directory: Path) -> None:
@@ -92,7 +92,7 @@ def test_everything_works_on_several_executors(journaled: tuple[Daemon, Path], d
 
 @contextmanager
 def started(log: Path, *arguments: str, **environment: str) -> Iterator[str]:
-    """A process of Spark's own; what it logs until it says where it is."""
+    """A master or worker process of Spark. Yields its log up to the line that says that it runs."""
     from timerd_spark.session import java_home
 
     settings = {"JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
@@ -116,7 +116,7 @@ def test_executors_of_a_standalone_cluster_start_one_daemon_which_outlives_them(
     runtime_dir.mkdir(0o700)
     master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     worker = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-    bounds = {"TIMERD_CAPACITY": "8192", "TIMERD_RING_EVENTS": "4096"}  # of what the workers start
+    bounds = {"TIMERD_CAPACITY": "8192", "TIMERD_RING_EVENTS": "4096"}  # for the daemon that the workers start
     seen: list[int] = []
     done = threading.Event()
 
@@ -128,8 +128,8 @@ def test_executors_of_a_standalone_cluster_start_one_daemon_which_outlives_them(
                 continue
 
     watcher = threading.Thread(target=look)
-    with started(directory / "master.log", *master) as said:
-        found = re.search(r"spark://[\d.]+:\d+", said)
+    with started(directory / "master.log", *master) as log:
+        found = re.search(r"spark://[\d.]+:\d+", log)
         assert found is not None
         each = [(*worker, "--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"w{n}")) for n in range(2)]
         with (
@@ -138,12 +138,12 @@ def test_executors_of_a_standalone_cluster_start_one_daemon_which_outlives_them(
         ):
             watcher.start()
             try:
-                told = run(found[0], runtime_dir)
+                result = run(found[0], runtime_dir)
             finally:
                 done.set()
                 watcher.join()
-    assert told == {"owners": 2, "waited": ["expired", "expired"]}
-    assert len(set(seen)) == 1, "one daemon for both executors, for all of the time"
+    assert result == {"owners": 2, "waited": ["expired", "expired"]}
+    assert len(set(seen)) == 1, "one daemon for both executors, all the time"
     paths = find_instance(None, str(runtime_dir))
-    assert daemon_running(paths), "it is in a session of its own: it outlives the executors for ten seconds"
+    assert daemon_running(paths), "the daemon has a session of its own: it outlives the executors for ten seconds"
     eventually(lambda: not daemon_running(paths))

@@ -1,4 +1,4 @@
-"""The tests on Spark: a session in each process, for all its tests. They skip where there is no Spark, and say why."""
+"""The tests on Spark: one session in each process, for all its tests. Without Spark they are skipped, and say why."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trees import TESTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Much of the time goes into 25,000 classes. They are mapped where the environment has them, not verified, and compiled
-# once at most; memory is as large from the start as the tests come to need it.
+# Loading 25,000 classes takes much of the time. So they are mapped from an archive if the environment has one, they are
+# not verified, and they are compiled once at most. Memory has from the start the size that the tests need at last.
 CLASSES = Path(sys.prefix, "classes.jsa")
 JAVA = (
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:TieredStopAtLevel=1"
@@ -31,7 +31,7 @@ MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.fi
 
 
 class NotHere(pytest.Module):
-    """A module of tests that cannot even be imported here."""
+    """A module of tests that cannot be imported here."""
 
     def collect(self) -> Any:
         pytest.skip(
@@ -46,7 +46,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture(scope="session")
 def sidecar_dir() -> Iterator[Path]:
-    """The runtime directory that the workers of the session look into: they keep the environment of its start."""
+    """The runtime directory of the session's workers: they keep the environment that the session had at its start."""
     directory = Path(tempfile.mkdtemp(prefix="tds-"))
     yield directory
     left = [str(path) for path in arenas_of(directory)]
@@ -56,7 +56,7 @@ def sidecar_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def sidecar(sidecar_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """A daemon that the workers of the session find, and this process as well."""
+    """A daemon that the workers of the session and this process find."""
     monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(sidecar_dir))
     daemon = Daemon(sidecar_dir, "--capacity=8192", "--ids=8192")
     yield daemon
@@ -65,7 +65,7 @@ def sidecar(sidecar_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daem
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random program's journal, with groups, kills and long keys in it, over several segments."""
+    """The journal of a random program, with groups, kills and long keys, in several segments."""
     from spans import random_journal
 
     return random_journal(tmp_path_factory.mktemp("journal"))
@@ -73,7 +73,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three segments, for Spark, which takes its time for each."""
+    """A journal of three segments: Spark takes a long time for each."""
     from spans import small_journal
 
     return small_journal(tmp_path_factory.mktemp("small"))
@@ -81,7 +81,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of the whole run: two cores, small, with everything that it writes in a directory of its own."""
+    """The session of the whole run: two cores, little memory, and a directory of its own for all files."""
     from timerd_spark import JavaMissingError, local_session
 
     directory = tmp_path_factory.mktemp("spark")
@@ -93,7 +93,7 @@ def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "spark.local.dir": str(directory / "local"),
         "spark.python.task.killTimeout": "200ms",
         "spark.python.daemon.module": "preloaded",
-        "spark.python.sql.dataFrameDebugging.enabled": "false",  # which looks at the stack at each use of a column
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # it would look at the stack at each use of a column
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUNTIME_DIR_VARIABLE, str(sidecar_dir))
@@ -102,8 +102,8 @@ def spark(sidecar_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             session = local_session(2, **settings)
         except JavaMissingError as error:
             pytest.skip(str(error))
-    session.conf.set("spark.sql.adaptive.enabled", "false")  # plans as they are written, and sooner
-    # Of a few rows, compiling plans would take most of the time.
+    session.conf.set("spark.sql.adaptive.enabled", "false")  # plans run as they are written, and start sooner
+    # With a few rows, compiling the plans would take most of the time.
     session.conf.set("spark.sql.codegen.wholeStage", "false")
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session

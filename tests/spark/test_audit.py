@@ -1,4 +1,4 @@
-"""The audit on Spark: of what a daemon wrote that was killed, and of the same with something falsified."""
+"""The audit on Spark: of the journal of a killed daemon, and of the same journal with falsified rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MakeDaemon = Callable[..., Daemon]
 
 
 def events_of(spark: SparkSession, directory: Path) -> DataFrame:
-    """The events of a journal."""
+    """The events view of a journal."""
     reader = spark.read.format("timerd").option("view", "events").option("columns", ",".join(COLUMNS))
     return reader.load(str(directory))
 
@@ -92,7 +92,7 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
         "should have settled: COMPLETED": [row for row in rows if row is not completed],
         "its times differ": falsified(completed, registered_ns=1),
     }
-    # Another host each, and the truth with them: all are audited at once.
+    # Each falsified journal gets a host of its own, and so does the true one: one audit reads them all.
     hosts = {"truth": rows, **lies}
     together = [{**row, "host": host} for host, those in hosts.items() for row in those]
     found: dict[str, list[Any]] = {}
@@ -108,14 +108,14 @@ def test_an_audit_reads_the_files_as_they_are_at_its_start(spark: SparkSession, 
     told, path = play_registrations(tmp_path / "journal"), tmp_path / "rows"
     told_lies = [{**row, "outcome": row["outcome"] and "completed"} for row in told.to_pylist()]
     path.mkdir()
-    spark.catalog.clearCache()  # of other tests
+    spark.catalog.clearCache()  # rows that other tests have persisted
 
     def loaded(rows: Any) -> DataFrame:
         pq.write_table(rows, path / "rows.parquet")
         return spark.read.parquet(str(path))
 
     true = loaded(told)
-    left = true.select(*COLUMNS).mapInArrow(pack, PACKED).persist()  # by an audit that was killed
+    left = true.select(*COLUMNS).mapInArrow(pack, PACKED).persist()  # as a killed audit leaves them
     assert left.count()
     before = audit(true, partitions=1)
     assert not before.collect()

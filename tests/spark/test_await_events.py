@@ -22,7 +22,7 @@ from timerd_spark.tasks.waiter import Awaiting
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SLOW_S = 90.0  # a query's start on a machine that does much else
+SLOW_S = 90.0  # for the start of a query on a busy machine
 
 
 def waiting(timeout_s: float, in_flight: int = 1_000) -> Awaiting:
@@ -35,12 +35,12 @@ def table(keys: list[Any]) -> pyarrow.RecordBatch:
 
 @contextmanager
 def answering(client: td.Client, daemon: Daemon, waiting: int, keys: list[str]) -> Iterator[None]:
-    """Fires each key when so many rows wait."""
+    """Fires each key when `waiting` rows are pending."""
 
     def answer() -> None:
         end = time.monotonic() + SLOW_S
         while daemon.stats()["counters"]["pending"] < waiting:
-            assert time.monotonic() < end, "they do not wait"
+            assert time.monotonic() < end, f"{waiting} rows are not pending"
             time.sleep(0.005)
         client.fire_many(keys, values=[key.upper().encode() for key in keys])
 

@@ -1,4 +1,4 @@
-"""timerd_spark.deliver: each row is delivered, failed or expired in time. Most of it without a session."""
+"""timerd_spark.deliver: each row is delivered, failed or expired in time. Most of the tests need no session."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_an_error_of_a_row_fails_that_row_alone(daemon: Daemon) -> None:
 
 def test_rows_of_an_async_send_are_failed_and_not_delivered(daemon: Daemon) -> None:
     async def send(batch: pyarrow.RecordBatch) -> None:
-        raise AssertionError("nobody runs it")
+        raise AssertionError("the coroutine was run")
 
     (row,) = rows(delivering(lambda batch: send(batch))(iter([table(0, 1)])))
     assert row["outcome"] == "failed" and "send(batch)" in row["error"] and "asyncio.run" in row["error"]
@@ -192,7 +192,7 @@ def test_a_value_that_is_no_duration_is_named(given: Any) -> None:
         duration_ns("linger", given)
 
 
-# with one -------------------------------------------------------------------------------------------------------------
+# with a session -------------------------------------------------------------------------------------------------------
 
 
 def test_rows_reach_an_endpoint_that_fails_stalls_and_recovers(
@@ -210,7 +210,7 @@ def test_rows_reach_an_endpoint_that_fails_stalls_and_recovers(
 
     def trouble() -> None:
         for mode in ("stall", "fail", "ok"):
-            while endpoint.asked() < 25:  # of 20 batches some have come again
+            while endpoint.asked() < 25:  # some of the 20 batches have been sent again
                 time.sleep(0.01)
             endpoint.mode(mode)
 

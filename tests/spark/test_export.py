@@ -1,4 +1,4 @@
-"""A journal as Parquet, by the command: the same rows, each file once, and read as the journal itself is."""
+"""A journal as Parquet, by the command: the same rows as in the journal, and each file exported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: the same for a seed, with the load test's distribution. And what a real daemon makes of one."""
+"""Plans: one seed gives one plan, with the load test's distribution. A real daemon settles a plan as planned."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_arrivals_are_a_poisson_process_and_delays_those_of_the_load_test() -> N
     due = np.concatenate([first["due_ns"].to_numpy(), second["due_ns"].to_numpy()])
     gaps = np.diff(due) / 1e9
     assert (gaps >= 0).all() and gaps.mean() == pytest.approx(1e-4, rel=0.01)
-    assert gaps.std() == pytest.approx(1e-4, rel=0.03), "exponential: as wide as it is long"
+    assert gaps.std() == pytest.approx(1e-4, rel=0.03), "exponential: the standard deviation is the mean"
     delay = first["delay_ns"].to_numpy()
     assert np.quantile(delay, [0.5, 0.75]) / 1e6 == pytest.approx([20, 60], rel=0.03)
     assert (delay > shape.timeout_ns).mean() == pytest.approx(expected_share(shape), abs=0.005)
@@ -74,15 +74,15 @@ def test_a_played_plan_settles_as_it_was_planned(
     assert sorted(rows) == sorted(planned)
     for op, row in rows.items():
         plain = planned[op]
-        # A busy machine is late. But what is registered late has so much less time until its event.
+        # A busy machine registers late, and a late registration waits so much less for its event.
         if plain.delay_ns - row.behind_ns > plain.timeout_ns + 50_000_000:
             assert row.outcome == "expired"
         assert row.wait_ns > min(plain.delay_ns, plain.timeout_ns) - 5_000_000, "counted from the intended time"
         assert row.behind_ns >= 0 and row.key == f"t/{plain.key}"
         assert (row.lateness_ns is not None) == (row.outcome == "expired")
-    assert report(played).first().n == 400, "the reports serve both"
+    assert report(played).first().n == 400, "a report takes played operations, too"
     left = spark.range(0, 2, 1, 2).mapInArrow(environment, "value string").collect()
-    assert {row.value for row in left} == {str(sidecar_dir)}, "workers serve other tasks as well"
+    assert {row.value for row in left} == {str(sidecar_dir)}, "workers keep their environment for other tasks"
 
 
 def test_a_player_may_have_nothing_to_play() -> None:

@@ -1,4 +1,4 @@
-"""The pipeline as a whole, small; its figures and its page, and what goes on where it was interrupted."""
+"""The whole pipeline with few operations; its figures and its page; an interrupted run that continues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from timerd_spark.pipeline.results import PLANNED, PLAYED
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NOBODY: Any = None  # for what needs no session
+NO_SESSION: Any = None  # for tests that need no session
 SMALL = Options(None, 1_500, 600, 1_000.0, "seed", 1, "1 second", ("50ms", "200ms", "1s"), 2)
 
 
@@ -52,7 +52,7 @@ def test_an_interrupted_run_continues_and_ends_with_a_page(
     said: list[str] = []
     first = Pipeline(spark, tmp_path / "out", SMALL, said.append)
     (tmp_path / "out/journal").mkdir(parents=True)
-    rig = JournaledRig(tmp_path / "out/journal/round=0")  # of a round that was interrupted itself
+    rig = JournaledRig(tmp_path / "out/journal/round=0")  # left by a round that was interrupted
     settle(rig, rig.client(), *numbered(0, 10))
     rig.drop_journal()
 
@@ -66,7 +66,7 @@ def test_an_interrupted_run_continues_and_ends_with_a_page(
     said.clear()
     again = Pipeline(spark, tmp_path / "out", SMALL, said.append)
     assert again.run() == 0, "the audit of what was played finds nothing"
-    assert said[0].startswith("[4/7]"), "what was done is not done again"
+    assert said[0].startswith("[4/7]"), "finished steps are not run again"
     counts = {row.what: row.n for row in again.stored("report").collect()}
     assert counts[PLAYED] == 600 and counts[PLANNED] == 900
     html = (tmp_path / "out/report.html").read_text()
@@ -77,7 +77,7 @@ def test_an_interrupted_run_continues_and_ends_with_a_page(
 
 
 def test_a_journal_without_an_operation_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Pipeline(NOBODY, tmp_path, SMALL._replace(journal="<b>"), print)
+    run = Pipeline(NO_SESSION, tmp_path, SMALL._replace(journal="<b>"), print)
     run.state["steps"] = {"audit": {"seconds": 1.0, "disagreements": 0}}
     empty = Mock(collect=list)
     empty.orderBy.return_value = empty
@@ -100,7 +100,7 @@ def test_a_round_without_journal_rows_is_not_done(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(pipeline, "private_daemon", full_disk)
     with pytest.raises(JournalError, match="holds 0 of the 600 operations that were played: the disk is full, or"):
-        Pipeline(NOBODY, tmp_path, SMALL, print)._play(0, 600)
+        Pipeline(NO_SESSION, tmp_path, SMALL, print)._play(0, 600)
 
 
 def test_a_page_that_was_removed_is_written_again_and_by_one_process_at_a_time(
@@ -108,7 +108,7 @@ def test_a_page_that_was_removed_is_written_again_and_by_one_process_at_a_time(
 ) -> None:
     monkeypatch.setattr(pipeline, "page", lambda run: "a page")
     said: list[str] = []
-    run = Pipeline(NOBODY, tmp_path, SMALL, said.append)
+    run = Pipeline(NO_SESSION, tmp_path, SMALL, said.append)
     run.state["steps"] = {name: {"seconds": 1.0} for name, _, _ in run._steps()}
     with (
         pipeline.lock_directory(tmp_path),
@@ -124,15 +124,15 @@ def test_a_page_that_was_removed_is_written_again_and_by_one_process_at_a_time(
 
 
 def test_a_run_keeps_the_options_of_its_start(tmp_path: Path) -> None:
-    run = Pipeline(NOBODY, tmp_path / "out", SMALL, print)
+    run = Pipeline(NO_SESSION, tmp_path / "out", SMALL, print)
     with pytest.raises(AttributeError):
         run.run()
     with pytest.raises(InvalidValueError, match="a run with another rate"):
-        Pipeline(NOBODY, tmp_path / "out", SMALL._replace(rate=5.0), print)
+        Pipeline(NO_SESSION, tmp_path / "out", SMALL._replace(rate=5.0), print)
     for text in ("", "{", "[]", "null"):
         (tmp_path / "out/state.json").write_text(text)
         with pytest.raises(InvalidValueError, match=r"state.json is damaged: remove"):
-            Pipeline(NOBODY, tmp_path / "out", SMALL, print)
+            Pipeline(NO_SESSION, tmp_path / "out", SMALL, print)
 
 
 def test_figures_show_names_literally_whatever_characters_they_have() -> None:
@@ -185,7 +185,7 @@ def test_the_command_refuses_senseless_arguments_before_it_starts_spark(
         (["--journal", str(tmp_path / "none")], "there is no journal in"),
         (["--profile", "steady"], "profile='steady'"),
         (["--timeouts", "0s"], "timeouts=['0s']: give 1 to"),
-        (["--ops", "100", "--cores", "0"], "cores=0: give 1 to"),  # and not more played than there are
+        (["--ops", "100", "--cores", "0"], "cores=0: give 1 to"),  # by default no more than --ops are played
         (["--seed", str(1 << 63)], "seed=9223372036854775808"),
         (["--out", str(tmp_path / "out[1]")], "Spark reads [ as a pattern"),
     ):

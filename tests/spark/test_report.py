@@ -1,4 +1,4 @@
-"""Reports and rollups against figures that are counted by hand, and against the histograms of timerd_shm."""
+"""Reports and rollups against figures counted by hand, and against the histograms of timerd_shm."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_report_has_the_figures_counted_by_hand(spark: SparkSession) -> None:
     assert (first.n, first.completed, first.expired, first.cancelled, first.failed) == (4, 2, 1, 1, 0)
     assert (first.rate, first.timeout_ratio) == (4.0, 0.25)
     assert (first.start.replace(tzinfo=UTC), first.end - first.start) == (START, timedelta(seconds=1))
-    assert first.in_flight_max == 3, "at 10 ms one leaves and one comes; at 20 ms there are three"
+    assert first.in_flight_max == 3, "at 10 ms one settles and one is registered; at 20 ms there are three"
     assert first.latency_max_ms == 20 and first.latency_p999_ms == 20
     assert 10 <= first.latency_p50_ms <= 10 * (1 + ERROR)
     assert first.lateness_max_ms == first.lateness_p50_ms == 1
@@ -99,7 +99,7 @@ def test_merged_rollups_give_the_percentiles_of_all_rows(many: DataFrame, spark:
     for by, window in ((["purgatory"], "20 seconds"), (["owner"], None)):
         left = sorted(merged(halves.coalesce(1), by, window).drop("in_flight_max").collect(), key=str)
         right = sorted(rollup(rows, by, window).drop("in_flight_max").collect(), key=str)
-        assert left == right, "histograms are equal, and so what is read from them"
+        assert left == right, "histograms are equal, and so are their percentiles"
     whole = report(stored, ["purgatory", "owner"], "10 seconds").orderBy("purgatory", "start").collect()
     again = report(rows, ["purgatory", "owner"], "10 seconds").orderBy("purgatory", "start").collect()
     assert whole == again, "in-flight maxima of the same groups merge as well"
@@ -156,7 +156,9 @@ def test_hot_keys_are_counted_exactly(spark: SparkSession) -> None:
 
 def test_bad_input_is_refused_when_report_is_called(spark: SparkSession, many: DataFrame) -> None:
     stored = rollup(many, by="purgatory", window="10 seconds")
-    assert report(many.withColumnRenamed("owner", "a{b}"), by="a{b}").columns[0] == "a{b}", "as good a name as others"
+    assert report(many.withColumnRenamed("owner", "a{b}"), by="a{b}").columns[0] == "a{b}", (
+        "braces in a name are no template"
+    )
     assert set(stored.columns) == {"purgatory", *ROLLUP}
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: report(spark.range(3)), "needs the column 'outcome'"),

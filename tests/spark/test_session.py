@@ -1,4 +1,4 @@
-"""The session of one machine, and the Java that it finds."""
+"""The session on one machine, and how it finds Java."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def java_of(directory: Path, version: str) -> Path:
-    """A home of Java that says it is of that version."""
+    """A JAVA_HOME whose `java` reports this version."""
     java = directory / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
@@ -28,7 +28,7 @@ def java_of(directory: Path, version: str) -> Path:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine without Java: nothing set, nothing on the PATH, and a cache of its own."""
+    """A machine without Java: no JAVA_HOME, no java on the PATH, and a cache of its own."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -60,7 +60,7 @@ def test_the_packaged_runtime_runs_without_its_missing_module(bare: Path) -> Non
     assert java_home() == home
     broken = home / "bin/java"
     broken.write_text("#!/bin/sh\nexit 1\n")
-    assert java_home() == home and java_version(broken) is not None, "what another environment left is made anew"
+    assert java_home() == home and java_version(broken) is not None, "another environment's script is replaced"
 
 
 def test_without_a_usable_java_the_error_names_the_one_found_and_both_remedies(

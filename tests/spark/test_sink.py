@@ -1,4 +1,4 @@
-"""Rows as registrations and events: each acknowledged, and each once, whatever is run again."""
+"""Rows as registrations and events: each is acknowledged, and made once, whatever runs again."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def rows_of(count: int = ROWS, first: int = 0) -> list[Row]:
 
 
 def pending(daemon: Daemon) -> int:
-    """Operations that are pending."""
+    """The number of pending operations."""
     return int(daemon.stats()["counters"]["pending"])
 
 
 def completed(daemon: Daemon) -> int:
-    """Operations that have completed."""
+    """The number of completed operations."""
     return int(daemon.stats()["counters"]["completed"])
 
 
 def collected(client: td.Client, keys: list[str]) -> dict[str, td.Operation]:
-    """Operations that count the events on each key, up to one too many."""
+    """An operation for each key that counts the events on the key: up to two, which is one too many."""
     return {key: client.register(key, timeout=3600, when=td.total(2)) for key in keys}
 
 
 def counted(client: td.Client, watchers: dict[str, td.Operation]) -> Counter[str]:
-    """How often each key was fired: none, once, or more often."""
+    """How often each key was fired: 0, 1, or 2 = twice or more often."""
     client.flush()
     found: Counter[str] = Counter()
     for key, operation in watchers.items():
@@ -76,7 +76,7 @@ def test_registrations_outlive_the_task_and_are_made_once(sidecar: Daemon) -> No
         client.fire_many([row.key for row in rows_of(100)])
         client.flush()
     assert pending(sidecar) == ROWS
-    assert send(options(), rows_of()) == (0, ROWS), "what has settled is known as well"
+    assert send(options(), rows_of()) == (0, ROWS), "ids of settled operations are known as well"
 
 
 def test_a_row_twice_in_a_task_is_registered_and_fired_once(sidecar: Daemon) -> None:
@@ -151,7 +151,7 @@ def test_a_task_killed_between_claim_and_event_loses_and_repeats_no_event(
         program = KILLED.format(chunks=chunks, after=after, rows=300)
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as task:
             assert task.stdout is not None and task.stdout.readline() == b"here\n"
-            time.sleep(0.05 if after else 0)  # its thread may send the frame
+            time.sleep(0.05 if after else 0)  # the client's thread may send the frame
             task.kill()
         counts = send(options(action="fire"), rows_of(300))
         assert counts == (300 - counts.known, counts.known) and counts.known in (50 * chunks, 50 * max(chunks - 1, 0))
@@ -190,7 +190,7 @@ def test_an_event_without_room_for_its_value_is_fired_once_there_is_room(sidecar
         client.flush()
         filling = []
         full = False
-        while not full:  # a client may take half of it
+        while not full:  # a client may take half of the arena
             other = stack.enter_context(td.connect(timeout=PATIENCE_S))
             with contextlib.suppress(td.QuotaExceededError):
                 try:
@@ -215,10 +215,10 @@ def test_a_daemon_is_found_by_the_runtime_directory_option(sidecar: Daemon, monk
 def test_a_client_at_its_quota_is_followed_by_the_next_until_the_arena_is_full(sidecar: Daemon) -> None:
     with pytest.raises(td.ArenaFullError, match="8192 of 8192"):
         send(options(), [row._replace(body=b"") for row in rows_of(9000)])
-    assert pending(sidecar) == 8192, "what was taken in before stays"
+    assert pending(sidecar) == 8192, "registrations before the refusal stay"
 
 
-# what can be known on the driver --------------------------------------------------------------------------------------
+# checks on the driver -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ WIDE = "order string, id long, padding string"
 
 
 def wide(frame: DataFrame) -> DataFrame:
-    """Rows of some KiB: on its way to a worker Spark keeps 64 KiB back, and a test wants the first rows early."""
+    """Rows of some KiB: Spark buffers 64 KiB on the way to a worker, and a test needs the first rows early."""
     return frame.selectExpr("order", "id", "repeat('x', 4000) as padding")
 
 
@@ -318,7 +318,9 @@ def test_a_task_that_fails_after_its_first_chunk_adds_nothing_twice(spark: Spark
         finally:
             spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
         events = int(sidecar.stats()["counters"]["events"])
-        assert EVENTS <= events // 2 < ROWS, "a frame of events and claims had gone out before, not all of them"
+        assert EVENTS <= events // 2 < ROWS, (
+            "before the failure, a frame of events and claims was sent, but not all frames"
+        )
         writing(orders(spark), action="fire").save()
         assert set(counted(client, watchers).values()) == {1}
 
@@ -350,21 +352,21 @@ def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: Spark
     def some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
             if number == 10:
-                time.sleep(PATIENCE_S)  # Spark kills it
+                time.sleep(PATIENCE_S)  # Spark kills the task
             yield batch
 
     with td.connect(timeout=PATIENCE_S) as client:
         done = threading.Event()
 
         def cancel() -> None:
-            # Not what fire_wait() returns: an event between a task's mark and its registration completes that later.
+            # What fire_wait() returns is no sign: an event between a mark and its registration completes that later.
             while not completed(sidecar) and not done.is_set():
                 client.fire_wait("order-300")
             spark.sparkContext.cancelAllJobs()
 
         thread = threading.Thread(target=cancel)
         thread.start()
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")  # else the sink has all rows at once
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")  # else all rows come at once
         try:
             with pytest.raises(Exception, match="cancelled"):
                 writing(wide(orders(spark, 3000)).mapInArrow(some, WIDE)).save()
@@ -374,4 +376,4 @@ def test_a_job_that_is_cancelled_while_it_writes_adds_nothing_twice(spark: Spark
             thread.join(PATIENCE_S)
         assert 0 < pending(sidecar) < 3000
         writing(orders(spark, 3000)).save()
-        assert pending(sidecar) == 2999, "all but the one that has settled"
+        assert pending(sidecar) == 2999, "all but the settled one"

@@ -1,4 +1,4 @@
-"""The journal as a source: every row and field as the reader tells them, wherever spans begin; and damage."""
+"""The journal as a source: every row and field as the reader shows them, wherever spans begin; and damage."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from timerd_spark.source.segments import Span, Walk
 
 
 def largest(directory: Path) -> int:
-    """The number of the segment with the most bytes, the last one left out."""
+    """The number of the largest segment; the last segment does not count."""
     return max(segments_of(directory)[:-1], key=lambda sequence: segment_path(directory, sequence).stat().st_size)
 
 
 def told(directory: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Each row as `timerctl journal export` tells it, and the header of its segment."""
+    """Each row as `timerctl journal export` writes it, and the header of its segment."""
     with JournalReader(directory) as reader:
         show = RowFormat(reader)
         for row in reader.rows():
@@ -50,7 +50,7 @@ def instant(text: str) -> datetime:
 
 
 def as_terminal(header: Any, said: dict[str, Any]) -> dict[str, Any]:
-    """An outcome as the terminal view has it, from what the exporter says."""
+    """An outcome as the terminal view has it, from the row that the exporter writes."""
     client, expired = "owner_incarnation" in said, said["outcome"] == "EXPIRED"
     return {
         "op_id": f"{header.incarnation:016x}-{said['operation']:016x}",
@@ -105,7 +105,7 @@ def test_the_events_view_has_every_field_of_every_row(journal: Path) -> None:
             if name in ("owner_incarnation", "wait_ns", "lateness_ns") or name.startswith("incarnation_"):
                 continue
             if name == "owner" and value is not None and "owner_incarnation" not in said:
-                value = None  # a group, where an operation is nobody's yet
+                value = None  # a group, while no member holds the operation
             if name in ("key", "group") and value is not None:
                 value = value.replace("\\\\", "\\")
             seen = row[name]
@@ -138,7 +138,7 @@ def test_wall_clock_times_follow_the_anchors_also_where_a_span_begins_behind_the
     settle(rig, client, *numbered(0, 20))
     rig.turn(rig.now_ns + 11 * S)  # an anchor
     shift = 3600 * S
-    rig.wall_ns = lambda: 1_700_000_000_000_000_000 + rig.now_ns + shift  # type: ignore[method-assign]  # it was set
+    rig.wall_ns = lambda: 1_700_000_000_000_000_000 + rig.now_ns + shift  # type: ignore[method-assign]  # the clock was set
     for _ in range(3):
         settle(rig, client, *numbered(0, 20))
         rig.turn(rig.now_ns + 11 * S)
@@ -202,7 +202,7 @@ def test_names_from_a_skipped_damaged_block_are_null(small: Path, tmp_path: Path
     found = rows_of(spans_of(tmp_path / "damaged", skip=True), "terminal", skip=True)
     assert {row["purgatory"] for row in found} == {None, "default"} and None in {row["key"] for row in found}
     declared = [column.name for column in TERMINAL if not column.nullable]
-    assert all(row[name] is not None for row in found for name in declared), "null, and not declared"
+    assert all(row[name] is not None for row in found for name in declared), "declared not null"
 
 
 def test_a_segment_of_another_layout_is_refused_when_it_is_loaded(journal: Path, tmp_path: Path) -> None:
@@ -268,7 +268,9 @@ def test_different_keys_are_different_texts(tmp_path: Path) -> None:
     ]
     keys = sorted({b"k" + one + other for one in ends for other in ends})
     assert len({readable(TextKind.KEY, key) for key in keys}) == len(keys)
-    assert readable(TextKind.KEY, b"C:\\xampp\\temp") == "C:\\xampp\\temp", "what looks like nothing stays as it is"
+    assert readable(TextKind.KEY, b"C:\\xampp\\temp") == "C:\\xampp\\temp", (
+        "a backslash that begins no escape stays as it is"
+    )
     rig = JournaledRig(tmp_path)
     settle(rig, rig.client(), b"kxxxx", b"k\\xff")
     rig.drop_journal()

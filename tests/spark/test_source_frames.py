@@ -1,4 +1,4 @@
-"""The source on Spark: frames that are used again, conditions, schemas and a stream."""
+"""The source on Spark: DataFrames that are used again, conditions, schemas and a stream."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_schema_or_an_option_names_the_columns_that_are_made(spark: SparkSessi
 
 @pytest.fixture(params=["false", "true"])
 def switch(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
-    """Spark's own switch for filters that Python sources take over. This source takes none, so it changes nothing."""
+    """Spark's switch for filters that Python sources take. This source takes none, so the switch changes nothing."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", request.param)
     yield request.param
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
@@ -109,7 +109,7 @@ def test_conditions_of_every_kind_find_the_same_rows_whatever_the_switch(
 
 
 def test_the_option_pushdown_is_refused(spark: SparkSession, small: Path) -> None:
-    """It gave wrong rows: with it, Spark left the filter of one query in the frame, for all queries that followed."""
+    """The option gave wrong rows: Spark kept the filter of one query in the frame, for all later queries."""
     with pytest.raises(Exception, match="format timerd has no option 'pushdown'"):
         spark.read.format("timerd").option("pushdown", "true").load(str(small))
 

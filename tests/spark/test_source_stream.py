@@ -1,4 +1,4 @@
-"""The journal as a stream: offsets, batches that are read again, several hosts, and files that are held."""
+"""The journal as a stream: offsets, batches that are read again, several hosts, and held files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_stream_whose_checkpoint_has_another_name_of_a_journal_names_both_and_
     by_pattern = many.latestOffset(many.initialOffset(), ReadAllAvailable())
     with pytest.raises(JournalError, match=rf"a journal 'web1/journal'.*'journal'.*such as '{re.escape(pattern)}'"):
         alone.latestOffset(by_pattern, ReadAllAvailable())
-    # What was read again already stays as it is; and a host that is gone is none that is new.
+    # A checkpoint with both names goes on. A host that has left is not taken for a host that has come.
     shutil.copytree(small, second)
     assert set(many.latestOffset(by_itself | by_pattern, ReadAllAvailable())) == {"journal", *hosts_of(pattern)}
     shutil.rmtree(first.parent)

@@ -1,4 +1,4 @@
-"""timerd_spark.task_client: what an attempt registers is its own until it ends well."""
+"""timerd_spark.task_client: operations belong to the attempt until the attempt ends well."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def counters(daemon: Daemon) -> dict[str, int]:
 
 
 def owners() -> list[str]:
-    """Names of all live clients."""
+    """The names of all live clients."""
     with ArenaReader.open() as reader:
         return [
             bytes(record.name[: record.name_length]).decode()
@@ -117,7 +117,7 @@ def test_a_retry_replaces_failed_registrations_and_keeps_committed_ones(daemon: 
 
     with pytest.raises(AssertionError):
         attempt(fails=True)
-    assert counters(daemon)["pending"] == 0, "it was cancelled before the block was left"
+    assert counters(daemon)["pending"] == 0, "the operation was cancelled before the block was left"
     attempt()
     with pytest.raises(td.OperationExistsError, match="it is pending"):
         attempt()
@@ -136,7 +136,7 @@ def test_a_forked_child_that_leaves_the_block_changes_nothing(daemon: Daemon) ->
 
 
 def leaves(client: td.Client) -> bool:
-    """In a child: the parent's client is closed here, and a block of its own works."""
+    """Runs in a forked child: the parent's client is closed here, and a block of the child's own works."""
     try:
         client.register("x", timeout=1)
     except ClosedError:
@@ -227,7 +227,7 @@ def test_a_cancelled_job_leaves_no_operations(spark: SparkSession, daemon: Daemo
         with where.client() as client:
             client.register("k", timeout=600, wait=True)
             for batch in batches:
-                time.sleep(600)  # Spark kills it
+                time.sleep(600)  # Spark kills the task
                 yield batch
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Other timeouts, against a table worked out by hand and against the distribution that lives were drawn from."""
+"""what_if(), against a table computed by hand and against the distribution from which lives were drawn."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_true_log_normal_is_recovered_from_censored_lives(spark: SparkSessio
         waits.append(wait)
         if wait <= timeout:
             rows.append(life(at, wait, timeout_ns=timeout * MS))
-        else:  # now and then an event comes before a deadline is noticed
+        else:  # now and then an event comes before the daemon notices the deadline
             late = "completed" if rng.random() < 0.02 else "expired"
             rows.append(life(at, timeout + 0.4, late, timeout_ns=timeout * MS))
     for row in what_if(lives(spark, *rows), ["50ms", "100ms", "150ms", "200ms", "400ms"]).collect():
