@@ -76,8 +76,8 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
     storm(daemon, rng)
     daemon.stop()
     assert not audit_journal(directory).wrong
-    told = events_of(spark, directory).toArrow()
-    rows = told.to_pylist()
+    table = events_of(spark, directory).toArrow()
+    rows = table.to_pylist()
     outcomes = [row for row in rows if row["kind"] == "outcome"]
     assert len(outcomes) == 80
 
@@ -96,7 +96,7 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
     hosts = {"truth": rows, **lies}
     together = [{**row, "host": host} for host, those in hosts.items() for row in those]
     found: dict[str, list[Any]] = {}
-    df = spark.createDataFrame(pa.Table.from_pylist(together, told.schema)).coalesce(1).cache()
+    df = spark.createDataFrame(pa.Table.from_pylist(together, table.schema)).coalesce(1).cache()
     for row in audit(df, partitions=3).collect():
         found.setdefault(row.host, []).append(row)
     assert set(found) == set(lies)
@@ -105,8 +105,8 @@ def test_the_audit_accepts_the_journal_of_a_killed_daemon_and_not_a_falsified_on
 
 
 def test_an_audit_reads_the_files_as_they_are_at_its_start(spark: SparkSession, tmp_path: Path) -> None:
-    told, path = play_registrations(tmp_path / "journal"), tmp_path / "rows"
-    told_lies = [{**row, "outcome": row["outcome"] and "completed"} for row in told.to_pylist()]
+    table, path = play_registrations(tmp_path / "journal"), tmp_path / "rows"
+    false_rows = [{**row, "outcome": row["outcome"] and "completed"} for row in table.to_pylist()]
     path.mkdir()
     spark.catalog.clearCache()  # rows that other tests have persisted
 
@@ -114,12 +114,12 @@ def test_an_audit_reads_the_files_as_they_are_at_its_start(spark: SparkSession, 
         pq.write_table(rows, path / "rows.parquet")
         return spark.read.parquet(str(path))
 
-    true = loaded(told)
+    true = loaded(table)
     left = true.select(*COLUMNS).mapInArrow(pack, PACKED).persist()  # as a killed audit leaves them
     assert left.count()
     before = audit(true, partitions=1)
     assert not before.collect()
-    after = audit(loaded(pa.Table.from_pylist(told_lies, told.schema)), partitions=1)
+    after = audit(loaded(pa.Table.from_pylist(false_rows, table.schema)), partitions=1)
     assert any("COMPLETED" in row.what for row in after.collect())
     assert not before.collect()
     left.unpersist()

@@ -39,8 +39,8 @@ def test_each_finished_segment_is_exported_once(tmp_path: Path, run: Run) -> Non
     client = rig.client()
     fill(rig, client, 0, 400)
     command = ("journal", "export", "--format=parquet", f"--directory={journal}", f"--output={out}")
-    status, said, told = run(*command)
-    assert status == 0 and "rows of 2 segments" in told, told
+    status, said, message = run(*command)
+    assert status == 0 and "rows of 2 segments" in message, message
     assert said.count("segment ") == 2
     before = {path: path.stat().st_mtime_ns for path in files(out)}
     assert before and all("host=" in str(path) and "/date=2023-" in str(path) for path in before)

@@ -32,7 +32,7 @@ def largest(directory: Path) -> int:
     return max(segments_of(directory)[:-1], key=lambda sequence: segment_path(directory, sequence).stat().st_size)
 
 
-def told(directory: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+def exported_rows(directory: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Each row as `timerctl journal export` writes it, and the header of its segment."""
     with JournalReader(directory) as reader:
         show = RowFormat(reader)
@@ -71,7 +71,7 @@ def as_terminal(header: Any, said: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_terminal_view_has_the_fields_of_the_reader_for_every_operation(journal: Path) -> None:
     found = rows_of(spans_of(journal), "terminal")
-    expected = [as_terminal(header, said) for header, said in told(journal) if said["kind"] == "outcome"]
+    expected = [as_terminal(header, said) for header, said in exported_rows(journal) if said["kind"] == "outcome"]
     assert len(found) == len(expected) > 600
     assert [{name: row[name] for name in wanted} for row, wanted in zip(found, expected, strict=True)] == expected
     assert len({row["op_id"] for row in found}) == len(found)
@@ -82,7 +82,7 @@ def test_the_terminal_view_has_the_fields_of_the_reader_for_every_operation(jour
 
 def test_the_events_view_has_every_field_of_every_row(journal: Path) -> None:
     found = rows_of(spans_of(journal), "events")
-    expected = [said for _, said in told(journal)]
+    expected = [said for _, said in exported_rows(journal)]
     assert [row["row"] for row in found] == [said["number"] for said in expected]
     assert len({row["kind"] for row in found}) >= 8
     for row, said in zip(found, expected, strict=True):
