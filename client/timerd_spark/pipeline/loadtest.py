@@ -127,23 +127,23 @@ def play(
                 timeouts: Any = (part.timeout_ns[at:due] / 1e9).tolist()
                 keys, timeout = part.keys[at:due], timeouts[0] if uniform else timeouts
                 batch = _when_room(partial(client.register_many, keys, timeout=timeout, payloads=payload))
-                moment = batch.registered_ns - start_ns
-                sent.append((at, due, moment, batch))
+                called_ns = batch.registered_ns - start_ns
+                sent.append((at, due, called_ns, batch))
                 at = due
             # An event is never fired before its registration, which is planned MARGIN_NS earlier but may be late.
             until = min(int(fires_ns.searchsorted(now, "right")), fired + BATCH)
             ready = order[fired:until]
-            behind = int((ready >= at).argmax()) if len(ready) and (ready >= at).any() else len(ready)
-            if behind:
-                _when_room(partial(client.fire_many, [part.keys[row] for row in ready[:behind].tolist()]))
-                fired += behind
+            registered = int((ready >= at).argmax()) if len(ready) and (ready >= at).any() else len(ready)
+            if registered:
+                _when_room(partial(client.fire_many, [part.keys[row] for row in ready[:registered].tolist()]))
+                fired += registered
             upcoming = [int(part.due_ns[at])] if at < rows else []
             upcoming += [int(fires_ns[fired])] if fired < events else []
             if upcoming and (wait := min(upcoming) - (time.monotonic_ns() - start_ns)) > 0:
                 time.sleep(max(wait / 1e9, PAUSE_S))
         patience = (float(part.timeout_ns.max()) / 1e9 if rows else 0.0) + PATIENCE_S
-        for first, end, moment, batch in sent:
-            yield results(part, slice(first, end), moment, batch, instance, origin_us, patience)
+        for first, end, called_ns, batch in sent:
+            yield results(part, slice(first, end), called_ns, batch, instance, origin_us, patience)
 
 
 def _when_room(call: Callable[[], T]) -> T:
@@ -171,7 +171,7 @@ def fires_of(part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 def results(
-    part: Part, rows: slice, moment: int, batch: ThreadedBatch, instance: str, origin_us: int, patience: float
+    part: Part, rows: slice, called_ns: int, batch: ThreadedBatch, instance: str, origin_us: int, patience: float
 ) -> pyarrow.RecordBatch:
     """The results of the operations of one call."""
     import numpy as np
@@ -179,7 +179,7 @@ def results(
 
     outcomes = batch.outcomes(timeout=patience)
     due, timeout = part.due_ns[rows], part.timeout_ns[rows]
-    behind = np.maximum(moment - due, 0)
+    behind = np.maximum(called_ns - due, 0)
     waits = np.array([outcome.wait_ns for outcome in outcomes], np.int64) + behind
     states = [outcome.state.name.lower() for outcome in outcomes]
     if unknown := sum(state == "unavailable" for state in states):

@@ -122,7 +122,7 @@ def _what_if(run: Results) -> str:
         "is the Kaplan-Meier estimate. Timeouts larger than the recorded ones are beyond the data: dotted, and their "
         "figures are bounds. In flight: the rate times the mean of the wait, cut off at the timeout."
     )
-    table = _table(["", "timeout", "would expire", "in flight, mean", "watched so long"], shown)
+    table = _table(["", "timeout", "would expire", "in flight, mean", "watched until then"], shown)
     return f'{table}<p class="note">{note}</p>'
 
 

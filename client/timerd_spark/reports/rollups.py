@@ -94,10 +94,12 @@ def merged(df: DataFrame, by: str | Sequence[str] = (), window: str | None = Non
     own = [name for name in df.columns if name not in ROLLUP]
     if strange := sorted(set(chosen) - set(own)):
         raise InvalidValueError(f"report(): by={strange[0]!r} is not what the rollup is grouped by: {', '.join(own)}")
-    had = df.schema["start"].metadata.get(WINDOW_KEY) if df.schema["start"].metadata else None
+    own_window_ns = df.schema["start"].metadata.get(WINDOW_KEY) if df.schema["start"].metadata else None
     window_ns = None if window is None else window_of(window)
-    if window_ns and (not had or window_ns % had):
-        reason = f"would cut the windows of {had / 1e9:g} s: give a multiple" if had else "needs a rollup with windows"
+    if window_ns and (not own_window_ns or window_ns % own_window_ns):
+        reason = "needs a rollup with windows"
+        if own_window_ns:
+            reason = f"would cut the windows of {own_window_ns / 1e9:g} s: give a multiple"
         raise InvalidValueError(f"report(): window={window!r} {reason}")
     names = quoted(chosen)
 

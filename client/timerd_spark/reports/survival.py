@@ -43,7 +43,7 @@ def what_if(df: DataFrame, timeouts: Sequence[str | float], by: str | Sequence[s
         mean_wait_ns    the mean of min(wait, timeout): the area under S up to the timeout
         rate            registrations a second
         in_flight       rate x mean_wait: how many would have been pending on average (Little's law)
-        watched         operations that were watched for so long: the fewer, the rougher the estimate
+        watched         operations that were watched until the timeout: the fewer, the rougher the estimate
         known_ns        the longest time for which an operation of the group was watched
         beyond          timeout_ns > known_ns: the data do not reach so far. timeout_ratio is S(known_ns), an upper
                         bound; mean_wait_ns and in_flight are those up to known_ns, lower bounds

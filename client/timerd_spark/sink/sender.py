@@ -84,7 +84,7 @@ class PipelinedPurgatory(Purgatory):
                 yield None
 
     def fire_together(self, events: Sequence[Event]) -> list[Event]:
-        """Fire all of these in one frame, and wait until they are applied; those whose values had no room."""
+        """Fire events in one frame, and wait for the answers to those with values. Returns those without room."""
         link = self._threaded
         commands = [event.command() for event in events]
         replies: dict[int, Reply] = {}

@@ -305,9 +305,9 @@ class SegmentRows:
         """A column of keys, which may differ in each row; null for 0. Short ASCII keys are copied without a loop."""
         if len(texts) == 0 or (texts[0] == texts[-1] and (texts == texts[0]).all()):
             return self.few_texts(texts, readable)
-        there = texts != 0
-        every = bool(there.all())
-        lines = self._text_lines(texts if every else texts[there])
+        present = texts != 0
+        every = bool(present.all())
+        lines = self._text_lines(texts if every else texts[present])
         lengths = lines[:, 2].astype(np.int32)
         longest = int(lengths.max())
         if longest > TEXT_INLINE or (lines[:, 0] != RowKind.TEXT).any():
@@ -322,18 +322,18 @@ class SegmentRows:
         if every:
             return strings(data, lengths)
         spread = np.zeros(len(texts), np.int32)
-        spread[there] = lengths
-        return strings(data, spread, there)
+        spread[present] = lengths
+        return strings(data, spread, present)
 
     def hashes(self, texts: np.ndarray) -> pa.Array:
         """A column of 128-bit hashes, in hexadecimal; null for 0."""
-        there = texts != 0
-        if not there.any():
+        present = texts != 0
+        if not present.any():
             return pa.nulls(len(texts), pa.string())
         lines = self._text_lines(texts)
-        there &= lines[:, 0] == RowKind.TEXT
-        digits = HEX[lines[there, 4 : 4 + INCARNATION_SIZE]].view(np.uint8).ravel()
-        return strings(digits, np.where(there, 2 * INCARNATION_SIZE, 0).astype(np.int32), there)
+        present &= lines[:, 0] == RowKind.TEXT
+        digits = HEX[lines[present, 4 : 4 + INCARNATION_SIZE]].view(np.uint8).ravel()
+        return strings(digits, np.where(present, 2 * INCARNATION_SIZE, 0).astype(np.int32), present)
 
     def op_ids(self, operations: np.ndarray) -> pa.Array:
         """A column of op ids, 33 characters each, such as "00c0ffee00c0ffee-0000000000000007"; unique everywhere."""

@@ -58,38 +58,38 @@ class Events:
             case "kind":
                 return names_of_codes(self._kinds, KINDS)
             case "at":
-                at, there = self._spread(TIMES)
-                return instants(source.wall_us(self._records, at), there & (at != 0))
+                at, present = self._spread(TIMES)
+                return instants(source.wall_us(self._records, at), present & (at != 0))
             case "op_id":
-                operations, there = self._field("operation")
-                data = source.op_id_bytes(operations[there])
-                return strings(data, np.where(there, 33, 0).astype(np.int32), there)
-        values, there = self._field(name)
+                operations, present = self._field("operation")
+                data = source.op_id_bytes(operations[present])
+                return strings(data, np.where(present, 33, 0).astype(np.int32), present)
+        values, present = self._field(name)
         if name in TEXTS:
-            return self._texts(name, np.where(there, values, 0))
+            return self._texts(name, np.where(present, values, 0))
         if name in ENUM_TYPES:
             names = {int(member): member.name.lower() for member in ENUM_TYPES[name]}
             return pa.array(names.get(code, str(code)) for code in range(256)).take(
-                numbers(values.astype(np.int64), there)
+                numbers(values.astype(np.int64), present)
             )
         if name in HEXADECIMAL:
-            return strings(hexadecimal(values[there]).ravel(), np.where(there, 16, 0).astype(np.int32), there)
+            return strings(hexadecimal(values[present]).ravel(), np.where(present, 16, 0).astype(np.int32), present)
         if name == "deadline_ns":
-            there = there & (values != NO_DEADLINE)
-        return numbers(values.view(np.int64), there)
+            present = present & (values != NO_DEADLINE)
+        return numbers(values.view(np.int64), present)
 
     def _field(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """(values, there): the field of that name in 64 bits, 0 in rows without it; and which rows have the field."""
+        """(values, present): the field of that name in 64 bits, 0 in rows without it; and which rows have the field."""
         return self._spread({kind: name for kind in self._by_kind if name in {f.name for f in shown_fields(kind)}})
 
     def _spread(self, names: dict[RowKind, str]) -> tuple[np.ndarray, np.ndarray]:
-        values, there = np.zeros(len(self), np.uint64), np.zeros(len(self), bool)
+        values, present = np.zeros(len(self), np.uint64), np.zeros(len(self), bool)
         for kind, name in names.items():
             where = self._by_kind.get(kind, ())
             if len(where):
                 values[where] = self._source.rows(kind, self._lines[where])[name]
-                there[where] = True
-        return values, there
+                present[where] = True
+        return values, present
 
     def _texts(self, name: str, texts: np.ndarray) -> Any:
         if name == "id":

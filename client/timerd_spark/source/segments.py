@@ -64,9 +64,9 @@ def hosts_of(path: str) -> dict[str, Path]:
 def check_names(known: Collection[str], hosts: Mapping[str, Path], path: str) -> None:
     """Raises JournalError if a stream would read a journal again, because its name is not the one in `known`.
 
-    Example: the checkpoint knows "journal", and the path gives "web1/journal". The name is another one if the path is
-    another one. In earlier versions the only match of a pattern was called by the last part of its present name. A
-    host that has left and another host that has come are no such case.
+    Example: the checkpoint knows "journal", and the path gives "web1/journal". This happens with another path. It
+    also happens with a checkpoint of an earlier version, in which the only match of a pattern was called by the last
+    part of its present name. A host that has left and another host that has come are no such case.
     """
     for old in sorted(set(known) - hosts.keys()):
         same = [new for new in hosts if new.endswith(f"/{old}") or old.endswith(f"/{new}")]
@@ -75,8 +75,8 @@ def check_names(known: Collection[str], hosts: Mapping[str, Path], path: str) ->
             before = Path(directory.parents[depth], *"*" * depth, directory.name)
             raise JournalError(
                 f"the checkpoint names a journal {old!r}, which is none of {path!r}, and does not name {same[0]!r} "
-                f"({directory}): if they are one, all its rows would come again. Go on with a path that gives the old "
-                f"name, such as {str(before)!r}, or begin a new checkpoint"
+                f"({directory}): if both are one journal, its rows would be read again. Go on with a path that gives "
+                f"the old name, such as {str(before)!r}, or begin a new checkpoint"
             )
 
 
@@ -150,24 +150,24 @@ def end_in(segment: Segment, finished: bool) -> int:
 
 def first_offset(directory: Path) -> Offset:
     """The offset at which a journal begins."""
-    there = list_segments(directory)
-    return Offset(there[0], 0) if there else BEGINNING
+    listed = list_segments(directory)
+    return Offset(listed[0], 0) if listed else BEGINNING
 
 
 def last_offset(directory: Path) -> Offset:
     """The offset at which a journal ends now, as far as it can be read."""
-    there = list_segments(directory)
-    for sequence in reversed(there):
+    listed = list_segments(directory)
+    for sequence in reversed(listed):
         try:
-            segment = open_segment(directory, sequence, being_made=sequence == there[-1])
+            segment = open_segment(directory, sequence, being_made=sequence == listed[-1])
         except JournalError:
             continue
         if segment is not None:
             try:
-                return Offset(sequence, end_in(segment, finished=sequence != there[-1]))
+                return Offset(sequence, end_in(segment, finished=sequence != listed[-1]))
             finally:
                 segment.close()
-    return Offset(there[0], 0) if there else BEGINNING
+    return Offset(listed[0], 0) if listed else BEGINNING
 
 
 class Walk:
@@ -183,22 +183,22 @@ class Walk:
 
     def spans(self, rows: int | None = None) -> Iterator[Span]:
         """A span for each segment, several for a large one; `rows` rows at most in all. Raises JournalError."""
-        there = list_segments(self.directory)
+        listed = list_segments(self.directory)
         start, end = self.position, self._end
         seen = max(start.segment, end.segment if end is not None else 0)
-        if seen > (there[-1] if there else 0):
-            has = f"the newest is {there[-1]}" if there else "there is none"
+        if seen > (listed[-1] if listed else 0):
+            has = f"the newest is {listed[-1]}" if listed else "there is none"
             raise JournalError(f"{self.directory}: segment {seen} was here, and {has}: {OTHER_JOURNAL}")
-        if there and start != BEGINNING and start.segment < there[0] and not self._skip:
+        if listed and start != BEGINNING and start.segment < listed[0] and not self._skip:
             raise JournalError(
-                f"{self.directory}: rows from {start} on were removed, the oldest segment is {there[0]}: hold "
+                f"{self.directory}: rows from {start} on were removed, the oldest segment is {listed[0]}: hold "
                 'unread files with option("consumer", NAME), raise --journal-keep, or go on without these rows by '
                 'option("onDamage", "skip")'
             )
-        for sequence in there:
+        for sequence in listed:
             if sequence < start.segment or (end is not None and sequence > end.segment):
                 continue
-            for span in self._in_segment(sequence, finished=sequence != there[-1]):
+            for span in self._in_segment(sequence, finished=sequence != listed[-1]):
                 left = span.end - span.first if rows is None else min(rows, span.end - span.first)
                 if left == 0:
                     return

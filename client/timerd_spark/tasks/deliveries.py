@@ -38,7 +38,7 @@ Send = Callable[["pyarrow.RecordBatch"], object]
 ADDED = ("outcome", "attempts", "latency_ms", "error")
 BACKOFF_MAX_NS = S
 LOOK_S = 1.0  # the longest time between two looks at settled rows
-DEFERRED = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+NOT_RUN_BY_A_CALL = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 PLAIN = "give a plain function, such as lambda batch: asyncio.run(send(batch))"
 
 
@@ -86,7 +86,7 @@ def deliver(
     for name, function in (("send", send), ("retriable", retriable)):
         if not callable(function):
             raise InvalidValueError(f"{name}={function!r} cannot be called")
-        if any(is_kind(function) for is_kind in DEFERRED):
+        if any(is_kind(function) for is_kind in NOT_RUN_BY_A_CALL):
             raise InvalidValueError(f"{name}={function!r} is async or a generator, so a call would not run it: {PLAIN}")
     backoff_ns = duration_ns("retry_backoff", retry_backoff)
     options = DeliveryOptions(
