@@ -3,7 +3,7 @@
     python -m timerd_shm.generate          writes them
     python -m timerd_shm.generate --check  exit status 1 and the names of the stale ones, if any
 
-They are committed; a test holds them against a fresh generation.
+The files are committed. A test compares them with freshly generated ones.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def integer_constants() -> dict[str, int]:
 
 
 def packed_fields(record: type) -> list[Field]:
-    """Fields that share an 8-byte word of truth with others and so cannot be stored alone."""
+    """Fields that share an 8-byte word with others, so that they cannot be stored alone."""
     return [
         f
         for f in fields(record)

@@ -234,11 +234,11 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
         write(Region.CLIENTS, 1, acknowledged=2),
     ),
     "a settled operation of nobody": (
-        r"has settled, and its client is gone",
+        r"has settled and has no client any more",
         write(Region.OPS, settled, client_generation=77),
     ),
     "an operation of a command that was not applied": (
-        r"is of a command after client's last one",
+        r"is of command \d+, and its client's last one is \d+",
         write(Region.CLIENTS, 0, last_command=4),
     ),
     "two operations with one registration number": (
@@ -254,7 +254,7 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
         a_chain_of_nodes_that_loops,
     ),
     "a key with another name": (
-        r"does not have the length \d+ and hash 0x[0-9a-f]+ it says",
+        r"does not have the length \d+ and hash 0x[0-9a-f]+ that it says",
         write(Region.KEYS, key(b"k0"), name=b"k9"),
     ),
     "a watermark charged to nobody": (
@@ -273,12 +273,12 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
         r"block 255 is named 1 times, and was never used",
         write(Region.OPS, pending, payload=256),
     ),
-    "an event that is not at its place": (
-        r"event 3 is not at its place in the ring: 19 is",
+    "an event that is not at its position": (
+        r"event 3 is not at its position in the ring: event 19 is",
         write(Region.EVENTS, 3, sequence=19),
     ),
     "an event whose key was changed": (
-        r"event 2 says its key hashes to 0x[0-9a-f]+, and it is 0x[0-9a-f]+",
+        r"event 2 says its key's hash is 0x[0-9a-f]+, and it is 0x[0-9a-f]+",
         write(Region.EVENTS, 2, key=b"kx"),
     ),
     "an event chain that skips": (
@@ -303,7 +303,7 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
     ),
     "two records of one id": (r"ids \d+ and \d+ are the same", two_records_of_one_id),
     "settled ids out of order": (r"settled ids do not stand in order of settling", settled_ids_out_of_order),
-    "an answer of nobody": (r"answers are kept for client 3, which is not there", an_answer_of_nobody),
+    "an answer of nobody": (r"answers are kept for client 3, which does not exist", an_answer_of_nobody),
     "an answer that is acknowledged and kept": (
         r"the answer to command 3 of client 1 is kept",
         write(Region.CLIENTS, 1, answers_acknowledged=3),
@@ -325,7 +325,7 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
         write(Region.PURGATORY_COUNTERS, 0, value=1000),
     ),
     "a record behind the high water": (
-        r"OPS: records behind the first \d+ are not zero, yet never used",
+        r"OPS: records behind the first \d+ are not zero, though never used",
         write(Region.OPS, 63, generation=1),
     ),
     "an unfinished transaction": (
@@ -344,7 +344,7 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         write(Region.GROUPS, 0, state=0),
     ),
     "a pending one that somebody is told of": (
-        r"is of group \d and pending, and a client is said to hold it",
+        r"is pending and of group \d, yet held by a client",
         write(Region.OPS, of_group(OpState.PENDING), client_generation=1),
     ),
     "a waiting one with a number": (
@@ -352,11 +352,11 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         write(Region.OPS, of_group(OpState.SETTLED), outcome_number=3),
     ),
     "told to who is of no group": (
-        r"of group 0 is said to be held by client \d of group -1",
+        r"of group 0 says that it is held by client \d of group -1",
         write(Region.CLIENTS, slot(ClientState.LIVE, 1), group=0),
     ),
     "told, and never counted": (
-        r"is said to be held by client \d .* after 0 deliveries",
+        r"says that it is held by client \d .* after 0 deliveries",
         write(Region.OPS, of_group(OpState.SETTLED, told=True), deliveries=0),
     ),
     "held, and in a list": (
@@ -372,15 +372,15 @@ GROUP_DAMAGES: dict[str, tuple[str, Damage]] = {
         write(Region.OPS, of_group(OpState.SETTLED), flags=0),
     ),
     "another's waiting one": (
-        r"group 1: its list holds operations",
+        r"group 1: its lists hold operations",
         write(Region.OPS, of_group(OpState.SETTLED), group=1),
     ),
     "kept by nobody's policy": (
-        r"has orphans policy 0 and is of generation 0, and its client is gone",
+        r"has orphans policy 0 and is of generation 0, and has no client any more",
         write(Region.OPS, pending, client_generation=0),
     ),
     "left behind by a tombstone": (
-        r"is of a client of which only a tombstone is left",
+        r"is of a client that is a tombstone",
         write(Region.CLIENTS, 0, state=ClientState.TOMBSTONE),
     ),
     "a tombstone in a group": (

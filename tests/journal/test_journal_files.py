@@ -402,7 +402,7 @@ def test_old_segments_are_removed_and_held_ones_stay_up_to_a_limit(tmp_path: Pat
     fill(3)
     assert len(segments_of(tmp_path)) == 8
     assert any("was removed although spark-1 holds it" in error for error in errors(rig))
-    with pytest.raises(JournalError, match=f"offset {oldest}:0 is gone: the oldest segment"):
+    with pytest.raises(JournalError, match=f"offset {oldest}:0 was removed: the oldest segment"):
         JournalReader(tmp_path, start=Offset(oldest, 0))
     hold(tmp_path, "spark-1", None)
     fill(1)

@@ -2,10 +2,10 @@
 
     for sentence in check(reader): print(sentence)        # none: the arena is sound
 
-Written from the declarations alone (declare/), independently of the core: slow and simple, with lists and dictionaries
-where the core has links and counts. The arena must be between two turns (a copy, a snapshot, a dead daemon's): in the
-middle of a turn, derived fields may lag. Findings keeps two kinds apart: truth must hold wherever the daemon was
-killed, and derived fields are made anew by the next start.
+This code follows from the declarations alone (declare/), not from the core. It is slow and simple, with lists and
+dictionaries where the core has links and counts. The arena must be between two turns (a copy, a snapshot, a dead
+daemon's): in the middle of a turn, derived fields may lag. Findings keeps two kinds apart: truth must hold wherever the
+daemon was killed; derived fields are rebuilt by the next start.
 
 Cost: about 15 us an operation, its keys included; 2 ms on an arena of 64 operations.
 """
@@ -37,9 +37,9 @@ Progress = Callable[[str], None]
 def check(
     arena: ArenaReader | bytes | bytearray | memoryview, *, cut: bool = False, progress: Progress | None = None
 ) -> list[str]:
-    """A sentence, with the values, for each thing that does not hold in an arena; empty when it is sound.
+    """A sentence, with the values, for each thing that is wrong in an arena; none when the arena is sound.
 
-    With `cut`, the last turn may have left acknowledged outcomes and answers for the next one to free. `progress` is
+    With `cut`, the last turn may have left acknowledged outcomes and answers, which the next turn frees. `progress` is
     called with the name of each part before it is checked. Raises the errors of ArenaReader.
     """
     found = examine(arena, cut=cut, progress=progress)
@@ -64,7 +64,9 @@ def finished(reader: ArenaReader) -> bytearray:
     copy = bytearray(reader.memory)
     header = reader.header()
     if header.redo_count > layout.REDO_MAX:
-        raise LayoutMismatchError(f"the redo slot says {header.redo_count} words, and holds {layout.REDO_MAX}")
+        raise LayoutMismatchError(
+            f"the redo slot says that it holds {header.redo_count} words, and it has room for {layout.REDO_MAX}"
+        )
     with memoryview(copy) as view, view.cast("Q") as words:
         for entry in reader.redo():
             if entry.offset % 8 or entry.offset > len(copy) - 8:
@@ -76,13 +78,13 @@ def finished(reader: ArenaReader) -> bytearray:
 
 @lru_cache(maxsize=64)
 def empty_heads(link: int) -> bytes:
-    """A level of empty buckets, the first of which is named by `link`: each leads to itself."""
+    """A level of empty buckets: each head leads to itself. `link` names the first head."""
     head, step = struct_of(BucketRecord), size_of(BucketRecord) // layout.LINK_UNIT
     return b"".join(head.pack(own, own, 0, 0) for own in range(link, link + BUCKETS * step, step))
 
 
 class Checker(Truth):
-    """One look at one arena. The truth is gathered first; then every derived field is compared with it."""
+    """One check of one arena. It gathers the truth first, and then compares every derived field with the truth."""
 
     def run(self, progress: Progress | None) -> Findings:
         for name, part in (
@@ -126,7 +128,8 @@ class Checker(Truth):
                 continue
             if len(name) != key.name_length or hashing.key_hash(self.header.hash_seed, key.purgatory, name) != key.hash:
                 self.wrong(
-                    f"key {index} {name!r} does not have the length {key.name_length} and hash 0x{key.hash:x} it says"
+                    f"key {index} {name!r} does not have the length {key.name_length} and hash 0x{key.hash:x} "
+                    "that it says"
                 )
             if other := names.setdefault((key.purgatory, name), index) - index:
                 self.wrong(f"keys {index} and {index + other} are both {name!r}")
@@ -199,7 +202,7 @@ class Checker(Truth):
             self.stale(f"{what} {index} is not in the {what} table")
 
     def filled_buckets(self) -> Iterator[int]:
-        """The buckets in which something is, or should be. Nearly all are empty, on most levels all."""
+        """The buckets in which something is, or should be. Nearly all buckets are empty."""
         buckets = self.reader.buckets
         for level in range(LEVELS):
             first = level * BUCKETS
@@ -235,7 +238,7 @@ class Checker(Truth):
             bits = record.occupied_low | record.occupied_high << 64
             if bits != occupied[level]:
                 self.stale(
-                    f"level {level} says that buckets 0x{bits:x} hold something, and 0x{occupied[level]:x} say they do"
+                    f"level {level} says that buckets 0x{bits:x} hold something, and buckets 0x{occupied[level]:x} do"
                 )
 
     def check_clients(self) -> None:
@@ -248,7 +251,7 @@ class Checker(Truth):
             answers_of[self.answers[index].client].append((self.answers[index].command, index))
         for slot in sorted(answers_of):
             if slot >= len(self.clients) or self.clients[slot].state == ClientState.FREE:
-                self.wrong(f"{len(answers_of[slot])} answers are kept for client {slot}, which is not there")
+                self.wrong(f"{len(answers_of[slot])} answers are kept for client {slot}, which does not exist")
         for slot, client in enumerate(self.clients):
             if client.state == ClientState.FREE:
                 continue
@@ -264,8 +267,8 @@ class Checker(Truth):
             for command, _ in kept:
                 if command > client.last_command or (command <= client.answers_acknowledged and not self.cut):
                     self.wrong(
-                        f"the answer to command {command} of client {slot} is kept: acknowledged are those up to "
-                        f"{client.answers_acknowledged}, applied those up to {client.last_command}"
+                        f"the answer to command {command} of client {slot} is kept: its answers are acknowledged up to "
+                        f"{client.answers_acknowledged}, and its commands applied up to {client.last_command}"
                     )
             with self.derived_links():
                 got = list(walk.outcomes(self.reader, slot, self.ops))
@@ -295,7 +298,7 @@ class Checker(Truth):
                 self.stale(f"client {slot} says {name}={stated}, and it is {is_}")
 
     def check_membership(self, slot: int, client: ClientRecord) -> None:
-        """What a client's state, group and flags say of each other, and how much of its group it may hold."""
+        """Compare a client's state, group and flags with each other, and what it holds with the limits."""
         if client.group > len(self.groups) or (client.group and not self.groups[client.group - 1].state):
             self.wrong(f"client {slot} is of group {client.group - 1}, which is not in use")
         if client.state == ClientState.TOMBSTONE and client.group:
@@ -336,17 +339,17 @@ class Checker(Truth):
                 expected = sorted(self.waiting[number])
                 if sorted(got + calls) != expected:
                     held = some(got + calls)
-                    self.stale(f"group {number}: its list holds operations {held}, and those are {some(expected)}")
+                    self.stale(f"group {number}: its lists hold operations {held}, and {some(expected)} belong there")
                 if [i for i in got if self.ops[i].flags & CALL] + [i for i in calls if not self.ops[i].flags & CALL]:
                     self.stale(f"group {number}: calls and outcomes stand in each other's lists")
 
     def compare(self, what: str, got: list[int], numbered: list[tuple[int, int]]) -> None:
-        """A list of records by number, held against the records that belong there."""
+        """Compare a list of records, in order of their numbers, with the records that belong there."""
         if len({number for number, _ in numbered}) < len(numbered):
-            self.wrong(f"{what}: some have the same number: {some([number for number, _ in numbered])}")
+            self.wrong(f"{what}: two have the same number: {some([number for number, _ in numbered])}")
         elif got != [index for _, index in numbered]:
             self.stale(
-                f"{what}: the list holds records {some(got)}, and in order it is {some([i for _, i in numbered])}"
+                f"{what}: the list holds records {some(got)}, and in order those are {some([i for _, i in numbered])}"
             )
 
     def check_handles(self) -> None:
@@ -360,7 +363,9 @@ class Checker(Truth):
             if entry == 0:
                 continue
             if entry - 1 not in self.handles or entry - 1 in slots:
-                self.stale(f"handle {slot} names operation {entry - 1}, which is not there, nobody's, or named twice")
+                self.stale(
+                    f"handle {slot} names operation {entry - 1}, which does not exist, has no owner, or is named twice"
+                )
             slots[entry - 1] = slot
         for index, op in self.handles.items():
             tag = hashing.handle_tag(op.client, op.command)
@@ -395,9 +400,8 @@ class Checker(Truth):
         with self.derived_links():
             got = list(walk.settled_ids(reader, self.ids))
             if set(got) != {index for _, index in settled}:
-                self.stale(
-                    f"settled ids: the list holds {some(sorted(got))}, and it is {some(sorted(i for _, i in settled))}"
-                )
+                expected = sorted(index for _, index in settled)
+                self.stale(f"settled ids: the list holds {some(sorted(got))}, and those are {some(expected)}")
             times = [self.ids[index].settled_ns for index in got]
             if times != sorted(times):
                 self.stale(f"settled ids do not stand in order of settling: {some(times)}")
@@ -410,7 +414,7 @@ class Checker(Truth):
         )
 
     def check_blocks(self) -> None:
-        """Every blob that is named: its chain is as long as it says, shares no block, and its references add up."""
+        """Check each blob that is named: its chain has its length, shares no block, and its references add up."""
         self.block_used: set[int] = set()
         for first, refs in self.blob_refs.items():
             if first >= len(self.blocks):
@@ -434,7 +438,7 @@ class Checker(Truth):
             self.block_used.update(members)
 
     def check_free_lists(self) -> None:
-        """In each region that hands out records: free and in use are disjoint, and together all that was ever used."""
+        """Check that every record that was ever used is either free or in use, and no record is both."""
         in_use: dict[Region, tuple[Sequence[Any], Iterable[int]]] = {
             Region.OPS: (self.ops, self.live_ops),
             Region.NODES: (self.nodes, self.node_used),

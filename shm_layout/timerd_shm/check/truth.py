@@ -1,4 +1,4 @@
-"""Gathers the truth of an arena, and compares it with itself: the first half of check.py."""
+"""Gathers the truth of an arena, and checks that it does not contradict itself: the first half of check.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from timerd_shm.declare.states import (
 from timerd_shm.read import hashing, walk
 from timerd_shm.read.reader import ArenaReader, DamageError
 
-# As bare numbers: a flag's own & makes an object of it each time, and there is one for each record.
+# As plain integers: `&` on an IntFlag makes an object each time, and the check does so for each record.
 CALL, GRANTED, KEYS_KEPT = (int(flag) for flag in (OpFlag.CALL, OpFlag.GRANTED, OpFlag.KEYS_KEPT))
 HAS_WATERMARK = int(KeyFlag.HAS_WATERMARK)
 PRESENT = (ClientState.LIVE, ClientState.SILENT)
@@ -35,12 +35,12 @@ SENTENCES_MAX = 200  # of each kind; further ones are counted
 class Findings(NamedTuple):
     """Sentences, one for each thing that is wrong."""
 
-    truth: list[str]  # no start mends it
-    derived: list[str]  # the next start makes it anew
+    truth: list[str]  # no start repairs it
+    derived: list[str]  # the next start rebuilds it
 
 
 class Truth:
-    """One look at one arena: its records, what is wrong with them, and what its derived fields should be."""
+    """One check of one arena: its records, what is wrong with them, and what its derived fields should be."""
 
     def __init__(self, reader: ArenaReader, cut: bool) -> None:
         self.reader = reader
@@ -85,11 +85,11 @@ class Truth:
     # findings --------------------------------------------------------------------------------------------------------
 
     def wrong(self, sentence: str) -> None:
-        """The truth contradicts itself."""
+        """Report that the truth contradicts itself."""
         self._add(self.found.truth, sentence)
 
     def stale(self, sentence: str) -> None:
-        """Something derived is not what the truth makes it."""
+        """Report that something derived does not follow from the truth."""
         self._add(self.found.derived, sentence)
 
     def _add(self, sentences: list[str], sentence: str) -> None:
@@ -100,7 +100,7 @@ class Truth:
 
     @contextmanager
     def derived_links(self) -> Iterator[None]:
-        """Damage in a walk over derived links is a finding."""
+        """Report damage in a walk over derived links as a finding."""
         try:
             yield
         except DamageError as error:
@@ -136,7 +136,7 @@ class Truth:
             if row.high_water > row.count:
                 self.wrong(f"{region.name}: {row.high_water} of {row.count} records were ever used")
             elif region in layout.ALLOCATED and not reader.table(region).is_zero_from(row.high_water):
-                self.wrong(f"{region.name}: records behind the first {row.high_water} are not zero, yet never used")
+                self.wrong(f"{region.name}: records behind the first {row.high_water} are not zero, though never used")
 
     def check_operations(self) -> None:
         registrations: dict[int, int] = {}
@@ -156,7 +156,7 @@ class Truth:
                 )
             if op.registration > self.header.registrations:
                 self.stale(
-                    f"{self.name_op(index)} has registration {op.registration}, and the newest is said to be "
+                    f"{self.name_op(index)} has registration {op.registration}, and the header says that the newest is "
                     f"{self.header.registrations}"
                 )
             if op.seen > self.header.newest:
@@ -171,21 +171,24 @@ class Truth:
                     continue
                 self.bytes_for[op.group - 1] += self.blob_length(op.payload)
             elif charged and client.state == ClientState.TOMBSTONE:
-                self.wrong(f"{self.name_op(index)} is of a client of which only a tombstone is left")
+                self.wrong(f"{self.name_op(index)} is of a client that is a tombstone")
             elif not charged and (op.client_generation or op.orphans != Orphans.KEEP):
                 self.wrong(
                     f"{self.name_op(index)} has orphans policy {op.orphans} and is of generation "
-                    f"{op.client_generation}, and its client is gone"
+                    f"{op.client_generation}, and has no client any more"
                 )
             if not op.group and (op.flags & CALL or (charged and op.orphans == Orphans.GROUP and not client.group)):
                 self.wrong(
-                    f"{self.name_op(index)} is a call, or its group's when its client dies, and there is no group"
+                    f"{self.name_op(index)} is a call, or goes to a group when its client dies, and there is no group"
                 )
             if charged:
                 if other := commands.setdefault((op.client, op.client_generation, op.command), index) - index:
                     self.wrong(f"{self.name_op(index)} and operation {index + other} are of the same command")
                 if op.command > client.last_command:
-                    self.wrong(f"{self.name_op(index)} is of a command after client's last one, {client.last_command}")
+                    self.wrong(
+                        f"{self.name_op(index)} is of command {op.command}, and its client's last one is "
+                        f"{client.last_command}"
+                    )
                 self.handles[index] = op
                 self.bytes_of[op.client] += self.blob_length(op.payload)
             if op.state == OpState.PENDING:
@@ -210,17 +213,17 @@ class Truth:
         if not 1 <= op.keys <= KEYS_MAX or op.failed & ~every:
             self.wrong(f"{self.name_op(index)} has {op.keys} keys, failed 0x{op.failed:x}")
         if op.condition == Condition.TOTAL:
-            over = op.progress == 0 or op.failed == every
+            decided = op.progress == 0 or op.failed == every
         else:
             if op.progress & ~every or op.progress & op.failed:
                 self.wrong(
                     f"{self.name_op(index)} of {op.keys} keys: satisfied 0x{op.progress:x}, failed 0x{op.failed:x}"
                 )
             if op.condition == Condition.ALL_SETTLED:
-                over = op.progress | op.failed == every
+                decided = op.progress | op.failed == every
             else:
-                over = op.progress.bit_count() >= op.needed or op.keys - op.failed.bit_count() < op.needed
-        if over:
+                decided = op.progress.bit_count() >= op.needed or op.keys - op.failed.bit_count() < op.needed
+        if decided:
             self.wrong(
                 f"{self.name_op(index)} is pending, though its condition {op.condition} ({op.needed} of {op.keys}) is "
                 f"decided: progress 0x{op.progress:x}, failed 0x{op.failed:x}"
@@ -228,7 +231,7 @@ class Truth:
         if op.outcome:
             self.wrong(f"{self.name_op(index)} is pending and has outcome {op.outcome}")
         if op.group and op.client_generation:
-            self.wrong(f"{self.name_op(index)} is of group {op.group - 1} and pending, and a client is said to hold it")
+            self.wrong(f"{self.name_op(index)} is pending and of group {op.group - 1}, yet held by a client")
         if op.deadline_ns != NO_DEADLINE:
             self.check_bucket_of(index, op)
         elif op.bucket:
@@ -244,7 +247,7 @@ class Truth:
         self.bucket_ops[op.bucket - 1].add(index)
         level, position = divmod(op.bucket - 1, BUCKETS)
         own, present = due >> LEVEL_BITS * level, tick >> LEVEL_BITS * level
-        # Behind the present bucket and within two spans; the last level's farthest bucket stands for what is beyond.
+        # The bucket is behind the present one, within two spans. The last level's farthest one stands for all beyond.
         reached = own if level < LEVELS - 1 else min(own, present + BUCKETS - 1)
         if not present < own or reached - present >= BUCKETS or reached % BUCKETS != position:
             self.stale(
@@ -271,7 +274,7 @@ class Truth:
                     self.wrong(f"{self.name_op(index)} waits in its group, and has outcome number {op.outcome_number}")
                 return
         if not of_client:
-            self.wrong(f"{self.name_op(index)} has settled, and its client is gone: it goes to no client, and is kept")
+            self.wrong(f"{self.name_op(index)} has settled and has no client any more, and is kept")
             return
         client = self.clients[op.client]
         if op.group:
@@ -297,17 +300,17 @@ class Truth:
         held_of[op.client] += 1
         if client.state == ClientState.TOMBSTONE or client.group != op.group or not op.deliveries:
             self.wrong(
-                f"{self.name_op(index)} of group {op.group - 1} is said to be held by client {op.client} of group "
+                f"{self.name_op(index)} of group {op.group - 1} says that it is held by client {op.client} of group "
                 f"{client.group - 1} in state {client.state}, after {op.deliveries} deliveries"
             )
         if op.outcome_number > client.acknowledged:
             return
         self.received.add(index)
         if (op.next, op.prev) != (own := self.reader.ops.link(index), own) and not self.cut:
-            self.stale(f"{self.name_op(index)} is received and held, and has links {op.next}, {op.prev}, not {own}")
+            self.stale(f"{self.name_op(index)} is held and acknowledged, and has links {op.next}, {op.prev}, not {own}")
 
     def check_nodes(self, index: int, op: OpRecord) -> None:
-        """The watch nodes of an operation, and what they say of its keys."""
+        """Check the watch nodes of an operation, and what they say of its keys."""
         pending = op.state == OpState.PENDING
         decided = op.failed if op.condition == Condition.TOTAL else op.progress | op.failed
         seen_keys: set[int] = set()
@@ -367,7 +370,7 @@ class Truth:
             walk.events(reader), start=max(header.tail, header.newest + 1 - reader.events.count)
         ):
             if event.sequence != sequence:
-                self.wrong(f"event {sequence} is not at its place in the ring: {event.sequence} is")
+                self.wrong(f"event {sequence} is not at its position in the ring: event {event.sequence} is")
                 continue
             self.refer_to_blob(event.value)
             self.refer_to_blob(event.key_blob)
@@ -380,7 +383,7 @@ class Truth:
                 self.wrong(f"event {sequence}: {error}")
                 continue
             if hash_ != event.key_hash:
-                self.wrong(f"event {sequence} says its key hashes to 0x{event.key_hash:x}, and it is 0x{hash_:x}")
+                self.wrong(f"event {sequence} says its key's hash is 0x{event.key_hash:x}, and it is 0x{hash_:x}")
             slot = hashing.ring_slot(event.key_hash, reader.slots.count)
             before = newest_of.get(slot)
             if event.previous != before if before is not None else event.previous >= header.tail:
@@ -400,7 +403,8 @@ class Truth:
             self.stale(f"the ring says it holds {header.ring_bytes} bytes, and it holds {size}")
         if header.unfinished and not header.tail <= header.unfinished <= header.newest:
             self.stale(
-                f"event {header.unfinished} is said to be in delivery; the ring holds {header.tail}..{header.newest}"
+                f"the header says that event {header.unfinished} is being delivered; the ring holds "
+                f"{header.tail}..{header.newest}"
             )
 
     # blobs -----------------------------------------------------------------------------------------------------------

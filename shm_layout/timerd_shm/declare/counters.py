@@ -1,7 +1,7 @@
 """Every counter, declared once: its name, unit and a sentence that says what it counts and what it suggests.
 
-Ids are positions and append-only. The names also stand in the arena (region COUNTER_LABELS), so that an older timerctl
-prints a newer daemon's counters. Every counter counts from when the arena was made.
+A counter's id is its position; new counters are added at the end. The names also stand in the arena (region
+COUNTER_LABELS), so that an older timerctl prints a newer daemon's counters. A new arena begins with all counters at 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Counter(NamedTuple):
-    """One 64-bit counter; `gauge` ones go down as well and are rebuilt at a start."""
+    """One 64-bit counter. A gauge also goes down, and a start rebuilds it."""
 
     name: str
     unit: str
@@ -19,20 +19,20 @@ class Counter(NamedTuple):
 
 
 PURGATORY_COUNTERS: tuple[Counter, ...] = (
-    Counter("registered", "ops", "operations taken in; settled ones plus `pending` make this number"),
+    Counter("registered", "ops", "operations registered: those that have settled, plus `pending`"),
     Counter("completed", "ops", "operations whose condition held before their deadline"),
     Counter("expired", "ops", "operations that reached their deadline first"),
     Counter("cancelled", "ops", "operations withdrawn by their owner, by key, by id or as orphans"),
     Counter("failed", "ops", "operations whose condition could no longer hold"),
-    Counter("rejected", "commands", "commands refused, but for refused_by_id: `timerctl errors` says why"),
+    Counter("rejected", "commands", "commands refused, without refused_by_id: `timerctl errors` says why"),
     Counter("events", "events", "fire, advance, fail, cancel_for_key and forget, as applied"),
     Counter("pending", "ops", "operations that have not settled", gauge=True),
-    Counter("watched", "watchers", "entries of watcher lists; exact, because settled ones leave at once", gauge=True),
+    Counter("watched", "watchers", "entries of watcher lists; exact: a settled operation leaves at once", gauge=True),
     Counter("rescheduled", "ops", "deadlines moved"),
     Counter("replayed", "ops", "operations settled by an event that had overtaken their registration"),
     Counter("granted", "ops", "operations completed by a limited event"),
     Counter("values_dropped", "ops", "outcomes delivered without their value: the receiver's byte quota was used up"),
-    Counter("refused_by_id", "commands", "commands refused because their id is known, or nothing of it is pending"),
+    Counter("refused_by_id", "commands", "commands refused because their id exists, or is not pending"),
 )
 
 DAEMON_COUNTERS: tuple[Counter, ...] = (
@@ -46,9 +46,9 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("commands_out_of_order", "frames", "frames answered with `expected n`: something before them was lost"),
     Counter("frames_in", "frames", "frames received"),
     Counter("frames_out", "frames", "frames published or answered"),
-    Counter("frames_malformed", "frames", "frames refused because they are not what their header says"),
+    Counter("frames_malformed", "frames", "frames refused because their content does not fit the header"),
     Counter("frames_unknown_session", "frames", "frames of a session that this daemon does not know"),
-    Counter("records_touched", "records", "operations, watchers and buckets visited: what a turn's work is bounded in"),
+    Counter("records_touched", "records", "operations, watchers and buckets visited; a turn's bound counts these"),
     Counter("records_touched_max", "records", "the most records touched in one turn", gauge=True),
     Counter("turn_ns_max", "ns", "the longest turn", gauge=True),
     Counter("turns_cut", "turns", "turns that left work for the next one because their bound was reached"),
@@ -68,14 +68,14 @@ DAEMON_COUNTERS: tuple[Counter, ...] = (
     Counter("starts", "starts", "daemons that attached to this arena"),
     Counter("busy_ns", "ns", "time spent in turns"),
     Counter("orphans_adopted", "ops", "operations of dead owners that their group took over"),
-    Counter("requeued", "ops", "completed by a limited event that their owner did not take: it went to the next"),
+    Counter("requeued", "ops", "operations whose owner did not take their grant: it went to the next watcher"),
     Counter("group_outcomes_delivered", "outcomes", "outcomes of groups delivered to a member, each time"),
-    Counter("group_outcomes_requeued", "outcomes", "of these, requeued: the member died, or takes none any more"),
-    Counter("group_outcomes_dropped", "outcomes", "outcomes of groups without a member for as long as they are kept"),
-    Counter("clients_silenced", "clients", "clients that said nothing for a lease; live again at their next frame"),
-    Counter("clients_died", "clients", "clients whose end was noticed, or that were silent for an hour; no goodbyes"),
+    Counter("group_outcomes_requeued", "outcomes", "of these, requeued: the member died, or takes no more"),
+    Counter("group_outcomes_dropped", "outcomes", "outcomes dropped: their group had no member while they were kept"),
+    Counter("clients_silenced", "clients", "clients that sent nothing for a lease; live again at their next frame"),
+    Counter("clients_died", "clients", "clients that ended without a goodbye, or were silent for an hour"),
     Counter("tombstones_resumed", "clients", "clients that were dead, and came back to their numbering"),
-    Counter("liveness_refused", "connections", "connections to NAME.live that showed no known session, or too many"),
+    Counter("liveness_refused", "connections", "connections to NAME.live refused: no known session, or too many"),
     Counter(
         "journal_rows_dropped", "rows", "rows that the journal lacks: its files were not written, or not fast enough"
     ),

@@ -148,7 +148,7 @@ class TooOldToTellError(TimerdError):
     code = ErrorCode.TOO_OLD_TO_TELL
 
 
-class TimerdUnavailableError(TimerdError):  # no OSError: gunicorn takes one for its own client's broken connection
+class TimerdUnavailableError(TimerdError):  # no OSError: gunicorn takes an OSError for a broken HTTP connection
     """No daemon answered in time. Start it (`timerd`), or connect(autostart=True)."""
 
     code = ErrorCode.UNAVAILABLE
@@ -185,7 +185,7 @@ class ArenaTruncatedError(TimerdError):
 
 
 class ArenaDamagedError(TimerdError):
-    """A record of the arena names what is not there. `timerctl check` says more; `timerctl destroy` removes it."""
+    """A record names a record that does not exist. `timerctl check` says more; `timerctl destroy` removes the arena."""
 
     code = ErrorCode.ARENA_DAMAGED
 
@@ -233,13 +233,13 @@ class InvalidValueError(TimerdError, ValueError):
 
 
 class NotAMemberError(TimerdError):
-    """The client is in no group, and asks for what needs one. Connect with group=NAME."""
+    """The call needs a group, and the client is in none. Connect with group=NAME."""
 
     code = ErrorCode.NOT_A_MEMBER
 
 
 class OperationFailed(TimerdError):
-    """The operation failed: `fail()` on its keys, so its condition can no longer hold. `value` is the event's."""
+    """The operation failed: after fail() its condition can no longer hold. `value` is the event's."""
 
     code = ErrorCode.KEY_FAILED
 

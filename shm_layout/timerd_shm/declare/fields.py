@@ -9,8 +9,8 @@ the documentation. Rules, checked when a record is first used:
 Each field also says what a crash means to it (DESIGN.md, rule 2): truth changes only through the redo slot, derived
 fields are rebuilt at every start, and settlement fields are filled before the state word that makes them true.
 
-Modules that declare records do without `from __future__ import annotations`: the text of each field would be compiled
-by itself when they are imported, a third of the time that this takes.
+Modules that declare records do not use `from __future__ import annotations`. With it, Python would keep each annotation
+as a text and compile each text by itself, which took a third of the import's time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Role(Enum):
     SETTLEMENT = "settlement"  # means nothing until the state word says SETTLED; filled before it
     DERIVED = "derived"  # rebuilt from the truth at every start
     STATISTIC = "statistic"  # a crash may cost it one turn
-    HINT = "hint"  # names what to load early; it may be stale at any time, which costs time only
+    HINT = "hint"  # names what to load early; a stale hint costs time, and nothing else
 
 
 TRUTH, SETTLEMENT, DERIVED, STATISTIC, HINT = Role
@@ -78,7 +78,7 @@ Made = TypeVar("Made")
 
 def once(make: Callable[[type[Any]], Made]) -> Callable[[type[Any]], Made]:
     """functools.cache for a function of a record class, typed."""
-    return cache(make)  # type: ignore[return-value]  # mypy holds classes for unhashable
+    return cache(make)  # type: ignore[return-value]  # mypy takes classes for unhashable
 
 
 @once

@@ -4,12 +4,12 @@
     DIR/holds/NAME              a consumer's hold: segments from this number on are still needed
     DIR/lock                    flocked by the daemon that writes here, never unlinked
 
-A block is a BlockHeader and BLOCK_ROWS rows. Its CRC is of everything behind the CRC, so rows are believed block by
-block; the last block of the newest segment is written again and again while rows come in. Blocks that were not written
-yet are zero.
+A block is a BlockHeader and BLOCK_ROWS rows. Its CRC covers everything behind the CRC, so a reader accepts or refuses
+whole blocks. The last block of the newest segment is written again and again while rows come in. Blocks that were not
+written yet are zero.
 
 *Row numbers.* The core numbers rows from 0 for each arena incarnation, and a segment's header holds the number of its
-first row: so missing and repeated rows show in the numbers. A row's position in a segment is its *record*, from 0;
+first row. So the numbers show missing and repeated rows. A row's position in a segment is its *record*, from 0;
 (segment, record) is an Offset.
 
 *Texts.* Keys, clients, groups, purgatories and ids stand in TEXT rows, and other rows name them by the record of their
@@ -38,11 +38,11 @@ TEXT_INLINE = 60
 SEGMENT_SIZE_MIN = 64 << 10
 SEGMENT_SIZE_MAX = 1 << 30
 BUFFER_HEADER_SIZE = 4096
-BUFFER_ROWS_MIN = 1024  # more than the largest group of rows that belong together, and the rest of a segment before it
+BUFFER_ROWS_MIN = 1024  # more than the largest group of rows that belong together, plus the rest of a segment before it
 
 
 class JournalLevel(IntEnum):
-    """What is written. OUTCOMES: how operations settled. EVENTS: everything by which that can be computed again."""
+    """What is written. OUTCOMES: how operations settled. EVENTS: also everything to compute the outcomes again."""
 
     NONE = 0
     OUTCOMES = 1
@@ -52,7 +52,7 @@ class JournalLevel(IntEnum):
 class RowKind(IntEnum):
     """The first byte of a row."""
 
-    PAD = 0  # nothing: what a block or a segment has left
+    PAD = 0  # unused: the rest of a block or a segment
     SEGMENT = 1  # record 0 of each segment
     TEXT = 2
     CONTINUED = 3  # more bytes of the TEXT row before it
@@ -64,17 +64,17 @@ class RowKind(IntEnum):
     KEY = 9  # one for each key, behind them
     EVENT = 10
     ACTION = 11  # cancel, reschedule or set_orphans of a pending operation
-    CLIENT = 12  # a client has another state, or listens or not
-    WATERMARK = 13  # one that there was when the journal began
-    GROUP = 14  # what becomes of an operation of a group
+    CLIENT = 12  # a client's state has changed, or whether it listens
+    WATERMARK = 13  # a watermark that existed when the journal began
+    GROUP = 14  # what happens to an operation of a group
 
 
 class GroupStep(IntEnum):
-    """What becomes of an operation of a group. That it settles stands in its OUTCOME row."""
+    """What happens to an operation of a group, besides settling (OUTCOME)."""
 
     ADOPTED = 1  # its client has died: it is the group's, pending or settled
     DELIVERED = 2  # its outcome was delivered to a member
-    REQUEUED = 3  # that member is dead or silent, or listens no more: the outcome goes to another
+    REQUEUED = 3  # the member died, is silent or does not listen any more: the outcome goes to another
     ACKNOWLEDGED = 4  # the member that held it has done it
     DROPPED = 5  # the group had no member for as long as outcomes are kept
 
@@ -98,7 +98,7 @@ class RowFlag(IntFlag):
     AT_REGISTRATION = 8  # it settled while it was registered
     SNAPSHOT = 16  # REGISTER: it was pending when the journal began; its mark is not known
     CONTINUES = 32  # SEGMENT: nothing lies between the row before it and this one
-    START = 64  # SEGMENT: a daemon has attached to the arena: clients that were silent are live
+    START = 64  # SEGMENT: a daemon has attached to the arena; silent clients are live again
 
 
 class SegmentHeader(NamedTuple):
@@ -112,7 +112,7 @@ class SegmentHeader(NamedTuple):
     sequence: Annotated[int, U64, "number of the segment in its directory, as in its file's name"]
     first_row: Annotated[int, U64, "number of its record 0"]
     incarnation: Annotated[int, U64, "of the arena; row numbers and op ids compare only within one"]
-    boot_id: Annotated[bytes, raw(16), "the boot whose CLOCK_MONOTONIC the times are of"]
+    boot_id: Annotated[bytes, raw(16), "the boot; times of CLOCK_MONOTONIC are of this boot"]
     monotonic_ns: Annotated[int, U64, "CLOCK_MONOTONIC when the file was made"]
     wall_ns: Annotated[int, U64, "CLOCK_REALTIME at that moment"]
     first_block: Annotated[int, U32, "blocks before it are absent: the file was removed while it was written"]
@@ -259,7 +259,7 @@ class EventRow(NamedTuple):
     sequence: Annotated[int, U64, "from 1"]
     applied_ns: Annotated[int, U64, "when it was applied"]
     amount: Annotated[int, U64, "amount of a fire, offset of an advance, code of a fail"]
-    command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id whose owner did not take it"]
+    command: Annotated[int, U64, "its client's command number; under REDELIVERED the op id that was requeued"]
     owner: Annotated[int, U32, "text: its client"]
     limit: Annotated[int, U32, "operations that it may complete, with LIMITED"]
     purgatory: Annotated[int, U32, "text"]
@@ -270,7 +270,7 @@ class EventRow(NamedTuple):
 
 
 class ActionRow(NamedTuple):
-    """ACTION: a command changed a pending operation. A cancelled one's OUTCOME row follows."""
+    """ACTION: a command changed a pending operation. When it was cancelled, its OUTCOME row follows."""
 
     kind: Annotated[int, U8, "RowKind"]
     command_kind: Annotated[int, U8, "CommandKind"]
@@ -288,7 +288,7 @@ class ActionRow(NamedTuple):
 
 
 class ClientRow(NamedTuple):
-    """CLIENT: a client's state has changed. A start makes silent clients live; for that there is its SEGMENT row."""
+    """CLIENT: a client's state has changed. A start makes silent clients live; only its SEGMENT row says so."""
 
     kind: Annotated[int, U8, "RowKind"]
     state: Annotated[int, U8, "ClientState"]
@@ -321,7 +321,7 @@ class WatermarkRow(NamedTuple):
 
 
 class GroupRow(NamedTuple):
-    """GROUP: what becomes of an operation of a group."""
+    """GROUP: what happens to an operation of a group."""
 
     kind: Annotated[int, U8, "RowKind"]
     step: Annotated[int, U8, "GroupStep"]

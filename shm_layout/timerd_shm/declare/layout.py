@@ -7,7 +7,7 @@
 
 Everything is little endian. An *index* counts records of a region from 0; a field that names a record holds index + 1,
 so that 0 is "none". A *link* is an offset from the start of the arena in units of 8 bytes (LINK_UNIT) and names a pair
-(next, prev): list heads are such pairs too, so unlinking needs no head. That reaches 32 GiB with 32 bits.
+(next, prev): list heads are pairs too, so unlinking needs no head. Links of 32 bits reach 32 GiB.
 
 To change the format: change the class in records.py or states.py, raise LAYOUT_VERSION, run `make generate`, rebuild,
 and add a golden arena of the old version to the tests if it was released. Without the new version, the fingerprint
@@ -48,14 +48,12 @@ LAYOUT_VERSION = 2
 HEADER_SIZE = 4096
 REDO_OFFSET = 1024
 REDO_MAX = 96
-BATCH_MAX = (
-    16  # commands, or operations that are due, of one transaction: so many events are written ahead of the newest
-)
+BATCH_MAX = 16  # commands, or due operations, in one transaction; so many events may be written ahead of the newest
 REGIONS_OFFSET = 2560
 REGION_ALIGN = 4096
 LINK_UNIT = 8
 
-LEVELS = 7  # 64 to the 7th ticks of 100 us are 13.9 years: more than the longest timeout
+LEVELS = 7  # 64 ** 7 ticks of 100 us are 13.9 years: more than the longest timeout
 SPAN = 64  # buckets in one turn of a level
 BUCKETS = 2 * SPAN  # two spans: operations that are swept early enter the next span, never the current one
 LEVEL_BITS = 6
@@ -123,7 +121,8 @@ REGION_RECORDS: dict[Region, type] = {
     Region.COUNTER_LABELS: CounterLabel,
     Region.ERRORS: ErrorRecord,
 }
-# The regions whose records are allocated one by one. Where there is no free link, the daemon finds free records itself.
+# The regions whose records are allocated one by one. Those that are not in FREE_LINKS have no free list: the daemon
+# finds their free records in another way.
 ALLOCATED = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
 # The field that chains the free records of a region. The field behind it holds a hint of what to load: the record some
 # positions further on in the chain.

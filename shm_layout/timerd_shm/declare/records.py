@@ -25,7 +25,7 @@ class ArenaHeader(NamedTuple):
     incarnation: Annotated[int, U64, "random; numbers compare only within one incarnation"]
     size: Annotated[int, U64, "bytes of the whole arena"]
     hash_seed: Annotated[int, U64, "random; key hashes are keyed with it"]
-    boot_id: Annotated[bytes, raw(16), "the boot whose CLOCK_MONOTONIC the times are of"]
+    boot_id: Annotated[bytes, raw(16), "the boot; times of CLOCK_MONOTONIC are of this boot"]
     tick_ns: Annotated[int, U64, "width of a bucket of level 0"]
     instance: Annotated[bytes, raw(32), "name of the instance, zero padded"]
     created_wall_ns: Annotated[int, U64, "CLOCK_REALTIME when the arena was made"]
@@ -39,7 +39,7 @@ class ArenaHeader(NamedTuple):
     registrations: Annotated[int, U64, "newest registration number", DERIVED]
     turn: Annotated[int, U64, "odd while a turn runs: a seqlock for readers of several words", STATISTIC]
     turn_at_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the newest turn", STATISTIC]
-    wheel_tick: Annotated[int, U64, "the wheel's own time: every tick up to it has been dealt with", DERIVED]
+    wheel_tick: Annotated[int, U64, "the wheel's own time: every tick up to it has been processed", DERIVED]
     unfinished: Annotated[int, U64, "sequence of the event that is still being delivered; 0 = none", DERIVED]
     ring_bytes: Annotated[int, U64, "bytes of values and long keys that the ring holds", DERIVED]
     ring_bytes_max: Annotated[int, U64, "limit of ring_bytes"]
@@ -63,7 +63,7 @@ class ArenaHeader(NamedTuple):
 
 
 class RedoEntry(NamedTuple):
-    """One word of the transaction in the redo slot: absolute, so storing it again changes nothing."""
+    """One word of the transaction in the redo slot. Its value is absolute, so storing it again changes nothing."""
 
     offset: Annotated[int, U64, "where the word lies, in bytes from the start of the arena"]
     value: Annotated[int, U64, "what the word becomes"]
@@ -86,7 +86,7 @@ class RegionRecord(NamedTuple):
 class OpRecord(NamedTuple):
     """A delayed operation, with the key record and the watch node of the same index co-located in its last 96 bytes.
 
-    Its op id is generation << 32 | index. As a rule its first key is that key, and its first node that node.
+    Its op id is generation << 32 | index. As a rule, the two co-located records are its first key and its first node.
     """
 
     state: Annotated[int, U8, "OpState"]
@@ -105,7 +105,7 @@ class OpRecord(NamedTuple):
     orphans: Annotated[int, U8, "Orphans; its owner can change it"]
     flags: Annotated[int, U8, "OpFlag"]
     group: Annotated[int, U16, "its group (index + 1), adopted or registered for it; 0 = its client's"]
-    command: Annotated[int, U64, "command number of its registration: its name between client and daemon"]
+    command: Annotated[int, U64, "command number of its registration: client and daemon name it by this number"]
     registration: Annotated[int, U64, "registration number: watchers settle in this order"]
     first_node: Annotated[int, U32, "first of its watch nodes (index + 1)"]
     id_record: Annotated[int, U32, "its id (index + 1); 0 = none"]
@@ -129,7 +129,7 @@ class WatchNode(NamedTuple):
     """One key of one operation. It is in the key's list or heap until that key is satisfied or failed for the op.
 
     Event watchers stand in the list, in order of registration. Watermark watchers stand in a leftist heap by (target,
-    registration): `prev` is the first child and `next` the sibling, or the parent from the last child.
+    registration): `prev` is the first child; `next` is the sibling, or in the last child the parent.
     """
 
     op: Annotated[int, U32, "its operation (index)"]
@@ -145,7 +145,7 @@ class WatchNode(NamedTuple):
 
 
 class KeyRecord(NamedTuple):
-    """A key that an operation watches, or that has a watermark. Events alone make none."""
+    """A key that an operation watches, or that has a watermark. An event alone makes no record."""
 
     hash: Annotated[int, U64, "keyed hash of purgatory and name"]
     watermark: Annotated[int, U64, "highest offset advanced to; valid with HAS_WATERMARK"]
@@ -234,7 +234,7 @@ class BucketRecord(NamedTuple):
 
 
 class EventRecord(NamedTuple):
-    """An event in the ring, at sequence modulo the ring's size; true while tail <= sequence <= newest."""
+    """An event in the ring, at sequence modulo the ring's size; valid while tail <= sequence <= newest."""
 
     sequence: Annotated[int, U64, "from 1"]
     applied_ns: Annotated[int, U64, "CLOCK_MONOTONIC of the turn that applied it"]
@@ -271,9 +271,9 @@ class KeyTableRecord(NamedTuple):
 
 
 class HandleRecord(NamedTuple):
-    """Open addressing from (client, command number) to op: how an owner's cancel finds its operation."""
+    """An entry of the hash table (open addressing) in which an owner's cancel finds its operation."""
 
-    tag: Annotated[int, U32, "hash: its low bits say where probing begins", DERIVED]
+    tag: Annotated[int, U32, "hash of client and command number: its low bits say where probing begins", DERIVED]
     op: Annotated[int, U32, "operation (index + 1); 0 = free", DERIVED]
 
 
@@ -335,7 +335,7 @@ class GroupRecord(NamedTuple):
     unacknowledged: Annotated[int, U32, "its settled operations, held by a member or not", DERIVED]
     nodes: Annotated[int, U32, "watch nodes of its operations", DERIVED]
     bytes_held: Annotated[int, U64, "payload and value bytes charged to it", DERIVED]
-    maker_pid: Annotated[int, U32, "process whose client has named it first; 0 = not known"]
+    maker_pid: Annotated[int, U32, "process of the client that first named the group; 0 = not known"]
     reserved_word: Annotated[int, U32, "zero"]
     maker_start_ticks: Annotated[int, U64, "field 22 of that process's /proc/PID/stat"]
 
@@ -376,7 +376,7 @@ class CounterLabel(NamedTuple):
 
 
 class ErrorRecord(NamedTuple):
-    """A distinct error, with how often and when."""
+    """A distinct error: how often it was seen, first when and last when."""
 
     code: Annotated[int, U32, "ErrorCode", STATISTIC]
     reserved: Annotated[int, U32, "zero"]

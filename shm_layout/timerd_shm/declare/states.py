@@ -1,4 +1,4 @@
-"""The states, kinds and flags that records of the arena hold, each declared once: what a number in a field means.
+"""The states, kinds and flags that records of the arena hold, each declared once: what the number in a field means.
 
 Most of them also stand in frames and in journal rows.
 """
@@ -41,7 +41,7 @@ class KeyKind(IntEnum):
 
 
 class EventKind(IntEnum):
-    """What acts by key. All of them enter the ring."""
+    """Kinds of events. An event acts by key, and enters the ring."""
 
     FIRE = 1
     ADVANCE = 2
@@ -51,7 +51,7 @@ class EventKind(IntEnum):
 
 
 class Orphans(IntEnum):
-    """What becomes of an operation when its owner dies."""
+    """What happens to an operation when its owner dies."""
 
     CANCEL = 0
     KEEP = 1
@@ -61,11 +61,11 @@ class Orphans(IntEnum):
 class OpFlag(IntFlag):
     """Flags of an op record."""
 
-    GRANTED = 1  # completed by a limited event: it goes on to the next watcher if the owner dies
+    GRANTED = 1  # completed by a limited event: if the owner dies, the grant goes to the next watcher
     KEYS_KEPT = 2  # its watch nodes outlive the settling, because another client may be sent its keys
     REDELIVERED = 4
     VALUE_DROPPED = 8
-    CALL = 16  # of a group: delivered to a member that handles the name, its first key
+    CALL = 16  # a call of a group: its first key is a name, and a member that handles this name gets it
 
 
 class EventFlag(IntFlag):
@@ -87,7 +87,7 @@ class KeyFlag(IntFlag):
 class ClientState(IntEnum):
     """Life of a client slot: FREE -> LIVE <-> SILENT -> DEAD -> TOMBSTONE -> LIVE again, or FREE.
 
-    DEAD while the orphans policy is carried out on its operations; a tombstone keeps the numbering only.
+    A client is DEAD while the orphans policy is applied to its operations. A tombstone keeps only the numbering.
     """
 
     FREE = 0

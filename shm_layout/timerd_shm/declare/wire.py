@@ -20,7 +20,7 @@ from typing import Annotated, NamedTuple
 from .fields import U8, U16, U32, U64, fields, raw, size_of
 
 PROTOCOL_VERSION = 1
-GROUP_ACK_NOT_FOLLOWED = 2  # answer: the sender holds it, and nothing of the id that it gave is pending
+GROUP_ACK_NOT_FOLLOWED = 2  # answer: the sender holds the outcome, but no operation of the id that it gave is pending
 
 
 class UpKind(IntEnum):
@@ -60,7 +60,7 @@ class CommandKind(IntEnum):
     RESCHEDULE_ID = 9  # OperationCommand with an id
     CANCEL_ID = 10  # OperationCommand with an id
     SET_ORPHANS = 11  # OperationCommand; orphans
-    GROUP_ACK = 12  # OperationCommand; operation is the op id of the group's outcome that the member has done
+    GROUP_ACK = 12  # OperationCommand; `operation` is the op id of the group's outcome that the member has finished
 
 
 class RegisterFlag(IntFlag):
@@ -70,14 +70,14 @@ class RegisterFlag(IntFlag):
     KEEP = 2  # if the id exists: keep it (neither KEEP nor REPLACE: error)
     REPLACE = 4
     WANTS_ANSWER = 8  # register(wait=True)
-    MARK_BY_SEQUENCE = 16  # the mark is another's or the daemon's: own events count by sequence as well
+    MARK_BY_SEQUENCE = 16  # the mark is another client's or the daemon's: own events count by sequence as well
     MARK_OF_OTHER_ARENA = 32  # the mark is of another incarnation: too old
-    NO_MARK = 64  # behaves as if registered when applied
+    NO_MARK = 64  # only events after the registration was applied count
     ORPHANS_GIVEN = 128  # `orphans` is this operation's own; else its client's
     FOR_GROUP = 256  # it belongs to the sender's group from the start: its outcome is delivered to a member
     REPLACE_CANCELLED = 512  # if the id exists: replace an operation that was cancelled, refuse for any other
     CALL = 1024  # with FOR_GROUP: delivered only to a member that handles the name, its first key
-    FOLLOWS = 4096  # with NO_MARK: it acknowledges the call whose op id is `mark_sequence`; refused if that is done
+    FOLLOWS = 4096  # with NO_MARK: it acknowledges the call of op id `mark_sequence`; refused if that call is done
     REPLACE_CHANGED = 2048  # if the id is a pending operation's: replace it, unless its payload begins like this one's
 
 
@@ -103,7 +103,7 @@ class OutcomeFlag(IntFlag):
 
 
 class Met(IntEnum):
-    """What ARENA_FULL or QUOTA_EXCEEDED met: the top byte (MET_SHIFT) of its answer's value; below it is the limit."""
+    """The limit that ARENA_FULL or QUOTA_EXCEEDED met: top byte of the answer's value. Below it is the number."""
 
     NOTHING = 0
     OPERATIONS = 1
@@ -125,7 +125,7 @@ class CommandHeader(NamedTuple):
     count: Annotated[int, U32, "commands in the frame"]
     incarnation: Annotated[int, U64, "arena incarnation that the client knows; 0 in the first HELLO"]
     session: Annotated[bytes, raw(16), "secret got at WELCOME; zero in the first HELLO"]
-    first_command: Annotated[int, U64, "number of the first command; of the next one where there is none"]
+    first_command: Annotated[int, U64, "number of the first command; of the client's next one where the frame has none"]
     acknowledged_outcome: Annotated[int, U64, "outcomes up to this number have been received"]
     acknowledged_answer: Annotated[int, U64, "answers up to this command number have been received"]
 
@@ -208,7 +208,7 @@ class OutcomeRecord(NamedTuple):
     settled_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
     deadline_ns: Annotated[int, U64, "CLOCK_MONOTONIC; NO_DEADLINE = none"]
     registered_ns: Annotated[int, U64, "CLOCK_MONOTONIC"]
-    sequence: Annotated[int, U64, "sequence of its mark, which is of when it settled"]
+    sequence: Annotated[int, U64, "sequence of its mark; the mark is of the moment when it settled"]
     satisfied: Annotated[int, U64, "satisfied keys, one bit each"]
     failed: Annotated[int, U64, "failed keys, one bit each"]
     heap_offset: Annotated[int, U32, "of its value from the start of the heap"]

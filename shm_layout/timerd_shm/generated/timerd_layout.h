@@ -372,7 +372,7 @@ typedef struct ArenaHeader {
     uint64_t incarnation; /* random; numbers compare only within one incarnation */
     uint64_t size; /* bytes of the whole arena */
     uint64_t hash_seed; /* random; key hashes are keyed with it */
-    uint8_t boot_id[16]; /* the boot whose CLOCK_MONOTONIC the times are of */
+    uint8_t boot_id[16]; /* the boot; times of CLOCK_MONOTONIC are of this boot */
     uint64_t tick_ns; /* width of a bucket of level 0 */
     uint8_t instance[32]; /* name of the instance, zero padded */
     uint64_t created_wall_ns; /* CLOCK_REALTIME when the arena was made */
@@ -386,7 +386,7 @@ typedef struct ArenaHeader {
     uint64_t registrations; /* newest registration number */
     uint64_t turn; /* odd while a turn runs: a seqlock for readers of several words */
     uint64_t turn_at_ns; /* CLOCK_MONOTONIC of the newest turn */
-    uint64_t wheel_tick; /* the wheel's own time: every tick up to it has been dealt with */
+    uint64_t wheel_tick; /* the wheel's own time: every tick up to it has been processed */
     uint64_t unfinished; /* sequence of the event that is still being delivered; 0 = none */
     uint64_t ring_bytes; /* bytes of values and long keys that the ring holds */
     uint64_t ring_bytes_max; /* limit of ring_bytes */
@@ -452,7 +452,7 @@ _Static_assert(offsetof(ArenaHeader, journal_level) == 296, "ArenaHeader.journal
 _Static_assert(offsetof(ArenaHeader, journal_written) == 304, "ArenaHeader.journal_written");
 _Static_assert(offsetof(ArenaHeader, redo_count) == 312, "ArenaHeader.redo_count");
 
-/* One word of the transaction in the redo slot: absolute, so storing it again changes nothing. */
+/* One word of the transaction in the redo slot. Its value is absolute, so storing it again changes nothing. */
 typedef struct RedoEntry {
     uint64_t offset; /* where the word lies, in bytes from the start of the arena */
     uint64_t value; /* what the word becomes */
@@ -498,7 +498,7 @@ typedef struct OpRecord {
     uint8_t orphans; /* Orphans; its owner can change it */
     uint8_t flags; /* OpFlag */
     uint16_t group; /* its group (index + 1), adopted or registered for it; 0 = its client's */
-    uint64_t command; /* command number of its registration: its name between client and daemon */
+    uint64_t command; /* command number of its registration: client and daemon name it by this number */
     uint64_t registration; /* registration number: watchers settle in this order */
     uint32_t first_node; /* first of its watch nodes (index + 1) */
     uint32_t id_record; /* its id (index + 1); 0 = none */
@@ -578,7 +578,7 @@ _Static_assert(offsetof(WatchNode, linked) == 23, "WatchNode.linked");
 _Static_assert(offsetof(WatchNode, next) == 24, "WatchNode.next");
 _Static_assert(offsetof(WatchNode, prev) == 28, "WatchNode.prev");
 
-/* A key that an operation watches, or that has a watermark. Events alone make none. */
+/* A key that an operation watches, or that has a watermark. An event alone makes no record. */
 typedef struct KeyRecord {
     uint64_t hash; /* keyed hash of purgatory and name */
     uint64_t watermark; /* highest offset advanced to; valid with HAS_WATERMARK */
@@ -731,7 +731,7 @@ _Static_assert(offsetof(BucketRecord, prev) == 4, "BucketRecord.prev");
 _Static_assert(offsetof(BucketRecord, count) == 8, "BucketRecord.count");
 _Static_assert(offsetof(BucketRecord, reserved) == 12, "BucketRecord.reserved");
 
-/* An event in the ring, at sequence modulo the ring's size; true while tail <= sequence <= newest. */
+/* An event in the ring, at sequence modulo the ring's size; valid while tail <= sequence <= newest. */
 typedef struct EventRecord {
     uint64_t sequence; /* from 1 */
     uint64_t applied_ns; /* CLOCK_MONOTONIC of the turn that applied it */
@@ -790,9 +790,9 @@ _Static_assert(sizeof(KeyTableRecord) == 8, "KeyTableRecord");
 _Static_assert(offsetof(KeyTableRecord, even) == 0, "KeyTableRecord.even");
 _Static_assert(offsetof(KeyTableRecord, odd) == 4, "KeyTableRecord.odd");
 
-/* Open addressing from (client, command number) to op: how an owner's cancel finds its operation. */
+/* An entry of the hash table (open addressing) in which an owner's cancel finds its operation. */
 typedef struct HandleRecord {
-    uint32_t tag; /* hash: its low bits say where probing begins */
+    uint32_t tag; /* hash of client and command number: its low bits say where probing begins */
     uint32_t op; /* operation (index + 1); 0 = free */
 } HandleRecord;
 _Static_assert(sizeof(HandleRecord) == 8, "HandleRecord");
@@ -875,7 +875,7 @@ typedef struct GroupRecord {
     uint32_t unacknowledged; /* its settled operations, held by a member or not */
     uint32_t nodes; /* watch nodes of its operations */
     uint64_t bytes_held; /* payload and value bytes charged to it */
-    uint32_t maker_pid; /* process whose client has named it first; 0 = not known */
+    uint32_t maker_pid; /* process of the client that first named the group; 0 = not known */
     uint32_t reserved_word; /* zero */
     uint64_t maker_start_ticks; /* field 22 of that process's /proc/PID/stat */
 } GroupRecord;
@@ -949,7 +949,7 @@ _Static_assert(offsetof(CounterLabel, index) == 4, "CounterLabel.index");
 _Static_assert(offsetof(CounterLabel, name) == 8, "CounterLabel.name");
 _Static_assert(offsetof(CounterLabel, unit) == 40, "CounterLabel.unit");
 
-/* A distinct error, with how often and when. */
+/* A distinct error: how often it was seen, first when and last when. */
 typedef struct ErrorRecord {
     uint32_t code; /* ErrorCode */
     uint32_t reserved; /* zero */
@@ -974,7 +974,7 @@ typedef struct CommandHeader {
     uint32_t count; /* commands in the frame */
     uint64_t incarnation; /* arena incarnation that the client knows; 0 in the first HELLO */
     uint8_t session[16]; /* secret got at WELCOME; zero in the first HELLO */
-    uint64_t first_command; /* number of the first command; of the next one where there is none */
+    uint64_t first_command; /* number of the first command; of the client's next one where the frame has none */
     uint64_t acknowledged_outcome; /* outcomes up to this number have been received */
     uint64_t acknowledged_answer; /* answers up to this command number have been received */
 } __attribute__((packed)) CommandHeader;
@@ -1109,7 +1109,7 @@ typedef struct OutcomeRecord {
     uint64_t settled_ns; /* CLOCK_MONOTONIC */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; NO_DEADLINE = none */
     uint64_t registered_ns; /* CLOCK_MONOTONIC */
-    uint64_t sequence; /* sequence of its mark, which is of when it settled */
+    uint64_t sequence; /* sequence of its mark; the mark is of the moment when it settled */
     uint64_t satisfied; /* satisfied keys, one bit each */
     uint64_t failed; /* failed keys, one bit each */
     uint32_t heap_offset; /* of its value from the start of the heap */
@@ -1165,7 +1165,7 @@ typedef struct SegmentHeader {
     uint64_t sequence; /* number of the segment in its directory, as in its file's name */
     uint64_t first_row; /* number of its record 0 */
     uint64_t incarnation; /* of the arena; row numbers and op ids compare only within one */
-    uint8_t boot_id[16]; /* the boot whose CLOCK_MONOTONIC the times are of */
+    uint8_t boot_id[16]; /* the boot; times of CLOCK_MONOTONIC are of this boot */
     uint64_t monotonic_ns; /* CLOCK_MONOTONIC when the file was made */
     uint64_t wall_ns; /* CLOCK_REALTIME at that moment */
     uint32_t first_block; /* blocks before it are absent: the file was removed while it was written */
@@ -1418,7 +1418,7 @@ typedef struct EventRow {
     uint64_t sequence; /* from 1 */
     uint64_t applied_ns; /* when it was applied */
     uint64_t amount; /* amount of a fire, offset of an advance, code of a fail */
-    uint64_t command; /* its client's command number; under REDELIVERED the op id whose owner did not take it */
+    uint64_t command; /* its client's command number; under REDELIVERED the op id that was requeued */
     uint32_t owner; /* text: its client */
     uint32_t limit; /* operations that it may complete, with LIMITED */
     uint32_t purgatory; /* text */
@@ -1445,7 +1445,7 @@ _Static_assert(offsetof(EventRow, client) == 56, "EventRow.client");
 _Static_assert(offsetof(EventRow, reserved_half) == 58, "EventRow.reserved_half");
 _Static_assert(offsetof(EventRow, value_length) == 60, "EventRow.value_length");
 
-/* ACTION: a command changed a pending operation. A cancelled one's OUTCOME row follows. */
+/* ACTION: a command changed a pending operation. When it was cancelled, its OUTCOME row follows. */
 typedef struct ActionRow {
     uint8_t kind; /* RowKind */
     uint8_t command_kind; /* CommandKind */
@@ -1476,7 +1476,7 @@ _Static_assert(offsetof(ActionRow, reserved) == 42, "ActionRow.reserved");
 _Static_assert(offsetof(ActionRow, owner) == 44, "ActionRow.owner");
 _Static_assert(offsetof(ActionRow, rest) == 48, "ActionRow.rest");
 
-/* CLIENT: a client's state has changed. A start makes silent clients live; for that there is its SEGMENT row. */
+/* CLIENT: a client's state has changed. A start makes silent clients live; only its SEGMENT row says so. */
 typedef struct ClientRow {
     uint8_t kind; /* RowKind */
     uint8_t state; /* ClientState */
@@ -1532,7 +1532,7 @@ _Static_assert(offsetof(WatermarkRow, purgatory) == 32, "WatermarkRow.purgatory"
 _Static_assert(offsetof(WatermarkRow, reserved_word) == 36, "WatermarkRow.reserved_word");
 _Static_assert(offsetof(WatermarkRow, rest) == 40, "WatermarkRow.rest");
 
-/* GROUP: what becomes of an operation of a group. */
+/* GROUP: what happens to an operation of a group. */
 typedef struct GroupRow {
     uint8_t kind; /* RowKind */
     uint8_t step; /* GroupStep */

@@ -6,7 +6,7 @@ holds the instance. In it, for an instance NAME:
 
     NAME.sock   commands (ROUTER)            NAME.arena  one line of JSON: where the arena is (ArenaLocation)
     NAME.pub    outcomes (XPUB)              NAME.lock   flocked by the daemon all its life, never unlinked
-    NAME.live   connections of clients: the end of one is the end of its client
+    NAME.live   a connection of each client: it ends with the client
                                              NAME.journal  link to the journal's directory, if there is one
                                              NAME.snapshot.NUMBER  a copy of the arena, for a short time
 """
@@ -281,9 +281,9 @@ def daemon_running(paths: InstancePaths) -> bool:
     except FileNotFoundError:
         return False
     try:
-        # Held for a moment only; a daemon that starts in it tries again (timerd.host.lock).
+        # Held for a moment only; a daemon that starts in this moment tries again (timerd.host.lock).
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a child that another thread has forked meanwhile
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that another thread forked would hold it
     except BlockingIOError:
         return True
     finally:
@@ -301,7 +301,7 @@ def _endpoint(path: Path) -> str:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Whether we may trust a directory: any user can make one under /tmp with our name, so that one must be our own."""
+    """Whether we may trust a directory. Any user can make one with our name under /tmp, so that one must be our own."""
     if directory != private_directory():
         return True
     try:

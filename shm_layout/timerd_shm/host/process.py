@@ -11,7 +11,7 @@ from typing import Literal
 def process_start_ticks(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat, which tells a recycled pid from the old one; None when there is no such process.
 
-    None as well where /proc hides it (hidepid): of that one this process can know nothing.
+    None also where /proc hides the process (hidepid): then nothing can be known of it.
     """
     fields = _stat_of(pid)
     return None if fields is None else int(fields[19])
@@ -29,7 +29,7 @@ def _stat_of(pid: int) -> list[bytes] | None:
         line = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # The second field, the name, may hold anything, so count from its last parenthesis; a zombie has ended.
+    # The second field, the name, may hold any character: so count from the last parenthesis. A zombie has ended.
     fields = line[line.rindex(b")") + 2 :].split()
     return None if fields[0] in (b"Z", b"X") else fields
 

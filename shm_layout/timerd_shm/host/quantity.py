@@ -3,7 +3,7 @@
     duration_ns("1.5s")      a number and a unit of ns, us, ms, s, m, h, d; a bare number is seconds, as for sleep(1)
     byte_count("16MiB")      a number of bytes, or one with KiB, MiB or GiB
 
-They are read digit by digit: a duration is a whole number of nanoseconds, not the nearest float.
+No float is used: a duration is a whole number of nanoseconds, not the nearest float.
 """
 
 from __future__ import annotations

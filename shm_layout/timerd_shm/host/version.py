@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 
 def version() -> str:
-    """The installed version of timerd; "unknown" where it is used without having been installed (from a zip, say)."""
+    """The installed version of timerd; "unknown" where timerd was not installed (for example: it runs from a zip)."""
     from importlib import metadata  # slow to load, and only needed here
 
     try:

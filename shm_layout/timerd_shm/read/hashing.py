@@ -37,12 +37,12 @@ def key_hash(seed: int, purgatory: int, name: bytes) -> int:
 
 
 def key_head(key_hash: int, pairs: int) -> int:
-    """Which chain of the key table a key is in; `pairs` is the number of its records, each of which has two heads."""
+    """The chain of the key table that a key is in; `pairs` is the number of its records, each with two heads."""
     return key_hash & (2 * pairs - 1)
 
 
 def ring_slot(key_hash: int, slots: int) -> int:
-    """Which hash slot of the event ring a key is in."""
+    """The hash slot of the event ring that a key is in."""
     return key_hash & (slots - 1)
 
 
@@ -53,7 +53,7 @@ def handle_tag(client_slot: int, command: int) -> int:
 
 
 def handle_probes(tag: int, entries: int) -> Iterator[int]:
-    """Where a handle table of so many entries is probed for a tag: along its lane, then along the next ones."""
+    """The positions in a handle table that are probed for a tag: along its lane, then the next lanes."""
     home, rows = tag & (entries - 1), entries // HANDLE_LANES
     first = home % HANDLE_LANES * rows + home // HANDLE_LANES
     for step in range(first, first + entries):
@@ -68,5 +68,5 @@ def id_hash(identifier: bytes) -> bytes:
 
 
 def id_head(hash_low: int, pairs: int) -> int:
-    """Which chain of the id table an id is in; `pairs` is the number of its records, each of which has two heads."""
+    """The chain of the id table that an id is in; `pairs` is the number of its records, each with two heads."""
     return hash_low & (2 * pairs - 1)

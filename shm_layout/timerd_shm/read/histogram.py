@@ -3,7 +3,7 @@
     value   0 .. 15   buckets 0 .. 15, one each          value 32 .. 63   buckets 32 .. 47, two values each
     value  16 .. 31   buckets 16 .. 31, one each         value 64 .. 127  buckets 48 .. 63, four values each
 
-The core counts into them while it settles operations; here they are read. A percentile is the upper bound of its bucket
+The core fills them while it settles operations; this module reads them. A percentile is the upper bound of its bucket
 (never more than the largest value), so a figure is never better than the truth.
 """
 
@@ -53,7 +53,7 @@ def upper_bound(index: int) -> int:
 
 
 def percentile(counts: Sequence[int], q: float) -> int:
-    """The value that a share `q` (0..1) of what was counted does not exceed; 0 when nothing was counted."""
+    """The value that a share `q` (0..1) of the counted values does not exceed; 0 when nothing was counted."""
     assert 0 <= q <= 1, f"q={q}"
     total = sum(counts)
     rank = max(1, -int(-total * q // 1))  # the smallest whole number that is not below total * q
@@ -76,7 +76,7 @@ def summary(records: Sequence[HistogramRecord]) -> Summary:
         return Summary(0, 0.0, 0, 0, 0, 0)
     counts = [sum(column) for column in zip(*map(counts_of, filled), strict=True)]
     largest = max(record.max for record in filled)
-    # `count` is stored apart from the buckets: a reader that looks in between may find one more or less.
+    # `count` is stored apart from the buckets: a reader that looks between the two stores may find one more or less.
     count = sum(record.count for record in filled)
     p50, p99, p999 = (min(percentile(counts, q), largest) for q in (0.5, 0.99, 0.999))
     return Summary(count, sum(record.sum for record in filled) / count, p50, p99, p999, largest)

@@ -15,7 +15,7 @@ HOLDS = "holds"
 
 
 def hold(directory: str | os.PathLike[str], name: str, segment: int | None) -> None:
-    """Hold the segments from this number on for the consumer `name`; None: none of them. Raises JournalError.
+    """Hold the segments from this number on for the consumer `name`; with None, hold none. Raises JournalError.
 
     The daemon keeps held segments, up to its --journal-hold-limit.
     """

@@ -7,11 +7,12 @@
     reader.damage                                          # parts that could not be read, and were passed over
 
     for chunk in reader.chunks():                          # many rows at once: chunk.blocks is a multiple of 4 KiB
-        numpy.frombuffer(chunk.blocks, "u1").reshape(-1, 64, 64)[:, 1:]      # a row of 64 bytes for each place
+        numpy.frombuffer(chunk.blocks, "u1").reshape(-1, 64, 64)[:, 1:]      # a row of 64 bytes for each position
 
-Blocks are read into memory and believed by their CRC; a mapping would be a SIGBUS when the writer cuts a finished file
-to its length. Damaged blocks are listed in `damage` and passed over; a block that was not written yet is the end for
-now. Row numbers only rise within an arena's incarnation, so a row that stands in two segments is yielded once.
+Blocks are read into memory, and accepted by their CRC. They are not mapped: a mapping would raise SIGBUS when the
+writer cuts a finished file to its length. Damaged blocks are listed in `damage` and passed over. A block that was not
+written yet is the end for now. Row numbers only rise within an arena's incarnation, so a row that stands in two
+segments is yielded once.
 
 Raises JournalError, and nothing else, whatever the files hold.
 """
@@ -92,7 +93,7 @@ class JournalReader:
         there = self._list()
         oldest = there[0] if there else 0
         if start is not None and there and start.segment < oldest:
-            raise JournalError(f"offset {start} is gone: the oldest segment of {self.directory} is {oldest}")
+            raise JournalError(f"offset {start} was removed: the oldest segment of {self.directory} is {oldest}")
         self._at, self._record = Offset(oldest, 0) if start is None else start
 
     @property
@@ -135,7 +136,7 @@ class JournalReader:
         return self.position
 
     def chunks(self, end: Offset | None = None) -> Iterator[Chunk]:
-        """The rows that there are now, up to `end`, as blocks; `position` is behind a chunk when it is yielded."""
+        """The rows that there are now, up to `end`, as blocks. When a chunk is yielded, `position` is behind it."""
         while end is None or self.position < end:
             chunk = self._next_chunk()
             if chunk is None:
@@ -150,7 +151,7 @@ class JournalReader:
             yield chunk
 
     def rows(self, end: Offset | None = None) -> Iterator[Row]:
-        """The rows that there are now, up to `end`, without PAD. `position` is behind a row when it is yielded."""
+        """The rows that there are now, up to `end`, without PAD. When a row is yielded, `position` is behind it."""
         for chunk in self.chunks(end):
             behind, blocks = self.position, chunk.blocks
             segment, first = chunk.first
@@ -182,7 +183,7 @@ class JournalReader:
         return self._texts[record][0]
 
     def text_kind(self, record: int) -> TextKind | None:
-        """The kind of thing that the text of a record names; None where that is of a newer version."""
+        """The kind of thing that the text of a record names; None where the kind is of a newer version."""
         if self.text(record) is None:
             return None
         try:
@@ -234,7 +235,7 @@ class JournalReader:
                 return None
             segment = self._segment
             assert segment is not None
-            # Looked for before the blocks: once there is a successor, nothing more is written to this segment.
+            # The successor is looked for before the blocks are read: once it exists, this segment is written no more.
             successor = self._successor(segment.header.sequence)
             chunk = self._read(segment, finished=successor is not None)
             if chunk is not None:
@@ -264,7 +265,7 @@ class JournalReader:
             except JournalError as error:
                 successor = self._successor(self.position.segment)
                 if successor is None:
-                    return False  # it is still being made, or it is reported when there is a later one
+                    return False  # the segment is still being made; else it is reported when there is a later one
                 if self.position.segment > self._refused:
                     self._refused = self.position.segment
                     self._report(self.position, str(error))
@@ -276,7 +277,7 @@ class JournalReader:
             return True
 
     def _follow_on(self, header: SegmentHeader) -> None:
-        """Compare row numbers with the segment before: report missing rows, and pass over those yielded before."""
+        """Compare row numbers with the segment before: report missing rows, and pass over rows yielded before."""
         record = max(self.position.record, header.first_block * BLOCK_ROWS)
         if self._next_row is not None and self._next_row[0] == header.incarnation:
             expected = self._next_row[1]
@@ -297,7 +298,7 @@ class JournalReader:
                 header = segment.header
                 self.position = Offset(header.sequence, block * BLOCK_ROWS + rows)
                 return Chunk(header, Offset(header.sequence, record), rows - row, data)
-            # No new row here. If there is a good block behind this one, and still no new row here, this one is damaged.
+            # No new row here. If a later block is good, and this one has still no new row, this one is damaged.
             later = segment.next_good(block + 1, None if finished else CHUNK_BLOCKS)
             if later is None:
                 if finished and rows == 0 and segment.is_written(block):

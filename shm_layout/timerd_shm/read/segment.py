@@ -1,4 +1,4 @@
-"""A segment: one file of a journal, a header and blocks of rows. Blocks are believed by their CRC.
+"""A segment: one file of a journal, a header and blocks of rows. A block is good if its CRC holds.
 
     segment = Segment(directory, 17)                  # its header is checked
     blocks, rows = segment.good(0, 64)                # up to 64 blocks as far as they are good, and their rows
@@ -30,13 +30,13 @@ from timerd_shm.declare.journal import (
 SEGMENT_SUFFIX = ".segment"
 SEGMENT_NAME = re.compile(r"(\d{12})\.segment")
 CHUNK_BLOCKS = 64
-HEADER_CRC = offset_of(SegmentHeader, "crc") + 4  # what the CRC is of begins behind it
+HEADER_CRC = offset_of(SegmentHeader, "crc") + 4  # the CRC covers the bytes from here on
 BLOCK = struct_of(BlockHeader)
 NOTHING = bytes(ROW_SIZE)
 
 
 class JournalError(TimerdError):
-    """The journal is not there, is no journal of this version, or does not reach back to the offset that was asked."""
+    """The journal is not there, is no journal of this version, or does not reach back to the given offset."""
 
 
 class Offset(NamedTuple):
@@ -73,7 +73,7 @@ def parse_header(data: bytes, sequence: int) -> SegmentHeader:
         raise JournalError(f"segment {sequence} has {len(data)} bytes, less than its header: it was never finished")
     header = unpack(SegmentHeader, data)
     if header.magic != JOURNAL_MAGIC:
-        raise JournalError(f"segment {sequence} begins with {header.magic!r}, and a journal's with {JOURNAL_MAGIC!r}")
+        raise JournalError(f"segment {sequence} begins with {header.magic!r}, not with {JOURNAL_MAGIC!r}")
     if (header.version, header.fingerprint) != (JOURNAL_VERSION, journal_fingerprint()):
         raise JournalError(
             f"segment {sequence} is of journal version {header.version} (fingerprint 0x{header.fingerprint:08x}), this "
@@ -145,7 +145,7 @@ class Segment:
         return size // BLOCK_SIZE
 
     def good(self, block: int, count: int) -> tuple[memoryview, int]:
-        """Blocks from that one on as far as they are good, and their rows. Only the last may be not full."""
+        """Blocks from that one on as far as they are good, and how many rows they have. The last may be partly full."""
         data = memoryview(self.read(block, count))
         rows = size = 0
         while size < len(data):
@@ -159,7 +159,7 @@ class Segment:
         return data[:size], rows
 
     def next_good(self, block: int, blocks_max: int | None = None) -> int | None:
-        """The first good block from that one on, among so many (all)."""
+        """The first good block from that one on, among `blocks_max` blocks (None: all)."""
         seen = 0
         while blocks_max is None or seen < blocks_max:
             data = memoryview(self.read(block, CHUNK_BLOCKS))
@@ -173,7 +173,7 @@ class Segment:
         return None
 
     def is_written(self, block: int) -> bool:
-        """Whether anything was ever written there."""
+        """Whether anything was ever written to that block."""
         return self.read(block, 1)[:ROW_SIZE].strip(b"\0") != b""
 
     def blocks(self) -> int:
@@ -188,7 +188,7 @@ class Segment:
         return 0
 
     def end(self) -> int:
-        """Records up to the last good block, in a sound file: found by halving."""
+        """Number of records up to the last good block of a sound file, found by binary search."""
         first = self.header.first_block
         low, high = first, max(os.fstat(self._descriptor).st_size // BLOCK_SIZE - 1, first)
         while low < high:

@@ -1,8 +1,8 @@
-"""Walks over what is linked in an arena: buckets, watcher lists, heaps, outcomes, answers, ids, chains, free records.
+"""Walks over the links of an arena: buckets, watcher lists, heaps, outcomes, answers, ids, chains, free records.
 
 All of them are iterators over indexes of records, and all end: after as many steps as the region has records, or as
-soon as something does not fit, with a DamageError that says where. So they are safe on any bytes, and on an arena that
-is being written (there a DamageError may only mean that a turn came in between; see ArenaReader.between_turns).
+soon as something does not fit, with a DamageError that says where. So they are safe on any bytes. On an arena that is
+being written, a DamageError may only mean that a turn came in between (see ArenaReader.between_turns).
 
 Each takes its records from the arena, or from `records`, a copy by index, for callers that walk everything.
 """
@@ -76,7 +76,7 @@ def chain(first: int, next_of: Callable[[int], int], most: int, what: str) -> It
 
 
 def occupied_buckets(reader: ArenaReader) -> Iterator[OccupiedBucket]:
-    """The buckets whose record counts an operation at least, level by level."""
+    """The buckets whose record counts at least one operation, level by level."""
     for number, bucket in enumerate(reader.buckets):
         if bucket.count:
             yield OccupiedBucket(*divmod(number, layout.BUCKETS), bucket.count)
@@ -114,14 +114,14 @@ def watermark_watchers(
 ) -> Iterator[tuple[int, int]]:
     """(watch node, its parent or -1) of those that wait for the key's watermark: each before its children, left first.
 
-    The heap has two links a node (see WatchNode): `prev` is the left child, and `next` of that the right one, or the
-    parent when there is none.
+    The heap has two links a node (see WatchNode): `prev` is the left child. The left child's `next` is the right child,
+    or the parent when there is no right child.
     """
     source: Indexed[WatchNode] = reader.nodes if records is None else records
     what = f"heap of key {key}"
     root = reader.keys[key].heap if root is None else root
     if root and (up := record_of(source, root - 1, what).next):
-        raise DamageError(f"{what}: its root, node {root - 1}, has {up} where 0 says that nothing is above it")
+        raise DamageError(f"{what}: its root, node {root - 1}, must have 0 as its parent, and has {up}")
     waiting = [(root, 0)] if root else []
     for _ in range(reader.nodes.count + 1):
         if not waiting:
@@ -175,7 +175,7 @@ def settled_ids(reader: ArenaReader, records: Indexed[IdRecord] | None = None) -
 
 
 def free_records(reader: ArenaReader, region: Region, records: Indexed[Any]) -> Iterator[int]:
-    """The free records of a region that hands them out, in the order in which they will be taken."""
+    """The free records of a region that chains them, in the order in which they will be allocated."""
     row, what = reader.region(region), f"free list of {region.name}"
     return chain(row.free_head, field(records, layout.FREE_LINKS[region], what), row.count, what)
 
