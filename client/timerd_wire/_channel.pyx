@@ -44,7 +44,7 @@ def _functions():
                          "errno")
         }
     except (AttributeError, KeyError, OSError) as error:
-        raise ImportError(f"libzmq's functions are not to be found in pyzmq's extension: {error}") from None
+        raise ImportError(f"libzmq's functions were not found in pyzmq's extension: {error}") from None
 
 
 cdef dict found = _functions()

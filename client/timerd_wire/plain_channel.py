@@ -14,7 +14,7 @@ class PlainChannel:
         self._socket = socket
 
     def receive(self) -> bytes | None:
-        """The next message; None if there is none; b"" for one of several parts, which nobody sends."""
+        """The next message; None if there is none; b"" for a message of several parts, which no peer sends."""
         try:
             parts = self._socket.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
@@ -34,7 +34,7 @@ class PlainChannel:
         return self._send(frame, 0)
 
     def send_routed(self, routing: bytes, frame: bytes) -> bool:
-        """Send a frame by a ROUTER; False as send() says."""
+        """Send a frame by a ROUTER; False in the cases of send()."""
         return self._send(routing, zmq.SNDMORE) and self._send(frame, 0)
 
     def events(self) -> int:

@@ -20,10 +20,13 @@ class PlainPoller:
         self._poll.unregister(descriptor)
 
     def poll(self, timeout_ns: int) -> list[int]:
-        """Wait for descriptors that are readable or have ended, until a time; it may return earlier, with none."""
+        """The descriptors that are readable or have ended. Waits for them; may return none before the timeout."""
         return [descriptor for descriptor, _ in self._poll.poll(-(-timeout_ns // 1_000_000))]
 
 
 def plain_sharpen() -> None:
-    """Do nothing: PlainPoller waits for whole milliseconds. The compiled one sets the timer slack of the calling thread
-    from 50 us to 1 us (PR_SET_TIMERSLACK): its waits end so much later at most."""
+    """Do nothing: PlainPoller waits for whole milliseconds.
+
+    The compiled one sets the timer slack of the calling thread from 50 us to 1 us (PR_SET_TIMERSLACK). So a wait ends
+    at most 1 us late.
+    """

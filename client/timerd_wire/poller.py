@@ -1,4 +1,4 @@
-"""Waiting for a few descriptors, or for a time that is nearer than a millisecond.
+"""Waiting for a few descriptors, with a timeout that may be shorter than a millisecond.
 
 `Poller` is the compiled one where it was built (choice.py), else PlainPoller, which rounds up to whole milliseconds.
 """

@@ -38,8 +38,8 @@ QUOTAS = {
         "daemon with a larger --quota-operations"
     ),
     Met.OUTCOMES: (
-        "has {0} unacknowledged outcomes, as many as one client may: it takes them in too slowly; register fewer at "
-        "once, or start the daemon with a larger --quota-outcomes"
+        "has {0} unacknowledged outcomes, as many as one client may: it acknowledges them too slowly; register fewer "
+        "at once, or start the daemon with a larger --quota-outcomes"
     ),
     Met.NODES: (
         "would hold more than {0} watch nodes, one for each key of each operation, as many as one client may: let some "
@@ -89,7 +89,7 @@ def _beyond_bytes(limit: int, size: int) -> str:
     """The message of a client that holds as many bytes as it may."""
     if size > limit:
         return (
-            f"a payload of {size} bytes, and one client may hold {limit} bytes in all: pass a reference instead, or "
+            f"a payload of {size} bytes is too large: one client may hold {limit} bytes in all; pass a reference, or "
             "start the daemon with a larger --quota-bytes"
         )
     what = f"a payload of {size} bytes is too much now" if size else "its payload is too much now"

@@ -1,17 +1,17 @@
 """How often to do something that costs a wake-up or a frame each time: at once when it was quiet, else at intervals.
 
-A few passes may follow each other at once, so a caller that does one thing after another is not held up. Under load
+A few passes may follow each other at once, so a caller that does one thing after another does not wait. Under load
 there is one pass in each interval, with all that piled up in it. (This is the generic cell rate algorithm of ITU-T
 I.371; `_full_ns` is its theoretical arrival time.)
 
 The interval is REST times the duration of the last pass, so the fixed cost of passes has a bounded share of the
-processor. As an example, a pass of 50 us is not made every 100 us. Where processors are short, a pass takes longer by
-the clock, so passes become fewer and larger. `most_ns` bounds the delay.
+processor. For example, passes of 50 us do not follow each other every 100 us. Where processors are short, a pass takes
+longer by the clock, so passes become fewer and larger. `most_ns` bounds the delay.
 """
 
 from __future__ import annotations
 
-REST = 3  # an interval is so many times as long as the last pass
+REST = 3  # an interval is three times as long as the last pass
 
 
 class Spacing:
@@ -26,7 +26,7 @@ class Spacing:
 
     @property
     def due_ns(self) -> int:
-        """From when on the next pass may begin."""
+        """The earliest time at which the next pass may begin."""
         return self._full_ns - self._slack_ns
 
     def done(self, now_ns: int, took_ns: int = 0) -> None:
