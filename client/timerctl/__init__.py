@@ -1,9 +1,9 @@
 """timerctl: the command line that looks at an instance of timerd, and acts on it.
 
 Commands that only look (stats, ops, keys, clients, errors) map the arena read-only, or read files (journal). They need
-no daemon: where it is dead, they say so. Commands that act (register, fire, ...) are clients like any other. There is
-one command a module; each has `add`, which declares it, and a function of its parsed arguments that returns an exit
-status.
+no daemon; when it is dead, they say so. Commands that act (register, fire, ...) are clients like any other. A module
+has one command, or a few that are alike. Its `add` declares them; a function of the parsed arguments runs each, and
+returns an exit status.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ exit status:
 {STATUSES}
 examples:
   timerctl stats --watch                   counters and latencies, every second
-  timerctl ops --due-within 5s             what expires next
+  timerctl ops --due-within 5s             what expires within 5 s
   timerctl register job/7 --timeout 1m     wait at the shell for an event
   timerctl fire job/7 --value done --wait  ... and complete it
   timerctl load --own --rate 20k           how fast, how late, and whether right
@@ -45,7 +45,7 @@ $XDG_RUNTIME_DIR/timerd and the user's own directory under the temporary one.
 
 
 class Parser(argparse.ArgumentParser):
-    """Suggests the nearest choice for a word that is none of the choices."""
+    """Suggests the nearest choice when a word is not among the choices."""
 
     def error(self, message: str) -> NoReturn:
         wrong, found, choices = message.partition(" (choose from ")
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"timerctl: {error.filename}: {error.strerror}{remedy}", file=sys.stderr)
         return Exit.PROBLEM
     except BrokenPipeError:
-        forget_output()  # its reader has had enough (`timerctl ops | head`)
+        forget_output()  # the reader of the output has closed it (`timerctl ops | head`)
         return Exit.OK
     except OSError as error:  # for example: a disk that is full
         print(f"timerctl: {error}", file=sys.stderr)
@@ -105,5 +105,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def forget_output() -> None:
-    """Drop the output that could not be written, or Python tries to write it again at its end."""
+    """Drop the output that could not be written: else Python tries to write it again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -30,10 +30,10 @@ class Exit(IntEnum):
 
 MEANINGS: dict[Exit, str] = {
     Exit.OK: "done; for register: the operation was completed",
-    Exit.PROBLEM: "a problem was found, the outcome is negative, or it was refused",
+    Exit.PROBLEM: "a problem was found, a command was refused, or no operation completed",
     Exit.USAGE: "the command line is wrong: a name, a key, a size, a number",
     Exit.NO_INSTANCE: "there is no such instance",
-    Exit.NO_DAEMON: "the daemon, which the command needs, is not running or silent",
+    Exit.NO_DAEMON: "the command needs the daemon, which is not running or does not answer",
     Exit.INTERRUPTED: "interrupted by Ctrl-C, which also ends stats --watch",
 }
 STATUSES = "".join(f"  {status.value:3}  {meaning}\n" for status, meaning in MEANINGS.items())
@@ -55,7 +55,7 @@ class NoInstanceError(TimerdError):
 
 
 class NoDaemonError(TimerdError):
-    """The instance is there, its daemon is not."""
+    """The instance exists, but its daemon does not run or does not answer."""
 
 
 class UsageError(TimerdError, ValueError):

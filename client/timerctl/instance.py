@@ -44,12 +44,12 @@ def is_alive(paths: InstancePaths, header: ArenaHeader) -> bool:
 
 
 def now_ns(header: ArenaHeader) -> int:
-    """The time by which the arena's times are measured; its newest turn when it is of an earlier boot."""
+    """Now, on the clock of the arena's times. For an arena of an earlier boot: the time of its newest turn."""
     return time.monotonic_ns() if header.boot_id == boot_id() else header.turn_at_ns
 
 
 def note_if_dead(paths: InstancePaths, alive: bool) -> str:
-    """A line for output that shows what a dead daemon has left behind; empty when the daemon runs."""
+    """A line that says that the daemon is dead, above what it has left in its arena; empty when the daemon runs."""
     return "" if alive else f"The daemon of {paths.instance!r} is not running: this is what its arena holds."
 
 
@@ -80,7 +80,7 @@ def connected(arguments: argparse.Namespace) -> Iterator[Client]:
 
 def add_purgatory(command: argparse.ArgumentParser) -> None:
     """Declare --purgatory of a command that acts."""
-    command.add_argument("--purgatory", metavar="NAME", help="default: the default one")
+    command.add_argument("--purgatory", metavar="NAME", help="the purgatory (default: default)")
 
 
 def purgatory_of(client: Client, arguments: argparse.Namespace) -> Purgatory:

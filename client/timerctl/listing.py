@@ -1,4 +1,4 @@
-"""What the commands that look at an arena have in common: how they are declared, and how their rows are printed."""
+"""Common parts of the commands: how they are declared, and how their rows are printed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def declare_act(
 
 def add_limit(command: argparse.ArgumentParser) -> None:
     """Declare --limit."""
-    about = f"at most so many (default {LIMIT_DEFAULT})"
+    about = f"print at most N (default {LIMIT_DEFAULT})"
     command.add_argument("--limit", metavar="N", type=whole(1, LIMIT_MAX), default=LIMIT_DEFAULT, help=about)
 
 
@@ -75,7 +75,7 @@ def show(
     nothing: str,
     more: str = "",
 ) -> int:
-    """Print rows as JSON or as a table; `nothing` where there are none, `more` below them."""
+    """Print rows as JSON or as a table; `nothing` is printed where there are none, `more` below them."""
     if arguments.json:
         print_json(rows)
         return Exit.OK

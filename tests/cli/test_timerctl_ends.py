@@ -41,7 +41,7 @@ def test_destroy_asks_and_refuses_while_a_daemon_runs(
     assert status == Exit.PROBLEM and f"(pid {daemon.pid}): stop it first" in err
     daemon.stop()
     status, _, err = run("destroy")
-    assert status == Exit.USAGE and "say --yes" in err
+    assert status == Exit.USAGE and "confirm with --yes" in err
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     for answer, ends in (("n", Exit.PROBLEM), ("", Exit.PROBLEM), ("y", Exit.OK)):
         asked: list[str] = []
@@ -234,7 +234,7 @@ def test_a_daemon_that_does_not_answer_counts_as_no_daemon(daemon: Daemon, run: 
         status, _, err = run("fire", "k")
         assert status == Exit.NO_DAEMON
         assert "does not answer" in err and "autostart" not in err
-        said = f"It is stopped, and nothing of this moves until it goes on: kill -CONT {daemon.pid}"
+        said = f"The daemon is stopped, and nothing changes until it goes on: kill -CONT {daemon.pid}"
         eventually(lambda: said in run("stats")[1])
         assert json.loads(run("stats", "--json")[1])["stopped"] is True
     finally:

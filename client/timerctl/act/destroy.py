@@ -32,7 +32,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         parents=[common],
         help="remove an instance's arena and files",
         description="Remove an instance's arena with every operation in it, its sockets and\nfiles. Its daemon must "
-        "have ended. The lock file stays: removing it could\nlet two daemons in.",
+        "have ended. The lock file stays: without it,\ntwo daemons could start.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 def confirmed(paths: InstancePaths, arena: os.PathLike[str]) -> bool:
     """Ask at the terminal. Raises UsageError where there is none."""
     if not sys.stdin.isatty():
-        raise UsageError(f"instance {paths.instance!r} would be removed with all its operations: say --yes")
+        raise UsageError(f"instance {paths.instance!r} would be removed with all its operations: confirm with --yes")
     held = f" ({size(os.stat(arena).st_size)})" if os.path.exists(arena) else ""
     answer = input(f"Remove instance {paths.instance!r} with every operation in {arena}{held}? [y/N] ")
     return answer.strip().lower() in ("y", "yes")

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from timerd_client import Client
 
 FIRE_EPILOG = """\
-With --wait it prints how many operations it completed, and the exit status is 1
-when it was none.
+With --wait it prints how many operations the event completed. The exit status
+is 1 when it completed none.
 
 examples:
   timerctl fire inbox/7 --value hello
   timerctl fire jobs --limit 1 --wait       grant it to the first watcher
   timerctl fire topic/p0 --amount 4096
 """
-REFUSED = "It returns when the daemon has applied it; a refusal is exit status 1."
+REFUSED = "It returns when the daemon has applied it. Exit status 1 when it was refused."
 ADVANCE_EPILOG = """\
 examples:
-  timerctl advance p0 812                   completes what waits for 812 or less
-  timerctl keys --match 'p*'                what the watermarks are
+  timerctl advance p0 812                   completes waits for 812 or less
+  timerctl keys --match 'p*'                shows the watermarks
 """
 FAIL_EPILOG = """\
 An operation that waits for several keys fails when its condition can no longer
@@ -46,8 +46,8 @@ examples:
   timerctl cancel-for-key inbox/7
 """
 FORGET_EPILOG = """\
-It settles nothing. Without it, a watermark is remembered as long as the arena
-is there.
+No operation settles. A watermark that is not forgotten stays as long as the
+arena exists.
 
 examples:
   timerctl forget p0
@@ -60,7 +60,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     key.add_argument("key", metavar="KEY", type=key_of)
     add_purgatory(key)
     value = argparse.ArgumentParser(add_help=False)
-    value.add_argument("--value", metavar="TEXT", default="", help="goes to the owners of what it settles")
+    value.add_argument("--value", metavar="TEXT", default="", help="the owners of the operations get it")
 
     def declare(name: str, parents: list[argparse.ArgumentParser], about: str, epilog: str) -> argparse.ArgumentParser:
         return declare_act(commands, parents, name, about, REFUSED, epilog)
@@ -79,7 +79,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
     fail = declare("fail", [key, value], "settle a key as failed", FAIL_EPILOG)
     fail.add_argument(
-        "--code", metavar="N", type=whole(0, U32_MAX), default=0, help="goes to the owners as well (default 0)"
+        "--code", metavar="N", type=whole(0, U32_MAX), default=0, help="the owners get it as well (default 0)"
     )
     fail.set_defaults(run=run_fail)
 
@@ -92,7 +92,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def acting(arguments: argparse.Namespace) -> Iterator[Client]:
-    """A client whose close() raises refusals; they are not logged as well."""
+    """A client whose close() raises refusals. They are not logged too."""
     log = logging.getLogger("timerd_client")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -13,7 +13,7 @@ from timerctl.show.text import key_of
 from .events import acting
 from .register import timeout
 
-KNOWN = "It may be of any process. Exit status 1 when none of that id is pending."
+KNOWN = "Any process may have registered it. Exit status 1 when no operation of the\nid is pending."
 CANCEL_EPILOG = """\
 Its owner gets the outcome CANCELLED.
 
@@ -22,7 +22,7 @@ examples:
   timerctl cancel session/9
 """
 RESCHEDULE_EPILOG = """\
-TIME counts from now. Its owner is not told of the new deadline.
+TIME counts from now. The owner gets no notice of the new deadline.
 
 examples:
   timerctl reschedule session/9 --timeout 15m

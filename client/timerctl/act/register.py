@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from timerd_client.conditions import When
 
 EPILOG = """\
-WHEN is any (default), all, all-settled, at-least:K or total:AMOUNT. A key with
---reach is satisfied by its watermark (`timerctl advance`), the others by an
-event (`timerctl fire`).
+WHEN is any (default), all, all-settled, at-least:K or total:AMOUNT. An event
+(`timerctl fire`) satisfies a key. A key with --reach is satisfied by its
+watermark (`timerctl advance`).
 
 Exit status 0 when the operation was completed, 1 when it expired, was
 cancelled or failed.
@@ -40,7 +40,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "register",
         run,
         help="register an operation and wait for its outcome",
-        description="Register an operation, wait for its outcome and print it. Ctrl-C cancels.",
+        description="Register an operation, wait for its outcome and print it. Ctrl-C cancels it.",
         epilog=EPILOG,
     )
     command.add_argument("keys", metavar="KEY", nargs="*", type=key_of, help="watch keys")
@@ -54,7 +54,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--timeout", metavar="TIME", type=timeout, required=True, help="30s, 200ms, 2h, or none")
     command.add_argument("--when", metavar="WHEN", type=condition, default="any", help="what completes it (see below)")
-    command.add_argument("--payload", metavar="TEXT", default="", help="comes back with the outcome")
+    command.add_argument("--payload", metavar="TEXT", default="", help="a text that comes back with the outcome")
     command.add_argument("--id", metavar="ID", type=key_of, help="makes the registration idempotent")
     command.add_argument("--if-exists", choices=("error", "keep", "replace"), default="error", help="with --id")
     add_purgatory(command)
@@ -127,7 +127,7 @@ def timeout(text: str) -> int | None:
 
 
 def reach(text: str) -> tuple[bytes, int]:
-    """Type of --reach: a key and its watermark; the last = divides."""
+    """Type of --reach: a key and its watermark, divided by the last =."""
     key, _, offset = text.rpartition("=")
     if not key:
         raise argparse.ArgumentTypeError(f"{text!r:.40} is not KEY=OFFSET")
@@ -147,4 +147,4 @@ def condition(text: str) -> When:
             return conditions.at_least(int(number)) if name == "at-least" else conditions.total(int(number))
         except InvalidConditionError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
-    raise argparse.ArgumentTypeError(f"{text!r} is none of any, all, all-settled, at-least:K, total:AMOUNT")
+    raise argparse.ArgumentTypeError(f"{text!r} is not any, all, all-settled, at-least:K or total:AMOUNT")

@@ -1,4 +1,4 @@
-"""timerctl journal: its two commands, tail and export, as they are declared."""
+"""timerctl journal: declares its two commands, tail and export."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         epilog=TAIL_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    tail.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until Ctrl-C")
-    tail.add_argument("-n", "--rows", metavar="N", type=whole(1, 100_000), default=10, help="so many rows (default 10)")
+    tail.add_argument("-f", "--follow", action="store_true", help="go on with new rows, until Ctrl-C")
+    tail.add_argument("-n", "--rows", metavar="N", type=whole(1, 100_000), default=10, help="how many (default 10)")
     tail.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="all rows from this position on")
     tail.add_argument("--json", action="store_true", help="print a JSON object a line")
     tail.set_defaults(run=run_tail)
@@ -65,7 +65,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "export",
         parents=[place],
         help="rows as JSON lines, or finished files as Parquet",
-        description="Print rows as JSON objects, one a line; or write the files that are finished\nas Parquet.",
+        description="Print rows as JSON objects, one a line; or write the finished files\nas Parquet.",
         epilog=EXPORT_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -81,10 +81,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         default="terminal",
         help="of Parquet: a row for each operation that has settled (default), or all rows",
     )
-    export.add_argument("--all", action="store_true", help="of Parquet: the file that is being written as well")
-    export.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="from this position (the oldest)")
-    export.add_argument("--to", dest="end", metavar="OFFSET", type=offset, help="up to this position (the newest)")
-    export.add_argument("--output", metavar="FILE", type=Path, help="append to this file; of Parquet, the directory")
+    export.add_argument("--all", action="store_true", help="of Parquet: also the file that is being written")
+    export.add_argument("--from", dest="start", metavar="OFFSET", type=offset, help="begin there (default: the oldest)")
+    export.add_argument("--to", dest="end", metavar="OFFSET", type=offset, help="end there (default: the newest)")
+    export.add_argument("--output", metavar="FILE", type=Path, help="append to this file; Parquet: the directory")
     export.set_defaults(run=run_export)
 
 

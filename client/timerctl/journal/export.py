@@ -34,7 +34,7 @@ def run_export(arguments: argparse.Namespace) -> int:
 def run_export_files(arguments: argparse.Namespace) -> int:
     """Write the finished files in a format that another package brings. Raises JournalError, InvalidConfigError."""
     if arguments.output is None or arguments.start or arguments.end:
-        raise InvalidConfigError("--format parquet needs --output DIR, and takes whole files: neither --from nor --to")
+        raise InvalidConfigError("--format parquet needs --output DIR, and takes whole files: no --from, no --to")
     (found,) = entry_points(group="timerd.journal_formats", name=arguments.format) or (None,)
     try:
         if found is None:

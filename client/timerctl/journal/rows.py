@@ -24,7 +24,7 @@ from timerd_shm.declare.states import (
 from timerd_shm.declare.wire import CommandFlag, CommandKind, RegisterFlag
 from timerd_shm.read.journal_reader import JournalReader, Row
 
-HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)  # their text is shown in the rows that name it
+HIDDEN = (RowKind.TEXT, RowKind.CONTINUED)  # other rows name these texts, and show them
 TEXTS = ("key", "owner", "group", "purgatory", "id")
 INCARNATION_SIZE = 16
 WORD = len("acknowledged")  # the longest word that a line begins with
@@ -55,7 +55,7 @@ class RowFormat:
         self._wall_ns = 0  # the wall clock's time at monotonic 0
 
     def follow(self, row: Row) -> None:
-        """Follow the clocks; for every row."""
+        """Note the wall clock's time in a row. To be called with every row."""
         if row.record.kind == RowKind.ANCHOR:
             self._wall_ns = row.record.wall_ns - row.record.monotonic_ns
         elif row.offset.segment != self._segment and (header := self._reader.header) is not None:
@@ -97,7 +97,7 @@ class RowFormat:
         return fields
 
     def line(self, row: Row) -> str:
-        """A row as a line of the terminal's width; empty for rows that are of no use to people."""
+        """A row as a line of the terminal's width; empty for rows that people do not need."""
         what = self._what(row)
         at = TIMES.get(RowKind(row.record.kind))
         if not what or at is None:
@@ -158,7 +158,7 @@ class RowFormat:
 
 
 def member(enum: type[IntEnum], value: int) -> str:
-    """The name of a code; its number where a newer daemon has written it."""
+    """The name of a code; the number of a code of a newer daemon."""
     try:
         return enum(value).name
     except ValueError:

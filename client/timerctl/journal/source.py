@@ -25,7 +25,7 @@ def opened(arguments: argparse.Namespace, start: Offset | None) -> Iterator[Jour
 
 
 def directory_of(arguments: argparse.Namespace) -> Path:
-    """The directory that is given, else that of the instance's daemon. Raises NoInstanceError."""
+    """The directory of --directory, else that of the instance's daemon. Raises NoInstanceError."""
     if arguments.directory is not None:
         return Path(arguments.directory)
     paths = paths_of(arguments)

@@ -1,4 +1,4 @@
-"""timerctl journal tail: the newest rows, and those that come."""
+"""timerctl journal tail: the newest rows, and with --follow the rows that are written later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLL_S = 0.2
 
 
 def run_tail(arguments: argparse.Namespace) -> int:
-    """Print the last rows, and with --follow those that come."""
+    """Print the newest rows, and with --follow new ones."""
     start = arguments.start
     with opened(arguments, start) as reader:
         show = RowFormat(reader)
@@ -40,7 +40,7 @@ def run_tail(arguments: argparse.Namespace) -> int:
 
 
 def lines(reader: JournalReader, show: RowFormat, as_json: bool) -> Iterator[str]:
-    """A line for each row that there is now and that people may want to see."""
+    """A line for each row that exists now and is shown."""
     for row in reader.rows():
         show.follow(row)
         if row.record.kind in HIDDEN:
@@ -52,7 +52,7 @@ def lines(reader: JournalReader, show: RowFormat, as_json: bool) -> Iterator[str
 
 
 def before(reader: JournalReader, rows: int) -> Offset:
-    """A position so far before the end that the last `rows` rows that are shown are likely behind it."""
+    """A position before the end. Very likely, the last `rows` rows that are shown are behind it."""
     end, back = reader.end(), 8 * rows + 64
     if end.record >= back or end.segment <= reader.position.segment:
         return max(Offset(end.segment, max(end.record - back, 0)), reader.position)

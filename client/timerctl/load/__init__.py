@@ -1,6 +1,6 @@
 """The load test: `timerctl load`. harness/ has the processes that register and fire, over ZeroMQ.
 
-trial.py is a run from its beginning to its end, judge.py judges its operations one by one, report.py prints the result.
-own_daemon.py is the daemon of `--own`, room.py refuses a run that does not fit, ring.py reads when events were applied.
-Not here: what is registered and fired when. That follows from the seed alone (timerd_client.workload).
+trial.py is a run from its beginning to its end. judge.py judges its operations one by one, report.py prints the result.
+own_daemon.py starts the daemon of `--own`, room.py refuses a run that does not fit, ring.py reads when events were
+applied. Not here: the plan of a run, which follows from the seed alone (timerd_client.workload).
 """

@@ -1,4 +1,4 @@
-"""timerctl load: the command, as it is declared and started."""
+"""timerctl load: declares the command, and starts it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from timerd_shm.host.paths import InstancePaths
 DURATION_NS = 5_000_000_000
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kM]?)")
 EPILOG = """\
-The workload is Kafka's purgatory benchmark's: exponential inter-arrivals, a
-log-normal delay until the event with median --p50 and upper quartile --p75,
-a time-out. Offsets count from one moment, whatever the daemon does: what is
-late is sent at once, and its lateness is reported.
+The workload is that of Kafka's purgatory benchmark: exponential inter-arrival
+times, a log-normal delay until the event (median --p50, upper quartile --p75)
+and a timeout. All times count from one start, whatever the daemon does: a late
+call is made at once, and its lateness is reported.
 
 what it counts:
   violations   faults of timerd, which no load excuses: lost, duplicated
                (delivered twice), early (expired before its deadline), overruled
                (expired, though its event was applied before its deadline),
                mistaken (completed with the value of another event)
-  misjudged    settled other than the plan says: late, somewhere on the way
+  misjudged    settled other than planned, because something was late
   overtaken    completed by an event that was fired before register() was
-               called: their marks are read before they are due
+               called; the operation's mark was read before the event
   undecided    planned to settle within 5 ms of the deadline, either way
   sustained    a rate: 99 % of it reached, everything settled 1 s after the last
                operation was due, 0.1 % misjudged at most, and no violation
-  invalid      a run that says nothing of the daemon: the harness itself was
+  invalid      a run that says nothing about the daemon: the harness was
                late by more than 10 ms (p99)
 
-Exit status 1 for a violation, and for a run that is invalid or was cut short;
+Exit status 1 for a violation, and for a run that is invalid or was cut short,
 130 after Ctrl-C, 4 if the daemon ended.
 
 examples:
@@ -55,13 +55,13 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "load",
         run,
         help="the load test: right or wrong, how fast, how late",
-        description="Register and fire from processes of their own at a given rate, judge every\n"
-        "outcome, and say how fast and how late it was.",
+        description="Start processes that register and fire at a given rate, judge every outcome,\n"
+        "and print how fast and how late they were.",
         epilog=EPILOG,
     )
     command.add_argument("--rate", type=number, required=True, help="operations per second, as in 500, 20k, 1M")
     length = command.add_mutually_exclusive_group()
-    length.add_argument("--duration", metavar="TIME", type=duration_ns, help="how long they arrive (default 5s)")
+    length.add_argument("--duration", metavar="TIME", type=duration_ns, help="how long operations arrive (default 5s)")
     length.add_argument("--count", type=whole, help="how many operations, instead of --duration")
     command.add_argument("--registrars", metavar="N", type=whole, default=1, help="processes that register (1)")
     command.add_argument("--firers", metavar="N", type=whole, default=1, help="processes that fire (1)")
@@ -71,17 +71,17 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     command.add_argument("--p50", metavar="TIME", type=duration_ns, default="20ms", help="median delay (20ms)")
     command.add_argument("--p75", metavar="TIME", type=duration_ns, default="60ms", help="upper quartile (60ms)")
     command.add_argument("--payload", metavar="BYTES", type=whole, default=100, help="of each operation (100)")
-    command.add_argument("--keys", metavar="unique|N", type=keys, default=0, help="a key each, or so many for all")
-    command.add_argument("--keys-per-op", metavar="N", type=whole, default=1, help="keys that each watches (1)")
+    command.add_argument("--keys", metavar="unique|N", type=keys, default=0, help="a key for each, or N keys for all")
+    command.add_argument("--keys-per-op", metavar="N", type=whole, default=1, help="keys of each operation (1)")
     command.add_argument("--bulk", action="store_true", help="register_many and fire_many, once a millisecond")
-    command.add_argument("--pending", metavar="N", type=whole, default=0, help="far-future operations underneath")
+    command.add_argument("--pending", metavar="N", type=whole, default=0, help="operations that stay pending (0)")
     command.add_argument("--seed", metavar="N", type=whole, default=1, help="of the plan (1)")
     command.add_argument("--own", action="store_true", help="start a daemon for this run alone, and remove it")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run it and print what came out."""
-    # Here, because psutil and multiprocessing are for this command alone.
+    """Run the load test, and print its result."""
+    # Imported here, because only this command needs psutil and multiprocessing.
     from timerctl.load.harness.crew import CrewError
     from timerd_client.workload import NS, Workload, check
 
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def found(arguments: argparse.Namespace) -> InstancePaths:
-    """The running instance. Raises NoInstanceError, NoDaemonError, both with what to do."""
+    """The running instance. Raises NoInstanceError, NoDaemonError, both with a remedy."""
     try:
         return running(arguments)
     except (NoInstanceError, NoDaemonError) as error:
@@ -133,7 +133,7 @@ def number(text: str) -> float:
     """Type of an argument: 500, 20k, 1.5M."""
     match = NUMBER.fullmatch(text.replace("_", ""))
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number, with k or M for thousands or millions")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number: write 500, 20k or 1.5M")
     return round(float(match[1]) * {"": 1, "k": 1e3, "M": 1e6}[match[2]], 3)
 
 

@@ -1,4 +1,4 @@
-"""Judges whether each operation of a run settled as it should have: column by column, nothing but arithmetic.
+"""Judges, column by column, whether each operation of a run settled as it should have.
 
 *Violations* are faults that no load excuses:
 
@@ -8,8 +8,8 @@
                  its deadline lies before the call of register() + timeout
     overruled    it expired, although an event on its key was applied before its deadline: by the event's applied_ns in
                  the daemon's ring, and the deadline in the outcome. The event came after the operation's mark was read.
-    mistaken     it completed with the value of another event than its own (not where keys are shared, or the value was
-                 not looked at)
+    mistaken     it completed with the value of another operation's event (not judged where keys are shared, or where
+                 the value was not looked at)
 
 The times of an event and of a settling are those of their turns.
 
@@ -71,7 +71,7 @@ class Applied:
     def __init__(
         self, workload: Workload, answers: Sequence[Registered], fired: Sequence[Fired], applied: Sequence[array[int]]
     ) -> None:
-        """`applied` are the times of each firer's events, 0 where they were not seen."""
+        """`applied`: when each firer's events were applied, 0 where that was not seen."""
         self._workload = workload
         self._rows = [answer.rows for answer in answers]
         self._fired, self._own = ([array("q", bytes(8 * len(rows.due_ns))) for rows in self._rows] for _ in range(2))
@@ -88,11 +88,11 @@ class Applied:
             of_key.sort()
 
     def fired_ns(self, registrar: int) -> array[int]:
-        """When each operation's own event was fired; 0 = it was not."""
+        """When each operation's own event was fired; 0 = it was not fired."""
         return self._fired[registrar]
 
     def between(self, registrar: int, row: int, from_ns: int, until_ns: int) -> bool:
-        """Whether an event on its keys was applied then."""
+        """Whether an event on the operation's keys was applied from `from_ns` on and before `until_ns`."""
         if not self._workload.keys:
             return from_ns <= self._own[registrar][row] < until_ns
         watched = watched_keys(self._workload, self._rows[registrar].keys[row])

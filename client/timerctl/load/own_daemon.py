@@ -1,4 +1,4 @@
-"""A daemon for one run, in a directory of its own under the temporary one; nothing of it is left (`--own`)."""
+"""The daemon of --own: for one run, in a directory of its own under the temporary one. It leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def capacity_of(workload: Workload, pending: int) -> int:
 
 
 def ring_of(workload: Workload) -> int:
-    """Events that the ring remembers: those of four times the age of a mark, for what waits in a full window."""
+    """Events that the ring holds: those of 4 * KEPT_NS, because commands may also wait in a full window."""
     events = min(max(workload.rate * 4 * KEPT_NS / NS, RING_EVENTS_DEFAULT), RING_EVENTS_MAX)
     return 1 << math.ceil(math.log2(events))
 
@@ -47,7 +47,7 @@ def blocks_of(payload: int) -> int:
 
 
 def flags_of(workload: Workload, pending: int) -> list[str]:
-    """What its daemon is started with: room for the run, and no quota below that."""
+    """The flags of the run's daemon: room for the run, and no quota below that room."""
     capacity = min(capacity_of(workload, pending), CAPACITY_MAX)
     blocks = capacity * blocks_of(workload.payload) + ring_of(workload) + capacity
     return [
@@ -77,7 +77,7 @@ def remove_remains() -> None:
 
 @contextmanager
 def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
-    """Where it is, while it runs with these flags. Raises TimerdUnavailableError with what it said when it did not."""
+    """Run a daemon with these flags; its files. Raises TimerdUnavailableError, with its log, when it does not start."""
     remove_remains()
     directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     paths = InstancePaths(directory, INSTANCE)
@@ -109,6 +109,6 @@ def private_daemon(flags: Sequence[str]) -> Iterator[InstancePaths]:
                 daemon.kill()
                 daemon.wait()
     finally:
-        # It removes its arena itself, unless it was killed.
+        # The daemon has removed its arena itself, unless it was killed.
         (SHM_DIRECTORY / paths.shm_name.lstrip("/")).unlink(missing_ok=True)
         shutil.rmtree(directory, ignore_errors=True)

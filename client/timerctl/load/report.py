@@ -9,7 +9,7 @@ Latencies are in microseconds, each as p50, p99, p999, max over `count` operatio
     harness_lateness_us              of every register() and fire(): when it was called, less when it was due
     harness_own_lateness_us          the part of it that the harness itself has caused (pace.py)
 
-Where there are too many, only some operations have a callback (registrar.py); with --bulk, one of each call.
+At high rates only some operations have a callback (registrar.py); with --bulk, one of each call.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from timerd_client.workload import NS, expected_share
 
 from .trial import Result
 
-REACHED_MIN = 0.99  # of the rate asked, for a rate that was sustained
+REACHED_MIN = 0.99  # of the rate asked for: less is not sustained
 BACKLOG_S_MAX = 1.0  # from when the last operation was due to settle until it had
 MISJUDGED_MAX = 0.001  # of the operations
-OWN_LATENESS_NS_MAX = 10_000_000  # p99: beyond it the run says nothing of the daemon
+OWN_LATENESS_NS_MAX = 10_000_000  # p99: beyond it the run says nothing about the daemon
 STOLEN_PERCENT_SHOWN = 1.0
 LATENCIES = {
     "completion_latency_us": "fire() to callback",
@@ -66,7 +66,7 @@ class Report:
         print_json(self.document)
 
     def print(self) -> None:
-        """Print tables, and what is wrong where something is."""
+        """Print tables, then refusals and examples of what went wrong."""
         document = self.document
         print(
             f"{document['registered']:,} operations, {document['reached_rate']:,.0f}/s reached: {verdict(document)}\n"
@@ -90,7 +90,7 @@ class Report:
         )
         print(f"CPU for an operation, in all of them: {document['cpu_us_per_request']:.2f} us")
         if document["stolen_percent"] >= STOLEN_PERCENT_SHOWN:
-            print(f"the host took {document['stolen_percent']:.1f} % of the processors' time meanwhile (steal)")
+            print(f"the host took {document['stolen_percent']:.1f} % of the processors' time during the run (steal)")
         for text, count in document["errors"].items():
             print(f"refused, {count:,} times: {text}")
         for example in document["examples"]:
@@ -200,7 +200,7 @@ def not_sustained(result: Result, reached: float, backlog_s: float) -> str:
 
 
 def reached_rate(result: Result) -> float:
-    """The rate asked, less what registering took longer than planned."""
+    """The rate asked for, times the planned duration of registering, divided by its actual duration."""
     planned = actual = 0
     for answer in result.registered:
         if answer.sent_ns:
@@ -234,7 +234,7 @@ def lateness(result: Result) -> Iterable[int]:
 
 
 def percentiles(values_ns: Iterable[int]) -> dict[str, float]:
-    """In microseconds; all 0 where there is none."""
+    """Percentiles in microseconds; all 0 where there are no values."""
     ordered = sorted(values_ns)
     count = len(ordered)
     found: dict[str, float] = {"count": count}

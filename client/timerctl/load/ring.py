@@ -1,10 +1,10 @@
 """When each event was applied: read from the daemon's ring in shared memory, before it is overwritten.
 
-The load test's own process looks at the new part of the ring, every few milliseconds, but not at every event. It looks
-at two events. Are they of one client and one turn, and as far apart in the ring as in the numbers of their commands?
-Then all events between them are that client's and that turn's as well, one for each command. (A refused command makes
-no event, but it ends the run.) Otherwise the stretch between the two is halved, and looked at again. An event that was
-overwritten before it was looked at is counted (`unseen`), and no operation is judged by it.
+Every few milliseconds the load test's own process looks at the new part of the ring, but not at every event. It looks
+at two events. For example, events 100 and 160 are of one client and one turn, and of this client's commands 7 and 67.
+Then all events between them are of this client and this turn too, one for each command. (A refused command makes no
+event, but it ends the run.) If the two do not match in this way, the stretch between them is halved, and looked at
+again. An event that was overwritten before it was looked at is counted (`unseen`), and no operation is judged by it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ assert offset_of(EventRecord, "client") % 8 == 0 and offset_of(EventRecord, "cli
 
 
 class Seen(NamedTuple):
-    """What a look at an event yields: it is the same for all events that one turn has applied in a row."""
+    """What a look at an event yields. It is the same for events in a row of one client and one turn."""
 
     applied_ns: int
     client: int
@@ -48,28 +48,28 @@ class RingFollower:
         self._size = region.count
         self._next = reader.words[NEWEST_WORD] + 1
         self._sequence = array("q")  # of the events that were looked at
-        # What was seen, in the columns of Seen: as objects the garbage collector would walk over them during the run.
+        # What was seen, as columns: the garbage collector would visit objects during the run.
         self._seen = array("Q"), array("Q"), array("q")
         self.unseen = 0
 
     def period_s(self, events_per_s: float) -> float:
-        """How often `poll` is to be called at that rate: four times a round of the ring, 50 ms at most."""
+        """The interval of `poll` at that rate: four calls for each round of the ring, and one every 50 ms at least."""
         return max(0.001, min(0.05, self._size / (4 * events_per_s)))
 
     def poll(self) -> None:
-        """Look at what is new."""
+        """Look at the new events."""
         newest = self._words[NEWEST_WORD]
         first = max(self._next, newest + 1 - self._size)
         if first > newest:
             return
         before = len(self._sequence)
         self._look_at(first, newest)
-        # The daemon has gone on meanwhile: what it has overwritten, or may be just filling, is not what was meant.
+        # The daemon has gone on meanwhile. Drop the looks at events that it has overwritten, or may be filling now.
         there = self._words[NEWEST_WORD] + 1 + BATCH_MAX - self._size
         if there > first:
             behind = bisect_left(self._sequence, there, before)
             if before < behind < len(self._sequence) and all(one[behind - 1] == one[behind] for one in self._seen):
-                behind -= 1  # what they have in common is so from there on
+                behind -= 1  # the two looks agree, so the event at `there` is the same
                 self._sequence[behind] = there
             for column in (self._sequence, *self._seen):
                 del column[before:behind]
@@ -78,7 +78,7 @@ class RingFollower:
         self._next = newest + 1
 
     def applied(self, topic: int, events: int) -> array[int]:
-        """When the first commands of a client were applied, 0 where that was not seen."""
+        """When the first `events` commands of a client were applied, 0 where that was not seen."""
         found = array("q", bytes(8 * events))
         client = topic & (1 << SLOT_BITS) - 1 | topic >> SLOT_BITS << 32
         before, upto = NOTHING, 0
@@ -91,7 +91,7 @@ class RingFollower:
         return found[:events]
 
     def _look_at(self, first: int, last: int) -> None:
-        """At these two events, and at as many between them as differ."""
+        """Look at these two events, and between them as long as neighbouring looks differ."""
         words, start, mask = self._words, self._first_word, self._size - 1
 
         def look(sequence: int) -> Seen:

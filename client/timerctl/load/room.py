@@ -1,4 +1,4 @@
-"""Whether machine and instance have room for a run: asked before it begins."""
+"""Checks, before a run begins, that the machine and the instance have room for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .own_daemon import blocks_of, capacity_of
 
 BYTES_PER_OPERATION = 950  # in all processes of the harness together: plan, columns, answers, judging
 BYTES_PER_PENDING = 400
-ROOM = 1.2  # for what is settled and not acknowledged yet, and for chance
+ROOM = 1.2  # for operations that have settled and are not acknowledged yet, and for chance
 
 
 def check_machine(workload: Workload, pending: int, own: bool) -> None:
@@ -36,7 +36,7 @@ def check_machine(workload: Workload, pending: int, own: bool) -> None:
 
 
 def check_instance(reader: ArenaReader, instance: str, workload: Workload, pending: int) -> None:
-    """Raises ResourceLimitError when what the run holds at once does not fit beside what is there, or the quotas."""
+    """Raises ResourceLimitError when what the run holds at once exceeds the free records, or a quota."""
     header = reader.header()
     at_once = min(round(workload.rate * mean_wait_ns(workload) / NS * ROOM) + 1, workload.count)
     each = -(-at_once // workload.registrars)
@@ -47,7 +47,7 @@ def check_instance(reader: ArenaReader, instance: str, workload: Workload, pendi
         ("operations", at_once + pending, free[Region.OPS]),
         ("watch nodes", at_once * workload.keys_per_op + pending, free[Region.NODES]),
         ("keys", at_once * keys + workload.keys + pending, free[Region.KEYS]),
-        # The event ring gives up the blocks of old values when they are needed.
+        # All blocks count as free: the event ring frees the blocks of old values when they are needed.
         ("payload blocks", at_once * blocks, reader.region(Region.BLOCKS).count),
         ("operations a client (quota)", max(each, pending), header.quota_operations),
         ("bytes a client (quota)", each * blocks * BLOCK_DATA, header.quota_bytes),
@@ -55,5 +55,5 @@ def check_instance(reader: ArenaReader, instance: str, workload: Workload, pendi
         if need > limit:
             raise ResourceLimitError(
                 f"the run holds some {need:,} {what} at once, and instance {instance!r} has {limit:,} left: ask for "
-                f"less, start it with more (`timerd --help`), or give --own for a daemon made to measure"
+                f"less, start it with more (`timerd --help`), or give --own for a daemon of this run alone"
             )

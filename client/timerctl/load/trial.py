@@ -44,10 +44,10 @@ NOTHING = Usage(0, 0)
 
 
 class Options(NamedTuple):
-    """What is asked of a run beside its workload."""
+    """The options of a run, beside its workload."""
 
     bulk: bool = False
-    pending: int = 0  # far-future operations underneath
+    pending: int = 0  # far-future operations that are pending all the time
     own: bool = False  # with a daemon of its own
 
 
@@ -68,7 +68,7 @@ class Result(NamedTuple):
 
 
 def run_load(workload: Workload, options: Options, existing: Callable[[], InstancePaths]) -> Result:
-    """Run it with the instance that `existing` finds, or a daemon of its own. Raises why it cannot begin."""
+    """Run it with the instance that `existing` finds, or a daemon of its own. Raises the reason if it cannot begin."""
     check_machine(workload, options.pending, options.own)
     with ExitStack() as stack:
         own = private_daemon(flags_of(workload, options.pending)) if options.own else None
@@ -81,7 +81,7 @@ def run_load(workload: Workload, options: Options, existing: Callable[[], Instan
 
 
 class Trial:
-    """A run, with everything there that it needs. Played once."""
+    """A run, with everything that it needs. Played once."""
 
     def __init__(
         self, workload: Workload, options: Options, paths: InstancePaths, reader: ArenaReader, crew: Crew
@@ -94,7 +94,7 @@ class Trial:
         self._prefix = secrets.token_hex(2)
 
     def play(self) -> Result:
-        """Everything from the processes' start. Raises CrewError, NoDaemonError when it has not begun."""
+        """Play the run from the processes' start on. Raises CrewError, NoDaemonError when it could not begin."""
         workload, crew = self._workload, self._crew
         if self._options.pending:
             self._add(Role.PENDING, 0)
@@ -155,7 +155,7 @@ class Trial:
         )
 
     def _follow(self, follower: RingFollower, members: list[Member], start_ns: int) -> None:
-        """Until all have answered. Raises CrewError or NoDaemonError when one cannot go on."""
+        """Follow the ring until all have answered. Raises CrewError or NoDaemonError when one cannot go on."""
         period_s = follower.period_s(self._workload.rate)
         before = self._counters()
         check_ns = progress_ns = start_ns
@@ -188,7 +188,7 @@ class Trial:
         return {name: reader.purgatory_counters[first + at].value for name, at in COUNTERS.items()}
 
     def _show_progress(self, since_ns: int, before: dict[str, int]) -> None:
-        """The progress line: on a terminal it is written over."""
+        """Print the progress line. On a terminal it overwrites the one before."""
         counts = {name: count - before[name] for name, count in self._counters().items()}
         line = f"{span(since_ns)}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items())
         over = sys.stderr.isatty()
@@ -204,7 +204,7 @@ def usage_of(process: psutil.Process) -> Usage:
 
 
 def no_registrations(workload: Workload, registrar: int) -> Registered:
-    """In place of what a registrar did not answer."""
+    """Stands for the answer that a registrar did not send."""
     none = array("q")
     return Registered(
         plan(workload, registrar), none, none, none, none, none, none, none, none, 0, 0, none, {}, NOTHING, "no answer"

@@ -1,7 +1,7 @@
-"""timerctl check: holds an arena's links, counts and tables against its records, in pure Python.
+"""timerctl check: compares an arena's links, counts and tables with its records, in pure Python.
 
-A live daemon is asked for a copy of its arena between two turns: an arena that is read while it is written always looks
-broken. A dead daemon's arena is read as it is.
+A live daemon is asked for a copy of its arena between two turns, because an arena that is read while it is written
+looks broken. A dead daemon's arena is read as it is.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from timerd_shm.read.reader import RETRY, ArenaReader
 
 EPILOG = """\
 Exit status 1 when something is wrong. A daemon that was killed may have left
-derived things (lists, counts) half changed: its next start makes them anew.
-They are printed, and are not an error.
+derived things (lists, counts) half changed: its next start rebuilds them. They
+are printed, and are not an error.
 
 examples:
   timerctl check
@@ -47,8 +47,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         common,
         "check",
         run,
-        help="hold an arena's links against its records",
-        description="Compute again what in an arena is derived from its records, and print what\ndiffers.",
+        help="compare an arena's links and counts with its records",
+        description="Compute an arena's derived links and counts again from its records, and print\nwhat differs.",
         epilog=EPILOG,
     )
     command.add_argument("--file", metavar="PATH", type=Path, help="a copy of an arena, instead of an instance")
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     with arena_of(arguments) as (reader, live):
         began = time.monotonic()
         header = reader.header()
-        # Nothing changes this arena, so an odd turn is one that has never ended.
+        # No process writes this arena, so an odd turn is one that has never ended.
         killed_in_turn = not live and bool(header.turn & 1 or header.redo_count)
         with ArenaReader.from_bytes(finished(reader)) as whole:
             found = examine(whole, cut=True, progress=show_progress if sys.stderr.isatty() else None)
@@ -67,25 +67,25 @@ def run(arguments: argparse.Namespace) -> int:
     if sys.stderr.isatty():
         show_progress("")
     if killed_in_turn:
-        problems, mended = found.truth, found.derived
+        problems, lagging = found.truth, found.derived
     else:
-        problems, mended = [*found.truth, *found.derived], []
+        problems, lagging = [*found.truth, *found.derived], []
     if arguments.json:
         print_json({"sound": not problems, "live": live, "killed_in_turn": killed_in_turn, **found._asdict()})
     else:
-        report(found, problems, mended, operations, time.monotonic() - began)
+        report(found, problems, lagging, operations, time.monotonic() - began)
     return Exit.PROBLEM if problems else Exit.OK
 
 
-def report(found: Findings, problems: list[str], mended: list[str], operations: int, seconds: float) -> None:
+def report(found: Findings, problems: list[str], lagging: list[str], operations: int, seconds: float) -> None:
     for sentence in problems:
         print(sentence)
-    if mended:
+    if lagging:
         print(
-            f"Its daemon was killed in the middle of a turn. {len(mended)} derived things lag behind the records; "
-            "the next start makes them anew:"
+            f"Its daemon was killed in the middle of a turn. {len(lagging)} derived things lag behind the records; "
+            "the next start rebuilds them:"
         )
-        for sentence in mended:
+        for sentence in lagging:
             print(f"  {sentence}")
     verdict = f"{len(problems)} problems" if problems else "Sound"
     print(f"{verdict}: {operations} operations checked in {seconds:.2f} s.")
@@ -120,7 +120,7 @@ def arena_of(arguments: argparse.Namespace) -> Iterator[tuple[ArenaReader, bool]
 
 @contextmanager
 def snapshot(arguments: argparse.Namespace) -> Iterator[ArenaReader]:
-    """The copy that the daemon makes of its arena, and removes when this client ends: it is opened before."""
+    """A copy that the daemon makes of its arena. It is opened before this client ends, because then it is removed."""
     if sys.stderr.isatty():
         show_progress("the daemon's copy")
     with connected(arguments) as client:

@@ -16,13 +16,13 @@ from .processes import process_of
 
 ENDED = (ClientState.DEAD, ClientState.TOMBSTONE)
 EPILOG = """\
-state: live; silent (nothing came for its lease); dead (what it held is being
-cleared away); tombstone (dead, and its numbering is kept for an hour).
-silent: for how long, as far as the daemon was reading. pending: operations that
-have not settled. backlog: outcomes that it has not acknowledged. doing:
-outcomes and calls of its group that were delivered to it, and are not done.
-held: payload and value bytes charged to it. cpu: of one core, on average since
-the process started.
+state: live; silent (it sent nothing for its lease); dead (what it held is being
+removed); tombstone (dead, and its numbering is kept for an hour). silent: how
+long it sent nothing while the daemon was reading. pending: operations that have
+not settled. backlog: outcomes that it has not acknowledged. doing: outcomes and
+calls of its group that were delivered to it, and are not done. held: payload
+and value bytes charged to it. cpu: of one core, on average since the process
+started.
 
 examples:
   timerctl clients
@@ -38,7 +38,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "clients",
         run,
         help="clients, what they hold, their processes",
-        description="The clients of an instance: one a process and connection.",
+        description="The clients of an instance: one for each connection of a process.",
         epilog=EPILOG,
     )
 

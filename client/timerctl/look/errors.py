@@ -1,4 +1,4 @@
-"""timerctl errors: the distinct errors of an instance, with how often and when."""
+"""timerctl errors: the distinct errors of an instance, how often and when they were seen."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from timerd_shm.declare.records import ErrorRecord
 
 EPILOG = """\
 Every refusal that was sent to a client is counted here, by its reason. Refusals
-by an id are not here, because ids are for that: `refused_by_id` of `timerctl
-stats` counts them, and `rejected` counts the others. The log is in the arena:
-it outlives the daemon, and `timerctl destroy` removes it.
+because of an id are not here, because ids exist for that: `refused_by_id` of
+`timerctl stats` counts them, and `rejected` counts the others. The log is in
+the arena: it outlives the daemon, and `timerctl destroy` removes it.
 
 examples:
   timerctl errors
@@ -33,7 +33,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         common,
         "errors",
         run,
-        help="distinct errors, with how often and when",
+        help="distinct errors, how often and when",
         description="The distinct errors that the daemon has logged in its arena, the newest\nlast. Times are UTC.",
         epilog=EPILOG,
     )
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print them."""
     paths = paths_of(arguments)
     with open_arena(paths) as reader:
-        # A row is used once it counts something; there is no other count of them that a restart keeps.
+        # A row that counts something is in use. No number of used rows outlives a restart.
         records = sorted((record for record in reader.errors if record.count), key=lambda each: each.last_wall_ns)
         header = reader.header()
     rows = [row_of(record) for record in records]

@@ -1,7 +1,7 @@
 """timerctl ops: the operations of an instance, filtered and bounded; and the buckets of its wheel.
 
-A new column stands in three places: its value in `row_of` (which is also the JSON), its head in OPERATIONS_TABLE, and
-its text in `cells_of`.
+A new column needs three things: a value in `row_of` (which is also the JSON), a head in OPERATIONS_TABLE, and a text in
+`cells_of`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from timerd_shm.read.reader import ArenaReader, DamageError
 STATES = {"pending": (OpState.PENDING,), "settled": (OpState.SETTLED,), "all": (OpState.PENDING, OpState.SETTLED)}
 EPILOG = f"""\
 An operation that has settled is kept until its owner has acknowledged its
-outcome. The keys of most settled operations are gone. Listings of a live
-instance are not one moment: an operation may settle while it is printed.
+outcome. Most settled operations have no keys any more. A listing of a live
+instance shows no single moment: an operation may settle while it is printed.
 
 examples:
   timerctl ops --due-within 5s         what expires soon, or is overdue
-  timerctl ops --key orders/42         who waits for that key
+  timerctl ops --key orders/42         operations that wait for a key
   timerctl ops --client 3 --state all  all of the client in slot 3
   timerctl ops --bucket                the wheel's buckets that hold something
   timerctl ops --bucket 1:17 --json    bucket 17 of level 1
@@ -121,7 +121,7 @@ def candidates(reader: ArenaReader, bucket: str | None) -> Iterable[tuple[int, O
 
 
 def keys_of(reader: ArenaReader, op: OpRecord) -> list[tuple[bytes, int | None]]:
-    """(name, watermark to reach or None) of an operation's keys; empty when it has settled and they are gone."""
+    """(name, watermark to reach or None) of an operation's keys; empty when it settled and did not keep them."""
     if op.state != OpState.PENDING and not op.flags & OpFlag.KEYS_KEPT:
         return []
     keys: list[tuple[bytes, int | None]] = []
@@ -207,7 +207,7 @@ def buckets(reader: ArenaReader, limit: int) -> list[dict[str, Any]]:
     rows = []
     for bucket in islice(walk.occupied_buckets(reader), limit + 1):
         shift = LEVEL_BITS * bucket.level
-        # The first time after the wheel's own at which this bucket's turn comes.
+        # The first tick of this bucket that is after the wheel's own time.
         present = header.wheel_tick >> shift
         start = (present + 1 + (bucket.index - present - 1) % BUCKETS) << shift
         rows.append(

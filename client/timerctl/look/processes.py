@@ -1,4 +1,4 @@
-"""Facts of a client's process, as far as psutil is installed and we may look."""
+"""Facts of a client's process, if psutil is installed and this user may look."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNKNOWN = Process(None, None, None)
 
 
 def process_of(pid: int, start_ticks: int, pid_namespace: int) -> Process | None:
-    """The process of a client; None when it has ended (its pid may be another's by now)."""
+    """The process of a client; None when it has ended (another process may have its pid now)."""
     if pid == 0 or (pid_namespace and pid_namespace != namespace_inode("pid")):
         return UNKNOWN
     if process_start_ticks(pid) != start_ticks:

@@ -2,9 +2,8 @@
 
     timerctl stats --prometheus > /var/lib/node_exporter/timerd.prom.new && mv ...
 
-Counters end in _total, times are seconds, and what exists in each purgatory has the label `purgatory`. The histograms'
-bounds are every second power of two of nanoseconds less one, because those are bounds of the arena's own buckets: the
-counts are exact.
+Counters end in _total, times are seconds, and what exists in each purgatory has the label `purgatory`. A histogram's
+bounds are 2 ** n - 1 ns for every second n. The buckets in the arena have the same bounds, so the counts are exact.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ NS = 10**9
 FIRST_POWER, LAST_POWER, POWER_STEP = 14, 44, 2  # 16 us to 4.9 h
 ABOUT: Final[dict[str, Counter]] = {counter.name: counter for counter in PURGATORY_COUNTERS + DAEMON_COUNTERS}
 HISTOGRAMS: Final = {
-    Histogram.EXPIRY_LATENESS: "settled after the deadline, for expiries",
+    Histogram.EXPIRY_LATENESS: "from the deadline to the settling, of operations that expired",
     Histogram.WAIT: "from the registration to the settling",
 }
 
@@ -34,7 +33,7 @@ def exposition(stats: dict[str, Any], purgatories: dict[str, Sequence[HistogramR
     yield from family("uptime_seconds", "gauge", "since the daemon attached; 0 when it is dead", [(instance, uptime)])
     yield from family("arena_bytes", "gauge", "size of the arena", [(instance, stats["arena_bytes"])])
     limited = {name: each for name, each in stats["capacity"].items() if isinstance(each, dict)}
-    for figure, about in (("used", "records or bytes in use"), ("limit", "records or bytes that there are")):
+    for figure, about in (("used", "records or bytes in use"), ("limit", "records or bytes in all")):
         rows = [(f"{instance},{label('of', name)}", each[figure]) for name, each in limited.items()]
         yield from family(f"capacity_{figure}", "gauge", about, rows)
     ring = [(instance, stats["capacity"]["ring_span_s"])]
@@ -62,7 +61,7 @@ def family(name: str, kind: str, about: str, rows: Sequence[tuple[str, float]]) 
 
 
 def counted(counter: str, rows: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """A counter of the arena; one that this timerctl does not know is a gauge, of which nothing is assumed."""
+    """A counter of the arena. A newer daemon's counter, which this timerctl does not know, is printed as a gauge."""
     known = ABOUT.get(counter, Counter(counter, "", "of a newer daemon", gauge=True))
     name, values = counter, [(labels, float(value)) for labels, value in rows]
     if known.unit == "ns":

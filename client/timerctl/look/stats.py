@@ -1,6 +1,6 @@
 """timerctl stats: capacity, counters and latencies, straight from shared memory, without the daemon.
 
-The names of counters come from the arena itself, so an older timerctl shows a newer daemon's.
+The names of counters come from the arena itself, so an older timerctl shows a newer daemon's counters.
 """
 
 from __future__ import annotations
@@ -68,28 +68,28 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         epilog=EPILOG,
         json="print one JSON document (with --watch: one a line)",
     )
-    command.add_argument("--prometheus", action="store_true", help="print Prometheus' text format, alone")
+    command.add_argument("--prometheus", action="store_true", help="print Prometheus' text format")
     command.add_argument(
-        "--watch", nargs="?", type=duration_ns, const=NS, metavar="TIME", help="again and again (default: every second)"
+        "--watch", nargs="?", type=duration_ns, const=NS, metavar="TIME", help="repeat (default: every second)"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print once, or until Ctrl-C."""
     if arguments.prometheus and (arguments.json or arguments.watch is not None):
-        raise UsageError("--prometheus is a form of its own, and one look: leave out --json and --watch")
+        raise UsageError("--prometheus prints a format of its own, once: leave out --json and --watch")
     if arguments.watch is None:
         return show(arguments)
     try:
         while True:
             if sys.stdout.isatty() and not arguments.json:
                 print(CLEAR_SCREEN, end="")
-            # A daemon that is started anew may have another arena: it is opened each time.
+            # The arena is opened each time: a daemon that was started again may have another one.
             show(arguments)
             sys.stdout.flush()
             time.sleep(max(arguments.watch / NS, 0.05))
     except NoInstanceError:
-        print("The instance is gone.", file=sys.stderr)
+        print("The instance does not exist any more.", file=sys.stderr)
         return Exit.NO_INSTANCE
 
 
@@ -166,7 +166,7 @@ def collect(seen: Look, paths: InstancePaths) -> dict[str, Any]:
 
 
 def capacity_of(seen: Look) -> dict[str, Any]:
-    """Used and limit of everything that can be used up, and the time that the event ring reaches back."""
+    """How much is used, and the limit, of all that can be used up; and the time that the event ring reaches back."""
     header = seen.header
     capacity: dict[str, Any] = {
         name: {"used": seen.regions[region].in_use, "limit": seen.regions[region].count}
@@ -206,9 +206,9 @@ def lines_of(stats: dict[str, Any], paths: InstancePaths) -> list[str]:
     if note := note_if_dead(paths, stats["alive"]):
         lines.append(note)
     if stats["stopped"]:
-        lines.append(f"It is stopped, and nothing of this moves until it goes on: kill -CONT {stats['pid']}")
+        lines.append(f"The daemon is stopped, and nothing changes until it goes on: kill -CONT {stats['pid']}")
     if stats["killed_in_turn"]:
-        lines.append("It was killed in the middle of a turn: counts may lag by that turn until the next start.")
+        lines.append("The daemon was killed in the middle of a turn: counts may lag by that turn until the next start.")
     lines += ["", *capacity_lines(stats["capacity"]), "", *counter_lines(stats["counters"])]
     if len(stats["purgatories"]) > 1:
         lines += ["", *purgatory_lines(stats["purgatories"])]
@@ -234,7 +234,7 @@ def counter_lines(counters: dict[str, int]) -> list[str]:
 
 
 def purgatory_lines(purgatories: dict[str, Any]) -> list[str]:
-    """One row a purgatory, as many counters as fit."""
+    """A row for each purgatory, with as many counters as fit."""
     names = list(dict.fromkeys(name for each in purgatories.values() for name in each["counters"]))
     columns = [Column(name, right=True, optional=True) for name in names]
     rows = [(name, *(each["counters"].get(counter, "-") for counter in names)) for name, each in purgatories.items()]

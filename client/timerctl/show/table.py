@@ -1,4 +1,4 @@
-"""The one printer of tables: columns as wide as they need, cut or left out where the terminal is narrower.
+"""The one printer of tables: columns are as wide as their texts, and cut or left out where the terminal is narrower.
 
     table = Table(Column("op"), Column("keys", flexible=True), Column("due in", right=True))
     table.print(rows)
@@ -26,7 +26,7 @@ CUT = "..."
 
 
 class Column(NamedTuple):
-    """One column. `flexible` ones may be cut, or wrapped if they are that; `optional` ones left out."""
+    """One column. It may be cut if `flexible`, wrapped if `wraps` too, and left out if `optional`."""
 
     title: str
     right: bool = False
@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
     @property
     def least(self) -> int:
-        """The width below which a flexible one does not go."""
+        """The least width of a flexible column."""
         return WRAPPED_MIN if self.wraps else FLEXIBLE_MIN
 
 
@@ -75,7 +75,7 @@ class Table:
         ]
 
     def _wrapped(self, cells: list[str], room: list[int], columns: list[Column]) -> Iterable[list[str]]:
-        """The row, and what of it goes on below."""
+        """The lines of a row: columns that wrap go on in further lines."""
         parts = [
             textwrap.wrap(cell, wide) or [""] if column.wraps else [cell]
             for cell, wide, column in zip(cells, room, columns, strict=True)
@@ -86,7 +86,7 @@ class Table:
         return sum(widths[at] for at in shown) + len(GAP) * (len(shown) - 1) - width
 
     def _cut(self, widths: list[int], shown: list[int], over: int) -> None:
-        """Take what is too much from the flexible columns, always from the widest."""
+        """Make the flexible columns narrower by `over` in all, always the widest one."""
         while over > 0:
             flexible = [at for at in shown if self.columns[at].flexible and widths[at] > self.columns[at].least]
             if not flexible:
@@ -104,7 +104,7 @@ class Table:
 
 
 def _beginning(text: str, width: int) -> str:
-    """As much of a text as that many columns hold."""
+    """The beginning of a text that fits in `width` columns."""
     cut = text[:width]
     while columns_of(cut) > width:
         cut = cut[:-1]
@@ -112,7 +112,7 @@ def _beginning(text: str, width: int) -> str:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; $COLUMNS wins, and 80 where there is none."""
+    """Columns of the terminal: $COLUMNS if set, and 80 without a terminal."""
     return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
 
 

@@ -31,7 +31,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     """Type of an argument: a whole number within these limits."""
 
     def read(text: str) -> int:
-        # Its length first: int() takes no thousands of digits.
+        # The length is checked first: int() refuses a text of thousands of digits.
         if not (text.isascii() and text.isdecimal()) or len(text) > len(str(U64_MAX)) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"{text!r:.40} is not a whole number from {least} to {most}")
         return int(text)
@@ -70,7 +70,7 @@ def size(count: float) -> str:
 
 
 def plain(data: bytes) -> str:
-    """Bytes of a key, name or message for one line of a terminal: what cannot be printed is escaped."""
+    """Bytes of a key, name or message for one line of a terminal. Unprintable characters are escaped."""
     text = data.decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 

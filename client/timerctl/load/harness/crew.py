@@ -16,7 +16,7 @@ from timerd_shm.host.paths import INSTANCE_VARIABLE, RUNTIME_DIR_VARIABLE, Insta
 
 from .messages import Answer, Failure, Ready, Start, Stop, Task
 
-STOP_TIMEOUT_S = 10.0  # for what there is so far
+STOP_TIMEOUT_S = 10.0  # for the answers of processes that end early
 END_TIMEOUT_S = 5.0
 POLL_S = 0.05
 
@@ -41,7 +41,7 @@ class Member:
 
     @property
     def topic(self) -> int:
-        """Its client's, once it is ready; 0 before."""
+        """The topic of its client; 0 until the process is ready."""
         return self.ready.topic if self.ready is not None else 0
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Member:
 
 
 class CrewError(Exception):
-    """A process cannot go on, or has ended; `status` is what the load test ends with."""
+    """A process cannot go on, or has ended; `status` is the load test's exit status."""
 
     def __init__(self, what: str, status: Exit = Exit.PROBLEM) -> None:
         super().__init__(what)
@@ -64,13 +64,13 @@ class Crew:
         self.members: list[Member] = []
 
     def add(self, task: Task) -> Member:
-        """Start a process, which makes ready at once."""
+        """Start a process. It prepares at once."""
         member = Member(task, self._paths)
         self.members.append(member)
         return member
 
     def listen(self, timeout_s: float) -> None:
-        """Receive their messages, for so long at most. Raises CrewError when a process cannot go on."""
+        """Receive the processes' messages, `timeout_s` at most. Raises CrewError when a process cannot go on."""
         open_ones: dict[Any, Member] = {member.connection: member for member in self.members if not member.answer}
         for connection in wait(list(open_ones), timeout_s):
             member = open_ones[connection]
@@ -119,7 +119,7 @@ class Crew:
                 member.answer = None if isinstance(message, Failure) else message
 
     def close(self) -> None:
-        """End them: closing the socket pair is Stop."""
+        """End the processes: they take the closed socket pair for Stop."""
         for member in self.members:
             member.connection.close()
         end = time.monotonic() + END_TIMEOUT_S

@@ -1,7 +1,7 @@
 """The process that fires. It shares nothing with those that register but the workload and the start time.
 
-The value of an event is the time at which fire() was called, or one of the calls just before it (STAMPED), 8 bytes of
-CLOCK_MONOTONIC: the owner of the operation that it completes reads the latency from it.
+The value of an event is the time (CLOCK_MONOTONIC, 8 bytes) at which fire() was called; up to STAMPED calls in a row
+share one time. The owner of the completed operation computes the latency from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .part import STAMP, STAMPED, Meter, Part, Times
 
 
 class Firer(Part):
-    """See the module."""
+    """Fires the events of its plan, each when it is due."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -1,7 +1,7 @@
-"""The marks of a registrar: each operation is registered since one that was read before the operation was due.
+"""The marks of a registrar. It registers each operation with a mark that was read before the operation was due.
 
-A program that causes an event reads a mark first: then the event counts, however late the registration is. So what a
-registrar sends late loses nothing, unless it is later than KEPT_NS: the ring forgets.
+A program that causes an event reads a mark first: then the event counts, however late the registration is. So a late
+registration loses no event, unless it is later than KEPT_NS: then the ring may have overwritten the event.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEPT_NS = 100_000_000  # a private daemon's ring holds four times that (own_daem
 
 
 class Marks:
-    """Those that have been read lately."""
+    """The marks that were read lately."""
 
     def __init__(self, read: Callable[[], Mark], start_ns: int) -> None:
         """`start_ns`: what the due times of operations count from."""
@@ -25,7 +25,7 @@ class Marks:
         self._kept: deque[tuple[Mark, int]] = deque([(read(), time.monotonic_ns())])
 
     def read(self) -> None:
-        """Read one now, and forget what is too old."""
+        """Read a mark now, and forget marks that are too old."""
         mark = self._read()
         now_ns = time.monotonic_ns()
         self._kept.append((mark, now_ns))
@@ -33,7 +33,7 @@ class Marks:
             self._kept.popleft()
 
     def before(self, due_ns: int) -> tuple[Mark, int]:
-        """The newest that was read before then, or the oldest, and when it was read. Calls have rising `due_ns`."""
+        """The newest mark read before `due_ns`, else the oldest; and when it was read. Calls have rising `due_ns`."""
         kept = self._kept
         while len(kept) > 1 and kept[1][1] <= self._start_ns + due_ns:
             kept.popleft()

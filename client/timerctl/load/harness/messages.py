@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Connected, and its columns made."""
+    """The process has connected and has made its columns."""
 
     topic: int  # its client's: slot and generation
 
@@ -43,7 +43,7 @@ class Start(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """End now; what there is so far is the answer."""
+    """End now, and answer with what has happened so far."""
 
 
 class Usage(NamedTuple):
@@ -57,7 +57,7 @@ class Registered(NamedTuple):
     """A registrar's answer: columns in the order of its plan. 0 = it did not happen, or was not looked at."""
 
     rows: Rows
-    sent_ns: array[int]  # when register() was called; as many as were
+    sent_ns: array[int]  # when register() was called; one for each call that was made
     marked_ns: array[int]  # when its mark had been read, so that events applied from then on count for it
     state: array[int]  # Outcome, as the wire has it
     deliveries: array[int]  # how often its outcome was delivered
@@ -77,7 +77,7 @@ class Fired(NamedTuple):
     """A firer's answer. Event i of its plan was its command i + 1."""
 
     events: Events
-    sent_ns: array[int]  # when fire() was called; as many as were
+    sent_ns: array[int]  # when fire() was called; one for each call that was made
     own_lateness_ns: array[int]
     usage: Usage
     failure: str

@@ -1,6 +1,6 @@
 """Outcomes of millions of operations: during a run only their bytes are kept, and columns are made after it.
 
-The records of many outcomes are joined, and a column is every twelfth word of that.
+The records of many outcomes stand one behind the other. So a column is every twelfth word of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAILED: Final = int(State.FAILED.value)
 
 
 class Columns(NamedTuple):
-    """A row for each outcome, in no order that means something."""
+    """A row for each outcome, in any order."""
 
     command: array[int]
     state: array[int]
@@ -43,12 +43,12 @@ class Outcomes:
     """The outcomes that were delivered to one client."""
 
     def __init__(self, rows: int) -> None:
-        """Make room for so many. Memory that the system gives during a run would be cleared then, page by page."""
+        """Make room for so many outcomes, so that the kernel does not have to clear new pages during the run."""
         self._records = bytearray(RECORD_SIZE * rows)
         pages = range(0, len(self._records), PAGE_SIZE)
-        self._records[:: pages.step] = bytes(len(pages))  # a page is given when it is written
+        self._records[:: pages.step] = bytes(len(pages))  # the kernel gives a page when it is first written
         self._used = 0  # bytes of them
-        self._seen = array("q")  # which of them have the times that follow
+        self._seen = array("q")  # the rows whose times stand in the next two columns
         self._fired_ns = array("q")
         self._delivered_ns = array("q")
         self._refused: list[tuple[int, int]] = []  # refused by the daemon: (command, when that was delivered)
@@ -68,7 +68,7 @@ class Outcomes:
     def add(
         self, commands: Iterable[int], settlements: Sequence[RawSettlement], delivered_ns: Sequence[int] | None
     ) -> None:
-        """Take some; `delivered_ns` is None where the clock was not read."""
+        """Take these; `delivered_ns` is None where the clock was not read."""
         times = repeat(0) if delivered_ns is None else delivered_ns
         for command, settlement, at_ns in zip(commands, settlements, times, strict=False):
             if settlement[0] is None:
@@ -98,7 +98,7 @@ class Outcomes:
         return took
 
     def _stamp(self, value: bytes) -> int:
-        """When the event was fired that has this value; 0 = there was none."""
+        """The time in an event's value: when it was fired; 0 = there is no value."""
         if len(value) not in (0, STAMP_SIZE):
             self.errors["a value that is no stamp"] = self.errors.get("a value that is no stamp", 0) + 1
             return 0
@@ -120,7 +120,7 @@ class Outcomes:
         return column
 
     def _refuse(self, command: int, settlement: RawSettlement, delivered_ns: int) -> None:
-        """One that the daemon has refused: there is no record of it."""
+        """Note an operation that the daemon has refused: it has no record."""
         text = f"{type(settlement[3]).__name__}: {settlement[3]}"
         self.errors[text] = self.errors.get(text, 0) + 1
         self._refused.append((command, delivered_ns))

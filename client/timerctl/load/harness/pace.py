@@ -26,14 +26,14 @@ class Pace:
         self._start_ns = start_ns
         self._period_ns = PERIOD_NS if bulk else PASS_NS
         self._began_ns = 0  # of the last pass
-        self._free_ns = 0  # since when nothing but the schedule keeps the next pass from beginning
+        self._free_ns = 0  # from then on, only the schedule delays the next pass
 
     def left_ns(self, row: int) -> int:
         """How long the pass that begins with this row may wait; negative when it is late."""
         return self._planned_ns(row) - self._now_ns()
 
     def begin(self, row: int) -> int:
-        """Sleep until the row is due, for a while at most; the first row that is not due yet."""
+        """Sleep until the row is due, SLEEP_S_MAX at most. Returns the first row that is not due yet."""
         planned_ns = self._planned_ns(row)
         left_ns = planned_ns - self._now_ns()
         if left_ns > 0:

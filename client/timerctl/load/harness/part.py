@@ -1,4 +1,4 @@
-"""What registrars, firers and their kin have in common: a client of the instance, and a part to play in a run."""
+"""What all roles have in common: a client of the instance, and a part to play in a run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .messages import Answer, Task, Usage
 PURGATORY = "load"
 CLOSE_TIMEOUT_S = 1.0
 STAMP = struct.Struct("<q")  # of CLOCK_MONOTONIC
-STAMPED = 8  # calls one behind the other that share a stamp of when they began: one for each costs as much as fire()
+STAMPED = 8  # calls in a row that share a stamp: a stamp for each call would cost as much as fire()
 
 
 class Part:
-    """A process's part; roles are its subclasses. Made before the start, played from it on."""
+    """The part of a process; each role is a subclass. It is made before the start, and played from the start on."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -30,14 +30,14 @@ class Part:
         self.purgatory = self.client.purgatory(PURGATORY)
 
     def prepare(self) -> None:
-        """What takes time, before the start."""
+        """Do what takes time, before the start."""
 
     def play(self, start_ns: int) -> Answer:
         """The part itself; returns early when `stopped` is set. Raises TimerdError when it has nothing to show."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the client; what it still waits for is cancelled."""
+        """End the client; its pending operations are cancelled."""
         with suppress(TimerdError):
             self.client.close(CLOSE_TIMEOUT_S)
 
@@ -45,7 +45,7 @@ class Part:
 class Times:
     """A column of times, one behind the other, each as a STAMP.
 
-    There is room for all rows from the start: new pages are the kernel's to clear, and would be a run's to wait for.
+    All memory is allocated and written before the start: else the kernel would clear new pages during the run.
     """
 
     def __init__(self, rows: int) -> None:
@@ -56,13 +56,13 @@ class Times:
         return self._used // STAMP.size
 
     def add(self, stamp: bytes, rows: int) -> None:
-        """The same for so many rows."""
+        """Add this stamp for so many rows."""
         end = self._used + STAMP.size * rows
         self._rows[self._used : end] = stamp * rows
         self._used = end
 
     def column(self) -> array[int]:
-        """What there is."""
+        """The times that were added."""
         return array("q", self._rows[: self._used])
 
 

@@ -1,4 +1,4 @@
-"""The process that holds far-future operations underneath a run: registered before it, cancelled by its end."""
+"""The process that holds far-future operations during a run. It registers them before, and its end cancels them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PREFIX = "-"  # no key of the run begins with it
 
 
 class Pending(Part):
-    """See the module."""
+    """Holds operations that are due in hours."""
 
     def prepare(self) -> None:
-        """Register them all; raises what the daemon refuses the last of each chunk with."""
+        """Register all. Waits for the last of each chunk, and raises its refusal."""
         count = self.task.pending
         low, high = HOURS_S
         for start in range(0, count, CHUNK):

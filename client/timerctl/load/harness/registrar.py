@@ -1,8 +1,8 @@
-"""The process that registers: by single calls as a user would, or in bulk what is due since the last call.
+"""The process that registers: by single calls as a user would, or in bulk all that became due since the last call.
 
 Each of its rows is one command, so row i of the plan has the command number `first + i`. Handles are kept, and looked
-at when they must have settled: a callback for each would cost half as much as its registration. Some handles have a
-callback that notes the time, by which the latency is measured: all of them up to CALLBACKS_PER_S, beyond that every
+at when their operations must have settled: a callback for each would cost half as much as its registration. To measure
+the latency, some handles have a callback that notes the time: all of them up to CALLBACKS_PER_S, beyond that every
 n-th.
 """
 
@@ -29,14 +29,14 @@ from .pace import Pace
 from .part import STAMP, STAMPED, Meter, Part, Times
 
 CALLBACKS_PER_S = 5_000
-TOGETHER = 1_024  # handles are looked at together, and callbacks taken
-LOOK_NS = 20_000_000  # after the timeout handles are looked at, and as often until they have settled
+TOGETHER = 1_024  # so many handles are looked at together, or deliveries taken together
+LOOK_NS = 20_000_000  # from the timeout to the first look at a handle, and from look to look until it has settled
 GRACE_NS = 5_000_000_000  # after the last deadline: what has no outcome by then is lost
 POLL_S = 0.001
 
 
 class Registrar(Part):
-    """See the module."""
+    """Registers the operations of its plan, each when it is due, and collects their outcomes."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -47,8 +47,8 @@ class Registrar(Part):
         self._delivered: list[tuple[int, ThreadedOperation]] = []  # filled by the client's thread
         self._together = TOGETHER
         self._look_ns = task.workload.timeout_ns + LOOK_NS
-        self._fresh: list[ThreadedOperation] = []  # those of the last passes, to be looked at together
-        self._open: deque[tuple[int, list[ThreadedOperation]]] = deque()  # those of some, and when to look at them
+        self._fresh: list[ThreadedOperation] = []  # handles of the last passes, to be looked at together
+        self._open: deque[tuple[int, list[ThreadedOperation]]] = deque()  # when to look, and at which handles
         self._batches: deque[tuple[int, ThreadedBatch]] = deque()
         self._outcomes = Outcomes(len(self._rows.due_ns))
         self._numbered = 0  # outcomes received, by their numbers
@@ -115,12 +115,12 @@ class Registrar(Part):
             self._set_aside(time.monotonic_ns() + self._look_ns)
 
     def _set_aside(self, look_ns: int) -> None:
-        """What the last passes registered is looked at then."""
+        """Look at the handles of the last passes at `look_ns`."""
         self._open.append((look_ns, self._fresh))
         self._fresh = []
 
     def _register_many(self, keys: Sequence[str | tuple[str, ...]], mark: Mark) -> None:
-        """All but the last in one call; the last by itself, because the latency is seen of a single one only."""
+        """Register all but the last in one call. The last is single, because a callback is on a single operation."""
         if len(keys) > 1:
             at_ns = time.monotonic_ns()
             batch = self.purgatory.register_many(keys[:-1], timeout=self._timeout, payloads=self._payload, since=mark)
@@ -132,7 +132,7 @@ class Registrar(Part):
         self._delivered.append((time.monotonic_ns(), operation))
 
     def _collect(self) -> None:
-        """Make columns of what has settled."""
+        """Take the outcomes of operations that have settled, where it is time to look."""
         if len(self._delivered) >= self._together:
             deliveries = self._delivered[:]
             del self._delivered[: len(deliveries)]
@@ -142,7 +142,7 @@ class Registrar(Part):
             _, operations = self._open.popleft()
             if self._outcomes.take(operations):
                 continue
-            settled = [operation.done() for operation in operations]  # once: they go on settling meanwhile
+            settled = [operation.done() for operation in operations]  # asked once: more operations settle meanwhile
             if not all(settled):
                 late = [operation for operation, done in zip(operations, settled, strict=True) if not done]
                 self._open.append((now_ns + LOOK_NS, late))
@@ -162,7 +162,7 @@ class Registrar(Part):
         self._outcomes.add(commands, [operation._settlement for operation in operations], delivered_ns)
 
     def _await_outcomes(self, until_ns: int) -> None:
-        """Wait until all outcomes are there; in bulk, those that are not are looked for in their batches."""
+        """Wait until all outcomes are there, or the time is over. Then look into the batches for single outcomes."""
         self._set_aside(time.monotonic_ns() + self._look_ns)
         self._together = 1
         while not self.stopped:
@@ -180,7 +180,7 @@ class Registrar(Part):
         self._batches.clear()
 
     def _silence(self) -> str:
-        """Why outcomes are missing, if that is not the daemon's mistake but its absence."""
+        """Why outcomes may be missing: the daemon does not answer. Empty if it does."""
         state = self.client.state
         return "" if self.stopped or state is LinkState.LIVE else f"the daemon does not answer ({state.value})"
 
