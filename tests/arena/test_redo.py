@@ -87,7 +87,7 @@ def commands_of(frame: bytes) -> Iterator[bytes]:
         "register: id replaced",
         "expire: one",
         "a holder dies",
-        "hand on: two watchers",
+        "requeue at a death: two watchers",
         "a call: followed",
         "handles other names",
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakedaemon import MS, FakeDaemon, World, kinds, live_world, stands, state_of
+from fakedaemon import MS, FakeDaemon, World, kinds, link_state, live_world, state_of
 from timerd_client.errors import (
     ArenaFullError,
     SessionGoneError,
@@ -47,25 +47,25 @@ def world() -> World:
 
 def test_a_client_is_live_only_after_its_first_report() -> None:
     world = World()
-    assert stands(world) is LinkState.CONNECTING
+    assert link_state(world) is LinkState.CONNECTING
     for frame in world.up():
         world.daemon.receive(frame)
     world.down()
-    assert stands(world) is LinkState.HELLO
+    assert link_state(world) is LinkState.HELLO
     assert world.protocol.session.secret == world.daemon.session
     world.exchange()
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
 
 
 def test_hello_is_sent_again_until_a_daemon_answers() -> None:
     world = World()
     world.lose_up = lambda frame: True
     world.pass_time(2_000)
-    assert stands(world) is LinkState.CONNECTING
+    assert link_state(world) is LinkState.CONNECTING
     assert 3 <= kinds(world.sent).count(UpKind.HELLO) <= 6
     world.lose_up = lambda frame: False
     world.pass_time(1_100)
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
 
 
 def test_commands_that_piled_up_are_sent_in_one_frame(world: World) -> None:
@@ -243,11 +243,11 @@ def test_a_silent_daemon_is_lost_and_found_again(world: World) -> None:
     world.exchange()
     world.lose_up = world.lose_down = lambda frame: True
     world.pass_time(DAEMON_LOST_NS / MS + 100, 100)
-    assert stands(world) is LinkState.LOST
+    assert link_state(world) is LinkState.LOST
     world.fire()  # is kept
     world.lose_up = world.lose_down = lambda frame: False
     world.pass_time(1_200, 50)
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
     assert state_of(operation) is State.COMPLETED
     assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
 
@@ -260,7 +260,7 @@ def test_after_a_restart_the_command_numbers_continue(world: World) -> None:
     world.fire()
     world.pass_time(400)
     assert [hello["waits"] for hello in world.daemon.hellos] == [[], [1]]
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
     assert world.protocol.session.secret == world.daemon.session
     assert state_of(operation) is State.COMPLETED
     assert [number for number, _ in world.daemon.applied_commands] == [1, 2]
@@ -279,7 +279,7 @@ def test_a_second_welcome_after_a_report_changes_nothing() -> None:
     assert world.protocol.ledger.applied == 1
     for frame in late:
         world.protocol.receive(frame, world.now, published=False)
-    assert (stands(world), world.protocol.frames_ignored) == (LinkState.LIVE, 1)
+    assert (link_state(world), world.protocol.frames_ignored) == (LinkState.LIVE, 1)
     world.fire()
     world.pass_time(400)
     assert state_of(operation) is State.COMPLETED
@@ -298,10 +298,10 @@ def test_answers_to_an_earlier_incarnation_are_ignored() -> None:
     operation = world.register()
     for frame in (welcome, gone):
         world.protocol.receive(frame, world.now, published=False)
-    assert (stands(world), world.protocol.frames_ignored) == (LinkState.CONNECTING, 2)
+    assert (link_state(world), world.protocol.frames_ignored) == (LinkState.CONNECTING, 2)
     world.fire()
     world.pass_time(400)
-    assert (stands(world), state_of(operation)) == (LinkState.LIVE, State.COMPLETED)
+    assert (link_state(world), state_of(operation)) == (LinkState.LIVE, State.COMPLETED)
 
 
 def test_operations_that_the_daemon_lacks_after_a_restart_fail(world: World) -> None:
@@ -322,7 +322,7 @@ def test_another_arena_fails_the_pending_operations_and_the_client_begins_a_new_
     kept = world.fire(b"x")
     assert kept == 3
     world.pass_time(400)
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
     assert world.protocol.session.incarnation != before
     assert world.protocol.session.arena == 88
     for operation in (applied, unacknowledged):
@@ -341,7 +341,7 @@ def test_a_client_that_the_daemon_no_longer_knows_begins_a_new_session(world: Wo
     world.fire()
     world.pass_time(400)
     assert isinstance(operation.result(0).error, SessionGoneError)
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
 
 
 def test_without_a_shared_clock_the_remaining_time_is_sent() -> None:
@@ -465,7 +465,7 @@ def test_each_operation_settles_once_whatever_is_lost_doubled_or_reordered(rng: 
     for _ in range(8):
         world.pass_time(500, 25)
         world.daemon.announce()
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
     assert settled == {operation.command: 1 for operation in operations}
     assert [number for number, _ in world.daemon.applied_commands] == list(range(1, world.protocol.ledger.issued + 1))
 

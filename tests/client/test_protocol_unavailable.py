@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakedaemon import MS, FakeDaemon, World, kinds, live_world, stands, state_of
+from fakedaemon import MS, FakeDaemon, World, kinds, link_state, live_world, state_of
 from timerd_client.errors import SessionGoneError, TimerdUnavailableError
 from timerd_client.hot.commands import NOTHING
 from timerd_client.link.batch import ThreadedBatch
@@ -51,7 +51,7 @@ def return_of(world: World) -> None:
     """The daemon is heard again, and everything that was kept is exchanged."""
     world.speak()
     world.pass_time(1_500, 25)
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
 
 
 def error_of(operation: ThreadedOperation) -> str:
@@ -65,7 +65,7 @@ def error_of(operation: ThreadedOperation) -> str:
 
 def still_is_told(world: World, operation: ThreadedOperation) -> None:
     """The client has given up neither its daemon nor the operation, and the daemon's word arrives."""
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
     assert not operation.done()
     world.daemon.settle(operation.command, Outcome.EXPIRED, b"")
     world.exchange()
@@ -81,10 +81,10 @@ def test_an_operation_is_unavailable_a_second_after_its_deadline_if_the_daemon_i
     world.exchange()
     world.silence()
     world.pass_time(LOST_MS - 50)
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
     assert not early.done()  # its deadline and the grace are over, but the daemon may still speak
     world.pass_time(100)
-    assert stands(world) is LinkState.LOST
+    assert link_state(world) is LinkState.LOST
     assert state_of(early) is State.UNAVAILABLE
     assert not early.result(0)
     assert "3.0 s" in error_of(early)
@@ -227,7 +227,7 @@ def test_the_bounds_of_a_lost_daemon_are_passed_in() -> None:
     world.exchange()
     world.silence()
     world.pass_time(210)
-    assert stands(world) is LinkState.LOST
+    assert link_state(world) is LinkState.LOST
     world.pass_time(120)
     assert not operation.done()
     world.pass_time(20)
@@ -395,12 +395,12 @@ def test_a_grant_of_an_unavailable_operation_is_requeued_before_it_is_acknowledg
     # Its outcome comes first; what withdraws it is lost at first, but the acknowledgements are not.
     world.lose_up = lambda frame: unpack(CommandHeader, frame).kind == UpKind.COMMANDS
     world.pass_time(600, 25)
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
     assert state_of(before) is State.EXPIRED
     assert world.daemon.outcomes
     assert UpKind.ACK in kinds(world.sent)
     return_of(world)
-    assert world.daemon.given_back == [operation.command]
+    assert world.daemon.requeued == [operation.command]
     assert not world.daemon.outcomes
     assert world.protocol.statistics().outcomes_after_giving_up == 1
 
@@ -429,7 +429,7 @@ def test_a_grant_that_was_requeued_before_its_outcome_arrived_is_acknowledged_at
     world.pass_time(LOST_MS + 100)
     world.lose_down = lambda frame: unpack(ReportHeader, frame).outcomes > 0
     world.pass_time(1_500, 25)
-    assert world.daemon.given_back == [operation.command]
+    assert world.daemon.requeued == [operation.command]
     return_of(world)
     assert not world.daemon.outcomes
 
@@ -448,11 +448,11 @@ def test_acknowledgements_of_grants_are_held_back_until_all_of_them_are_requeued
     world.speak()
     for given_back in range(2):
         world.pass_time(1_500, 25)
-        assert len(world.daemon.given_back) == given_back
+        assert len(world.daemon.requeued) == given_back
         assert len(world.daemon.outcomes) == 2
         world.daemon.apply_up_to += 1
     return_of(world)
-    assert sorted(world.daemon.given_back) == [operation.command for operation in operations]
+    assert sorted(world.daemon.requeued) == [operation.command for operation in operations]
     assert not world.daemon.outcomes
 
 
@@ -500,7 +500,7 @@ def test_a_daemon_that_no_longer_knows_the_client_is_not_lost(world: World) -> N
     world.lose_up = lambda frame: False
     world.lose_down = lambda frame: unpack(ReportHeader, frame).kind != DownKind.SESSION_GONE
     world.pass_time(1_100)
-    assert stands(world) is LinkState.CONNECTING
+    assert link_state(world) is LinkState.CONNECTING
     operation = world.register(timeout_ns=0)
     world.pass_time(1_500)  # and a second more than its deadline
     assert not operation.done()
@@ -520,7 +520,7 @@ def test_a_daemon_that_was_stopped_and_continues_makes_no_outcome_wrong(world: W
     for frame in in_its_socket:  # all its hellos, too
         world.daemon.receive(frame)
     world.pass_time(1_500, 25)
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
     assert (state_of(short), state_of(long)) == (State.UNAVAILABLE, None)
     assert world.protocol.statistics().outcomes_after_giving_up == 1
     world.fire(b"long")
@@ -540,7 +540,7 @@ def test_random_outages_settle_no_operation_twice_and_lose_no_operation_and_no_g
     def count(operation: ThreadedOperation) -> None:
         settled[operation.command] = settled.get(operation.command, 0) + 1
         if state_of(operation) is State.UNAVAILABLE:
-            assert stands(world) is LinkState.LOST
+            assert link_state(world) is LinkState.LOST
             assert world.now >= operation.deadline_ns + GRACE_NS
 
     for _ in range(12):
@@ -579,8 +579,8 @@ def test_random_outages_settle_no_operation_twice_and_lose_no_operation_and_no_g
     states = {operation.command: state_of(operation) for operation in operations}
     assert {State.UNAVAILABLE, State.COMPLETED} <= set(states.values())
     completed = {command for command, state in states.items() if state is State.COMPLETED}
-    assert sorted([*completed, *daemon.given_back]) == sorted(daemon.granted)
+    assert sorted([*completed, *daemon.requeued]) == sorted(daemon.granted)
     statistics = protocol.statistics()
-    assert statistics.outcomes_after_giving_up == len(daemon.given_back)
+    assert statistics.outcomes_after_giving_up == len(daemon.requeued)
     assert (statistics.waiting, statistics.unacknowledged, statistics.commands_unknown) == (0, 0, 0)
     assert not protocol.incoming._abandoned

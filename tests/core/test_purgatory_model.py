@@ -31,7 +31,7 @@ def run(seed: int, core: ModuleType = timerd.core, turns: int = TURNS, knobs: di
             play.compare_all()
         except AssertionError as error:
             raise AssertionError(f"seed={seed}, turn={turn}: {error}") from error
-    play.all_is_told_at_the_end()
+    play.everything_is_delivered_at_the_end()
     return play
 
 

@@ -14,7 +14,7 @@ import fakedaemon
 import timerd as td
 from commands import Register
 from daemons import Daemon
-from fakedaemon import MS, stands
+from fakedaemon import MS, link_state
 from harness import S
 from networks import World
 from patience import eventually
@@ -176,7 +176,7 @@ class Linked(fakedaemon.World):
         self.link = Link(paths, "", Orphans.CANCEL, None, sockets, lambda: self.now)
         self.protocol = self.link.protocol
         self.exchange()
-        assert stands(self) is LinkState.LIVE
+        assert link_state(self) is LinkState.LIVE
 
     def flushes(self) -> bool:
         """Whether a flush that begins now has nothing to wait for; raises what it raises then."""
@@ -279,7 +279,7 @@ def test_a_flush_waits_for_refusals_from_before_a_restart_and_for_no_others(refu
     world.restart()
     world.lose_down = is_report
     world.pass_time(400)
-    assert (stands(world), world.protocol.ledger.applied) == (LinkState.HELLO, 1)
+    assert (link_state(world), world.protocol.ledger.applied) == (LinkState.HELLO, 1)
     assert not world.flushes()  # WELCOME says that it was applied, but not whether it was refused
     world.speak()
     world.pass_time(1_500, 25)

@@ -14,11 +14,11 @@ from jobs import (
     cancel,
     due_call,
     due_call_of_two,
-    gone,
     later,
     pending,
     registrations,
     run,
+    session_gone,
     through_handler,
     worker_of,
 )
@@ -104,7 +104,7 @@ def test_handled_names_are_known_again_after_a_restart_and_in_another_arena(worl
     world.until_quiet()
     run(world, [worker], 2 * PERIOD_NS)
     assert job.due() == [0, 1]
-    worker.protocol.receive(gone(worker), worker.now_ns, published=False)
+    worker.protocol.receive(session_gone(worker), worker.now_ns, published=False)
     worker.wait(lambda: worker.protocol.state is LinkState.LIVE)
     run(world, [worker], 2 * PERIOD_NS)
     assert job.due() == [0, 1, 2, 3]

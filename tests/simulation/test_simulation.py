@@ -9,7 +9,7 @@ import pytest
 
 from simulation.daemon import core_faults
 from simulation.measured import Measure
-from simulation.measured import told as coverage
+from simulation.measured import lines_executed as coverage
 from simulation.run import Failure, Simulation, simulate
 from tiers import in_tiers
 from timerd_client.groups.calls import Acknowledge, Calls, Job, Steps
@@ -107,7 +107,7 @@ def test_a_core_that_stores_journal_rows_outside_of_their_transaction_is_found(n
 def test_a_client_that_acknowledges_too_soon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Incoming, "acknowledged_outcome", property(lambda self: self.received_outcome + 1))
     says = found(4)
-    assert any(what in says for what in ("no outcome at the end", "was told 0 times")), says
+    assert any(what in says for what in ("no outcome at the end", "was called back 0 times")), says
 
 
 def test_a_member_that_acknowledges_a_call_before_it_has_done_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@
     python tests/support/run.py fuzz journal                           damaged segments: a journal's reader, and a start
 
 An input of the first two is a list of frames, each behind its length (2 bytes). The seeds of these two are the frames
-of corpus.py. An input of the others is a list of changes: where (4 bytes, as a share of what is in use), how many bytes
-wide, and as many as that. What is found is written to crash-*; the same command with that file repeats it.
+of corpus.py. An input of the others is a list of changes: where (4 bytes, as a share of what is in use), how many
+bytes wide (1 byte), and these bytes. An input that fails is written to crash-*; the same command with that file
+repeats it.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ def frames_of(data: bytes) -> Iterator[bytes]:
 
 
 def attack_daemon(data: bytes) -> None:
-    """Each frame comes from a client that is welcome; the last word is check()'s."""
+    """Send each frame as a client that is welcome. At the end, check() must find nothing."""
     world: World = small_world()
     victim, mallory = world.client("victim"), world.client("mallory")
     for frame in frames_of(data):
-        if frame[: len(mallory.session)] != bytes(len(mallory.session)):  # else nobody's session
+        if frame[: len(mallory.session)] != bytes(len(mallory.session)):  # else a frame without a session
             frame = frame[:SESSION] + mallory.session + frame[SESSION + len(mallory.session) :]
         mallory.put(frame)
         world.turn(MS)
@@ -72,7 +73,7 @@ def attack_daemon(data: bytes) -> None:
 
 
 def attack_client(data: bytes) -> None:
-    """Each frame comes from the daemon; nothing may raise, and nothing pile up."""
+    """Send each frame as the daemon; no error may be raised, and no state may pile up."""
     world = fakedaemon.World()
     world.exchange()
     world.register()
@@ -83,7 +84,7 @@ def attack_client(data: bytes) -> None:
         world.now += MS
         world.up()
     assert world.protocol.ledger.kept <= 2 and len(world.protocol.ledger.pending) <= 2
-    # Whoever waits is let go of by nothing else, and libFuzzer counts memory.
+    # Nothing else releases the waiters, and libFuzzer counts memory.
     world.protocol.incoming.fail_all(ClosedError("the end"))
 
 
@@ -96,7 +97,7 @@ def changes_of(data: bytes) -> Iterator[Change]:
 
 
 def attack_arena(data: bytes) -> None:
-    """A daemon's life on it, and everything that is read of it: refused by name, or carried on with."""
+    """Read a damaged arena, and let a daemon live on it. Either may refuse it with one of REFUSALS."""
     memory = bytes(changed(MEMORY, changes_of(data)))
     read_arena(memory)
     with contextlib.suppress(*REFUSALS):
@@ -105,7 +106,7 @@ def attack_arena(data: bytes) -> None:
 
 @functools.cache
 def sound_journal() -> tuple[JournaledRig, bytes]:
-    """A journal of one segment, in which everything stands that can, and the bytes of it."""
+    """A journal of one segment with rows of many kinds, and its bytes."""
     rig = JournaledRig(Path(tempfile.mkdtemp(prefix="fuzzed-")))
     client = rig.client()
     for number in range(20):
@@ -117,7 +118,7 @@ def sound_journal() -> tuple[JournaledRig, bytes]:
 
 
 def attack_journal(data: bytes) -> None:
-    """The first byte says whether sums are right; then a reader reads it, and a start goes on behind it."""
+    """Read a damaged journal, and let a start go on behind it. The first byte says whether the CRCs are right."""
     rig, segment = sound_journal()
     copy = changed(segment, changes_of(data[1:]))
     if data[:1] > b"\x3f":
@@ -142,7 +143,7 @@ def watch_coverage(module: ModuleType) -> None:
 
 
 def seeds_of(target: str) -> list[bytes]:
-    """The corpus, in the form of inputs."""
+    """The corpus, as inputs."""
     if target in ("arena", "journal"):
         return [
             bytes([0, *place, width, *b"\xff" * 8]) for place in (b"\0\0\0\1", b"abcd", b"zyxw") for width in range(4)
@@ -171,7 +172,7 @@ def main() -> None:
     attack, modules = TARGETS[target]
     for module in modules:
         watch_coverage(module)
-    logging.disable()  # refusals are what is wanted here
+    logging.disable()  # refusals are expected here
     with tempfile.TemporaryDirectory() as folder:
         child = os.fork()  # libFuzzer ends its process, and would leave the folder
         if child:

@@ -3,8 +3,8 @@
     TIMERD_CLIENT=pure python tests/support/run.py clientprogram FIRST COUNT [STEPS]
 
 A program registers, fires, cancels and waits, with usual, unusual and wrong arguments, against a daemon in memory that
-is lost, restarted and slow, and that sends hostile frames. Its trace is what every call returned or raised, each frame
-up, who was told in which order, and how everything has settled: a JSON list for each seed, from FIRST on.
+is lost, restarted and slow, and that sends hostile frames. Its trace has what every call returned or raised, each frame
+up, the callbacks in their order, and how everything has settled. It is a JSON list for each seed, from FIRST on.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ BIG = 1 << 32
 
 
 class ManualLink(Link):
-    """A link on the world's clock; a full window is pumped."""
+    """A link on the world's clock. When the window is full, it exchanges frames until there is room."""
 
     def __init__(self, world: Program) -> None:
         nothing = SimpleNamespace(lifeline=SimpleNamespace(fileno=lambda: -1))
@@ -114,11 +114,11 @@ class Program(World):
         return frames
 
     def pick(self, choices: tuple[Any, ...], usual: float = 0.7, first: int = 5) -> Any:
-        """Mostly one of the first few."""
+        """One of the choices: with chance `usual`, one of the first few."""
         return self.rng.choice(choices[:first] if self.rng.random() < usual else choices)
 
     def attempt(self, what: str, call: Callable[[], Any]) -> Any:
-        """Call it, note how it ended."""
+        """Make a call, and note how it ended."""
         try:
             result = call()
         except Exception as error:
@@ -129,7 +129,7 @@ class Program(World):
         return result
 
     def copy(self, what: str, rows: int, copy_records: Callable[[bytearray, int], bool]) -> None:
-        """Copy records behind 8 bytes of a buffer, and to where there is no room for them."""
+        """Copy records behind the first 8 bytes of a buffer; then try to copy them where there is no room."""
         into = bytearray(8 + size_of(OutcomeRecord) * rows)
         copied = self.attempt(what, partial(copy_records, into, 8))
         self.note(f"{bytes(into)!r}" if copied else f"{into[:8]!r}")
@@ -173,7 +173,7 @@ class Program(World):
             self.operations.append(made)
 
     def some_mark(self) -> Any:
-        """One of this moment or an earlier one, another client's or arena's, or none."""
+        """A mark of this moment or an earlier one, of another client or arena; or no mark."""
         now = self.attempt("mark", self.purgatory.mark)
         if now is not None:
             self.marks.append(now)
@@ -230,7 +230,7 @@ class Program(World):
         promise = self.rng.choice([*self.operations, *self.batches] or [None])
         if promise is not None:
             number = len(self.trace)
-            promise.add_done_callback(lambda told: self.note(f"told {number}: {told._settlement!r:.200}"))
+            promise.add_done_callback(lambda settled: self.note(f"callback {number}: {settled._settlement!r:.200}"))
 
     def cancel(self) -> None:
         if (operation := self.one()) is not None:
@@ -250,7 +250,7 @@ class Program(World):
         self.link.idle = True
 
     def drop(self) -> None:
-        """Nobody holds some of the handles any more."""
+        """Drop some of the handles, as a program that does not keep them."""
         del self.operations[:: self.rng.choice((2, 3))]
 
     def look(self) -> None:
@@ -285,14 +285,14 @@ class Program(World):
             self.daemon.apply_up_to = 1 << 63
 
     def daemon_settles(self) -> None:
-        """Some of what is pending, at once."""
+        """Settle some pending operations at once."""
         pending = list(self.daemon.pending)
         for command in self.rng.sample(pending, min(len(pending), self.rng.choice((1, 3, 300)))):
             state = self.rng.choice((Settled.COMPLETED, Settled.EXPIRED, Settled.CANCELLED))
             self.daemon.settle(command, state, self.rng.choice((b"", b"value", b"w" * 300)))
 
     def arena(self) -> None:
-        """The newest event comes from a mapped arena, or from what the daemon said last."""
+        """Take the newest event from a mapped arena, or from the daemon's last report."""
         self.words[3] = self.rng.getrandbits(64)
         use = self.rng.choice(([self.rng.getrandbits(64)], self.words))
         self.protocol.ledger.use_arena(use, 3 if use is self.words else 0)
@@ -304,9 +304,9 @@ class Program(World):
             self.protocol.receive(frame, self.now, published=self.rng.random() < 0.5)
         self.note(f"hostile: {self.protocol.incoming.complaints} {self.protocol.frames_ignored}")
         self.protocol.incoming.complaints.clear()
-        self.tell()
+        self.notify_waiters()
 
-    def tell(self) -> None:
+    def notify_waiters(self) -> None:
         for waiter in self.protocol.incoming.take_ready():
             waiter.notify()
 
@@ -319,7 +319,7 @@ class Program(World):
         return bytes(frame[: self.rng.choice((len(frame), self.rng.randrange(len(frame) + 1)))])
 
     def report(self) -> bytes:
-        """A report on what waits and what does not, whose values lie anywhere."""
+        """A report on operations that are pending or not, with values at any offset."""
         rng, protocol = self.rng, self.protocol
         commands = [*list(protocol.ledger.pending)[:6], 0, 3, 1 << 40, (1 << 64) - 1]
         heap = rng.randbytes(40)
@@ -354,13 +354,13 @@ class Program(World):
     # the end ----------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """What became of everything."""
+        """Note how everything has settled."""
         self.look()
         if self.protocol.state is not LinkState.CLOSED and self.rng.random() < 0.5:
             self.link._reader = None
             with self.link.lock:
                 self.protocol.incoming.fail_all(BackpressureError("the end"))
-            self.tell()
+            self.notify_waiters()
         for operation in self.operations:
             self.note(f"{operation.command} {operation._settlement!r}")
             self.attempt("outcome", partial(outcome_of, operation))

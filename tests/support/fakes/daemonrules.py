@@ -18,14 +18,14 @@ def state_of(peer: Peer) -> ClientState:
 
 
 def waits(peer: Peer) -> int:
-    """It registers an operation that nothing settles, and the daemon has applied it; its command number."""
+    """Register an operation that nothing settles, and have the daemon apply it; its command number."""
     command = peer.send(Register(KEY, timeout_ns=7200 * S))
     peer.world.settle()
     return command
 
 
 def keep_alive(peer: Peer, for_ns: int) -> None:
-    """The client says something each second for so long, and turns are made."""
+    """Let so much time pass, in which the client sends a frame each second."""
     for _ in range(for_ns // S):
         peer.say(UpKind.ACK)
         peer.world.run(S)
@@ -69,7 +69,7 @@ def an_incarnation_is_not_enough(world: World) -> None:
     mallory.say(UpKind.HELLO, alice.hello())
     world.settle()
     assert [kind for kind, _ in mallory.take_answers()] == [DownKind.SESSION_GONE]
-    # The arena tells everybody what a session hashes to, and whose it is: shown in its place, they are nobody's.
+    # The arena shows the hash of a session, and its client's incarnation. Neither is accepted as a session.
     mallory.arena_incarnation = alice.arena_incarnation
     for shown in (session_hash(alice.session), alice.incarnation):
         mallory.session = shown

@@ -1,8 +1,8 @@
 """A daemon in memory for the client's protocol: it applies commands in order and answers, on the wire records alone.
 
 It knows one condition: a `fire` on a key completes the operations that watch that key. That is enough to see what the
-protocol does when frames are lost, doubled or reordered. A World is such a daemon, a protocol, and what lies between
-them, on a manual clock.
+protocol does when frames are lost, doubled or reordered. A World has a daemon, a protocol and the network between them,
+on a manual clock.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class FakeDaemon:
         self.routed: list[bytes] = []
         self.published: list[bytes] = []
         self.unknown: list[int] = []
-        self.gone = 0  # of its commands up to this one nothing is held
+        self.gone = 0  # nothing is held of its client's commands up to this one
         self.hellos: list[dict[str, Any]] = []
         self.asked = 0
         self.byes = 0
         self.granted: list[int] = []  # registrations that a limited event has completed
         self.apply_up_to = 1 << 63  # commands above this number are not applied in this turn
-        self.given_back: list[int] = []  # registrations whose hand-over came back
-        self.waiting_news = False
+        self.requeued: list[int] = []  # registrations whose grant was requeued
+        self.report_due = False
 
     def receive(self, frame: bytes) -> None:
         header = unpack(CommandHeader, frame)
@@ -109,12 +109,12 @@ class FakeDaemon:
 
     def turn(self) -> None:
         """Publish what is new."""
-        if self.subscribed and self.waiting_news:
-            self.waiting_news = False
+        if self.subscribed and self.report_due:
+            self.report_due = False
             self.published.append(self.report(DownKind.REPORT, everything=True))
 
     def announce(self) -> None:
-        """Remind of outcomes by an empty report."""
+        """Publish an empty report, which reminds the client of outcomes."""
         self.published.append(self.report(DownKind.REPORT))
 
     def _hello(self, header: CommandHeader, hello: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ class FakeDaemon:
                 self.applied = number
             at += length
         assert at == len(body), f"{header.count} commands have {at} bytes, the frame {len(body)}"
-        self.waiting_news = True
+        self.report_due = True
 
     def _apply(self, number: int, command: bytes) -> None:
         self.applied_commands.append((number, command))
@@ -189,7 +189,7 @@ class FakeDaemon:
                 self.settle(cancel.operation, Outcome.CANCELLED, b"")
             elif cancel.flags & CommandFlag.REQUEUE:
                 kept = [record for record, _ in self.outcomes.values() if record.command == cancel.operation]
-                self.given_back += [record.command for record in kept if record.flags & OutcomeFlag.GRANTED]
+                self.requeued += [record.command for record in kept if record.flags & OutcomeFlag.GRANTED]
 
     def settle(self, command: int, state: Outcome, value: bytes, *, granted: bool = False) -> None:
         del self.pending[command]
@@ -215,7 +215,7 @@ class FakeDaemon:
             deliveries=0,
         )
         self.outcomes[self.outcome_number] = (record, value)
-        self.waiting_news = True
+        self.report_due = True
 
     def report(self, kind: DownKind, *, everything: bool = False) -> bytes:
         rows = sorted(self.outcomes.items()) if everything else []
@@ -251,7 +251,7 @@ class FakeDaemon:
 
 
 class World:
-    """A protocol, a daemon and what lies between them; time passes when told."""
+    """A protocol, a daemon and the network between them. Time passes in pass_time() only."""
 
     def __init__(self, *, window: int = 65_536, shared_clock: bool = True) -> None:
         self.now = 1_000 * MS
@@ -276,7 +276,7 @@ class World:
         self.lose_down: Callable[[bytes], bool] = lambda frame: False
 
     def up(self) -> list[bytes]:
-        """Frames that the protocol wants to send now; nobody has got them."""
+        """The frames that the protocol wants to send now. They are not delivered."""
         if self.now >= self.protocol.poll_deadline():
             self.protocol.tick(self.now)
         frames = []
@@ -286,7 +286,7 @@ class World:
         return frames
 
     def exchange(self) -> None:
-        """Until nothing moves."""
+        """Exchange frames until neither side has any."""
         for _ in range(50):
             frames = self.up()
             for frame in frames:
@@ -321,7 +321,7 @@ class World:
         self.lose_up = self.lose_down = lambda frame: True
 
     def stop(self) -> list[bytes]:
-        """The daemon reads nothing any more; what is sent to it stands in its socket, which is returned."""
+        """Stop the daemon: it reads nothing. Returns its socket, in which the frames to it pile up."""
         socket: list[bytes] = []
 
         def keep(frame: bytes) -> bool:
@@ -332,7 +332,7 @@ class World:
         return socket
 
     def speak(self) -> None:
-        """The daemon is heard, and hears, again."""
+        """Connect the daemon and the client again."""
         self.lose_up = self.lose_down = lambda frame: False
 
     def register(
@@ -380,12 +380,12 @@ def live_world() -> World:
     """A world whose client is live."""
     world = World()
     world.exchange()
-    assert stands(world) is LinkState.LIVE
+    assert link_state(world) is LinkState.LIVE
     world.sent.clear()
     return world
 
 
-def stands(world: World) -> LinkState:
+def link_state(world: World) -> LinkState:
     return world.protocol.state
 
 

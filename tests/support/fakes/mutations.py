@@ -1,4 +1,4 @@
-"""Frames down to begin from, and changes of a frame: for looking for frames that break a client. No core is needed."""
+"""Frames down, and changes of frames, for tests that look for a frame that breaks a client. No core is needed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def down(topic: int, incarnation: int) -> dict[str, bytes]:
 
 
 class Mutation(NamedTuple):
-    """One change of a frame; places are shares of its length."""
+    """One change of a frame. Its position is a share of the frame's length."""
 
     how: str
     at: float

@@ -33,7 +33,7 @@ from timerd_shm.declare.layout import Region
 from timerd_shm.declare.records import ClientRecord
 from timerd_shm.declare.wire import PROTOCOL_VERSION, CommandHeader, CommandKind, DownKind, ReportHeader, UpKind
 
-PROCESSES: dict[int, int] = {}  # start ticks of the pids that there are
+PROCESSES: dict[int, int] = {}  # pid -> start ticks, of the processes that exist
 HERE = Host(b"b" * 16, 11, 22, PROCESSES.get)
 NOTHING = bytes(16)
 
@@ -42,7 +42,7 @@ Subscriber = TypeVar("Subscriber")
 
 
 class DaemonEnd(Generic[Subscriber]):
-    """The daemon's end of a network in memory: what has come up, in order, and who is subscribed to what."""
+    """The daemon's end of a network in memory: frames from clients in their order, and the subscriptions."""
 
     def __init__(self) -> None:
         self.up: deque[tuple[bytes, bytes]] = deque()
@@ -75,7 +75,7 @@ class DaemonEnd(Generic[Subscriber]):
 
 
 class Network(DaemonEnd[bytes]):
-    """A Transport whose sockets are lists. What is published reaches who is subscribed, unless `drops` is set."""
+    """A Transport whose sockets are lists. Published frames reach the subscribers, unless `drops` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Network(DaemonEnd[bytes]):
 
 
 class Lifelines:
-    """A Liveness whose connections are numbers and whose processes are PROCESSES. It has what came since the last look.
+    """A Liveness whose connections are numbers and whose processes are PROCESSES. It keeps signs until the next look.
 
     `pidfds` = False: the system refuses them, so that /proc is all there is.
     """
@@ -116,7 +116,7 @@ class Lifelines:
         return self._made
 
     def cut(self, connection: int, kind: Kind = Kind.ENDED) -> None:
-        """The end of file, or rubbish, comes from a connection that the daemon has not closed."""
+        """Send end of file, or rubbish, on a connection that the daemon has not closed."""
         if connection in self.connections:
             self.connections.remove(connection)
             self.came.append(Sign(connection, kind))
@@ -169,7 +169,7 @@ class Copies:
 
     @property
     def path(self) -> str:
-        """Of the newest one."""
+        """The path of the newest copy."""
         return f"/snapshot.{self.made}"
 
     def make(self) -> str:
@@ -195,7 +195,7 @@ def attached(
     kind: type[Sessions] = Sessions,
     journal: Journal | None = None,
 ) -> tuple[Sessions, Conductor]:
-    """What a daemon's start makes: the sessions and the conductor of a core that has attached to its arena."""
+    """The sessions and the conductor of a core that has attached to its arena, as a daemon's start makes them."""
     now_ns = clock.now_ns()
     host = HERE._replace(start_ticks_of=lifelines.start_ticks_of)
     sessions = kind(core, client_record, host, lifelines, lease_ns=lease_ns, now_ns=now_ns)
@@ -227,11 +227,11 @@ class World:
         self.clock = ManualClock(START_NS)
         self.network = Network()
         self.copies = Copies(self.clock)
-        self.wall_ahead_ns = 1_800_000_000 * S - START_NS  # the wall clock is so much ahead of the other
+        self.wall_ahead_ns = 1_800_000_000 * S - START_NS  # the wall clock is so much ahead of the monotonic clock
         self.attach()
 
     def attach(self) -> None:
-        """A conductor for the core as it is now: at first, and after `restart`."""
+        """Make a conductor for the present core: at first, and after `restart`."""
         self.core = self.rig.core
         self.lifelines = Lifelines(self.pidfds)
         self.sessions, self.conductor = attached(
@@ -246,7 +246,7 @@ class World:
         )
 
     def restart(self) -> None:
-        """Another daemon on a copy of the arena, as after SIGKILL: connections and subscriptions are gone."""
+        """Another daemon on a copy of the arena, as after SIGKILL: connections and subscriptions are lost."""
         self.rig.restart()
         self.network.topics.clear()
         self.attach()
@@ -264,7 +264,7 @@ class World:
         return self.conductor.do_work(self.clock.move(by_ns))
 
     def settle(self) -> None:
-        """Turns at this very time until none is due; a bounded number."""
+        """Make turns, without moving the clock, until none is due. Their number is bounded."""
         for _ in range(10_000):
             self.turn()
             busy = self.network.has_input() or self.lifelines.pending()
@@ -273,7 +273,7 @@ class World:
         raise AssertionError("the conductor never comes to rest")
 
     def run(self, for_ns: int) -> int:
-        """Turns as they fall due during so much time; their number."""
+        """Let so much time pass, and make turns when they are due; their number."""
         end_ns = self.clock.now_ns() + for_ns
         turns = 0
         while True:
@@ -286,7 +286,7 @@ class World:
             self.clock.move(max(0, due_ns - self.clock.now_ns()))
 
     def until_quiet(self) -> World:
-        """Past the gap of a start; this world."""
+        """Run until the gap of a start is over; this world."""
         self.run(20_000_000)
         return self
 
@@ -299,7 +299,7 @@ class World:
 
 
 class Peer(Talker):
-    """A client on the network. What it hears it takes in as harness.Client does; what it is answered it keeps."""
+    """A client on the network. It receives published frames as harness.Client does, and keeps answers."""
 
     made = 0
 
@@ -347,11 +347,11 @@ class Peer(Talker):
         return struct_of(CommandHeader).pack(*header._replace(**changed))
 
     def put(self, frame: bytes) -> None:
-        """A frame, on its way."""
+        """Send a frame."""
         self.world.network.up.append((self.routing, frame))
 
     def say(self, kind: int, message: object = None, **changed: Any) -> None:
-        """A frame of any kind, with a map."""
+        """Send a frame of any kind, with a map."""
         self.put(self.header(kind, **changed) + (b"" if message is None else bytes(msgpack.packb(message))))
 
     def send(self, *commands: Command) -> int:
@@ -396,14 +396,14 @@ class Peer(Talker):
         self.say(UpKind.ACK)
 
     def take_published(self) -> list[ReportHeader]:
-        """Take in the reports that it has heard; their headers."""
+        """Take in the reports that were published for it; their headers."""
         frames = self.world.network.published.pop(self.subscriber, [])
         for frame in frames:
             self.receive(frame)
         return [unpack(ReportHeader, frame) for frame in frames]
 
     def take_answers(self) -> list[tuple[DownKind, Any]]:
-        """What ROUTER has answered: (kind, map) or (kind, header); reports among them are taken in."""
+        """The answers of the ROUTER: (kind, map) or (kind, header). Reports among them are taken in."""
         found: list[tuple[DownKind, Any]] = []
         for frame in self.world.network.answers.pop(self.routing, []):
             header = unpack(ReportHeader, frame)
@@ -415,7 +415,7 @@ class Peer(Talker):
         return found
 
     def ask(self, message: dict[str, object]) -> tuple[DownKind, Any]:
-        """Send a query, and the answer to it."""
+        """Send a query; its answer."""
         self.say(UpKind.QUERY, message)
         self.world.settle()
         return self.take_answers()[-1]

@@ -1,7 +1,7 @@
 """Clients' own protocols on the simulated network of networks.py: the real one against the real conductor.
 
 worker = Worker(World()).listen()
-told = worker.take(worker.inbox.outcomes)        # what the caller of `outcomes()` would be given
+delivered = worker.take(worker.inbox.outcomes)        # what the caller of `outcomes()` would be given
 worker.do(worker.calls.begin("job"))             # the steps of a named call, without a thread
 """
 
@@ -28,7 +28,7 @@ from timerd_wire.refusals import NO_SUBJECT, Subject
 
 
 class Answer:
-    """Whom an answer is for."""
+    """The receiver of an answer."""
 
     def __init__(self) -> None:
         self.come = False
@@ -36,7 +36,7 @@ class Answer:
         self.error: TimerdError | None = None
 
     def notify(self) -> None:
-        """Nobody waits."""
+        """No thread waits."""
 
     def subject(self, command: int) -> Subject:
         return NO_SUBJECT
@@ -71,7 +71,7 @@ class Worker:
             lock=nullcontext(), sealed=False, wake_if_due=lambda issued: None, protocol=self.protocol
         )
         self.link = cast(Link, link)
-        self.steps: list[Step] = []  # that it has done
+        self.steps: list[Step] = []  # the steps that were done
         self.lifeline = 0
         self._lifelines: Lifelines | None = None
         self.wait(lambda: self.protocol.state is LinkState.LIVE)
@@ -81,7 +81,7 @@ class Worker:
         return self.world.clock.now_ns()
 
     def pump(self) -> None:
-        """Talk with the daemon until nothing moves."""
+        """Exchange frames with the daemon until neither side has any."""
         network, protocol = self.world.network, self.protocol
         for _ in range(100):
             if self.now_ns >= protocol.poll_deadline():
@@ -102,7 +102,7 @@ class Worker:
         raise AssertionError("the two never stop talking")
 
     def hear(self, *, published: bool = True) -> bool:
-        """Take in what has come; `published` = False leaves what the subscription has brought."""
+        """Take in the frames that have come; with `published` = False, leave those of the subscription."""
         network = self.world.network
         heard = [(frame, True) for frame in (network.published.pop(self.routing, []) if published else [])]
         heard += [(frame, False) for frame in network.answers.pop(self.routing, [])]
@@ -123,12 +123,12 @@ class Worker:
         return self
 
     def take(self, queue: deque[DeliveredOutcome]) -> DeliveredOutcome | None:
-        """What the caller is given, after as many questions as it takes."""
+        """The outcome that the caller gets, after as many queries as it takes."""
         self.pump()
         for _ in range(3):
-            told = self.inbox.next(queue, self.now_ns)
-            if told is not None:
-                return told
+            delivered = self.inbox.next(queue, self.now_ns)
+            if delivered is not None:
+                return delivered
             self.pump()
         return None
 
@@ -141,7 +141,7 @@ class Worker:
         return answer
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Talk with the daemon until it holds. That takes time only if the daemon has just been started."""
+        """Exchange frames with the daemon until the condition holds. Time passes only after a daemon's start."""
         self.pump()
         for _ in range(200):
             if condition():
@@ -150,22 +150,22 @@ class Worker:
             self.pump()
         raise AssertionError(f"it never holds; {self.protocol.plight(self.now_ns)}")
 
-    def ack(self, told: DeliveredOutcome) -> int:
-        """Say that it is done; 1 if it was still this member's."""
+    def ack(self, delivered: DeliveredOutcome) -> int:
+        """Acknowledge an outcome; 1 if this member still held it."""
         answer = Answer()
-        acknowledge(self.link, told, cast(Reply, answer))
+        acknowledge(self.link, delivered, cast(Reply, answer))
         self.wait(lambda: answer.come)
         return int(answer.value)
 
-    def holds(self, told: DeliveredOutcome) -> bool:
-        """Whether the daemon says so."""
+    def holds(self, delivered: DeliveredOutcome) -> bool:
+        """Whether this member holds the outcome, by the daemon's answer."""
         answer = Answer()
-        self.protocol.query({"query": "held", "operations": [told.record.operation]}, answer, self.now_ns)
+        self.protocol.query({"query": "held", "operations": [delivered.record.operation]}, answer, self.now_ns)
         self.wait(lambda: answer.come)
         return bool(answer.value["held"])
 
     def begin(self, name: str = "job") -> None:
-        """Have a schedule run, as far as that goes without a pause."""
+        """Begin a schedule: do its steps up to the first pause."""
         steps = self.calls.begin(name)
         step = next(steps)
         assert isinstance(step, Ask)
@@ -174,7 +174,7 @@ class Worker:
             assert isinstance(steps.send((answer.value, answer.error)), Pause)
 
     def do(self, steps: Steps, cut: int | None = None) -> bool:
-        """Do the steps, or so many of them and then die; whether it lives."""
+        """Do the steps; with `cut`, so many of them, and then die. Returns whether the worker lives."""
         value: Any = None
         for number in count():
             if number == cut:
@@ -200,15 +200,15 @@ class Worker:
         return False
 
     def do_all(self, cut: int | None = None) -> bool:
-        """Do what it is told now; whether it lives."""
-        while (told := self.take(self.inbox.calls)) is not None:
-            if not self.do(self.calls.carry_out(told), cut):
+        """Carry out the calls that were delivered; whether the worker lives."""
+        while (delivered := self.take(self.inbox.calls)) is not None:
+            if not self.do(self.calls.carry_out(delivered), cut):
                 return False
         return True
 
     def die(self) -> None:
-        """As after SIGKILL: the end of file on its liveness connection, and nothing more."""
-        if self._lifelines is self.world.lifelines:  # else the daemon was started after it had last connected
+        """Die as after SIGKILL: end of file on the liveness connection, and nothing else."""
+        if self._lifelines is self.world.lifelines:  # else the daemon was started after the last connection was made
             self._lifelines.cut(self.lifeline)
         self.world.network.topics.pop(self.routing, None)
         self.world.settle()

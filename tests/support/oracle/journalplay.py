@@ -1,4 +1,4 @@
-"""A random program on a core that writes a journal, and a situation that is cut off while its journal is written."""
+"""Random programs on a core that writes a journal, and situations that are cut off while it is written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def play(seed: int, directory: Path, core: ModuleType = timerd.core, **more: Any
 
 
 def facts(rows: list[Row]) -> list[tuple[object, ...]]:
-    """What rows tell of operations and events, without where it stands: an operation is its (slot, command number)."""
+    """What rows say of operations and events, without positions: an operation is named by (slot, command number)."""
     found: list[tuple[object, ...]] = []
     names = {}
     for row, rest in pairwise([*rows, *rows[:1]]):
@@ -74,7 +74,7 @@ def facts(rows: list[Row]) -> list[tuple[object, ...]]:
 
 
 def no_row_is_lost_or_written_twice(directory: Path, name: str, points: int = POINTS_TRIED) -> None:
-    """Play a situation; a new daemon goes on from each copy, and its journal is that of no crash."""
+    """Play a situation. A new daemon goes on from each copy, and its journal equals that of a run without a crash."""
     rig = JournaledRig(directory / "whole", core=core_faults)
     act = SITUATIONS[name](rig)
     rig.tend()

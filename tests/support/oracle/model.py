@@ -1,7 +1,7 @@
-"""What the purgatory promises, said as plainly as possible: the oracle that the compiled core is held against.
+"""What the purgatory promises, written as plainly as possible: the oracle for the compiled core.
 
-Operations are objects in a list, events an unbounded list, and the wheel is one comparison. Nothing is fast, nothing is
-bounded, and nothing was taken from the core.
+Operations are objects in a list, events an unbounded list, and the wheel is one comparison. Nothing is fast or bounded,
+and no code is shared with the core.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from timerd_shm.declare.wire import CommandKind
 
 
 class Model:
-    """The purgatory. `slot_of(purgatory, key)` is the key's hash slot: only "too old" depends on it."""
+    """The purgatory. `slot_of(purgatory, key)` is the key's hash slot; only MARK_TOO_OLD depends on it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Model:
         self.events: list[Event] = []
         self.pending: list[Operation] = []
         self.watermarks: dict[tuple[int, bytes], int] = {}
-        self.setters: dict[tuple[int, bytes], Client] = {}  # who has set them first
+        self.setters: dict[tuple[int, bytes], Client] = {}  # the client that set each first
         self.ids: dict[tuple[int, bytes], Remembered] = {}
         self.clients: list[Client] = []
         self.group_outcomes: dict[tuple[bytes, bytes], GroupOutcome] = {}  # (group, payload): not done
@@ -65,7 +65,7 @@ class Model:
 
     @property
     def keys_held(self) -> list[tuple[Client | bytes, int, bytes]]:
-        """Each watch node: whose client's or group's it is, and its key. Some outlive the settling."""
+        """Each watch node: its client or group, and its key. Some nodes outlive the settling."""
         found: list[tuple[Client | bytes, int, bytes]] = []
         for op in self.pending:
             owner = op.group or (b"" if op.kept else op.client)
@@ -87,7 +87,7 @@ class Model:
         return client
 
     def close_client(self, client: Client, now_ns: int) -> None:
-        """It is dead. It may come back with its numbering; none of this is its own any more then."""
+        """The client is dead. It may come back with its numbering, but does not own these operations any more then."""
         for op in [op for op in self.pending if self.owns(client, op)]:
             if op.orphans is Orphans.GROUP:
                 op.group = client.group
@@ -99,27 +99,27 @@ class Model:
                     op.deadline_ns = now_ns + GROUP_KEPT_NS
         for each in client.unacknowledged:
             if each.operation.orphans is Orphans.GROUP:
-                self._give_to_group(client.group, each.operation, each.delivered)
-        credits = client.granted()
+                self._leave_to_group(client.group, each.operation, each.delivered)
+        grants = client.granted()
         client.unacknowledged.clear()
-        for each in credits:
-            self._hand_on(each, now_ns)
+        for each in grants:
+            self._requeue(each, now_ns)
 
     @staticmethod
     def owns(client: Client, op: Operation) -> bool:
         return op.client is client and not op.group and not op.kept
 
     def acknowledge(self, client: Client) -> None:
-        """It has received everything that was delivered."""
+        """The client has received everything that was delivered."""
         client.unacknowledged.clear()
 
-    def _give_to_group(self, group: bytes, op: Operation, delivered: Delivered) -> None:
+    def _leave_to_group(self, group: bytes, op: Operation, delivered: Delivered) -> None:
         self.group_outcomes[group, op.payload] = GroupOutcome(
             delivered.state, delivered.settled_key, delivered.value, op.purgatory, tuple(key.name for key in op.keys)
         )
 
-    def _hand_on(self, settled: Settled, now_ns: int) -> None:
-        """What a limited event gave goes on, as an event of its own."""
+    def _requeue(self, settled: Settled, now_ns: int) -> None:
+        """Requeue a limited event's grant, as an event of its own."""
         assert settled.event is not None
         event = Event(
             sequence=self.newest + 1,
@@ -136,7 +136,7 @@ class Model:
         )
         self.events.append(event)
         for op in self.watchers(event):
-            self._give(op, event, now_ns)
+            self._apply_event(op, event, now_ns)
 
     # commands ---------------------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Model:
             self._act_on_operation(client, command, now_ns)
 
     def advance(self, now_ns: int) -> None:
-        """Expire what is due: an operation is due in the first tick that begins at its deadline or later."""
+        """Expire operations. An operation is due in the first tick that begins at its deadline or later."""
         due = [
             op for op in self.pending if op.deadline_ns != NO_DEADLINE and self.due_tick(op) <= now_ns // self.tick_ns
         ]
@@ -239,7 +239,7 @@ class Model:
             if not self.is_after_mark(op, command, event):
                 continue
             if event.applied_ns < op.deadline_ns:
-                self._give(op, event, now_ns)
+                self._apply_event(op, event, now_ns)
             elif event.purgatory == op.purgatory and op.ordinal(event.key) is not None:
                 op.uncounted = op.uncounted or event.sequence
             if op not in self.pending:
@@ -276,7 +276,7 @@ class Model:
 
     @staticmethod
     def refusal(command: Register) -> ErrorCode:
-        """What the caller could have known to be wrong."""
+        """The refusal of a command that is wrong in itself, whatever the state is."""
         names = [key.name for key in command.keys]
         watermarks = any(key.target is not None for key in command.keys)
         if not names or not all(names) or len(set(names)) < len(names):
@@ -321,12 +321,12 @@ class Model:
             self.watermarks.pop(place, None)
             self.setters.pop(place, None)
         for op in self.watchers(event):
-            self._give(op, event, now_ns)
+            self._apply_event(op, event, now_ns)
         if command.wants_answer:
             self._answer(client, ErrorCode.NONE, event.settled)
 
     def refusal_of_watermark(self, client: Client, place: tuple[int, bytes]) -> ErrorCode:
-        """Why the client may not set a watermark there."""
+        """The refusal of a watermark that the client may not set, or NONE."""
         limits, nodes = self.limits, self.keys_held
         keys = {(purgatory, name) for _, purgatory, name in nodes} | set(self.watermarks)
         own = sum(setter is client for setter in self.setters.values())
@@ -340,12 +340,12 @@ class Model:
         return ErrorCode.QUOTA_EXCEEDED if min(own, len(keys)) + 1 > limits.quota_keys else ErrorCode.NONE
 
     def _nothing_new(self, client: Client, command: KeyAct) -> None:
-        """A watermark that is no higher, or none to forget: it changes nothing, and so it is no event."""
+        """Answer a command that changes nothing and is no event: a watermark no higher, or none to forget."""
         if command.wants_answer:
             self._answer(client, ErrorCode.NONE)
 
     def watchers(self, event: Event) -> list[Operation]:
-        """Who watches the event's key: events by registration, then watermarks by (target, registration)."""
+        """Operations that watch the event's key: events by registration, then watermarks by (target, registration)."""
         found = []
         for op in self.pending:
             ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None
@@ -354,8 +354,8 @@ class Model:
                 found.append((target is not None, target or 0, op.registration, op))
         return [op for *_, op in sorted(found, key=lambda row: row[:3])]
 
-    def _give(self, op: Operation, event: Event, now_ns: int) -> None:
-        """What one event does to one operation."""
+    def _apply_event(self, op: Operation, event: Event, now_ns: int) -> None:
+        """Apply one event to one operation."""
         ordinal = op.ordinal(event.key) if op.purgatory == event.purgatory else None
         if ordinal is None:
             return
@@ -401,7 +401,7 @@ class Model:
         return Outcome.FAILED if failed == keys else Outcome.NONE
 
     def _decide(self, op: Operation, ordinal: int, event: Event | None, now_ns: int) -> bool:
-        """Settle it if its condition holds, or can hold no more; whether it did."""
+        """Settle the operation if its condition holds, or cannot hold any more; whether it settled."""
         verdict = self.verdict(op, op.satisfied)
         if verdict is not Outcome.NONE:
             self._settle(op, verdict, now_ns, ordinal, event)
@@ -431,7 +431,7 @@ class Model:
             settled_ns=now_ns,
         )
         if op.group:
-            return self._give_to_group(op.group, op, delivered)
+            return self._leave_to_group(op.group, op, delivered)
         client.next_outcome += 1
         client.delivered.append(delivered)
         client.marks.append(
@@ -443,7 +443,7 @@ class Model:
 
     @staticmethod
     def satisfied(op: Operation, state: Outcome, ordinal: int | None) -> int:
-        """Under TOTAL no key is satisfied for itself: the one that brought the last of it stands for all."""
+        """The satisfied keys as bits. Under TOTAL it is the key of the event that completed the operation."""
         if op.condition is Condition.TOTAL:
             return 1 << ordinal if state is Outcome.COMPLETED and ordinal is not None else 0
         return op.satisfied
@@ -466,7 +466,7 @@ class Model:
                     client.delivered.remove(found.delivered)
                 if command.wants_answer:
                     self._answer(client, ErrorCode.NONE, 1)
-                return self._hand_on(found, now_ns)
+                return self._requeue(found, now_ns)
         if op is not None:
             if command.kind in (CommandKind.CANCEL, CommandKind.CANCEL_ID):
                 self._settle(op, Outcome.CANCELLED, now_ns)

@@ -28,7 +28,7 @@ class Event:
     value: bytes
     limited: bool
     left: int
-    client: Client | None  # None: handed on, nobody's
+    client: Client | None  # None: a requeued grant, of no client
     command: int
     applied_ns: int
     settled: int = 0
@@ -51,14 +51,14 @@ class Operation:
     payload: bytes
     group: bytes = b""  # the group's, not its client's any more
     call: bool = False
-    kept: bool = False  # its client has died, and its outcome is delivered to nobody
+    kept: bool = False  # its client has died, and its outcome is delivered to no client
     satisfied: int = 0
     failed: int = 0
     counted: int = 0  # sequence of the newest event that changed it
     uncounted: int = 0  # sequence of the first event on its keys that came after its deadline; 0 = none
 
     def ordinal(self, key: bytes) -> int | None:
-        """Position of the key that it still waits for; None where it watches it no more, or never did."""
+        """The key's position, if the operation still waits for the key; else None."""
         for ordinal, watched in enumerate(self.keys):
             if watched.name == key and not (self.satisfied | self.failed) >> ordinal & 1:
                 return ordinal
@@ -89,7 +89,7 @@ class Client:
     unacknowledged: list[Settled] = field(default_factory=list)
 
     def granted(self) -> list[Settled]:
-        """What limited events gave it, and would go on if it died."""
+        """The grants of limited events that would be requeued if the client died."""
         return [
             each
             for each in self.unacknowledged
@@ -116,12 +116,12 @@ class Remembered:
 
     @property
     def is_pending_or_cancelled(self) -> bool:
-        """What a conditional GROUP_ACK asks for."""
+        """The condition of a GROUP_ACK with an id."""
         return self.operation is not None or self.cancelled
 
 
 class Limits(NamedTuple):
-    """Watch nodes and keys there are, and what one client, or group, may have of them."""
+    """The number of watch nodes and keys, and how many of them one client or group may have."""
 
     nodes: int
     keys: int

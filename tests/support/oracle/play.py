@@ -1,4 +1,4 @@
-"""A random program over the core and the model, which get the same commands and must deliver the same."""
+"""A random program over the core and the model. Both get the same commands, and must deliver the same."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Play:
         self.groups: dict[Client, bytes] = {}
         self.saved: list[tuple[Client, Mark]] = []
         self.compared: dict[Client, tuple[int, int]] = {}
-        self.judged: dict[Client, int] = {}  # how much of what was delivered to it for its group
+        self.judged: dict[Client, int] = {}  # how many of its group's outcomes were compared
         self.deliveries: dict[bytes, int] = {}  # payload -> the newest count of deliveries
         self.conditional = self.payloads = self.steps = self.crashes = self.deaths = self.returns = self.done = 0
         for _ in range(4):
@@ -95,7 +95,7 @@ class Play:
         )
         mark, by_sequence = self.mark(client)
         registered_ns = choose.choice((0, self.rig.now_ns, self.rig.now_ns - choose.randrange(20 * MS)))
-        self.payloads += 1  # by it a group's operation is known again
+        self.payloads += 1  # a group's operation is recognized by it
         member = bool(self.groups[client])
         return Register(
             keys,
@@ -246,7 +246,7 @@ class Play:
         model.answers.append(answer)
 
     def crash(self, now_ns: int, reached: list[Client]) -> None:
-        """The daemon is killed at some ordering point of the coming turn; the clients will send everything again."""
+        """Kill the daemon at some ordering point of the coming turn. The clients will send everything again."""
         doomed = self.rig.clone(bytes(self.rig.memory))
         doomed.now_ns = now_ns
         self.kill_at_some_point()
@@ -265,13 +265,13 @@ class Play:
         core_faults.record(1, chance=self.random.getrandbits(63) + 1)
 
     def cut(self) -> None:
-        """Between the parts of a long event the daemon may be killed, too."""
+        """Between the parts of a long event, kill the daemon now and then."""
         if self.random.random() < 0.1:
             self.rig.restart()
             self.rig.core.begin_turn(self.rig.now_ns)
 
     def let_one_die(self) -> None:
-        """What it has not acknowledged goes on; in which order several would, the model does not know."""
+        """Kill a client. It acknowledges first if it has several grants: the model does not know their order."""
         one = [side for side in self.sides if len(side[1].granted()) == 1]
         client, model = self.random.choice(one if self.random.random() < 0.7 and one else self.sides)
         self.compare(client, model)
@@ -304,7 +304,7 @@ class Play:
             self.open()
 
     def come_back(self) -> None:
-        """Its session finds its numbering, if its tombstone has not given way."""
+        """Let a dead client resume its session and numbering, if its tombstone still exists."""
         client, model = self.dead.pop(self.random.randrange(len(self.dead)))
         if len(self.sides) >= 5 or self.rig.core.find_tombstone(client.session) < 0:
             return
@@ -318,7 +318,7 @@ class Play:
         )
         self.rig.clients.append(client)
         self.sides.append((client, model))
-        # As it died, outcomes may have been delivered to it that others have had since.
+        # Outcomes may have been delivered to it when it died, and to other members since.
         self.judged[client] = len(client.delivered_for_group)
         self.returns += 1
 
@@ -372,7 +372,7 @@ class Play:
         model.heard = len(model.delivered)
 
     def compare_groups(self) -> None:
-        """Outcomes are as the model has them, and come again with a higher count. One member at most holds each."""
+        """Outcomes equal the model's, and each delivery has a higher count. One member at most holds each outcome."""
         for client, _ in self.sides:
             for delivered in client.delivered_for_group[self.judged[client] :]:
                 assert delivered.deliveries > self.deliveries.get(delivered.payload, 0), (
@@ -401,8 +401,8 @@ class Play:
                 if op.state == OpState.SETTLED and op.group
             )
 
-    def all_is_told_at_the_end(self) -> None:
-        """With one member that listens, everything that is not done is delivered to it, and done."""
+    def everything_is_delivered_at_the_end(self) -> None:
+        """Let one member listen in each group: every outcome that is not done is delivered to it, and done."""
         while len(self.sides) > 4:
             self.let_one_die()
         for client, _ in self.sides:
@@ -421,7 +421,7 @@ class Play:
         assert self.kept_by_groups() == []
 
     def in_order(self, delivered: list[Delivered]) -> list[Delivered]:
-        """Within a tick expiries have no order; everything else has."""
+        """Outcomes in a fixed order. Within a tick expiries have no order of their own; everything else has."""
 
         def run(each: Delivered) -> tuple[object, ...]:
             if each.state is Outcome.EXPIRED:

@@ -1,7 +1,7 @@
-"""What an arena says, without where it says it: two arenas with equal truth have made the same promises.
+"""What an arena promises, without the positions of records: arenas with equal truth have made the same promises.
 
-Everything is named by what it means (client and command number, key, id), so that records may lie elsewhere; links,
-counts and other derived fields are left out (`check()` holds them against the records).
+Everything is named by what it means (client and command number, key, id), so that records may lie elsewhere. Links,
+counts and other derived fields are left out, because `check()` compares them with the records.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Truth = dict[str, Any]
 
 def truth(memory: bytes | bytearray) -> Truth:
     """The arena's promises."""
-    return Teller(Memory(memory)).tell()
+    return TruthReader(Memory(memory)).read()
 
 
-class Teller:
+class TruthReader:
     """One walk over the records of an arena."""
 
     def __init__(self, memory: Memory) -> None:
@@ -31,7 +31,7 @@ class Teller:
         self.blocks = memory.records(Region.BLOCKS)
         self.memory = memory
 
-    def tell(self) -> Truth:
+    def read(self) -> Truth:
         header, memory = self.memory.header, self.memory
         ring = [
             memory.record(Region.EVENTS, sequence & (memory.region(Region.EVENTS).count - 1))
@@ -97,7 +97,7 @@ class Teller:
 
     @staticmethod
     def name(op: OpRecord) -> tuple[int, int]:
-        """Who registered it may be gone, or be told of it no more: the number of its registration stays."""
+        """Its numbers of registration and command: its client may be dead, or may not own it any more."""
         return (op.registration, op.command)
 
     def operation(self, op: OpRecord) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Teller:
             "purgatory": op.purgatory,
             "orphans": op.orphans,
             "group": op.group,
-            "told to": (op.client, op.client_generation),
+            "delivered to": (op.client, op.client_generation),
             "flags": OpFlag(op.flags),
             "deliveries": op.deliveries,
         }

@@ -1,4 +1,4 @@
-"""Real daemons for tests: started as a user would, ended by pid, nothing left behind.
+"""Real daemons for tests: started as a user would start them, ended by pid, with nothing left behind.
 
 with Daemon(directory, "--capacity=1024") as daemon:       # ready: it has said READY=1
     daemon.stop()                                          # SIGTERM: the arena stays
@@ -38,7 +38,7 @@ class Daemon:
         """`directory` is the runtime directory; `flags` those of the command line, after those of a small arena.
 
         Arenas are small because many tests share a /dev/shm, which has 64 MiB in a container. `patch` is Python that
-        the daemon runs first: a system that refuses something, an hour that is a second.
+        the daemon runs first. For example, it makes the system refuse something, or an hour as short as a second.
         """
         self.patch = patch
         self.paths = InstancePaths(directory, instance)
@@ -56,7 +56,7 @@ class Daemon:
 
     @property
     def log(self) -> str:
-        """What it has written to stderr, over all its starts."""
+        """What the daemon has written to stderr, over all its starts."""
         return self.log_path.read_text() if self.log_path.exists() else ""
 
     def start(self, *flags: str) -> None:
@@ -71,7 +71,7 @@ class Daemon:
         address.unlink()
 
     def spawn(self, *flags: str, **environment: str) -> subprocess.Popen[bytes]:
-        """A daemon process of this instance, not waited for: for those that are to be refused."""
+        """Start a daemon process of this instance, and do not wait: for example, one that is to be refused."""
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, *self._program(), "--instance", self.paths.instance, *self.flags, *flags],
@@ -105,7 +105,7 @@ class Daemon:
             self.paths.arena.unlink()
 
     def stats(self) -> dict[str, Any]:
-        """What `timerctl stats --json` prints for it; without that program, whose start costs more than the look."""
+        """What `timerctl stats --json` prints for it, without starting that program."""
         with open_arena(self.paths) as reader:
             seen = reader.between_turns(lambda: look(reader))
         return collect(seen, self.paths)
@@ -153,7 +153,7 @@ def arenas_of(directory: Path) -> list[Path]:
 
 
 def processes_of(directory: Path, timeout: float = LEAVE_TIMEOUT_S) -> list[psutil.Process]:
-    """Processes that were started for this runtime directory, by their environment, and do not end in a while."""
+    """Processes that were started for this runtime directory (by their environment) and do not end within `timeout`."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,8 +1,8 @@
-"""A real HTTP endpoint in a process of its own, which fails, stalls and recovers when it is told to.
+"""A real HTTP endpoint in a process of its own, which a test makes fail, stall and recover.
 
 with Endpoint() as endpoint:                 # POST / takes JSON lists of ids
     endpoint.mode("fail")                    # 503; "refuse": 400; "stall": no answer; "ok"
-    endpoint.asked()                         # POSTs since it was told so
+    endpoint.asked()                         # POSTs since the last mode()
     endpoint.taken()                         # the ids of every POST that it answered with 200, in order
 """
 
@@ -21,7 +21,7 @@ STATUS = {"fail": 503, "refuse": 400}
 
 
 def post(url: str, ids: Any, timeout: float = PATIENCE_S) -> Any:
-    """What a send of a user does: raises urllib's errors."""
+    """POST as a user's send() does. Raises urllib's errors."""
     request = urllib.request.Request(url, json.dumps(ids).encode(), method="POST")
     with urllib.request.urlopen(request, timeout=timeout) as response:
         return json.load(response)
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
         except OSError:
-            pass  # who asked has given up
+            pass  # the client has given up
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -1,4 +1,4 @@
-"""A face: the threaded client or the asyncio client, called in the same way. One test says what holds for both.
+"""A face: the threaded client or the asyncio client, called in the same way. One test is for both.
 
     def test_an_event_completes(client: Any) -> None:        # runs twice: [threaded] and [aio]
         operation = client.register("k", timeout=1)
@@ -13,8 +13,8 @@
     def test_threads_share_a_client(client: td.Client) -> None: ...
 
 The threaded face is the library as it is. The asyncio face has a loop in a thread of its own. Each call runs there, and
-its caller waits for what a coroutine returns. Callbacks and predicates run in the loop. They may call what returns at
-once; a handler of named calls runs in a thread beside the loop, and may call everything.
+its caller waits for what a coroutine returns. Callbacks and predicates run in the loop. They may call methods that
+return at once. A handler of named calls runs in a thread beside the loop, and may call every method.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Face:
         return td.connect(*args, **settings)
 
     def run(self, function: Callable[[], Any]) -> Any:
-        """What the function returns or raises where clients of this face may be touched: in their loop, or here."""
+        """Call the function where clients of this face may be used: in their loop, or here."""
         return function()
 
     def wait(self, operations: Iterable[Any], timeout: float | None = None) -> Any:
@@ -118,7 +118,7 @@ class LoopedFace(Face):
         await self._loop.shutdown_default_executor()
 
     def call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """What the function, or the coroutine function, returns or raises in the loop."""
+        """Call the function, or the coroutine function, in the loop. Returns or raises as it does."""
         given = [self.inside(one) for one in args]
         if threading.current_thread() is self._thread:  # a callback
             value = function(*given, **more)
@@ -158,7 +158,7 @@ class InLoop:
         return (lambda *args, **more: self._face.call(value, *args, **more)) if callable(value) else value
 
     def register(self, *args: Any, wait: bool = False, **more: Any) -> Any:
-        """With `wait` as the threaded client has it: the refusal is raised here."""
+        """With `wait` as in the threaded client: a refusal is raised here."""
         operation = self._face.call(self._target.register, *args, wait=wait, **more)
         if wait:
             operation.accepted()

@@ -1,4 +1,4 @@
-"""The tests that timerd/GUARANTEES.md names, and whether a run of the whole suite has seen them pass."""
+"""The tests that timerd/GUARANTEES.md names, and whether they passed in a run of the whole suite."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unproved(passed: set[str]) -> list[str]:
 
 
 class Guarantees:
-    """Fails a run of the whole suite, or of a tier of it, in which a test that a guarantee stands on did not pass.
+    """Fails a run of the whole suite, or of one tier, if a test that proves a guarantee did not pass.
 
     `make test` leaves out what is marked `long`, and `make test-long` the rest: a test of the other tier must be there,
     and need not run. A test that has a short form and a long form is in both tiers.
@@ -38,7 +38,7 @@ class Guarantees:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.is_worker = hasattr(config, "workerinput")  # of pytest-xdist: it knows what there is, and judges nothing
+        self.is_worker = hasattr(config, "workerinput")  # of pytest-xdist: it does not judge the run
         self.passed: set[str] = set()
         self.other_tier: set[str] = set()
         self.skipped: set[str] = set()  # a machine may lack what a test needs; the test says what

@@ -1,4 +1,4 @@
-"""What imports what: the packages of this project, and every import of a module, wherever in it stands."""
+"""The packages of this project, and every import of their modules, also inside of functions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def named(inside: list[str], level: int, base: str, name: str, line: int) -> Ite
 
 
 def holds_modules(name: str) -> bool:
-    """Whether that name is of a folder of ours."""
+    """Whether that name is a folder of this project."""
     package, _, rest = name.partition(".")
     return package in PACKAGES and (PACKAGES[package] / rest.replace(".", "/")).is_dir()
 
@@ -79,7 +79,7 @@ def graph_of(*packages: str) -> dict[str, set[str]]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """The groups of modules of which each imports each other, over however many steps."""
+    """The groups of modules that import each other, over any number of steps."""
     reached = {name: reach(graph, name) for name in graph}
     found = {frozenset({name, *(other for other in reached[name] if name in reached[other])}) for name in graph}
     return sorted(sorted(circle) for circle in found if len(circle) > 1)

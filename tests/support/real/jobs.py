@@ -1,4 +1,4 @@
-"""Handlers that keep what they were called with, and workers that have them: what tests of named calls share."""
+"""Handlers that keep their calls, and workers with such handlers: the common parts of tests of named calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PERIOD_NS = 10 * S
 
 
 class Job:
-    """A handler that keeps what it was called with; `during` runs inside of it."""
+    """A handler that keeps its calls; `during` runs inside of it."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -60,7 +60,7 @@ def cancel(worker: Worker, name: str = "job") -> bool:
 
 
 def run(world: World, workers: list[Worker], for_ns: int) -> None:
-    """Let time pass, with workers that do what they are told."""
+    """Let time pass, in which workers carry out their calls."""
     for _ in range(for_ns // S):
         world.run(S)
         for worker in workers:
@@ -87,20 +87,20 @@ def delivered(world: World, maker: Worker, workers: list[Worker], *, periodic: b
     for worker in workers:
         if (call := worker.take(worker.inbox.calls)) is not None:
             return worker, call
-    raise AssertionError("no worker was told of the call")
+    raise AssertionError("the call was delivered to no worker")
 
 
-def through_handler(worker: Worker, told: DeliveredOutcome) -> Steps:
-    """Carry a call out as far as to the end of its handler; what is left to do."""
-    steps = worker.calls.carry_out(told)
+def through_handler(worker: Worker, delivered: DeliveredOutcome) -> Steps:
+    """Carry a call out to the end of its handler; the remaining steps."""
+    steps = worker.calls.carry_out(delivered)
     step = next(steps)
     assert isinstance(step, Run)
     step.handler(step.call)
     return steps
 
 
-def gone(worker: Worker) -> bytes:
-    """The daemon knows this client no more."""
+def session_gone(worker: Worker) -> bytes:
+    """Close the client's session in the daemon; the frame that says so to the client."""
     world = worker.world
     session = world.sessions.find(worker.protocol.session.secret)
     assert session is not None

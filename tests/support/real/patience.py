@@ -1,11 +1,11 @@
-"""How tests with real processes wait: for a condition, and never for a time that is said to be enough."""
+"""How tests with real processes wait: for a condition, and never for a fixed time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 15.0  # ends a test that hangs, and measures nothing: a loaded machine must not come near it
+PATIENCE_S = 15.0  # ends a test that hangs. It is far longer than a loaded machine needs, and measures nothing.
 
 
 def eventually(condition: Callable[[], object], what: str = "it did not come to pass") -> float:

@@ -1,4 +1,4 @@
-"""An arena in which everything is in use, as the files of an instance whose daemon is dead."""
+"""The files of an instance whose daemon is dead; in its arena every kind of record is in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timerd_shm.host.process import boot_id
 
 
 def rig_of_this_boot() -> Rig:
-    """An arena in which everything is in use, of this boot, with an error that was logged twice."""
+    """An arena of this boot in which every kind of record is in use, with an error that was logged twice."""
     rig = busy_rig()
     rig.core.log_error(ErrorCode.MALFORMED, b"a frame of 3 bytes from \x1b[31m nobody", 1_700_000_000 * S)
     rig.core.log_error(ErrorCode.MALFORMED, b"a frame of 3 bytes from \x1b[31m nobody", 1_700_000_060 * S)

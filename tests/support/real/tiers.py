@@ -1,4 +1,4 @@
-"""The two tiers of the tests: what `make test` runs of a long list of parameters, and what `make test-long` adds."""
+"""The two tiers of the tests: of a long list of parameters, `make test` runs some, and `make test-long` the others."""
 
 from __future__ import annotations
 

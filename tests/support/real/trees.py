@@ -1,4 +1,4 @@
-"""Where things are: the project's folders, and the path on which tests find their helpers."""
+"""The project's folders, and the path on which tests find their helpers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def python_path() -> str:
-    """PYTHONPATH for a Python of its own that imports helpers of the tests; pyproject.toml has it for pytest."""
+    """PYTHONPATH for a process that imports helpers of the tests; pytest takes the same from pyproject.toml."""
     return os.pathsep.join(str(ROOT / folder) for folder in SETTINGS["tool"]["pytest"]["ini_options"]["pythonpath"])
 
 
 def file_of_tests(name: str) -> Path:
-    """The path of a file of tests, by its name alone: no two folders have one of the same name."""
+    """The path of a file of tests, by its name alone: no name occurs in two folders."""
     (found,) = TESTS.rglob(name)
     return found

@@ -1,4 +1,4 @@
-"""What the situations are made of: a bench that is prepared, and the act that is ready to happen on it."""
+"""The parts of the situations: each prepares a bench, and returns the act that is ready to happen on it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def situation(*commands: Command, before: tuple[Command, ...] = (), others: tupl
     return prepare
 
 
-def run(*commands: Command, before: tuple[Command, ...] = ()) -> Situation:
-    """A client issues `commands` in one frame, after `before`: as many as one transaction may hold."""
+def batch(*commands: Command, before: tuple[Command, ...] = ()) -> Situation:
+    """A client issues `commands` in one frame, after `before`. It holds as many as one transaction may."""
 
     def prepare(rig: Rig) -> Act:
         a = rig.client()
@@ -151,8 +151,8 @@ def applied(rig: Rig, client: Client, command: Command) -> Act:
     return act
 
 
-def hand_on(key: bytes, *, watchers: int) -> Situation:
-    """A limited event goes on from an owner that died."""
+def owner_of_grant_dies(key: bytes, *, watchers: int) -> Situation:
+    """The owner of a limited event's grant dies: the grant is requeued."""
 
     def prepare(rig: Rig) -> Act:
         a, b = rig.client(), rig.client()
@@ -163,8 +163,8 @@ def hand_on(key: bytes, *, watchers: int) -> Situation:
     return prepare
 
 
-def handed_back(*, watchers: int) -> Situation:
-    """Its owner gives it back."""
+def grant_is_requeued(*, watchers: int) -> Situation:
+    """The owner of a limited event's grant requeues it."""
 
     def prepare(rig: Rig) -> Act:
         a, b = rig.client(), rig.client()
@@ -176,7 +176,7 @@ def handed_back(*, watchers: int) -> Situation:
 
 
 def come_back(rig: Rig) -> Act:
-    """A session shows itself again, and a tombstone becomes its client."""
+    """A client comes back with its session: its tombstone becomes a client again."""
     a = rig.client()
     rig.do(a, watch(b"k"), fire(b"k"))
     rig.close(a)
@@ -213,7 +213,7 @@ def leave(*, goodbye: bool) -> Situation:
 
 
 def replace_a_settled_id_at_once(rig: Rig) -> Act:
-    """The id has settled a while ago; who replaces it settles while it registers, and the id settles again."""
+    """The id settled a while ago. An operation replaces it and settles at registration, so the id settles again."""
     a = rig.client()
     rig.do(a, watch(b"k", id=ID), fire(b"k"))
     rig.now_ns += MS

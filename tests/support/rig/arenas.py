@@ -13,7 +13,7 @@ from timerd_shm.read.reader import Table
 
 
 def violations(memory: bytes | bytearray) -> list[str]:
-    """What `timerctl check` would complain about."""
+    """What `timerctl check` finds."""
     return check(memoryview(memory))
 
 
@@ -46,7 +46,7 @@ class Memory:
         return list(self.table(region))
 
     def in_use(self) -> dict[str, int]:
-        """Records in use, of the regions that hand out records."""
+        """Records in use, of the regions whose records are allocated one by one."""
         regions = (Region.OPS, Region.NODES, Region.KEYS, Region.BLOCKS, Region.IDS, Region.ANSWERS)
         return {region.name: self.region(region).in_use for region in regions}
 

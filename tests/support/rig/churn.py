@@ -1,4 +1,4 @@
-"""A bench whose records were used again and again, and whether everything in it is in its order."""
+"""A bench whose records were used again and again, and a check of the order of its lists."""
 
 from __future__ import annotations
 

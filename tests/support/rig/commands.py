@@ -1,4 +1,4 @@
-"""What goes up and down between a client and the core, as tests write it: commands, outcomes, answers.
+"""Commands, outcomes and answers between a client and the core, as tests write them.
 
 The same objects go to the compiled core, encoded by harness, and to the oracle in model.py.
 """
@@ -16,7 +16,7 @@ from timerd_shm.declare.wire import CommandKind
 
 
 class Mark(NamedTuple):
-    """What a client has read before it looks: the newest event, and the last command that it has issued itself."""
+    """A mark: the newest event, and the last command that the client itself has issued."""
 
     sequence: int
     command: int

@@ -1,7 +1,7 @@
-"""Frames to begin from when looking for those that break something: one of each kind, command and error code.
+"""Frames from which a fuzzer begins: one of each kind, command and error code.
 
-A frame up is made for the client that sends it (its header shows a session); one down is made for a client as it
-stands. A fuzzer changes them (see `mutations`); unchanged each must do what it says here.
+A frame is made for the client that sends it, because its header shows a session. A fuzzer changes frames (see
+`mutations`). An unchanged frame must have the effect that is stated here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Case(NamedTuple):
     commands: tuple[Command, ...] = ()
     body: bytes = b""
     code: ErrorCode = ErrorCode.NONE
-    before: tuple[Command, ...] = ()  # what its sender has sent already
+    before: tuple[Command, ...] = ()  # commands that its sender has sent before
     header: tuple[tuple[str, Any], ...] = ()
 
     def frame(self, peer: Peer) -> bytes:
@@ -125,8 +125,8 @@ UP: dict[str, Case] = {
     "register for no group": commands(
         Register((Key(b"k"),), timeout_ns=S, for_group=True), code=ErrorCode.NOT_A_MEMBER
     ),
-    "give back": commands(requeue(1), before=(ON_K, fire(b"k", limit=1))),
-    "done what was never delivered": commands(OperationAct(CommandKind.GROUP_ACK, 1 << 32, wants_answer=True)),
+    "requeue": commands(requeue(1), before=(ON_K, fire(b"k", limit=1))),
+    "acknowledge what was never delivered": commands(OperationAct(CommandKind.GROUP_ACK, 1 << 32, wants_answer=True)),
     "many at once": commands(ON_K, fire(b"k"), ON_K, cancel(3), fire(b"j", value=b"j")),
     "a command that is none": Case(
         UpKind.COMMANDS, body=b"\xff" * 40, code=ErrorCode.MALFORMED, header=(("count", 1),)

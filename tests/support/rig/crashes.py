@@ -27,13 +27,13 @@ def record(rig: Rig, act: Act) -> list[bytes]:
 
 
 def known(rig: Rig) -> bytes:
-    """All that a daemon goes on from: its arena, but for the words of its redo slot, of which a start leaves none."""
+    """All that a daemon goes on from: its arena without the words of the redo slot, which a start clears."""
     return b"".join((rig.memory[:REDO_OFFSET], bytes(REGIONS_OFFSET - REDO_OFFSET), rig.memory[REGIONS_OFFSET:]))
 
 
 @lru_cache(maxsize=64)
 def look(arena: bytes) -> tuple[list[str], Truth]:
-    """What is wrong in an arena, and its promises. Many crashes leave the same one: it is looked at once."""
+    """What is wrong in an arena, and its promises. Many crashes leave the same arena, which is looked at once."""
     return violations(arena), truth(arena)
 
 
@@ -44,7 +44,7 @@ def resume(rig: Rig) -> Rig:
 
 
 def recovers_from_a_crash_at_every_point(name: str) -> int:
-    """Play a situation; the number of points. Those from which a start makes the same arena are gone on from once."""
+    """Play a situation; the number of points. Points from which a start makes the same arena are tried once."""
     rig = Rig(core=core_faults)
     act = SITUATIONS[name](rig)
     before = truth(rig.memory)

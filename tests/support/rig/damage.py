@@ -1,6 +1,7 @@
-"""An arena in which everything is in use; changes of arenas and journals, and those who must survive them.
+"""An arena in which every kind of record is in use; changes of arenas and journals, and readers that must survive them.
 
-A reader and the checker say DamageError, a start one of REFUSALS, a journal's reader JournalError, or what they read.
+A damaged arena or journal raises no error but these: DamageError from a reader and the checker, one of REFUSALS from a
+start, JournalError from a journal's reader.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LONG_KEY = b"a key that is longer than what fits into the record of an event, by
 
 
 def busy_rig() -> Rig:
-    """A bench on whose arena every region that hands out records has some in use, some free and some never used."""
+    """A bench. In its arena, each region that allocates records has some in use, free and never used."""
     rig = Rig(settled_ids_kept=20 * MS)
     alice, bob = rig.client(), rig.client()
     # These leave free records behind, and in the end one id that is remembered.
@@ -74,7 +75,7 @@ def busy_rig() -> Rig:
 
 
 def grouped_rig() -> Rig:
-    """The same, with a group whose member holds outcomes, received and not; one without members, where some wait."""
+    """The same, with a group whose member holds outcomes, received and not; in a group without members, some wait."""
     rig = busy_rig()
     carol = rig.client(group=b"workers", listens=True)
     for number in range(4):
@@ -131,7 +132,7 @@ CHANGES = st.lists(
 
 
 def changed(content: bytes | bytearray, changes: Iterable[Change], first: int = 0) -> bytearray:
-    """A copy with these numbers, aligned, in lines that say something, from byte `first` on."""
+    """A copy with these numbers, aligned, in lines that are not zero, from byte `first` on."""
     copy = bytearray(content)
     used = [at for at in range(first, len(copy) - LINE + 1, LINE) if any(copy[at : at + LINE])]
     for place, number, width in changes:
@@ -142,7 +143,7 @@ def changed(content: bytes | bytearray, changes: Iterable[Change], first: int = 
 
 
 def with_right_sums(segment: bytearray, sequence: int | None = None) -> bytearray:
-    """A journal's segment whose header and blocks say the CRC of what stands in them, and `sequence` if it is given."""
+    """The segment with the right CRCs in its header and blocks; and with `sequence`, if that is given."""
     if sequence is not None:
         at = offset_of(SegmentHeader, "sequence")
         segment[at : at + 8] = sequence.to_bytes(8, "little")
@@ -158,11 +159,11 @@ def with_right_sums(segment: bytearray, sequence: int | None = None) -> bytearra
     return segment
 
 
-# those who read -------------------------------------------------------------------------------------------------------
+# readers -------------------------------------------------------------------------------------------------------
 
 
 def read_arena(memory: bytes | bytearray) -> None:
-    """Walk whatever can be walked, and have it checked: no walk hangs, and what comes out is what the module says."""
+    """Do all walks, and check the arena: no walk hangs, and only the errors of the module's text are raised."""
     try:
         reader = ArenaReader.from_bytes(memory)
     except REFUSALS:

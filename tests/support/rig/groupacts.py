@@ -15,7 +15,7 @@ def work(*keys: bytes) -> Register:
 
 
 def owner_of_a_group_dies(rig: Rig) -> Act:
-    """Its group adopts what is pending, and what it may have acted on; another member listens."""
+    """The group adopts its operations, pending or settled; another member listens."""
     a, _ = rig.client(Orphans.GROUP, group=GROUP), rig.client(group=GROUP, listens=True)
     rig.do(a, watch(b"k", LONG, payload=b"p" * 200), watch(b"k"), watch(b"l", id=ID), fire(b"k", value=b"v" * 200))
     return die(rig, a)
@@ -28,7 +28,7 @@ def last_of_a_group_dies(rig: Rig) -> Act:
 
 
 def holder_dies(rig: Rig) -> Act:
-    """Its outcomes, received or not, are delivered to the next member."""
+    """The outcomes that it held, received or not, are delivered to the next member."""
     a, b = rig.client(group=GROUP, listens=True), rig.client(group=GROUP, listens=True)
     rig.do(b, work(b"k"), work(b"k"), work(b"l"), fire(b"k", value=b"v"))
     rig.acknowledge(a)
@@ -36,8 +36,8 @@ def holder_dies(rig: Rig) -> Act:
     return die(rig, a)
 
 
-def hand_out(rig: Rig) -> Act:
-    """Somebody comes who listens."""
+def member_begins_to_listen(rig: Rig) -> Act:
+    """A member begins to listen, and gets the outcomes that waited."""
     a, b = rig.client(group=GROUP), rig.client(group=GROUP)
     rig.do(b, work(b"k"), work(b"k", LONG), work(b"l"), fire(b"k", value=b"v" * 200))
 
@@ -82,7 +82,7 @@ def group_outcome_is_received(rig: Rig) -> Act:
     return act
 
 
-def group_outcome_is_told(rig: Rig) -> Act:
+def group_outcome_is_delivered(rig: Rig) -> Act:
     a = rig.client(group=GROUP, listens=True)
     rig.do(a, work(b"k", LONG), work(b"k"))
     return applied(rig, a, fire(b"k", value=b"v" * 200))
@@ -122,11 +122,11 @@ def group_record_is_used_again(rig: Rig) -> Act:
     return new_group(rig)
 
 
-# named calls: delivered only to members that handle their name
+# named calls: a call is delivered only to a member that handles its name
 
 
 def call(name: bytes = b"job", timeout_ns: int = 0, **more: object) -> Register:
-    """A call with a name; due at once, unless it says otherwise."""
+    """A call with a name, due at once unless `timeout_ns` is given."""
     return Register((Key(name),), timeout_ns, payload=b"p" * 200, for_group=True, call=True, **more)  # type: ignore[arg-type]
 
 
@@ -138,14 +138,14 @@ def handler(rig: Rig, *names: bytes, most: int = 4) -> Client:
 
 
 def call_is_due(rig: Rig) -> Act:
-    """It is delivered to the member that handles its name."""
+    """A call falls due, and is delivered to the member that handles its name."""
     a = handler(rig, b"job")
     rig.do(a, call(timeout_ns=5 * MS, id=ID))
     return wheel_moves(rig.now_ns + 6 * MS)
 
 
 def call_is_followed(timeout_ns: int = HOUR, *, over: bool = False) -> Situation:
-    """Who has run it registers the next, under the same id; or what it follows is over already."""
+    """The member that ran a call registers the next one, with the same id. With `over`, the call was done before."""
 
     def prepare(rig: Rig) -> Act:
         a = handler(rig, b"job")
@@ -162,7 +162,7 @@ def call_is_followed(timeout_ns: int = HOUR, *, over: bool = False) -> Situation
 
 
 def call_is_done(*, known: bool, received: bool = True) -> Situation:
-    """Its id is free with it, if it is known still."""
+    """A call is done, and its id is free. With `known` False, the id settled at another time: it is not freed."""
 
     def prepare(rig: Rig) -> Act:
         a = handler(rig, b"job")
@@ -198,7 +198,7 @@ def done_if_something_follows(*, pending: bool) -> Situation:
 
 
 def handles(*names: bytes, most: int = 4) -> Situation:
-    """A member says that it handles these names now; it holds a call, and others wait."""
+    """A member changes the names that it handles, while it holds a call and others wait."""
 
     def prepare(rig: Rig) -> Act:
         a = handler(rig, b"job", most=1)
@@ -216,7 +216,7 @@ def handles(*names: bytes, most: int = 4) -> Situation:
 
 
 def falls_silent(rig: Rig) -> Act:
-    """It holds nothing: a start takes it for live again, and would count another delivery."""
+    """A member falls silent. It holds nothing, because a start makes it live and would count another delivery."""
     a = rig.client(group=GROUP, listens=True)
 
     def act(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""Members of a group on a bench: what tests of groups in the core share."""
+"""Members of a group on a bench: the common parts of tests of groups in the core."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def silence(rig: Rig, client: Client) -> None:
 
 
 def answer(rig: Rig, client: Client, delivered: DeliveredForGroup) -> int:
-    """Say that it is done; 1 if the client held it."""
+    """Acknowledge an outcome as done; 1 if the client held it."""
     number = rig.do(client, done(delivered))
     found = client.answer(number)
     assert found is not None and found.code == ErrorCode.NONE, found

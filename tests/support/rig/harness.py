@@ -7,7 +7,7 @@
     rig.turn(rig.now_ns + 6 * MS)
     assert alice.delivered[0].state is Outcome.EXPIRED
 
-A turn does what the conductor's does, in its order: what is left of the last one, commands, wheel, reports.
+A turn has the parts of a conductor's turn, in their order: work left from the last one, commands, wheel, reports.
 """
 
 from __future__ import annotations
@@ -46,10 +46,7 @@ S = 1_000_000_000
 START_NS = 1_000 * S  # far from 0, and on a tick of every width in use
 BUDGET = 1 << 30  # where a test is not about bounded turns
 FRAME_COMMANDS = 8_192
-INCARNATION, HASH_SEED = 0x1234_5678_9ABC_DEF0, 0x0FED_CBA9_8765_4321  # not random: what fails, fails again
-
-
-# frames up ------------------------------------------------------------------------------------------------------------
+INCARNATION, HASH_SEED = 0x1234_5678_9ABC_DEF0, 0x0FED_CBA9_8765_4321  # not random, so that a failure repeats itself
 
 
 # a client -------------------------------------------------------------------------------------------------------------
@@ -88,7 +85,7 @@ class Client:
         return self.issued
 
     def mass(self, command: Command, count: int) -> None:
-        """Issue and apply very many of the same command, quickly, and without a bound."""
+        """Issue and apply `count` copies of a command, quickly, and without a bound."""
         encoded = encode(command)
         for first in range(0, count, FRAME_COMMANDS):
             part = min(FRAME_COMMANDS, count - first)
@@ -231,7 +228,7 @@ class Rig:
         self.advanced_ns = now_ns
 
     def cut(self) -> None:
-        """Comes between the parts of what the budget has cut; a test may put something else here."""
+        """Called between the parts of what the budget has cut; a test may replace it."""
 
     @property
     def arena(self) -> Memory:
@@ -269,14 +266,14 @@ class Rig:
         return key_hash(self.arena.header.hash_seed, purgatory, key) & (self.arena.region(Region.SLOTS).count - 1)
 
     def restart(self, memory: bytes | None = None) -> None:
-        """A new daemon on a copy of the arena, as after SIGKILL; or on that copy of it."""
+        """Start a new daemon on a copy of the arena, as after SIGKILL; or on `memory`, a copy that is given."""
         self.memory, old = bytearray(self.memory if memory is None else memory), self.core
         if memory is None:
             old.release()
         self.core = self.module.Core(self.memory, self.advanced_ns)
 
     def copied(self, memory: bytes) -> Any:
-        """The memory of a clone; a test may put something else here."""
+        """The memory of a clone; a test may replace this method."""
         return bytearray(memory)
 
     def clone(self, memory: bytes) -> Rig:
@@ -357,7 +354,7 @@ class Rig:
         self.core.end_turn(self.now_ns)
 
     def close(self, client: Client, *, goodbye: bool = False) -> None:
-        """The client is dead."""
+        """Close a client that is dead, or has said goodbye."""
         self.clients.remove(client)
         self.core.begin_turn(self.now_ns)
         self.core.close_client(client.slot, self.now_ns, goodbye=goodbye)
@@ -370,7 +367,7 @@ class Rig:
         return self.arena.count("pending", 0), self.arena.count("watched", 0)
 
     def check(self) -> None:
-        """Nothing derived differs from what the op records say."""
+        """Assert that check() finds nothing."""
         found = violations(self.memory)
         assert not found, "\n".join(found)
 
@@ -407,7 +404,7 @@ def requeue(operation: int, *, wait: bool = False) -> OperationAct:
 
 
 def done(delivered: DeliveredForGroup) -> OperationAct:
-    """The member has done what the outcome of its group asks for; the answer says whether it held it."""
+    """The member has done its work for an outcome of its group. The answer says whether the member held it."""
     return OperationAct(CommandKind.GROUP_ACK, delivered.operation, wants_answer=True)
 
 

@@ -65,7 +65,7 @@ class JournaledRig(Rig):
         self.journal = Journal(self.core, self.files, self.buffer, self.arena.header, RigClock(self), buffered=buffered)
 
     def drop_journal(self) -> None:
-        """The process that writes it is gone."""
+        """Close the files, as if the process that writes them had ended."""
         self.files.close()
         self.files._buffer.release()
 
@@ -79,7 +79,7 @@ class JournaledRig(Rig):
             pass
 
     def restart(self, memory: bytes | None = None) -> None:
-        """A new daemon on a copy of arena and buffer, as after SIGKILL; or on that copy of them."""
+        """Start a new daemon on a copy of arena and buffer, as after SIGKILL; or on `memory`, a copy that is given."""
         self.drop_journal()
         if memory is None:
             self.buffer = bytearray(self.buffer)
@@ -93,7 +93,7 @@ class JournaledRig(Rig):
     def clone(self, memory: bytes, directory: Path | None = None) -> JournaledRig:
         """A new daemon on a copy of arena and buffer, beside this one.
 
-        It writes on in `directory`, a copy of the files; without one it puts rows in its buffer and no further.
+        It goes on writing in `directory`, a copy of the files. Without a directory, its rows stay in the buffer.
         """
         rig = object.__new__(JournaledRig)
         size = len(self.memory)
@@ -139,7 +139,7 @@ def kinds(rows: list[Row]) -> list[RowKind]:
 
 
 def settle(rig: JournaledRig, client: Client, *keys: bytes) -> None:
-    """An operation on each key that its event completes, in one turn; everything is acknowledged."""
+    """For each key, register an operation and fire the key, in one turn. Acknowledge everything."""
     for key in keys:
         client.issue(Register((Key(key),), timeout_ns=S))
         client.issue(fire(key))

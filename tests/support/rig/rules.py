@@ -37,7 +37,7 @@ def an_event_that_overtook_a_registration_counts(rig: Rig) -> None:
 
 
 def a_limited_event_is_taken_once(rig: Rig, between: Callable[[], None] = lambda: None) -> None:
-    """X took the only credit; L registers late with an older mark. `between` comes between them."""
+    """One operation takes the only grant; another registers late, with an older mark. `between` runs in between."""
     a, b, c = rig.client(), rig.client(), rig.client()
     mark = c.mark()
     first = rig.do(a, Register(ONE, timeout_ns=30 * MS, mark=a.mark()))
@@ -123,7 +123,7 @@ def grant_of_a_dead_owner_is_requeued(rig: Rig) -> None:
         f"first watcher: {delivered}"
     )
     assert b.flags[delivered.number] & REQUEUED == REQUEUED
-    assert c.state(second) is Outcome.NONE, "there was one"
+    assert c.state(second) is Outcome.NONE, "there was one grant only"
     assert rig.arena.count("requeued") == 1
     rig.check()
 
@@ -175,7 +175,7 @@ def idle_costs_nothing(rig: Rig, span_s: int = 600) -> None:
 
 MANY = 6_000
 TURN_BUDGET = 300
-SLACK = 64  # records that a turn touches beside: the event, the client, a bucket
+SLACK = 64  # records that a turn touches besides: the event, the client, a bucket
 CAPACITY = 14_336
 EVERY = Key(b"everybody's")
 

@@ -1,7 +1,7 @@
-"""Everything that changes the truth of an arena, one situation each: prepared, and ready to happen.
+"""The situations: one for each way in which the truth of an arena changes, prepared and ready to happen.
 
-`SITUATIONS[name](rig)` prepares it on a bench and returns the act, which may be done again: what is sent twice is
-applied once. test_redo cuts each off at every ordering point, test_journal reads what it has written.
+`SITUATIONS[name](rig)` prepares one on a bench and returns its act. The act may be done again: a frame that is sent
+twice is applied once. test_redo cuts each off at every ordering point, test_journal reads what it has written.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from acts import (
     Situation,
     acknowledge,
     applied,
+    batch,
     close,
     come_back,
     full_ring,
-    hand_on,
-    handed_back,
+    grant_is_requeued,
     leave,
     new_purgatory,
     open_again,
     open_client,
+    owner_of_grant_dies,
     replace_a_settled_id_at_once,
-    run,
     situation,
     tombstone_ends,
     tombstone_gives_way,
@@ -40,18 +40,18 @@ from groupacts import (
     call_is_followed,
     done_if_something_follows,
     falls_silent,
+    group_outcome_is_delivered,
     group_outcome_is_done,
     group_outcome_is_dropped,
     group_outcome_is_received,
-    group_outcome_is_told,
     group_record_is_used_again,
-    hand_out,
     handler,
     handles,
     holder_dies,
     is_heard_again,
     last_of_a_group_dies,
     listens_no_more,
+    member_begins_to_listen,
     new_group,
     open_member,
     owner_of_a_group_dies,
@@ -117,19 +117,21 @@ SITUATIONS: dict[str, Situation] = {
         watch(b"k", mark=START, mark_by_sequence=True, orphans=Orphans.KEEP), before=(fire(b"k"),)
     ),
     "register: a mark of another arena": situation(watch(b"k", mark_of_other_arena=True)),
-    "a batch of registrations": run(*(watch(b"k%d" % (n % 11)) for n in range(BATCH_MAX))),
-    "a batch of registrations with payloads": run(
+    "a batch of registrations": batch(*(watch(b"k%d" % (n % 11)) for n in range(BATCH_MAX))),
+    "a batch of registrations with payloads": batch(
         *(watch(b"k%d" % (n % 11), payload=b"p" * (n * 7)) for n in range(BATCH_MAX)), before=full_ring(b"old" * 30)
     ),
-    "a batch of cancels": run(*(cancel(n) for n in (2, 8, 1, 7, 3)), before=tuple(watch(b"k%d" % n) for n in range(9))),
-    "a batch of fires": run(
+    "a batch of cancels": batch(
+        *(cancel(n) for n in (2, 8, 1, 7, 3)), before=tuple(watch(b"k%d" % n) for n in range(9))
+    ),
+    "a batch of fires": batch(
         *(fire(key) for key in SLOTS_APART), before=tuple(watch(key) for key in (*SLOTS_APART[::2], b"other"))
     ),
-    "a batch of fires with values": run(*(fire(key, value=b"v" * 8) for key in SLOTS_APART), before=WITH_PAYLOADS),
-    "a batch of fires with values, the ring evicts": run(
+    "a batch of fires with values": batch(*(fire(key, value=b"v" * 8) for key in SLOTS_APART), before=WITH_PAYLOADS),
+    "a batch of fires with values, the ring evicts": batch(
         *(fire(key, value=b"v" * 8) for key in SLOTS_APART), before=(*full_ring(b"old" * 30), *WITH_PAYLOADS)
     ),
-    "fire: nobody": situation(fire(b"nobody", wait=True)),
+    "fire: no watcher": situation(fire(b"nobody", wait=True)),
     "fire: one": situation(fire(b"k", value=b"v" * 300), before=(watch(b"k", payload=b"p" * 300),)),
     "fire: every condition": situation(fire(b"k", 5, value=b"v", wait=True), before=WATCHERS),
     "fire: long key": situation(fire(LONG, value=b"v"), before=(watch(LONG), watch(LONG, b"k", needed=2))),
@@ -171,10 +173,10 @@ SITUATIONS: dict[str, Situation] = {
     "an owner of a group dies": owner_of_a_group_dies,
     "the last of a group dies": last_of_a_group_dies,
     "a holder dies": holder_dies,
-    "hand out": hand_out,
+    "a member begins to listen": member_begins_to_listen,
     "listens no more": listens_no_more,
     "register for the group": lambda rig: applied(rig, rig.client(group=GROUP), work(b"k", LONG)),
-    "a group's outcome: told": group_outcome_is_told,
+    "a group's outcome: delivered": group_outcome_is_delivered,
     "a group's outcome: received": group_outcome_is_received,
     "a group's outcome: done": group_outcome_is_done(True),
     "a group's outcome: done, not received": group_outcome_is_done(False),
@@ -192,10 +194,10 @@ SITUATIONS: dict[str, Situation] = {
     "handles nothing more": handles(most=0),
     "falls silent": falls_silent,
     "is heard again": is_heard_again,
-    "hand on: two watchers": hand_on(LONG, watchers=3),
-    "hand on: nobody": hand_on(b"k", watchers=0),
-    "give back: a watcher": handed_back(watchers=2),
-    "give back: nobody": handed_back(watchers=0),
+    "requeue at a death: two watchers": owner_of_grant_dies(LONG, watchers=3),
+    "requeue at a death: no watcher": owner_of_grant_dies(b"k", watchers=0),
+    "requeue: a watcher": grant_is_requeued(watchers=2),
+    "requeue: no watcher": grant_is_requeued(watchers=0),
     "leave a tombstone": leave(goodbye=False),
     "say goodbye": leave(goodbye=True),
     "come back from a tombstone": come_back,
@@ -205,7 +207,7 @@ SITUATIONS: dict[str, Situation] = {
     "a new group": new_group,
     "a group's record is used again": group_record_is_used_again,
 }
-# These are series of transactions: what lies between them is neither before nor after, and finished by what comes next.
+# These are series of transactions. A state between two of them is neither "before" nor "after"; the next turn goes on.
 SERIES = {
     "register: overtaken by a limited event",
     "fire: totals",
@@ -221,13 +223,13 @@ SERIES = {
     "an owner of a group dies",
     "the last of a group dies",
     "a holder dies",
-    "hand out",
+    "a member begins to listen",
     "listens no more",
-    "a group's outcome: told",
+    "a group's outcome: delivered",
     "a call: due",
-    "hand on: two watchers",
-    "hand on: nobody",
-    "give back: a watcher",
+    "requeue at a death: two watchers",
+    "requeue at a death: no watcher",
+    "requeue: a watcher",
     "leave a tombstone",
     "say goodbye",
     "a tombstone gives way",

@@ -14,7 +14,7 @@ MEMORY = bytes(BUSY.memory)
 
 
 def fenced(memory: bytes) -> memoryview:
-    """A copy between two pages that cannot be touched: whoever reads beyond it dies of SIGSEGV."""
+    """A copy between two pages that cannot be touched: a read beyond its ends raises SIGSEGV."""
     assert len(memory) % mmap.PAGESIZE == 0, f"{len(memory)} bytes end within a page"
     mapped = mmap.mmap(-1, len(memory) + 2 * mmap.PAGESIZE)
     first = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
@@ -26,7 +26,7 @@ def fenced(memory: bytes) -> memoryview:
 
 
 def live_on(memory: bytes) -> None:
-    """A daemon's life on such an arena: attach, serve a client, let time pass, lose the clients that there were."""
+    """A daemon's life on such an arena: attach, serve a client, let time pass, close the clients of before."""
     rig = BUSY.clone(memory)
     rig.budget = 1_000
     client = rig.client()
@@ -45,7 +45,7 @@ def live_on(memory: bytes) -> None:
     for _ in range(3):
         rig.now_ns += 2 * 3_600 * S
         rig.core.begin_turn(rig.now_ns)
-        for _ in range(100):  # what is only wrong may keep it busy for ever
+        for _ in range(100):  # a wrong arena that is not refused may keep it busy for ever
             if not rig.core.resume(rig.now_ns, 1_000):
                 break
         rig.core.advance(rig.now_ns)

@@ -1,10 +1,10 @@
-"""Spark's daemon of Python workers, with what each of them would take half a second to import there before it forks."""
+"""Spark's daemon of Python workers. It imports before it forks what each worker would import in half a second."""
 
 from __future__ import annotations
 
 import os
 
-# A process that is forked has no threads but one.
+# A forked process has one thread only, so imports before the fork must start none.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
 

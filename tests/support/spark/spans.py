@@ -1,4 +1,4 @@
-"""Journals for the tests of the source, and what Spark would be given of them: spans, and rows."""
+"""Journals for the tests of the source, and what Spark gets from them: spans, and rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def small_journal(directory: Path) -> Path:
 
 
 def settle_all(rig: JournaledRig, client: Client, first: int, count: int) -> None:
-    """So many operations, as many in a turn as a small arena holds."""
+    """Settle so many operations, ten a turn, because a small arena holds few."""
     for at in range(first, first + count, 10):
         settle(rig, client, *numbered(at, 10))
 

@@ -1,4 +1,4 @@
-"""What tests/support/fuzz.py uses of atheris, which is installed by `make fuzz` alone."""
+"""What tests/support/fuzz.py uses of atheris, which only `make fuzz` installs."""
 
 from collections.abc import Callable
 from types import FunctionType

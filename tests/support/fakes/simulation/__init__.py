@@ -1,15 +1,15 @@
 """The whole system in one process on a manual clock: the real conductor, the real clients, and everything that can go
 wrong between them, drawn from a seed.
 
-    python tests/support/run.py simulation --seed N --steps M --trace     what a failure says to reproduce it
+    python tests/support/run.py simulation --seed N --steps M --trace     reproduces a failure, which prints this line
     make soak                                                             seed after seed, until stopped
 
     schedule.py   events in the order of their time; callers: threads of which one runs at a time
     network.py    sockets in memory that drop, delay, double, reorder and break; connections that tell of an end
     daemon.py     a daemon that is killed between two stores, starts again, is stopped, or loses its arena
-    process.py    a process with one client, that is killed, stopped, or closes it
+    process.py    a process with one client; it is killed, stopped, or closes the client
     workload.py   what processes do
     books.py      what must hold
     run.py        one seed
-    measured.py   which lines of the conductor and the protocol that went through
+    measured.py   the lines of the conductor and the protocol that were executed
 """

@@ -11,14 +11,14 @@ import itertools
 import time
 from collections import Counter
 
-from .measured import Measure, told
+from .measured import Measure, lines_executed
 from .run import START_NS, STEPS, Failure, Simulation, simulate
 
-MEASURED_SEEDS = 40  # coverage slows a seed down, and changes little after so many
+MEASURED_SEEDS = 40  # measuring slows a seed down, and coverage changes little after so many seeds
 
 
 class Soak:
-    """What many seeds came to."""
+    """The results of many seeds."""
 
     def __init__(self) -> None:
         self.seeds = self.failures = self.simulated_ns = 0
@@ -26,7 +26,7 @@ class Soak:
         self.measure = Measure()
 
     def run(self, seed: int, steps: int) -> None:
-        """One seed; a failure is printed, with how to see it again."""
+        """Run one seed. A failure is printed, with the command that repeats it."""
         done: list[Simulation] = []
         try:
             if self.seeds < MEASURED_SEEDS:
@@ -45,7 +45,7 @@ class Soak:
     def report(self) -> None:
         for what, count in sorted(self.counts.items()):
             print(f"{count:10,} {what}")
-        print(told(self.measure.percent()))
+        print(lines_executed(self.measure.percent()))
         hours = self.simulated_ns / 3.6e12
         print(f"{self.seeds} seeds hold, {self.failures} do not; {hours:,.0f} hours were simulated")
 
@@ -55,7 +55,7 @@ def main() -> int:
         prog="simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"events before all is calm (default: {STEPS})")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"events before the faults end (default: {STEPS})")
     parser.add_argument("--trace", action="store_true", help="print what happened, even if all is well")
     parser.add_argument(
         "--soak", type=float, nargs="?", const=float("inf"), help="seed after seed, for so many seconds or until Ctrl-C"

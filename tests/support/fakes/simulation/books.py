@@ -1,4 +1,4 @@
-"""What must hold, whatever happens: who was told what, and what the commands that were issued add up to."""
+"""What must hold, whatever happens: which outcomes were delivered, and what the issued commands add up to."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRACED = 400  # newest lines that a failure prints
 
 
 class Issued:
-    """A command, by which one can ask later whether it has been applied."""
+    """A command. One can ask later whether it was applied."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -45,7 +45,7 @@ class Issued:
         self.was_applied: bool | None = None  # as of its process's death
 
     def applied(self) -> bool | None:
-        """Whether it certainly was (True), was not (False: refused), or may have been (None)."""
+        """True: it was applied. False: it was refused. None: not known."""
         if self.was_applied is not None or not self.process.alive:
             return self.was_applied
         protocol = self.process.client._protocol
@@ -69,13 +69,13 @@ class Watched:
         self.arena = arena
         self.issued = Issued(process)
         self.earliest_ns = operation.deadline_ns
-        self.anybody_moves_it = False
+        self.others_may_reschedule = False
         self.target = 0  # of a watermark
-        self.told: Any = None
+        self.settlement: Any = None
 
 
 class Total:
-    """A total on a key of its own: what was fired on it."""
+    """A total on a key of its own, and the amounts that were fired on it."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -94,7 +94,7 @@ class Running:
 
 
 class Books:
-    """Everything that is held against what happens. `failures` is looked at after each step."""
+    """All that is expected, to be compared with what happens. `failures` is looked at after each step."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -106,7 +106,7 @@ class Books:
         self.delayed: list[tuple[Process, Delayed, list[object]]] = []
         self.totals: dict[str, Total] = {}
         self.limits: dict[bytes, int] = {}  # value of a limited event -> its limit
-        self.handed: Counter[bytes] = Counter()
+        self.grants: Counter[bytes] = Counter()
         self.advances: defaultdict[str, list[tuple[Issued, int, int]]] = defaultdict(list)
         self.pairs: dict[str, tuple[Watched, Issued]] = {}
         self.pair_keys: list[str] = []
@@ -121,7 +121,8 @@ class Books:
         self.expected: dict[bytes, int] = {}  # payload -> arena, of those that were accepted and not withdrawn
         self.runs: dict[object, list[Running]] = defaultdict(list)  # of one call, or of one point of a schedule
         self.running_now: list[Running] = []
-        self.is_away: Callable[[bytes], bool] = lambda incarnation: False  # has the daemon ever taken it for that?
+        # Whether the daemon has ever taken a client for silent or dead, by incarnation.
+        self.was_silent_or_dead: Callable[[bytes], bool] = lambda incarnation: False
         self.points_may_repeat = False  # the clock was set, or schedules change
         self.living: list[Process] = []
         self.outcomes: Counter[str] = Counter()
@@ -132,12 +133,12 @@ class Books:
         self.trace.append(f"{self.schedule.now_ns / 1e9:.6f} {what}")
 
     def fail(self, what: str) -> None:
-        """Something that must hold does not."""
+        """Note that something does not hold."""
         self.note(f"FAILURE {what}")
         self.failures.append(what)
 
     def complaint(self, process: Process, what: str, error: BaseException | None) -> None:
-        """A client's log."""
+        """Take a line of a client's log: an expected one is counted, any other is a failure."""
         self.note(f"{process.name}: {what} {error!r}")
         if "was refused" in what:
             self.complaints["refused"] += 1
@@ -162,12 +163,12 @@ class Books:
         return watched
 
     def next_number(self) -> int:
-        """For a name that nobody has used."""
+        """A number for a name that was not used before."""
         self._numbers += 1
         return self._numbers
 
     def moved(self, operation: ThreadedOperation) -> None:
-        """Its owner gives it another deadline."""
+        """The owner gives the operation another deadline."""
         for watched in reversed(self.watched):
             if watched.operation is operation:
                 watched.earliest_ns = min(watched.earliest_ns, operation.deadline_ns)
@@ -182,10 +183,10 @@ class Books:
     def _look_at_outcome(self, watched: Watched) -> None:
         operation, now_ns = watched.operation, self.schedule.now_ns
         who = f"{watched.process.name}: {watched.what} on {watched.key!r}, command {operation.command}"
-        if watched.told is not None:
-            self.fail(f"{who}: told twice, {watched.told} and {operation._settlement}")
+        if watched.settlement is not None:
+            self.fail(f"{who}: delivered twice, {watched.settlement} and {operation._settlement}")
             return
-        watched.told = operation._settlement
+        watched.settlement = operation._settlement
         outcome = operation.outcome()
         assert outcome is not None
         self.outcomes[outcome.state.name] += 1
@@ -193,9 +194,9 @@ class Books:
         record = outcome._record
         if record is not None and outcome.state is State.EXPIRED:
             if now_ns < record.deadline_ns or record.settled_ns < record.deadline_ns:
-                self.fail(f"{who}: expired at {record.settled_ns}, told at {now_ns}, due at {record.deadline_ns}")
+                self.fail(f"{who}: expired at {record.settled_ns}, delivered at {now_ns}, due at {record.deadline_ns}")
             asked_ns = min(watched.earliest_ns, operation.deadline_ns)
-            if not watched.anybody_moves_it and record.deadline_ns < asked_ns:
+            if not watched.others_may_reschedule and record.deadline_ns < asked_ns:
                 self.fail(f"{who}: its deadline was {record.deadline_ns}, asked for was {asked_ns}")
         if outcome.state is State.UNAVAILABLE:
             protocol = watched.process.client._protocol
@@ -213,30 +214,30 @@ class Books:
         if watched.what == "heartbeat":
             self.fail(f"{who}: completed by its own client's fire before it")
         if watched.what == "token" and not outcome.redelivered and outcome.value in self.limits:
-            self.handed[outcome.value] += 1
-            if self.handed[outcome.value] > self.limits[outcome.value]:
-                self.fail(f"{who}: {outcome.value!r} was handed over {self.handed[outcome.value]} times")
+            self.grants[outcome.value] += 1
+            if self.grants[outcome.value] > self.limits[outcome.value]:
+                self.fail(f"{who}: {outcome.value!r} was granted {self.grants[outcome.value]} times")
         if watched.what == "watermark":
             advanced = max((mark for _, mark, _ in self.advances[watched.key]), default=0)
             if advanced < watched.target:
                 self.fail(f"{who}: completed at {watched.target}, advanced to {advanced}")
 
     def died(self, process: Process) -> None:
-        """What its operations have come to is nobody's matter any more, but for what others must get."""
+        """Note which of its commands were applied. Only outcomes that others get matter any more."""
         for watched in self.watched:
             if watched.process is process:
                 watched.issued.freeze()
 
     # groups -------------------------------------------------------------------------------------------------------
 
-    def told_for_group(self, process: Process, outcome: GroupOutcome) -> None:
+    def delivered_to_member(self, process: Process, outcome: GroupOutcome) -> None:
         """A member was given an outcome of its group."""
         payload, now_ns = outcome.payload, self.schedule.now_ns
-        self.note(f"{process.name}: told for the group {payload!r}, delivery {outcome.deliveries}")
+        self.note(f"{process.name}: got the group's outcome {payload!r}, delivery {outcome.deliveries}")
         self.outcomes["for a group"] += 1
         watched = self.for_group.get(payload)
         if watched is None:
-            self.fail(f"{process.name}: told for its group {payload!r}, which nobody registered")
+            self.fail(f"{process.name}: got its group's outcome {payload!r}, which was never registered")
             return
         if watched.arena != self.arena:
             return
@@ -246,27 +247,27 @@ class Books:
             and not owner.closing
             and owner.client._protocol.session.incarnation == watched.issued.incarnation
         ):
-            self.fail(f"{process.name}: told for its group {payload!r}, whose owner {watched.process.name} lives")
+            self.fail(f"{process.name}: got its group's outcome {payload!r}, whose owner {watched.process.name} lives")
         if payload in self.done:
-            self.fail(f"{process.name}: told {payload!r} again, which was done")
+            self.fail(f"{process.name}: got {payload!r} again, which was done")
         if outcome._record is not None and outcome.state is State.EXPIRED and now_ns < outcome._record.deadline_ns:
             self.fail(f"{process.name}: {payload!r} expired early")
 
     # named calls --------------------------------------------------------------------------------------------------
 
     def asked(self, name: str, payload: bytes) -> None:
-        """A one-shot is asked for; whether it is taken is not known yet."""
+        """Note a one-shot call that is asked for. It is not known yet whether it is accepted."""
         self.calls[payload] = name
         self.asked_in[payload] = self.arena
 
     def accepted(self, payload: bytes) -> None:
-        """It will be made, unless somebody is about to cancel it, or may have done so."""
+        """Expect the call to be made, unless a process is cancelling it, or may have cancelled it."""
         if not self.cancelling[self.calls[payload]] and payload not in self.doubtful:
             self.expected[payload] = self.asked_in[payload]  # the arena may be another by now
 
     @contextmanager
     def withdrawing(self, name: str) -> Iterator[None]:
-        """Somebody cancels what is pending of that name: if it raises, whenever that may be."""
+        """A process cancels the pending calls of that name. If that raises, they may be cancelled at any later time."""
         self.cancelling[name] += 1
         yield
         self.cancelling[name] -= 1
@@ -276,7 +277,7 @@ class Books:
 
     @contextmanager
     def running(self, process: Process, call: Call) -> Iterator[None]:
-        """A handler runs: once, unless somebody who ran it was taken for silent or dead; and beside no other."""
+        """A handler runs. It runs once, and never twice at a time, unless a process that ran it was silent or dead."""
         protocol = process.client._protocol
         now = Running(process, protocol.session.incarnation, call, protocol.session.arena)
         what = (call.name, call.payload if call.due is None else call.due)
@@ -284,17 +285,17 @@ class Books:
         self.note(f"{who} begins")
         self.outcomes["calls"] += 1
         if call.due is None and self.calls.get(call.payload) != call.name:
-            self.fail(f"{who}: nobody has asked for it")
+            self.fail(f"{who}: it was never asked for")
         before = [run for run in self.runs[what] if run.arena == now.arena]
         for run in before if call.due is None or not self.points_may_repeat else []:
             if call.deliveries <= run.call.deliveries:
                 self.fail(f"{who}: {run.process.name} ran it in delivery {run.call.deliveries}")
-            if not self.is_away(run.incarnation):
-                self.fail(f"{who}: {run.process.name} ran it, and was not away")
+            if not self.was_silent_or_dead(run.incarnation):
+                self.fail(f"{who}: {run.process.name} ran it, and was never silent or dead")
         for run in self.running_now:
             beside = run.call.name == call.name and run.arena == now.arena
-            if beside and not self.is_away(run.incarnation) and not self.is_away(now.incarnation):
-                self.fail(f"{who}: {run.process.name} runs it as well, and nobody was away")
+            if beside and not self.was_silent_or_dead(run.incarnation) and not self.was_silent_or_dead(now.incarnation):
+                self.fail(f"{who}: {run.process.name} runs it as well, and neither was ever silent or dead")
         self.runs[what].append(now)
         self.running_now.append(now)
         try:
@@ -307,23 +308,25 @@ class Books:
     # at the end ---------------------------------------------------------------------------------------------------
 
     def settle_accounts(self) -> None:
-        """After the network has healed and time has passed, while living clients still are."""
+        """Judge the end: the network has healed, time has passed, and living clients are still there."""
         for watched in self.watched:
             if not watched.process.alive:
                 continue
             who = f"{watched.process.name}: {watched.what} on {watched.key!r}, command {watched.operation.command}"
-            if watched.told is None:
+            if watched.settlement is None:
                 self.fail(f"{who}: no outcome at the end ({watched.process.client._protocol.state})")
-            elif watched.operation._settlement is not watched.told:
-                self.fail(f"{who}: told {watched.told}, then {watched.operation._settlement}")
+            elif watched.operation._settlement is not watched.settlement:
+                self.fail(f"{who}: delivered {watched.settlement}, then {watched.operation._settlement}")
             elif watched.what == "total":
                 self._settle_total(watched, who)
         for process, batch in self.batches:
             if process.alive and not batch.done():
                 self.fail(f"{process.name}: {batch!r} at the end")
-        for process, delayed, told in self.delayed:
-            if process.alive and len(told) != 1:
-                self.fail(f"{process.name}: a delayed operation was told {len(told)} times, state {delayed.state}")
+        for process, delayed, results in self.delayed:
+            if process.alive and len(results) != 1:
+                self.fail(
+                    f"{process.name}: a delayed operation was called back {len(results)} times, state {delayed.state}"
+                )
         for key, (watched, fired) in self.pairs.items():
             outcome = watched.operation.outcome()
             if not (watched.process.alive and watched.arena == self.arena and fired.applied()) or outcome is None:
@@ -339,7 +342,7 @@ class Books:
             ):
                 self.fail(f"{payload!r} for {name!r} was accepted, and its handler has not returned once")
         for payload, watched in self.for_group.items():
-            if watched.process.alive or watched.arena != self.arena or watched.told is not None:
+            if watched.process.alive or watched.arena != self.arena or watched.settlement is not None:
                 continue
             said = self.acknowledged.get(payload)
             if watched.issued.was_applied and payload not in self.done and said is None:
@@ -353,9 +356,9 @@ class Books:
             self.fail(f"{who}: {sure} of {total.total} were applied, but it was still pending")
 
     def settle_watermarks(self, found: dict[str, int]) -> None:
-        """`found` is what the arena says of each key."""
+        """`found`: the watermark of each key in the arena."""
         for key, advances in self.advances.items():
-            # What was issued before the arena was destroyed may be applied in the next one, if it had not been sent.
+            # A command that was issued before the arena was destroyed, but not sent, may be applied in the next one.
             most = max((mark for _, mark, _ in advances), default=0)
             sure = (mark for issued, mark, arena in advances if arena == self.arena and issued.applied())
             least = max(sure, default=0)
@@ -364,7 +367,7 @@ class Books:
 
 
 def is_expected(error: TimerdError) -> bool:
-    """Whether a caller may meet it in this simulation."""
+    """Whether a caller may get this error in the simulation."""
     return error.code in {
         ErrorCode.ARENA_FULL,
         ErrorCode.QUOTA_EXCEEDED,

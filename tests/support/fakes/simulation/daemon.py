@@ -1,8 +1,9 @@
 """A daemon in memory: the real conductor, sessions and core, which is killed at any store and starts again.
 
-The arena is one bytearray as long as it is not destroyed: what a kill leaves is written back into it, so that who maps
-it goes on reading it. A kill at a store is a copy that the core's build for tests has made at that ordering point; what
-the turn has said up to then is lost. So it is with the journal's buffer, and what of it that turn would have written.
+The arena is one bytearray until it is destroyed: what a kill leaves is written back into it, so that clients that map
+it go on reading. A kill at a store goes on from a copy of the arena and of the journal's buffer, which the core's build
+for tests has made at that ordering point. Frames that the turn has sent are lost then, and so are rows that it would
+have written to the journal's files.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from .schedule import Schedule
 core_faults = pytest.importorskip("timerd.core_faults", reason="the build for tests was not made (TIMERD_FAULTS)")
 
 LEASE_NS = 15_000 * MS
-POINTS_MAX = 150  # stores of a turn, at one of which it is killed
+POINTS_MAX = 150  # stores of a turn; the daemon is killed at one of them
 BUFFER_ROWS = 2_048
 SEGMENT_SIZE = 1 << 20
 
@@ -80,7 +81,7 @@ class Daemon:
     def __init__(
         self, schedule: Schedule, rng: Random, faults: Counter[str], directory: Path | None, **knobs: Any
     ) -> None:
-        """`directory`: where its journals are, if it writes any."""
+        """`directory`: of its journals; None: it writes none."""
         self.schedule = schedule
         self.network = Network(schedule, rng, faults, self._on_input)
         self.on_kill: Callable[[], None] = lambda: None
@@ -113,7 +114,7 @@ class Daemon:
         return Memory(self.memory)
 
     def new_arena(self) -> None:
-        """Another arena, as after `timerctl destroy`; the daemon must be down."""
+        """Make another arena, as after `timerctl destroy`. The daemon must be down."""
         assert not self.is_up
         plan = plan_arena(**self._knobs)
         self.memory = bytearray(plan.size)
@@ -128,7 +129,7 @@ class Daemon:
             self.directories.append(self._directory / str(len(self.directories)))
 
     def start(self) -> None:
-        """Attach to the arena, and serve. Recovery may be cut off as well."""
+        """Attach to the arena, and serve. The daemon may also be killed during recovery."""
         assert not self.is_up
         now_ns = self.schedule.now_ns
         while self._rng.random() < 0.2:
@@ -197,7 +198,7 @@ class Daemon:
             self.network.unbind()
 
     def kill_at_a_store(self) -> None:
-        """SIGKILL in the next turn, after one of its stores; after the turn if it has none. `on_kill` is told."""
+        """SIGKILL in the next turn, after one of its stores; after the turn if it has none. Calls `on_kill`."""
         self._doomed = True
 
     def _turn_that_is_cut(self) -> None:
@@ -226,7 +227,7 @@ class Daemon:
         self._wake(self.schedule.now_ns)
 
     def check(self, when: str) -> None:
-        """Nothing derived differs from the records."""
+        """Assert that check() finds nothing."""
         found = check(memoryview(self.memory))
         assert not found, f"{when}: check() finds " + "; ".join(found[:5])
 
@@ -260,7 +261,7 @@ class Daemon:
         self._conductor.do_work(self.schedule.now_ns)
 
     def look(self) -> None:
-        """Something happened that the kernel would wake it for."""
+        """Look for an event for which the kernel would wake the daemon."""
         if self.is_up and self.lifelines is not None and self.lifelines.pending():
             self._on_input()
 

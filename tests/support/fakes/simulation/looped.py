@@ -1,7 +1,7 @@
 """A process whose client is the asyncio one: its event loop is turned by the schedule, on the simulated clock.
 
-The workload and the books are those of threaded clients. A caller of theirs is given a `Blocking` client: where a
-method is a coroutine function, the coroutine runs in the process's loop, and the caller waits for it on the schedule.
+The workload and the books are those of threaded clients. Their callers get a `Blocking` client: when a method is a
+coroutine function, the coroutine runs in the process's loop, and the caller waits for it on the schedule.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from .schedule import Gate, Killed
 if TYPE_CHECKING:
     from contextvars import Context
 
-NOT_THERE = ("delayed", "snapshot")  # acts of a worker that the asyncio face has not, or has otherwise
+NOT_THERE = ("delayed", "snapshot")  # acts of a worker that the asyncio face lacks, or has in another form
 
 
 class NoSelector:
-    """A loop's selector without descriptors: what comes in calls the loop."""
+    """A loop's selector without descriptors: input calls the loop by itself."""
 
     def select(self, timeout: float | None) -> list[Any]:
         return []
 
 
 class Loop(asyncio.BaseEventLoop):
-    """A loop that turns when the schedule says so, and never waits."""
+    """A loop that turns when the schedule runs it, and never waits."""
 
     _ready: Any
     _scheduled: Any
@@ -74,7 +74,7 @@ class Loop(asyncio.BaseEventLoop):
             self._process.books.fail(f"{self._process.name}: its loop says {context}")
 
     def within(self, function: Callable[[], Any]) -> Any:
-        """Call it as if the loop were running."""
+        """Call the function as if the loop were running."""
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
@@ -83,7 +83,7 @@ class Loop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(before)
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """Do nothing: there are no events."""
 
     def _turn_at(self, at_ns: int) -> None:
         """Turn at that time, if no turn is due before."""
@@ -127,15 +127,15 @@ class SimulatedLink(LoopLink):
 
     def received(self) -> None:
         complaints, self.protocol.incoming.complaints = self.protocol.incoming.complaints, []
-        for complaint in complaints:  # each of them: they tell which commands were refused
+        for complaint in complaints:  # each of them, because they say which commands were refused
             self.complain(complaint)
         super().received()
 
     def watch(self, descriptor: int) -> None:
-        """Each pass looks."""
+        """Do nothing: each pass looks at the lifeline."""
 
     def unwatch(self, descriptor: int) -> None:
-        """A pass sees by itself that it is closed."""
+        """Do nothing: a pass sees by itself that the lifeline is closed."""
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
         self.process.books.complaint(self.process, what, error)
@@ -196,7 +196,7 @@ class LoopedProcess(Process):
         return self.blocking(results[0])
 
     def blocking(self, value: Any) -> Any:
-        """The value, so that a thread may use it."""
+        """The value in a form that a thread may use."""
         if isinstance(value, AsyncIterator):
             return self._iterated(value)
         if isinstance(value, (AioOperation, AioBatch, GroupOutcome, Surface)):
@@ -242,7 +242,7 @@ class LoopedProcess(Process):
         try:
             super().kill()
         finally:
-            self.link.sealed = self.link.closed = True  # what is left of its coroutines does nothing more
+            self.link.sealed = self.link.closed = True  # its remaining coroutines do nothing any more
             for task in asyncio.all_tasks(self.loop):
                 coroutine = task.get_coro()
                 if inspect.iscoroutine(coroutine):

@@ -36,14 +36,14 @@ MEASURED = {subject: [file_of(module) for module in modules] for subject, module
 
 
 class Measure:
-    """Which lines were executed while it was on; what an import executes was executed before, and counts as well."""
+    """The lines that were executed while it was on. Lines that an import executes count as well."""
 
     def __init__(self) -> None:
         included = [str(path) for paths in MEASURED.values() for path in paths]
         self._coverage = coverage.Coverage(data_file=None, include=included)
 
     def of(self, run: Callable[[], None]) -> None:
-        """Run it."""
+        """Measure one run."""
         self._coverage.start()
         try:
             run()
@@ -51,7 +51,7 @@ class Measure:
             self._coverage.stop()
 
     def percent(self) -> dict[str, float]:
-        """Of each subject, by its name."""
+        """The share of executed lines, by subject."""
         data = self._coverage.get_data()
         found = {}
         for subject, paths in MEASURED.items():
@@ -77,6 +77,6 @@ def lines_of(code: CodeType) -> tuple[set[int], set[int]]:
     return at_import, in_functions - at_import
 
 
-def told(percent: dict[str, float]) -> str:
-    """For people."""
+def lines_executed(percent: dict[str, float]) -> str:
+    """The shares in a sentence."""
     return "lines executed: " + ", ".join(f"{name} {share:.0f} %" for name, share in percent.items())

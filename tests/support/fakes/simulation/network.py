@@ -1,7 +1,7 @@
 """Sockets in memory between the conductor and the clients, and what goes wrong there.
 
 Frames of one direction of one connection keep their order, as in an ipc socket, unless the seed says otherwise.
-A publisher drops what a subscriber does not take (its high-water mark); so does everybody when a connection breaks.
+A publisher drops frames that a subscriber does not take (its high-water mark). A broken connection loses its frames.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CALM = Weather()
 
 
 class Network(DaemonEnd["Sockets"]):
-    """The conductor's Transport. `on_input` is called when something has come. A stranger's subscription is None's."""
+    """The conductor's Transport. `on_input` is called when something has come. A stranger's subscriber is None."""
 
     def __init__(self, schedule: Schedule, rng: Random, faults: Counter[str], on_input: Callable[[], None]) -> None:
         super().__init__()
@@ -49,18 +49,18 @@ class Network(DaemonEnd["Sockets"]):
         self.faults = faults
         self.on_input = on_input
         self.is_open = False
-        self.holds_back: list[Callable[[], None]] | None = None  # what the daemon says in a turn that may be its last
+        self.holds_back: list[Callable[[], None]] | None = None  # what the daemon sends in a turn that may be its last
         self._by_routing: dict[bytes, Sockets] = {}
         self._made = 0
 
     # the daemon's end ---------------------------------------------------------------------------------------------
 
     def bind(self) -> None:
-        """A daemon is there."""
+        """Let clients connect: a daemon has started."""
         self.is_open = True
 
     def unbind(self) -> None:
-        """It is not there any more: every connection breaks, and what was under way is lost."""
+        """The daemon has ended: every connection breaks, and frames under way are lost."""
         self.is_open = False
         for sockets in list(self._by_routing.values()):
             sockets.disconnected()
@@ -78,7 +78,7 @@ class Network(DaemonEnd["Sockets"]):
         self.topics.pop(sockets, None)
 
     def subscribe(self, topic: bytes) -> None:
-        if self._newest_subscriber in self.topics:  # it may have gone meanwhile
+        if self._newest_subscriber in self.topics:  # its connection may be lost meanwhile
             super().subscribe(topic)
 
     def publish(self, frame: bytes) -> None:
@@ -104,7 +104,7 @@ class Network(DaemonEnd["Sockets"]):
             self.on_input()
 
     def intrude(self, frame: bytes) -> None:
-        """A frame of a stranger, who is not answered."""
+        """Send a frame as a stranger, which is not answered."""
         if self.is_open:
             self.up.append((b"stranger", frame))
             self.up_subscriptions.append((None, frame))
@@ -118,7 +118,7 @@ class Network(DaemonEnd["Sockets"]):
     def carry(
         self, channel: Channel, deliver: Callable[[], None], *, what: str, reliable: bool = False, once: bool = False
     ) -> None:
-        """Take something to the other side, some time later; or not, or twice (not if `once`)."""
+        """Deliver to the other side some time later; or drop it, or deliver it twice (not with `once`)."""
         weather, rng = self.weather, self.rng
         if not reliable and rng.random() < weather.drop:
             self.faults[f"dropped {what}"] += 1
@@ -142,7 +142,7 @@ class Network(DaemonEnd["Sockets"]):
 
 
 class Channel:
-    """One direction of one connection: when what was sent last arrives. A new `epoch` loses what is under way."""
+    """One direction of one connection: when its newest frame arrives. A new `epoch` drops the frames under way."""
 
     def __init__(self) -> None:
         self.newest_ns = 0
@@ -150,7 +150,7 @@ class Channel:
 
 
 class Sockets:
-    """A client's Sockets. They connect again by themselves, some time after the daemon is there."""
+    """A client's Sockets. They connect again by themselves, some time after the daemon's start."""
 
     def __init__(self, network: Network, lifeline: Held, memory: Callable[[], bytearray | None]) -> None:
         self.lifeline: Held = lifeline
@@ -180,12 +180,12 @@ class Sockets:
             return
         self._is_connected = True
         self._network.connect(self)
-        for message in self._subscribed:  # an XSUB says them again
+        for message in self._subscribed:  # an XSUB sends its subscriptions again
             self._carry_subscription(message)
         self.on_input()
 
     def disconnected(self) -> None:
-        """The connection is broken: what was under way is lost."""
+        """The connection is broken: frames under way are lost."""
         if not self._is_connected:
             return
         self._is_connected = False
@@ -219,7 +219,7 @@ class Sockets:
         if not self._is_connected:
             return False
         network, routing = self._network, self.routing
-        # A second hello of a client that has gone on would be somebody else's: no socket doubles or reorders so.
+        # A hello is delivered once: no socket delivers a hello again after a client has sent more.
         once = frame[HEADER_KIND_AT] == UpKind.HELLO
         network.carry(self._up, lambda: network.arrive(routing, frame), what="commands", once=once)
         return True
@@ -261,7 +261,7 @@ class Sockets:
         return ArenaReader(memoryview(memory).toreadonly())
 
     def close(self, *, linger: bool) -> None:
-        """What was sent arrives if `linger`; nothing else."""
+        """Close the sockets. With `linger`, frames that were sent still arrive."""
         self.is_open = False
         if linger and self._is_connected:
             self._network.schedule.after(500 * MS, self.disconnected)
@@ -271,7 +271,7 @@ class Sockets:
 
 
 class Lifeline:
-    """A client's connection that tells the daemon of its end, and it of the daemon's."""
+    """A client's liveness connection: each side learns by it that the other has ended."""
 
     def __init__(
         self, schedule: Schedule, lifelines: Callable[[], Lifelines | None], on_sign: Callable[[], None]
@@ -303,7 +303,7 @@ class Lifeline:
         return True
 
     def look(self) -> None:
-        """Has the daemon ended, or closed it?"""
+        """Call `on_end` if the daemon has ended, or has closed the connection."""
         if self._held is not None and (
             self._held is not self._lifelines() or self._connection not in self._held.connections
         ):

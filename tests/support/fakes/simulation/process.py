@@ -1,4 +1,4 @@
-"""A process with one client: the real one, but for its I/O thread, whose passes the schedule makes, and its sockets."""
+"""A process with one client. The client is the real one, but the schedule makes the passes of its I/O thread."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Process:
         return link, Client(link)
 
     def identity(self, orphans: Orphans, group: str | None) -> Identity:
-        """What its client says of itself."""
+        """The identity that its client shows in a hello."""
         return Identity(
             self.name,
             self.pid,
@@ -86,14 +86,14 @@ class Process:
         )
 
     def begin(self, body: Callable[[], None]) -> Caller:
-        """Another thread of this process."""
+        """Start another thread of this process."""
         caller = Caller(self.schedule, body, self.hold)
         self.callers.append(caller)
         caller.start()
         return caller
 
     def hold(self, act: Act) -> bool:
-        """Whether `act` must not happen now: the process is gone, or it is stopped, and then it happens later."""
+        """Whether `act` must not happen now: the process is dead, or it is stopped and does it later."""
         if self.stopped and self.alive:
             self._held.append(act)
         return self.stopped or not self.alive
@@ -110,7 +110,7 @@ class Process:
             self.schedule.at(self.schedule.now_ns, act)
 
     def kill(self) -> None:
-        """SIGKILL: its descriptors are closed, its threads are no more."""
+        """SIGKILL: its descriptors are closed, and its threads end."""
         if not self.alive:
             return
         self.alive = False
@@ -124,7 +124,7 @@ class Process:
 
 
 class Pump:
-    """In the place of the link's thread: its passes, made by the schedule."""
+    """Stands for the link's I/O thread: the schedule makes its passes."""
 
     def __init__(self, link: PumpedLink) -> None:
         self._link = link
@@ -145,7 +145,7 @@ class Pump:
             self._gate.acquire(timeout=-1 if timeout is None else timeout)
 
     def wake_at(self, at_ns: int) -> None:
-        """A pass at that time, if none is due before."""
+        """Make a pass at that time, if none is due before."""
         process = self._link.process
         at_ns = max(at_ns, process.schedule.now_ns) + process.rng.randrange(50_000)
         if at_ns < self._at_ns and not self.over:
@@ -211,15 +211,15 @@ class PumpedLink(ThreadedLink):
 
     def received(self) -> None:
         complaints, self.protocol.incoming.complaints = self.protocol.incoming.complaints, []
-        for complaint in complaints:  # each of them: they tell which commands were refused
+        for complaint in complaints:  # each of them, because they say which commands were refused
             self.complain(complaint)
         super().received()
 
     def watch(self, descriptor: int) -> None:
-        """The pump looks at each pass."""
+        """Do nothing: the pump looks at the lifeline in each pass."""
 
     def unwatch(self, descriptor: int) -> None:
-        """It sees by itself that it is closed."""
+        """Do nothing: the pump sees by itself that the lifeline is closed."""
 
     def complain(self, what: str, error: BaseException | None = None) -> None:
         self.process.books.complaint(self.process, what, error)

@@ -1,4 +1,4 @@
-"""One seed: a daemon, some processes, a workload and faults; then calm, time, and the reckoning."""
+"""One seed: a daemon, some processes, a workload and faults; then calm, time, and the final checks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ JOURNALED = 3  # one seed in so many writes a journal
 
 
 class Failure(AssertionError):
-    """What must hold does not. `short` says what, and how to see it again; the text has the trace before it."""
+    """Something does not hold. `short` says what, and how to repeat it; the text has the trace before that."""
 
     def __init__(self, what: str, seed: int = 0, steps: int = 0, step: int = 0, trace: Iterable[str] = ()) -> None:
         again = f"python tests/support/run.py simulation --seed {seed} --steps {steps} --trace"
@@ -99,7 +99,7 @@ class Simulation:
         self.periods_s = rng.sample(PERIODS_S, 1 if rng.random() < 0.7 else 2)
         self.books.points_may_repeat = len(self.periods_s) > 1
         self.daemon.on_kill = self._start_daemon_later
-        self.books.is_away = self.daemon.away.__contains__
+        self.books.was_silent_or_dead = self.daemon.away.__contains__
         self.processes: list[Process] = []
         self.workers: list[Worker] = []
         self.made = 0
@@ -109,7 +109,7 @@ class Simulation:
         self.pause_ns = int(MS * 2 ** (rng.random() * 9))
         self.maps = rng.random() < 0.8
         self.members = rng.random() < 0.7
-        if rng.random() < 0.2:  # next to nothing but groups and their calls
+        if rng.random() < 0.2:  # almost only groups and their calls
             self.members = True
             self.acts = {name: rng.random() for name in GROUP_ACTS}
         self.window = rng.choice((8, 64, 65_536))
@@ -136,7 +136,7 @@ class Simulation:
     # a run --------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """All of it; raises Failure."""
+        """Run the seed to its end. Raises Failure."""
         with self._own_secrets():
             try:
                 self._run()
@@ -152,7 +152,7 @@ class Simulation:
 
     @contextmanager
     def _own_secrets(self) -> Iterator[None]:
-        """Sessions drawn from the seed too; and the daemon's log is not wanted."""
+        """Draw the sessions from the seed too, and turn off the daemon's log."""
         log = logging.getLogger("timerd")
         disabled, log.disabled = log.disabled, True
         try:
@@ -183,7 +183,7 @@ class Simulation:
         return more
 
     def _pass(self, for_ns: int) -> None:
-        """So much time."""
+        """Let so much time pass."""
         end: list[bool] = []
         self.schedule.after(for_ns, lambda: end.append(True))
         while not end:
@@ -205,7 +205,7 @@ class Simulation:
         return [process for process in self.processes if process.alive]
 
     def kind_of_process(self) -> type[Process]:
-        """Of the next one: by its kind it has a threaded client, or an asyncio one."""
+        """The class of the next process: it has a threaded client, or an asyncio one."""
         return Process
 
     def acts_of(self, process: Process) -> dict[str, float]:
@@ -213,7 +213,7 @@ class Simulation:
         return self.acts
 
     def spawn(self) -> None:
-        """A new process; a fork of a living one is no more than that, seen from outside."""
+        """Start a new process. A fork of a living process looks the same from outside."""
         if len(self.living) >= PROCESSES_MAX:
             return
         self.made += 1
@@ -346,7 +346,7 @@ class Simulation:
         )
 
     def knock(self) -> None:
-        """A stranger sends what no client of ours would."""
+        """Send a frame as a stranger that is no client."""
         self.faults["strange frames"] += 1
         rng, size = self.rng, size_of(CommandHeader)
         header = CommandHeader(PROTOCOL_VERSION, rng.choice(list(UpKind)), 0, 1, 0, rng.randbytes(16), 1, 0, 0)
@@ -363,7 +363,7 @@ class Simulation:
     # the end ------------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """No more faults: everything runs, and workers end."""
+        """End all faults: everything runs, and workers end."""
         self.calm = True
         self.books.note("calm")
         self.daemon.network.weather = CALM
@@ -375,7 +375,7 @@ class Simulation:
                 process.go_on()
         for worker in self.workers:
             worker.ending = True
-        self._pass(70 * SECOND)  # whoever has a timeout of a minute, and grace
+        self._pass(70 * SECOND)  # longer than the longest timeout of a worker (60 s) and its grace
 
     def _reckon(self) -> None:
         books, daemon = self.books, self.daemon
@@ -414,7 +414,7 @@ class Simulation:
         self._audit()
 
     def _audit(self) -> None:
-        """A journal tells everything, and every outcome follows from what it tells."""
+        """Audit the journals: every outcome follows from the rows before it."""
         for directory in self.daemon.directories:
             if directory.exists():  # its daemon was not killed in its first recovery
                 found = audit_journal(directory)
@@ -430,7 +430,7 @@ class Simulation:
         self._close(last, 5.0)
 
     def _cancel_everything(self, last: Process) -> None:
-        """So that what has no deadline ends as well."""
+        """Cancel by every key, so that operations without a deadline settle as well."""
         last.client.wait_ready(10)
         for name in PURGATORIES:
             purgatory = last.client.purgatory(name)
@@ -468,7 +468,7 @@ class Simulation:
         leaked = {name: in_use[name] for name, count in expected.items() if in_use[name] != count}
         assert not leaked, f"leaked: {leaked}, expected {expected}"
         living = [record for record in arena.records(Region.IDS) if record.state == IdState.LIVE]
-        assert not living, f"ids of operations that are no more: {living}"
+        assert not living, f"ids of operations that do not exist any more: {living}"
 
 
 class _Secrets:

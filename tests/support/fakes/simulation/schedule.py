@@ -1,8 +1,8 @@
-"""Events in the order of their time, and callers: threads that take turns, so that a blocking call is just a call.
+"""Events in the order of their time, and callers: threads of which one runs at a time, and which may block.
 
 Nothing runs by itself. The schedule moves the clock to the next event and runs it. A caller is a real thread, but it
-has the baton only from `resume` until it blocks (at a gate, at a condition, in `sleep`) or ends, so that every run of a
-seed takes the same steps.
+runs only while it has the baton: from when an event wakes it until it blocks (at a gate, at a condition, in `sleep`) or
+ends. So every run of a seed takes the same steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Killed(BaseException):
 
 
 class Schedule:
-    """The one clock, and what is due when. Events of the same time run in an order drawn from the seed."""
+    """The one clock, and the events that are due. Events of the same time run in an order drawn from the seed."""
 
     def __init__(self, clock: ManualClock, rng: Random) -> None:
         self.clock = clock
@@ -88,7 +88,7 @@ class Runner(threading.Thread):
         self.start()
 
     def go_on(self, body: Act | None) -> None:
-        """Run `body` from now on; None: end."""
+        """Run `body` now; with None, end the thread."""
         self._body = body
         self.go.release()
 
@@ -109,7 +109,7 @@ class Runner(threading.Thread):
 
 
 class Caller:
-    """Somebody's code, which may block. `hold` is asked before it goes on: a stopped process keeps it for later."""
+    """Code that may block. Before it goes on, `hold` is called: a stopped process keeps it for later."""
 
     def __init__(self, schedule: Schedule, body: Act, hold: Callable[[Act], bool]) -> None:
         self.over = False
@@ -126,18 +126,18 @@ class Caller:
         self._schedule.at(self._schedule.now_ns, lambda: self._continue(0, False))
 
     def join(self, timeout: float | None = None) -> None:
-        """Not waited for: it is the schedule that ends it."""
+        """Do not wait: the schedule ends the caller."""
 
     def is_alive(self) -> bool:
         return not self.over
 
     def wake(self) -> Act:
-        """What wakes it from what it waits for now, soon; nothing if it waits for something else by then."""
+        """A function that wakes the caller soon, if it still waits for what it waits for now."""
         ticket = self._ticket
         return lambda: self._schedule.at(self._schedule.now_ns, lambda: self._continue(ticket, True))
 
     def block(self, until_ns: int | None) -> bool:
-        """Wait to be woken, until then at most; whether it was."""
+        """Wait to be woken, until `until_ns` at most; whether it was woken."""
         if self.killed:
             raise Killed
         ticket = self._ticket
@@ -152,7 +152,7 @@ class Caller:
         return self._woken
 
     def kill(self) -> None:
-        """It unwinds, now."""
+        """Unwind its thread now."""
         self.killed = True
         if self._runner is None:
             self.over = True

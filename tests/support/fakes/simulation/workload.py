@@ -1,7 +1,7 @@
-"""What processes do, drawn from the seed: every call that a client has, on a few keys that all share.
+"""What processes do, drawn from the seed: every call of a client, on a few keys that all processes share.
 
-Some of it is arranged so that its result is known: a total on a key of its own, limited events with a value of their
-own, pairs of one operation and one event, watermarks.
+The results of some acts are known: a total on a key of its own, limited events with a value of their own, pairs of one
+operation and one event, watermarks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PERIODS_S = (0.2, 0.7, 3.0, 10.0)  # schedules have one of them, and maybe anoth
 
 
 class Worker:
-    """One thread of a process, which does this and that until it is told to end."""
+    """One thread of a process, which does random acts until `ending` is set."""
 
     def __init__(self, process: Process, rng: Random, acts: dict[str, float], pause_ns: int) -> None:
         self.process = process
@@ -48,7 +48,7 @@ class Worker:
         self._pause_ns = pause_ns
 
     def run(self) -> None:
-        """Until `ending`, or its client is closed."""
+        """Act until `ending` is set, or the client is closed."""
         try:
             self.client.wait_ready(30)
         except TimerdError as error:
@@ -118,7 +118,7 @@ class Worker:
             if_exists=self.rng.choice(("error", "keep", "replace")),
         )
         if id(operation) not in held:
-            self._watch(operation, "register", "id").anybody_moves_it = True
+            self._watch(operation, "register", "id").others_may_reschedule = True
 
     def do_register_many(self) -> None:
         keys = [self.rng.choice(KEYS) for _ in range(self.rng.randint(0, 12))]
@@ -182,15 +182,15 @@ class Worker:
         )
 
     def do_delayed(self) -> None:
-        told: list[object] = []
+        results: list[object] = []
         looks = [self.rng.random() < 0.3 for _ in range(3)]
         delayed = self.client.try_complete_else_watch(
             lambda: looks.pop() if looks else True,
             self.rng.choice(KEYS),
             timeout=self.rng.random(),
-            on_done=told.append,
+            on_done=results.append,
         )
-        self.books.delayed.append((self.process, delayed, told))
+        self.books.delayed.append((self.process, delayed, results))
 
     def do_flush(self) -> None:
         self.client.flush(self.rng.random())
@@ -284,7 +284,7 @@ class Worker:
 
 
 def handle_calls(process: Process, rng: Random, names: Sequence[str], periods_s: Sequence[float]) -> None:
-    """Have a process handle these names; sometimes it takes long."""
+    """Have a process handle these names. Some handlers take long."""
     books = process.books
 
     def handler(call: Call) -> None:
@@ -304,12 +304,12 @@ def handle_calls(process: Process, rng: Random, names: Sequence[str], periods_s:
 
 
 def take_group_outcomes(process: Process, rng: Random, ending: Callable[[], bool], *, well: bool) -> None:
-    """A thread that listens for its group; `well`: it acknowledges everything, and waits until that is taken."""
+    """Listen for the group. With `well`, acknowledge every outcome, and wait until the daemon has applied that."""
     client, books = process.client, process.books
     while not ending() and not client.closed:
         try:
             for outcome in client.outcomes(timeout=1.0 if well else rng.random() * 5):
-                books.told_for_group(process, outcome)
+                books.delivered_to_member(process, outcome)
                 if outcome.purgatory == CALLS:
                     books.fail(f"{process.name}: outcomes() gives a call, {outcome!r}")
                 if not well and rng.random() < 0.5:
