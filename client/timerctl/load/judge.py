@@ -53,7 +53,7 @@ class Judgement(NamedTuple):
     undecided: int
     misjudged: int
     overtaken: int
-    examples: list[str]  # of violations and misjudged ones
+    examples: list[str]  # the first violations and misjudged operations, in words
     completion_ns: list[int]  # from fire() to the owner's callback
     completion_intended_ns: list[int]  # from when fire() was due
     expiry_ns: list[int]  # from the deadline to the owner's callback

@@ -25,7 +25,7 @@ from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, SHM_DIRECTORY, InstanceP
 INSTANCE = "load"
 PREFIX = "td-load-"
 STARTING_S = 60.0  # a younger directory may be of a run whose daemon does not hold its lock yet
-SPARE_NS = 500_000_000  # of arrivals, beside those that are pending: outcomes under way, and a daemon that lags
+SPARE_NS = 500_000_000  # more arrivals than are pending at once: for outcomes under way, and a daemon that lags
 END_TIMEOUT_S = 10.0
 
 

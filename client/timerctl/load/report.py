@@ -34,7 +34,7 @@ from .trial import Result
 
 REACHED_MIN = 0.99  # of the rate asked for: less is not sustained
 BACKLOG_S_MAX = 1.0  # from when the last operation was due to settle until it had
-MISJUDGED_MAX = 0.001  # of the operations
+MISJUDGED_MAX = 0.001  # share of the operations
 OWN_LATENESS_NS_MAX = 10_000_000  # p99: beyond it the run says nothing about the daemon
 STOLEN_PERCENT_SHOWN = 1.0
 LATENCIES = {
@@ -119,7 +119,7 @@ def verdict(document: dict[str, Any]) -> str:
 
 
 def document(result: Result) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The document that `--json` prints."""
     workload, judged = result.workload, result.judgement
     registered, fired = result.registered, result.fired
     columns = [answer.own_lateness_ns for answer in registered] + [answer.own_lateness_ns for answer in fired]

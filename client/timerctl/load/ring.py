@@ -22,8 +22,8 @@ WORDS = size_of(EventRecord) // 8
 APPLIED = offset_of(EventRecord, "applied_ns") // 8
 COMMAND = offset_of(EventRecord, "command") // 8
 CLIENT = offset_of(EventRecord, "client") // 8  # this word: slot (16 bits), kind and purgatory, generation (32 bits)
-SLOT_BITS = 16  # of a topic; above them stands the slot's generation
-IDENTITY = 0xFFFF_FFFF_0000_FFFF  # of the client's word: slot and generation
+SLOT_BITS = 16  # the low bits of a topic; the slot's generation is above them
+IDENTITY = 0xFFFF_FFFF_0000_FFFF  # mask of the client's word: slot and generation
 assert offset_of(EventRecord, "client") % 8 == 0 and offset_of(EventRecord, "client_generation") == 8 * CLIENT + 4
 
 
@@ -47,7 +47,7 @@ class RingFollower:
         self._first_word = region.offset // 8
         self._size = region.count
         self._next = reader.words[NEWEST_WORD] + 1
-        self._sequence = array("q")  # of the events that were looked at
+        self._sequence = array("q")  # sequences of the events that were looked at
         # What was seen, as columns: the garbage collector would visit objects during the run.
         self._seen = array("Q"), array("Q"), array("q")
         self.unseen = 0

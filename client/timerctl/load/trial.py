@@ -52,7 +52,7 @@ class Options(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a run has shown."""
+    """The result of a run: its columns, and how they were judged."""
 
     workload: Workload
     options: Options
@@ -61,10 +61,10 @@ class Result(NamedTuple):
     fired: list[Fired]
     start_ns: int
     daemon: Usage
-    stolen: float  # of the processors' time, meanwhile, by the host of a virtual machine
+    stolen: float  # share of the processors' time that the host of a virtual machine took
     events_unseen: int
     partial: str  # why it was cut short; empty if it was not
-    status: Exit  # what that means for the exit status
+    status: Exit  # the exit status that `partial` leads to
 
 
 def run_load(workload: Workload, options: Options, existing: Callable[[], InstancePaths]) -> Result:
@@ -118,7 +118,7 @@ class Trial:
         except NoDaemonError as error:
             partial, status = str(error), Exit.NO_DAEMON
         if sys.stderr.isatty():
-            print(file=sys.stderr)  # what follows has a line of its own
+            print(file=sys.stderr)  # ends the progress line
         if partial:
             crew.stop([*registrars, *firers])
         follower.poll()

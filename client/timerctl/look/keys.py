@@ -89,7 +89,7 @@ def rows_of(reader: ArenaReader) -> Iterator[dict[str, Any]]:
         try:
             name, purgatory = plain(reader.key_name(index)), reader.purgatory_name(key.purgatory)
         except DamageError:
-            continue  # it was freed while we looked
+            continue  # the key was freed while it was read
         events, advances = waiting[index, KeyKind.EVENT], waiting[index, KeyKind.WATERMARK]
         yield {
             "key": name,

@@ -130,7 +130,7 @@ def keys_of(reader: ArenaReader, op: OpRecord) -> list[tuple[bytes, int | None]]
             node = reader.nodes[number]
             keys.append((reader.key_name(node.key), node.target if node.kind == KeyKind.WATERMARK else None))
     except DamageError:
-        pass  # it settled while we looked; what was read so far is shown
+        pass  # the operation settled while it was read; show the keys read so far
     return keys
 
 

@@ -10,7 +10,7 @@ from timerd_shm.host.process import namespace_inode, process_start_ticks
 try:
     import psutil
 except ImportError:
-    # It comes with the distribution, but looking at an arena needs nothing but the standard library.
+    # psutil comes with the distribution, but the commands that only look work without it.
     INSTALLED = False
 else:
     INSTALLED = True

@@ -46,7 +46,7 @@ examples:
 
 
 class Look(NamedTuple):
-    """What is read in one moment between two turns."""
+    """All that is read, in one moment between two turns."""
 
     header: ArenaHeader
     labels: list[CounterLabel]
@@ -198,7 +198,7 @@ def summaries(purgatories: Sequence[Sequence[HistogramRecord]]) -> dict[str, dic
 
 
 def lines_of(stats: dict[str, Any], paths: InstancePaths) -> list[str]:
-    """What people read."""
+    """The lines that people read."""
     first = f"timerd {stats['instance']}, arena {size(stats['arena_bytes'])}, tick {span(stats['tick_ns'])}"
     if stats["alive"]:
         first += f": pid {stats['pid']}, up {span(round(stats['uptime_s'] * NS))}"

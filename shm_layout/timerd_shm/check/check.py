@@ -49,7 +49,7 @@ def check(
 def examine(
     arena: ArenaReader | bytes | bytearray | memoryview, *, cut: bool = False, progress: Progress | None = None
 ) -> Findings:
-    """What check() finds, truth and derived apart."""
+    """The findings of check(), with truth and derived apart."""
     if isinstance(arena, ArenaReader):
         return Checker(arena, cut).run(progress)
     with ArenaReader.from_bytes(arena) as reader:

@@ -142,7 +142,7 @@ assert LEVELS * BUCKETS < 1 << 16, "OpRecord.bucket holds index + 1"
 assert (size_of(Block), size_of(EventRecord), size_of(ClientRecord)) == (128, 128, 256)
 
 
-# Where the first records of these regions lie: in the operation of their index, as many as there are operations.
+# Record i of these regions lies in operation i, at this offset, as long as there is an operation i.
 COLOCATED: dict[Region, int] = {
     Region.NODES: offset_of(OpRecord, "colocated_node"),
     Region.KEYS: offset_of(OpRecord, "colocated_key"),

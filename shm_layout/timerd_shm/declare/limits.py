@@ -40,7 +40,7 @@ TOMBSTONE_KEPT_NS = 3_600 * 1_000_000_000  # a dead client's numbering
 FRAME_SIZE_MAX = 4 << 20  # any legal command fits in one frame; of the usual commands, many fit
 COMMANDS_PER_FRAME_MAX = 16_384
 WINDOW_COMMANDS_MAX = 65_536  # commands a client may have in flight, unacknowledged
-HELLO_FIRST_SIZE_MAX = 8_192  # of a client without a session: it has no operation to list
+HELLO_FIRST_SIZE_MAX = 8_192  # the hello of a client without a session, which has no operation to list
 WAITS_MAX = 262_144  # operations that a client can list in one HELLO, which is a frame
 
 CONNECT_TIMEOUT_S = 2.0

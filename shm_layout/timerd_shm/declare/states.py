@@ -100,8 +100,8 @@ class ClientState(IntEnum):
 class ClientFlag(IntFlag):
     """Flags of a client record."""
 
-    LISTENS = 1  # it takes the outcomes of its group that are no calls
-    GOODBYE = 2  # it ended by itself: it will not come back, so it leaves no tombstone
+    LISTENS = 1  # it takes its group's outcomes, without calls
+    GOODBYE = 2  # it said goodbye: it will not come back, so it leaves no tombstone
 
 
 class IdState(IntEnum):

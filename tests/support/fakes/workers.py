@@ -1,7 +1,7 @@
 """Clients' own protocols on the simulated network of networks.py: the real one against the real conductor.
 
 worker = Worker(World()).listen()
-delivered = worker.take(worker.inbox.outcomes)        # what the caller of `outcomes()` would be given
+delivered = worker.take(worker.inbox.outcomes)        # what the caller of `outcomes()` would get
 worker.do(worker.calls.begin("job"))             # the steps of a named call, without a thread
 """
 

@@ -19,7 +19,7 @@ from timerd_shm.declare.journal import RowKind
 from timerd_shm.read.journal_reader import Row
 
 TURNS = 120
-POINTS_TRIED = 8  # of a situation, evenly; test_redo tries all of them
+POINTS_TRIED = 8  # points of a situation, evenly spread; test_redo tries all
 
 
 class JournaledPlay(Play):

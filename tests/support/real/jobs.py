@@ -30,7 +30,7 @@ class Job:
         self.during(call)
 
     def due(self) -> list[int]:
-        """Which occurrences, counted in periods from the first one seen."""
+        """The occurrences that it was called for, counted in periods from the first one."""
         points = [round(call.due.timestamp() * 1e9) // PERIOD_NS for call in self.calls if call.due is not None]
         return [point - points[0] for point in points]
 

@@ -23,7 +23,7 @@ class Firer(Part):
         super().__init__(task)
         self._events: Events = fire_plan(task.workload, task.index)
         self._sent_ns = Times(len(self._events.due_ns))
-        self._names: list[str] = []  # of the keys, in the order of the events
+        self._names: list[str] = []  # key names, in the order of the events
 
     def prepare(self) -> None:
         self._names = key_names(self.task.prefix, self._events.keys)

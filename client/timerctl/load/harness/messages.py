@@ -11,7 +11,7 @@ from timerd_client.workload import Events, Rows, Workload
 
 
 class Role(Enum):
-    """What a process does."""
+    """The role of a process."""
 
     REGISTRAR = "registrar"
     FIRER = "firer"
@@ -19,13 +19,13 @@ class Role(Enum):
 
 
 class Task(NamedTuple):
-    """What a process is started for. It answers Ready, or Failure."""
+    """The task of a process, its first message. The process answers Ready, or Failure."""
 
     role: Role
     index: int
     instance: str
     workload: Workload
-    prefix: str  # of every key of this run, so that runs do not meet
+    prefix: str  # every key of this run begins with it, so that runs share no key
     bulk: bool
     pending: int  # far-future operations
 
@@ -47,7 +47,7 @@ class Stop(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a process has used from the start to the end of its part."""
+    """CPU time and memory that a process has used for its part."""
 
     cpu_ns: int
     rss_bytes: int

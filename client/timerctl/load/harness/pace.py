@@ -25,7 +25,7 @@ class Pace:
         self._due_ns = due_ns
         self._start_ns = start_ns
         self._period_ns = PERIOD_NS if bulk else PASS_NS
-        self._began_ns = 0  # of the last pass
+        self._began_ns = 0  # when the last pass began
         self._free_ns = 0  # from then on, only the schedule delays the next pass
 
     def left_ns(self, row: int) -> int:

@@ -73,5 +73,5 @@ class Meter:
         self._began_ns = time.process_time_ns()
 
     def read(self) -> Usage:
-        """What it has used since the meter was made."""
+        """CPU time since the meter was made, and the memory now."""
         return Usage(time.process_time_ns() - self._began_ns, psutil.Process().memory_info().rss)

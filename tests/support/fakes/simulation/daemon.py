@@ -98,7 +98,7 @@ class Daemon:
         self._core: Any = None
         self._conductor: Conductor | None = None
         self._woken_at = NEVER
-        self.directories: list[Path] = []  # of journals, one an arena
+        self.directories: list[Path] = []  # the journals' directories, one for each arena
         self._directory = directory
         self._buffer = bytearray()
         self._files: JournalFiles | None = None

@@ -209,7 +209,7 @@ class Simulation:
         return Process
 
     def acts_of(self, process: Process) -> dict[str, float]:
-        """What its workers do, and how often."""
+        """The acts of its workers, and how often each is drawn."""
         return self.acts
 
     def spawn(self) -> None:

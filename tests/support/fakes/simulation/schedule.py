@@ -118,7 +118,7 @@ class Caller:
         self._body = body
         self._hold = hold
         self._runner: Runner | None = None
-        self._ticket = 0  # of what it waits for
+        self._ticket = 0  # raised at each wake-up: an older wake-up has no effect
         self._woken = False
 
     def start(self) -> None:
