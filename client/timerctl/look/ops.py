@@ -155,7 +155,7 @@ def row_of(index: int, op: OpRecord, purgatory: str, keys: list[tuple[bytes, int
 
 
 def condition_of(op: OpRecord) -> str:
-    """The condition as `timerctl register --when` takes it."""
+    """The condition: any, all, at-least:K, all_settled, or how much a total still lacks."""
     if op.condition == Condition.TOTAL:
         return f"total, {op.progress} to go"
     if op.condition == Condition.ALL_SETTLED:
