@@ -2,18 +2,18 @@
 # configured with; PYTHON=... chooses an interpreter.
 #
 #   make demo       a gunicorn application on timerd, from nothing, in a few minutes
-#   make pipeline   5 million operations through Spark, 500,000 of them played, to a page to read; 0.5 GB the first time
-#   make test       every test but the long ones, lint and types among them; those on Spark download 0.5 GB the first time
-#   make test-long  the tests that `make test` leaves out, because they take long: storms, real gunicorn, whole runs
+#   make pipeline   a load test and its report on Spark: 5 million operations, 500,000 of them played; 0.5 GB at first
+#   make test       all tests but the long ones, with lint and types; the first run downloads 0.5 GB for Spark
+#   make test-long  the tests that `make test` leaves out because they take long: storms, real gunicorn, whole runs
 #   make test-spark the tests on Spark alone
 #   make test-cluster  Spark Connect, and clusters of several executors, on this machine
-#   make soak       the whole system simulated, seed after seed, until stopped (SEED=0)
-#   make bench      every number of bench/RESULTS.md, on this machine: it should be idle, for some 35 minutes
-#   make bench-short  a quick look at them, in two minutes; results in build/bench
+#   make soak       simulate the whole system, seed after seed, until it is stopped (from SEED=0)
+#   make bench      measure every number of bench/RESULTS.md, in some 35 minutes; the machine should be idle
+#   make bench-short  the same with less of everything, in two minutes; results in build/bench
 #   make sanitize   the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make fuzz       coverage-guided fuzzing of frames, arenas and journals with atheris, a minute each (FUZZ_SECONDS=60)
 #   make build      the editable install, after an edit of compiled sources
-#   make generate   the header, the Cython declarations and LAYOUT.md, after an edit of the declarations
+#   make generate   generate the C header, the Cython declarations and LAYOUT.md, after an edit of the declarations
 #   make fmt        format the Python sources
 #   make clean      remove what the targets above have made
 
@@ -36,30 +36,30 @@ help:
 machine:
 	@sh .ci/machine >/dev/null
 
-# Without build isolation, so that a rebuild takes seconds: what the build needs is read from pyproject.toml.
+# Without build isolation, so that a rebuild takes seconds. The requirements of the build are read from pyproject.toml.
 $(VENV)/installed-%: $(COMPILED) | machine
 	@echo "setting up $(VENV) ($*); from nothing this takes a minute or two:"
 	@[ -x $(VENV)/bin/pip ] || { echo "  an empty virtual environment"; "$$(sh .ci/machine)" -m venv $(VENV); }
-	@echo "  what compiles timerd: Cython, scikit-build-core, CMake where there is none"
+	@echo "  the build tools: Cython, scikit-build-core, and CMake if this machine has none"
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
 	@$(PY) -c 'from scikit_build_core.build import get_requires_for_build_editable as r; print(*r({}), sep="\n")' \
 		> $(VENV)/build.txt && $(PIP) install -r $(VENV)/build.txt
-	@echo "  timerd itself and what it needs: most of the time, 20 seconds to two minutes without a word"
+	@echo "  timerd and its dependencies: the longest step, 20 seconds to two minutes without output"
 	@$(PIP) install --no-build-isolation --editable '.[$*]' $(CMAKE)
-	@$(PY) -m compileall -q shm_layout client timerd  # or each process would, where Python may not write what it compiles
+	@$(PY) -m compileall -q shm_layout client timerd  # else each process would compile, if Python may not write .pyc files
 	@touch $@
 
 demo: $(VENV)/installed-demo
 	@$(PY) bench/demo/run.py
 
-# Goes on where it was interrupted. From the start: rm -r build/pipeline. Other sizes: PIPELINE="--ops 1000000".
+# Goes on where it was interrupted. To begin again: rm -r build/pipeline. For another size: PIPELINE="--ops 1000000".
 PIPELINE :=
 pipeline: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m timerd_spark run --out build/pipeline $(PIPELINE)
 
-# Both at once: tests wait much, and Spark computes. Each runs to its end where the other fails. What Spark's tests print
-# stands together, when they end.
+# Two parts at once: the first one mostly waits, and Spark computes. If one part fails, the other still runs to its end.
+# The output of Spark's tests goes to a file, which is printed when they have ended.
 test: $(VENV)/installed-test $(SPARK)/installed
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=none test-rest test-spark-apart
 
@@ -78,17 +78,17 @@ test-long: $(VENV)/installed-test $(SPARK)/installed
 	$(SPARK)/bin/python -m pytest -n2 -m long tests/spark || status=$$?; \
 	exit $$status
 
-# Two JVMs. A file's tests share one; the longest files are not the last.
+# Two JVMs. All tests of a file share one. Files keep their order, in which the longest ones are not the last.
 test-spark: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m pytest -n2 -m 'not long' --dist loadfile --no-loadscope-reorder tests/spark
 
-# Several JVMs each: a minute or two.
+# Each test starts several JVMs: a minute or two in all.
 test-cluster: $(VENV)/installed-test $(SPARK)/installed
 	@$(SPARK)/bin/python -m pytest -n0 tests/cluster
 
-# What has Spark takes all else from $(VENV).
+# $(SPARK) has Spark, and takes all other packages from $(VENV).
 $(SPARK)/installed: pyproject.toml .ci/spark.py .ci/classes.py | $(VENV)/installed-test
-	@echo "setting up $(SPARK): Spark is a download of 0.5 GB, and 1.2 GB on the disk; a minute or two without a word"
+	@echo "setting up $(SPARK): Spark is a download of 0.5 GB, and 1.2 GB on the disk; a minute or two without output"
 	@"$$(sh .ci/machine)" .ci/spark.py $(SPARK) $(VENV)
 	@touch $@
 
@@ -102,8 +102,8 @@ bench: $(VENV)/installed-bench
 bench-short: $(VENV)/installed-bench
 	@$(PY) bench/run.py --short
 
-# Its own environment and build. Python is not instrumented, so the sanitizer's library goes before it; its own
-# allocator takes a piece of memory for each object, or a read beyond a frame would stay within a pool.
+# With an environment and a build of its own. Python itself is not instrumented, so LD_PRELOAD loads the sanitizers
+# before it. PYTHONMALLOC=malloc allocates each object by itself: otherwise a read beyond a frame stays in a pool.
 sanitize: | machine
 	@$(MAKE) --no-print-directory VENV=.venv-sanitize CMAKE='$(CMAKE) --config-settings=build-dir=build/sanitize \
 		--config-settings=cmake.define.TIMERD_SANITIZE=ON' .venv-sanitize/installed-test

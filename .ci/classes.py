@@ -1,7 +1,8 @@
-"""Keeps the classes that Spark's tests load, to be mapped and not read from 280 jars: python .ci/classes.py FILE
+"""Write an archive of the classes that Spark's tests load: python .ci/classes.py FILE
 
-Tests do without, somewhat later: where it fails there is no FILE, and the last line says why. A JVM looks whether FILE
-is of its own kind and of these jars, and goes on without it where it is not.
+A JVM maps the archive, instead of reading these classes from 280 jars, and so starts sooner. Tests also run without the
+archive, only more slowly. So after a failure there is no FILE, and the last line of stderr says why. A JVM checks that
+FILE belongs to its own build and to these jars. If it does not, the JVM ignores FILE.
 """
 
 import sys
@@ -25,9 +26,9 @@ def main() -> None:
         old.unlink(missing_ok=True)
     try:
         if status := write(fresh):
-            sys.exit(f"Java ended with {status}")
+            sys.exit(f"Java ended with status {status}")
         if not fresh.exists():
-            sys.exit("this Java keeps no classes")
+            sys.exit("this Java wrote no archive of classes")
         fresh.replace(archive)
     except Exception as error:
         sys.exit(f"{type(error).__name__}: {error}".splitlines()[0])
@@ -36,7 +37,7 @@ def main() -> None:
 
 
 def write(archive: Path) -> int:
-    """How the JVM ended, which writes the archive then."""
+    """Run Spark once. Its JVM writes the archive when it ends. Returns the JVM's exit status."""
     with tempfile.TemporaryDirectory() as directory:
         settings = {"spark.driver.extraJavaOptions": f"{ARCHIVING}{archive}", "spark.sql.warehouse.dir": directory}
         spark = local_session(2, **settings)
@@ -45,7 +46,7 @@ def write(archive: Path) -> int:
             play(spark, directory)
             spark.stop()
             gateway.shutdown()
-            gateway.proc.stdin.close()  # which ends it
+            gateway.proc.stdin.close()  # this ends the JVM
             return gateway.proc.wait(PATIENCE_S)
         finally:
             gateway.proc.kill()
@@ -53,7 +54,7 @@ def write(archive: Path) -> int:
 
 
 def play(spark: SparkSession, directory: str) -> None:
-    """What most tests do."""
+    """Do what most tests do, so that the JVM loads the classes that they need."""
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     spark.conf.set("spark.sql.codegen.wholeStage", "false")
     spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")

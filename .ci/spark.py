@@ -1,7 +1,7 @@
-"""Makes an environment with Spark in it, that takes everything else from another: python .ci/spark.py .venv-spark .venv
+"""Make an environment that has Spark, and takes all else from another one: python .ci/spark.py .venv-spark .venv
 
-timerd is built once, for both. What Spark needs is read from pyproject.toml, and installed before the other environment
-is put on the path: nothing is left out because that one happens to have it.
+So timerd is built once, for both environments. Spark's requirements are read from pyproject.toml. They are installed
+before the other environment is on the path: otherwise pip would leave out those that the other one happens to have.
 """
 
 import re
@@ -17,7 +17,7 @@ EXTRA = "spark-test"
 
 
 def requirements(extra: str) -> list[str]:
-    """What an extra names, and the extras of ours that it names."""
+    """The requirements of an extra, with those of each extra of timerd that it names."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     found = []
     for requirement in extras[extra]:
@@ -41,17 +41,18 @@ def main() -> None:
     subprocess.run(
         [python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *requirements(EXTRA)], check=True
     )
-    # The second line is for Spark, which looks for data sources in folders: an editable install has none on the path.
-    # Spark puts an archive of pyspark's sources before the package: each of its many processes would compile them anew.
+    # Line 2: Spark looks for data sources in the folders of the path, and an editable install puts no folder there.
+    # Line 3: Spark puts an archive of pyspark's sources before the package. Each of its many processes would compile
+    # these sources anew.
     layer.write_text(
         f"import site; site.addsitedir({str(packages_of(other))!r})\n"
         f"{ROOT / 'client'}\n"
         "import sys; sys.path[:] = [path for path in sys.path if not path.endswith(('/pyspark.zip', '-src.zip'))]\n"
     )
-    keep = [python, ROOT / ".ci/classes.py", environment / "classes.jsa"]
-    kept = subprocess.run(keep, stderr=subprocess.PIPE, text=True, errors="replace")
-    if kept.returncode:
-        why = kept.stderr.strip().rpartition("\n")[2] or f"it ended with {kept.returncode}"
+    archive = [python, ROOT / ".ci/classes.py", environment / "classes.jsa"]
+    archived = subprocess.run(archive, stderr=subprocess.PIPE, text=True, errors="replace")
+    if archived.returncode:
+        why = archived.stderr.strip().rpartition("\n")[2] or f"classes.py ended with status {archived.returncode}"
         sys.stderr.write(f"no archive of Spark's classes, so its tests start later: {why}\n")
 
 
