@@ -2,12 +2,12 @@
 
     python bench/alternatives.py [--rates 5k,20k,40k,80k,120k] [--seconds 2] [--ways redis,...] [--short] [--json FILE]
 
-Each run has one process that registers and one that fires, both at the load test's times (beyond 10k/s what is due once
-a millisecond, as with timerd's bulk API), and whatever the way needs between them. timerd stands in the same table. All
-are judged by the load test's judge: *sustained* as there; *unheard* are operations that expired although their
-event had been dealt with before their deadline, because it overtook their registration (and a way forgets an event that
-no operation waits for yet); *lost* have no outcome, *early* expired before their deadline. CPU is that of all
-processes. A way that is not installed prints how to install it.
+Each run has one process that registers and one that fires, and a server between them if the way needs one. Both make
+their calls at the load test's times; above 10k/s they send what is due once a millisecond, as with timerd's bulk API.
+timerd is in the same table. The load test's judge judges all: *sustained* means the same as there. *unheard* are
+operations that expired although their event was handled before their deadline: the event overtook its registration, and
+the way forgets an event that no operation waits for yet. *lost* operations have no outcome; *early* ones expired before
+their deadline. CPU is that of all processes. For a way that is not installed, the row says how to install it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ REST = ("expiry_p50_ms", "expiry_p99_ms", "cpu_us", "stolen_percent", "why_not")
 
 
 def row_of(result: Result) -> Row:
-    """What is shown of a run."""
+    """The row of a run."""
     found = document(result)
     shown, judged = figures(found), result.judgement
-    missed = unheard(result.workload, result.registered[0], result.fired[0])
-    share = 100 * missed / max(judged.registered, 1)
-    counts = {"unheard": missed, "unheard_percent": share, "lost": judged.lost, "early": judged.early}
+    overtaken = unheard(result.workload, result.registered[0], result.fired[0])
+    share = 100 * overtaken / max(judged.registered, 1)
+    counts = {"unheard": overtaken, "unheard_percent": share, "lost": judged.lost, "early": judged.early}
     return {name: shown[name] for name in SHOWN} | counts | {name: shown[name] for name in REST}
 
 
@@ -84,7 +84,7 @@ def play(suite: Suite) -> None:
             rows.append(row)
             if name.startswith("timerd"):
                 wrong = result.judgement.violations + row["unheard"]
-                says = f"{wrong} of timerd's own outcomes were lost, twice, early, or lost to an event that overtook"
+                says = f"{wrong} of timerd's outcomes were lost, delivered twice, early, or overtaken by their event"
                 suite.check("outcomes", not wrong, says)
             if gives_up(rows, rate):
                 break

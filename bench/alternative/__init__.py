@@ -1,8 +1,9 @@
-"""What a user would build instead of timerd, each behind the same two calls, and run on the same workload.
+"""What a user would build instead of timerd: each way has the same two calls, and runs the same workload.
 
 book.py     the outcomes of an owner, as the load test's columns; the loops of the two processes
-trial.py    one run: server, owner, firer; its Result is judged by the load test's own judge
-scripts.py  a Redis sorted set with Lua, by a client written by hand;  usual.py  the same by redis-py
-polls.py    long polls with BLPOP            broker.py  an asyncio daemon in 40 lines, and zmq_way.py its clients
+trial.py    one run: server, owner, firer; the load test's own judge judges its Result
+scripts.py  a Redis sorted set with Lua, and a client written by hand;  usual.py  the same with redis-py
+polls.py    long polls with BLPOP;  poller.py  the process that asks scripts.py's Redis what is due
+broker.py   an asyncio daemon in 40 lines;  zmq_way.py  its clients
 threads.py  a thread for each wait
 """

@@ -1,4 +1,4 @@
-"""What the two processes of a run do, whatever they talk to: calls at the plan's times, and what comes of them."""
+"""What the two processes of a run do in each way: they make calls at the plan's times, and note the outcomes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from timerd_client.outcome import State
 from timerd_client.workload import Workload, fire_plan, key_names, plan
 
 PREFIX = "k"  # of every key; the rest is the row, in hexadecimal
-EACH_MAX = 10_000.0  # operations a second, beyond which what is due is sent once a millisecond: all of them need that
-GRACE_NS = 3_000_000_000  # after the last deadline: what has no outcome by then is lost
+EACH_MAX = 10_000.0  # operations a second. At a higher rate what is due is sent once a millisecond: each way needs that
+GRACE_NS = 3_000_000_000  # after the last deadline. An operation without an outcome is lost by then
 POLL_S = 0.001
 COMPLETED, EXPIRED = int(State.COMPLETED.value), int(State.EXPIRED.value)
 
@@ -31,31 +31,31 @@ class Book:
         self.timeout_ns = workload.timeout_ns
         self.payload = bytes(workload.payload)
         self.sent_ns = array("q")
-        self.state, self.told = array("B", bytes(count)), array("B", bytes(count))
+        self.state, self.deliveries = array("B", bytes(count)), array("B", bytes(count))
         self.settled_ns, self.deadline_ns, self.fired_ns, self.delivered_ns = (
             array("q", bytes(8 * count)) for _ in "1234"
         )
         self.settled = 0
 
     def call(self) -> int:
-        """An operation is registered now: its deadline."""
+        """Note that an operation is registered now. Returns its deadline."""
         at_ns = time.monotonic_ns()
         self.deadline_ns[len(self.sent_ns)] = deadline_ns = at_ns + self.timeout_ns
         self.sent_ns.append(at_ns)
         return deadline_ns
 
     def completed(self, key: str | bytes, fired_ns: int) -> None:
-        """The owner has received the outcome: its event has come."""
-        self._tell(row_of(key), COMPLETED, 0, fired_ns)
+        """Note that the owner has received the outcome of an event."""
+        self._note(row_of(key), COMPLETED, 0, fired_ns)
 
     def expired(self, key: str | bytes, settled_ns: int = 0) -> None:
-        """The owner has received the outcome: its time is over; when that was found, if another process found it."""
-        self._tell(row_of(key), EXPIRED, settled_ns, 0)
+        """Note that the owner has received an expiry. `settled_ns`: when another process settled it, if one did."""
+        self._note(row_of(key), EXPIRED, settled_ns, 0)
 
-    def _tell(self, row: int, state: int, settled_ns: int, fired_ns: int) -> None:
+    def _note(self, row: int, state: int, settled_ns: int, fired_ns: int) -> None:
         now_ns = time.monotonic_ns()
-        self.told[row] = min(self.told[row] + 1, 255)
-        if self.told[row] > 1:
+        self.deliveries[row] = min(self.deliveries[row] + 1, 255)
+        if self.deliveries[row] > 1:
             return
         self.state[row] = state
         self.settled_ns[row] = settled_ns or now_ns
@@ -65,12 +65,12 @@ class Book:
 
 
 def row_of(key: str | bytes) -> int:
-    """The operation that a key is of."""
+    """The row of the operation that waits on this key."""
     return int(key[len(PREFIX) :], 16)
 
 
 class Owner(ABC):
-    """The side that registers and receives outcomes; `book` has its columns."""
+    """The side that registers operations and receives outcomes. Its columns are in `book`."""
 
     def __init__(self, directory: Path, book: Book) -> None:
         self.directory = directory
@@ -78,7 +78,7 @@ class Owner(ABC):
 
     @abstractmethod
     def register(self, keys: Sequence[str]) -> None:
-        """Register an operation for each key: `book.call()` once for each, in this order."""
+        """Register an operation on each key, in this order. Calls `book.call()` once for each."""
 
     @abstractmethod
     def close(self) -> None:
@@ -93,25 +93,25 @@ class Firer(ABC):
 
     @abstractmethod
     def fire(self, keys: Sequence[str], at_ns: Sequence[int]) -> None:
-        """Fire an event on each key, whose value is the time of the call."""
+        """Fire an event on each key. Its value is the time of the call, from `at_ns`."""
 
     @abstractmethod
     def close(self) -> None:
-        """End what was begun; everything is sent by then."""
+        """End what was begun. Everything is sent when it returns."""
 
 
 class Way(ABC):
-    """One thing that a user would build instead."""
+    """One thing that a user would build instead of timerd."""
 
     name: str
 
     def missing(self) -> str:
-        """What has to be installed first, and how; empty if nothing."""
+        """The command that installs what is missing; empty if nothing is."""
         return ""
 
     @abstractmethod
     def serve(self, directory: Path) -> AbstractContextManager[list[int]]:
-        """Run what stands between the processes, if anything; the pids whose CPU time is its own."""
+        """Run the server between the two processes, if there is one. Gives the pids of its processes."""
 
     @abstractmethod
     def owner(self, directory: Path, book: Book) -> Owner:
@@ -123,7 +123,7 @@ class Way(ABC):
 
 
 def play_owner(owner: Owner, workload: Workload, start_ns: int) -> Registered:
-    """Register everything at its time, and wait for what comes of it."""
+    """Register each operation at its time, and wait for the outcomes."""
     rows, book = plan(workload), owner.book
     pace, meter = Pace(rows.due_ns, start_ns, workload.rate > EACH_MAX), Meter()
     row, count, failure = 0, len(rows.due_ns), ""
@@ -140,16 +140,16 @@ def play_owner(owner: Owner, workload: Workload, start_ns: int) -> Registered:
     until_ns = ended_ns + workload.timeout_ns + GRACE_NS
     while book.settled < len(book.sent_ns) and time.monotonic_ns() < until_ns and not failure:
         time.sleep(POLL_S)
-    told = sum(map(bool, book.told))
+    outcomes = sum(map(bool, book.deliveries))
     returned_ns = book.sent_ns[1:] + array("q", [ended_ns])
     return Registered(
-        rows, book.sent_ns, returned_ns, book.state, book.told, book.settled_ns, book.deadline_ns, book.fired_ns,
-        book.delivered_ns, ended_ns, told, pace.own_lateness_ns, {}, meter.read(), failure,
+        rows, book.sent_ns, returned_ns, book.state, book.deliveries, book.settled_ns, book.deadline_ns, book.fired_ns,
+        book.delivered_ns, ended_ns, outcomes, pace.own_lateness_ns, {}, meter.read(), failure,
     )  # fmt: skip
 
 
 def play_firer(firer: Firer, workload: Workload, start_ns: int) -> Fired:
-    """Fire everything at its time."""
+    """Fire each event at its time."""
     events = fire_plan(workload)
     sent_ns = array("q")
     pace, meter = Pace(events.due_ns, start_ns, workload.rate > EACH_MAX), Meter()

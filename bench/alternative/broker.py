@@ -1,4 +1,4 @@
-"""A daemon as one writes it in an hour: asyncio timers, a dict, ZeroMQ. python broker.py ADDRESS [uvloop]"""
+"""A daemon that takes an hour to write: asyncio timers, a dict, ZeroMQ. python broker.py ADDRESS [uvloop]"""
 
 import asyncio
 import sys
@@ -17,9 +17,9 @@ async def main(address: str) -> None:
     socket = zmq.asyncio.Context().socket(zmq.ROUTER)
     socket.sndhwm = socket.rcvhwm = 0  # or libzmq would drop answers
     socket.bind(address)
-    loop, waiting, outbox = asyncio.get_running_loop(), dict[str, Any](), defaultdict[bytes, list[Any]](list)
+    loop, pending, outbox = asyncio.get_running_loop(), dict[str, Any](), defaultdict[bytes, list[Any]](list)
 
-    def tell(owner: bytes, key: str, kind: str, at_ns: int) -> None:
+    def answer(owner: bytes, key: str, kind: str, at_ns: int) -> None:
         if not outbox:
             loop.call_soon(flush)
         outbox[owner].append((key, kind, at_ns))
@@ -30,20 +30,20 @@ async def main(address: str) -> None:
         outbox.clear()
 
     def expire(owner: bytes, key: str) -> None:
-        del waiting[key]
-        tell(owner, key, "e", time.monotonic_ns())
+        del pending[key]
+        answer(owner, key, "e", time.monotonic_ns())
 
     while True:
         _, frame = await socket.recv_multipart()
         owner, commands = msgpack.unpackb(frame)
         for key, at_ns, *payload in commands:
             if payload:
-                waiting[key] = owner, loop.call_at(at_ns / 1e9, expire, owner, key), payload
-            elif key in waiting:
-                owner_of, timer, _ = waiting.pop(key)
+                pending[key] = owner, loop.call_at(at_ns / 1e9, expire, owner, key), payload
+            elif key in pending:
+                owner_of, timer, _ = pending.pop(key)
                 timer.cancel()
-                tell(owner_of, key, "c", at_ns)
-        await asyncio.sleep(0)  # a frame that waits is there at once: without this, timers would never run
+                answer(owner_of, key, "c", at_ns)
+        await asyncio.sleep(0)  # recv() does not yield when a frame is there: without this no timer runs
 
 
 if __name__ == "__main__":

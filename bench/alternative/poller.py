@@ -1,6 +1,6 @@
 """The poller of a Redis sorted set: python -m alternative.poller DIRECTORY
 
-Each millisecond it asks what is due, and again at once where that was more than one call takes.
+Each millisecond it asks Redis for what is due. After a full answer (1,000 operations) it asks again at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .scripts import KEYS, POLL_S, Redis, shas
 
 
 def main(directory: Path) -> None:
-    """Until it is terminated, or the server is gone."""
+    """Poll until this process is terminated, or the connection is lost."""
     with Redis(directory) as client:
         _, _, sha = shas(client)
         while True:

@@ -1,6 +1,7 @@
-"""Long polls with BLPOP: a connection for each operation that waits, RPUSH for its event. Redis keeps the time.
+"""Long polls: a BLPOP on a connection of its own for each pending operation, an RPUSH for its event.
 
-An event that comes early waits in its list, which lives for a second. Connections are kept and used again.
+Redis keeps the deadlines. An event may come before its registration: then it stays in its list for a second.
+Connections are kept and used again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LISTEN_S = 0.1
 
 
 class PollOwner(Owner):
-    """A BLPOP for each operation, by connections that are watched in a thread."""
+    """Sends a BLPOP for each operation. A thread watches all connections."""
 
     def __init__(self, directory: Path, book: Book) -> None:
         super().__init__(directory, book)
@@ -60,7 +61,7 @@ class PollOwner(Owner):
                 client = self._connections[descriptor]
                 reply = client.socket.recv(4_096)
                 key = self._keys.pop(descriptor, "")
-                if not key:  # its end
+                if not key:  # no operation: the server has closed the connection
                     self._poller.unregister(descriptor)
                     continue
                 if reply.startswith(b"*-1"):
@@ -79,7 +80,7 @@ class PollOwner(Owner):
 
 
 class PollFirer(Firer):
-    """RPUSH, and an expiry for what no process takes."""
+    """Sends an RPUSH for each event, and an expiry: an event may find no BLPOP."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -1,8 +1,9 @@
-"""A Redis sorted set of deadlines, a hash of who waits, Lua to make each step whole, and a client written by hand.
+"""A Redis sorted set of deadlines, a hash of pending operations, Lua scripts, and a client written by hand.
 
-The usual design: registering adds to both, an event or a poller (a process that asks each millisecond what is due)
-removes from both, and the process that did removes and publishes. An event before its registration finds no waiter.
-The client packs up to BATCH operations into one call of a script, pipelines calls, and does not wait for replies.
+The usual design. A registration adds to the set and to the hash. An event removes from both; so does a poller, a
+process that asks each millisecond what is due. The script that removes an operation publishes its outcome. Each script
+is atomic. An event that comes before its registration finds no operation, and is forgotten. The client packs up to
+BATCH operations into one call of a script, pipelines calls, and does not wait for replies.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ for i = 1, #ARGV, 3 do
   redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 2])
 end"""
 FIRE = """
-local told = {}
+local settled = {}
 for i = 1, #ARGV, 2 do
   if redis.call('HDEL', KEYS[2], ARGV[i]) == 1 then
     redis.call('ZREM', KEYS[1], ARGV[i])
-    told[#told + 1] = 'c ' .. ARGV[i] .. ' ' .. ARGV[i + 1]
+    settled[#settled + 1] = 'c ' .. ARGV[i] .. ' ' .. ARGV[i + 1]
   end
 end
-if #told > 0 then redis.call('PUBLISH', 'outcomes', table.concat(told, ' ')) end"""
+if #settled > 0 then redis.call('PUBLISH', 'outcomes', table.concat(settled, ' ')) end"""
 EXPIRE = """
-local due, told = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, 1000), {}
+local due, settled = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, 1000), {}
 for _, key in ipairs(due) do
   redis.call('ZREM', KEYS[1], key)
-  if redis.call('HDEL', KEYS[2], key) == 1 then told[#told + 1] = 'e ' .. key .. ' ' .. ARGV[1] end
+  if redis.call('HDEL', KEYS[2], key) == 1 then settled[#settled + 1] = 'e ' .. key .. ' ' .. ARGV[1] end
 end
-if #told > 0 then redis.call('PUBLISH', 'outcomes', table.concat(told, ' ')) end
+if #settled > 0 then redis.call('PUBLISH', 'outcomes', table.concat(settled, ' ')) end
 return #due"""
 KEYS = ("deadlines", "waiting")
 
@@ -60,7 +61,7 @@ def address_of(directory: Path) -> str:
 
 @contextmanager
 def redis_server(directory: Path) -> Iterator[int]:
-    """A server on a unix socket there, which writes nothing to disk; its pid."""
+    """Run a server on a unix socket in that directory. It writes nothing to disk. Gives its pid."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     options = {
         "port": "0", "unixsocket": address_of(directory), "save": "", "appendonly": "no", "dir": str(directory),
@@ -98,7 +99,7 @@ def redis_server(directory: Path) -> Iterator[int]:
 
 
 def command(*words: str | bytes | int) -> bytes:
-    """A command as Redis reads it."""
+    """A command in the encoding of Redis (RESP)."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         data = word if isinstance(word, bytes) else str(word).encode()
@@ -107,7 +108,7 @@ def command(*words: str | bytes | int) -> bytes:
 
 
 class Redis:
-    """A connection: bytes out, replies thrown away unless they are asked for."""
+    """A connection. ask() returns the reply; send() drops replies."""
 
     def __init__(self, directory: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -118,12 +119,12 @@ class Redis:
             raise
 
     def ask(self, *words: str | bytes | int) -> bytes:
-        """The first bytes of the reply to a command, with nothing else under way."""
+        """Send a command, and return the first bytes of its reply. No other command may be in flight."""
         self.socket.sendall(command(*words))
         return self._reply(self.socket.recv(1 << 16))
 
     def send(self, data: bytes) -> None:
-        """Send commands. Raises Failed for an error that has come back since."""
+        """Send commands, and drop the replies that are there. Raises Failed when one of them is an error."""
         self.socket.sendall(data)
         with suppress(BlockingIOError):
             while self._reply(self.socket.recv(1 << 16, socket.MSG_DONTWAIT)):
@@ -131,7 +132,7 @@ class Redis:
 
     def _reply(self, reply: bytes) -> bytes:
         if reply.startswith(b"-") or b"\n-" in reply:
-            raise Failed(f"redis says {reply[reply.index(b'-') :].splitlines()[0].decode()}")
+            raise Failed(f"redis answered {reply[reply.index(b'-') :].splitlines()[0].decode()}")
         return reply
 
     def __enter__(self) -> Redis:
@@ -142,15 +143,15 @@ class Redis:
 
 
 def shas(client: Redis) -> tuple[str, str, str]:
-    """Load the scripts; their names."""
+    """Load the scripts REGISTER, FIRE and EXPIRE. Returns their names, in this order."""
     for script in (REGISTER, FIRE, EXPIRE):
         client.ask("SCRIPT", "LOAD", script)
     register, fire, expire = (hashlib.sha1(script.encode()).hexdigest() for script in (REGISTER, FIRE, EXPIRE))
     return register, fire, expire
 
 
-def tell(book: Book, message: str) -> None:
-    """Note what a message of the channel says: c KEY FIRED_NS, e KEY SETTLED_US, any number of them."""
+def note(book: Book, message: str) -> None:
+    """Note the outcomes in a message of the channel: c KEY FIRED_NS or e KEY SETTLED_US, any number of them."""
     words = iter(message.split(" "))
     for kind, key, at in zip(words, words, words, strict=True):
         if kind == "c":
@@ -160,7 +161,7 @@ def tell(book: Book, message: str) -> None:
 
 
 class ScriptOwner(Owner):
-    """Registers by script, and listens to the channel in a thread."""
+    """Registers by the script, and listens to the channel in a thread."""
 
     def __init__(self, directory: Path, book: Book) -> None:
         super().__init__(directory, book)
@@ -179,14 +180,14 @@ class ScriptOwner(Owner):
             self._client.send(command(*words))
 
     def _listen(self) -> None:
-        """Messages are *3 message CHANNEL TEXT, each but * with its length before it."""
+        """A message is *3, then the words message, CHANNEL and TEXT, each after its length."""
         with suppress(OSError), self._listener.socket.makefile("rb") as lines:
             while lines.readline():
                 words = []
                 for _ in range(3):
                     size = int(lines.readline()[1:])
                     words.append(lines.read(size + 2)[:-2])
-                tell(self.book, words[2].decode())
+                note(self.book, words[2].decode())
 
     def close(self) -> None:
         for client in (self._client, self._listener):
@@ -196,7 +197,7 @@ class ScriptOwner(Owner):
 
 
 class ScriptFirer(Firer):
-    """Fires by script."""
+    """Fires by the script."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

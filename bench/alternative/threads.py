@@ -1,4 +1,4 @@
-"""A thread for each wait, in the process that waits; events come over a socket to a thread of it."""
+"""A thread for each wait, in the owner's process. Another thread of this process receives events over a socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ThreadOwner(Owner):
     def __init__(self, directory: Path, book: Book) -> None:
         super().__init__(directory, book)
         threading.stack_size(STACK_BYTES)
-        self._waiting: dict[str, tuple[threading.Event, list[int]]] = {}
+        self._pending: dict[str, tuple[threading.Event, list[int]]] = {}
         self._lock = threading.Lock()
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server.bind(str(directory / ADDRESS))
@@ -31,13 +31,13 @@ class ThreadOwner(Owner):
     def register(self, keys: Sequence[str]) -> None:
         for key in keys:
             event, fired = threading.Event(), list[int]()
-            self._waiting[key] = event, fired
+            self._pending[key] = event, fired
             self.book.call()
             threading.Thread(target=self._wait, args=(key, event, fired), daemon=True).start()
 
     def _wait(self, key: str, event: threading.Event, fired: list[int]) -> None:
         event.wait(self.book.timeout_ns / 1e9)
-        self._waiting.pop(key, None)
+        self._pending.pop(key, None)
         with self._lock:
             if fired:
                 self.book.completed(key, fired[0])
@@ -49,7 +49,7 @@ class ThreadOwner(Owner):
         with suppress(OSError), connection.makefile("r") as lines:
             for line in lines:
                 key, at_ns = line.split()
-                if found := self._waiting.pop(key, None):
+                if found := self._pending.pop(key, None):
                     event, fired = found
                     fired.append(int(at_ns))
                     event.set()
@@ -60,7 +60,7 @@ class ThreadOwner(Owner):
 
 
 class ThreadFirer(Firer):
-    """Sends lines."""
+    """Sends a line for each event."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -1,4 +1,4 @@
-"""One run of one way: its server, a process that owns and one that fires; judged as a run of the load test is."""
+"""One run of one way: its server, a process that owns operations, one that fires. The load test's judge judges it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ WAYS: tuple[Way, ...] = (Scripts(), Usual(), Polls(), Broker(), UvBroker(), Thre
 READY_S = 30.0
 END_S = 5.0
 NEVER_NS = 1 << 63
-UNTOLD_OR_EXPIRED = (0, EXPIRED)
-PATIENCE_S = 60.0  # beyond the plan: a way that is hopelessly late is ended
+LOST_OR_EXPIRED = (0, EXPIRED)
+PATIENCE_S = 60.0  # after the plan's end: then the run is ended, however late the way is
 
 
 def run_way(way: Way, workload: Workload) -> Result:
-    """What a run has shown. Raises Failed when it could not begin, or had no end."""
+    """Run a way once. Raises Failed when it could not begin, or did not end in time."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="td-way-")))
         pids = stack.enter_context(way.serve(directory))
@@ -58,8 +58,8 @@ def run_way(way: Way, workload: Workload) -> Result:
         used, share = [usage_of(server) for server in servers], stolen.share()
     spent_ns = sum(after.cpu_ns - earlier.cpu_ns for after, earlier in zip(used, before, strict=True))
     daemon = Usage(spent_ns, sum(usage.rss_bytes for usage in used)) if used else NOTHING
-    nobody_saw = array("q", bytes(8 * len(fired.sent_ns)))
-    applied = Applied(workload, [registered], [fired], [nobody_saw])
+    not_looked_at = array("q", bytes(8 * len(fired.sent_ns)))
+    applied = Applied(workload, [registered], [fired], [not_looked_at])
     judgement = judge(workload, [registered], applied, start_ns)
     partial = registered.failure or fired.failure
     return Result(workload, Options(), judgement, [registered], [fired], start_ns, daemon, share, 0, partial, Exit.OK)
@@ -67,7 +67,7 @@ def run_way(way: Way, workload: Workload) -> Result:
 
 @contextmanager
 def process(play: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
-    """A process that has said that it is ready; ended at the end."""
+    """Start a process, and wait until it is ready. It is ended when the block ends."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child: BaseProcess = context.Process(target=play, args=(*arguments, theirs), daemon=True)
@@ -85,7 +85,7 @@ def process(play: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
 
 
 def answer(connection: Connection, end: float) -> Any:
-    """What a process says. Raises Failed when it says nothing in time."""
+    """A message of a process. Raises Failed when none comes until `end`."""
     try:
         if connection.poll(max(end - time.monotonic(), 0.0)):
             return connection.recv()
@@ -95,21 +95,21 @@ def answer(connection: Connection, end: float) -> Any:
 
 
 def be_owner(way: Way, directory: Path, workload: Workload, connection: Connection) -> None:
-    """The process that owns: ready, start, what it has seen."""
+    """The process that owns operations. It sends "ready", receives the start, and sends its columns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     owner = way.owner(directory, Book(workload))
     serve(connection, lambda start_ns: play_owner(owner, workload, start_ns), owner.close)
 
 
 def be_firer(way: Way, directory: Path, workload: Workload, connection: Connection) -> None:
-    """The process that fires."""
+    """The process that fires: the same messages."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     firer = way.firer(directory)
     serve(connection, lambda start_ns: play_firer(firer, workload, start_ns), firer.close)
 
 
 def serve(connection: Connection, play: Callable[[int], Any], close: Callable[[], None]) -> None:
-    """Play when it is said; the end of the connection ends it before that."""
+    """Play from the time that the connection gives. Ends without a result when the connection is closed."""
     try:
         connection.send("ready")
         gc.collect()
@@ -118,20 +118,21 @@ def serve(connection: Connection, play: Callable[[int], Any], close: Callable[[]
         close()
         connection.send(found)
     except (EOFError, OSError):
-        pass  # its result is not needed any more
+        pass  # the run has ended, and needs no result
 
 
 def unheard(workload: Workload, owner: Registered, fired: Fired) -> int:
-    """Operations whose event came to nothing: they expired, although it was dealt with before their deadline.
+    """Operations that expired although their event was handled before their deadline: the event came too early.
 
-    It was, if an event that the same process fired later had completed another operation by then, and its owner had
-    been told: events of one process go one way, in order. So this counts what is certain, and alike for all. Only
-    events that were fired after register() had returned count.
+    For example, a process fires events 1 and 2. Operation 2 completes, and its owner receives the outcome before the
+    deadline of operation 1. Events of one process are handled in their order, so event 1 was handled by then. If
+    operation 1 expires, its event was lost. So the count holds only certain cases, in the same way for all. Events that
+    were fired before register() had returned do not count.
     """
-    found, dealt_with_ns = 0, NEVER_NS
+    found, handled_ns = 0, NEVER_NS
     for operation, at_ns in reversed(list(zip(fired.events.operation, fired.sent_ns, strict=False))):
         if owner.state[operation] == COMPLETED:
-            dealt_with_ns = min(dealt_with_ns, owner.delivered_ns[operation] or NEVER_NS)
-        elif owner.state[operation] in UNTOLD_OR_EXPIRED and owner.marked_ns[operation] <= at_ns:
-            found += dealt_with_ns <= owner.sent_ns[operation] + workload.timeout_ns
+            handled_ns = min(handled_ns, owner.delivered_ns[operation] or NEVER_NS)
+        elif owner.state[operation] in LOST_OR_EXPIRED and owner.marked_ns[operation] <= at_ns:
+            found += handled_ns <= owner.sent_ns[operation] + workload.timeout_ns
     return found

@@ -1,4 +1,4 @@
-"""The same scripts by redis-py: a pipeline for what is due at once, and its pub/sub."""
+"""The same scripts with redis-py: its pipeline for what is due at one time, and its pub/sub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .book import Book, Firer, Owner
-from .scripts import CHANNEL, FIRE, KEYS, REGISTER, Scripts, address_of, tell
+from .scripts import CHANNEL, FIRE, KEYS, REGISTER, Scripts, address_of, note
 
 LISTEN_S = 0.1
 
@@ -38,7 +38,7 @@ class UsualOwner(Owner):
     def _listen(self) -> None:
         while not self._closed:
             if message := self._channel.get_message(timeout=LISTEN_S):
-                tell(self.book, message["data"].decode())
+                note(self.book, message["data"].decode())
 
     def close(self) -> None:
         self._closed = True

@@ -1,4 +1,4 @@
-"""Clients of the asyncio daemon: what is due at once in one frame, answers in a thread."""
+"""Clients of the asyncio daemon: one frame for what is due at one time, and a thread that receives answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAM = Path(__file__).with_name("broker.py")
 
 
 def connected(directory: Path, identity: bytes = b"") -> zmq.Socket[bytes]:
-    """A socket to the daemon; nothing is dropped for a full queue."""
+    """A socket to the daemon. Its queues have no limit, so no frame is dropped."""
     dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     dealer.sndhwm = dealer.rcvhwm = 0
     if identity:
@@ -42,7 +42,7 @@ def listens(address: Path) -> bool:
 
 
 class ZmqOwner(Owner):
-    """Registers by one socket, and receives outcomes by another."""
+    """Registers over one socket, and receives outcomes over another."""
 
     def __init__(self, directory: Path, book: Book) -> None:
         super().__init__(directory, book)
@@ -58,7 +58,7 @@ class ZmqOwner(Owner):
     def _listen(self) -> None:
         book = self.book
         dealer = connected(self.directory, OWNER)
-        dealer.send(msgpack.packb([OWNER, []]))  # so that the daemon knows it
+        dealer.send(msgpack.packb([OWNER, []]))  # nothing to register: so the daemon learns this identity
         while not self._closed:
             if not dealer.poll(LISTEN_MS):
                 continue
@@ -76,7 +76,7 @@ class ZmqOwner(Owner):
 
 
 class ZmqFirer(Firer):
-    """Fires by one frame for what is due."""
+    """Fires what is due at one time in one frame."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -118,7 +118,7 @@ class Broker(Way):
 
 
 class UvBroker(Broker):
-    """The same on another loop."""
+    """The same daemon on uvloop."""
 
     name = "40-line daemon: uvloop, pyzmq ipc"
     loop = "uvloop"

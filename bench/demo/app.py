@@ -3,8 +3,8 @@
     GET  /poll/KEY?timeout=SECONDS   200 and what was posted, or 204 when nobody posted in time
     POST /post/KEY                   200 and the number of polls that this post has answered
 
-The poll waits in one worker, the post arrives at any other: timerd stands between them. Every answer names the worker
-that gave it, and what was posted names the worker that took it.
+A poll waits in one worker, and its post may arrive at any other: timerd connects them. Every answer names the worker
+that sent it. What was posted names the worker that received the post.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import timerd as td
 Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
-# Made in gunicorn's master (--preload), on purpose: a client that is made before the fork is never used after it, so
-# each worker's td.client() is its own.
+# Made in gunicorn's master (--preload), on purpose: each worker's td.client() is its own all the same, because a client
+# that was made before a fork is not used after it.
 IN_MASTER = td.client()
 
 
@@ -42,7 +42,7 @@ def application(environ: Environ, start_response: StartResponse) -> Iterable[byt
 
 
 def poll(key: str, seconds: float) -> tuple[str, bytes]:
-    """Wait for a post on the key; status and body."""
+    """Wait for a post on the key. Returns status and body."""
     outcome = td.client().register(f"poll/{key}", timeout=seconds).result()
     match outcome.state:
         case td.State.COMPLETED:
@@ -54,7 +54,7 @@ def poll(key: str, seconds: float) -> tuple[str, bytes]:
 
 
 def post(key: str, text: bytes) -> tuple[str, bytes]:
-    """Answer every poll that waits on the key; status and body."""
+    """Answer every poll that waits on the key. Returns status and body."""
     message = {"text": text.decode(), "worker": os.getpid()}
     answered = td.client().fire_wait(f"poll/{key}", value=json.dumps(message).encode())
     return "200 OK", json.dumps({"answered": answered}).encode()

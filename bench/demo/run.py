@@ -2,10 +2,10 @@
 
     python bench/demo/run.py [--quick]
 
-It starts a daemon in a runtime directory of its own and a gunicorn application (app.py), opens hundreds of polls at
-once, posts to some, ends the daemon with SIGTERM while polls wait, starts it again, posts to others, lets the rest time
-out; then a short run of `timerctl load`. Exit status 0 only if what the HTTP clients counted is exactly
-what `timerctl stats --json` says.
+It starts a daemon in a runtime directory of its own and a gunicorn application (app.py). It opens hundreds of polls at
+once, and posts to some. It ends the daemon with SIGTERM while polls wait, and starts it again. It posts to others, and
+lets the rest time out. Then it runs `timerctl load` for a short time. The exit status is 0 only if the HTTP clients'
+counts are exactly those of `timerctl stats --json`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from timerd_shm.host.paths import INSTANCE_DEFAULT, InstancePaths
 
 HERE = Path(__file__).resolve().parent
 WORKERS, THREADS = 4, 150
-PATIENT_S = 60.0  # time-out of the polls that are to be answered
-NO_INSTANCE = 3  # exit status of timerctl when the daemon never was
-WAIT_S = 30.0  # for anything that is to happen soon
+PATIENT_S = 60.0  # time-out of the polls that will be answered
+NO_INSTANCE = 3  # exit status of timerctl when no daemon has ever run
+WAIT_S = 30.0  # at most, for anything that should happen soon
 
 
 class Plan(NamedTuple):
@@ -47,10 +47,10 @@ class Plan(NamedTuple):
     after: int = 100
     early: int = 100
     late: int = 50
-    early_s: float = 4.0  # when the early ones time out
+    early_s: float = 4.0  # time-out of the early ones
     late_s: float = 14.0
     load: str = "2s"  # how long the load test is
-    in_shared_memory: bool = True  # else the arena is a small file: tests that run side by side share a small /dev/shm
+    in_shared_memory: bool = True  # else it is a small file: tests that run at once share a small /dev/shm
 
     @property
     def posts(self) -> int:
@@ -95,7 +95,7 @@ class Demo:
     # processes -------------------------------------------------------------------------------------------------------
 
     def start(self, name: str, *command: str, **options: Any) -> None:
-        """Start a process in a session of its own, so that Ctrl-C reaches this one alone."""
+        """Start a process in a session of its own, so that Ctrl-C reaches only the demo itself."""
         with (self.directory / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", *command],
@@ -108,7 +108,7 @@ class Demo:
             )
 
     def stop(self, name: str) -> None:
-        """SIGTERM a process and wait for its end."""
+        """Send SIGTERM to a process, and wait for its end."""
         process = self.processes.pop(name)
         process.terminate()
         try:
@@ -139,10 +139,10 @@ class Demo:
             pass_fds=[self.listener.fileno()],
         )
         self.wait_for("gunicorn", self.answers)
-        self.listener.close()  # gunicorn's copies are the only ones: if it dies, polls fail instead of waiting for ever
+        self.listener.close()  # only gunicorn has the socket now: if it dies, polls fail instead of waiting for ever
 
     def close(self) -> bool:
-        """End everything; whether nothing is left behind. A second Ctrl-C does not stop it."""
+        """End everything. Returns whether nothing is left behind. A second Ctrl-C does not interrupt it."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for name in reversed(list(self.processes)):
             self.stop(name)
@@ -168,7 +168,7 @@ class Demo:
         return subprocess.run(command, env=self.environment, capture_output=True, text=True)
 
     def look(self) -> dict[str, Any]:
-        """What `timerctl stats --json` would say, without a process for each look; empty while there is no instance."""
+        """The document of `timerctl stats --json`, but without a process for it; empty while there is no instance."""
         paths = InstancePaths(self.directory, INSTANCE_DEFAULT)
         try:
             with open_arena(paths) as reader:
@@ -177,17 +177,17 @@ class Demo:
             return {}
 
     def registered_and_expired(self) -> tuple[int, int]:
-        """Of the polls, up to now."""
+        """How many polls were registered, and how many have expired, up to now."""
         counters = self.look()["purgatories"]["default"]["counters"]
         return counters["registered"], counters["expired"]
 
     def stats(self) -> dict[str, dict[str, int]]:
-        """The counters of each purgatory, as `timerctl stats --json` says."""
+        """The counters of each purgatory, from `timerctl stats --json`."""
         shown = json.loads(self.timerctl("stats", "--json").stdout)
         return {name: purgatory["counters"] for name, purgatory in shown["purgatories"].items()}
 
     def load(self, duration: str) -> dict[str, Any]:
-        """What a short run of `timerctl load --json` says."""
+        """The document of a short run of `timerctl load --json`."""
         shown = self.timerctl("load", "--rate=10k", f"--duration={duration}", "--bulk", "--json")
         if not shown.stdout:
             raise SystemExit(f"the load test failed: {shown.stderr}")
@@ -195,12 +195,12 @@ class Demo:
         return found
 
     def wait_for(self, what: str, happened: Callable[[], object]) -> None:
-        """Wait until it has happened; raises SystemExit when it does not, or when a process has ended."""
+        """Wait until `happened()` is true. Raises SystemExit when it stays false, or when a process has ended."""
         end = time.monotonic() + WAIT_S
         while not happened():
             ended = [name for name, process in self.processes.items() if process.poll() is not None]
             if ended or time.monotonic() > end:
-                raise SystemExit(f"{what}: not within {WAIT_S:.0f} s; ended: {ended}\n{self.logs()}")
+                raise SystemExit(f"{what}: not within {WAIT_S:.0f} s; ended processes: {ended}\n{self.logs()}")
             time.sleep(0.05)
 
     # HTTP ------------------------------------------------------------------------------------------------------------
@@ -227,14 +227,14 @@ class Demo:
         return self.request("GET", f"/poll/{number}?timeout={seconds}")
 
     def post(self, number: int) -> int:
-        """Post to a poll's key; the polls that it has answered."""
+        """Post to a poll's key. Returns the number of polls that the post has answered."""
         answer = self.request("POST", f"/post/{number}", f"hello, {number}".encode())
         answered: int = json.loads(answer.body)["answered"] if answer.status == 200 else 0
         return answered
 
 
 class Row(NamedTuple):
-    """A line of the summary: what was counted outside, and what timerd says."""
+    """A line of the summary: a count of the HTTP clients, and timerd's own."""
 
     what: str
     counted: int
@@ -242,7 +242,7 @@ class Row(NamedTuple):
 
 
 def play(demo: Demo, plan: Plan, pool: ThreadPoolExecutor) -> list[Row]:
-    """The whole demo; the summary."""
+    """The whole demo. Returns the summary."""
     demo.start_daemon()
     demo.say(f"daemon {demo.processes['timerd'].pid} is ready in {demo.directory}")
     demo.start_application()
@@ -255,19 +255,19 @@ def play(demo: Demo, plan: Plan, pool: ThreadPoolExecutor) -> list[Row]:
     numbers = iter(range(plan.posts))
     posts = post(demo, pool, islice(numbers, plan.before))
     finish(posts)
-    demo.say(f"{plan.before} posts have answered theirs")
-    # On a slow machine late ones as well.
+    demo.say(f"{plan.before} posts have answered their polls")
+    # At least: on a slow machine some late ones have timed out, too.
     demo.wait_for("time-outs", lambda: demo.registered_and_expired()[1] >= plan.early)
     demo.say(f"{plan.early} polls have timed out, as they should")
 
     demo.stop("timerd")
-    demo.say("SIGTERM: the daemon has ended; its arena stays, the other polls wait on")
+    demo.say("SIGTERM: the daemon has ended; its arena stays, and the other polls still wait")
     posts += post(demo, pool, islice(numbers, plan.during))
     demo.start_daemon()
     demo.say(f"daemon {demo.processes['timerd'].pid} has attached to the arena; {plan.during} posts came in between")
     posts += post(demo, pool, numbers)
     finish(posts)
-    demo.say(f"{plan.during + plan.after} posts have answered theirs")
+    demo.say(f"{plan.during + plan.after} posts have answered their polls")
     answers = [each.result() for each in polls]
     demo.say(f"the last {plan.late} polls have timed out")
 
@@ -289,7 +289,7 @@ def finish(futures: Iterable[Future[int]]) -> None:
 
 
 def summary(demo: Demo, plan: Plan, answers: list[Answer], answered: int, load: dict[str, Any]) -> list[Row]:
-    """What both sides have counted."""
+    """The counts of both sides, line by line."""
     completed = [answer for answer in answers if answer.status == 200]
     elsewhere = sum(json.loads(answer.body)["worker"] != answer.worker for answer in completed)
     demo.say(f"{elsewhere} of {len(completed)} answered polls were answered by a post at another worker")
