@@ -2,30 +2,30 @@
 
     python bench/overload.py [--seconds 30] [--senders 3] [--flood commands] [--json FILE]
 
-A daemon of its own; `senders` processes with frames encoded beforehand, which speak the wire themselves; and one client
-of the usual kind beside them, whose round trips are measured all the time. In this order:
+There is a daemon of its own, and `senders` processes whose frames are encoded beforehand. Beside them runs one ordinary
+client; its round trips are measured all the time. The phases, in this order:
 
-    unhindered   the senders together write their frames to a socket behind which they are dropped: what they can write
-    sustained    one sender that keeps up (65,536 commands in flight at most): commands applied in a second
-    before       the client alone
-    during       the senders together ask six times that, by the clock. A sender whose socket is full leaves out what
-                 was due ("held back"): that is where the pressure goes
-    after        the senders stop; how long until the client is served as before
-    full         another, small daemon: two clients fill its arena, a third one has operations pending
+* *unhindered*: the senders together write their frames to a socket that drops them. So this is what they can write.
+* *sustained*: one sender keeps up, with 65,536 commands in flight at most. Commands applied in a second.
+* *before*: the client alone.
+* *during*: the senders together ask for six times that, by the clock. A sender whose socket is full skips
+  what is due (*held back*).
+* *after*: the senders stop. How long it takes until the client is served as before.
+* *full*: another, small daemon. Two clients fill its arena, and a third one has operations pending.
 
-A transport that holds senders back makes it a matter of definition how much is offered. Here it is what was asked by
-the clock, as far as the senders can write it (the lower of asked and unhindered); sustained is the most that was
-applied, before or during the flood. So what was offered and not applied is what timerd and its transport held back or
-refused, not what the senders failed to make. With --flood commands, three times what is sustained must be offered.
+The transport holds senders back, so *offered* needs a definition: it is the lower of *asked* (what was due by the
+clock) and *unhindered* (what the senders can write). *sustained* is the highest rate that was applied, before or during
+the flood. So timerd and its transport held back or refused what was offered and not applied; the senders could have
+written it. With --flood commands at least three times the sustained rate must be offered.
 
---flood says what the senders send: `commands` (1,024 in a frame: registrations, each with the event that completes it),
-`single` (the same, one command in a frame), `largest` (frames of 4 MiB, full of values), `hellos` (each with 100,000
-waits), `asks` (by clients that have 4,096 outcomes, acknowledge none and read no answer), `queries`, `snapshots`. For
-the kinds without commands the rate asked is that of RATES (flood/frames.py).
+--flood names what the senders send: `commands` (1,024 in a frame: registrations, each with the event that completes
+it), `single` (the same, one command in a frame), `largest` (frames of 4 MiB, full of values), `hellos` (each with
+100,000 waits), `asks` (from clients that have 4,096 outcomes, acknowledge none and read no answer), `queries`,
+`snapshots`. For the kinds without commands the rate asked for is that of RATES (flood/frames.py).
 
-Bounds, with their reasons, stand in flood/bounds.py; exit status 1 where one is broken. For a machine that does other
-work, `--slack 3` makes those of time three times as wide, and asks for a third of what is to be offered beyond what is
-sustained: the two are measured one after the other, and a stolen half second halves either.
+The bounds are in flood/bounds.py, with their reasons. The exit status is 1 when a bound is broken. For a busy machine,
+`--slack 3` makes the bounds of time three times as wide, and divides by three how far the offered rate must exceed the
+sustained one. The two rates are measured one after the other, and half a second that the host steals halves either.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SLICE_NS, SLOWER_NS = 100 * MS, 10 * MS
 
 
 def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
-    """Everything but the full arena."""
+    """All phases but the full arena."""
     short_s = min(max(seconds / 6, 0.4), 2.0)
     with daemon() as (paths, pid), crew(paths, flood, senders) as counts:
         counts.phase.value = Phase.UNHINDERED
@@ -86,7 +86,7 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
         counts.phase.value = Phase.END
         after_ns = time.monotonic_ns()
         time.sleep(1.0 + short_s)
-        rounds = list(customer.rounds)  # those that follow share this process with the reckoning
+        rounds = list(customer.rounds)  # only these: later ones share this process with the computation
         outcomes = batch.outcomes(PATIENCE_S)
         states = {outcome.state.name for outcome in outcomes}
         wrong = [] if states == {"EXPIRED"} else [f"pending operations ended as {states}"]
@@ -126,7 +126,7 @@ def overload(flood: str, seconds: float, senders: int) -> dict[str, Any]:
 
 
 def recovered_ms(rounds: Sequence[Round], before_ns: int, during_ns: int, after_ns: int) -> float:
-    """When most round trips are as before for good, after the end. In tenths of a second, by their medians."""
+    """ms from the end of the flood until round trips are as fast as before, for good: by medians of 100 ms each."""
     median = statistics.median(r.took_ns for r in rounds if before_ns <= r.at_ns < during_ns)
     slices: dict[int, list[int]] = {}
     for r in rounds:
@@ -136,7 +136,7 @@ def recovered_ms(rounds: Sequence[Round], before_ns: int, during_ns: int, after_
 
 
 def rows(suite: Suite, run: dict[str, Any], full: dict[str, Any]) -> None:
-    """The figures, as tables."""
+    """Add the figures to the tables."""
     flood = run["flood"]
     rates = ("unhindered", "sustained", "asked", "offered", "sent", "held_back", "applied")
     names = (*(f"{rate}_rate" for rate in rates), "told_expected", "hellos")
@@ -165,10 +165,10 @@ def play(suite: Suite) -> None:
 def main() -> int:
     parser = Parser("overload", __doc__)
     parser.size("--seconds", real(1, 3_600, "seconds"), "30", "3", "of the flood")
-    parser.add_argument("--senders", type=amount(1, 64, "processes"), default=3, help="processes (3)")
-    parser.add_argument("--flood", default="commands", choices=FLOODS, help="what they send (commands)")
+    parser.add_argument("--senders", type=amount(1, 64, "processes"), default=3, help="processes that send (3)")
+    parser.add_argument("--flood", default="commands", choices=FLOODS, help="what the senders send (commands)")
     parser.add_argument(
-        "--slack", type=real(1, 1_000, ""), default=1.0, help="bounds of time so many times as wide, see above (1)"
+        "--slack", type=real(1, 1_000, ""), default=1.0, help="bounds of time are so many times as wide, see above (1)"
     )
     return run_suite(parser, play)
 

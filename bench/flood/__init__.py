@@ -1,1 +1,1 @@
-"""Parts of bench/overload.py: frames, those who send them, those who notice, and what is right."""
+"""Parts of bench/overload.py: frames, the senders of a flood, the clients that notice it, and the bounds."""

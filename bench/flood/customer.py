@@ -1,4 +1,4 @@
-"""The client of the usual kind beside a flood, whose round trips are measured."""
+"""An ordinary client beside a flood. Its round trips are measured."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Round(NamedTuple):
 
 
 class Customer(threading.Thread):
-    """A client of the usual kind, which cancels, fires and is refused, again and again, and judges what it gets."""
+    """An ordinary client. It cancels, fires and is refused, again and again, and checks each result."""
 
     def __init__(self, instance: str) -> None:
         super().__init__(name="customer")
         self.client = td.connect(instance, timeout=PATIENCE_S, name="customer")
         self.taken = self.client.register("taken", timeout=None, id="taken")
         self.rounds: list[Round] = []
-        self.told: dict[int, int] = {}  # how often each operation's outcome was delivered
+        self.deliveries: dict[int, int] = {}  # how often each operation's outcome was delivered
         self.wrong: list[str] = []
         self.stop = threading.Event()
 
@@ -49,12 +49,12 @@ class Customer(threading.Thread):
         self.rounds.append(Round(what, before_ns, time.monotonic_ns() - before_ns))
 
     def watch(self, operation: td.Operation, number: int) -> None:
-        self.told.setdefault(number, 0)
+        self.deliveries.setdefault(number, 0)
 
-        def tell(_: object) -> None:
-            self.told[number] += 1
+        def count(_: object) -> None:
+            self.deliveries[number] += 1
 
-        operation.add_done_callback(tell)
+        operation.add_done_callback(count)
 
     def cancel(self, number: int) -> None:
         operation = self.client.register("never", timeout=600)
@@ -77,14 +77,14 @@ class Customer(threading.Thread):
             self.wrong.append(f"{what} was {found!r}, not {right!r}")
 
     def close(self) -> list[str]:
-        """End it; what was wrong."""
+        """End the client. Returns what was wrong."""
         self.stop.set()
         self.join()
         self.taken.cancel()
-        often = {number: times for number, times in self.told.items() if times != 1}
+        often = {number: times for number, times in self.deliveries.items() if times != 1}
         if often:
-            self.wrong.append(f"operations that were not told once: {dict(list(often.items())[:5])}")
+            self.wrong.append(f"operations whose outcome was not delivered once: {dict(list(often.items())[:5])}")
         if unknown := self.client.stats().outcomes_unknown:
-            self.wrong.append(f"{unknown} outcomes that nobody waited for")
+            self.wrong.append(f"{unknown} outcomes that no operation waited for")
         self.client.close()
         return self.wrong

@@ -1,4 +1,4 @@
-"""Frames that are encoded beforehand: what a flood consists of."""
+"""The frames of a flood. They are encoded before it begins."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from timerd_shm.declare.states import Condition, KeyKind
 from timerd_shm.declare.wire import CommandHeader, CommandKind, RegisterFlag, UpKind
 
 S = 1_000_000_000
-PENDING_NS = 3_600 * S  # it is the event that completes it, however long the flood lasts
-COMMANDS = 1_024  # in a frame: with fewer, the senders write less than the daemon applies
+PENDING_NS = 3_600 * S  # longer than any flood, so that an event completes each operation
+COMMANDS = 1_024  # in a frame. With fewer the senders write less than the daemon applies
 BODIES = 8  # frames that a sender has ready
-WAITS = 100_000  # that a hello lists
+WAITS = 100_000  # listed in a hello
 HEADER = struct_of(CommandHeader)
 # Frames a second, of all senders, for the kinds without commands.
 RATES = {"hellos": 300, "asks": 30_000, "queries": 300_000, "snapshots": 3_000}
@@ -26,7 +26,7 @@ FLOODS = ("commands", "single", "largest", *RATES)
 
 
 def register(key: bytes, timeout_ns: int, registered_ns: int = 0, id: bytes = b"") -> bytes:
-    """One that counts from the beginning of the clock is due at once. An `id` has 16 bytes, and replaces."""
+    """A REGISTER command. `registered_ns` 0: due at once. `id`: 16 bytes; it replaces the operation of that id."""
     flags, size = RegisterFlag.NO_MARK, REGISTER_SIZE + len(id) + 2 + len(key)
     if id:
         flags |= RegisterFlag.HAS_ID | RegisterFlag.REPLACE
@@ -48,10 +48,10 @@ def packed(message: dict[str, Any]) -> bytes:
 
 
 def bodies(flood: str, sender: int) -> list[tuple[UpKind, int, bytes]]:
-    """What follows the headers, again and again: (kind, number of commands, bytes)."""
+    """Frames without their headers, sent again and again: (kind, number of commands, bytes)."""
     keys = [b"%d/%d" % (sender, number) for number in range(BODIES * COMMANDS // 2)]
     now_ns = time.monotonic_ns()
-    # Each has an id, as sessions have: those are more work than the smallest, so the senders can write enough of them.
+    # Each has an id, as sessions have. Such a command is more work than the smallest one: the senders can write enough.
     pairs = [command for key in keys for command in (register(key, PENDING_NS, now_ns, id_hash(key)), fire(key))]
     match flood:
         case "commands":
@@ -74,5 +74,5 @@ def bodies(flood: str, sender: int) -> list[tuple[UpKind, int, bytes]]:
 
 
 def frame_size(flood: str) -> int:
-    """Bytes of the largest frame of a flood, about."""
+    """Bytes of the largest frame of a flood, roughly."""
     return max(len(body) for _, _, body in bodies(flood, 0)) + HEADER.size + (5 * WAITS if flood == "hellos" else 0)

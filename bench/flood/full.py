@@ -1,4 +1,4 @@
-"""An arena that is full."""
+"""A daemon whose arena is full."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from timerctl.load.report import percentiles
 from .senders import PATIENCE_S
 from .serving import daemon
 
-SMALL = 4_096  # operations of the arena that is filled
+SMALL = 4_096  # operations in the arena
 
 
 def fill(seconds: float) -> dict[str, Any]:
-    """A full arena: two clients take what there is, a third one's operations settle, who comes is refused by name."""
+    """Fill an arena: two clients take all records. A third one's operations still settle, and new ones are refused."""
     wrong: list[str] = []
     refused_ns: list[int] = []
     with daemon(f"--capacity={SMALL}") as (paths, _), contextlib.ExitStack() as stack:
         customer, *fillers = [stack.enter_context(td.connect(paths.instance, timeout=PATIENCE_S)) for _ in range(3)]
         many = SMALL // 8
-        # They come due in the second half, so that until then nothing makes room.
+        # These are due in the second half: in the first half no record is freed.
         due = [seconds * (0.5 + 0.5 * n / many) for n in range(many)]
         pending, kept = customer.register_many([b"due"] * many, timeout=due), customer.register("kept", timeout=None)
         customer.flush()
@@ -38,7 +38,7 @@ def fill(seconds: float) -> dict[str, Any]:
             except td.ArenaFullError as error:
                 refused_ns.append(time.monotonic_ns() - before_ns)
                 if f"{SMALL} of {SMALL}" not in str(error) or "--capacity" not in str(error):
-                    wrong.append(f"refused without the limit and the remedy: {error}")
+                    wrong.append(f"a refusal without its limit and its remedy: {error}")
             time.sleep(0.005)
         if not kept.cancel():
             wrong.append("a cancel was refused in a full arena")
@@ -50,7 +50,7 @@ def fill(seconds: float) -> dict[str, Any]:
         if not refused_ns or not {"ArenaFullError"} <= names <= {"ArenaFullError", "QuotaExceededError"}:
             wrong.append(f"the arena was not full: refusals were {names or 'none'}")
         if any(outcome.state is not td.State.EXPIRED and outcome.error is None for outcome in ends):
-            wrong.append("an operation that was taken did not expire")
+            wrong.append("an operation that was registered did not expire")
         again = customer.register("after", timeout=60)
         customer.fire("after")
         if not again.result(PATIENCE_S):

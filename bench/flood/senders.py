@@ -1,4 +1,4 @@
-"""Those who flood: processes that speak the wire themselves, and what they share with the one that leads them."""
+"""The senders of a flood: processes that encode frames themselves, and what they share with the main process."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from timerd_shm.host.paths import InstancePaths
 
 from .frames import HEADER, WAITS, S, bodies, packed, register
 
-IN_FLIGHT = 65_536  # commands of the sender that keeps up
-ASKED_FOR = 4_096  # outcomes of one that asks for them again and again
-SINK_FRAMES = 8  # that wait behind the socket that takes everything
+IN_FLIGHT = 65_536  # commands of the sender in phase KEEP_UP, at most
+ASKED_FOR = 4_096  # outcomes that a sender of `asks` has pending
+SINK_FRAMES = 8  # queued at the sink's socket, at most
 PATIENCE_S = 30.0
 REPORT = struct_of(ReportHeader)
 
 
 class Phase(IntEnum):
-    """What the senders do, one after the other."""
+    """What the senders do. The main process sets the phases, one after the other."""
 
     WAIT = 0
     UNHINDERED = 1  # all of them write to the sink
-    KEEP_UP = 2  # the first one sends as fast as is applied
+    KEEP_UP = 2  # the first sender sends as fast as the daemon applies
     PAUSE = 3
     FLOOD = 4
     END = 5
 
 
 class Counts:
-    """What the processes share. Of each sender: one writes, the others read."""
+    """Counts in shared memory. Each sender writes a row of its own, and the main process reads all."""
 
     NAMES = ("asked", "held_back", "sent", "unhindered", "applied", "told_expected", "hellos")
 
@@ -60,7 +60,7 @@ class Counts:
 
 
 class Sink(threading.Thread):
-    """A socket that takes whatever comes, and drops it."""
+    """A socket that receives every frame, and drops it."""
 
     def __init__(self, paths: InstancePaths) -> None:
         super().__init__(name="sink")
@@ -70,23 +70,23 @@ class Sink(threading.Thread):
         self._socket.set(zmq.LINGER, 0)
         self._socket.set(zmq.RCVHWM, SINK_FRAMES)
         self._socket.bind(self.endpoint)
-        self._over = threading.Event()
+        self._stop = threading.Event()
 
     def run(self) -> None:
-        while not self._over.is_set():
+        while not self._stop.is_set():
             if self._socket.poll(10):
                 with contextlib.suppress(zmq.Again):
                     while True:
                         self._socket.recv(zmq.DONTWAIT, copy=False)
 
     def close(self) -> None:
-        self._over.set()
+        self._stop.set()
         self.join()
         self._context.destroy(linger=0)
 
 
 class Sender:
-    """One process that floods. It reads the daemon's answers only as far as it needs them to go on."""
+    """One process that floods. It reads the daemon's answers only as far as it needs them."""
 
     def __init__(self, paths: InstancePaths, sink: str, flood: str, index: int, counts: Counts) -> None:
         self.sink, self.flood, self.index, self.counts, self.row = sink, flood, index, counts, counts.rows[index]
@@ -111,7 +111,7 @@ class Sender:
         self.row[Counts.NAMES.index(name)] += amount
 
     def greet(self) -> None:
-        """Say hello until it is welcomed and heard, as any client does."""
+        """Send hellos until this client is live, as any client does."""
         protocol = self.protocol
         while protocol.state is not LinkState.LIVE:
             now_ns = time.monotonic_ns()
@@ -147,7 +147,7 @@ class Sender:
         return header
 
     def hear(self) -> None:
-        """Take what was sent; acknowledge all of it."""
+        """Receive frames. The next header acknowledges all of them."""
         self._drain(self.outcomes)
         if self.reads_answers:
             self._drain(self.commands)
@@ -179,7 +179,7 @@ class Sender:
         return True
 
     def run(self) -> None:
-        """Wait for the phases, and do what they say."""
+        """Wait for each phase, and do its work."""
         counts = self.counts
         self.greet()
         if self.flood == "asks":
@@ -196,12 +196,12 @@ class Sender:
         self.context.destroy(linger=0)
 
     def wait_for(self, phase: Phase) -> None:
-        """Until that phase has come, or one after it."""
+        """Sleep until this phase or a later one."""
         while self.counts.phase.value < phase:
             time.sleep(0.002)
 
     def leave_outcomes(self) -> None:
-        """Have outcomes that are never acknowledged."""
+        """Cause outcomes that are never acknowledged."""
         pairs = [command for _ in range(ASKED_FOR // 2) for command in (register(b"asked for", 0),) * 2]
         self.send(UpKind.COMMANDS, len(pairs), b"".join(pairs))
         while self.applied < len(pairs):
@@ -209,31 +209,31 @@ class Sender:
             time.sleep(0.001)
 
     def frames(self) -> list[tuple[UpKind, int, bytes]]:
-        """What it floods with."""
+        """The frames of this sender's flood, without headers."""
         if self.flood != "hellos":
             return bodies(self.flood, self.index)
         hello = dict(msgpack.unpackb(self.hello_body), waits=list(range(1 << 20, (1 << 20) + WAITS)))
         return [(UpKind.HELLO, 0, packed(hello))]
 
     def write_all(self) -> None:
-        """Write the same frames to a socket whose other end only reads them."""
-        into = self.context.socket(zmq.DEALER)
-        into.set(zmq.LINGER, 0)
-        into.set(zmq.SNDHWM, self.commands.get(zmq.SNDHWM))
-        into.connect(self.sink)
+        """Write the same frames to the sink, which only drops them."""
+        sink = self.context.socket(zmq.DEALER)
+        sink.set(zmq.LINGER, 0)
+        sink.set(zmq.SNDHWM, self.commands.get(zmq.SNDHWM))
+        sink.connect(self.sink)
         for kind, count, body in cycle(self.frames()):
             while self.counts.phase.value == Phase.UNHINDERED:
                 with contextlib.suppress(zmq.Again):
-                    into.send(self.header(kind, count) + body, zmq.DONTWAIT)
+                    sink.send(self.header(kind, count) + body, zmq.DONTWAIT)
                     self.count("unhindered", max(count, 1))
                     break
                 time.sleep(0.0002)
             if self.counts.phase.value != Phase.UNHINDERED:
                 break
-        into.close()
+        sink.close()
 
     def keep_up(self) -> None:
-        """Send as fast as is applied."""
+        """Send as fast as the daemon applies."""
         frames = cycle(bodies("single" if self.flood == "single" else "commands", self.index))
         while self.counts.phase.value == Phase.KEEP_UP:
             kind, count, body = next(frames)
@@ -243,15 +243,15 @@ class Sender:
                 self.rest()
 
     def rest(self) -> None:
-        """Leave the processor to the daemon for a moment, and hear what it says."""
+        """Leave the processor to the daemon for a moment, and receive its frames."""
         time.sleep(0.0002)
         self.hear()
 
     def overrun(self) -> None:
-        """Send what the clock says, and leave out what the socket does not take."""
-        turn = cycle(self.frames())
+        """Send at the rate of the flood. Skip what is due while the socket is full."""
+        frames = cycle(self.frames())
         rate, began_ns, asked = self.counts.rate.value, time.monotonic_ns(), 0
-        kind, count, body = next(turn)
+        kind, count, body = next(frames)
         while self.counts.phase.value == Phase.FLOOD:
             due = rate * (time.monotonic_ns() - began_ns) / S
             if asked + max(count, 1) > due:
@@ -261,15 +261,15 @@ class Sender:
                 if asked + max(count, 1) > due:
                     break
                 if not self.send(kind, count, body):
-                    left_out = int(due - asked)
-                    asked += left_out
-                    self.count("held_back", left_out)
-                    self.count("asked", left_out)
+                    skipped = int(due - asked)
+                    asked += skipped
+                    self.count("held_back", skipped)
+                    self.count("asked", skipped)
                     time.sleep(0.0002)
                     break
                 asked += max(count, 1)
                 self.count("asked", max(count, 1))
-                kind, count, body = next(turn)
+                kind, count, body = next(frames)
             self.hear()
 
 
@@ -279,7 +279,7 @@ def send_from(paths: InstancePaths, sink: str, flood: str, index: int, counts: C
 
 @contextlib.contextmanager
 def crew(paths: InstancePaths, flood: str, senders: int) -> Iterator[Counts]:
-    """Sender processes that have said hello."""
+    """Run the sender processes. Each one is live when the block begins."""
     context, counts, sink = multiprocessing.get_context("spawn"), Counts(senders), Sink(paths)
     sink.start()
     processes = [

@@ -1,4 +1,4 @@
-"""A daemon for one part of the run."""
+"""A daemon of its own for each part of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timerd_shm.read.reader import ArenaReader
 
 @contextlib.contextmanager
 def daemon(*flags: str) -> Iterator[tuple[InstancePaths, int]]:
-    """A daemon that this process's clients find, and its pid."""
+    """Run a daemon that this process's clients find. Gives its paths and its pid."""
     with private_daemon(flags) as paths:
         os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
         reader = ArenaReader.from_descriptor(open_arena_file(paths))

@@ -1,4 +1,4 @@
-"""What a daemon takes of the machine during a flood, and whether its counters can be read."""
+"""How much memory a daemon has during a flood, and whether its counters can be read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .senders import PATIENCE_S
 
 
 class Watcher(threading.Thread):
-    """The daemon's memory ten times a second, and `timerctl stats` each second."""
+    """Looks at the daemon's memory ten times a second, and runs `timerctl stats` each second."""
 
     def __init__(self, paths: InstancePaths, pid: int) -> None:
         super().__init__(name="watcher")
         self.paths, self.process = paths, psutil.Process(pid)
         self.memory: list[tuple[float, int]] = []  # (seconds, private bytes)
         self.stats_ns: list[int] = []
-        self.counters: dict[str, int] = {}  # of the daemon, as they were read last
+        self.counters: dict[str, int] = {}  # the daemon's, as they were last read
         self.wrong: list[str] = []
         self.stop = threading.Event()
 
     def private(self) -> int:
-        """Bytes of its memory that are not the arena's."""
+        """Bytes of the daemon's memory that are not shared, so not the arena's."""
         memory = self.process.memory_info()
         return int(memory.rss - memory.shared)
 
@@ -54,7 +54,7 @@ class Watcher(threading.Thread):
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
         self.stats_ns.append(time.monotonic_ns() - before_ns)
         if done.returncode:
-            self.wrong.append(f"timerctl stats ended with {done.returncode}: {done.stderr.strip()}")
+            self.wrong.append(f"timerctl stats ended with status {done.returncode}: {done.stderr.strip()}")
         else:
             self.counters = json.loads(done.stdout)["counters"]
 
