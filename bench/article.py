@@ -1,24 +1,25 @@
-"""The experiment of the article that introduced Kafka's timing wheels: the old purgatory beside the new, timerd's core.
+"""The experiment of the article that introduced Kafka's timing wheels: Kafka's old purgatory beside timerd's core.
 
     python bench/article.py [--rates 10k,20k,...] [--purge 100,1k,10k,never] [--requests 1M] [--seconds 3]
                             [--memory 200] [--short] [--json FILE]
 
-Fake requests of 100 bytes come at a rate, as a Poisson process, and wait on the same three keys with a timeout of 200
-ms. Each is forced to complete after a time of its own, log-normal with median and upper quartile (20, 60) ms, the low
-case, or (200, 400) ms, the high case; so 7.9 % and 50 % of them expire. All is in one process, and open loop: arrivals
-stand on an absolute schedule, and what is late is sent at once. A point is asked for --requests, or as many as come in
---seconds, and ends at 1.25 times its planned time in any case. Its rate counts until the last registration.
+Fake requests of 100 bytes arrive at a rate, as a Poisson process. They wait on the same three keys, with a timeout of
+200 ms. Each is forced to complete after a time of its own. This time is log-normal, with median and upper quartile
+(20, 60) ms in the low case and (200, 400) ms in the high case: so 7.9 % and 50 % of the requests expire. Everything is
+in one process. The loop is open: arrivals have an absolute schedule, and a late one is sent at once. A point has
+--requests requests, or as many as arrive in --seconds, and ends at 1.25 times its planned time at the latest. Its rate
+is measured until the last registration.
 
-Both designs are compiled, from the same language by the same compiler with the same options; their records have the
-same sizes, payloads are copied the same way (bench/old_purgatory.pyx, bench/designs.py), and both have --memory MiB
-for records: what does not fit is refused, and the point fails. The old one is purged every so many entries, its lists
-and its queue each by a trigger of its own; it has three threads, as there. timerd's core has one, and none of the
-daemon's sockets, and is fed whole frames. What the plan says of each request is held against what became of it.
+Both designs are compiled from the same language, by the same compiler, with the same options. Their records have the
+same sizes, and payloads are copied in the same way (bench/old_purgatory.pyx, bench/designs.py). Both have --memory MiB
+for records: a request that does not fit is refused, and the point fails. The old design is purged every so many
+entries; its lists and its queue have a trigger each. It has three threads, as in Kafka. timerd's core has one thread
+and none of the daemon's sockets, and gets whole frames. Each request's outcome is compared with the plan.
 
-A design keeps up with a rate if it reaches 99 % of it and refuses nothing, and saturates after the last rate of which
-that is true. `right` is stricter: also no more than one in a thousand expired that should have completed 5 ms before,
-and all had settled a second after the last timeout. A rate that is narrowly missed is tried once more, because any
-machine has other things to do; two in a row that are not reached end a design's ladder.
+A design keeps up with a rate if it reaches 99 % of the rate and refuses nothing. It saturates after the last rate that
+it keeps up with. `right` is stricter: also, at most one in a thousand expired that should have completed 5 ms before
+its deadline, and all had settled a second after the last timeout. A rate that is narrowly missed is tried once more,
+because any machine has other things to do. After two rates in a row that are not reached, a design's ladder ends.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ NOT_REACHED = 2  # rates in a row
 MEMORY_PER_REQUEST = 1_500  # for its plan, its command and its outcome
 ARTICLE = '"Apache Kafka, Purgatory, and Hierarchical Timing Wheels", Confluent: on its own machine'
 TRUNK = "its own benchmark, of the original semantics: JDK 17, another 2-core machine of this kind"
-# What others have measured, case by case: requests a second after which it saturates.
+# Measured by others, for each case: the requests a second after which the design saturates, and the source.
 QUOTED: dict[str, dict[str, tuple[int | None, str]]] = {
     "low": {
         "Kafka, old": (40_000, f"{ARTICLE}; 1.2 cores busy beyond it"),
@@ -63,7 +64,7 @@ class Design(NamedTuple):
 
 
 def designs(purges: list[int], budget: int) -> list[Design]:
-    """timerd's core, and the old purgatory at each purge interval."""
+    """The contestants: timerd's core, and the old purgatory at each purge interval."""
     found = [Design(TIMERD, lambda requests: play_timerd(requests, budget))]
     for interval in purges:
         name = f"old, purge every {interval:,}" if interval else "old, never purged"
@@ -73,9 +74,9 @@ def designs(purges: list[int], budget: int) -> list[Design]:
 
 def row_of(design: Design, rate: int, requests: Requests, point: Point, verdict: Verdict) -> Row:
     """A row of the table of points."""
-    asked = len(requests.due_ns) / (requests.span_ns / S)  # as drawn, which is not quite the rate
+    asked = len(requests.due_ns) / (requests.span_ns / S)  # of the random arrivals: not quite the rate
     reached = point.registered / point.seconds / asked
-    taken = point.registered - point.refused
+    accepted = point.registered - point.refused
     in_time = reached >= REACHED and not point.refused
 
     def late_ms(quantile: float) -> float | None:
@@ -91,19 +92,19 @@ def row_of(design: Design, rate: int, requests: Requests, point: Point, verdict:
         "cpu_us_per_request": point.cpu_seconds / point.registered * 1e6,
         "memory_mib": point.memory_bytes / (1 << 20),
         "refused": point.refused,
-        "expired": verdict.expired / max(taken, 1),
-        "planned": verdict.expired_planned / max(taken, 1),
+        "expired": verdict.expired / max(accepted, 1),
+        "planned": verdict.expired_planned / max(accepted, 1),
         "missed": verdict.missed,
         "unsettled": verdict.unsettled,
         "late_p50_ms": late_ms(0.5),
         "late_p99_ms": late_ms(0.99),
         "kept_up": in_time,
-        "right": in_time and verdict.missed <= MISSED * taken and not verdict.unsettled and not verdict.wrong,
+        "right": in_time and verdict.missed <= MISSED * accepted and not verdict.unsettled and not verdict.wrong,
     }
 
 
 def saturation(rows: list[Row]) -> Row:
-    """The last rates that a design kept up with, from the lowest on, and what that took."""
+    """The last rates that a design kept up with, from the lowest on, with their CPU and memory."""
     kept = list(takewhile(lambda row: row["kept_up"], rows))
     right = list(takewhile(lambda row: row["right"], rows))
     return {
@@ -117,13 +118,13 @@ def saturation(rows: list[Row]) -> Row:
 
 
 def play_point(suite: Suite, case: Case, rate: int, design: Design, requests: Requests) -> Row:
-    """One design at one rate: a row of each table. Of two attempts, the better."""
+    """Measure one design at one rate, and add a row to each table. Of two attempts the better one counts."""
     attempts: list[tuple[Row, Point]] = []
     while not attempts or (len(attempts) < ATTEMPTS and NARROWLY <= attempts[0][0]["share"] < REACHED):
         suite.say(f"{case.name} case, {rate:,}/s, {design.name}{', again' * len(attempts)}")
         point = design.play(requests)
         verdict = judge(requests, point)
-        says = "; ".join(verdict.wrong[:3]) or "no request settled twice, early, or as nobody planned"
+        says = "; ".join(verdict.wrong[:3]) or "no request settled twice, early, or other than planned"
         suite.check("outcomes", not verdict.wrong, says)
         attempts.append((row_of(design, rate, requests, point, verdict), point))
     best, point = max(attempts, key=lambda attempt: attempt[0]["share"])
@@ -134,7 +135,7 @@ def play_point(suite: Suite, case: Case, rate: int, design: Design, requests: Re
 
 
 def play_case(suite: Suite, case: Case) -> None:
-    """One case: every design at every rate, in turns, until it has been left behind."""
+    """One case: at each rate every design, until the design has missed two rates in a row."""
     args = suite.args
     contestants = designs(args.purge, args.memory << 20)
     missed = dict.fromkeys(contestants, 0)
@@ -145,7 +146,7 @@ def play_case(suite: Suite, case: Case) -> None:
                 if missed[design] < NOT_REACHED:
                     row = play_point(suite, case, rate, design, requests)
                     missed[design] = 0 if row["kept_up"] else missed[design] + 1
-    finally:  # also of what there was when it was interrupted
+    finally:  # after an interruption too: of the rows so far
         rows = suite.tables.get(f"points_{case.name}", [])
         for design in contestants:
             if mine := [row for row in rows if row["design"] == design.name]:
@@ -159,14 +160,14 @@ def play(suite: Suite) -> None:
     most = min(args.requests, round(max(args.rates) * args.seconds))
     need = most * MEMORY_PER_REQUEST + (args.memory << 20)
     need_memory(need, f"{most:,} requests and {args.memory} MiB of records", "ask for fewer (--requests, --memory)")
-    suite.tables["saturation"] = []  # what all the rest comes to stands first
+    suite.tables["saturation"] = []  # the table with the results comes first
     for case in (LOW, HIGH):
         play_case(suite, case)
         mine = [row for row in suite.tables[f"points_{case.name}"] if row["design"] == TIMERD and row["kept_up"]]
         suite.check(
             f"timerd_{case.name}",
             all(row["right"] for row in mine),
-            "wherever timerd kept up with the rate, every outcome was right and in time",
+            "at each rate that timerd kept up with, every outcome was right and in time",
         )
 
 
@@ -183,9 +184,9 @@ def main() -> int:
         rates,
         "10k,20k,30k,40k,60k,80k,100k,200k,300k,400k,600k,1M,1.5M",
         "20k,80k",
-        "rates to ask for, with commas between",
+        "requests a second, with commas between",
     )
-    parser.size("--purge", listed(interval), "100,1k,10k,never", "1k,never", "purge intervals of the old one")
+    parser.size("--purge", listed(interval), "100,1k,10k,never", "1k,never", "purge intervals of the old purgatory")
     parser.size("--requests", amount(1_000, 10_000_000, "requests"), "1M", "40k", "requests of a point at most")
     parser.size("--seconds", real(0.05, 1_000, "seconds"), "3", "0.8", "planned length of a point at most")
     parser.size("--memory", amount(16, 1 << 20, "MiB"), "200", "200", "MiB of records for each design")

@@ -1,9 +1,9 @@
 """The floor under timerd's core, for bench/rivals.py: its records and lists, filled and emptied by a bare loop.
 
-An operation with its key and its node is the core's place in memory, and stands in a chain of the table of keys and in
-the bucket of its ms. Buckets reach so far that nothing is ever swept. There are neither frames, clients, quotas,
-handles and outcomes nor a transaction: what the core takes longer is what those cost. It is built in development
-builds (TIMERD_BENCH in timerd/CMakeLists.txt). Calls are in bulk, as the core's are.
+An operation lies with its key and its node in one record, as in the core. It is in a chain of the table of keys, and
+in the bucket of its ms. The buckets reach so far that no operation is ever swept. There are no frames, clients, quotas,
+handles, outcomes and transactions: the core's extra time is what these cost. Calls are in bulk, as the core's are. Only
+development builds have this module (TIMERD_BENCH in timerd/CMakeLists.txt).
 """
 
 from array import array
@@ -21,20 +21,20 @@ class Bare:
     def size(capacity: int) -> int:
         """Bytes of memory that so many operations need."""
     def insert(self, names: ReadableBuffer, deadlines_ms: ReadableBuffer) -> array[int]:
-        """New operations, from names one after the other and as many int64, each later than now: a handle of each."""
+        """Insert operations: names without a gap, and as many int64, each later than now. Returns a handle of each."""
     def cancel(self, handles: ReadableBuffer) -> int:
-        """Drop these operations (uint32), which are pending; how many."""
+        """Drop these operations (uint32). All must be pending. Returns how many."""
     def complete(self, names: ReadableBuffer) -> int:
-        """Drop the operation of each of these names; how many there were."""
+        """Drop the operation of each of these names. Returns how many there were."""
     def reschedule(self, handles: ReadableBuffer, deadlines_ms: ReadableBuffer) -> int:
-        """Give these operations, which are pending, new deadlines; how many."""
+        """Give these operations new deadlines. All must be pending. Returns how many."""
     def advance(self, now_ms: int) -> array[int]:
-        """Handles of the operations that have expired, ms by ms, in the order in which they joined it."""
+        """Expire what is due by now. Returns the handles, ms by ms, and within a ms first in, first out."""
     @property
     def next_ms(self) -> int | None:
-        """When the next operation is due; None if there is none."""
+        """The ms at which the next operation is due; None if there is none."""
     @property
     def pending(self) -> int: ...
     @property
     def bytes_per_task(self) -> float:
-        """Of its place, and its share of the table of keys."""
+        """Of its record, and its share of the table of keys."""

@@ -11,7 +11,7 @@ from timerd_shm.generated.records cimport *
 cdef extern from *:
     """
     #define REACH (1u << 17) /* buckets of 1 ms */
-    #define GROUP 32 /* names whose places are asked for together */
+    #define GROUP 32 /* names whose records are prefetched together */
     """
     enum:
         REACH
@@ -29,8 +29,8 @@ cdef struct Lists:
     Bucket *buckets
     uint64_t mask
     uint64_t now_ms
-    uint32_t used  # places that were ever used
-    uint32_t unused  # first free place
+    uint32_t used  # records that were ever used
+    uint32_t unused  # first free record
     uint32_t pending
 
 
@@ -38,17 +38,17 @@ cdef inline Bucket *bucket_of(Lists *l, OpRecord *op) noexcept nogil:
     return l.buckets + (op.deadline_ns & (REACH - 1))
 
 
-cdef inline void ask_for_bucket(Lists *l, uint64_t deadline_ms) noexcept nogil:
+cdef inline void prefetch_bucket(Lists *l, uint64_t deadline_ms) noexcept nogil:
     __builtin_prefetch(l.buckets + (deadline_ms & (REACH - 1)))
 
 
-cdef inline void ask_for_last(Lists *l, uint64_t deadline_ms) noexcept nogil:
+cdef inline void prefetch_last(Lists *l, uint64_t deadline_ms) noexcept nogil:
     cdef Bucket *bucket = l.buckets + (deadline_ms & (REACH - 1))
     if bucket.last:
         __builtin_prefetch(&l.ops[bucket.last - 1].next)
 
 
-cdef inline void ask_for_op(Lists *l, uint32_t index) noexcept nogil:
+cdef inline void prefetch_op(Lists *l, uint32_t index) noexcept nogil:
     cdef char *op = <char *>(l.ops + index)
     __builtin_prefetch(op)
     __builtin_prefetch(op + 64)
@@ -56,7 +56,7 @@ cdef inline void ask_for_op(Lists *l, uint32_t index) noexcept nogil:
     __builtin_prefetch(op + 192)
 
 
-cdef inline void ask_for_surroundings(Lists *l, uint32_t index) noexcept nogil:
+cdef inline void prefetch_neighbours(Lists *l, uint32_t index) noexcept nogil:
     cdef OpRecord *op = l.ops + index
     if op.prev:
         __builtin_prefetch(&l.ops[op.prev - 1].next)
@@ -101,7 +101,7 @@ cdef inline uint32_t add(Lists *l, uint64_t hash, const uint8_t *name, uint32_t 
         l.unused = op.next
     else:
         l.used += 1
-    # Field by field: of a memset of a known size the compiler makes a string instruction, which takes longer.
+    # Field by field: a memset of a known size becomes a string instruction, which takes longer.
     op.generation += 1
     op.seen = op.progress = op.failed = 0
     op.registered_ns = op.deadline_ns
@@ -192,9 +192,9 @@ cdef class Bare:
                 for i in range(min(GROUP, count - at)):
                     hashes[i] = key_hash(0, 0, &names[(at + i) * length], length)
                     __builtin_prefetch(l.heads + (hashes[i] & l.mask))
-                    ask_for_bucket(l, deadlines_ms[at + i])
+                    prefetch_bucket(l, deadlines_ms[at + i])
                 for i in range(min(GROUP, count - at)):
-                    ask_for_last(l, deadlines_ms[at + i])
+                    prefetch_last(l, deadlines_ms[at + i])
                 for i in range(min(GROUP, count - at)):
                     handles[at + i] = add(l, hashes[i], &names[(at + i) * length], length, deadlines_ms[at + i])
                 at += GROUP
@@ -205,9 +205,9 @@ cdef class Bare:
         with nogil:
             while at < count:
                 for i in range(at, min(at + GROUP, count)):
-                    ask_for_op(&self.l, handles[i])
+                    prefetch_op(&self.l, handles[i])
                 for i in range(at, min(at + GROUP, count)):
-                    ask_for_surroundings(&self.l, handles[i])
+                    prefetch_neighbours(&self.l, handles[i])
                 for i in range(at, min(at + GROUP, count)):
                     end(&self.l, handles[i])
                 at += GROUP
@@ -224,11 +224,11 @@ cdef class Bare:
                 for i in range(min(GROUP, count - at)):
                     found = self.l.heads[hashes[i] & self.l.mask]
                     if found:
-                        ask_for_op(&self.l, found - 1)
+                        prefetch_op(&self.l, found - 1)
                 for i in range(min(GROUP, count - at)):
                     found = self.l.heads[hashes[i] & self.l.mask]
                     if found:
-                        ask_for_surroundings(&self.l, found - 1)
+                        prefetch_neighbours(&self.l, found - 1)
                 for i in range(min(GROUP, count - at)):
                     found = find(&self.l, hashes[i], &names[(at + i) * self.length], self.length)
                     if found:
@@ -248,13 +248,13 @@ cdef class Bare:
 
     def advance(self, uint64_t now_ms):
         cdef Lists *l = &self.l
-        told = array("I")
+        expired = array("I")
         while l.now_ms < now_ms:
             l.now_ms += 1
             while l.buckets[l.now_ms & (REACH - 1)].first:
-                told.append(l.buckets[l.now_ms & (REACH - 1)].first - 1)
+                expired.append(l.buckets[l.now_ms & (REACH - 1)].first - 1)
                 end(l, l.buckets[l.now_ms & (REACH - 1)].first - 1)
-        return told
+        return expired
 
     @property
     def next_ms(self):

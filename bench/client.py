@@ -1,12 +1,12 @@
-"""The client's own CPU for a request: register, fire and their columns, in the caller, in the sender, at the settling.
+"""The client's own CPU for a request: register, fire and their bulk calls; in the caller, the sender and the settler.
 
     python bench/client.py [--short] [--requests 32k] [--pending 100k] [--rounds 9]
 
-Both implementations, the compiled one and the one in Python, each in a process of its own, in turn, so that a busy
-machine is as busy for each. There is no daemon and no socket: frames up are dropped, and reports are made beforehand,
-`--told` outcomes in each. *caller* is the call itself; *sender* makes frames of what was issued; *settler* takes
-reports; *release* lets go of handles. ns of CPU for a request, medians of the rounds, with the garbage collector on,
-beside `--pending` operations that stay.
+Both implementations are measured, the compiled one and the one in Python. Each has a process of its own, and they take
+turns, so that a busy machine is as busy for each. There is no daemon and no socket: frames to the daemon are dropped,
+and its reports are made beforehand, with `--told` outcomes in each. *caller* is the call itself. *sender* makes frames
+of the commands. *settler* receives the reports. *release* drops the caller's handles. Figures are ns of CPU for a
+request, medians of the rounds, with the garbage collector on, beside `--pending` operations that stay.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ REPORT, OUTCOME = struct_of(ReportHeader), struct_of(OutcomeRecord)
 
 
 class QuietLink(Link):
-    """A link whose frames go nowhere, always awake."""
+    """A link that sends no frames, and needs no waking."""
 
     def wake(self) -> None:
         self.idle = False
 
 
 class Rig:
-    """A client that takes itself for live."""
+    """A client that received a welcome, and so believes in a live daemon."""
 
     def __init__(self) -> None:
         nothing = SimpleNamespace(lifeline=SimpleNamespace(), subscribe=lambda message: None)
@@ -82,7 +82,7 @@ class Rig:
         self.protocol.receive(frame, self.now, published=True)
 
     def reports(self, commands: list[int], told: int) -> list[bytes]:
-        """Reports in which these operations complete, each with a value of its own."""
+        """Reports in which these operations complete, with `told` outcomes in each. Each outcome has a value."""
         frames = []
         for start in range(0, len(commands), told):
             part = commands[start : start + told]
@@ -103,7 +103,7 @@ class Rig:
 
 
 def spent(stages: dict[str, list[float]], stage: str, requests: int, do: Callable[[], object]) -> None:
-    """Note the CPU time of something, in ns for a request."""
+    """Note the CPU time of `do()`, in ns for a request."""
     began = time.thread_time_ns()
     do()
     stages.setdefault(stage, []).append((time.thread_time_ns() - began) / requests)
@@ -115,7 +115,7 @@ def chunks(requests: int) -> Iterator[list[str]]:
 
 
 def measure(requests: int, pending: int, rounds: int, told: int) -> dict[str, dict[str, float]]:
-    """{call: {stage: ns}} of the implementation that this process has loaded."""
+    """Measure the implementation that this process has loaded. Returns {call: {stage: ns}}."""
     rig = Rig()
     register, fire = rig.purgatory.register, rig.purgatory.fire
     kept = []
@@ -199,7 +199,7 @@ def main() -> int:
     parser.size("--rounds", amount(1, 1_000), "9", "3", "rounds in a turn")
     parser.size("--turns", amount(1, 1_000), "3", "1", "processes of each implementation")
     parser.size("--told", amount(1, 16_384), "256", "256", "outcomes in a report")
-    parser.add_argument("--child", action="store_true", help="measure the implementation that is loaded, print JSON")
+    parser.add_argument("--child", action="store_true", help="measure the implementation that is loaded; print JSON")
     if "--child" in sys.argv:
         args = parser.parse()
         print(json.dumps(measure(args.requests, args.pending, args.rounds, args.told)))
