@@ -1,4 +1,4 @@
-"""What every suite of the benches has in common: its arguments, the machine, Ctrl-C, and the JSON document it writes.
+"""What all suites of the benches share: arguments, facts of the machine, Ctrl-C, and the JSON document of a run.
 
     def play(suite: Suite) -> None:
         suite.say("100,000/s")                                   # progress, on stderr
@@ -8,12 +8,12 @@
     if __name__ == "__main__":
         sys.exit(run_suite(Parser("ladder", __doc__), play))
 
-One document, whatever the suite ("partial": it was interrupted, and these are the rows that it had):
+Every suite writes the same kind of document. "partial" says that the run was interrupted, and has the rows so far:
 
     {"suite", "about", "command", "machine": {...}, "started", "seconds", "short", "partial", "seed",
      "tables": {name: [{column: value}, ...]}, "checks": {name: {"held", "says"}}}
 
-Exit status 0; 1 when a check does not hold, or what was started failed; 2 for what is refused; 130 after Ctrl-C.
+Exit status 0; 1 when a check does not hold, or a started program failed; 2 for refused arguments; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ T = TypeVar("T")
 
 
 class Refused(Exception):
-    """What was asked makes no sense here; the text has the value, the limit and the remedy."""
+    """The arguments make no sense on this machine. The text has the value, the limit and the remedy."""
 
 
 class Failed(Exception):
-    """Something that a suite had started did not do its part."""
+    """Something that a suite had started has failed."""
 
 
 class Suite:
-    """What a suite was asked, and what it has found so far."""
+    """The arguments of a suite, and its tables and checks so far."""
 
     def __init__(self, name: str, about: str, args: argparse.Namespace) -> None:
         self.name = name
-        self.about = about  # what is measured, for who reads the results
+        self.about = about  # what is measured, for readers of the results
         self.args = args
         self.short: bool = args.short
         self.seed: int = args.seed
@@ -80,16 +80,16 @@ class Suite:
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Progress, on stderr."""
+        """Print progress, on stderr."""
         print(f"{self.name}: {time.monotonic() - self._began:4.0f} s  {text}", file=sys.stderr, flush=True)
 
     def add(self, table: str, **row: Any) -> Row:
-        """Add a row to a table: column = number, text, bool, or None for what was not measured."""
+        """Add a row to a table: column = number, text, bool, or None where nothing was measured."""
         self.tables.setdefault(table, []).append(row)
         return row
 
     def check(self, name: str, held: bool, says: str) -> None:
-        """Claim something. A check that was made before holds only if it always did."""
+        """Make a claim. A claim that is made several times holds only if it holds each time."""
         before = self.checks.get(name)
         if before is None or before["held"]:
             self.checks[name] = {"held": held, "says": says}
@@ -111,7 +111,7 @@ class Suite:
         }
 
     def show(self) -> None:
-        """The tables and checks, for people."""
+        """Print the tables and checks, for people."""
         for name, rows in self.tables.items():
             print(f"\n{self.name}, {name.replace('_', ' ')}")
             columns = columns_of(rows)
@@ -128,7 +128,7 @@ def about(description: str) -> str:
 
 
 def without_json(words: Iterable[str]) -> Iterator[str]:
-    """Arguments, but for where the results go."""
+    """Arguments, without --json and its file."""
     given = iter(words)
     for word in given:
         if word == "--json":
@@ -138,7 +138,7 @@ def without_json(words: Iterable[str]) -> Iterator[str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """A suite's parser, with what all of them take."""
+    """A suite's parser, with the arguments that all suites have."""
 
     def __init__(self, suite: str, about: str | None) -> None:
         """`about` is the module's docstring."""
@@ -146,8 +146,8 @@ class Parser(argparse.ArgumentParser):
         self.suite = suite
         self._lengths: dict[str, tuple[Any, Any]] = {}
         self.add_argument("--short", action="store_true", help="a quick look: less of everything, in a few seconds")
-        self.add_argument("--json", type=Path, metavar="FILE", help="also write the results there, as one document")
-        self.add_argument("--seed", type=amount(0, 1 << 32), default=1, metavar="N", help="of what is random (1)")
+        self.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE, as one document")
+        self.add_argument("--seed", type=amount(0, 1 << 32), default=1, metavar="N", help="seed of what is random (1)")
 
     def size(self, flag: str, read: Callable[[str], Any], full: str, short: str, help: str) -> None:
         """Add an argument that has one default for a full run, and a smaller one for a short run."""
@@ -166,26 +166,26 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_suite(parser: Parser, play: Callable[[Suite], None]) -> int:
-    """Parse, play, print, write; the exit status."""
+    """Parse the arguments, play, print, write. Returns the exit status."""
     args = parser.parse()
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     suite = Suite(parser.suite, about(parser.description or ""), args)
-    partial, begun = True, True
+    partial, accepted = True, True
     try:
         play(suite)
         partial = False
     except KeyboardInterrupt:
-        print(f"{suite.name}: interrupted; what follows is what there was", file=sys.stderr)
+        print(f"{suite.name}: interrupted; what follows is what there was so far", file=sys.stderr)
     except (Failed, TimerdError) as error:
         print(f"{suite.name}: {error}", file=sys.stderr)
         return 1
     except Refused as refusal:
-        begun = False
+        accepted = False
         parser.error(str(refusal))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if args.json is not None and begun:
+        if args.json is not None and accepted:
             write_json(args.json, suite.document(partial))
     print("  ".join(str(suite.machine[name]) for name in ("cpu", "cores", "kernel", "python")))
     suite.show()
@@ -195,14 +195,14 @@ def run_suite(parser: Parser, play: Callable[[Suite], None]) -> int:
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Handler of Ctrl-C and SIGTERM: the first one ends the run, the next ones do not disturb what clears away."""
+    """Handler of Ctrl-C and SIGTERM: the first one ends the run, later ones do not disturb the clean-up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write it whole or not at all."""
+    """Write the document whole or not at all."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(document, indent=1, default=sorted) + "\n")
     draft.replace(path)
@@ -213,7 +213,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 @contextmanager
 def child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A program in a session of its own: Ctrl-C is this process's. At the end it is interrupted, if it still runs."""
+    """Run a program in a session of its own, which Ctrl-C does not reach. When the block ends, so does the program."""
     process = subprocess.Popen(
         list(command),
         env=None if environment is None else {**os.environ, **environment},
@@ -246,7 +246,7 @@ def run_child(command: Sequence[str], environment: Mapping[str, str] | None = No
 
 
 def machine() -> dict[str, Any]:
-    """Where it runs and with what, and how busy that is before the run."""
+    """The machine and the versions, and how busy the machine is before the run."""
     found = load_machine()
     return {
         "cpu": found["model"],
@@ -264,7 +264,7 @@ def machine() -> dict[str, Any]:
 
 
 def gives_huge_pages(directory: Path) -> bool:
-    """Whether an arena there is on huge pages."""
+    """Whether an arena in that directory is on huge pages."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         return has_huge_pages(descriptor)
@@ -273,7 +273,7 @@ def gives_huge_pages(directory: Path) -> bool:
 
 
 def compiler() -> str:
-    """What the core was compiled with, by its own file."""
+    """The compiler of the core, as its own file names it."""
     from timerd import core
 
     assert core.__file__ is not None
@@ -282,16 +282,16 @@ def compiler() -> str:
 
 
 def commit() -> str | None:
-    """Of the sources, with a plus where they were changed since; None outside of a repository."""
+    """The commit of the sources, with a plus if they were changed since; None outside of a repository."""
     try:
-        told = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True)
+        found = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True)
     except FileNotFoundError:
         return None
-    return told.stdout.strip() if told.returncode == 0 else None
+    return found.stdout.strip() if found.returncode == 0 else None
 
 
 def need_memory(count: int, what: str, remedy: str) -> None:
-    """Raise Refused when so many bytes are more than is available."""
+    """Raise Refused when `count` bytes are more than is available."""
     available = psutil.virtual_memory().available - MEMORY_SPARE
     if count > available:
         raise Refused(f"{what} need {size(count)} of memory, and {size(max(available, 0))} are available: {remedy}")
@@ -333,7 +333,7 @@ def real(least: float, most: float, unit: str) -> Callable[[str], float]:
 
 
 def listed(read: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """Type of an argument: some of another type, with commas between."""
+    """Type of an argument: several values of another type, with commas between."""
     return lambda text: [read(each) for each in text.split(",")]
 
 
@@ -363,7 +363,7 @@ def is_number(rows: Sequence[Row], column: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A cell for people: three digits and what is before the point, yes or no, - for what was not measured."""
+    """A cell for people: three digits of a float (123, 12.3, 1.23), yes or no, and - where nothing was measured."""
     match value:
         case None:
             return "-"

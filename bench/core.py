@@ -2,17 +2,19 @@
 
     python bench/core.py [--pending 10k,100k,1M,4M] [--repeat 3] [--huge-pages] [--short] [--json FILE]
 
-Commands are encoded beforehand and applied in frames of 4,096, as the daemon does: a figure holds the core's own work
-and its share of the frame, and no Python per operation. The work is done beside `pending` operations that stay, with
-deadlines spread over a minute; each has one key of its own of 12 bytes. `cancel`, `complete` and `reschedule` choose
-at random among 20,000 operations registered just before, as requests do; the `_any` rows choose among all that are
-pending, where every step is a miss of the cache and of the TLB. Outcomes are counted and must be what was asked.
-`tell_ns` is what an outcome costs behind that: its share of a report, and of freeing it when it is acknowledged. The
-`_full` rows are the load test's: a payload of 100 bytes, a value of 8, completed in the order of registration.
-A figure is the median over the repeats, with the worst beside it; the worst tick is the worst of the best-behaved
+Commands are encoded beforehand, and applied in frames of 4,096, as the daemon does. So a figure holds the core's own
+work and its share of the frame, and no Python for each operation. The work is done beside `pending` operations that
+stay. Their deadlines are spread over a minute, and each has one key of its own of 12 bytes. `cancel`, `complete` and
+`reschedule` choose at random among 20,000 operations that were registered just before, as requests do. The `_any` rows
+choose among all pending operations: there every step misses the cache and the TLB. Outcomes are counted, and must be
+those that were asked for. `tell_ns` is the later cost of an outcome: its share of a report, and of freeing its record
+when it is acknowledged. The `_full` rows are like the load test: a payload of 100 bytes, a value of 8, completed in the
+order of registration.
+
+A figure is the median over the repeats, with the least and the most beside it. The worst tick is that of the best
 repeat, because on a shared machine any tick can be interrupted. With --huge-pages each run is made twice, the second
-time on pages of 2 MiB, as the daemon's arena has them where /dev/shm gives them; `huge_share` is how much of the memory
-got them.
+time on pages of 2 MiB. The daemon's arena has them, too, where /dev/shm gives them. `huge_share` is the share of the
+memory that got them.
 """
 
 from __future__ import annotations
@@ -60,16 +62,16 @@ COUNTERS = {
     "complete": "completed",
 }
 SETTLING = ("cancelled", "completed")
-BLOCKS = 4_096  # payloads of a step
+BLOCKS = 4_096  # payloads in a step
 HOT_REGIONS = (Region.OPS, Region.NODES, Region.KEYS)
 TABLES = (Region.KEY_TABLE, Region.HANDLES)
 PAYLOAD = bytes(100)
 VALUE = bytes(8)
-MEMORY_PER_OP = 600  # of the arena, and of what is encoded beforehand
+MEMORY_PER_OP = 600  # bytes of the arena, and of the frames that are encoded beforehand
 
 
 class Rig:
-    """A core on anonymous memory, one client, and a clock that is moved by hand."""
+    """A core on anonymous memory, with one client, and a clock that is moved by hand."""
 
     def __init__(self, capacity: int, huge: bool = False) -> None:
         self.plan = plan_arena(
@@ -91,7 +93,7 @@ class Rig:
         self.number = 1
 
     def frames(self, commands: Iterable[bytes]) -> list[bytes]:
-        """Commands in frames of BATCH, numbered on from the last one."""
+        """Pack commands into frames of BATCH. Their numbers follow that of the last command."""
         header, out, batch = struct_of(CommandHeader), [], list(commands)
         for start in range(0, len(batch), BATCH):
             piece = batch[start : start + BATCH]
@@ -101,26 +103,26 @@ class Rig:
         return out
 
     def apply(self, frames: Sequence[bytes]) -> float:
-        """Seconds that the core takes to apply the frames."""
+        """Apply the frames. Returns the seconds that the core took."""
         began = time.perf_counter()
         for frame in frames:
             assert self.core.apply(self.slot, frame, self.now_ns, BUDGET) == APPLIED
         return time.perf_counter() - began
 
     def acknowledge(self) -> tuple[int, float]:
-        """Take every report and acknowledge it; how many outcomes they held, and the seconds that the core took."""
-        told, spent, header = 0, 0.0, struct_of(ReportHeader)
+        """Take and acknowledge all reports. Returns the number of outcomes, and the seconds that the core took."""
+        outcomes, spent, header = 0, 0.0, struct_of(ReportHeader)
         while self.core.has_reports():
             began = time.perf_counter()
             frames = self.core.reports(self.now_ns)
             spent += time.perf_counter() - began
             for _, frame in frames:
                 report = ReportHeader(*header.unpack_from(frame))
-                told += report.outcomes
+                outcomes += report.outcomes
                 began = time.perf_counter()
                 self.core.acknowledge(self.slot, report.outcome_last, self.number, BUDGET)
                 spent += time.perf_counter() - began
-        return told, spent
+        return outcomes, spent
 
     def count(self, name: str) -> int:
         offset = self.region(Region.PURGATORY_COUNTERS).offset + 8 * index_of(PURGATORY_COUNTERS, name)
@@ -132,7 +134,7 @@ class Rig:
             return unpack(RegionRecord, view, REGIONS_OFFSET + region * size_of(RegionRecord))
 
     def bytes_per_op(self, pending: int) -> float:
-        """Arena bytes in use for each pending operation: its records, and its share of the tables for that capacity."""
+        """Arena bytes in use for each pending operation: its record, and its share of the tables of that capacity."""
         assert all(self.region(region).in_use == pending for region in HOT_REGIONS), "each has one key of its own"
         records = pending * self.region(Region.OPS).record_size
         tables = sum(self.region(region).count * self.region(region).record_size for region in TABLES)
@@ -168,7 +170,7 @@ def operation(kind: CommandKind, command: int, now_ns: int, timeout_ns: int) -> 
 
 
 def measure(pending: int, seed: int, huge: bool = False) -> dict[str, float]:
-    """One run: fill, then measure each kind of work beside `pending` operations, then let everything expire."""
+    """One run: fill, measure each kind of work beside `pending` operations, let all expire. Returns {figure: value}."""
     rng = random.Random(seed)
     work = 20_000
     rounds = 5
@@ -179,18 +181,18 @@ def measure(pending: int, seed: int, huge: bool = False) -> dict[str, float]:
         return rng.randrange(S, SPREAD_NS)
 
     def fresh(count: int) -> list[bytes]:
-        """Frames that register so many; an operation's key is its own command number."""
+        """Frames that register so many operations. An operation's key is its own command number."""
         first = rig.number
         live.extend(range(first, first + count))
         return rig.frames(register(number, rig.now_ns, timeout()) for number in range(first, first + count))
 
-    def taken(choice: list[int]) -> list[int]:
-        gone = set(choice)
-        live[:] = [number for number in live if number not in gone]
+    def remove(choice: list[int]) -> list[int]:
+        removed = set(choice)
+        live[:] = [number for number in live if number not in removed]
         return choice
 
     def each(name: str, numbers: list[int]) -> None:
-        """Encode a step that does it to these operations."""
+        """Encode a step: the work that `name` begins with, on these operations."""
         now_ns = rig.now_ns
         if name.startswith("complete"):
             frames = rig.frames(fire(number) for number in numbers)
@@ -201,24 +203,24 @@ def measure(pending: int, seed: int, huge: bool = False) -> dict[str, float]:
         steps.append((name, len(numbers), frames))
 
     def full() -> None:
-        """Encode what the load test does: registered with a payload, completed with a value."""
+        """Encode steps like the load test: operations are registered with a payload, and completed with a value."""
         numbers = range(rig.number, rig.number + BLOCKS)
         frames = rig.frames(register(number, rig.now_ns, timeout(), PAYLOAD) for number in numbers)
         steps.append(("insert_full_ns", BLOCKS, frames))
         steps.append(("complete_full_ns", BLOCKS, rig.frames(fire(number, VALUE) for number in numbers)))
 
-    # Everything is encoded before anything is measured: the encoder would empty the caches between two steps.
+    # All steps are encoded before the first is measured: the encoder would empty the caches between two steps.
     steps: list[tuple[str, int, list[bytes]]] = [("fill", pending, fresh(pending))]
     for _ in range(rounds):
         steps.append(("insert_ns", work, fresh(work)))
         recent = rng.sample(live[-work:], work)
         each("reschedule_ns", recent)
-        each("cancel_ns", taken(recent[: work // 2]))
-        each("complete_ns", taken(recent[work // 2 :]))
+        each("cancel_ns", remove(recent[: work // 2]))
+        each("complete_ns", remove(recent[work // 2 :]))
     for _ in range(rounds):
         each("reschedule_any_ns", rng.sample(live, work // 2))
-        each("cancel_any_ns", taken(rng.sample(live, work // 4)))
-        each("complete_any_ns", taken(rng.sample(live, work // 4)))
+        each("cancel_any_ns", remove(rng.sample(live, work // 4)))
+        each("complete_any_ns", remove(rng.sample(live, work // 4)))
         steps.append(("refill", work // 2, fresh(work // 2)))
     for _ in range(rounds):
         full()
@@ -229,17 +231,17 @@ def measure(pending: int, seed: int, huge: bool = False) -> dict[str, float]:
         before = rig.count(counter)
         spent.setdefault(name, []).append(rig.apply(frames) / count * 1e9)
         assert rig.count(counter) - before == count, (name, rig.count(counter) - before, count)
-        told, took = rig.acknowledge()
-        assert told == (count if counter in SETTLING else 0), (name, told)
-        if told:
-            spent.setdefault("tell_full_ns" if "full" in name else "tell_ns", []).append(took / told * 1e9)
+        outcomes, took = rig.acknowledge()
+        assert outcomes == (count if counter in SETTLING else 0), (name, outcomes)
+        if outcomes:
+            spent.setdefault("tell_full_ns" if "full" in name else "tell_ns", []).append(took / outcomes * 1e9)
         if name == "fill":
             found["bytes_per_op"] = rig.bytes_per_op(pending)
     found.update({name: statistics.median(values) for name, values in spent.items() if name.endswith("_ns")})
     left, total, worst = len(live), 0.0, 0.0
     assert rig.count("pending") == left, (rig.count("pending"), left)
     while rig.count("pending"):
-        rig.now_ns = rig.core.next_wake_ns()  # as the daemon: nothing happens in the ticks between
+        rig.now_ns = rig.core.next_wake_ns()  # as the daemon does: nothing is due in the ticks between
         began = time.perf_counter()
         rig.core.begin_turn(rig.now_ns)
         rig.core.advance(rig.now_ns, BUDGET)
@@ -268,7 +270,7 @@ def play(suite: Suite) -> None:
         for table, found in runs.items():
             for figure in found[0]:
                 values = [run[figure] for run in found]
-                # On a shared machine any tick can be interrupted: the worst one of the best-behaved repeat.
+                # On a shared machine any tick can be interrupted: so the best repeat counts.
                 median = min(values) if figure == "worst_tick_ms" else statistics.median(values)
                 suite.add(table, pending=pending, figure=figure, median=median, least=min(values), most=max(values))
 
@@ -276,9 +278,9 @@ def play(suite: Suite) -> None:
 def main() -> int:
     parser = Parser("core", __doc__)
     sizes = listed(amount(10_000, 8_000_000, "operations"))
-    parser.size("--pending", sizes, "10k,100k,1M,4M", "10k,100k", "operations that stay, comma separated")
+    parser.size("--pending", sizes, "10k,100k,1M,4M", "10k,100k", "operations that stay, with commas between")
     parser.size("--repeat", amount(1, 100, "runs"), "3", "1", "runs of each")
-    parser.add_argument("--huge-pages", action="store_true", help="each run once more, on pages of 2 MiB")
+    parser.add_argument("--huge-pages", action="store_true", help="make each run once more, on pages of 2 MiB")
     return run_suite(parser, play)
 
 

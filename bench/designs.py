@@ -1,18 +1,19 @@
-"""One point of the article's experiment, in each of the two designs: requests come at a rate, and are settled.
+"""One point of the article's experiment, in each of the two designs: requests arrive at a rate, and are settled.
 
     requests = draw(LOW, rate=40_000, count=160_000, seed=1)
-    point = play_old(requests, 1_000, budget=200 << 20)     # the purgatory of old, purged every 1,000
+    point = play_old(requests, 1_000, budget=200 << 20)     # the old purgatory, purged every 1,000
     point = play_timerd(requests, budget=200 << 20)         # timerd's core
     verdict = judge(requests, point)
 
-Both are given the same registrations, encoded as the wire has them, and the same plan of completions, drawn before.
-Both look at the clock each millisecond, and take all that is due by then. A completion is never given before a
-registration that was planned before it: a design that falls behind has its completions later, too, as in the original.
+Both get the same registrations, encoded as on the wire, and the same plan of completions, which is drawn beforehand.
+Both look at the clock each millisecond, and handle all that is due by then. A completion never comes before a
+registration that was planned earlier. So a design that falls behind has its completions later, too, as in the original.
 
-The old one has the three threads of the original: one that registers, one that completes, and the reaper. timerd has
-one, which encodes nothing: it puts a header before the commands that are due, and applies, advances, takes the reports
-and acknowledges them, as the conductor does in a turn. It completes a request as its owner can, by CANCEL, because a
-request is forced to complete here, whatever its keys say; that settles it as any outcome does.
+The old design has the three threads of the original: one registers, one completes, and one is the reaper. timerd's
+core has one thread, which encodes nothing. It puts a header before the commands that are due. Then it applies them,
+advances the wheel, takes the reports and acknowledges them, as the conductor does in a turn. A request is forced to
+complete here, whatever its keys say. So the core completes it by CANCEL, as its owner can: this settles it like any
+outcome.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ TIMEOUT_NS = 200 * MS
 PAYLOAD = 100
 KEYS = (b"fakeKey17", b"fakeKey42", b"fakeKey80")  # drawn once for a whole run, as in the original
 BATCH = 4_096
-TURN_COMMANDS = 16 * BATCH  # of a turn at most
+TURN_COMMANDS = 16 * BATCH  # in a turn, at most
 BUDGET = 1 << 40
-PATIENCE = 1.25  # a design that is behind has so much of the planned time to register
-DRAIN_NS = TIMEOUT_NS + S  # what has not settled by then after the last registration is counted as such
+PATIENCE = 1.25  # times the planned time: then a design that is behind stops registering
+DRAIN_NS = TIMEOUT_NS + S  # after the last registration: a request that has not settled by then counts as unsettled
 HEAD_START_NS = 20 * MS
-# Regions whose records an operation takes, and the table that names it.
-TAKEN = (Region.OPS, Region.NODES, Region.BLOCKS)
+# Regions with records of an operation.
+OPERATION_REGIONS = (Region.OPS, Region.NODES, Region.BLOCKS)
 
 
 def soon_ns() -> int:
-    """A beginning of a millisecond of the clock, and so of a tick: the same for both designs."""
+    """A start time: the beginning of a millisecond, and so of a tick, for both designs alike."""
     return (time.monotonic_ns() + HEAD_START_NS) // MS * MS
 
 
@@ -80,26 +81,26 @@ HIGH = Case("high", 200 * MS, 400 * MS)
 
 
 class Requests(NamedTuple):
-    """What is asked of a design. Times are in ns from the start."""
+    """The requests of one point. Times are in ns from the start."""
 
-    commands: bytes  # REGISTER commands, one after the other
+    commands: bytes  # REGISTER commands without gaps
     due_ns: array[int]
     delay_ns: array[int]  # until it completes; NEVER where the timeout comes first
-    completed: array[int]  # numbers of those that will complete, in the order in which they do
+    completed: array[int]  # numbers of the requests that will complete, in the order of their completions
     completed_due_ns: array[int]
 
     @property
     def span_ns(self) -> int:
-        """From the start to the last registration, as planned."""
+        """From the start to the last planned registration."""
         return self.due_ns[-1]
 
 
 class Point(NamedTuple):
-    """What a design did. Columns by request, for those that it came to."""
+    """What a design did. Its columns are by request, and end with the last one that it registered."""
 
     registered: int
     refused: int
-    seconds: float  # until the last of them was registered
+    seconds: float  # from the start until the last request was registered
     drained_seconds: float  # from then until the last one settled
     cpu_seconds: float  # of the whole process, until then
     memory_bytes: int  # of the records that were ever in use
@@ -107,7 +108,7 @@ class Point(NamedTuple):
     settlings: Sequence[int]
     registered_ns: Sequence[int]
     settled_ns: Sequence[int]
-    work: dict[str, int]  # counted by the design
+    work: dict[str, int]  # the design's own counters
 
 
 class Verdict(NamedTuple):
@@ -117,12 +118,12 @@ class Verdict(NamedTuple):
     expired_planned: int
     missed: int  # expired, though planned to complete MARGIN_NS before the deadline or sooner
     unsettled: int  # when the run ended
-    wrong: list[str]  # what must never be
-    late_ns: list[int]  # of each expiry, in order of size
+    wrong: list[str]  # what must never happen
+    late_ns: list[int]  # lateness of each expiry, sorted
 
 
 def register_command() -> bytes:
-    """The registration of any request: its clock begins when it is applied, and no event came before it."""
+    """The registration of any request. Its timeout begins when it is applied, and no earlier event counts."""
     names = b"".join(bytes((len(key), KeyKind.EVENT)) + key for key in KEYS)
     size = size_of(RegisterCommand) + len(names) + PAYLOAD
     fixed = struct_of(RegisterCommand).pack(
@@ -133,7 +134,7 @@ def register_command() -> bytes:
 
 
 def draw(case: Case, rate: int, count: int, seed: int) -> Requests:
-    """Arrivals and completions from a seed."""
+    """Draw arrivals and completions from a seed."""
     workload = check(
         Workload(
             rate=rate,
@@ -162,7 +163,7 @@ def draw(case: Case, rate: int, count: int, seed: int) -> Requests:
 
 
 def play_old(requests: Requests, purge_interval: int, budget: int) -> Point:
-    """`purge_interval` 0: never."""
+    """Play the requests on the old purgatory. `purge_interval` 0: it is never purged."""
     old = OldPurgatory(
         budget // OldPurgatory.bytes_for(len(KEYS), PAYLOAD),
         keys_per_op=len(KEYS),
@@ -216,7 +217,7 @@ class Commands(NamedTuple):
     """Commands in the order in which they are applied."""
 
     due_ns: array[int]
-    offsets: array[int]  # where each begins in `data`, and where the last one ends
+    offsets: array[int]  # of each in `data`, and the end of the last one
     data: bytes
 
     @classmethod
@@ -230,7 +231,7 @@ class Commands(NamedTuple):
 
 
 class Script:
-    """Registrations and completions merged: the numbers of commands follow from their order."""
+    """Registrations and completions in the order of their times. A command's number is its position, from 1."""
 
     def __init__(self, requests: Requests) -> None:
         count = len(requests.due_ns)
@@ -258,7 +259,7 @@ class Script:
         return bisect_right(due, self.commands.due_ns[position]) - (self._order[position] < self._count)
 
     def completions_after(self, position: int) -> Commands:
-        """Of what follows that position, the completions of requests before it."""
+        """The commands after that position that complete a request registered before it."""
         registered = self.registered_before(position)
         rest = [
             at
@@ -269,7 +270,7 @@ class Script:
 
 
 def plan_within(budget: int) -> ArenaPlan:
-    """The largest arena for these requests in so many bytes."""
+    """The plan of the largest arena for these requests in `budget` bytes."""
     capacity = budget // OldPurgatory.bytes_for(len(KEYS), PAYLOAD)
     while True:
         sizes = {"nodes": len(KEYS) * capacity, "blocks": capacity, "quota_outcomes": capacity}
@@ -299,7 +300,7 @@ class Conductor:
         self._words = memoryview(self.memory).cast("Q")
 
     def turn(self, commands: Commands, first: int, last: int) -> None:
-        """Apply these commands, let the wheel move, and take the reports."""
+        """Apply these commands, advance the wheel, and take the reports."""
         core, now_ns = self.core, time.monotonic_ns()
         woken = core.next_wake_ns() <= now_ns
         core.begin_turn(now_ns)
@@ -309,7 +310,7 @@ class Conductor:
             head = header.pack(PROTOCOL_VERSION, UpKind.COMMANDS, 0, count, 1, bytes(16), self.number, 0, 0)
             frame = head + commands.data[commands.offsets[first] : commands.offsets[first + count]]
             while (status := core.apply(self.slot, frame, now_ns, BUDGET)) == EXPECTED:
-                self._take_reports(now_ns)  # there were as many refusals as it keeps until they are acknowledged
+                self._take_reports(now_ns)  # the core keeps no more refusals until some are acknowledged
             assert status == APPLIED, status
             self.number += count
             first += count
@@ -322,7 +323,7 @@ class Conductor:
         core.end_turn(now_ns)
 
     def _take_reports(self, now_ns: int) -> None:
-        """Keep the outcomes of a report, and acknowledge them."""
+        """Keep all reports, and acknowledge their outcomes."""
         header = struct_of(ReportHeader)
         while self.core.has_reports():
             for _, frame in self.core.reports(now_ns):
@@ -343,14 +344,15 @@ class Conductor:
         return self.plan.regions[region]
 
     def bytes_max(self) -> int:
-        """Bytes of the records that were ever in use, and of as many places in the table of handles."""
+        """Bytes of the records that were ever in use, and of as many entries in the table of handles."""
         with memoryview(self.memory) as view:
             rows = {
-                region: unpack(RegionRecord, view, REGIONS_OFFSET + region * size_of(RegionRecord)) for region in TAKEN
+                region: unpack(RegionRecord, view, REGIONS_OFFSET + region * size_of(RegionRecord))
+                for region in OPERATION_REGIONS
             }
         handles = self._region(Region.HANDLES)
-        places = handles.count * handles.record_size * rows[Region.OPS].high_water // self.plan.capacity
-        return places + sum(
+        entries = handles.count * handles.record_size * rows[Region.OPS].high_water // self.plan.capacity
+        return entries + sum(
             records_apart(region, row.high_water, rows[Region.OPS].count) * row.record_size
             for region, row in rows.items()
         )
@@ -362,7 +364,7 @@ class Conductor:
 
 
 def play_timerd(requests: Requests, budget: int) -> Point:
-    """The same requests, given to timerd's core."""
+    """Play the same requests on timerd's core."""
     script = Script(requests)
     conductor = Conductor(budget)
     try:
@@ -415,7 +417,7 @@ def play_timerd(requests: Requests, budget: int) -> Point:
 
 
 def outcomes(reports: Sequence[bytes]) -> Iterator[OutcomeRecord]:
-    """All outcomes that were reported."""
+    """All outcomes in these reports."""
     header, record = struct_of(ReportHeader), struct_of(OutcomeRecord)
     for report in reports:
         count = ReportHeader(*header.unpack_from(report)).outcomes
@@ -441,11 +443,11 @@ def outcomes_of(
     return states, settlings, began, ended
 
 
-# what it says --------------------------------------------------------------------------------------------------------
+# the verdict ---------------------------------------------------------------------------------------------------------
 
 
 def judge(requests: Requests, point: Point) -> Verdict:
-    """Each request that was taken settles once, as planned, and never early."""
+    """Check that each accepted request settled once, as planned, and not early."""
     wrong: list[str] = []
     states, late = point.states, []
     planned = missed = unsettled = 0
