@@ -1,14 +1,14 @@
-"""What the GIL costs: threads of one process beside processes, and how much of the daemon's time needs no GIL.
+"""What the GIL costs: threads of one process beside several processes, and the daemon's time that needs no GIL.
 
     python bench/gil.py [--seconds 3] [--short] [--json FILE]
 
 *workers*: each thread registers CHUNK operations, fires the event of each, waits for all outcomes, and begins again, as
-fast as it can; the threads of a process share its client. *times one* is the rate, divided by that of one process with
-one thread; on two cores, of which the daemon needs a part, it is two at most.
+fast as it can. The threads of a process share its client. *times one* is the rate, divided by that of one process with
+one thread. On two cores, of which the daemon needs a part, it is two at most.
 
-*daemon*: under the load test, py-spy looks at the conductor RATE times a second, twice over: how often it was at work,
-and how often it held the GIL. Its time to sleep and to wake is left out, because a busy machine makes that long.
-CPU time is the kernel's, by thread; libzmq's thread needs no GIL.
+*daemon*: the load test runs, and two py-spy processes look at the conductor, each RATE times a second. One counts how
+often the conductor is at work, the other how often it holds the GIL. Falling asleep and waking up do not count, because
+they take long on a busy machine. CPU time is the kernel's, by thread; libzmq's thread needs no GIL.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ REGISTERED = index_of(PURGATORY_COUNTERS, "registered")
 
 
 class Done(NamedTuple):
-    """What a worker process has done."""
+    """The counts of a worker process."""
 
     operations: int
     wrong: int  # outcomes that were not COMPLETED
@@ -57,7 +57,7 @@ class Done(NamedTuple):
 
 
 def work(paths: InstancePaths, index: int, threads: int, seconds: float, connection: Connection) -> None:
-    """A worker process: ready, start, Done."""
+    """A worker process. It sends "ready", receives the start, and sends a Done."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
     counts, wrong = [0] * threads, [0] * threads
@@ -90,14 +90,14 @@ def work(paths: InstancePaths, index: int, threads: int, seconds: float, connect
 
 @contextmanager
 def worker(paths: InstancePaths, index: int, threads: int, seconds: float) -> Iterator[Connection]:
-    """A worker process that is ready."""
+    """Start a worker process, and wait until it is ready."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(paths, index, threads, seconds, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
-        told(ours, READY_S)
+        answer(ours, READY_S)
         yield ours
     finally:
         ours.close()
@@ -107,8 +107,8 @@ def worker(paths: InstancePaths, index: int, threads: int, seconds: float) -> It
             process.join()
 
 
-def told(connection: Connection, timeout_s: float) -> object:
-    """What a worker says. Raises Failed when it says nothing."""
+def answer(connection: Connection, timeout_s: float) -> object:
+    """A message of a worker. Raises Failed when none comes in time."""
     try:
         if connection.poll(timeout_s):
             return connection.recv()
@@ -118,7 +118,7 @@ def told(connection: Connection, timeout_s: float) -> object:
 
 
 def workers(suite: Suite, paths: InstancePaths, pid: int) -> None:
-    """Threads of one process, and processes."""
+    """Measure each crew: processes with some threads each."""
     one = 0.0
     for processes, threads in suite.args.crews:
         suite.say(f"{processes} processes of {threads} threads")
@@ -129,7 +129,7 @@ def workers(suite: Suite, paths: InstancePaths, pid: int) -> None:
             before_ns = sum(cpu_of(pid).values())
             for connection in crew:
                 connection.send("start")
-            answers = [told(connection, suite.args.seconds + END_S) for connection in crew]
+            answers = [answer(connection, suite.args.seconds + END_S) for connection in crew]
             daemon_ns = sum(cpu_of(pid).values()) - before_ns
         found = [answer for answer in answers if isinstance(answer, Done)]
         operations, seconds = sum(each.operations for each in found), max(each.seconds for each in found)
@@ -157,8 +157,8 @@ def cpu_of(pid: int) -> dict[int, int]:
 
 
 def daemon_share(suite: Suite, api: str, rate: int) -> None:
-    """How much of the daemon's CPU time needs no GIL, under a load."""
-    seconds = suite.args.seconds + 1  # in the middle of which it is looked at
+    """Measure how much of the daemon's CPU time needs no GIL, under a load."""
+    seconds = suite.args.seconds + 1  # py-spy looks in the middle
     workload = workload_of(rate, seconds, "low", suite.seed)
     with private_daemon(flags_of(workload, 0)) as paths, open_arena(paths) as reader:
         pid = reader.header().pid
@@ -186,12 +186,12 @@ def daemon_share(suite: Suite, api: str, rate: int) -> None:
 
 
 def registered_counters(reader: ArenaReader) -> range:
-    """Where each purgatory's count of registrations stands."""
+    """The indexes of the purgatories' counters of registrations."""
     return range(REGISTERED, len(reader.purgatory_counters), PURGATORY_COUNTERS_MAX)
 
 
 def looks(pid: int, seconds: float) -> tuple[int, int, str]:
-    """How often the conductor was running, and holding the GIL, of RATE looks a second; or why that is not known."""
+    """How many looks saw the conductor at work, how many saw it with the GIL; or (0, 0, why that is not known)."""
     program = shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if program is None:
         time.sleep(seconds)
@@ -212,13 +212,13 @@ def looks(pid: int, seconds: float) -> tuple[int, int, str]:
 
 
 def working(line: str) -> int:
-    """How often a stack was seen, of a line of py-spy's; none where the loop itself was on top, which sleeps."""
+    """The count in a line of py-spy; 0 for a stack with the loop itself on top, because then the conductor sleeps."""
     stack, _, count = line.rpartition(" ")
     return 0 if SLEEPING in stack.rpartition(";")[2] else int(count)
 
 
 def crew_of(text: str) -> tuple[int, int]:
-    """Type of an argument: 2x1 is two processes with a thread each."""
+    """Type of an argument: 2x1 is two processes of one thread each."""
     processes, _, threads = text.partition("x")
     return amount(1, 16, "processes")(processes), amount(1, 64, "threads")(threads)
 
@@ -238,8 +238,8 @@ def main() -> int:
     parser = Parser("gil", __doc__)
     rates = listed(amount(100, 1_000_000, "operations a second"))
     parser.size("--seconds", real(0.2, 600, "seconds"), "3", "1", "of each measurement")
-    parser.size("--crews", listed(crew_of), "1x1,1x2,1x4,2x1,4x1", "1x1,2x1", "processes x threads in each")
-    parser.size("--rates", rates, "30k,100k,300k", "30k", "operations a second, at which the daemon is looked at")
+    parser.size("--crews", listed(crew_of), "1x1,1x2,1x4,2x1,4x1", "1x1,2x1", "processes x threads of each")
+    parser.size("--rates", rates, "30k,100k,300k", "30k", "operations a second, for the looks at the daemon")
     return run_suite(parser, play)
 
 

@@ -1,10 +1,10 @@
-"""What the way between processes takes by itself: frames over the sockets that timerd uses, and nothing else.
+"""How long frames take between processes, over the sockets that timerd uses, when the processes do nothing else.
 
-    two hops    sender --DEALER--> ROUTER hub XPUB --SUB--> owner    an event, and the outcome of what it completes
-    one hop                               hub XPUB --SUB--> owner    the outcome of what has expired
+    two hops    sender --DEALER--> ROUTER hub XPUB --SUB--> owner    an event, and the outcome that it causes
+    one hop                               hub XPUB --SUB--> owner    the outcome of an expiry
 
-Each process does nothing but pass frames on; each frame has the time at which it was sent, and the owner takes it as
-soon as it wakes. So this is what is left of a latency when a timer service takes no time at all.
+The hub only passes frames on. Each frame carries the time at which it was sent, and the owner reads the clock when it
+receives the frame. So this is the latency of a timer service that takes no time at all.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import zmq
 
 from common import Failed
 
-FRAMES_PER_S = 4_000  # what a client sends, and the daemon publishes, at 100,000 operations a second
+FRAMES_PER_S = 4_000  # as many as a client sends, and the daemon publishes, at 100,000 operations a second
 FRAME_SIZE = 1_024
 PATIENCE_MS = 10_000
 STAMP = struct.Struct("<q")  # of CLOCK_MONOTONIC
-FORK = get_context("fork")  # this process has one thread, and a start takes no time
+FORK = get_context("fork")  # safe: this process has one thread. A start takes no time
 
 
 def hops(count: int, seconds: float) -> list[int]:
-    """How long each frame took over one hop or two, in ns. Raises Failed when one is lost."""
+    """How long each frame took over one hop or two, in ns. Raises Failed when a frame is lost."""
     frames = max(round(FRAMES_PER_S * seconds), 1)
     with tempfile.TemporaryDirectory(prefix="td-hops-") as directory:
         results, answers = FORK.Pipe(duplex=False)
@@ -43,10 +43,10 @@ def hops(count: int, seconds: float) -> list[int]:
         try:
             for part in parts:
                 part.start()
-            answers.close()  # here: the owner's end is then the end of file
+            answers.close()  # in this process: when the owner ends, recv() raises EOFError
             took: list[int] = results.recv()
         except EOFError:
-            raise Failed(f"of {frames:,} frames over {count} hops one did not come within {PATIENCE_MS:,} ms") from None
+            raise Failed(f"a frame of {frames:,} over {count} hops did not come within {PATIENCE_MS:,} ms") from None
         finally:
             for part in parts:
                 part.kill()
@@ -55,7 +55,7 @@ def hops(count: int, seconds: float) -> list[int]:
 
 
 def _part(play: Callable[[], None]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the bench's to deal with
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench itself handles Ctrl-C
     play()
 
 
@@ -66,7 +66,7 @@ def _send(directory: str, frames: int) -> None:
         socket.recv()  # the owner has subscribed
         for frame in _frames(frames):
             socket.send(frame)
-        socket.recv()  # never: until it is ended
+        socket.recv()  # no frame comes: waits until this process is killed
 
 
 def _hub(directory: str, frames: int, relays: bool) -> None:
@@ -81,7 +81,7 @@ def _hub(directory: str, frames: int, relays: bool) -> None:
         else:
             for frame in _frames(frames):
                 outcomes.send(frame)
-        commands.recv()  # never: until it is ended
+        commands.recv()  # no frame comes: waits until this process is killed
 
 
 def _owner(directory: str, frames: int, answers: Connection) -> None:
@@ -97,7 +97,7 @@ def _owner(directory: str, frames: int, answers: Connection) -> None:
 
 
 def _frames(count: int) -> Iterator[bytes]:
-    """Each when it is due, with the time at which it is taken."""
+    """Gives each frame when it is due. The frame carries the time at which it was given."""
     rest = bytes(FRAME_SIZE - STAMP.size)
     due_ns = time.monotonic_ns()
     for _ in range(count):

@@ -2,8 +2,8 @@
 
     python bench/idle.py [--pending 0,1M] [--seconds 20] [--short] [--json FILE]
 
-A client registers them with orphans="keep" and ends. Then the daemon's threads are looked at from outside: a wake-up is
-a voluntary context switch, of any of its threads. *turns* are the conductor's own count. No watchdog, no journal.
+A client registers them with orphans="keep", and ends. Then the daemon's threads are watched from outside: a wake-up is
+a voluntary context switch of any thread. *turns* are the conductor's own count. There is no watchdog and no journal.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
 from timerd_shm.read.reader import ArenaReader
 
 TURNS = index_of(DAEMON_COUNTERS, "turns")
-PENDING = index_of(PURGATORY_COUNTERS, "pending")  # of the default purgatory, which is the first
-REST_S = 2.0  # until what was under way is done; a client's end is acted upon within it
-BYTES_PER_OPERATION = 1_000  # of the arena, and of the client that registers
+PENDING = index_of(PURGATORY_COUNTERS, "pending")  # of the default purgatory, the first one
+REST_S = 2.0  # long enough to finish all work, and to notice the client's end
+BYTES_PER_OPERATION = 1_000  # in the arena, and in the client that registers
 
 
 class Look(NamedTuple):
-    """What a process has done since its start."""
+    """The daemon's counts since its start."""
 
     switches: int
     cpu_ns: int
@@ -41,7 +41,7 @@ class Look(NamedTuple):
 
 
 def look(pid: int, reader: ArenaReader) -> Look:
-    """The daemon, from outside."""
+    """Read the daemon's counts, from /proc and from its arena."""
     switches = cpu_ns = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
@@ -51,7 +51,7 @@ def look(pid: int, reader: ArenaReader) -> Look:
 
 
 def fill(paths: InstancePaths, pending: int) -> None:
-    """Register them; they stay when their client ends."""
+    """Register so many operations. They stay when their client ends."""
     low, high = HOURS_S
     os.environ[RUNTIME_DIR_VARIABLE] = str(paths.directory)
     with td.connect(paths.instance, orphans="keep", timeout=10.0) as client:
@@ -73,7 +73,7 @@ def play(suite: Suite) -> None:
             pid = reader.header().pid
             fill(paths, pending)
             time.sleep(REST_S)
-            suite.say(f"{pending:,} pending: {args.seconds:g} s of looking")
+            suite.say(f"{pending:,} pending: watching for {args.seconds:g} s")
             before = look(pid, reader)
             time.sleep(args.seconds)
             after = look(pid, reader)
@@ -96,8 +96,8 @@ def play(suite: Suite) -> None:
 def main() -> int:
     parser = Parser("idle", __doc__)
     sizes = listed(amount(0, 8_000_000, "operations"))
-    parser.size("--pending", sizes, "0,1M", "100k", "operations, comma separated")
-    parser.size("--seconds", real(0.5, 3_600, "seconds"), "20", "3", "of looking")
+    parser.size("--pending", sizes, "0,1M", "100k", "operations, with commas between")
+    parser.size("--seconds", real(0.5, 3_600, "seconds"), "20", "3", "of watching")
     return run_suite(parser, play)
 
 

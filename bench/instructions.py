@@ -1,25 +1,25 @@
-"""Instructions of the compiled core an operation, counted by valgrind: insert, cancel, complete, tell, expire.
+"""Instructions of the compiled core for an operation, counted by valgrind: insert, cancel, complete, tell, expire.
 
     python bench/instructions.py [--tree DIR] [--count 20k]
 
-For example, a change of the core is held against the tree before it, built at ../before:
+For example, compare a change of the core with the tree before it, which is built at ../before:
 
     python bench/instructions.py --tree ../before
 
     insert         730.5  before     743.2   -1.71%
     cancel         359.8  before     360.3   -0.15%
 
-A count of instructions is the same on a busy machine and on an idle one, so a difference of one per cent is seen. The
+A busy machine and an idle one execute the same number of instructions, so a difference of one per cent is visible. The
 same operations run in each tree, with fixed seeds, under `valgrind --tool=callgrind`. Only instructions inside
-timerd.core are counted: the C library and Python are not. Python's startup is no part of any figure.
+timerd.core are counted, not those of the C library and of Python. Python's startup is in no figure.
 
-The phases, in their order: `insert` registers --count operations, `full` a fifth as many with a payload. `cancel`
-cancels half of the first ones at random, and `tell` reports these outcomes and frees what is acknowledged. `complete`
-fires the keys of the other half. `refill` reports that, and registers --count operations on the freed records. `expire`
-lets all that are left expire, tick by tick, with their reports.
+The phases, in this order: `insert` registers --count operations, `full` a fifth as many with a payload. `cancel`
+cancels half of the first ones at random. `tell` reports these outcomes, and frees the acknowledged records. `complete`
+fires the keys of the other half. `refill` reports these outcomes, and registers --count operations on the freed
+records. `expire` lets all remaining operations expire, tick by tick, with their reports.
 
-A process plays the phases and calls os.getppid() between them. Valgrind writes what it has counted whenever that
-function of the C library is entered. So one file holds one phase.
+A process plays the phases, and calls os.getppid() between them. Valgrind writes its counts whenever this function of
+the C library is entered. So each file holds one phase.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# What the instructions of each phase are divided by, as a share of --count.
+# Each phase, and its number of operations as a share of --count.
 PHASES = (
     ("insert", 1.0),
     ("full", 0.2),
@@ -53,7 +53,7 @@ def play(tree: Path, count: int) -> None:
     sys.path.insert(0, str(tree / "bench"))
     import core
 
-    kinds = vars(core)["CommandKind"]  # where it is declared, trees differ in
+    kinds = vars(core)["CommandKind"]  # each tree declares it in another module
     rng = random.Random(SEED)
     rig = core.Rig(3 * count)
 
@@ -65,7 +65,7 @@ def play(tree: Path, count: int) -> None:
         ]
         return numbers, rig.frames(commands)
 
-    # All is encoded first, so that each phase is the core's work and a few lines of Python.
+    # All frames are encoded first, so that a phase is the core's work and a few lines of Python.
     numbers, first = inserts(count)
     _, full = inserts(min(count // 5, core.BLOCKS), core.PAYLOAD)
     rng.shuffle(numbers)
@@ -76,8 +76,8 @@ def play(tree: Path, count: int) -> None:
     for frames in (first, full, cancels):
         rig.apply(frames)
         os.getppid()
-    told, _ = rig.acknowledge()
-    assert told == count // 2, told
+    outcomes, _ = rig.acknowledge()
+    assert outcomes == count // 2, outcomes
     os.getppid()
     rig.apply(fires)
     os.getppid()
@@ -105,7 +105,7 @@ def counted(dump: Path) -> int:
         elif named := re.match(r"cob=\((\d+)\) (.*)", line):
             names[named[1]] = named[2]
         elif line.startswith("calls="):
-            called = True  # the next line's cost is that of the function that is called
+            called = True  # the next line has the cost of the called function
         elif line[:1].isdigit() or line[:1] in ("+", "-", "*"):
             if inside and not called:
                 total += int(line.split()[-1])
@@ -114,7 +114,7 @@ def counted(dump: Path) -> int:
 
 
 def measure(tree: Path, count: int) -> dict[str, float]:
-    """Instructions an operation, by phase."""
+    """Instructions for an operation, by phase."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *("valgrind", "--tool=callgrind", "--dump-before=getppid", f"--callgrind-out-file={folder}/dump"),
@@ -125,15 +125,15 @@ def measure(tree: Path, count: int) -> dict[str, float]:
             command, cwd=tree, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True
         )
         if played.returncode != 0:
-            sys.exit(f"instructions: valgrind ended with {played.returncode}:\n{played.stderr}")
-        # The first file is the startup, the last one what follows the last phase.
+            sys.exit(f"instructions: valgrind ended with status {played.returncode}:\n{played.stderr}")
+        # The first file has the startup, the last one has all that follows the last phase.
         dumps = [Path(folder, f"dump.{index}") for index in range(2, 2 + len(PHASES))]
         return {name: counted(dump) / (count * share) for (name, share), dump in zip(PHASES, dumps, strict=True)}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tree", type=Path, help="another tree of timerd, built in its .venv, to compare with")
+    parser.add_argument("--tree", type=Path, help="another tree of timerd to compare with, built in its .venv")
     parser.add_argument("--count", type=lambda text: int(text.replace("k", "000")), default=20_000, help="operations")
     parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -141,7 +141,7 @@ def main() -> int:
         play(args.tree, args.count)
         return 0
     if shutil.which("valgrind") is None:
-        print("instructions: valgrind is not installed, and nothing else counts instructions here", file=sys.stderr)
+        print("instructions: valgrind is not installed; it is needed to count instructions", file=sys.stderr)
         return 2
     here = measure(ROOT, args.count)
     before = measure(args.tree.resolve(), args.count) if args.tree else {}

@@ -3,12 +3,14 @@
     python bench/journal.py [--rows 1M] [--repeat 5] [--directory DIR] [--short] [--json FILE]
 
 The core's rows are those of bench/core.py's operations: each has a 12-byte key of its own, so an outcome is two rows.
-An insert and a completion are measured beside 10,000 pending operations, without a journal and at both levels in turns,
-and rows are given up at the end of each frame, as if they were written. Then the buffer is written to files in DIR (a
-new one under the temporary directory) by the call that the daemon's thread makes, and read back by chunks() and by
-rows(). These figures are the least of the repeats: what the code costs, not what a busy machine gives. At last 500
-operations settle in each millisecond, which is a million rows a second, with the journal's thread and without, and
-200,000 expire in one tick, with a buffer of 4 MiB and of 16: what a turn takes, and what was dropped.
+An insert and a completion are measured beside 10,000 pending operations, in turns without a journal and at both levels.
+At the end of each frame its rows are freed, as if they were written. Then the buffer is written to files in DIR (a
+new directory under the temporary one), by the call that the daemon's thread makes. The files are read by chunks() and
+by rows(). These figures are the least of the repeats: the cost of the code, not of a busy machine.
+
+The last two tables say how long a turn takes, and how many rows were dropped. *turns*: 500 operations settle in each
+millisecond, which is a million rows a second, with the journal's thread and without. *burst*: 200,000 operations expire
+in one tick, with a buffer of 4 MiB and of 16.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def empty_buffer(rows: int = BUFFER_ROWS) -> bytearray:
 
 
 def cost(level: JournalLevel) -> dict[str, float]:
-    """ns for an insert and for a completion, and rows for both together."""
+    """Measure at one level: ns for an insert and for a completion, and rows for both together."""
     work = 40_000
     rig = CoreRig(10_000 + 2 * work)
     rig.apply(rig.frames(register(each, rig.now_ns, 3600 * S) for each in range(1, 10_001)))
@@ -88,7 +90,7 @@ def cost(level: JournalLevel) -> dict[str, float]:
 
 
 def write(directory: Path, rows: int) -> float:
-    """Write a segment of so many rows, taken from a full buffer again and again; seconds."""
+    """Write a segment of so many rows, the rows of a full buffer again and again. Returns seconds."""
     rig = CoreRig(BUFFER_ROWS)
     buffer = empty_buffer()
     rig.core.open_journal(buffer, JournalLevel.OUTCOMES, SEGMENT_ROWS, 0, rig.now_ns)
@@ -103,7 +105,7 @@ def write(directory: Path, rows: int) -> float:
     descriptor = os.open(segment_path(directory, 1), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     os.posix_fallocate(descriptor, 0, (2 + rows // BLOCK_ROWS) * BLOCK_SIZE)
     os.pwrite(descriptor, packed, 0)
-    step = 1_000 // BLOCK_ROWS * BLOCK_ROWS  # a millisecond's rows at a million in a second
+    step = 1_000 // BLOCK_ROWS * BLOCK_ROWS  # the rows of a millisecond, at a million a second
     began = time.perf_counter()
     for first in range(0, rows - step, step):
         write_blocks(buffer, first, first + step, descriptor, 0, 1)
@@ -114,7 +116,7 @@ def write(directory: Path, rows: int) -> float:
 
 
 def open_journal(rig: CoreRig, directory: Path, rows: int) -> Journal:
-    """A journal of the rig's core, on the rig's time."""
+    """Open a journal of the rig's core. Its clock stands at the rig's time."""
     header = unpack(ArenaHeader, rig.memory[: size_of(ArenaHeader)])
     plan = JournalPlan(directory, JournalLevel.OUTCOMES, 64 << 20, 1 << 40, 0, None, "bench")
     clock = ManualClock(rig.now_ns)
@@ -123,7 +125,7 @@ def open_journal(rig: CoreRig, directory: Path, rows: int) -> Journal:
 
 
 def burst(directory: Path, rows: int, count: int = 200_000) -> tuple[float, int]:
-    """So many operations expire in one tick: ms of the longest turn, rows dropped."""
+    """Let so many operations expire in one tick. Returns ms of the longest turn, and the rows dropped."""
     rig = CoreRig(count)
     journal = open_journal(rig, directory, rows)
     journal.start()
@@ -144,7 +146,7 @@ def burst(directory: Path, rows: int, count: int = 200_000) -> tuple[float, int]
 
 
 def pace(directory: Path | None, turns: int = 2_000, settle: int = 500) -> tuple[list[float], int]:
-    """Turns of a millisecond in which so many operations are registered and completed: ms for each, rows dropped."""
+    """Register and complete `settle` operations in each turn of 1 ms. Returns ms of each turn, and the rows dropped."""
     rig = CoreRig(10_000 + settle)
     journal = None
     frames = []
@@ -194,7 +196,7 @@ def play(suite: Suite) -> None:
 
 
 def files(suite: Suite, directory: Path) -> None:
-    """How fast files are written, and read."""
+    """Measure how fast files are written and read."""
     rows: int = suite.args.rows
     times: dict[str, list[float]] = {"write": [], "chunks": [], "rows": []}
     for repeat in range(suite.args.repeat):
@@ -213,7 +215,7 @@ def files(suite: Suite, directory: Path) -> None:
 
 
 def turns(suite: Suite, directory: Path) -> None:
-    """What a turn takes with a journal, and what is dropped."""
+    """Measure how long turns take with a journal, and count the rows dropped."""
     for name, place in (("without", None), ("with", directory / "paced")):
         suite.say(f"a million rows a second, {name} a journal")
         taken, dropped = pace(place, turns=500 if suite.short else 2_000)
@@ -231,7 +233,7 @@ def main() -> int:
     parser = Parser("journal", __doc__)
     parser.size("--rows", amount(100_000, 8_000_000, "rows"), "1M", "200k", "rows to write and read")
     parser.size("--repeat", amount(1, 100, "runs"), "5", "1", "runs of each")
-    parser.add_argument("--directory", type=Path, help="where the files are (the temporary directory)")
+    parser.add_argument("--directory", type=Path, help="where the files are written (the temporary directory)")
     return run_suite(parser, play)
 
 
