@@ -1,15 +1,16 @@
-"""How fast a journal goes through Spark's data source, on this machine: rows of the terminal view a second.
+"""How fast Spark's data source reads a journal on this machine, in rows of the terminal view a second.
 
     .venv-spark/bin/python bench/spark_source.py [--rows 4M] [--repeat 3] [--cores 2] [--audit JOURNAL]
 
-The journal is synthetic: outcomes with a key of their own each, so two rows of the journal for one of Spark, in
-segments of 64 MiB as the daemon writes them. It is decoded without Spark in one process, read into Spark's noop sink
-(the columns that rollup() and report() need, and all), and counted by outcome. The best of the repeats; beside it the
-CPU time of all processes, which says on a busy machine what an idle one would do. A query takes some tenths of a second
-whatever it reads, and the JVM compiles for its first seconds: give --rows 16M for the rate of a large journal.
+The journal is synthetic. Each outcome has a key of its own, so two rows of the journal make one row of Spark. Segments
+have 64 MiB, as the daemon writes them. The journal is decoded in one process without Spark; read into Spark's noop sink
+(two columns, the columns that rollup() and report() need, and all); and counted by outcome. The best of the repeats
+counts. Beside it is the CPU time of all processes: on a busy machine it tells what an idle one would need. Each query
+takes some tenths of a second, whatever it reads, and the JVM compiles in its first seconds. So give --rows 16M for the
+rate of a large journal.
 
-With --audit it measures audit() instead, of a journal of level events that a daemon has written, and beside it the
-same without Spark: rows of the journal a second, texts among them.
+With --audit it measures audit() of a journal that a daemon has written at level events, and the same audit without
+Spark. The figures are rows of the journal a second, with its texts.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ WALL_NS = 1_700_000_000_000_000_000
 
 
 def fill(directory: Path, count: int, seed: int = 1) -> None:
-    """Segments with so many outcomes of the seed workload's waits, each behind its key."""
+    """Write segments with `count` outcomes, each after the row of its key. The waits are those of the seed workload."""
     random = np.random.default_rng(seed)
     per_segment = (SEGMENT_BLOCKS * BLOCK_ROWS - 3) // 2
     for sequence, first in enumerate(range(0, count, per_segment), start=1):
@@ -77,23 +78,23 @@ def fill(directory: Path, count: int, seed: int = 1) -> None:
         texts[:, :3] = (RowKind.TEXT, TextKind.KEY, 12)
         texts[:, 4:8] = np.frombuffer(b"key/", np.uint8)
         texts[:, 8:16] = 48 + number[:, None] // 10 ** np.arange(7, -1, -1) % 10
-        told = np.zeros(len(number), dtype_of(RowKind.OUTCOME))
+        outcomes = np.zeros(len(number), dtype_of(RowKind.OUTCOME))
         wait = random.lognormal(np.log(20 * MS), 1.629, len(number)).astype(np.uint64)
         late = random.integers(0, 2 * MS, len(number), np.uint64)
         expired = wait >= 200 * MS
-        told["kind"], told["outcome"] = RowKind.OUTCOME, np.where(expired, Outcome.EXPIRED, Outcome.COMPLETED)
-        told["settled_key"], told["key"] = ~expired, 3 + 2 * np.arange(len(number))
-        told["operation"] = number + (1 << 32)
-        told["registered_ns"] = 10**12 + number * 10_000
-        told["deadline_ns"] = told["registered_ns"] + 200 * MS
-        told["settled_ns"] = np.where(expired, told["deadline_ns"] + late, told["registered_ns"] + wait)
-        told["purgatory"], told["owner"] = 1, 2
-        rows[4::2] = told.view(np.uint8).reshape(-1, 64)
-        place(directory, sequence, rows)
+        outcomes["kind"], outcomes["outcome"] = RowKind.OUTCOME, np.where(expired, Outcome.EXPIRED, Outcome.COMPLETED)
+        outcomes["settled_key"], outcomes["key"] = ~expired, 3 + 2 * np.arange(len(number))
+        outcomes["operation"] = number + (1 << 32)
+        outcomes["registered_ns"] = 10**12 + number * 10_000
+        outcomes["deadline_ns"] = outcomes["registered_ns"] + 200 * MS
+        outcomes["settled_ns"] = np.where(expired, outcomes["deadline_ns"] + late, outcomes["registered_ns"] + wait)
+        outcomes["purgatory"], outcomes["owner"] = 1, 2
+        rows[4::2] = outcomes.view(np.uint8).reshape(-1, 64)
+        write_segment(directory, sequence, rows)
 
 
-def place(directory: Path, sequence: int, rows: np.ndarray) -> None:
-    """Write rows as a segment."""
+def write_segment(directory: Path, sequence: int, rows: np.ndarray) -> None:
+    """Write rows as a segment, in blocks with their checksums."""
     header = SegmentHeader(
         *(JOURNAL_MAGIC, 0, JOURNAL_VERSION, journal_fingerprint(), 1, sequence, 0, sequence, bytes(16)),
         *(10**12, WALL_NS, 0, 0, b"bench", b"host"),
@@ -110,7 +111,7 @@ def place(directory: Path, sequence: int, rows: np.ndarray) -> None:
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process, Spark's JVM and its workers."""
+    """CPU seconds of this process, Spark's JVM and Spark's workers."""
     me = psutil.Process()
     return sum(sum(process.cpu_times()[:2]) for process in (me, *me.children(recursive=True)))
 
@@ -135,7 +136,7 @@ def count(frame: Any) -> None:
 
 
 def audit_rates(spark: SparkSession, journal: Path, repeat: int) -> None:
-    """How fast a journal is audited, which has to hold."""
+    """Measure how fast a journal is audited, with Spark and without. The audit must find nothing wrong."""
     spans = list(Walk(journal, first_offset(journal)).spans())
     rows = sum(span.end - span.first for span in spans)
 
@@ -157,7 +158,7 @@ def main() -> int:
     parser.add_argument(
         "--rows", type=amount(1, 1e9, "rows"), default=4_000_000, help="rows of the terminal view (default 4M)"
     )
-    parser.add_argument("--repeat", type=int, default=3, help="the best of so many (default 3)")
+    parser.add_argument("--repeat", type=int, default=3, help="runs, of which the best counts (default 3)")
     parser.add_argument("--cores", type=int, default=2, help="threads of Spark (default 2)")
     parser.add_argument("--audit", type=Path, metavar="JOURNAL", help="measure audit() of this journal instead")
     args = parser.parse_args()

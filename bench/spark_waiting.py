@@ -1,18 +1,18 @@
-"""Waiting for an event, or until a time is over: await_events beside Spark's own timers (transformWithState).
+"""Waiting for an event or a timeout on Spark: await_events beside Spark's own timers (transformWithState).
 
     .venv-spark/bin/python bench/spark_waiting.py [--seconds 20] [--rate 50] [--json FILE]
 
-Both are offered the same: `rate` rows a second that wait 500 ms each, half of which get their event after a random part
-of that; all from outside of Spark, on this machine. Both stamp a result with CLOCK_MONOTONIC in the Python that makes
-the row, so that the time until a sink has it is in neither (with await_events the end of the task or stage, with
-transformWithState that of the micro-batch).
+Both get the same rows: `rate` rows a second, each with a timeout of 500 ms. Half of the rows get their event after a
+random part of this time. Rows and events come from outside of Spark, on this machine. Both tools stamp a result with
+CLOCK_MONOTONIC, in the Python code that makes the row. So neither figure has the time until a sink has the row: with
+await_events that is the end of the task or stage, with transformWithState the end of the micro-batch.
 
-    await_events        a query for each four seconds' worth of rows; the events are fired by a client of the daemon
-    transformWithState  RocksDB, processing-time timers, micro-batches back to back; rows and events are a socket's
+    await_events        a query for every four seconds of rows; a client of the daemon fires the events
+    transformWithState  RocksDB, processing-time timers, micro-batches back to back; rows and events come by a socket
 
-Columns: how long after its event a completed row was there, and how long after its deadline an expired one was (of
-await_events: counted from when the task had its batch). `capacity` has await_events alone: as many rows at once as
---capacity, and what they cost a Python worker beside the same with a timeout of 10 ms.
+Columns: how long after its event a completed row was made, and how long after its deadline an expired one. With
+await_events a deadline counts from when the task had its batch. The table `capacity` has await_events alone: --capacity
+rows at once, with a timeout of 8 s and of 10 ms. The difference is the memory that waiting rows cost a Python worker.
 
 It needs `protobuf` in the environment (pip install protobuf), which transformWithState imports.
 """
@@ -41,15 +41,15 @@ from common import Failed, Parser, Suite, amount, run_suite
 
 TIMEOUT_S = 0.5
 PATIENCE_S = 120.0
-EPHEMERAL_S = 11.0  # a daemon that was started by a client ends 10 s after its last
-WARM_ROWS = 100  # that a stream has let expire before anything is measured: its first micro-batches compile
-FEED_S = 0.05  # so often a row comes that no operation waits for: there is always a micro-batch for a timer
+EPHEMERAL_S = 11.0  # a daemon that a client started ends 10 s after its last client
+WARM_ROWS = 100  # expire before anything is measured: the first micro-batches of a stream compile
+FEED_S = 0.05  # the period of rows that no timer waits for: so timers always have a micro-batch
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STATE = "org.apache.spark.sql.execution.streaming.state"
 
 
 def quantiles(values_ns: list[int]) -> dict[str, float | None]:
-    """p50, p95 and the most, in ms."""
+    """p50, p95 and the maximum, in ms."""
     ordered = sorted(values_ns)
     if not ordered:
         return {"p50_ms": None, "p95_ms": None, "max_ms": None}
@@ -60,7 +60,7 @@ def quantiles(values_ns: list[int]) -> dict[str, float | None]:
 
 
 def plan(rng: random.Random, rate: int, seconds: int) -> list[tuple[str, float, float | None]]:
-    """(key, when it begins to wait, when its event comes or None), in seconds from the start."""
+    """Rows of (key, begin of the wait, time of the event or None), in seconds from the start."""
     planned = []
     for number in range(rate * seconds):
         begin = number / rate
@@ -86,7 +86,7 @@ def report(suite: Suite, tool: str, offered: int, completed: list[int], expired:
 
 
 def awaiting(instance: str) -> Any:
-    """What await_events runs in a task, with the times at which a row came in and went out."""
+    """The function that await_events runs in a task, with the times at which a row came in and went out."""
     from timerd_spark.tasks.task import Sidecar
     from timerd_spark.tasks.waiter import Awaiting
 
@@ -106,7 +106,7 @@ def awaiting(instance: str) -> Any:
 
 
 def play_await_events(suite: Suite, spark: Any, instance: str, planned: list[tuple[str, float, float | None]]) -> None:
-    """A query for each four seconds' worth of rows, which wait from when their task has registered them."""
+    """Run a query for every four seconds of rows. A row waits from when its task has registered it."""
     completed: list[int] = []
     expired: list[int] = []
     at_once = 4 * suite.args.rate
@@ -117,7 +117,7 @@ def play_await_events(suite: Suite, spark: Any, instance: str, planned: list[tup
             keys = [(key,) for key, _, _ in planned[start : start + at_once]]
 
             def fire(waits: dict[str, float] = waits, rows: int = len(keys)) -> None:
-                """Each event a while after its row has begun to wait."""
+                """Fire each event at its time after all rows have begun to wait."""
                 end = time.monotonic() + PATIENCE_S
                 while counters(client)["pending"] < rows and time.monotonic() < end:
                     time.sleep(0.002)
@@ -139,7 +139,7 @@ def play_await_events(suite: Suite, spark: Any, instance: str, planned: list[tup
 
 
 def counters(client: td.Client) -> dict[str, int]:
-    """The daemon's, from its arena."""
+    """The daemon's counters, from its arena."""
     from timerctl.instance import open_arena
     from timerctl.look.stats import collect, look
 
@@ -151,43 +151,43 @@ def counters(client: td.Client) -> dict[str, int]:
 
 
 def play_capacity(suite: Suite, spark: Any, instance: str, rows: int) -> None:
-    """Many rows at once: what a waiting row costs, and how soon all of them are there after their deadline."""
+    """Let many rows wait at once: what a waiting row costs, and how long all of them take."""
     df = spark.range(0, rows, 1, 2).selectExpr("concat('c', id) as k")
-    most = [0, 0]
-    over = threading.Event()
+    maxima = [0, 0]  # pending operations, bytes of the largest worker
+    stop = threading.Event()
 
     def watch() -> None:
         with td.connect(instance) as client:
-            while not over.wait(0.05):
+            while not stop.wait(0.05):
                 workers = map(resident, psutil.Process().children(recursive=True))
-                most[0] = max(most[0], counters(client)["pending"])
-                most[1] = max(most[1], max(workers, default=0))
+                maxima[0] = max(maxima[0], counters(client)["pending"])
+                maxima[1] = max(maxima[1], max(workers, default=0))
 
-    for timeout in (0.01, 8.0):  # the first for a worker that holds nothing
-        over.clear()
-        most[:] = [0, 0]
+    for timeout in (0.01, 8.0):  # the first one shows a worker without waiting rows
+        stop.clear()
+        maxima[:] = [0, 0]
         watching = threading.Thread(target=watch)
         watching.start()
         began = time.monotonic()
         counted = timerd_spark.await_events(df, key="k", timeout=timeout, in_flight=rows, instance=instance)
         found = {row.outcome: row["count"] for row in counted.groupBy("outcome").count().collect()}
         took = time.monotonic() - began
-        over.set()
+        stop.set()
         watching.join()
         suite.add(
             "capacity",
             timeout_s=timeout,
             rows=rows,
-            waiting_at_once=most[0],
+            waiting_at_once=maxima[0],
             expired=found.get("expired", 0),
             seconds=round(took, 1),
-            largest_worker_mib=round(most[1] / 2**20),
+            largest_worker_mib=round(maxima[1] / 2**20),
         )
         suite.check("each_row_ended", sum(found.values()) == rows, "await_events gave each row once")
 
 
 def resident(process: psutil.Process) -> int:
-    """The memory of a Python worker, in bytes; 0 for another process."""
+    """The memory of a Python worker, in bytes; 0 for any other process."""
     try:
         return int(process.memory_info().rss) if process.name().startswith("python") else 0
     except psutil.Error:
@@ -198,12 +198,12 @@ def resident(process: psutil.Process) -> int:
 
 
 def waiter() -> Any:
-    """A StatefulProcessor: made in a function, because its base class is Spark's."""
+    """A StatefulProcessor. A function makes its class, because the base class needs Spark."""
     from pyspark.sql.streaming import StatefulProcessor
     from pyspark.sql.types import Row
 
     class Waiter(StatefulProcessor):  # type: ignore[misc]
-        """A timer for each row that waits, which its event removes."""
+        """Sets a timer for each row that waits, and deletes it when the row's event comes."""
 
         def init(self, handle: Any) -> None:
             self.handle = handle
@@ -302,13 +302,13 @@ def play_transform_with_state(suite: Suite, spark: Any, planned: list[tuple[str,
 
 
 def play(suite: Suite) -> None:
-    """Both, one after the other, in one session."""
+    """Measure both tools, one after the other, in one session."""
     planned = plan(random.Random(suite.seed), suite.args.rate, suite.args.seconds)
     directory = Path(tempfile.mkdtemp(prefix="tdw-"))
     os.environ["TIMERD_RUNTIME_DIR"] = str(directory)
     os.environ.setdefault("TIMERD_CAPACITY", str(max(16_384, 4 * suite.args.capacity)))
     try:
-        with td.connect("waiting", autostart=True):  # which keeps it until the end
+        with td.connect("waiting", autostart=True):  # this client keeps the daemon until the end
             suite.say("starting Spark")
             spark = timerd_spark.local_session(2, **{"spark.driver.memory": "1g"})
             spark.sparkContext.setLogLevel("ERROR")
@@ -326,7 +326,7 @@ def play(suite: Suite) -> None:
 
 def parser() -> Parser:
     made = Parser("spark_waiting", __doc__)
-    made.size("--seconds", amount(1, 600), "20", "5", "how long rows are offered (20)")
+    made.size("--seconds", amount(1, 600), "20", "5", "seconds in which rows come (20)")
     made.size("--rate", amount(1, 1_000), "50", "20", "rows a second (50)")
     made.size("--capacity", amount(100, 65_000), "20k", "2k", "rows that wait at once (20k)")
     return made

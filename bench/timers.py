@@ -1,19 +1,20 @@
-"""The rivals of timerd's core, each as a user would have it, and one measurement of one of them.
+"""The rivals of timerd's core, each as a user would write it, and one measurement of one rival.
 
     python bench/timers.py CONTESTANT PENDING SEED WORK small|huge    # prints one JSON object; bench/rivals.py calls it
 
-Each keeps timers that have a name of 12 bytes and a deadline in ms, and does the same: insert; cancel, by what insert
-gave; complete, by name; reschedule; expire. What is measured is a loop over many, without a function call for each, so
-that a figure holds the rival's own work, a dict for the names, and a turn of Python's loop. In a process of its own, so
-that its memory is its own; and gc.freeze() is called after the fill, so that no collection walks what stands there.
+Each rival keeps timers with a name of 12 bytes and a deadline in ms. Each has the same operations: insert; cancel, by
+the handle that insert returned; complete, by name; reschedule; expire. A measurement is a loop over many timers,
+without a function call for each. So a figure holds the rival's own work, a dict for the names, and a turn of Python's
+loop. Each rival runs in a process of its own, so that its memory is its own. After the fill gc.freeze() is called, so
+that no garbage collection walks the timers that stay.
 
     timerd            compiled, frames of 4,096 commands (bench/core.py)
-    wheel of 20       compiled, in bulk: the article's timing wheels (bench/wheel_of_20.pyx); neither locks nor outcomes
-    bare              compiled, in bulk: the core's records and lists alone (bench/bare.pyx): no rival, the floor
-    heapq             Python's recipe: a cancelled entry is marked, and stays in the heap until it comes up
-    asyncio           call_at and cancel; its time is moved by hand
-    uvloop            call_later and cancel, compiled; its clock can not be moved, so all are overdue when they expire
-    sortedcontainers  a SortedList of entries, which are removed at once
+    wheel of 20       compiled, in bulk: the article's timing wheels (bench/wheel_of_20.pyx); no locks, no outcomes
+    bare              compiled, in bulk: the core's records and lists alone (bench/bare.pyx); the floor, and no rival
+    heapq             Python's recipe: a cancelled entry is marked, and stays in the heap until it is the first
+    asyncio           call_at and cancel; its clock is moved by hand
+    uvloop            call_later and cancel, compiled; its clock cannot be moved, so all are overdue when they expire
+    sortedcontainers  a SortedList of entries; a cancelled entry is removed at once
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ LEAST_MS = 1_000
 FAR_MS = 1_000 * SPREAD_MS
 WORK = 20_000
 ROUNDS = 5
-EXPIRED = 300_000  # timers that a rival in Python lets expire at most, the earliest of those that stand there
-OVERDUE_S = 0.05  # timers of a real clock are due within so long after the last was made
+EXPIRED = 300_000  # the earliest timers; a rival in Python lets no more expire
+OVERDUE_S = 0.05  # timeout of the timers that expire on a real clock
 
 
 class Timers:
-    """What is measured: insert, cancel, complete, reschedule, expire. The rest makes what they take, and is not.
+    """The interface of a rival. Measured are insert, cancel, complete, reschedule and expire. The rest is preparation.
 
-    Deadlines are in ms of the rival's own clock, which begins at 0. Names and deadlines are in the rival's own shape.
+    Deadlines are in ms of the rival's own clock, which begins at 0. names() and times() give a rival's own types.
     """
 
     def fill(self, numbers: range, deadlines_ms: Sequence[int]) -> None:
-        """Timers that stay."""
+        """Insert timers that stay."""
         self.keep(numbers, self.insert(self.names(numbers), self.times(deadlines_ms)))
 
     def names(self, numbers: Sequence[int]) -> Any:
@@ -65,10 +66,10 @@ class Timers:
         return list(deadlines_ms)
 
     def keep(self, numbers: Sequence[int], given: Any) -> None:
-        """Remember what insert gave for these."""
+        """Remember the handles that insert returned for these timers."""
 
     def handles(self, numbers: Sequence[int]) -> Any:
-        """What insert gave for these."""
+        """The handles that insert returned for these timers."""
         raise NotImplementedError
 
     def insert(self, names: Any, deadlines: Any) -> Any:
@@ -84,23 +85,23 @@ class Timers:
         raise NotImplementedError
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Let expire what is due at these ms, between which nothing is: how many did, and seconds for each ms."""
+        """Expire the timers: they are due at these ms only. Returns how many expired, and seconds for each ms."""
         raise NotImplementedError
 
     def pending(self) -> int:
         raise NotImplementedError
 
     def bytes_per_timer(self) -> float | None:
-        """Bytes for each, if it knows them; otherwise they are measured by the process's memory."""
+        """Bytes for a timer; None if the rival does not know: then the process's memory is measured."""
         return None
 
     def huge_share(self) -> float | None:
-        """How much of its memory huge pages map, if it was asked for a kind of them."""
+        """The share of its memory that is on huge pages; None if the rival cannot use them."""
         return None
 
 
 class Listed(Timers):
-    """What the rivals in Python have in common: a dict from a name to what insert gave."""
+    """The base of the rivals in Python: a dict from names to handles."""
 
     def __init__(self) -> None:
         self.by_name: dict[bytes, Any] = {}
@@ -113,7 +114,7 @@ class Listed(Timers):
 
 
 class Heap(Listed):
-    """heapq, by the recipe of its documentation. An entry is [deadline, number, name]; a cancelled one has no name."""
+    """heapq, by the recipe of its documentation. An entry is [deadline, number, name], or cancelled, without a name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +261,7 @@ class Loop(Listed):
 
 
 class Asyncio(Loop):
-    """asyncio's own loop, at a time that is moved by hand."""
+    """asyncio's own loop, with a clock that is moved by hand."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -274,7 +275,7 @@ class Asyncio(Loop):
         before = len(self.by_name)
 
         async def drive() -> None:
-            """Each step runs before what the one before it has made due; so two more end it."""
+            """Move the clock. A timer runs a step after it is due, so two more steps follow the last tick."""
             clock, last = time.perf_counter, time.perf_counter()
             for tick in [*ticks_ms, ticks_ms[-1], ticks_ms[-1]]:
                 self.now_s = tick / 1e3 + 1e-6
@@ -289,7 +290,7 @@ class Asyncio(Loop):
 
 
 class Uvloop(Loop):
-    """uvloop, at the time it is: what is measured otherwise has deadlines that it does not come to."""
+    """uvloop, on the real clock. Timers that must not expire have far deadlines (FAR_MS)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,7 +306,7 @@ class Uvloop(Loop):
         return [(deadline + FAR_MS) / 1e3 for deadline in deadlines_ms]
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """Others, all of them overdue, beside those that stay: one figure."""
+        """Insert other timers beside those that stay, wait until all are overdue, and let them expire: one figure."""
         stay = len(self.by_name)
         names = [b"due/%08x" % number for number in range(min(stay, EXPIRED))]
         self.insert(names, [OVERDUE_S] * len(names))
@@ -320,7 +321,7 @@ class Uvloop(Loop):
 
 
 class Wheels(Timers):
-    """What is compiled and called in bulk: the article's timing wheels, or the bare lists of the core."""
+    """The compiled contestants with bulk calls: the article's timing wheels, or the bare lists of the core."""
 
     def __init__(self, kind: type[WheelOf20] | type[Bare], capacity: int, huge: bool) -> None:
         self.size = kind.size(capacity)
@@ -352,7 +353,7 @@ class Wheels(Timers):
         self.wheel.reschedule(handles, deadlines)
 
     def expire(self, ticks_ms: Sequence[int]) -> tuple[int, list[float]]:
-        """All of them: where a bucket begins, whether anything is left in it or not, and nowhere else."""
+        """Expire all. The clock moves from one bucket's beginning to the next, also if the bucket is empty by now."""
         spent, before = [], self.wheel.pending
         while (tick := self.wheel.next_ms) is not None:
             began = time.perf_counter()
@@ -383,7 +384,7 @@ SMALL, HUGE = "small", "huge"
 
 
 def measure(contestant: str, pending: int, seed: int, work: int = WORK, huge: bool = False) -> dict[str, float | None]:
-    """As bench/core.py measures timerd: beside so many timers that stay, of those made just before and of any."""
+    """Measure as bench/core.py does: beside so many timers that stay, on timers made just before, and on any."""
     if contestant == TIMERD:
         return {**core.measure(pending, seed, huge)}
     rng = random.Random(seed)
@@ -421,8 +422,8 @@ def measure(contestant: str, pending: int, seed: int, work: int = WORK, huge: bo
         given = timers.names(numbers), timers.handles(numbers), timers.times(deadlines)
         timed(figure, len(numbers), timers.reschedule, *given)
 
-    def take() -> int:
-        """Any that is pending, which will end."""
+    def pick() -> int:
+        """Remove a random timer from the pending ones. The caller ends it."""
         at = rng.randrange(len(live))
         live[at], live[-1] = live[-1], live[at]
         return live.pop()
@@ -444,8 +445,8 @@ def measure(contestant: str, pending: int, seed: int, work: int = WORK, huge: bo
         end("complete_ns", recent[work // 2 :])
     for _ in range(ROUNDS):
         move("reschedule_any_ns", rng.sample(live, work // 2))
-        end("cancel_any_ns", [take() for _ in range(work // 4)])
-        end("complete_any_ns", [take() for _ in range(work // 4)])
+        end("cancel_any_ns", [pick() for _ in range(work // 4)])
+        end("complete_any_ns", [pick() for _ in range(work // 4)])
         make("refill", work // 2)
     found.update({figure: statistics.median(values) for figure, values in spent.items() if figure != "refill"})
     due = sorted(deadline_of[number] for number in live)[:EXPIRED]
