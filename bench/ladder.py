@@ -1,15 +1,16 @@
-"""The ladder: timerd end to end, rate after rate, until two are not sustained.
+"""The ladder: timerd end to end, at one rate after the other, until two are not sustained.
 
     python bench/ladder.py [--rates 10k,30k,...] [--others ...] [--seconds 3] [--goal-runs 3] [--short] [--json FILE]
 
-Each point is a run of `timerctl load` with a daemon of its own: one process registers, another fires, every outcome is
-judged by the plan. Series: the per-op API and the bulk one (a call each millisecond), the low case (7.9 % expire) and
-the high one (half expire), with nothing beside it and with a million operations that are due in two to three hours.
-Only the low case with nothing beside it is climbed step by step. The *goals* are runs of 10 s at the rates to reach: of
-each figure the worst of three runs counts, with seeds of their own (*goal runs* has each). *sustained*: at least 99 %
-of the rate reached, all settled within 1 s of the end, at most 0.1 % other than planned, and the harness itself
-punctual. *busy* is CPU time over time: at 100 % a process is the limit; where their sum nears the cores of the machine,
-it is the machine.
+Each point is a run of `timerctl load` with a daemon of its own. One process registers, another one fires, and every
+outcome is compared with the plan. The series are: the per-op API and the bulk API (a call each millisecond), the low
+case (7.9 % expire) and the high case (half expire), alone and beside a million operations that are due in two to three
+hours. Only the low case alone has all rates. *goals* are runs of 10 s at the rates to reach. Each rate has three runs,
+with seeds of their own, and the worst of each figure counts (*goal runs* has each run).
+
+*sustained* means: at least 99 % of the rate was reached, all had settled within 1 s of the end, at most 0.1 % ended
+other than planned, and the harness itself was punctual. *busy* is CPU time over time. A process at 100 % is the limit.
+When the sum is near the cores of the machine, the machine is the limit.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ GOALS = (
     ("per-op", "low", 300_000),
     ("per-op", "high", 300_000),
     ("bulk", "low", 1_000_000),
-    ("per-op", "low", 500_000),  # further than asked
+    ("per-op", "low", 500_000),  # more than timerd has to reach
 )
-OTHERS_MOST = 1_000_000  # operations at a point
+OTHERS_MOST = 1_000_000  # operations at a point of the other series
 
 
 def play(suite: Suite) -> None:
@@ -72,22 +73,23 @@ def play(suite: Suite) -> None:
 
 
 def judge(suite: Suite, document: dict[str, Any]) -> None:
-    """Whether every outcome was right."""
+    """Check that every outcome was right."""
     held = not document["violations"]
-    suite.check("outcomes", held, "; ".join(document["examples"]) if not held else "none lost, twice or early")
+    says = "none lost, delivered twice or early" if held else "; ".join(document["examples"])
+    suite.check("outcomes", held, says)
 
 
 def main() -> int:
     parser = Parser("ladder", __doc__)
     rates = listed(amount(100, 5_000_000, "operations a second"))
     parser.size("--rates", rates, "10k,30k,100k,200k,300k,600k,1M", "10k,100k", "operations a second, with commas")
-    parser.size("--others", rates, "100k,300k,1M", "100k", "the same, for all series but those of the first case")
+    parser.size("--others", rates, "100k,300k,1M", "100k", "operations a second, in all other series")
     parser.size("--seconds", real(0.2, 600, "seconds"), "3", "1", "of arrivals at each point")
     parser.size("--goal-runs", amount(0, 100, "runs"), "3", "0", "of each rate to reach")
-    parser.size("--goal-seconds", real(0.2, 600, "seconds"), "10", "1", "of arrivals in each of those")
-    parser.size("--pending", listed(amount(0, 8_000_000, "operations")), "0,1M", "0", "far-future operations beside")
-    parser.size("--cases", listed(chosen(CASES)), "low,high", "low", "of the workload")
-    parser.size("--apis", listed(chosen(tuple(APIS))), "per-op,bulk", "per-op,bulk", "how it is registered and fired")
+    parser.size("--goal-seconds", real(0.2, 600, "seconds"), "10", "1", "of arrivals in each of these runs")
+    parser.size("--pending", listed(amount(0, 8_000_000, "operations")), "0,1M", "0", "far-future operations beside it")
+    parser.size("--cases", listed(chosen(CASES)), "low,high", "low", "cases of the workload")
+    parser.size("--apis", listed(chosen(tuple(APIS))), "per-op,bulk", "per-op,bulk", "APIs that register and fire")
     return run_suite(parser, play)
 
 

@@ -1,15 +1,16 @@
-"""How late an owner is told: completions at 100k/s, expiries at 100k/s with ticks of 1 ms, and at 10k/s with 100 us.
+"""How late outcomes reach their owner: completions at 100k/s, expiries at 100k/s (1 ms ticks) and 10k/s (100 us).
 
     python bench/latency.py [--seconds 5] [--repeat 3] [--short] [--json FILE]
 
-Runs of `timerctl load` with a daemon of its own, three of each kind with seeds of their own: of each figure the worst
-counts (*runs* has each). Completion: from the call of fire() in one process to the callback of the owner in another,
-low case. Expiry: from the deadline to the owner's callback, nearly all expire; of it, *settled* is what had passed when
-the daemon settled the operation: at least until the tick is over.
+These are runs of `timerctl load` with a daemon of its own. Each kind has three runs, with seeds of their own, and the
+worst of each figure counts (*runs* has each run). A completion is measured from the call of fire() in one process to
+the callback of the owner in another one, in the low case. An expiry is measured from the deadline to the owner's
+callback, in a case in which nearly all expire. *settled* is the part of this time until the daemon settled the
+operation: it lasts at least until the end of the tick.
 
-*hops*, before each run: 4,000 frames a second between processes that do nothing else, over the sockets that timerd uses
-(hops.py): two of them are the way of a completion, one that of an expiry. No timer service over this transport is
-faster on this machine in that minute. *stolen* is what the host took of the processors' time during a run.
+*hops* is measured before each run: 4,000 frames a second between processes that do nothing else, over the sockets that
+timerd uses (hops.py). A completion takes two hops, an expiry one. No timer service over this transport is faster on
+this machine in that minute. *stolen* is the share of the processors' time that the host took during a run.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def play(suite: Suite) -> None:
                 suite.say(f"{case}: {rate:,}/s, {api}, a tick of {tick}, run {run + 1} of {suite.args.repeat}")
                 document = run_load(workload_of(rate, seconds, case, suite.seed + run), api, flags=[f"--tick={tick}"])
                 held = not document["violations"]
-                says = "; ".join(document["examples"]) if not held else "none lost, twice or early"
+                says = "; ".join(document["examples"]) if not held else "none lost, delivered twice or early"
                 suite.check("outcomes", held, says)
                 for what, name in LATENCIES.items():
                     if (what == "completion") == (case == "low"):
@@ -60,7 +61,7 @@ def play(suite: Suite) -> None:
 
 
 def row_of(document: dict[str, Any], name: str) -> Row:
-    """A latency of one run."""
+    """The row of one latency of one run."""
     return in_ms(document[name]) | {
         "stolen_percent": document["stolen_percent"],
         "sustained": document["sustained"],
@@ -69,7 +70,7 @@ def row_of(document: dict[str, Any], name: str) -> Row:
 
 
 def in_ms(latency: dict[str, float]) -> Row:
-    """A latency for a table."""
+    """A latency as columns of a table, in ms."""
     figures = {f"{figure}_ms": measured(latency, figure) for figure in ("p50", "p99", "p999", "max")}
     return {"count": round(latency["count"]), **figures}
 
@@ -82,7 +83,7 @@ def main() -> int:
     parser.size("--rate", rates, "100k", "20k", "operations a second, with ticks of 1 ms")
     parser.size("--fine-rate", rates, "10k", "2k", "operations a second, with ticks of 100 us")
     parser.size("--runs", listed(chosen(RUNS)), ",".join(RUNS), ",".join(RUNS), "what is measured")
-    parser.size("--apis", listed(chosen(tuple(APIS))), "per-op,bulk", "per-op", "how it is registered and fired")
+    parser.size("--apis", listed(chosen(tuple(APIS))), "per-op,bulk", "per-op", "APIs that register and fire")
     return run_suite(parser, play)
 
 

@@ -1,7 +1,7 @@
-"""Runs of `timerctl load` for the suites: each against a daemon of its own, and what is shown of one in a row.
+"""Runs of `timerctl load` for the suites, each with a daemon of its own, and the row of such a run.
 
-The workload is that of timerd_client.workload: *low* completes after 20 ms (median) and 60 ms (upper quartile), *high*
-after 200 and 400 ms, all with a timeout of 200 ms; *expire* expires nearly all.
+The workload is that of timerd_client.workload, with a timeout of 200 ms. In the case *low* operations complete after
+20 ms (median) and 60 ms (upper quartile), in *high* after 200 and 400 ms. In *expire* nearly all expire.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths
 MS = 1_000_000
 CASES = {"low": (20, 60), "high": (200, 400), "expire": (10_000, 20_000)}  # median and upper quartile, in ms
 APIS = {"per-op": False, "bulk": True}
-MISSED = 0.6  # of the rate asked: with less reached, the next rate is not tried
-TRIES = 2  # rates that are not sustained, and no more
+MISSED = 0.6  # of the rate asked for: if less is reached, the next rate is not tried
+TRIES = 2  # so many rates may fail before the climb ends
 LESS_IS_WORSE = ("reached_rate", "sustained", "count")
 
 
@@ -33,7 +33,7 @@ def workload_of(rate: float, seconds: float, case: str, seed: int) -> Workload:
 
 
 def run_load(workload: Workload, api: str, pending: int = 0, flags: Sequence[str] = ()) -> dict[str, Any]:
-    """The document of one run; `flags` are the daemon's, after those that give it room. Raises Failed."""
+    """The document of one run. `flags`: further flags of the daemon, beside those for its size. Raises Failed."""
     with private_daemon([*flags_of(workload, pending), *flags]) as paths:
         return load_on(paths, workload, api, pending)
 
@@ -44,7 +44,7 @@ def load_on(paths: InstancePaths, workload: Workload, api: str, pending: int = 0
 
 
 def load_command(workload: Workload, api: str, pending: int = 0) -> list[str]:
-    """`timerctl load --json` for that workload."""
+    """The command `timerctl load --json` for this workload."""
     command = [sys.executable, "-m", "timerctl", "load", "--json", f"--instance={INSTANCE}"]
     command += [f"--rate={workload.rate:.3f}", f"--count={workload.count}", f"--pending={pending}"]
     command += [f"--p50={workload.p50_ns // MS}ms", f"--p75={workload.p75_ns // MS}ms", f"--seed={workload.seed}"]
@@ -53,12 +53,12 @@ def load_command(workload: Workload, api: str, pending: int = 0) -> list[str]:
 
 
 def environment_of(paths: InstancePaths) -> dict[str, str]:
-    """What a program needs to find a daemon."""
+    """The environment in which a program finds this daemon."""
     return {RUNTIME_DIR_VARIABLE: str(paths.directory)}
 
 
 def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """What a run of `timerctl load --json` has printed. Raises Failed with what it said instead."""
+    """The document that `timerctl load --json` has printed. Raises Failed with its error when there is none."""
     if not done.stdout:
         raise Failed(f"timerctl load ended with status {done.returncode}: {done.stderr.strip()}")
     document: dict[str, Any] = json.loads(done.stdout)
@@ -66,7 +66,7 @@ def document_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def figures(document: dict[str, Any]) -> Row:
-    """What a row shows of a run: what was reached, latencies, CPU, how busy each process was, what the host took."""
+    """The row of a run: the rate reached, latencies, CPU, how busy each process was, and what the host took."""
     completion, expiry = document["completion_latency_us"], document["expiry_lateness_us"]
     wall_s = document["registered"] / document["reached_rate"] if document["reached_rate"] else 0.0
     cpu_s: dict[str, float] = document["cpu_s"]
@@ -80,14 +80,14 @@ def figures(document: dict[str, Any]) -> Row:
         "expiry_p50_ms": measured(expiry, "p50"),
         "expiry_p99_ms": measured(expiry, "p99"),
         "cpu_us": document["cpu_us_per_request"],
-        **{f"{who}_busy_percent": 100 * spent / wall_s if wall_s else None for who, spent in cpu_s.items()},
+        **{f"{part}_busy_percent": 100 * spent / wall_s if wall_s else None for part, spent in cpu_s.items()},
         "stolen_percent": document["stolen_percent"],
         "why_not": why_not(document),
     }
 
 
 def worst(runs: Sequence[Row]) -> Row:
-    """Of each figure the worst of several runs, and why the first that was not sustained was not."""
+    """The worst of each figure over several runs. `why_not` is that of the first run that was not sustained."""
     row: Row = {}
     for column in runs[0]:
         values = [run[column] for run in runs if run[column] is not None]
@@ -99,7 +99,7 @@ def worst(runs: Sequence[Row]) -> Row:
 
 
 def why_not(document: dict[str, Any]) -> str:
-    """Why a rate was not sustained; empty where it was."""
+    """Why a rate was not sustained; empty if it was."""
     if document["partial"]:
         return str(document["partial"])
     if not document["valid"]:
@@ -108,17 +108,17 @@ def why_not(document: dict[str, Any]) -> str:
 
 
 def measured(latency: dict[str, float], figure: str) -> float | None:
-    """A latency in ms."""
+    """A figure of a latency in ms; None if nothing was measured."""
     return latency[figure] / 1e3 if latency["count"] else None
 
 
 def gives_up(rows: Sequence[Row], asked: float) -> bool:
-    """Whether climbing ends after these rows: two rates were not sustained, or the last was missed by far."""
+    """Whether the climb ends after these rows: two rates were not sustained, or the last one was missed by far."""
     failed = [row for row in rows if not row["sustained"]]
     return len(failed) >= TRIES or (bool(rows) and rows[-1]["reached_rate"] < MISSED * asked)
 
 
 def memory_of(rate: float, seconds: float, pending: int) -> int:
-    """Bytes that a run takes in all processes together: arena, harness and client."""
+    """Bytes that a run needs in all processes together: arena, harness and client."""
     held = rate * (0.7 if rate * seconds > rate else seconds) + pending
     return round(rate * seconds * 800 + held * 1_000)

@@ -1,4 +1,4 @@
-"""Memory for a measurement: all its pages are there before it begins, small pages or pages of 2 MiB."""
+"""Memory for a measurement, with small pages or pages of 2 MiB. All pages are there before it begins."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from common import Suite
 from timerd.arena.pages import huge_bytes, map_huge
 
-SHMEM_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")  # of shared memory that is no file's
-ANONYMOUS = Path("/dev/zero (deleted)")  # how shared memory that is no file's stands among a process's mappings
+SHMEM_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")  # for shared memory without a file
+ANONYMOUS = Path("/dev/zero (deleted)")  # the name of such memory among a process's mappings
 
 
 def make_memory(size: int, huge: bool) -> mmap.mmap:
-    """So many bytes of shared memory, all 0; on huge pages where it is asked for them and the machine gives them."""
+    """`size` bytes of shared memory, all 0. `huge`: on huge pages, if the machine gives them."""
     if not huge:
         return mmap.mmap(-1, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
     memory = mmap.mmap(-1, size, mmap.MAP_SHARED)
@@ -22,16 +22,16 @@ def make_memory(size: int, huge: bool) -> mmap.mmap:
 
 
 def measures_huge(suite: Suite) -> bool:
-    """Whether --huge-pages was given, and the machine gives any; says it where it does not."""
+    """Whether --huge-pages was given, and the machine has huge pages. Prints a remedy when it has none."""
     if not suite.args.huge_pages:
         return False
     says = SHMEM_ENABLED.read_text() if SHMEM_ENABLED.exists() else "[never]"
     if "[never]" in says or "[deny]" in says:
-        suite.say(f"no huge pages here, so small ones alone: `echo advise > {SHMEM_ENABLED}` as root gives them")
+        suite.say(f"no huge pages here, so only small ones are measured: as root, echo advise > {SHMEM_ENABLED}")
         return False
     return True
 
 
 def huge_share(size: int) -> float:
-    """How much of memory of that size, the only one that this process made, huge pages map."""
+    """The share of the memory of this size that is on huge pages. It must be all such memory of this process."""
     return min(1.0, huge_bytes(ANONYMOUS) / size)

@@ -1,6 +1,6 @@
-"""The plots of bench/RESULTS.md: what is drawn from which table. SVG, the same bytes for the same results.
+"""The plots of bench/RESULTS.md: each names its table and its columns. The same results give the same bytes of SVG.
 
-Without matplotlib (`pip install 'timerd[bench]'`) there are none, and the text is the same.
+Without matplotlib (`pip install 'timerd[bench]'`) there are no plots, and the text is the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Plot(NamedTuple):
-    """Lines of one table: a line for each combination of the values of `series`, in the order of the rows."""
+    """A plot of one table: a line for each combination of the values of `series`, in the order of the rows."""
 
     name: str  # of the file
     title: str
@@ -31,14 +31,14 @@ RATE = "operations asked for in a second"
 
 
 def of_article(case: str, y: str, title: str, y_label: str, log_y: bool) -> Plot:
-    """What the article plots against the rate, in one of its two cases."""
+    """A plot of the article: a figure against the rate, in one of the two cases."""
     name, table = f"article_{case}_{y}", f"points_{case}"
     label = "requests a second, asked"
     return Plot(name, f"{title}, {case} case", "article", table, "asked", y, ("design",), label, y_label, True, log_y)
 
 
 def of_rivals(y: str, title: str, y_label: str) -> Plot:
-    """A figure of each contestant against the number of pending timers."""
+    """A plot of the rivals: a figure of each contestant against the number of pending timers."""
     name, label = f"rivals_{y}", "pending timers"
     return Plot(name, title, "rivals", "recent", "pending", y, ("contestant",), label, y_label, True, True)
 
@@ -64,7 +64,7 @@ PLOTS: tuple[Plot, ...] = (
 
 
 def points(plot: Plot, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[list[float], list[float]]]:
-    """The lines of a plot, by their names; none where nothing was measured."""
+    """The lines of a plot, {name: (xs, ys)}; empty if nothing was measured."""
     rows = documents.get(plot.suite, {}).get("tables", {}).get(plot.table, [])
     lines: dict[str, tuple[list[float], list[float]]] = {}
     for row in rows:
@@ -78,7 +78,7 @@ def points(plot: Plot, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, 
 
 
 def label(column: str, value: Any) -> str:
-    """A value in a legend: texts say what they are, numbers not."""
+    """A value in a legend: a text as it is, a number with the name of its column."""
     if isinstance(value, bool):
         return column.replace("_", " ") if value else f"not {column.replace('_', ' ')}"
     return value if isinstance(value, str) else f"{value:,} {column.replace('_', ' ')}"

@@ -1,14 +1,14 @@
-"""A start after SIGKILL: how long until a daemon that finds so many pending operations has done its first turn.
+"""A start after SIGKILL: the time until the first turn of a daemon that finds so many pending operations.
 
     python bench/recovery.py [--pending 1M,4M] [--repeat 5] [--short] [--json FILE]
 
-A daemon process of its own, whose one client registers `pending` operations (one key of 12 bytes each, due in one to
-two hours) through the ordinary API. A fifth of the records was used before, by operations that have expired, so that
-the order of records is not that of registration. The client is stopped then, the daemon killed, and started again on
-its arena, `repeat` times. The stamps are the daemon's own, read from the arena:
+A daemon of its own has one client, which registers `pending` operations (one key of 12 bytes each, due in one to two
+hours) through the ordinary API. Operations that have expired used a fifth of the records before. So the order of the
+records is not the order of registration. Then the client is stopped. The daemon is killed, and started again on its
+arena, `repeat` times. The stamps are the daemon's own, read from the arena:
 
-    first_turn_ms   from before the arena's pages are mapped to the first turn: the target is for this time
-    process_ms      from the start of the process to that turn, interpreter and imports included: clients wait so long
+* `first_turn_ms`: from before the arena's pages are mapped to the first turn. The target is for this time.
+* `process_ms`: from the start of the process to that turn, with interpreter and imports. Clients wait so long.
 
 Each start must find every operation pending. A figure is the median over the starts, with the worst beside it.
 """
@@ -33,8 +33,8 @@ from timerd_shm.declare.counters import PURGATORY_COUNTERS, index_of
 from timerd_shm.host.paths import RUNTIME_DIR_VARIABLE, InstancePaths, open_arena_file
 from timerd_shm.read.reader import ArenaReader
 
-CHUNK = 50_000  # operations of one call
-BYTES_PER_OP = 1_000  # of the arena, of the client, and of what a start sorts
+CHUNK = 50_000  # operations in one call
+BYTES_PER_OP = 1_000  # in the arena, in the client, and in what a start sorts
 SHORT_LIVED_S = 0.3
 PATIENCE_S = 120.0
 LOOK_S = 0.0002
@@ -42,7 +42,7 @@ PENDING = index_of(PURGATORY_COUNTERS, "pending")
 
 
 def fill(directory: str, pending: int, seed: int, is_full: Event) -> None:
-    """The client's process: register, say so, and stay."""
+    """The client's process: registers, sets `is_full`, and stays."""
     os.environ[RUNTIME_DIR_VARIABLE] = directory
     short = pending // 5
     with contextlib.closing(td.connect(INSTANCE, timeout=PATIENCE_S)) as client:
@@ -50,7 +50,7 @@ def fill(directory: str, pending: int, seed: int, is_full: Event) -> None:
         for first in range(0, pending, CHUNK):
             names = [b"%012d" % number for number in range(first, min(first + CHUNK, pending))]
             lasting = [3_600 + (number * 7_919 + seed) % 3_600 for number in range(len(names))]
-            # Every fifth of the first ones makes room for the last ones.
+            # Every fifth operation expires soon, and frees its record for a later one.
             timeouts = [SHORT_LIVED_S if n % 5 == 0 else lasting[n] for n in range(len(names))]
             kept.append(client.register_many(names, timeout=timeouts))
             client.flush(PATIENCE_S)
@@ -65,7 +65,7 @@ def fill(directory: str, pending: int, seed: int, is_full: Event) -> None:
 
 @contextlib.contextmanager
 def client_of(paths: InstancePaths, reader: ArenaReader, pending: int, seed: int) -> Iterator[None]:
-    """A client with so many pending, stopped so that it takes no part in what follows."""
+    """A client with so many pending operations. It is stopped (SIGSTOP), so that it does nothing during a start."""
     context = multiprocessing.get_context("spawn")
     is_full = context.Event()
     process = context.Process(target=fill, args=(str(paths.directory), pending, seed, is_full), daemon=True)
@@ -86,13 +86,13 @@ def client_of(paths: InstancePaths, reader: ArenaReader, pending: int, seed: int
 
 
 def pending_in(reader: ArenaReader) -> int:
-    """Operations that are pending, as the arena says."""
+    """The number of pending operations, from the arena."""
     value: int = reader.purgatory_counters[PENDING].value
     return value
 
 
 def start(paths: InstancePaths, flags: list[str], reader: ArenaReader) -> tuple[subprocess.Popen[bytes], float, float]:
-    """Start the daemon again; the process, and when it attached and when it did its first turn (ms; see the module)."""
+    """Start the daemon again. Returns its process, `first_turn_ms` and `process_ms` (see the module)."""
     before = reader.header()
     environment = {**os.environ, RUNTIME_DIR_VARIABLE: str(paths.directory)}
     began_ns = time.monotonic_ns()
@@ -108,7 +108,7 @@ def start(paths: InstancePaths, flags: list[str], reader: ArenaReader) -> tuple[
     end = time.monotonic() + PATIENCE_S
     while True:
         header = reader.header()
-        # A stamp that is being written is 0 for a moment, or not whole yet.
+        # The daemon may be writing a stamp: then it is 0 for a moment, or not whole yet.
         if header.attached_ns not in (0, before.attached_ns) and header.turn_at_ns > header.attached_ns:
             header = reader.header()
             first_turn_ns: int = header.turn_at_ns
@@ -120,7 +120,7 @@ def start(paths: InstancePaths, flags: list[str], reader: ArenaReader) -> tuple[
 
 
 def recover(pending: int, repeat: int, seed: int, suite: Suite) -> None:
-    """One size: fill, then kill and start again."""
+    """Measure one size: fill, then kill and start again, `repeat` times."""
     capacity = pending + max(pending // 100, 1_000)
     flags = [
         f"--capacity={capacity}",
@@ -128,7 +128,7 @@ def recover(pending: int, repeat: int, seed: int, suite: Suite) -> None:
         f"--keys={capacity}",
         f"--quota-operations={capacity}",
         f"--quota-outcomes={capacity}",
-        "--idle-exit=10m",  # a busy machine takes long to start the client
+        "--idle-exit=10m",  # on a busy machine the client starts late
     ]
     with private_daemon(flags) as paths, ArenaReader.from_descriptor(open_arena_file(paths)) as reader:
         first_turns, processes, found = [], [], []
